@@ -1,0 +1,105 @@
+"""The archive: one envelope for every stream, and the path of every segment."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+
+from contracts.seq import datetime_of
+
+DUPLICATE_OF = "sdv-duplicate-of"  # header of a trigger that repeats the one with this seq
+
+SEGMENT_SCHEMA = pa.schema(
+    [
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("received_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("stream", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("payload", pa.binary(), nullable=False),
+        pa.field("qos", pa.int32()),
+        pa.field("headers", pa.map_(pa.string(), pa.string())),
+        pa.field("applied", pa.bool_()),
+        pa.field("refused_because", pa.string()),
+    ]
+)
+
+
+class Stream(StrEnum):
+    """One kind of archived message; the first folder of a segment's path."""
+
+    TRIGGER = "trigger"
+    DATA = "data"
+    OUTCOME = "outcome"
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One archived message, as it came, with the identity it was given."""
+
+    seq: int
+    received_at: datetime  # UTC
+    stream: Stream
+    topic: str
+    payload: bytes
+    qos: int = 1
+    headers: Mapping[str, str] = field(default_factory=dict)  # the publisher's user properties, and Manifold's own `sdv-…`
+    applied: bool = False  # the express hand-off reached the queues
+    refused_because: str | None = None
+
+    @property
+    def duplicate_of(self) -> int | None:
+        """The seq of the trigger that this one repeats."""
+        seq = self.headers.get(DUPLICATE_OF)
+        return None if seq is None else int(seq)
+
+
+def segment_path(stream: Stream, first_seq: int, node: int) -> str:
+    """Where a segment lies below the archive's root; its hour is the hour of its first seq."""
+    at = datetime_of(first_seq)
+    return f"{stream}/dt={at:%Y-%m-%d}/hour={at:%H}/{first_seq}-{node}.parquet"
+
+
+def hour_folder(stream: Stream, instant: datetime) -> str:
+    """The folder of the segments whose first seq was given in the hour of `instant`."""
+    at = instant.astimezone(UTC)
+    return f"{stream}/dt={at:%Y-%m-%d}/hour={at:%H}"
+
+
+def to_arrow(envelopes: Iterable[Envelope]) -> pa.Table:
+    """A segment's content, in the order given; write it in seq order."""
+    rows: list[dict[str, Any]] = [
+        {
+            "seq": e.seq,
+            "received_at": e.received_at,
+            "stream": e.stream.value,
+            "topic": e.topic,
+            "payload": e.payload,
+            "qos": e.qos,
+            "headers": list(e.headers.items()),
+            "applied": e.applied,
+            "refused_because": e.refused_because,
+        }
+        for e in envelopes
+    ]
+    return pa.Table.from_pylist(rows, schema=SEGMENT_SCHEMA)
+
+
+def from_arrow(table: pa.Table) -> list[Envelope]:
+    """The envelopes of a segment, in its order."""
+    return [
+        Envelope(
+            seq=row["seq"],
+            received_at=row["received_at"],
+            stream=Stream(row["stream"]),
+            topic=row["topic"],
+            payload=row["payload"],
+            qos=row["qos"],
+            headers=dict(row["headers"] or ()),
+            applied=bool(row["applied"]),
+            refused_because=row["refused_because"],
+        )
+        for row in table.to_pylist()
+    ]

@@ -1,0 +1,87 @@
+"""Every Redis key. The braces keep all keys of one owner in one cluster slot."""
+
+import zlib
+
+from contracts.names import DataId, Owner
+
+LOADED = "queues:loaded"  # set while the queues hold everything pending; gone when Redis was wiped
+OUTCOMES = "outcomes"  # stream: what the dispatcher decided, until the recorder has it on disk
+OUTCOMES_GROUP = "recorders"
+WAKE_GROUP = "dispatchers"
+POPULATE_LOCK = "lock:populate"  # held by whoever compares the lake with the queues
+DONE_PRUNED = "done:pruned"  # snapshot of the outcomes table up to which the done sets are pruned
+
+
+def pending(owner: Owner | str) -> str:
+    """Sorted set seq → seq: queued, not acknowledged, the one in flight among them."""
+    return f"q:{{{owner}}}:pending"
+
+
+def parked(owner: Owner | str) -> str:
+    """Sorted set seq → seq: pending, but the data has not come."""
+    return f"q:{{{owner}}}:parked"
+
+
+def inflight(owner: Owner | str) -> str:
+    """Hash seq, published_at, attempts, deadline: what the vehicle has to acknowledge."""
+    return f"q:{{{owner}}}:inflight"
+
+
+def presence(owner: Owner | str) -> str:
+    """Hash connected, since, expiry, heard, subscribed: what is known of the vehicle's connection."""
+    return f"q:{{{owner}}}:presence"
+
+
+def compaction(owner: Owner | str) -> str:
+    """Hash compaction key → seq; exists only where compaction is on."""
+    return f"q:{{{owner}}}:keys"
+
+
+def attempts(owner: Owner | str) -> str:
+    """Hash seq → attempts of entries that were published and released again."""
+    return f"q:{{{owner}}}:attempts"
+
+
+def done(owner: Owner | str) -> str:
+    """Sorted set seq → seq of entries that ended lately, until the lake knows their outcome."""
+    return f"q:{{{owner}}}:done"
+
+
+def owner_keys(owner: Owner | str) -> list[str]:
+    """All keys of one owner, in the order in which every Lua verb takes them."""
+    return [pending(owner), inflight(owner), presence(owner), compaction(owner), done(owner), parked(owner), attempts(owner)]
+
+
+def trigger(seq: int) -> str:
+    """Hash request_id, data_id of one trigger; shared by all its owners; expires with the retention."""
+    return f"t:{seq}"
+
+
+def data(data_id: DataId | str) -> str:
+    """The payload; expires with the retention."""
+    return f"d:{data_id}"
+
+
+def waiting_for(data_id: DataId | str) -> str:
+    """Set of owners with an entry parked for this data."""
+    return f"p:{data_id}"
+
+
+def dedupe(digest: str) -> str:
+    """The seq of the trigger with this digest, for as long as the dedupe window."""
+    return f"dedupe:{digest}"
+
+
+def shard_of(owner: Owner | str, shards: int) -> int:
+    """Which wake-up stream and deadline index an owner belongs to."""
+    return zlib.crc32(owner.encode()) % shards
+
+
+def wake(shard: int) -> str:
+    """Stream of owners with new entries, many per record; read by the dispatchers as a consumer group."""
+    return f"wake:{shard}"
+
+
+def deadlines(shard: int) -> str:
+    """Sorted set owner → Unix milliseconds: when to look whether what is in flight is overdue."""
+    return f"deadlines:{shard}"

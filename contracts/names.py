@@ -1,0 +1,46 @@
+"""Who and what a message is about: owners, request ids, data ids, and which strings may be one."""
+
+import re
+from typing import NewType
+
+Owner = NewType("Owner", str)  # a VIN (fanout); later an MQTT client id (ECQ)
+RequestId = NewType("RequestId", str)
+DataId = NewType("DataId", str)
+
+MAX_VIN, MAX_ID = 64, 128
+SERVICE_PREFIX = "sdv-"  # client ids of Manifold's own services and of platform publishers; everything else is a vehicle
+
+_NAME = r"[!-~]"  # printable ASCII without space
+_FORBIDDEN = "+#/"  # they would change the topic that the name becomes part of
+VIN_PATTERN = re.compile(rf"(?:(?![{_FORBIDDEN}]){_NAME}){{1,{MAX_VIN}}}")
+ID_PATTERN = re.compile(rf"(?:(?![{_FORBIDDEN}]){_NAME}){{1,{MAX_ID}}}")
+
+_ISO_3779 = re.compile(r"[A-HJ-NPR-Z0-9]{17}")
+_TRANSLITERATION = dict(zip("ABCDEFGHJKLMNPRSTUVWXYZ", (1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 7, 9, 2, 3, 4, 5, 6, 7, 8, 9), strict=True))
+_WEIGHTS = (8, 7, 6, 5, 4, 3, 2, 10, 0, 9, 8, 7, 6, 5, 4, 3, 2)
+
+
+def is_vin(text: str) -> bool:
+    """Whether `text` may be a VIN here: 1 to 64 printable ASCII characters without space, `+`, `#`, `/`."""
+    return VIN_PATTERN.fullmatch(text) is not None
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` may be a request_id or data_id: as a VIN, up to 128 characters."""
+    return ID_PATTERN.fullmatch(text) is not None
+
+
+def is_service(client_id: str) -> bool:
+    """Whether this MQTT client is a service of the platform and not a vehicle."""
+    return client_id.startswith(SERVICE_PREFIX)
+
+
+def is_iso_3779_vin(text: str) -> bool:
+    """Whether `text` is a VIN by ISO 3779 with the check digit of 49 CFR 565.15(c) in its ninth place.
+
+    European makers may leave the check digit out, so this is a rule that warns, never a reason to refuse.
+    """
+    if _ISO_3779.fullmatch(text) is None:
+        return False
+    total = sum(weight * (int(char) if char.isdigit() else _TRANSLITERATION[char]) for weight, char in zip(_WEIGHTS, text, strict=True))
+    return text[8] == "0123456789X"[total % 11]

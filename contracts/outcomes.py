@@ -1,0 +1,57 @@
+"""How entries end, and how that is written down."""
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where an entry stands that has not ended yet."""
+
+    PENDING = "pending"  # queued, not acknowledged
+    PARKED = "parked"  # pending, but its data has not come
+    IN_FLIGHT = "in flight"  # published, not acknowledged
+
+
+class Outcome(StrEnum):
+    """How an entry ended."""
+
+    DELIVERED = "delivered"  # the vehicle acknowledged it
+    SUPERSEDED = "superseded"  # a newer entry with the same compaction key took its place
+    EXPIRED = "expired"  # its retention passed while it was pending
+    CANCELLED = "cancelled"  # an operator took it back
+    FAILED = "failed"  # its attempts were used up
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRecord:
+    """How one entry ended; the key is (vin, seq), so that recording it twice is recording it once."""
+
+    vin: str
+    seq: int
+    outcome: Outcome
+    ended_ms: int  # when: for `delivered`, when the acknowledgement was seen. Unix milliseconds
+    dispatched_ms: int | None = None  # when it was last published; None if it never was, or that is not known
+    attempts: int | None = None  # how often it was published; None if that is not known
+    reason: str | None = None  # what the vehicle said in its PUBACK, or why the platform ended it
+
+    def to_wire(self) -> bytes:
+        """JSON, as it lies in the outcomes stream and in the archive."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value is not None}).encode()
+
+    @classmethod
+    def from_wire(cls, payload: bytes) -> "OutcomeRecord":
+        """The record in `payload`.
+
+        Raises:
+            ValueError: `payload` is not such a record; the message says what is wrong with it.
+        """
+        try:
+            fields = json.loads(payload)
+            vin, seq, ended_ms = fields["vin"], fields["seq"], fields["ended_ms"]
+            if not isinstance(vin, str) or not isinstance(seq, int) or not isinstance(ended_ms, int):
+                raise ValueError("vin must be a string, seq and ended_ms whole numbers")
+            optional = {name: fields.get(name) for name in ("dispatched_ms", "attempts", "reason")}
+            return cls(vin, seq, Outcome(fields["outcome"]), ended_ms, **optional)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+            raise ValueError(f"not an outcome record: {exc!r}") from exc

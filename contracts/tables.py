@@ -1,0 +1,162 @@
+"""The lake's tables, defined once: Spark, PyIceberg and Arrow schemas are made from these definitions."""
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+NAMESPACE = "sdv"
+INSTANT = pa.timestamp("us", tz="UTC")
+
+_SPARK_TYPES: dict[pa.DataType, str] = {
+    pa.string(): "string",
+    pa.int64(): "bigint",
+    pa.int32(): "int",
+    pa.bool_(): "boolean",
+    pa.binary(): "binary",
+    INSTANT: "timestamp",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its Arrow type, whether every row has it, and what it says."""
+
+    name: str
+    type: pa.DataType
+    meaning: str
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One Iceberg table: its grain is `key`; `day_of` is the timestamp column whose day partitions it."""
+
+    name: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+    meaning: str
+    day_of: str | None = None
+    append_only: bool = True
+    properties: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def identifier(self) -> str:
+        """`namespace.table`, as PyIceberg names it; Spark puts the catalog's name in front."""
+        return f"{NAMESPACE}.{self.name}"
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema; PyIceberg makes the Iceberg schema from it."""
+        return pa.schema(
+            [pa.field(c.name, c.type, nullable=not c.required, metadata={"doc": c.meaning}) for c in self.columns],
+        )
+
+    @property
+    def spark_schema(self) -> str:
+        """The columns as Spark's DDL, for `StructType.fromDDL` and `createDataFrame`."""
+        return ", ".join(f"{c.name} {_SPARK_TYPES[c.type]}{' not null' if c.required else ''}" for c in self.columns)
+
+
+# Many writers at once retry for a minute rather than fail: with the defaults 3 to 7 of 200 concurrent commits failed.
+COMMON_PROPERTIES = {
+    "format-version": "2",  # PyIceberg cannot write version 3
+    "commit.retry.num-retries": "30",
+    "commit.retry.max-wait-ms": "2000",
+    "write.parquet.compression-codec": "zstd",
+    "write.distribution-mode": "none",  # arrival order; compaction clusters by VIN later
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "50",
+}
+
+DATA = Table(
+    "sdv_fanout_data",
+    key=("data_id",),
+    columns=(
+        Column("data_id", pa.string(), "the name by which triggers refer to the payload"),
+        Column("payload", pa.binary(), "the bytes that vehicles get"),
+        Column("sha1", pa.string(), "SHA-1 of the payload, lower-case hex"),
+        Column("size_bytes", pa.int64(), "length of the payload"),
+        Column("seq", pa.int64(), "seq of the message that brought it first"),
+        Column("first_seen_at", INSTANT, "when that message was received"),
+    ),
+    meaning="one row for each payload; written once",
+    day_of="first_seen_at",
+)
+
+META = Table(
+    "sdv_fanout_meta",
+    key=("data_id",),
+    columns=(
+        Column("data_id", pa.string(), "as in sdv_fanout_data"),
+        Column("first_seen_at", INSTANT, "when the data was first published"),
+        Column("last_seen_at", INSTANT, "when the data was last published; only grows"),
+        Column("times_seen", pa.int64(), "how often the data was published"),
+    ),
+    meaning="one row for each payload; the one table that is merged",
+    append_only=False,
+)
+
+IDS = Table(
+    "sdv_fanout_ids",
+    key=("vin", "ts", "request_id", "seq"),
+    columns=(
+        Column("vin", pa.string(), "the vehicle"),
+        Column("ts", INSTANT, "when the trigger was accepted: the time in its seq"),
+        Column("request_id", pa.string(), "the trigger's request_id"),
+        Column("seq", pa.int64(), "the trigger's seq"),
+        Column("data_id", pa.string(), "what the vehicle is to get"),
+        Column("applied", pa.bool_(), "the express hand-off brought it into the queues"),
+    ),
+    meaning="one row for each VIN of each accepted trigger",
+    day_of="ts",
+)
+
+OUTCOMES = Table(
+    "sdv_fanout_outcomes",
+    key=("vin", "seq"),
+    columns=(
+        Column("vin", pa.string(), "the vehicle"),
+        Column("seq", pa.int64(), "the trigger's seq"),
+        Column("outcome", pa.string(), "how the entry ended: delivered, superseded, expired, cancelled or failed"),
+        Column("accepted_at", INSTANT, "when the trigger was accepted: the time in its seq, as `ts` in sdv_fanout_ids"),
+        Column("dispatched_at", INSTANT, "when it was last published to the vehicle", required=False),
+        Column("acknowledged_at", INSTANT, "when the vehicle's acknowledgement was seen", required=False),
+        Column("ended_at", INSTANT, "when the entry ended"),
+        Column("attempts", pa.int32(), "how often it was published", required=False),
+        Column("reason", pa.string(), "what the vehicle said, or why the platform ended it", required=False),
+    ),
+    meaning="one row for each entry that ended",
+    day_of="accepted_at",
+)
+
+QUARANTINE = Table(
+    "quarantine",
+    key=("seq",),
+    columns=(
+        Column("seq", pa.int64(), "the refused message's own seq"),
+        Column("received_at", INSTANT, "when it came"),
+        Column("stream", pa.string(), "the stream in whose archive it lies"),
+        Column("topic", pa.string(), "where it was published"),
+        Column("reason", pa.string(), "why it was refused"),
+        Column("payload", pa.binary(), "its bytes, as they came"),
+    ),
+    meaning="one row for each refused message",
+    day_of="received_at",
+)
+
+SEGMENTS = Table(
+    "ingested_segments",
+    key=("path",),
+    columns=(
+        Column("path", pa.string(), "the segment, below the archive's root"),
+        Column("stream", pa.string(), "its stream"),
+        Column("messages", pa.int64(), "how many messages it held"),
+        Column("first_seq", pa.int64(), "its smallest seq", required=False),
+        Column("last_seq", pa.int64(), "its greatest seq", required=False),
+        Column("run_id", pa.string(), "the run that took it in"),
+        Column("ingested_at", INSTANT, "when that run began"),
+    ),
+    meaning="one row for each archive segment that is in the lake; makes ingestion exactly-once",
+)
+
+TABLES = (DATA, META, IDS, OUTCOMES, QUARANTINE, SEGMENTS)

@@ -1,0 +1,51 @@
+-- enqueue.lua: queue entries of one owner. Offering an entry again changes nothing; one that has ended never comes back.
+-- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] '1' where compaction is on   then seq, or seq and compaction key, for each entry
+-- returns {word, queued, superseded seq…}; word: 'ready' (the vehicle is here and has nothing in flight: wake a dispatcher),
+-- 'queued', or 'known' (nothing was new)
+local now, presence_ms, compacting = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
+local plain = not compacting and redis.call('EXISTS', DONE, PARKED) == 0
+local queued, superseded = 0, {}
+
+local function finish(seq)
+  redis.call('ZREM', PENDING, seq)
+  redis.call('ZADD', DONE, seq, seq)
+  redis.call('HDEL', ATTEMPTS, seq)
+  superseded[#superseded + 1] = seq
+end
+
+-- Whether `seq` stays, after a newer entry with the same compaction key has taken the place of an older pending one.
+local function compact(seq, key)
+  local other = redis.call('HGET', COMPACTION, key)
+  if other and redis.call('ZSCORE', PENDING, other) and other ~= redis.call('HGET', INFLIGHT, 'seq') then
+    if older(seq, other) then finish(seq) return false end
+    finish(other)
+  end
+  redis.call('HSET', COMPACTION, key, seq)
+  return true
+end
+
+if plain then
+  for first = 4, #ARGV, 2000 do -- Lua's stack holds some 8,000 arguments
+    local chunk = {}
+    for i = first, math.min(first + 1999, #ARGV) do
+      chunk[#chunk + 1] = ARGV[i]
+      chunk[#chunk + 1] = ARGV[i]
+    end
+    queued = queued + redis.call('ZADD', PENDING, 'NX', unpack(chunk))
+  end
+else
+  for i = 4, #ARGV, compacting and 2 or 1 do
+    local seq = ARGV[i]
+    local known = redis.call('ZSCORE', PENDING, seq) or redis.call('ZSCORE', DONE, seq) or redis.call('ZSCORE', PARKED, seq)
+    if not known and (not compacting or compact(seq, ARGV[i + 1])) then
+      queued = queued + redis.call('ZADD', PENDING, seq, seq)
+    end
+  end
+end
+
+local word = 'known'
+if queued > 0 then
+  local ready = redis.call('EXISTS', INFLIGHT) == 0 and whereabouts(now, presence_ms) == 'here'
+  word = ready and 'ready' or 'queued'
+end
+return {word, queued, unpack(superseded)}

@@ -1,0 +1,22 @@
+-- release.lua: what is in flight goes back to pending, keeping its place. Names its seq, so that a late answer never touches a newer entry.
+-- ARGV[1] now_ms   ARGV[2] seq   ARGV[3] why: 'deadline' (only if it has passed), 'unsubscribed' (the broker had nobody to give it to:
+-- no attempt is counted) or 'lost' (the publish or the session is gone)
+-- returns {'released', attempts} | {'early', deadline_ms} (not yet) | {'stale'} (another entry, or none, is in flight)
+local now, seq, why = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')
+if held[1] ~= seq then return {'stale'} end
+local attempts = tonumber(held[2])
+if why == 'deadline' then
+  if tonumber(held[3]) > now then return {'early', held[3]} end
+  -- While the vehicle is away and its session lives, the broker holds the message and will redeliver it: publishing again would double it.
+  local p = redis.call('HMGET', PRESENCE, 'connected', 'session_until')
+  if p[1] == 'no' and p[2] and tonumber(p[2]) > now then
+    redis.call('HSET', INFLIGHT, 'deadline', p[2])
+    return {'early', p[2]}
+  end
+elseif why == 'unsubscribed' then
+  attempts = attempts - 1
+  redis.call('HSET', PRESENCE, 'subscribed', 'no')
+end
+put_back(seq, attempts)
+return {'released', tostring(attempts)}

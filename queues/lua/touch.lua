@@ -1,0 +1,52 @@
+-- touch.lua: note what is known of a vehicle's connection, and claim if asked to.
+-- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] milliseconds that each attempt has   ARGV[4] '1' to claim
+-- ARGV[5] what was seen, then its own arguments:
+--   'heard'                                            an online or a heartbeat
+--   'connected', at_ms, '1' if clean start, expiry_s   the session outlives the connection by expiry_s seconds
+--   'disconnected', connected_at_ms, at_ms, expiry_s or ''
+--   'subscribed' | 'unsubscribed'                      to the vehicle's request topic
+-- returns {word, released seq or '', claim's answer…}; word: 'noted', or 'stale' (a newer connection is known: nothing was changed).
+-- The claim's answer is {'none'} where none was asked for.
+local now, presence_ms, deadlines, sign = tonumber(ARGV[1]), tonumber(ARGV[2]), numbers(ARGV[3]), ARGV[5]
+local p = redis.call('HMGET', PRESENCE, 'connected', 'since', 'expiry', 'session_until')
+local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')
+local released = ''
+
+local function let_go()
+  if not held[1] then return end
+  put_back(held[1], tonumber(held[2]))
+  released = held[1]
+end
+
+if sign == 'heard' then
+  if p[1] ~= 'yes' then redis.call('HSET', PRESENCE, 'connected', 'heard') end
+  redis.call('HSET', PRESENCE, 'heard', ARGV[1])
+  redis.call('HDEL', PRESENCE, 'subscribed')
+  if held[1] and tonumber(held[3]) <= now then let_go() end
+elseif sign == 'connected' then
+  local at, clean, expiry = tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8]
+  if p[2] and at < tonumber(p[2]) then return {'stale', '', 'none'} end
+  local over = p[4] and p[4] ~= '' and tonumber(p[4]) < at
+  redis.call('HSET', PRESENCE, 'connected', 'yes', 'since', ARGV[6], 'expiry', expiry, 'heard', ARGV[1], 'session_until', '')
+  if clean or over then
+    redis.call('HDEL', PRESENCE, 'subscribed')
+    let_go()
+  elseif held[1] then -- the broker redelivers it now: a full deadline from here
+    local wait = deadlines[math.min(tonumber(held[2]), #deadlines)]
+    redis.call('HSET', INFLIGHT, 'deadline', string.format('%.0f', now + wait))
+  end
+elseif sign == 'disconnected' then
+  if p[2] and tonumber(ARGV[6]) < tonumber(p[2]) then return {'stale', '', 'none'} end
+  local expiry = tonumber(ARGV[8] ~= '' and ARGV[8] or p[3] or '0')
+  local session_until = string.format('%.0f', tonumber(ARGV[7]) + expiry * 1000)
+  redis.call('HSET', PRESENCE, 'connected', 'no', 'since', ARGV[6], 'expiry', expiry, 'session_until', session_until)
+  if expiry == 0 then let_go() end
+elseif sign == 'subscribed' then
+  redis.call('HSET', PRESENCE, 'subscribed', 'yes')
+elseif sign == 'unsubscribed' then
+  redis.call('HSET', PRESENCE, 'subscribed', 'no')
+end
+
+local following = {'none'}
+if ARGV[4] == '1' then following = claim(now, presence_ms, deadlines) end
+return {'noted', released, unpack(following)}
