@@ -1,0 +1,189 @@
+"""The lake from plain Python: open the catalog, make the tables, read a little. Needs no Spark."""
+
+import sqlite3
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan, LiteralPredicate
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import BinaryType, BooleanType, IcebergType, IntegerType, LongType, NestedField, StringType, TimestamptzType
+from sqlalchemy.exc import DatabaseError
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
+
+from contracts.outcomes import State
+from contracts.seq import datetime_of
+from contracts.settings import Settings
+from contracts.tables import COMMON_PROPERTIES, DATA, IDS, INSTANT, NAMESPACE, OUTCOMES, TABLES, Table
+
+SQLITE = "sqlite:///"
+BUSY_SECONDS = 30  # how long a writer waits for another one's lock on the SQLite file
+FIRST_PARTITION_FIELD = 1000  # Iceberg numbers partition fields from here
+
+_ICEBERG_TYPES: dict[pa.DataType, IcebergType] = {
+    pa.string(): StringType(),
+    pa.int64(): LongType(),
+    pa.int32(): IntegerType(),
+    pa.bool_(): BooleanType(),
+    pa.binary(): BinaryType(),
+    INSTANT: TimestamptzType(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LakeEntry:
+    """One entry of a vehicle as the lake knows it; `state` is an outcome, or `pending` where the lake has none."""
+
+    seq: int
+    request_id: str
+    data_id: str
+    state: str
+    accepted_at: datetime
+    dispatched_at: datetime | None = None
+    acknowledged_at: datetime | None = None
+    ended_at: datetime | None = None
+    attempts: int | None = None
+    reason: str | None = None
+
+
+@retry(retry=retry_if_exception_type(DatabaseError), stop=stop_after_attempt(3), wait=wait_random(0.05, 0.3), reraise=True)
+def open_catalog(settings: Settings) -> Catalog:
+    """The Iceberg catalog of the settings: SQL (SQLite when embedded) or REST.
+
+    Storage options, such as an S3 endpoint, come from PyIceberg's own variables `PYICEBERG_CATALOG__<NAME>__…`.
+    Tried again when two processes create the catalog's own tables in the same moment.
+    """
+    uri = settings.catalog
+    if uri.startswith(SQLITE):
+        _prepare_sqlite(Path(uri.removeprefix(SQLITE).split("?")[0]))
+        if "?" not in uri:
+            uri += f"?timeout={BUSY_SECONDS}"
+    return load_catalog(settings.catalog_name, type=settings.catalog_type, uri=uri, warehouse=settings.warehouse_url)
+
+
+def _prepare_sqlite(file: Path) -> None:
+    """Make the folder, and let readers and a writer work side by side (the mode stays in the file)."""
+    if file.exists():
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(file, timeout=BUSY_SECONDS)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+    finally:
+        connection.close()
+
+
+def ensure_tables(catalog: Catalog) -> None:
+    """Create what is missing of the namespace and its tables, each with an empty snapshot on main. Safe to repeat, and to run twice at once."""
+    catalog.create_namespace_if_not_exists(NAMESPACE)
+    for table in TABLES:
+        existing = catalog.create_table_if_not_exists(
+            table.identifier,
+            schema=iceberg_schema(table),
+            partition_spec=partition_spec(table),
+            properties=COMMON_PROPERTIES | table.properties,
+        )
+        _ensure_snapshot(catalog, existing, table)
+
+
+def _ensure_snapshot(catalog: Catalog, existing: IcebergTable, table: Table) -> None:
+    """Give main a first snapshot: branches start from it, and publication compares with it."""
+    if existing.current_snapshot() is not None:
+        return
+    try:
+        existing.append(table.arrow_schema.empty_table())
+    except CommitFailedException:
+        if catalog.load_table(table.identifier).current_snapshot() is None:  # else another process was faster
+            raise
+
+
+def iceberg_schema(table: Table) -> Schema:
+    """The Iceberg schema: fields numbered from 1 in the order of the definition; the key columns identify a row."""
+    fields = [
+        NestedField(place, column.name, _ICEBERG_TYPES[column.type], required=column.required, doc=column.meaning)
+        for place, column in enumerate(table.columns, start=1)
+    ]
+    return Schema(*fields, identifier_field_ids=[f.field_id for f in fields if f.name in table.key])
+
+
+def partition_spec(table: Table) -> PartitionSpec:
+    """Partition by the day of `table.day_of`; no partitions where it has none."""
+    if table.day_of is None:
+        return PartitionSpec()
+    source = next(place for place, column in enumerate(table.columns, start=1) if column.name == table.day_of)
+    return PartitionSpec(PartitionField(source, FIRST_PARTITION_FIELD, DayTransform(), f"{table.day_of}_day"))
+
+
+def read_data(catalog: Catalog, data_id: str) -> bytes | None:
+    """The payload of `data_id`; None if the lake does not have it (or has no tables yet)."""
+    rows = _rows(catalog, DATA, where(EqualTo, "data_id", data_id), ("payload", "seq"))
+    return min(rows, key=lambda row: row["seq"])["payload"] if rows else None
+
+
+def read_trigger(catalog: Catalog, vin: str, seq: int) -> tuple[str, str] | None:
+    """The request_id and data_id of one entry; None if the lake does not have it."""
+    rows = _rows(catalog, IDS, _entry_filter("ts", vin, seq), ("request_id", "data_id"))
+    return (rows[0]["request_id"], rows[0]["data_id"]) if rows else None
+
+
+def read_outcome(catalog: Catalog, vin: str, seq: int) -> str | None:
+    """How the entry ended; None if the lake does not know that it has."""
+    rows = _rows(catalog, OUTCOMES, _entry_filter("accepted_at", vin, seq), ("outcome",))
+    return rows[0]["outcome"] if rows else None
+
+
+def read_entries(catalog: Catalog, vin: str, *, since: datetime | None = None) -> list[LakeEntry]:
+    """Every entry of a vehicle accepted at or after `since` (UTC; None: ever), oldest first."""
+    ids = _rows(catalog, IDS, _vin_filter("ts", vin, since), ("seq", "ts", "request_id", "data_id"))
+    outcomes = {row["seq"]: row for row in _rows(catalog, OUTCOMES, _vin_filter("accepted_at", vin, since))}
+    entries = {row["seq"]: _entry(row, outcomes.get(row["seq"])) for row in ids}
+    return [entries[seq] for seq in sorted(entries)]
+
+
+def _entry(row: dict[str, Any], outcome: dict[str, Any] | None) -> LakeEntry:
+    if outcome is None:
+        return LakeEntry(row["seq"], row["request_id"], row["data_id"], State.PENDING.value, row["ts"])
+    return LakeEntry(
+        row["seq"],
+        row["request_id"],
+        row["data_id"],
+        outcome["outcome"],
+        row["ts"],
+        dispatched_at=outcome["dispatched_at"],
+        acknowledged_at=outcome["acknowledged_at"],
+        ended_at=outcome["ended_at"],
+        attempts=outcome["attempts"],
+        reason=outcome["reason"],
+    )
+
+
+def where(predicate: type[LiteralPredicate], column: str, value: str | int | datetime) -> BooleanExpression:
+    """One comparison, as PyIceberg's scans and deletes take it."""
+    return predicate(column, value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value)
+
+
+def _vin_filter(instant: str, vin: str, since: datetime | None) -> BooleanExpression:
+    mine = where(EqualTo, "vin", vin)
+    return mine if since is None else And(mine, where(GreaterThanOrEqual, instant, since))
+
+
+def _entry_filter(instant: str, vin: str, seq: int) -> BooleanExpression:
+    """One entry; its instant is in its seq, so only that day's partition is read."""
+    at = datetime_of(seq)
+    moment = And(where(GreaterThanOrEqual, instant, at), where(LessThan, instant, at + timedelta(milliseconds=1)))
+    return And(moment, where(EqualTo, "vin", vin), where(EqualTo, "seq", seq))
+
+
+def _rows(catalog: Catalog, table: Table, row_filter: BooleanExpression, columns: tuple[str, ...] = ("*",)) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = catalog.load_table(table.identifier).scan(row_filter, columns).to_arrow().to_pylist()
+    except NoSuchTableError:  # nothing has been ingested yet
+        return []
+    return rows

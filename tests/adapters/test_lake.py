@@ -1,0 +1,99 @@
+"""The lake as plain Python sees it: a real SQLite catalog and real files in a temporary folder."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+
+from adapters.lake import ensure_tables, open_catalog, read_data, read_entries, read_outcome, read_trigger
+from contracts.messages import sha1_hex
+from contracts.seq import datetime_of, seq_of
+from contracts.settings import Settings
+from contracts.tables import DATA, IDS, OUTCOMES, TABLES, Table
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path)
+
+
+@pytest.fixture
+def catalog(settings: Settings) -> Catalog:
+    catalog = open_catalog(settings)
+    ensure_tables(catalog)
+    return catalog
+
+
+def append(catalog: Catalog, table: Table, *rows: dict[str, object]) -> None:
+    complete = [{c.name: row.get(c.name) for c in table.columns} for row in rows]
+    catalog.load_table(table.identifier).append(pa.Table.from_pylist(complete, schema=table.arrow_schema))
+
+
+def seq_at(instant: datetime, counter: int = 0) -> int:
+    return seq_of(int(instant.timestamp() * 1000), 0, counter)
+
+
+def ids_row(seq: int, vin: str = "V1") -> dict[str, object]:
+    return {"vin": vin, "ts": datetime_of(seq), "request_id": f"task_a_{seq & 7}", "seq": seq, "data_id": "d", "applied": True}
+
+
+def test_every_table_of_the_contract_is_there_with_its_columns_and_a_first_snapshot(catalog: Catalog) -> None:
+    for table in TABLES:
+        made = catalog.load_table(table.identifier)
+        assert made.current_snapshot() is not None
+        assert made.format_version == 2
+        assert [f.name for f in made.schema().fields] == [c.name for c in table.columns]
+        assert [f.required for f in made.schema().fields] == [c.required for c in table.columns]
+        assert made.schema().identifier_field_names() == set(table.key)
+        assert [f.name for f in made.spec().fields] == ([] if table.day_of is None else [f"{table.day_of}_day"])
+
+
+def test_making_the_tables_again_changes_nothing(catalog: Catalog) -> None:
+    before = {t.name: catalog.load_table(t.identifier).metadata_location for t in TABLES}
+    ensure_tables(catalog)
+    assert {t.name: catalog.load_table(t.identifier).metadata_location for t in TABLES} == before
+
+
+def test_two_at_once_make_the_same_tables(settings: Settings) -> None:
+    def make(_: int) -> None:
+        ensure_tables(open_catalog(settings))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(make, range(2)))
+    catalog = open_catalog(settings)
+    assert all(catalog.load_table(t.identifier).current_snapshot() is not None for t in TABLES)
+
+
+def test_a_payload_is_read_by_its_data_id(catalog: Catalog) -> None:
+    row = {"data_id": "d1", "payload": b"bytes", "sha1": sha1_hex(b"bytes"), "size_bytes": 5, "seq": 1, "first_seen_at": NOON}
+    append(catalog, DATA, row)
+    assert read_data(catalog, "d1") == b"bytes"
+    assert read_data(catalog, "d2") is None
+
+
+def test_a_lake_without_tables_has_no_data(settings: Settings) -> None:
+    assert read_data(open_catalog(settings), "d1") is None
+
+
+def test_the_entries_of_a_vehicle_come_oldest_first_with_their_outcomes(catalog: Catalog) -> None:
+    older, newer, others = seq_at(NOON), seq_at(NOON + timedelta(days=1)), seq_at(NOON, 1)
+    append(catalog, IDS, ids_row(newer), ids_row(older), ids_row(others, vin="V2"))
+    ended = {"vin": "V1", "seq": older, "outcome": "delivered", "accepted_at": NOON, "ended_at": NOON, "acknowledged_at": NOON}
+    append(catalog, OUTCOMES, ended)
+    assert [(e.seq, e.state) for e in read_entries(catalog, "V1")] == [(older, "delivered"), (newer, "pending")]
+    assert [e.seq for e in read_entries(catalog, "V1", since=NOON + timedelta(hours=1))] == [newer]
+    assert read_outcome(catalog, "V1", older) == "delivered"
+    assert read_outcome(catalog, "V1", newer) is None
+
+
+def test_one_entry_is_found_by_vehicle_and_seq(catalog: Catalog) -> None:
+    seq = seq_at(NOON, 3)
+    append(catalog, IDS, ids_row(seq))
+    assert read_trigger(catalog, "V1", seq) == (f"task_a_{seq & 7}", "d")
+    assert read_trigger(catalog, "V2", seq) is None
+    assert read_trigger(catalog, "V1", seq + 1) is None
