@@ -87,7 +87,9 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
             case BrokerEvent.ACKED:
                 published = fields.get("publish_received_at")
                 said = (fields.get("puback_props") or {}).get("Reason-String")
-                return Acked(owner, at_ms, str(fields["topic"]), _seq(fields), published if isinstance(published, int) else None, said)
+                return Acked(
+                    owner, at_ms, str(fields["topic"]), _seq(fields), published if isinstance(published, int) else None, said
+                )
             case BrokerEvent.DELIVERY_DROPPED:
                 return DeliveryDropped(owner, at_ms, _seq(fields), str(fields.get("reason", UNDEFINED)))
             case _:

@@ -1,4 +1,4 @@
-"""What the platform publishes: triggers and data. Any bytes in; a message or a `Refused` with its reason out, never an exception."""
+"""What the platform publishes: triggers and data. Any bytes in; a message, or a `Refused` with its reason, out. No exception."""
 
 import base64
 import binascii
@@ -11,6 +11,7 @@ from typing import Any
 
 from contracts.names import MAX_ID, MAX_VIN, VIN_PATTERN, DataId, Owner, RequestId, is_id
 
+NAME_RULE = "printable ASCII characters without space, + # /"
 SHOWN = 60  # characters of a bad value that a reason repeats
 
 
@@ -79,7 +80,7 @@ def trigger_digest(ids: Iterable[str], request_id: str, data_id: str) -> str:
 def parse_data(topic_data_id: str, payload: bytes, *, max_data_bytes: int) -> Data | Refused:
     """The data message on `$SDV-FANOUT/data/<topic_data_id>`."""
     if not is_id(topic_data_id):
-        return Refused(f"data_id {_shown(topic_data_id)} in the topic must be 1 to {MAX_ID} printable ASCII characters without space, + # /")
+        return Refused(f"data_id {_shown(topic_data_id)} in the topic must be 1 to {MAX_ID} {NAME_RULE}")
     if len(payload) > max_data_bytes:
         return Refused(f"payload of {len(payload)} bytes is over max_data_bytes={max_data_bytes}; send less or raise the setting")
     return Data(DataId(topic_data_id), payload)
@@ -119,7 +120,7 @@ def _parse_ids(fields: dict[str, Any], max_ids: int) -> tuple[Owner, ...] | Refu
         if not isinstance(vin, str):
             return Refused(f"ids[{place}] is a {_kind(vin)} ({_shown(vin)}); each VIN is a string")
         if VIN_PATTERN.fullmatch(vin) is None:
-            return Refused(f"ids[{place}] {_shown(vin)} must be 1 to {MAX_VIN} printable ASCII characters without space, + # /")
+            return Refused(f"ids[{place}] {_shown(vin)} must be 1 to {MAX_VIN} {NAME_RULE}")
     once = dict.fromkeys(ids)
     if len(once) > max_ids:
         return Refused(f"ids has {len(once)} VINs, over max_ids={max_ids}; send several triggers or raise the setting")
@@ -133,11 +134,13 @@ def _parse_id(fields: dict[str, Any], name: str) -> str | Refused:
     if not isinstance(value, str):
         return Refused(f"{name} is a {_kind(value)} ({_shown(value)}); it must be a string")
     if not is_id(value):
-        return Refused(f"{name} {_shown(value)} must be 1 to {MAX_ID} printable ASCII characters without space, + # /")
+        return Refused(f"{name} {_shown(value)} must be 1 to {MAX_ID} {NAME_RULE}")
     return value
 
 
-def _parse_inline(fields: dict[str, Any], ids: tuple[Owner, ...], request_id: RequestId, max_data_bytes: int) -> Trigger | Refused:
+def _parse_inline(
+    fields: dict[str, Any], ids: tuple[Owner, ...], request_id: RequestId, max_data_bytes: int
+) -> Trigger | Refused:
     encoded = fields["data"]
     if not isinstance(encoded, str):
         return Refused(f"data is a {_kind(encoded)}; send the payload as a base64 string")

@@ -16,7 +16,9 @@ VIN_PATTERN = re.compile(rf"(?:(?![{_FORBIDDEN}]){_NAME}){{1,{MAX_VIN}}}")
 ID_PATTERN = re.compile(rf"(?:(?![{_FORBIDDEN}]){_NAME}){{1,{MAX_ID}}}")
 
 _ISO_3779 = re.compile(r"[A-HJ-NPR-Z0-9]{17}")
-_TRANSLITERATION = dict(zip("ABCDEFGHJKLMNPRSTUVWXYZ", (1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 7, 9, 2, 3, 4, 5, 6, 7, 8, 9), strict=True))
+_TRANSLITERATION = dict(
+    zip("ABCDEFGHJKLMNPRSTUVWXYZ", (1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 7, 9, 2, 3, 4, 5, 6, 7, 8, 9), strict=True)
+)
 _WEIGHTS = (8, 7, 6, 5, 4, 3, 2, 10, 0, 9, 8, 7, 6, 5, 4, 3, 2)
 
 
@@ -42,5 +44,7 @@ def is_iso_3779_vin(text: str) -> bool:
     """
     if _ISO_3779.fullmatch(text) is None:
         return False
-    total = sum(weight * (int(char) if char.isdigit() else _TRANSLITERATION[char]) for weight, char in zip(_WEIGHTS, text, strict=True))
+    total = sum(
+        weight * (int(char) if char.isdigit() else _TRANSLITERATION[char]) for weight, char in zip(_WEIGHTS, text, strict=True)
+    )
     return text[8] == "0123456789X"[total % 11]

@@ -14,8 +14,8 @@ TIME_SHIFT = NODE_BITS + COUNTER_BITS
 MAX_NODE = (1 << NODE_BITS) - 1
 MAX_COUNTER = (1 << COUNTER_BITS) - 1
 MAX_SEQ = (1 << 63) - 1
-# Redis orders a queue by the seq as a double, and entries that round to the same double by their decimal digits. That is the order
-# of seq except where the number of digits grows, in July 2027: no seq is given in that one millisecond.
+# Redis orders a queue by the seq as a double, and entries that round to the same double by their decimal digits. That is
+# the order of seq except where the number of digits grows, in July 2027: no seq is given in that one millisecond.
 SKIPPED_MS = (10**18 >> TIME_SHIFT) + EPOCH_MS
 
 

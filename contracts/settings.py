@@ -49,7 +49,9 @@ class MqttSettings(BaseSettings):
     mqtt_username_dispatcher: str = _s("sdv-dispatcher", "user name of the dispatchers")
     mqtt_username_publisher: str = _s("sdv-pub-console", "user name of `manifold send` and of the demo's platform")
     mqtt_password: SecretStr = _s(SecretStr(""), "password of the services; empty: none is sent")
-    mqtt_receive_maximum: Annotated[int, Field(gt=0, le=65535)] = _s(1000, "unacknowledged messages that a service lets the broker send")
+    mqtt_receive_maximum: Annotated[int, Field(gt=0, le=65535)] = _s(
+        1000, "unacknowledged messages that a service lets the broker send"
+    )
     mqtt_session_expiry_seconds: Positive = _s(3600, "how long the broker keeps a service's session while the service is away")
     topic_prefix: str = _s("agent", "first levels of the topic on which vehicles get their messages")
 
@@ -62,7 +64,9 @@ class IntakeSettings(BaseSettings):
     max_data_bytes: Positive = _s(1 << 20, "bytes that one data message may hold")
     max_trigger_bytes: Positive = _s(96 << 20, "bytes that one trigger message may hold")
     dedupe_window_seconds: Seconds = _s(900, "how long the same trigger again is a duplicate and not a new batch")
-    receipt_prefix: str = _s("sdv/receipt/", "response topics must begin so; elsewhere the recorder could be made to write to a vehicle")
+    receipt_prefix: str = _s(
+        "sdv/receipt/", "response topics must begin so; elsewhere the recorder could be made to write to a vehicle"
+    )
     express: bool = _s(True, "hand accepted batches to the queues at once; off: only the pipelines populate")
     segment_max_seconds: Seconds = _s(30, "a segment is closed when it is this old")
     segment_max_bytes: Positive = _s(64 << 20, "a segment is closed when its journal has this many bytes")
@@ -73,9 +77,15 @@ class IntakeSettings(BaseSettings):
 class QueueSettings(BaseSettings):
     """How entries wait."""
 
-    retention_days: Annotated[float, Field(gt=0)] = _s(30, "how long an entry may stay pending, and how long data is kept after it was last seen")
-    compaction: Annotated[str, Field(pattern="^(off|request_id)$")] = _s("off", "request_id: a newer trigger replaces an older pending one of it")
-    wake_shards: Annotated[int, Field(ge=1, le=256)] = _s(4, "streams over which wake-ups and deadlines are spread; the same for every process")
+    retention_days: Annotated[float, Field(gt=0)] = _s(
+        30, "how long an entry may stay pending, and how long data is kept after it was last seen"
+    )
+    compaction: Annotated[str, Field(pattern="^(off|request_id)$")] = _s(
+        "off", "request_id: a newer trigger replaces an older pending one of it"
+    )
+    wake_shards: Annotated[int, Field(ge=1, le=256)] = _s(
+        4, "streams over which wake-ups and deadlines are spread; the same for every process"
+    )
 
 
 class DispatchSettings(BaseSettings):
@@ -86,7 +96,9 @@ class DispatchSettings(BaseSettings):
     ack_deadline_max_seconds: Seconds = _s(600, "the deadline doubles with each attempt up to this")
     max_attempts: Annotated[int, Field(ge=0)] = _s(0, "publishes after which an entry has failed; 0: until its retention passes")
     dispatch_on_connect: bool = _s(False, "publish as soon as a vehicle connects, without waiting for its online or heartbeat")
-    dispatch_on_subscribe: bool = _s(False, "publish as soon as a vehicle subscribes, without waiting for its online or heartbeat")
+    dispatch_on_subscribe: bool = _s(
+        False, "publish as soon as a vehicle subscribes, without waiting for its online or heartbeat"
+    )
     presence_seconds: Seconds = _s(180, "a vehicle that was only heard, never seen to connect, counts as present for this long")
     publish_window: Positive = _s(500, "publishes of one dispatcher that the broker has not confirmed")
     payload_cache_bytes: Positive = _s(64 << 20, "payloads that one dispatcher keeps in memory")
@@ -100,12 +112,16 @@ class LakeSettings(BaseSettings):
     catalog_type: Annotated[str, Field(pattern="^(sql|rest)$")] = _s("sql", "sql or rest")
     catalog_uri: SecretStr = _s(SecretStr(""), "address of the catalog; empty: SQLite in <home>/lake/catalog.db")
     warehouse: str = _s("", "root of the tables, file:// or s3://; empty: <home>/lake/warehouse")
-    late_seconds: Annotated[float, Field(ge=0)] = _s(3600, "a scheduled ingest also takes segments that began this long before its interval")
+    late_seconds: Annotated[float, Field(ge=0)] = _s(
+        3600, "a scheduled ingest also takes segments that began this long before its interval"
+    )
     data_wait_seconds: Seconds = _s(86400, "how long a trigger may wait for its data before the audit warns")
     report_max: Positive = _s(200, "runs that the quality reports keep")
     reports: str = _s("", "folder of the HTML reports; empty: <home>/reports")
     jars: Path = _s(Path(".tools/jars"), "folder of Spark's extra jars")
-    spark_master: str = _s("local[2]", "where the console's own pipeline runs execute; DAGs use the Airflow connection spark_default")
+    spark_master: str = _s(
+        "local[2]", "where the console's own pipeline runs execute; DAGs use the Airflow connection spark_default"
+    )
     spark_driver_memory: str = _s("2g", "memory of the Spark driver")
 
 
@@ -127,9 +143,17 @@ class Settings(PlaceSettings, MqttSettings, IntakeSettings, QueueSettings, Dispa
         return prefix
 
     @classmethod
-    def settings_customise_sources(cls, settings_cls: type[BaseSettings], **sources: PydanticBaseSettingsSource) -> tuple[PydanticBaseSettingsSource, ...]:
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, then the environment, then the file."""
-        return (sources["init_settings"], sources["env_settings"], TomlConfigSettingsSource(settings_cls, settings_file()))
+        del dotenv_settings, file_secret_settings
+        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls, settings_file()))
 
     @property
     def mqtt(self) -> str:

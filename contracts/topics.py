@@ -28,6 +28,9 @@ class BrokerEvent(StrEnum):
     DELIVERY_DROPPED = "delivery_dropped"
 
 
+_EVENT_NAMES = frozenset(event.value for event in BrokerEvent)
+
+
 class Sign(StrEnum):
     """What a vehicle says of itself on `ecp/<VIN>/<sign>`."""
 
@@ -86,7 +89,7 @@ def sign_of(topic: str) -> tuple[Owner, Sign] | None:
 def event_of(topic: str) -> tuple[BrokerEvent, str] | None:
     """The event and the client id that an event topic names; None for any other topic."""
     match topic.split("/", 2):
-        case [root, name, client_id] if root == EVENTS and name in BrokerEvent:
+        case [root, name, client_id] if root == EVENTS and name in _EVENT_NAMES:
             return BrokerEvent(name), client_id
     return None
 

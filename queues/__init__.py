@@ -1,0 +1,23 @@
+"""The pending queues in Redis: entries in seq order, one in flight per owner, acknowledged away. A verb is one Lua script."""
+
+from queues._batch import Batch
+from queues._loader import Loader, LoadResult
+from queues._queues import EnqueueResult, Queues, Wake
+from queues._replies import AckReply, Claim, ClaimWord, ReleaseReply, TouchReply
+from queues._verbs import Policy, ReleaseReason
+
+__all__ = [
+    "AckReply",
+    "Batch",
+    "Claim",
+    "ClaimWord",
+    "EnqueueResult",
+    "LoadResult",
+    "Loader",
+    "Policy",
+    "Queues",
+    "ReleaseReason",
+    "ReleaseReply",
+    "TouchReply",
+    "Wake",
+]

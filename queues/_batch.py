@@ -1,0 +1,114 @@
+"""Many verbs in one round trip."""
+
+from collections.abc import Callable
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, ResponseError
+
+from contracts.topics import Sign
+from queues import _replies, _verbs
+from queues._verbs import Args, Policy, ReleaseReason
+
+Parser = Callable[[Any], Any]
+
+
+class Batch:
+    """Collects verbs; `run` sends them together and answers in the order in which they were added.
+
+    Not a transaction: each verb is atomic by itself. Scripts that Redis has forgotten are loaded, and only those verbs go again.
+    """
+
+    def __init__(self, redis: Redis, policy: Policy) -> None:
+        self._redis, self._policy = redis, policy
+        self._commands: list[Args] = []
+        self._parsers: list[Parser] = []
+
+    def __len__(self) -> int:
+        return len(self._commands)
+
+    def enqueue(self, owner: str, entries: list[tuple[int, str]], now_ms: int) -> None:
+        """Answers `EnqueueReply`. `entries` are (seq, request_id), oldest first."""
+        self.add(_verbs.enqueue(self._policy, owner, entries, now_ms), _replies.enqueue_reply)
+
+    def claim(self, owner: str, now_ms: int) -> None:
+        """Answers `Claim`."""
+        self.add(_verbs.claim(self._policy, owner, now_ms), _replies.claim_reply)
+
+    def ack(self, owner: str, seq: int, now_ms: int, *, request_id: str = "", claim_next: bool = True) -> None:
+        """Answers `AckReply`."""
+        self.add(_verbs.ack(self._policy, owner, seq, now_ms, request_id=request_id, claim_next=claim_next), _replies.ack_reply)
+
+    def release(self, owner: str, seq: int, now_ms: int, reason: ReleaseReason) -> None:
+        """Answers `ReleaseReply`."""
+        self.add(_verbs.release(owner, seq, now_ms, reason), _replies.release_reply)
+
+    def heard(self, owner: str, sign: Sign, now_ms: int, *, claim_next: bool = True) -> None:
+        """An online or a heartbeat. Answers `TouchReply`."""
+        del sign  # both say the same: the vehicle is here
+        self._touch(owner, now_ms, claim_next, "heard")
+
+    def connected(
+        self, owner: str, at_ms: int, clean_start: bool, expiry_s: int, now_ms: int, *, claim_next: bool = False
+    ) -> None:
+        """Answers `TouchReply`: a clean start, or an expired session, releases what was in flight."""
+        self._touch(owner, now_ms, claim_next, "connected", at_ms, "1" if clean_start else "0", expiry_s)
+
+    def disconnected(self, owner: str, connected_at_ms: int, at_ms: int, expiry_s: int | None, now_ms: int) -> None:
+        """Answers `TouchReply`."""
+        self._touch(owner, now_ms, False, "disconnected", connected_at_ms, at_ms, "" if expiry_s is None else expiry_s)
+
+    def subscribed(self, owner: str, on: bool, now_ms: int, *, claim_next: bool = False) -> None:
+        """Answers `TouchReply`."""
+        self._touch(owner, now_ms, claim_next, "subscribed" if on else "unsubscribed")
+
+    def park(self, owner: str, seq: int, now_ms: int) -> None:
+        """Answers the `Claim` of the entry that follows."""
+        self.add(_verbs.park(self._policy, owner, seq, now_ms), _replies.park_reply)
+
+    def unpark(self, owner: str, now_ms: int) -> None:
+        """Answers `EnqueueReply`."""
+        self.add(_verbs.unpark(self._policy, owner, now_ms), _replies.enqueue_reply)
+
+    def deadline(self, owner: str, deadline_ms: int) -> None:
+        """Answers a number that means nothing."""
+        self.add(_verbs.deadline(self._policy, owner, deadline_ms), int)
+
+    def add(self, command: Args, parser: Parser) -> None:
+        """Any other command, with what reads its reply."""
+        self._commands.append(command)
+        self._parsers.append(parser)
+
+    async def run(self) -> list[Any]:
+        """Sends everything and empties the batch; one parsed reply a verb.
+
+        Raises:
+            redis.RedisError: the connection failed (what was sent may have happened), or Redis refused a command.
+        """
+        commands, parsers = self._commands, self._parsers
+        self._commands, self._parsers = [], []
+        raw = await self._send(commands)
+        forgotten = [place for place, reply in enumerate(raw) if isinstance(reply, NoScriptError)]
+        if forgotten:
+            for script in _verbs.SCRIPTS:
+                await self._redis.script_load(script.text)
+            for place, reply in zip(forgotten, await self._send([commands[place] for place in forgotten]), strict=True):
+                raw[place] = reply
+        for reply in raw:
+            if isinstance(reply, ResponseError):
+                raise reply
+        return [parse(reply) for parse, reply in zip(parsers, raw, strict=True)]
+
+    async def _send(self, commands: list[Args]) -> list[Any]:
+        if len(commands) == 1:
+            try:
+                return [await self._redis.execute_command(*commands[0])]
+            except ResponseError as exc:
+                return [exc]
+        pipe = self._redis.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command)
+        return await pipe.execute(raise_on_error=False)
+
+    def _touch(self, owner: str, now_ms: int, claim_next: bool, *sign: Any) -> None:
+        self.add(_verbs.touch(self._policy, owner, now_ms, claim_next, *sign), _replies.touch_reply)

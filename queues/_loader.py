@@ -1,0 +1,113 @@
+"""The face for bulk work: load many owners' entries from the lake, over blocking Redis."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import NoScriptError, ResponseError
+
+from contracts import keys
+from queues import _replies, _verbs
+from queues._verbs import Args, Policy
+
+OWNERS_A_FLUSH = 500
+DONE_A_FLUSH = 5000
+
+
+@dataclass(slots=True)
+class LoadResult:
+    """What became of the entries that were offered."""
+
+    owners: int = 0
+    offered: int = 0
+    queued: int = 0
+    superseded: list[tuple[str, int]] = field(default_factory=list)
+
+    def __add__(self, other: "LoadResult") -> "LoadResult":
+        return LoadResult(
+            self.owners + other.owners,
+            self.offered + other.offered,
+            self.queued + other.queued,
+            self.superseded + other.superseded,
+        )
+
+
+class Loader:
+    """Loads the queues in bulk: one script call an owner, some 500 owners a flush. `redis` must not decode responses.
+
+    Raises:
+        redis.RedisError: from every method, where Redis is away or refuses; everything may be offered again.
+    """
+
+    def __init__(self, redis: Redis, policy: Policy) -> None:
+        self._redis, self._policy = redis, policy
+
+    def enqueue(self, entries: Iterable[tuple[str, Sequence[tuple[int, str]]]], now_ms: int) -> LoadResult:
+        """Offer (owner, [(seq, request_id), …] oldest first); wakes the dispatchers for owners that can have theirs now."""
+        total, some = LoadResult(), list[tuple[str, Sequence[tuple[int, str]]]]()
+        for entry in entries:
+            some.append(entry)
+            if len(some) == OWNERS_A_FLUSH:
+                total += self._flush(some, now_ms)
+                some = []
+        return total + self._flush(some, now_ms)
+
+    def store_triggers(self, triggers: Mapping[int, tuple[str, str]]) -> None:
+        """Keep request_id and data_id of each trigger seq."""
+        pipe = self._redis.pipeline(transaction=False)
+        for seq, (request_id, data_id) in triggers.items():
+            pipe.hset(keys.trigger(seq), mapping={"request_id": request_id, "data_id": data_id})
+            pipe.pexpire(keys.trigger(seq), self._policy.retention_ms)
+        pipe.execute()
+
+    def forget_done(self, ended: Iterable[tuple[str, int]]) -> int:
+        """The lake knows these outcomes (owner, seq): the queues need not remember them. How many they had remembered."""
+        forgotten = 0
+        pipe = self._redis.pipeline(transaction=False)
+        for owner, seq in ended:
+            pipe.zrem(keys.done(owner), seq)
+            if len(pipe) == DONE_A_FLUSH:
+                forgotten += sum(map(int, pipe.execute()))
+        return forgotten + sum(map(int, pipe.execute()))
+
+    def is_loaded(self) -> bool:
+        """Whether the queues hold everything pending."""
+        return bool(self._redis.exists(keys.LOADED))
+
+    def mark_loaded(self, now_ms: int) -> None:
+        """The queues hold everything pending."""
+        self._redis.set(keys.LOADED, now_ms)
+
+    def _flush(self, some: Sequence[tuple[str, Sequence[tuple[int, str]]]], now_ms: int) -> LoadResult:
+        if not some:
+            return LoadResult()
+        commands = [_verbs.enqueue(self._policy, owner, entries, now_ms) for owner, entries in some]
+        replies = [_replies.enqueue_reply(raw) for raw in self._send(commands)]
+        result = LoadResult(owners=len(some), offered=sum(len(entries) for _, entries in some))
+        ready: dict[int, list[str]] = {}
+        for (owner, _), reply in zip(some, replies, strict=True):
+            result.queued += reply.queued
+            result.superseded += [(owner, seq) for seq in reply.superseded]
+            if reply.word == "ready":
+                ready.setdefault(keys.shard_of(owner, self._policy.wake_shards), []).append(owner)
+        for shard, owners in ready.items():
+            self._redis.xadd(keys.wake(shard), {"owners": "\n".join(owners)})
+        return result
+
+    def _send(self, commands: Sequence[Args]) -> list[Any]:
+        replies = self._pipeline(commands)
+        if any(isinstance(reply, NoScriptError) for reply in replies):  # offering again is safe, so the whole flush goes again
+            for script in _verbs.SCRIPTS:
+                self._redis.script_load(script.text)
+            replies = self._pipeline(commands)
+        for reply in replies:
+            if isinstance(reply, ResponseError):
+                raise reply
+        return replies
+
+    def _pipeline(self, commands: Sequence[Args]) -> list[Any]:
+        pipe = self._redis.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command)
+        return pipe.execute(raise_on_error=False)

@@ -1,0 +1,126 @@
+"""Every verb as a command: which script, which keys, which arguments. Pure; `_batch` and `_loader` send them."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from contracts import keys
+from contracts.settings import Settings
+
+_LUA = Path(__file__).parent / "lua"
+_SHARED = (_LUA / "_owner.lua").read_text()
+
+Args = tuple[Any, ...]
+
+
+class Script:
+    """One `.lua` file with what the verbs share in front of it, and its SHA-1 as Redis knows it."""
+
+    def __init__(self, name: str, *, shared: bool = True) -> None:
+        self.name = name
+        self.text = (_SHARED if shared else "") + (_LUA / f"{name}.lua").read_text()
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+ENQUEUE, CLAIM, ACK, RELEASE, TOUCH, PARK, UNPARK = (
+    Script(n) for n in ("enqueue", "claim", "ack", "release", "touch", "park", "unpark")
+)
+STORE_DATA = Script("store_data", shared=False)
+SCRIPTS = (ENQUEUE, CLAIM, ACK, RELEASE, TOUCH, PARK, UNPARK, STORE_DATA)
+
+
+class ReleaseReason(StrEnum):
+    """Why an entry goes back to pending."""
+
+    DEADLINE = "deadline"  # the vehicle did not acknowledge in time
+    UNSUBSCRIBED = "unsubscribed"  # the broker had nobody to give it to; no attempt is counted
+    LOST = "lost"  # the publish, or the session that held it, is gone
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What the queues need to know of the settings. Durations in milliseconds."""
+
+    presence_ms: int
+    retention_ms: int
+    ack_deadline_ms: int
+    ack_deadline_max_ms: int
+    wake_shards: int
+    compaction: bool
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Policy":
+        """The policy that these settings describe."""
+        return cls(
+            presence_ms=round(settings.presence_seconds * 1000),
+            retention_ms=round(settings.retention_days * 86_400_000),
+            ack_deadline_ms=round(settings.ack_deadline_seconds * 1000),
+            ack_deadline_max_ms=round(settings.ack_deadline_max_seconds * 1000),
+            wake_shards=settings.wake_shards,
+            compaction=settings.compaction == "request_id",
+        )
+
+    @cached_property
+    def deadlines(self) -> str:
+        """Milliseconds that the first, second, … attempt has: doubling up to the maximum, which serves for all further ones."""
+        waits = [self.ack_deadline_ms]
+        while waits[-1] < self.ack_deadline_max_ms:
+            waits.append(min(waits[-1] * 2, self.ack_deadline_max_ms))
+        return ",".join(map(str, waits))
+
+
+def _evalsha(script: Script, owner: str, *args: Any) -> Args:
+    owner_keys = keys.owner_keys(owner)
+    return ("EVALSHA", script.sha, len(owner_keys), *owner_keys, *args)
+
+
+def enqueue(policy: Policy, owner: str, entries: Sequence[tuple[int, str]], now_ms: int) -> Args:
+    """Queue entries (seq, request_id) of one owner, oldest first."""
+    flag = "1" if policy.compaction else "0"
+    flat: Iterable[Any] = (part for entry in entries for part in entry) if policy.compaction else (seq for seq, _ in entries)
+    return _evalsha(ENQUEUE, owner, now_ms, policy.presence_ms, flag, *flat)
+
+
+def claim(policy: Policy, owner: str, now_ms: int) -> Args:
+    """Put the oldest pending entry in flight."""
+    return _evalsha(CLAIM, owner, now_ms, policy.presence_ms, policy.deadlines)
+
+
+def ack(policy: Policy, owner: str, seq: int, now_ms: int, *, request_id: str = "", claim_next: bool = True) -> Args:
+    """End an entry for good and claim the next one."""
+    key = request_id if policy.compaction else ""
+    return _evalsha(ACK, owner, now_ms, policy.presence_ms, policy.deadlines, seq, key, "1" if claim_next else "0")
+
+
+def release(owner: str, seq: int, now_ms: int, reason: ReleaseReason) -> Args:
+    """Put what is in flight back to pending."""
+    return _evalsha(RELEASE, owner, now_ms, seq, reason.value)
+
+
+def touch(policy: Policy, owner: str, now_ms: int, claim_next: bool, *sign: Any) -> Args:
+    """Note what is known of a vehicle's connection; `sign` as touch.lua takes it."""
+    return _evalsha(TOUCH, owner, now_ms, policy.presence_ms, policy.deadlines, "1" if claim_next else "0", *sign)
+
+
+def park(policy: Policy, owner: str, seq: int, now_ms: int) -> Args:
+    """Let the entry in flight step aside until its data comes; claim the next one."""
+    return _evalsha(PARK, owner, now_ms, policy.presence_ms, policy.deadlines, seq)
+
+
+def unpark(policy: Policy, owner: str, now_ms: int) -> Args:
+    """Parked entries of this owner take their places again."""
+    return _evalsha(UNPARK, owner, now_ms, policy.presence_ms)
+
+
+def store_data(policy: Policy, data_id: str, payload: bytes) -> Args:
+    """Keep a payload under its data_id."""
+    return ("EVALSHA", STORE_DATA.sha, 1, keys.data(data_id), payload, policy.retention_ms)
+
+
+def deadline(policy: Policy, owner: str, deadline_ms: int) -> Args:
+    """Note when to look whether what is in flight is overdue."""
+    return ("ZADD", keys.deadlines(keys.shard_of(owner, policy.wake_shards)), deadline_ms, owner)

@@ -1,0 +1,139 @@
+"""Real servers for tests: on free loopback ports, with their own folders, ended by process id."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+ROOT = Path(__file__).parent.parent
+START_S = 20
+T = TypeVar("T")
+
+
+def free_port() -> int:
+    """A port on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(question: Callable[[], T], *, within_s: float = START_S, what: str = "") -> T:
+    """The first true answer to `question`; asked again and again until then.
+
+    Raises:
+        TimeoutError: it was not true within `within_s` seconds.
+    """
+    deadline = time.monotonic() + within_s
+    pause = 0.005
+    while not (answer := question()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {within_s} s: {what or question}")
+        time.sleep(pause)  # between two looks at the condition, never instead of it
+        pause = min(pause * 1.5, 0.1)
+    return answer
+
+
+def listens(port: int) -> bool:
+    """Whether something on loopback accepts connections on `port`."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@dataclass(slots=True)
+class Server:
+    """A running server process."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL for what does not listen."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+def start(
+    command: list[str], *, port: int, log: Path, env: Mapping[str, str] | None = None, ready: Callable[[], bool] | None = None
+) -> Server:
+    """Run `command` until it is ready: by default, until it listens on `port`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env={**os.environ, **(env or {})})
+    server = Server(process, port, log)
+
+    def is_up() -> bool:
+        if process.poll() is not None:
+            raise RuntimeError(f"{command[0]} ended with {process.returncode}: {log.read_text()[-2000:]}")
+        return ready() if ready else listens(port)
+
+    try:
+        wait_until(is_up, within_s=60, what=f"{command[:3]} to listen on {port}; log {log}")
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+def start_python(
+    module: str, *arguments: str, port: int, log: Path, env: Mapping[str, str], ready: Callable[[], bool] | None = None
+) -> Server:
+    """`python -m module`, with `env` on top of the environment."""
+    return start([sys.executable, "-m", module, *arguments], port=port, log=log, env=env, ready=ready)
+
+
+def start_redis(folder: Path, *, port: int | None = None, append_only: bool = False) -> Server:
+    """A Redis of this test's own."""
+    port = port or free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+    command += ["--appendonly", "yes" if append_only else "no", "--appendfsync", "everysec"]
+    return start(command, port=port, log=folder / "redis.log")
+
+
+def start_mosquitto(folder: Path, *, port: int | None = None, extra: str = "") -> Server:
+    """A plain Mosquitto of this test's own, with sessions kept in memory."""
+    port = port or free_port()
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "mosquitto.conf"
+    lines = [
+        f"listener {port} 127.0.0.1",
+        "allow_anonymous true",
+        "set_tcp_nodelay true",
+        "max_queued_messages 0",
+        "max_inflight_messages 0",
+    ]
+    config.write_text("\n".join([*lines, "user root" if os.geteuid() == 0 else "", extra]) + "\n")
+    binary = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+    return start([binary, "-c", str(config)], port=port, log=folder / "mosquitto.log")
+
+
+@contextmanager
+def stopping(server: Server) -> Iterator[Server]:
+    """End `server` with the block."""
+    try:
+        yield server
+    finally:
+        server.stop()
