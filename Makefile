@@ -1,0 +1,49 @@
+# Manifold's verbs. `make help` explains them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin
+READY := .tools/ready
+
+.PHONY: help setup demo up down status test check fix bench lock clean
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## everything that the other verbs need; they call it themselves
+
+$(READY): requirements.lock pyproject.toml infra/setup.sh
+	@PYTHON="$(PYTHON)"; [ -n "$$PYTHON" ] || unset PYTHON; infra/setup.sh
+
+demo: $(READY) ## the main job on a fresh platform, with a fleet; ends by itself
+	@.venv/bin/manifold demo
+
+up: $(READY) ## start the whole embedded platform in the background
+	@.venv/bin/manifold up
+
+down: ## stop it
+	@[ ! -x .venv/bin/manifold ] || .venv/bin/manifold down
+
+status: $(READY) ## how it is
+	@.venv/bin/manifold status
+
+test: $(READY) ## all tests, against real servers on loopback
+	@.venv/bin/pytest
+
+check: $(READY) ## format, lint, import rules, types; edits nothing
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/lint-imports
+	.venv/bin/mypy
+
+fix: $(READY) ## format, and repair what lint can repair
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+bench: $(READY) ## the benchmarks of docs/benchmarks.md, against their limits
+	@.venv/bin/python -m benchmarks
+
+lock: $(READY) ## resolve pyproject.toml into requirements.lock again
+	.venv/bin/uv pip compile -q pyproject.toml --group dev --universal --generate-hashes --no-emit-index-url -o requirements.lock
+
+clean: down ## remove everything that was made here: state, environment, tools
+	rm -rf .manifold .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist *.egg-info

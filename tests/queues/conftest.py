@@ -1,0 +1,21 @@
+"""A queue client for the session's Redis."""
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from queues import Policy
+from tests.servers import Server
+
+POLICY = Policy(
+    presence_ms=180_000, retention_ms=86_400_000, ack_deadline_ms=30_000, ack_deadline_max_ms=600_000, wake_shards=4, compaction=False
+)
+
+
+@pytest.fixture
+def redis(redis_server: Server) -> Iterator[Redis]:
+    """A blocking client of an empty Redis."""
+    with Redis(port=redis_server.port) as client:
+        client.flushall()
+        yield client

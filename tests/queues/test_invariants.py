@@ -1,0 +1,242 @@
+"""The invariants of the queues, as a state machine that runs every verb against a real Redis and against a simple model."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from redis import Redis
+from redis.exceptions import NoScriptError
+
+from contracts import keys
+from contracts.seq import EPOCH_MS, seq_of
+from queues import ClaimWord, ReleaseReason, _replies, _verbs
+from tests.queues.conftest import POLICY
+
+VIN = "VIN-1"
+START_MS = EPOCH_MS + 200_000_000_000
+SEQS = st.integers(0, 40).map(lambda n: seq_of(START_MS + n // 4, 0, n % 4))
+
+
+class Model:
+    """What the queues promise, in ten lines of state."""
+
+    def __init__(self) -> None:
+        self.pending: set[int] = set()
+        self.parked: set[int] = set()
+        self.done: set[int] = set()
+        self.inflight: int | None = None
+        self.deadline = 0
+        self.attempts: dict[int, int] = {}
+        self.connected, self.heard, self.since = "no", 0, START_MS
+        self.listens = True
+        self.expiry, self.session_until = 0, 0
+
+    def here(self, now: int) -> str:
+        if self.connected == "no" or (self.connected == "heard" and self.heard + POLICY.presence_ms < now):
+            return "absent"
+        return "here" if self.listens else "unsubscribed"
+
+    def wait(self, attempt: int) -> int:
+        waits = [int(w) for w in POLICY.deadlines.split(",")]
+        return waits[min(attempt, len(waits)) - 1]
+
+    def claim(self, now: int) -> tuple[str, int]:
+        if self.inflight is not None:
+            return "busy", self.inflight
+        if not self.pending:
+            return "idle", 0
+        if (where := self.here(now)) != "here":
+            return where, 0
+        self.inflight = min(self.pending)
+        self.attempts[self.inflight] = self.attempts.get(self.inflight, 0) + 1
+        self.deadline = now + self.wait(self.attempts[self.inflight])
+        return "claimed", self.inflight
+
+    def let_go(self) -> int | None:
+        released, self.inflight = self.inflight, None
+        return released
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Runs verbs in any order and compares each answer with the model's."""
+
+    redis: Redis
+    seqs = Bundle("seqs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.redis.flushall()
+        self.model, self.now = Model(), START_MS
+        self.seen_a_connection = False
+
+    def run(self, command: Any) -> Any:
+        try:
+            return self.redis.execute_command(*command)
+        except NoScriptError:
+            for script in _verbs.SCRIPTS:
+                self.redis.script_load(script.text)
+            return self.redis.execute_command(*command)
+
+    def check_claim(self, claim: Any) -> None:
+        assert (claim.word.value, claim.seq) == self.model.claim(self.now)
+        if claim.word is ClaimWord.CLAIMED:
+            assert claim.attempts == self.model.attempts[claim.seq]
+            assert claim.deadline_ms == self.model.deadline
+
+    @rule(ms=st.integers(0, 700_000))
+    def time_passes(self, ms: int) -> None:
+        self.now += ms
+
+    @rule(target=seqs, offered=st.lists(SEQS, min_size=1, max_size=5))
+    def enqueue(self, offered: list[int]) -> int:
+        """Also the second time, late, and after the entry has ended."""
+        m = self.model
+        new = {seq for seq in offered if seq not in m.pending | m.parked | m.done}
+        m.pending |= new
+        reply = _replies.enqueue_reply(self.run(_verbs.enqueue(POLICY, VIN, [(seq, "r") for seq in offered], self.now)))
+        assert reply.queued == len(new)
+        ready = bool(new) and m.inflight is None and m.here(self.now) == "here"
+        assert reply.word == ("ready" if ready else "queued" if new else "known")
+        return offered[0]
+
+    @rule()
+    def claim(self) -> None:
+        self.check_claim(_replies.claim_reply(self.run(_verbs.claim(POLICY, VIN, self.now))))
+
+    @rule(seq=seqs | SEQS, claim_next=st.booleans())
+    def ack(self, seq: int, claim_next: bool) -> None:
+        """Of the entry in flight, of a released one, again, and of one that was never queued."""
+        m = self.model
+        word = "ended" if seq in m.pending | m.parked else "known" if seq in m.done else "unknown"
+        if m.inflight == seq:
+            m.inflight = None
+        m.pending.discard(seq)
+        m.parked.discard(seq)
+        m.done.add(seq)
+        m.attempts.pop(seq, None)
+        reply = _replies.ack_reply(self.run(_verbs.ack(POLICY, VIN, seq, self.now, claim_next=claim_next)))
+        assert reply.word == word
+        if claim_next:
+            self.check_claim(reply.next)
+
+    @rule(seq=seqs, reason=st.sampled_from(ReleaseReason))
+    def release(self, seq: int, reason: ReleaseReason) -> None:
+        m = self.model
+        reply = _replies.release_reply(self.run(_verbs.release(VIN, seq, self.now, reason)))
+        if m.inflight != seq:
+            assert reply.word == "stale"
+        elif reason is ReleaseReason.DEADLINE and m.deadline > self.now:
+            assert reply == ("early", 0, m.deadline)
+        elif reason is ReleaseReason.DEADLINE and m.connected == "no" and m.session_until > self.now:
+            m.deadline = m.session_until
+            assert reply == ("early", 0, m.deadline)
+        else:
+            if reason is ReleaseReason.UNSUBSCRIBED:
+                m.attempts[seq] -= 1
+                m.listens = False
+            m.let_go()
+            assert reply == ("released", m.attempts[seq], 0)
+
+    @rule()
+    def heard(self) -> None:
+        m = self.model
+        overdue = m.inflight if m.inflight is not None and m.deadline <= self.now else None
+        m.connected = m.connected if m.connected == "yes" else "heard"
+        m.heard, m.listens = self.now, True
+        if overdue is not None:
+            m.let_go()
+        reply = _replies.touch_reply(self.run(_verbs.touch(POLICY, VIN, self.now, True, "heard")))
+        assert (reply.word, reply.released) == ("noted", overdue)
+        self.check_claim(reply.next)
+
+    @rule(clean=st.booleans(), expiry=st.sampled_from([0, 1, 300]), ago=st.sampled_from([0, 5_000]))
+    def connected(self, clean: bool, expiry: int, ago: int) -> None:
+        m, at = self.model, self.now - ago
+        reply = _replies.touch_reply(self.run(_verbs.touch(POLICY, VIN, self.now, False, "connected", at, "01"[clean], expiry)))
+        if self.seen_a_connection and at < m.since:
+            assert reply.word == "stale"
+            return
+        self.seen_a_connection = True
+        over = 0 < m.session_until < at
+        m.connected, m.since, m.expiry, m.heard, m.session_until = "yes", at, expiry, self.now, 0
+        released = None
+        if clean or over:
+            m.listens, released = True, m.let_go()
+        elif m.inflight is not None:
+            m.deadline = self.now + m.wait(m.attempts[m.inflight])
+        assert (reply.word, reply.released) == ("noted", released)
+
+    @rule(own_expiry=st.sampled_from([None, 0, 60]), older=st.booleans())
+    def disconnected(self, own_expiry: int | None, older: bool) -> None:
+        m = self.model
+        began = m.since - 1 if older else m.since
+        sign = ("disconnected", began, self.now, "" if own_expiry is None else own_expiry)
+        reply = _replies.touch_reply(self.run(_verbs.touch(POLICY, VIN, self.now, False, *sign)))
+        if older and self.seen_a_connection:
+            assert reply.word == "stale"
+            return
+        self.seen_a_connection = True
+        m.expiry = m.expiry if own_expiry is None else own_expiry
+        m.connected, m.session_until, m.since = "no", self.now + m.expiry * 1000, began
+        assert (reply.word, reply.released) == ("noted", m.let_go() if m.expiry == 0 else None)
+
+    @rule(on=st.booleans(), claim_next=st.booleans())
+    def subscribed(self, on: bool, claim_next: bool) -> None:
+        self.model.listens = on
+        sign = "subscribed" if on else "unsubscribed"
+        reply = _replies.touch_reply(self.run(_verbs.touch(POLICY, VIN, self.now, claim_next, sign)))
+        if claim_next:
+            self.check_claim(reply.next)
+
+    @precondition(lambda self: self.model.inflight is not None)
+    @rule()
+    def park(self) -> None:
+        m, seq = self.model, self.model.inflight
+        assert seq is not None
+        m.attempts[seq] -= 1
+        m.let_go()
+        m.pending.discard(seq)
+        m.parked.add(seq)
+        self.check_claim(_replies.park_reply(self.run(_verbs.park(POLICY, VIN, seq, self.now))))
+
+    @rule(seq=seqs)
+    def park_too_late(self, seq: int) -> None:
+        assume(seq != self.model.inflight)
+        assert _replies.park_reply(self.run(_verbs.park(POLICY, VIN, seq, self.now))).word is ClaimWord.NONE
+
+    @rule()
+    def unpark(self) -> None:
+        m = self.model
+        reply = _replies.enqueue_reply(self.run(_verbs.unpark(POLICY, VIN, self.now)))
+        assert reply.queued == len(m.parked)
+        m.pending |= m.parked
+        m.parked = set()
+
+    @invariant()
+    def redis_holds_what_the_model_holds(self) -> None:
+        m = self.model
+        assert [int(s) for s in self.redis.zrange(keys.pending(VIN), 0, -1)] == sorted(m.pending)
+        assert [int(s) for s in self.redis.zrange(keys.parked(VIN), 0, -1)] == sorted(m.parked)
+        held = self.redis.hget(keys.inflight(VIN), "seq")
+        assert (None if held is None else int(held)) == m.inflight
+
+    @invariant()
+    def what_is_in_flight_is_pending_and_not_done(self) -> None:
+        m = self.model
+        assert m.inflight is None or m.inflight in m.pending
+        assert not m.done & (m.pending | m.parked)
+
+
+def test_the_verbs_keep_their_promises_in_any_order(redis: Redis) -> None:
+    machine = type("Machine", (QueueMachine,), {"redis": redis})
+    check = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+    run_state_machine_as_test(machine, settings=settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=check))
+
+
+@pytest.fixture(autouse=True)
+def _no_leftovers(redis: Redis) -> Iterator[None]:
+    yield
+    redis.flushall()
