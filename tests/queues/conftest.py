@@ -1,6 +1,7 @@
 """A queue client for the session's Redis."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -9,7 +10,12 @@ from queues import Policy
 from tests.servers import Server
 
 POLICY = Policy(
-    presence_ms=180_000, retention_ms=86_400_000, ack_deadline_ms=30_000, ack_deadline_max_ms=600_000, wake_shards=4, compaction=False
+    presence_ms=180_000,
+    retention_ms=86_400_000,
+    ack_deadline_ms=30_000,
+    ack_deadline_max_ms=600_000,
+    wake_shards=4,
+    compaction=False,
 )
 
 
@@ -19,3 +25,9 @@ def redis(redis_server: Server) -> Iterator[Redis]:
     with Redis(port=redis_server.port) as client:
         client.flushall()
         yield client
+
+
+def seqs_of(redis: Redis, key: str) -> list[int]:
+    """The seqs of a queue, in its order."""
+    found: Any = redis.zrange(key, 0, -1)
+    return [int(seq) for seq in found]

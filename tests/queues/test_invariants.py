@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError
 from contracts import keys
 from contracts.seq import EPOCH_MS, seq_of
 from queues import ClaimWord, ReleaseReason, _replies, _verbs
-from tests.queues.conftest import POLICY
+from tests.queues.conftest import POLICY, seqs_of
 
 VIN = "VIN-1"
 START_MS = EPOCH_MS + 200_000_000_000
@@ -218,8 +218,8 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def redis_holds_what_the_model_holds(self) -> None:
         m = self.model
-        assert [int(s) for s in self.redis.zrange(keys.pending(VIN), 0, -1)] == sorted(m.pending)
-        assert [int(s) for s in self.redis.zrange(keys.parked(VIN), 0, -1)] == sorted(m.parked)
+        assert seqs_of(self.redis, keys.pending(VIN)) == sorted(m.pending)
+        assert seqs_of(self.redis, keys.parked(VIN)) == sorted(m.parked)
         held = self.redis.hget(keys.inflight(VIN), "seq")
         assert (None if held is None else int(held)) == m.inflight
 
@@ -233,7 +233,9 @@ class QueueMachine(RuleBasedStateMachine):
 def test_the_verbs_keep_their_promises_in_any_order(redis: Redis) -> None:
     machine = type("Machine", (QueueMachine,), {"redis": redis})
     check = [HealthCheck.too_slow, HealthCheck.filter_too_much]
-    run_state_machine_as_test(machine, settings=settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=check))
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=check)
+    )
 
 
 @pytest.fixture(autouse=True)

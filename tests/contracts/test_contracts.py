@@ -1,0 +1,174 @@
+"""Topics, tables, archive, outcomes, settings: what they promise to everyone."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts import topics
+from contracts.envelope import Envelope, Stream, from_arrow, segment_path, to_arrow
+from contracts.errors import SettingsError
+from contracts.events import Acked, Connected, Disconnected, parse_event
+from contracts.names import is_iso_3779_vin, is_vin
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.seq import seq_of
+from contracts.settings import load_settings
+from contracts.tables import TABLES
+from contracts.topics import BrokerEvent, Sign
+
+NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126, blacklist_characters="+#/"), min_size=1, max_size=64)
+
+
+@given(NAMES, NAMES)
+def test_what_a_topic_is_made_of_can_be_read_back(vin: str, request_id: str) -> None:
+    assert topics.request_of("agent", topics.request_topic("agent", vin, request_id)) == (vin, request_id)
+    assert topics.sign_of(topics.sign_topic(vin, Sign.HEARTBEAT)) == (vin, Sign.HEARTBEAT)
+    assert topics.event_of(topics.event_topic(BrokerEvent.ACKED, vin)) == (BrokerEvent.ACKED, vin)
+    assert topics.data_id_of(topics.data_topic(request_id)) == request_id
+    assert is_vin(vin)
+
+
+@pytest.mark.parametrize(
+    "topic", ["agent/V/proxy/response/r", "agent/V/proxy/request/r/x", "other/V/proxy/request/r", "agent", "agent/"]
+)
+def test_a_topic_that_is_not_a_request_is_none(topic: str) -> None:
+    assert topics.request_of("agent", topic) is None
+
+
+def test_a_prefix_of_several_levels_is_a_prefix() -> None:
+    assert topics.request_of("fleet/eu", "fleet/eu/V/proxy/request/r") == ("V", "r")
+
+
+@pytest.mark.parametrize(
+    ("vin", "right"),
+    [
+        pytest.param("1M8GDM9AXKP042788", True, id="check digit X"),
+        pytest.param("11111111111111111", True, id="all ones"),
+        pytest.param("1M8GDM9A1KP042788", False, id="wrong check digit"),
+        pytest.param("1M8GDM9AXKP04278", False, id="sixteen characters"),
+        pytest.param("1M8GDM9AXKPO42788", False, id="the letter O"),
+    ],
+)
+def test_vins_by_iso_3779_have_seventeen_characters_and_a_check_digit(vin: str, right: bool) -> None:
+    assert is_iso_3779_vin(vin) is right
+
+
+def test_a_segment_gives_back_what_was_put_in() -> None:
+    at = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
+    envelopes = [
+        Envelope(1, at, Stream.TRIGGER, "$SDV-FANOUT/trigger", b"{}", headers={"a": "b"}, applied=True),
+        Envelope(2, at, Stream.DATA, "$SDV-FANOUT/data/x", b"\x00", refused_because="too large"),
+    ]
+
+    assert from_arrow(to_arrow(envelopes)) == envelopes
+
+
+def test_a_segment_lies_in_the_hour_of_its_first_seq() -> None:
+    ms = int(datetime(2026, 11, 21, 7, 59, 59, tzinfo=UTC).timestamp() * 1000)
+    seq = seq_of(ms, 2, 0)
+
+    assert segment_path(Stream.DATA, seq, 2) == f"data/dt=2026-11-21/hour=07/{seq}-2.parquet"
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_every_table_says_its_grain_in_columns_that_are_always_there(table: object) -> None:
+    from contracts.tables import Table
+
+    assert isinstance(table, Table)
+    required = {column.name for column in table.columns if column.required}
+    assert set(table.key) <= required
+    assert table.day_of is None or table.day_of in required
+    assert isinstance(table.arrow_schema, pa.Schema)
+    assert all(column.meaning for column in table.columns)
+
+
+@given(
+    st.builds(
+        OutcomeRecord,
+        vin=NAMES,
+        seq=st.integers(0, (1 << 63) - 1),
+        outcome=st.sampled_from(Outcome),
+        ended_ms=st.integers(0, 1 << 42),
+        dispatched_ms=st.none() | st.integers(0, 1 << 42),
+        attempts=st.none() | st.integers(0, 1000),
+        reason=st.none() | st.text(),
+    )
+)
+def test_an_outcome_survives_the_wire(record: OutcomeRecord) -> None:
+    assert OutcomeRecord.from_wire(record.to_wire()) == record
+
+
+@given(st.binary() | st.sampled_from([b"[]", b"{}", b'{"vin":1,"seq":2,"ended_ms":3,"outcome":"delivered"}']))
+def test_what_is_no_outcome_is_a_value_error(payload: bytes) -> None:
+    with pytest.raises(ValueError, match="not an outcome record"):
+        OutcomeRecord.from_wire(payload)
+
+
+def test_broker_events_are_read_as_emqx_writes_them() -> None:
+    connected = {"event": "client.connected", "timestamp": 5, "clean_start": True, "expiry_interval": 300, "connected_at": 4}
+    gone = {
+        "timestamp": 9,
+        "connected_at": 4,
+        "disconnected_at": 8,
+        "reason": "normal",
+        "disconn_props": {"Session-Expiry-Interval": 60},
+    }
+    acked = {
+        "timestamp": 7,
+        "topic": "agent/V/proxy/request/r",
+        "publish_received_at": 6,
+        "pub_props": {"User-Property": {"seq": "12", "data-id": "d"}},
+        "puback_props": {"User-Property": {}},
+    }
+
+    def read(event: BrokerEvent, fields: object) -> object:
+        return parse_event(event, "V", json.dumps(fields).encode())
+
+    assert read(BrokerEvent.CONNECTED, connected) == Connected("V", 4, True, 300)  # type: ignore[arg-type]
+    assert read(BrokerEvent.DISCONNECTED, gone) == Disconnected("V", 8, 4, 60, "normal")  # type: ignore[arg-type]
+    assert read(BrokerEvent.ACKED, acked) == Acked("V", 7, "agent/V/proxy/request/r", 12, 6, None)  # type: ignore[arg-type]
+    assert read(BrokerEvent.DELIVERED, acked) is None
+
+
+@given(
+    st.sampled_from(BrokerEvent),
+    st.binary() | st.sampled_from([b"{}", b"[]", b'{"timestamp":"x"}', b'{"timestamp":1,"topic":2}']),
+)
+def test_an_event_that_cannot_be_read_is_a_value_error_and_nothing_else(event: BrokerEvent, payload: bytes) -> None:
+    try:
+        parse_event(event, "V", payload)
+    except ValueError as exc:
+        assert f"not a {event} event of V" in str(exc)
+
+
+def test_wrong_settings_are_named_together_with_value_and_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "manifold.toml"
+    file.write_text("nonsense = 1\nnode = 5\n")
+    monkeypatch.setenv("MANIFOLD_FILE", str(file))
+    monkeypatch.setenv("MANIFOLD_MQTT_PORT", "99999")
+    monkeypatch.setenv("MANIFOLD_TYPO", "1")
+
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+
+    message = str(caught.value)
+    assert "MANIFOLD_TYPO is not a setting" in message
+    assert "MANIFOLD_MQTT_PORT='99999': input should be less than or equal to 65535" in message
+    assert f"nonsense in {file} is not a setting" in message
+
+
+def test_the_environment_comes_before_the_file_and_the_file_before_the_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "manifold.toml"
+    file.write_text("node = 5\nmax_ids = 7\n")
+    monkeypatch.setenv("MANIFOLD_FILE", str(file))
+    monkeypatch.setenv("MANIFOLD_NODE", "6")
+
+    settings = load_settings()
+
+    assert (settings.node, settings.max_ids, settings.redis_port) == (6, 7, 6390)
