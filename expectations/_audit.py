@@ -1,0 +1,69 @@
+"""The audit of one run: flags from the rows, judgement from Great Expectations, pages for people."""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from contracts.errors import Permanent
+from expectations._findings import Audit, Finding
+from expectations._flags import Case
+from expectations._pages import publish_pages, run_page
+from expectations._suites import Severity, load_suites
+
+
+def audit(
+    frames: Mapping[str, DataFrame],
+    *,
+    run_id: str,
+    as_of: datetime,
+    reports: Path,
+    keep: int,
+    references: Mapping[str, DataFrame],
+    data_wait: timedelta,
+) -> Audit:
+    """Judge the rows that one run adds, before anybody reads them.
+
+    Args:
+        frames: by table name, the rows that the run adds (of `sdv_fanout_meta`: those it has merged). Tables left out count as empty.
+        run_id: names the run in the reports; judged again, its pages are replaced.
+        as_of: the instant of the judgement, timezone-aware; nothing here asks the clock.
+        reports: folder of the HTML reports; `index.html` in it lists the runs.
+        keep: runs that the folder keeps; older ones are removed.
+        references: by table name, all rows of a table *with the run's own*, for rules that look values up: `sdv_fanout_data` (data_id),
+            `sdv_fanout_ids` (vin, seq), `ingested_segments` (path). Only these columns are read, and only if a judged frame is not empty.
+        data_wait: how long a trigger may be without its data before that is a warning.
+
+    Raises:
+        Permanent: a frame names no table with a suite, or a reference is missing.
+    """
+    suites = load_suites()
+    if unknown := sorted(frames.keys() - suites.keys()):
+        raise Permanent(f"no suite for {', '.join(unknown)}; write expectations/suites/<table>.yaml, or leave the table out")
+    cases = [Case(suites[table], frame, references, run_id, as_of, data_wait) for table, frame in frames.items()]
+    with ThreadPoolExecutor(1, "expectations.import") as background:
+        # Great Expectations takes some three seconds to import; Spark works on the flags meanwhile.
+        module = background.submit(import_module, "expectations._judge")
+        rows = dict.fromkeys(suites, 0) | {case.suite.table: case.flags.count() for case in cases}
+        judge = module.result().judge
+    try:
+        judged = [case for case in cases if rows[case.suite.table]]
+        broken = judge([(case.suite, case.flags) for case in judged], run_id=run_id, as_of=as_of, site=reports) if judged else {}
+        findings = [finding for case in judged for finding in _findings(case, broken[case.suite.table], rows[case.suite.table])]
+    finally:
+        for case in cases:
+            case.flags.unpersist()
+    failures = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
+    warnings = tuple(finding for finding in findings if finding.severity is Severity.WARNING)
+    result = Audit(run_id, not failures, failures, warnings, rows, run_page(reports, run_id))
+    publish_pages(result, as_of=as_of, reports=reports, keep=keep)
+    return result
+
+
+def _findings(case: Case, broken: Mapping[str, int], rows: int) -> list[Finding]:
+    table = case.suite.table
+    rules = [rule for rule in case.suite.rules if rule.name in broken]
+    return [Finding(table, rule.name, rule.severity, str(rule), rule.why, broken[rule.name], rows, case.samples(rule)) for rule in rules]

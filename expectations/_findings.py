@@ -1,0 +1,46 @@
+"""What an audit says: whether the run may be published, and which rows speak against it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from expectations._suites import Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One rule that rows of one table break."""
+
+    table: str
+    rule: str
+    severity: Severity
+    says: str  # what should be true
+    why: str  # what it means that it is not
+    rows: int  # how many rows break it, at least
+    of: int  # how many rows were judged
+    samples: tuple[str, ...]  # a few of them, as JSON objects
+
+    def __str__(self) -> str:
+        return f"{self.table}: {self.rule} ({self.says}) does not hold for {self.rows} of {self.of} rows: {self.why}; for example {', '.join(self.samples)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The judgement of one run. `passed` is false if a rule of severity `error` is broken; then nothing may be published."""
+
+    run_id: str
+    passed: bool
+    failures: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+    rows: Mapping[str, int]  # judged rows, by table
+    report: Path  # the HTML page of this run
+
+    def __str__(self) -> str:
+        verdict = "passed" if self.passed else f"failed on {len(self.failures)} rules"
+        judged = ", ".join(f"{rows} {table}" for table, rows in self.rows.items() if rows) or "no rows"
+        return f"run {self.run_id} {verdict}; {len(self.warnings)} warnings; judged {judged}; report {self.report}"
+
+    def to_json(self) -> str:
+        """Everything, for programs."""
+        return json.dumps(asdict(self) | {"rows": dict(self.rows), "report": str(self.report)}, indent=1)
