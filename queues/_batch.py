@@ -39,9 +39,9 @@ class Batch:
         """Answers `AckReply`."""
         self.add(_verbs.ack(self._policy, owner, seq, now_ms, request_id=request_id, claim_next=claim_next), _replies.ack_reply)
 
-    def release(self, owner: str, seq: int, now_ms: int, reason: ReleaseReason) -> None:
-        """Answers `ReleaseReply`."""
-        self.add(_verbs.release(owner, seq, now_ms, reason), _replies.release_reply)
+    def release(self, owner: str, seq: int, now_ms: int, reason: ReleaseReason, claimed_ms: int | None = None) -> None:
+        """Answers `ReleaseReply`. `claimed_ms`, the time given to a claim, leaves any later claim of `seq` alone."""
+        self.add(_verbs.release(owner, seq, now_ms, reason, claimed_ms), _replies.release_reply)
 
     def heard(self, owner: str, sign: Sign, now_ms: int, *, claim_next: bool = True) -> None:
         """An online or a heartbeat. Answers `TouchReply`."""

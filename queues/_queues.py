@@ -169,10 +169,16 @@ class Queues:
         owners = await self.redis.zrangebyscore(keys.deadlines(shard), "-inf", now_ms, start=0, num=count)
         return _texts(owners)
 
-    async def settle_due(self, shard: int, owners: Sequence[str]) -> None:
-        """Nothing of these owners is in flight any more."""
-        if owners:
+    async def settle_due(self, shard: int, owners: Sequence[str], before_ms: int | None = None) -> None:
+        """These owners have been looked at; `before_ms`: except those that were put in again for a time after it."""
+        if not owners:
+            return
+        if before_ms is None:
             await self.redis.zrem(keys.deadlines(shard), *owners)
+            return
+        batch = self.batch()
+        batch.add(_verbs.settle_due(shard, owners, before_ms), int)
+        await batch.run()
 
     async def add_outcomes(self, records: Iterable[OutcomeRecord]) -> None:
         """Hand outcomes to the recorder."""

@@ -29,8 +29,8 @@ class Script:
 ENQUEUE, CLAIM, ACK, RELEASE, TOUCH, PARK, UNPARK = (
     Script(n) for n in ("enqueue", "claim", "ack", "release", "touch", "park", "unpark")
 )
-STORE_DATA = Script("store_data", shared=False)
-SCRIPTS = (ENQUEUE, CLAIM, ACK, RELEASE, TOUCH, PARK, UNPARK, STORE_DATA)
+STORE_DATA, SETTLE_DUE = Script("store_data", shared=False), Script("settle_due", shared=False)
+SCRIPTS = (ENQUEUE, CLAIM, ACK, RELEASE, TOUCH, PARK, UNPARK, STORE_DATA, SETTLE_DUE)
 
 
 class ReleaseReason(StrEnum):
@@ -96,9 +96,9 @@ def ack(policy: Policy, owner: str, seq: int, now_ms: int, *, request_id: str = 
     return _evalsha(ACK, owner, now_ms, policy.presence_ms, policy.deadlines, seq, key, "1" if claim_next else "0")
 
 
-def release(owner: str, seq: int, now_ms: int, reason: ReleaseReason) -> Args:
+def release(owner: str, seq: int, now_ms: int, reason: ReleaseReason, claimed_ms: int | None = None) -> Args:
     """Put what is in flight back to pending."""
-    return _evalsha(RELEASE, owner, now_ms, seq, reason.value)
+    return _evalsha(RELEASE, owner, now_ms, seq, reason.value, "" if claimed_ms is None else claimed_ms)
 
 
 def touch(policy: Policy, owner: str, now_ms: int, claim_next: bool, *sign: Any) -> Args:
@@ -124,3 +124,8 @@ def store_data(policy: Policy, data_id: str, payload: bytes) -> Args:
 def deadline(policy: Policy, owner: str, deadline_ms: int) -> Args:
     """Note when to look whether what is in flight is overdue."""
     return ("ZADD", keys.deadlines(keys.shard_of(owner, policy.wake_shards)), deadline_ms, owner)
+
+
+def settle_due(shard: int, owners: Sequence[str], before_ms: int) -> Args:
+    """Take owners out of the deadline index, except those that were put in again for a time after `before_ms`."""
+    return ("EVALSHA", SETTLE_DUE.sha, 1, keys.deadlines(shard), before_ms, *owners)

@@ -1,10 +1,10 @@
 -- release.lua: what is in flight goes back to pending, keeping its place. Names its seq, so that a late answer never touches a newer entry.
--- ARGV[1] now_ms   ARGV[2] seq   ARGV[3] why: 'deadline' (only if it has passed), 'unsubscribed' (the broker had nobody to give it to:
+-- ARGV[1] now_ms   ARGV[2] seq   ARGV[4] when that claim was made, or '' for any   ARGV[3] why: 'deadline' (only if it has passed), 'unsubscribed' (the broker had nobody to give it to:
 -- no attempt is counted) or 'lost' (the publish or the session is gone)
--- returns {'released', attempts} | {'early', deadline_ms} (not yet) | {'stale'} (another entry, or none, is in flight)
+-- returns {'released', attempts} | {'early', deadline_ms} (not yet) | {'stale'} (another entry, another claim of it, or none is in flight)
 local now, seq, why = tonumber(ARGV[1]), ARGV[2], ARGV[3]
-local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')
-if held[1] ~= seq then return {'stale'} end
+local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline', 'published_at')
+if held[1] ~= seq or (ARGV[4] ~= '' and held[4] ~= ARGV[4]) then return {'stale'} end
 local attempts = tonumber(held[2])
 if why == 'deadline' then
   if tonumber(held[3]) > now then return {'early', held[3]} end

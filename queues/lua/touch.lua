@@ -9,7 +9,7 @@
 -- The claim's answer is {'none'} where none was asked for.
 local now, presence_ms, deadlines, sign = tonumber(ARGV[1]), tonumber(ARGV[2]), numbers(ARGV[3]), ARGV[5]
 local p = redis.call('HMGET', PRESENCE, 'connected', 'since', 'expiry', 'session_until')
-local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')
+local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline', 'published_at')
 local released = ''
 
 local function let_go()
@@ -18,11 +18,20 @@ local function let_go()
   released = held[1]
 end
 
+-- The broker redelivers what is in flight: a full deadline from here.
+local function wait_again()
+  local wait = deadlines[math.min(tonumber(held[2]), #deadlines)]
+  redis.call('HSET', INFLIGHT, 'deadline', string.format('%.0f', now + wait))
+end
+
 if sign == 'heard' then
   if p[1] ~= 'yes' then redis.call('HSET', PRESENCE, 'connected', 'heard') end
   redis.call('HSET', PRESENCE, 'heard', ARGV[1])
   redis.call('HDEL', PRESENCE, 'subscribed')
-  if held[1] and tonumber(held[3]) <= now then let_go() end
+  if held[1] and tonumber(held[3]) <= now then
+    -- Away with a living session, and heard: it has just resumed, and the event that says so is still on its way.
+    if p[1] == 'no' and tonumber(p[4] or '0') > now then wait_again() else let_go() end
+  end
 elseif sign == 'connected' then
   local at, clean, expiry = tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8]
   if p[2] and at < tonumber(p[2]) then return {'stale', '', 'none'} end
@@ -30,10 +39,9 @@ elseif sign == 'connected' then
   redis.call('HSET', PRESENCE, 'connected', 'yes', 'since', ARGV[6], 'expiry', expiry, 'heard', ARGV[1], 'session_until', '')
   if clean or over then
     redis.call('HDEL', PRESENCE, 'subscribed')
-    let_go()
-  elseif held[1] then -- the broker redelivers it now: a full deadline from here
-    local wait = deadlines[math.min(tonumber(held[2]), #deadlines)]
-    redis.call('HSET', INFLIGHT, 'deadline', string.format('%.0f', now + wait))
+    if held[1] and tonumber(held[4]) <= at then let_go() end -- what was published later went to the new session
+  elseif held[1] then
+    wait_again()
   end
 elseif sign == 'disconnected' then
   if p[2] and tonumber(ARGV[6]) < tonumber(p[2]) then return {'stale', '', 'none'} end

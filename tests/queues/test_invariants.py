@@ -28,7 +28,7 @@ class Model:
         self.parked: set[int] = set()
         self.done: set[int] = set()
         self.inflight: int | None = None
-        self.deadline = 0
+        self.deadline, self.published_at = 0, 0
         self.attempts: dict[int, int] = {}
         self.connected, self.heard, self.since = "no", 0, START_MS
         self.listens = True
@@ -52,7 +52,7 @@ class Model:
             return where, 0
         self.inflight = min(self.pending)
         self.attempts[self.inflight] = self.attempts.get(self.inflight, 0) + 1
-        self.deadline = now + self.wait(self.attempts[self.inflight])
+        self.deadline, self.published_at = now + self.wait(self.attempts[self.inflight]), now
         return "claimed", self.inflight
 
     def let_go(self) -> int | None:
@@ -122,11 +122,13 @@ class QueueMachine(RuleBasedStateMachine):
         if claim_next:
             self.check_claim(reply.next)
 
-    @rule(seq=seqs, reason=st.sampled_from(ReleaseReason))
-    def release(self, seq: int, reason: ReleaseReason) -> None:
+    @rule(seq=seqs, reason=st.sampled_from(ReleaseReason), older=st.sampled_from([None, 0, 1]))
+    def release(self, seq: int, reason: ReleaseReason, older: int | None) -> None:
+        """Of any claim, of that very claim, and of an older one."""
         m = self.model
-        reply = _replies.release_reply(self.run(_verbs.release(VIN, seq, self.now, reason)))
-        if m.inflight != seq:
+        claimed_ms = None if older is None else m.published_at - older
+        reply = _replies.release_reply(self.run(_verbs.release(VIN, seq, self.now, reason, claimed_ms)))
+        if m.inflight != seq or older:
             assert reply.word == "stale"
         elif reason is ReleaseReason.DEADLINE and m.deadline > self.now:
             assert reply == ("early", 0, m.deadline)
@@ -144,6 +146,8 @@ class QueueMachine(RuleBasedStateMachine):
     def heard(self) -> None:
         m = self.model
         overdue = m.inflight if m.inflight is not None and m.deadline <= self.now else None
+        if overdue is not None and m.connected == "no" and m.session_until > self.now:
+            m.deadline, overdue = self.now + m.wait(m.attempts[overdue]), None
         m.connected = m.connected if m.connected == "yes" else "heard"
         m.heard, m.listens = self.now, True
         if overdue is not None:
@@ -164,7 +168,8 @@ class QueueMachine(RuleBasedStateMachine):
         m.connected, m.since, m.expiry, m.heard, m.session_until = "yes", at, expiry, self.now, 0
         released = None
         if clean or over:
-            m.listens, released = True, m.let_go()
+            m.listens = True
+            released = m.let_go() if m.published_at <= at else None
         elif m.inflight is not None:
             m.deadline = self.now + m.wait(m.attempts[m.inflight])
         assert (reply.word, reply.released) == ("noted", released)
