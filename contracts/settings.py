@@ -40,6 +40,7 @@ class PlaceSettings(BaseSettings):
     mqtt_url: str = _s("", "where services find the broker; empty: mqtt://<host>:<mqtt_port>")
     redis_url: SecretStr = _s(SecretStr(""), "where services find Redis; empty: redis://<host>:<redis_port>/0")
     archive_url: str = _s("", "root of the archive, file:// or s3://; empty: <home>/archive")
+    log_format: Annotated[str, Field(pattern="^(text|json)$")] = _s("text", "how services write their log: text (key=value) or json")
 
 
 class MqttSettings(BaseSettings):
