@@ -1,0 +1,124 @@
+"""`manifold doctor`: checks each thing that Manifold depends on, and says the remedy."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import httpx
+import typer
+from redis import Redis
+from redis.exceptions import RedisError
+
+from adapters.lake import open_catalog
+from console._output import FAILED, AsJson, out, print_json, settings_or_fail, speaks_plainly, table
+from contracts import keys
+from contracts.settings import Settings
+from contracts.tables import NAMESPACE
+from pipelines.conf import JARS
+
+SPARE_BYTES = 2 << 30
+OLDEST_JAVA = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: whether it passed, what was seen, and what to do if not."""
+
+    check: str
+    passed: bool
+    seen: str
+    remedy: str = ""
+
+
+@speaks_plainly
+def doctor(as_json: AsJson = False) -> None:
+    """Check everything that Manifold depends on; exit status 1 if something needs a remedy."""
+    settings = settings_or_fail()
+    findings = list(examine(settings))
+    if as_json:
+        print_json([{"check": f.check, "passed": f.passed, "seen": f.seen, "remedy": f.remedy} for f in findings])
+    else:
+        rows = [("ok" if f.passed else "FAILED", f.check, f.seen, "" if f.passed else f.remedy) for f in findings]
+        out.print(table("", ("", "check", "seen", "remedy"), rows))
+    if not all(f.passed for f in findings):
+        raise typer.Exit(FAILED)
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Every check, in the order in which things build on each other."""
+    yield Finding("python", True, sys.version.split()[0])
+    yield _java()
+    for program, package in (("redis-server", "redis-server"), ("mosquitto", "mosquitto")):
+        found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+        yield Finding(program, found is not None, found or "not found", f"make setup, or apt-get install {package}")
+    missing = [name for name in JARS if not (settings.jars / name).exists()]
+    yield Finding("Spark's jars", not missing, ", ".join(missing) + " missing" if missing else str(settings.jars), "make setup")
+    yield _home(settings)
+    yield _attempt("catalog", lambda: _catalog(settings), "make up makes it; else correct MANIFOLD_CATALOG_URI")
+    yield _attempt("redis", lambda: _redis(settings), "make up; else correct MANIFOLD_REDIS_URL")
+    yield _attempt("queues", lambda: _loaded(settings), "manifold rebuild fills the queues from the lake")
+    ports = {"recorder": settings.recorder_port, "tap": settings.tap_port}
+    ports |= {f"dispatcher {n}": settings.dispatcher_port + n for n in range(settings.dispatchers)}
+    for name, port in ports.items():
+        yield _attempt(name, lambda port=port: _healthz(settings.host, port), f"make up; its log is in {settings.home}/logs")  # type: ignore[misc]
+    url = f"http://{settings.host}:{settings.airflow_port}/api/v2/monitor/health"
+    yield _attempt("airflow", lambda: _get(url), f"make up; its log is in {settings.home}/logs")
+
+
+def _attempt(check: str, look: Callable[[], str], remedy: str) -> Finding:
+    try:
+        return Finding(check, True, look())
+    except (RedisError, httpx.HTTPError, OSError, ValueError) as exc:
+        return Finding(check, False, " ".join(str(exc).split())[:200] or type(exc).__name__, remedy)
+
+
+def _java() -> Finding:
+    remedy = f"install a Java runtime, {OLDEST_JAVA} or newer: make setup, or apt-get install openjdk-17-jre-headless"
+    try:
+        said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
+    except (OSError, subprocess.CalledProcessError):
+        return Finding("java", False, "not found", remedy)
+    version = said.split('"')[1] if '"' in said else said.strip()
+    major = version.split(".")[0]
+    return Finding("java", major.isdigit() and int(major) >= OLDEST_JAVA, version, remedy)
+
+
+def _home(settings: Settings) -> Finding:
+    home = settings.home
+    home.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(home).free
+    passed = os.access(home, os.W_OK) and free >= SPARE_BYTES
+    return Finding("home", passed, f"{home}, {free / (1 << 30):.1f} GiB free", "make room there, or set MANIFOLD_HOME to another disk")
+
+
+def _catalog(settings: Settings) -> str:
+    tables = open_catalog(settings).list_tables(NAMESPACE)
+    return f"{len(tables)} tables"
+
+
+def _redis(settings: Settings) -> str:
+    with Redis.from_url(settings.redis, socket_timeout=3) as redis:
+        redis.ping()
+    return "answers"
+
+
+def _loaded(settings: Settings) -> str:
+    with Redis.from_url(settings.redis, socket_timeout=3) as redis:
+        if not redis.exists(keys.LOADED):
+            raise ValueError("rebuild needed: Redis does not hold what is pending")
+    return "loaded"
+
+
+def _healthz(host: str, port: int) -> str:
+    reply = httpx.get(f"http://{host}:{port}/healthz", timeout=5)
+    if reply.status_code != httpx.codes.OK:
+        raise ValueError(reply.text)
+    return "healthy"
+
+
+def _get(url: str) -> str:
+    httpx.get(url, timeout=5).raise_for_status()
+    return "healthy"

@@ -1,0 +1,95 @@
+"""How the console speaks: tables for people, JSON for programs, errors on stderr with a remedy and an exit code."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import wraps
+from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
+
+import typer
+from redis.exceptions import RedisError
+from rich.console import Console
+from rich.table import Table
+
+from contracts.errors import ManifoldError
+from contracts.settings import Settings, load_settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+out, err = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+FAILED, USAGE = 1, 2
+
+
+def fail(message: str, code: int = FAILED) -> NoReturn:
+    """End with an error that says what is wrong and what to do."""
+    err.print(f"[bold red]error:[/] {_escaped(message)}", highlight=False)
+    raise typer.Exit(code)
+
+
+def settings_or_fail() -> Settings:
+    """The settings; wrong ones end the command."""
+    try:
+        return load_settings()
+    except ManifoldError as exc:
+        fail(str(exc), USAGE)
+
+
+def speaks_plainly(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn errors that a user can do something about into one line on stderr."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except ManifoldError as exc:
+            fail(str(exc))
+        except RedisError as exc:
+            fail(f"Redis cannot be asked ({exc}); is the platform up? See `manifold status`")
+
+    return run
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """A rich table; None becomes a dash."""
+    made = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*(_escaped(shown(value)) for value in row))
+    return made
+
+
+def shown(value: object) -> str:
+    """A value as people read it."""
+    if value is None:
+        return "–"
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+    return str(value)
+
+
+@contextmanager
+def working(what: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A spinner that says what is going on; nothing where `quiet`. Gives a function that changes the words."""
+    if quiet:
+        yield lambda _: None
+        return
+    with err.status(what) as status:
+        yield lambda words: status.update(words)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", "\\[")
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

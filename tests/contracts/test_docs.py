@@ -1,0 +1,34 @@
+"""docs/contracts.md says what the code says."""
+
+import re
+
+import pytest
+
+from contracts import keys
+from contracts.envelope import SEGMENT_SCHEMA
+from contracts.outcomes import Outcome, State
+from contracts.tables import TABLES, Table
+from tests.servers import ROOT
+
+PAGE = (ROOT / "docs" / "contracts.md").read_text()
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_the_page_has_each_tables_key_day_and_columns(table: Table) -> None:
+    row = f"| `{table.name}` | {', '.join(table.key)} | {table.day_of or '–'} | {', '.join(c.name for c in table.columns)} |"
+
+    assert row in PAGE
+
+
+def test_the_page_has_every_redis_key() -> None:
+    owner = [key.replace("V}", "owner}") for key in keys.owner_keys("V")]
+    others = [keys.trigger(0), keys.data("x"), keys.waiting_for("x"), keys.dedupe("x"), keys.wake(0), keys.deadlines(0)]
+    shapes = owner + [key.rpartition(":")[0] + ":<" for key in others] + [keys.OUTCOMES, keys.LOADED]
+
+    assert [shape for shape in shapes if f"| `{shape}" not in PAGE] == []
+
+
+def test_the_page_has_every_column_of_the_archive_and_every_word_for_a_state() -> None:
+    words = [*SEGMENT_SCHEMA.names, *(o.value for o in Outcome), *(s.value for s in State)]
+
+    assert [word for word in words if not re.search(rf"`{word}`", PAGE)] == []
