@@ -42,9 +42,12 @@ def is_iso_3779_vin(text: str) -> bool:
 
     European makers may leave the check digit out, so this is a rule that warns, never a reason to refuse.
     """
-    if _ISO_3779.fullmatch(text) is None:
-        return False
+    return _ISO_3779.fullmatch(text) is not None and text[8] == vin_check_digit(text)
+
+
+def vin_check_digit(text: str) -> str:
+    """The check digit that belongs in the ninth place of this VIN of 17 characters; what stands there now does not count."""
     total = sum(
         weight * (int(char) if char.isdigit() else _TRANSLITERATION[char]) for weight, char in zip(_WEIGHTS, text, strict=True)
     )
-    return text[8] == "0123456789X"[total % 11]
+    return "0123456789X"[total % 11]

@@ -34,6 +34,7 @@ class PlaceSettings(BaseSettings):
     broker_port: Port = _s(18830, "the embedded Mosquitto behind the tap")
     redis_port: Port = _s(6390, "the embedded Redis")
     airflow_port: Port = _s(8080, "the embedded Airflow")
+    with_airflow: bool = _s(True, "`make up` starts Airflow; off: for quick trials, nothing is scheduled")
     recorder_port: Port = _s(9101, "HTTP of the recorder: /metrics, /healthz, /flush")
     tap_port: Port = _s(9102, "HTTP of the event tap: /metrics, /healthz")
     dispatcher_port: Port = _s(9110, "HTTP of the first dispatcher: /metrics, /healthz; each further replica takes the next port")
