@@ -15,6 +15,10 @@ from expectations._pages import publish_pages, run_page
 from expectations._suites import Severity, load_suites
 
 
+# Small runs are all planning and start-up, which threads share; more than two tables at once gain nothing on two cores.
+PREPARED_AT_ONCE = 2
+
+
 def audit(
     frames: Mapping[str, DataFrame],
     *,
@@ -44,18 +48,18 @@ def audit(
     if unknown := sorted(frames.keys() - suites.keys()):
         raise Permanent(f"no suite for {', '.join(unknown)}; write expectations/suites/<table>.yaml, or leave the table out")
     cases = [Case(suites[table], frame, references, run_id, as_of, data_wait) for table, frame in frames.items()]
-    with ThreadPoolExecutor(1, "expectations.import") as background:
-        # Great Expectations takes some three seconds to import; Spark works on the flags meanwhile.
-        module = background.submit(import_module, "expectations._judge")
-        rows = dict.fromkeys(suites, 0) | {case.suite.table: case.flags.count() for case in cases}
-        judge = module.result().judge
     try:
-        judged = [case for case in cases if rows[case.suite.table]]
+        with ThreadPoolExecutor(1 + PREPARED_AT_ONCE, "expectations") as pool:
+            # Great Expectations takes some three seconds to import; Spark works on the flags meanwhile.
+            module = pool.submit(import_module, "expectations._judge")
+            judged = [case for case in pool.map(Case.prepare, cases) if case.rows]
+            judge = module.result().judge
         broken = judge([(case.suite, case.flags) for case in judged], run_id=run_id, as_of=as_of, site=reports) if judged else {}
-        findings = [finding for case in judged for finding in _findings(case, broken[case.suite.table], rows[case.suite.table])]
+        findings = [finding for case in judged for finding in _findings(case, broken[case.suite.table])]
     finally:
         for case in cases:
-            case.flags.unpersist()
+            case.close()
+    rows = dict.fromkeys(suites, 0) | {case.suite.table: case.rows for case in cases}
     failures = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
     warnings = tuple(finding for finding in findings if finding.severity is Severity.WARNING)
     result = Audit(run_id, not failures, failures, warnings, rows, run_page(reports, run_id))
@@ -63,7 +67,7 @@ def audit(
     return result
 
 
-def _findings(case: Case, broken: Mapping[str, int], rows: int) -> list[Finding]:
+def _findings(case: Case, broken: Mapping[str, int]) -> list[Finding]:
     table = case.suite.table
     rules = [rule for rule in case.suite.rules if rule.name in broken]
-    return [Finding(table, rule.name, rule.severity, str(rule), rule.why, broken[rule.name], rows, case.samples(rule)) for rule in rules]
+    return [Finding(table, rule.name, rule.severity, str(rule), rule.why, broken[rule.name], case.rows, case.samples(rule)) for rule in rules]

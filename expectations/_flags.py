@@ -1,13 +1,13 @@
 """Each rule as one boolean column: the run's rows are read once, and whatever judges after that reads flags."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cached_property
 from typing import Any
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from contracts.errors import Permanent
 from contracts.seq import EPOCH, EPOCH_MS, TIME_SHIFT
@@ -20,9 +20,9 @@ SAMPLES = 5  # rows that a finding shows
 CLOCK_TOLERANCE = timedelta(minutes=1)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Case:
-    """One table's rows in one run, and what its rules need to know."""
+    """One table's rows in one run, and what its rules need to know. `prepare` reads the rows; `close` lets go of what is kept."""
 
     suite: Suite
     frame: DataFrame
@@ -30,12 +30,39 @@ class Case:
     run_id: str
     as_of: datetime
     data_wait: timedelta
+    rows: int = 0
+    _kept: list[DataFrame] = field(default_factory=list)
+    _offenders: dict[str, DataFrame] = field(default_factory=dict)
 
-    @cached_property
+    def prepare(self) -> "Case":
+        """Flag each row by the rules that need the row alone; look the others' values up, unless there are no rows."""
+        alone = [rule for rule in self.suite.rules if not isinstance(rule, Unique | Known)]
+        self.rows = self._flag(alone).count()
+        for rule in self.suite.rules if self.rows else ():
+            if isinstance(rule, Unique | Known):
+                # Bounded, so that a run that breaks a rule everywhere can still say so.
+                found = self._search(rule).limit(OFFENDERS)
+                if values := found.collect():
+                    self._offenders[rule.name] = self.frame.sparkSession.createDataFrame(values, found.schema)
+        return self
+
+    @property
     def flags(self) -> DataFrame:
-        """One boolean column a rule, false where the row breaks it; kept, because several passes follow."""
-        columns = ", ".join(f"coalesce({self._condition(rule)}, true) AS {rule.name}" for rule in self.suite.rules)
-        return self._sql(f"SELECT {columns} FROM {{frame}} AS f").persist(StorageLevel.MEMORY_AND_DISK)
+        """One boolean column a rule, false where the row breaks it; kept in memory, because several passes follow."""
+        if self._offenders:
+            return self._flag(self.suite.rules)
+        alone = self._kept[0]
+        return alone.select("*", *(F.lit(True).alias(rule.name) for rule in self.suite.rules if rule.name not in alone.columns))
+
+    def close(self) -> None:
+        """Free the flags."""
+        for frame in self._kept:
+            frame.unpersist()
+
+    def _flag(self, rules: Sequence[Rule]) -> DataFrame:
+        columns = ", ".join(f"coalesce({self._condition(rule)}, true) AS {rule.name}" for rule in rules)
+        self._kept.append(self._sql(f"SELECT {columns} FROM {{frame}} AS f").persist(StorageLevel.MEMORY_AND_DISK))
+        return self._kept[-1]
 
     def samples(self, rule: Rule) -> tuple[str, ...]:
         """A few rows that break `rule`, as JSON objects: the key, and the columns that the rule is about."""
@@ -49,17 +76,6 @@ class Case:
         row = f"to_json(struct({', '.join(shown)}), map('ignoreNullFields', 'false')) AS row"
         rows = self._sql(f"SELECT {row} FROM {{frame}} AS f WHERE NOT coalesce({self._condition(rule)}, true) LIMIT {SAMPLES}")
         return tuple(found["row"] for found in rows.collect())
-
-    def offenders(self, rule: Unique | Known) -> DataFrame | None:
-        """The values that break `rule`, at most `OFFENDERS` of them; None if there are none, which is the usual case."""
-        if rule.name not in self._offenders:
-            found = self._search(rule).limit(OFFENDERS).toArrow()
-            self._offenders[rule.name] = self.frame.sparkSession.createDataFrame(found) if found.num_rows else None
-        return self._offenders[rule.name]
-
-    @cached_property
-    def _offenders(self) -> dict[str, DataFrame | None]:
-        return {}
 
     def _search(self, rule: Unique | Known) -> DataFrame:
         keys = ", ".join(rule.columns)
@@ -79,7 +95,7 @@ class Case:
             case Present(columns=columns):
                 return " AND ".join(f"{column} IS NOT NULL" for column in columns)
             case Unique() | Known():
-                if self.offenders(rule) is None:
+                if rule.name not in self._offenders:
                     return "true"
                 same = " AND ".join(f"o.{column} = f.{column}" for column in rule.columns)
                 excused = f" OR {_braced(rule.unless)}" if isinstance(rule, Known) and rule.unless else ""
@@ -92,7 +108,7 @@ class Case:
                 return f"({_braced(sql)})"
 
     def _sql(self, query: str, among: str | None = None) -> DataFrame:
-        frames: dict[str, Any] = {"frame": self.frame, **{name: frame for name, frame in self._offenders.items() if frame is not None}}
+        frames: dict[str, Any] = {"frame": self.frame, **self._offenders}
         if among is not None:
             frames[among] = self._reference(among)
         used = {name: frame for name, frame in frames.items() if f"{{{name}}}" in query}

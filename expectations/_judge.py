@@ -14,6 +14,7 @@ import great_expectations as gx
 import great_expectations.expectations as gxe
 from great_expectations.core import ExpectationValidationResult
 from great_expectations.data_context.types.base import ProgressBarsConfig
+from great_expectations.render.renderer.site_builder import DefaultSiteIndexBuilder
 from pyspark.sql import DataFrame
 
 from expectations._suites import Rule, Severity, Suite
@@ -21,6 +22,14 @@ from expectations._suites import Rule, Severity, Suite
 # Counts only: values of flags say nothing, and fetching them costs two more Spark jobs for each rule.
 RESULT_FORMAT = {"result_format": "BASIC", "partial_unexpected_count": 0}
 GX_SEVERITY = {Severity.ERROR: "critical", Severity.WARNING: "warning"}
+
+
+class NoIndex(DefaultSiteIndexBuilder):
+    """Leaves the site's index alone, and the pages of runs that this process does not know: the usual one removes them."""
+
+    def build(self, skip_and_clean_missing: bool = True, build_index: bool = True) -> tuple[None, None]:
+        """Nothing to do."""
+        return None, None
 
 
 def judge(cases: Sequence[tuple[Suite, DataFrame]], *, run_id: str, as_of: datetime, site: Path) -> Mapping[str, Mapping[str, int]]:
@@ -32,8 +41,8 @@ def judge(cases: Sequence[tuple[Suite, DataFrame]], *, run_id: str, as_of: datet
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(site)}
-    builder = {"class_name": "SiteBuilder", "store_backend": backend, "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"}}
-    context.add_data_docs_site("site", builder)
+    index = {"class_name": "NoIndex", "module_name": __name__}
+    context.add_data_docs_site("site", {"class_name": "SiteBuilder", "store_backend": backend, "site_index_builder": index, "show_how_to_buttons": False})
     source = context.data_sources.add_spark("lake", persist=False)
     broken = {}
     for suite, flags in cases:
