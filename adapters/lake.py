@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan, LiteralPredicate
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan, LiteralPredicate
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
@@ -147,6 +147,18 @@ def read_entries(catalog: Catalog, vin: str, *, since: datetime | None = None) -
     return [entries[seq] for seq in sorted(entries)]
 
 
+def read_ended(catalog: Catalog, since: datetime) -> set[tuple[str, int]]:
+    """(vin, seq) of every entry accepted at or after `since` (UTC) that has ended."""
+    rows = _rows(catalog, OUTCOMES, where(GreaterThanOrEqual, "accepted_at", since), ("vin", "seq"))
+    return {(row["vin"], row["seq"]) for row in rows}
+
+
+def read_data_ids(catalog: Catalog, since: datetime | None = None) -> list[str]:
+    """The data_id of all data first seen at or after `since` (UTC; None: ever)."""
+    row_filter = AlwaysTrue() if since is None else where(GreaterThanOrEqual, "first_seen_at", since)
+    return [row["data_id"] for row in _rows(catalog, DATA, row_filter, ("data_id",))]
+
+
 def _entry(row: dict[str, Any], outcome: dict[str, Any] | None) -> LakeEntry:
     if outcome is None:
         return LakeEntry(row["seq"], row["request_id"], row["data_id"], State.PENDING.value, row["ts"])
@@ -181,7 +193,9 @@ def _entry_filter(instant: str, vin: str, seq: int) -> BooleanExpression:
     return And(moment, where(EqualTo, "vin", vin), where(EqualTo, "seq", seq))
 
 
-def _rows(catalog: Catalog, table: Table, row_filter: BooleanExpression, columns: tuple[str, ...] = ("*",)) -> list[dict[str, Any]]:
+def _rows(
+    catalog: Catalog, table: Table, row_filter: BooleanExpression, columns: tuple[str, ...] = ("*",)
+) -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = catalog.load_table(table.identifier).scan(row_filter, columns).to_arrow().to_pylist()
     except NoSuchTableError:  # nothing has been ingested yet
