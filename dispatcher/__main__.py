@@ -1,0 +1,36 @@
+"""`python -m dispatcher --replica N`: one dispatcher process."""
+
+import asyncio
+import signal
+import sys
+from typing import Annotated
+
+import typer
+import uvloop
+
+from adapters.log import configure_logging
+from contracts.errors import Permanent, SettingsError
+from contracts.settings import load_settings
+from dispatcher._service import Dispatcher
+
+
+async def _serve(dispatcher: Dispatcher) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await dispatcher.run(stop)
+
+
+def main(replica: Annotated[int, typer.Option(min=0, help="Number of this process; each needs its own.")] = 0) -> None:
+    """Deliver pending entries to the vehicles that are there."""
+    try:
+        settings = load_settings()
+        configure_logging(f"dispatcher-{replica}")
+        uvloop.run(_serve(Dispatcher(settings, replica)))
+    except (SettingsError, Permanent) as exc:
+        print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201  # a user's mistake gets a sentence, not a traceback
+        raise SystemExit(2) from exc
+
+
+if __name__ == "__main__":
+    typer.run(main)

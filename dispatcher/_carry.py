@@ -1,0 +1,112 @@
+"""From effects to Redis commands: the effects of many owners, in one batch."""
+
+from typing import Any
+
+from contracts import keys
+from contracts.events import Connected, Disconnected, Subscribed
+from contracts.names import Owner
+from contracts.outcomes import Outcome
+from contracts.topics import Sign
+from dispatcher import _metrics
+from dispatcher._vocabulary import Ack, Answered, Claim, Effect, Heard, Ignore, Park, RecordOutcome, Release, Touch, Verb, Watch
+from queues import Batch, ClaimWord, Queues
+
+
+class Round:
+    """The Redis side of one round. It can be sent again: the time in every verb stays, and no verb twice does more than once."""
+
+    def __init__(self, queues: Queues, now_ms: int) -> None:
+        self._queues, self._now_ms = queues, now_ms
+        self._effects: list[tuple[Owner, Verb | RecordOutcome]] = []
+        self._watches: dict[int, dict[str, int]] = {}  # shard → owner → when to look
+
+    def __len__(self) -> int:
+        return len(self._effects) + len(self._watches)
+
+    def add(self, owner: Owner, effect: Effect) -> bool:
+        """Take `effect` into the round; whether it is a verb, which Redis answers."""
+        match effect:
+            case Watch(at_ms):
+                self._watches.setdefault(keys.shard_of(owner, self._queues.policy.wake_shards), {})[owner] = at_ms
+                return False
+            case RecordOutcome():
+                self._effects.append((owner, effect))
+                return False
+            case Claim() | Touch() | Ack() | Release() | Park():
+                self._effects.append((owner, effect))
+                return True
+            case _:
+                assert isinstance(effect, Ignore)
+                return False
+
+    async def run(self, *, repeated: bool) -> list[Answered]:
+        """The answers of the verbs, in the order in which they were added.
+
+        Raises:
+            redis.RedisError: the connection failed, or Redis refused a command; send it again.
+        """
+        batch = self._queues.batch()
+        verbs: list[tuple[int, Verb]] = []  # place of its answer in the batch
+        for owner, effect in self._effects:
+            if isinstance(effect, RecordOutcome):
+                batch.add(("XADD", keys.OUTCOMES, "*", "o", effect.record.to_wire()), bytes)
+            else:
+                verbs.append((_add_verb(batch, owner, effect, self._now_ms), effect))
+        for shard, watches in self._watches.items():
+            batch.add(
+                ("ZADD", keys.deadlines(shard), *(part for owner, at_ms in watches.items() for part in (at_ms, owner))), int
+            )
+        replies = await batch.run()
+        answers = [Answered(verb, replies[place], self._now_ms, repeated) for place, verb in verbs]
+        self._count(answers)
+        return answers
+
+    def _count(self, answers: list[Answered]) -> None:
+        for _, effect in self._effects:
+            if isinstance(effect, RecordOutcome):
+                _metrics.OUTCOMES.labels(effect.record.outcome.value).inc()
+        for answer in answers:
+            match answer.verb:
+                case Ack(outcome=Outcome.DELIVERED, at_ms=at_ms) if answer.reply.word == "ended":
+                    _metrics.DELIVERED.inc()
+                    if answer.reply.published_ms is not None:
+                        _metrics.ACK_SECONDS.observe(max(0, at_ms - answer.reply.published_ms) / 1000)
+                case Release(reason=reason) if answer.reply.word == "released":
+                    _metrics.RELEASED.labels(reason.value).inc()
+                case Touch() if answer.reply.released is not None:
+                    _metrics.RELEASED.labels("session").inc()
+                case Park() if answer.reply.word is not ClaimWord.NONE:
+                    _metrics.PARKED.inc()
+
+
+def _add_verb(batch: Batch, owner: Owner, verb: Verb, now_ms: int) -> int:
+    """The place of the verb's answer among the batch's replies."""
+    match verb:
+        case Claim():
+            batch.claim(owner, now_ms)
+        case Ack(seq, request_id=request_id):
+            batch.ack(owner, seq, now_ms, request_id=request_id)
+        case Release(seq, reason, claimed_ms):
+            batch.release(owner, seq, now_ms, reason, claimed_ms)
+        case Touch(seen, claim):
+            _add_touch(batch, owner, seen, claim, now_ms)
+        case Park(seq, data_id):
+            # The owner is noted as waiting before and after: an arrival between the two notes may have struck the first one out.
+            waits: tuple[Any, ...] = ("SADD", keys.waiting_for(data_id), owner)
+            batch.add(waits, int)
+            batch.park(owner, seq, now_ms)
+            batch.add(waits, int)
+            return len(batch) - 2
+    return len(batch) - 1
+
+
+def _add_touch(batch: Batch, owner: Owner, seen: Heard | Connected | Disconnected | Subscribed, claim: bool, now_ms: int) -> None:
+    match seen:
+        case Heard():
+            batch.heard(owner, Sign.HEARTBEAT, now_ms, claim_next=claim)
+        case Connected():
+            batch.connected(owner, seen.at_ms, seen.clean_start, seen.expiry_s, now_ms, claim_next=claim)
+        case Disconnected():
+            batch.disconnected(owner, seen.connected_at_ms, seen.at_ms, seen.expiry_s, now_ms)
+        case Subscribed():
+            batch.subscribed(owner, seen.on, now_ms, claim_next=claim)

@@ -1,0 +1,152 @@
+"""What comes from Redis by itself: wake-ups, deadlines that have passed, and data that entries were parked for."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import structlog
+from redis.exceptions import RedisError
+
+from contracts import keys
+from contracts.names import Owner
+from contracts.seq import wall_clock_ms
+from dispatcher import _metrics
+from dispatcher._payloads import Payloads
+from dispatcher._vocabulary import DeadlinePassed, Event, Woken
+from queues import Queues, Wake
+
+WAKES_A_READ = 4  # records, each with up to a thousand owners
+WAKE_BLOCK_MS = 1000
+STALE_WAKE_MS = 15_000  # a wake-up that a replica has had for so long without settling it is taken over
+DUE_A_LOOK = 500
+RETRY_S = 1.0
+
+WOKEN, DEADLINE_PASSED = Woken(), DeadlinePassed()
+
+log = structlog.get_logger(__name__)
+Offer = Callable[[Owner, Event, Callable[[], Any]], None]
+
+
+async def all_handled(offer: Offer, owners: Iterable[str], event: Event) -> None:
+    """Offer `event` for each of the owners, and wait until it is carried out for all of them."""
+    left = 0
+    handled = asyncio.Event()
+
+    def done() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            handled.set()
+
+    for owner in set(owners):
+        left += 1
+        offer(Owner(owner), event, done)
+    if left:
+        await handled.wait()
+
+
+async def _for_ever(what: str, once: Callable[[], Awaitable[None]]) -> None:
+    """Again and again, and after a pause where Redis is away."""
+    while True:
+        try:
+            await once()
+        except RedisError as exc:
+            log.warning("redis not reachable", feed=what, reason=str(exc))
+            await asyncio.sleep(RETRY_S * random.uniform(0.5, 1.5))
+
+
+class Wakes:
+    """Owners with new entries, from the wake-up streams; settled when their entries are claimed."""
+
+    def __init__(self, queues: Queues, consumer: str, offer: Offer) -> None:
+        self._queues, self._consumer, self._offer = queues, consumer, offer
+
+    async def run(self) -> None:
+        """First what this consumer had in hand when it died, then what is new."""
+        await _for_ever("wakes", self._read)
+
+    async def run_stale(self) -> None:
+        """Take over what dead replicas left."""
+        await _for_ever("stale wakes", self._take_over)
+
+    async def _read(self) -> None:
+        await self._queues.join_wakes()  # also after Redis was wiped
+        await self._handle(await self._queues.claim_stale_wakes(self._consumer, idle_ms=0, count=100))
+        while True:
+            await self._handle(await self._queues.read_wakes(self._consumer, count=WAKES_A_READ, block_ms=WAKE_BLOCK_MS))
+
+    async def _take_over(self) -> None:
+        await asyncio.sleep(STALE_WAKE_MS / 2000 * random.uniform(0.8, 1.2))
+        await self._handle(await self._queues.claim_stale_wakes(self._consumer, idle_ms=STALE_WAKE_MS, count=100))
+
+    async def _handle(self, wakes: list[Wake]) -> None:
+        if not wakes:
+            return
+        owners = [owner for wake in wakes for owner in wake.owners]
+        _metrics.WAKES.inc(len(owners))
+        await all_handled(self._offer, owners, WOKEN)
+        await self._queues.settle_wakes(wakes)
+
+
+class Deadlines:
+    """Owners whose in-flight entry may be overdue. Every replica looks; Redis lets only one of them release it."""
+
+    def __init__(self, queues: Queues, offer: Offer, *, every_s: float) -> None:
+        self._queues, self._offer, self._every_s = queues, offer, every_s
+
+    async def run(self) -> None:
+        """Look again and again."""
+        await _for_ever("deadlines", self._look)
+
+    async def _look(self) -> None:
+        await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))  # replicas that look together work twice
+        for shard in range(self._queues.policy.wake_shards):
+            while await self._look_at(shard) == DUE_A_LOOK:
+                pass
+
+    async def _look_at(self, shard: int) -> int:
+        now = wall_clock_ms()
+        owners = await self._queues.due(shard, now, DUE_A_LOOK)
+        await all_handled(self._offer, owners, DEADLINE_PASSED)
+        await self._queues.settle_due(shard, owners, now)
+        return len(owners)
+
+
+class ParkedEntries:
+    """Entries whose data has not come: looked at again now and then, because it may come by the lake alone."""
+
+    def __init__(self, queues: Queues, payloads: Payloads, *, every_s: float) -> None:
+        self._queues, self._payloads, self._every_s = queues, payloads, every_s
+        self._fresh: set[str] = set()
+        self._some_are_fresh = asyncio.Event()
+
+    def parked(self, data_id: str) -> None:
+        """An entry has just stepped aside: its data may have come between the look for it and that."""
+        if data_id:
+            self._fresh.add(data_id)
+            self._some_are_fresh.set()
+
+    async def run(self) -> None:
+        """Look at all of them again and again."""
+        await _for_ever("parked entries", self._look)
+
+    async def run_fresh(self) -> None:
+        """Look once more at what was just parked."""
+        await _for_ever("fresh parked entries", self._look_at_fresh)
+
+    async def _look(self) -> None:
+        await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))
+        for data_id in await self._queues.waiting_data_ids():
+            # Without a trigger nobody knows the data: the entries are claimed again, and looked up again.
+            if not data_id or await self._payloads.read(data_id) is not None:
+                await self._queues.unpark_waiting(data_id, wall_clock_ms())
+
+    async def _look_at_fresh(self) -> None:
+        await self._some_are_fresh.wait()
+        self._some_are_fresh.clear()
+        while self._fresh:
+            data_id = next(iter(self._fresh))
+            if await self._queues.redis.exists(keys.data(data_id)):
+                await self._queues.unpark_waiting(data_id, wall_clock_ms())
+            self._fresh.discard(data_id)

@@ -1,0 +1,83 @@
+"""From MQTT messages to events of owners. A message is acknowledged when the effects of its event are carried out."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import structlog
+
+from adapters.mqtt import Message, Mqtt
+from contracts.events import parse_event
+from contracts.names import Owner, is_service, is_vin
+from contracts.topics import (
+    DISPATCHER_GROUP,
+    HEARTBEAT_FILTER,
+    ONLINE_FILTER,
+    BrokerEvent,
+    event_filter,
+    event_of,
+    shared,
+    sign_of,
+)
+from dispatcher import _metrics
+from dispatcher._vocabulary import Event, Heard
+
+NEEDED = (
+    BrokerEvent.CONNECTED,
+    BrokerEvent.DISCONNECTED,
+    BrokerEvent.SUBSCRIBED,
+    BrokerEvent.UNSUBSCRIBED,
+    BrokerEvent.ACKED,
+    BrokerEvent.DELIVERY_DROPPED,
+)
+FILTERS = tuple(shared(DISPATCHER_GROUP, each) for each in (*map(event_filter, NEEDED), ONLINE_FILTER, HEARTBEAT_FILTER))
+HEARD = Heard()
+
+log = structlog.get_logger(__name__)
+Offer = Callable[[Owner, Event, Callable[[], Any]], None]
+
+
+def read(message: Message) -> tuple[Owner, Event] | None:
+    """The owner and the event in `message`; None for a client that is no vehicle.
+
+    Raises:
+        ValueError: the message is no event; the text says why.
+    """
+    sign = sign_of(message.topic)
+    if sign is not None:
+        _metrics.EVENTS.labels(sign[1].value).inc()
+        return (sign[0], HEARD) if is_vin(sign[0]) else None
+    named = event_of(message.topic)
+    if named is None:
+        raise ValueError("neither an event nor a sign")
+    name, client_id = named
+    # A client id may be what a VIN may not: a topic made of it would have the broker cut this dispatcher off.
+    if is_service(client_id) or not is_vin(client_id):
+        return None
+    event = parse_event(name, client_id, message.payload)
+    _metrics.EVENTS.labels(name.value).inc()
+    return None if event is None else (event.owner, event)
+
+
+class Inbox:
+    """Takes what the broker sends and offers it to the lanes."""
+
+    def __init__(self, mqtt: Mqtt, offer: Offer) -> None:
+        self._mqtt, self._offer = mqtt, offer
+        self.open = True
+
+    def take(self, message: Message) -> None:
+        """The broker's message handler."""
+        if not self.open:
+            return  # not acknowledged: another replica, or the next run of this one, gets it
+        try:
+            read_as = read(message)
+        except ValueError as exc:
+            _metrics.REFUSED_EVENTS.inc()
+            log.warning("not an event", topic=message.topic, reason=str(exc))
+            read_as = None
+        if read_as is None:
+            self._mqtt.ack(message)
+            return
+        owner, event = read_as
+        self._offer(owner, event, partial(self._mqtt.ack, message))

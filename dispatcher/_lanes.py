@@ -1,0 +1,214 @@
+"""Events of one owner one after the other, of all owners side by side: decided together, carried out in one round trip."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from redis.exceptions import RedisError
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
+
+from adapters.mqtt import Mqtt
+from contracts.names import Owner
+from contracts.seq import wall_clock_ms
+from dispatcher import _metrics
+from dispatcher._carry import Round
+from dispatcher._payloads import Found, Lacking, Payloads
+from dispatcher._publisher import Publisher
+from dispatcher._rules import Rules
+from dispatcher._step import Hand, State, step
+from dispatcher._vocabulary import Answered, Effect, Event, Load, Loaded, Missing, OfClaim, Park, Publish, Published
+from queues import Queues
+
+JOBS_A_ROUND = 200
+
+log = structlog.get_logger(__name__)
+Done = Callable[[], Any]
+Parked = Callable[[str], None]  # told the data id of an entry that has just stepped aside
+
+
+@dataclass(slots=True)
+class Job:
+    """One event of one owner, until all its effects are carried out; `done` is called then."""
+
+    owner: Owner
+    event: Event
+    done: Done | None
+
+
+class Lanes:
+    """The dispatcher's heart: takes events, asks `step`, carries the effects out.
+
+    While entries wait for room at the broker no new work is begun, so that what is claimed is published before its deadline;
+    what is not begun stays unacknowledged at the broker or in the stream, and so bounds itself.
+    """
+
+    def __init__(self, rules: Rules, queues: Queues, payloads: Payloads, mqtt: Mqtt, *, window: int, parked: Parked) -> None:
+        self._rules, self._queues, self._payloads, self._parked = rules, queues, payloads, parked
+        self.publisher = Publisher(mqtt, prefix=rules.topic_prefix, window=window, report=self.report, room=self.go_on)
+        self._lanes: dict[Owner, deque[Job] | None] = {}  # what waits behind the job that the owner has in hand
+        self._ready: deque[Job] = deque()
+        self._claims: deque[Job] = deque()  # ready, and about a claim in hand: they make room, so they never wait for it
+        self._turns: list[tuple[Job, Event]] = []  # answers that lead to the next step of jobs in hand
+        self._hands: dict[Owner, Hand] = {}
+        self._work, self._idle = asyncio.Event(), asyncio.Event()
+        self._idle.set()
+        self.redis_up = False
+
+    @property
+    def jobs(self) -> int:
+        """Owners with an event in hand."""
+        return len(self._lanes)
+
+    def offer(self, owner: Owner, event: Event, done: Done | None = None) -> None:
+        """Handle `event` after all earlier events of the same owner; call `done` when its effects are carried out."""
+        job = Job(owner, event, done)
+        if owner not in self._lanes:
+            self._lanes[owner] = None
+            self._make_ready(job)
+            return
+        waiting = self._lanes[owner]
+        if waiting is None:
+            self._lanes[owner] = deque((job,))
+        else:
+            waiting.append(job)
+
+    def go_on(self) -> None:
+        """There is room at the broker again."""
+        self._work.set()
+
+    def report(self, owner: Owner, event: OfClaim) -> None:
+        """What became of a claim in hand."""
+        if isinstance(event, Published) and event.reason_code == 0:
+            self._step(owner, event)  # has no effects, and so needs no turn
+        else:
+            self.offer(owner, event)
+
+    async def run(self) -> None:
+        """Rounds for ever."""
+        while True:
+            await self._work.wait()
+            started = time.perf_counter()
+            await self._round()
+            _metrics.ROUND_SECONDS.observe(time.perf_counter() - started)
+            await asyncio.sleep(0)  # a round without verbs does not wait for anything: let others run
+
+    async def settle(self) -> None:
+        """Wait until nothing is in hand."""
+        await self._idle.wait()
+
+    def _make_ready(self, job: Job) -> None:
+        (self._claims if isinstance(job.event, OfClaim) else self._ready).append(job)
+        self._idle.clear()
+        self._work.set()
+
+    def _take(self) -> list[tuple[Job, Event]]:
+        turns, self._turns = self._turns, []
+        while self._claims and len(turns) < JOBS_A_ROUND:
+            job = self._claims.popleft()
+            turns.append((job, job.event))
+        while self._ready and len(turns) < JOBS_A_ROUND and not self.publisher.backlog:
+            job = self._ready.popleft()
+            turns.append((job, job.event))
+        return turns
+
+    async def _round(self) -> None:
+        turns = self._take()
+        if not turns:  # nothing is ready, or everything waits for room
+            self._work.clear()
+            return
+        now = wall_clock_ms()
+        this = Round(self._queues, now)
+        unanswered: list[Job] = []
+        for job, event in turns:
+            asked = [self._carry(job.owner, effect, this) for effect in self._step(job.owner, event)]
+            if any(asked):
+                unanswered.append(job)
+        answers = await self._send(this)
+        self._turns += zip(unanswered, answers, strict=True)
+        for answer in answers:
+            if isinstance(answer.verb, Park):
+                self._parked(answer.verb.data_id)
+        still = {id(job) for job in unanswered}
+        for job, _ in turns:
+            if id(job) not in still:
+                self._finish(job)
+
+    def _step(self, owner: Owner, event: Event) -> list[Effect]:
+        before = self._hands.get(owner)
+        state, effects = step(State(self._rules, owner, before), event)
+        if state.hand is None:
+            self._hands.pop(owner, None)
+        elif state.hand is not before:
+            self._hands[owner] = state.hand
+        return effects
+
+    def _carry(self, owner: Owner, effect: Effect, this: Round) -> bool:
+        """Begin `effect`; whether Redis answers it."""
+        match effect:
+            case Publish():
+                self.publisher.send(owner, effect)
+            case Load(seq, claimed_ms):
+                self._load(owner, seq, claimed_ms)
+            case _:
+                return this.add(owner, effect)
+        return False
+
+    def _load(self, owner: Owner, seq: int, claimed_ms: int) -> None:
+        def answer(found: Found | Lacking) -> None:
+            if isinstance(found, Found):
+                self.offer(owner, Loaded(seq, claimed_ms, *found))
+            else:
+                self.offer(owner, Missing(seq, claimed_ms, found.data_id))
+
+        found = self._payloads.at_hand(seq)
+        if found is None:
+            self._payloads.fetch(owner, seq, answer)
+            return
+        for effect in self._step(owner, Loaded(seq, claimed_ms, *found)):
+            if isinstance(effect, Publish):
+                self.publisher.send(owner, effect)
+
+    async def _send(self, this: Round) -> list[Answered]:
+        """The answers of this round's verbs. Waits for Redis as long as it takes: every verb twice is as good as once."""
+        if not this:
+            return []
+        try:
+            return await this.run(repeated=False)
+        except RedisError as exc:
+            self._redis_is_away(str(exc))
+        pauses = wait_exponential_jitter(initial=0.05, max=2, jitter=0.1)
+        async for attempt in AsyncRetrying(retry=retry_if_exception_type(RedisError), wait=pauses, before_sleep=self._say_why):
+            with attempt:
+                answers = await this.run(repeated=True)
+        self.redis_is_back()
+        return answers
+
+    def redis_is_back(self) -> None:
+        """Redis has answered."""
+        self.redis_up = True
+        _metrics.REDIS_UP.set(1)
+        log.info("redis reachable")
+
+    def _redis_is_away(self, reason: str) -> None:
+        self.redis_up = False
+        _metrics.REDIS_UP.set(0)
+        log.warning("redis not reachable: deliveries wait", reason=reason)
+
+    def _say_why(self, state: RetryCallState) -> None:
+        self._redis_is_away(str(state.outcome.exception() if state.outcome else None))
+
+    def _finish(self, job: Job) -> None:
+        if job.done is not None:
+            job.done()
+        waiting = self._lanes[job.owner]
+        if waiting:
+            self._make_ready(waiting.popleft())
+            return
+        del self._lanes[job.owner]
+        if not self._lanes:
+            self._idle.set()
+        _metrics.JOBS.set(len(self._lanes))

@@ -1,0 +1,32 @@
+"""What a dispatcher counts, by the names under which Prometheus finds it."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+EVENTS = Counter("manifold_dispatcher_events", "Events from the broker that were handled", ["event"])
+REFUSED_EVENTS = Counter("manifold_dispatcher_refused_events", "Messages on event topics that are no event, or of no vehicle")
+WAKES = Counter("manifold_dispatcher_wakes", "Owners that a wake-up named")
+PUBLISHED = Counter("manifold_dispatcher_published", "Publishes that were handed to the broker")
+UNCONFIRMED = Gauge("manifold_dispatcher_unconfirmed_publishes", "Publishes that the broker has not confirmed")
+BACKLOG = Gauge("manifold_dispatcher_backlog", "Claimed entries that wait for room in the publish window, or for the broker")
+REASON_CODES = Counter("manifold_dispatcher_publish_reasons", "PUBACKs to the dispatcher's own publishes", ["code"])
+DELIVERED = Counter("manifold_dispatcher_delivered", "Entries that a vehicle acknowledged")
+OUTCOMES = Counter("manifold_dispatcher_outcomes", "Outcomes that were handed to the recorder", ["outcome"])
+RELEASED = Counter("manifold_dispatcher_released", "Entries that went back to pending", ["reason"])
+PARKED = Counter("manifold_dispatcher_parked", "Entries that stepped aside because their data has not come")
+ACK_SECONDS = Histogram(
+    "manifold_dispatcher_ack_seconds",
+    "From the publish to the vehicle's acknowledgement",
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600),
+)
+JOBS = Gauge("manifold_dispatcher_jobs", "Events that wait for their turn or are being handled")
+ROUND_SECONDS = Histogram(
+    "manifold_dispatcher_round_seconds",
+    "One round: decide, one round trip to Redis",
+    buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 10),
+)
+REDIS_UP = Gauge("manifold_dispatcher_redis_up", "Whether the last round trip to Redis succeeded")
+LOOP_LAG_SECONDS = Gauge("manifold_dispatcher_loop_lag_seconds", "By how much the event loop was late for its last appointment")
+PAYLOAD_LOADS = Counter(
+    "manifold_dispatcher_payload_loads", "Payloads that were not in the cache, by where they were found", ["where"]
+)
+CACHED_BYTES = Gauge("manifold_dispatcher_payload_cache_bytes", "Payloads that are kept in memory")

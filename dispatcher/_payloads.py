@@ -1,0 +1,140 @@
+"""What to send for an entry: trigger and payload, from memory, then Redis, then the lake; each read once for all who ask."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+import structlog
+from redis.exceptions import RedisError
+from tenacity import retry, retry_if_exception_type, wait_exponential_jitter
+
+from contracts.seq import wall_clock_ms
+from dispatcher import _metrics
+from dispatcher._lake import Lake
+from queues import Queues
+
+TRIGGERS_KEPT = 10_000
+
+log = structlog.get_logger(__name__)
+_when_redis_is_back = retry(
+    retry=retry_if_exception_type(RedisError), wait=wait_exponential_jitter(initial=0.05, max=2, jitter=0.1)
+)
+
+
+class Found(NamedTuple):
+    """What an entry sends."""
+
+    request_id: str
+    data_id: str
+    payload: bytes
+
+
+class Lacking(NamedTuple):
+    """The data that an entry waits for; empty where its trigger itself is unknown."""
+
+    data_id: str
+
+
+Answer = Callable[[Found | Lacking], None]
+
+
+class Payloads:
+    """Triggers and payloads of one process: payloads up to `max_bytes`, the least recently used go first."""
+
+    def __init__(self, queues: Queues, lake: Lake, *, max_bytes: int) -> None:
+        self._queues, self._lake, self._max_bytes = queues, lake, max_bytes
+        self._triggers: OrderedDict[int, tuple[str, str]] = OrderedDict()
+        self._payloads: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+        self._asking: dict[int, list[Answer]] = {}  # those who wait for the entry's trigger and data, by seq
+        self._reading: dict[str, asyncio.Task[bytes | None]] = {}  # one reader for each data id
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def at_hand(self, seq: int) -> Found | None:
+        """What the entry sends, if it is in memory."""
+        trigger = self._triggers.get(seq)
+        payload = self._payloads.get(trigger[1]) if trigger else None
+        if trigger is None or payload is None:
+            return None
+        self._triggers.move_to_end(seq)
+        self._payloads.move_to_end(trigger[1])
+        return Found(trigger[0], trigger[1], payload)
+
+    def fetch(self, owner: str, seq: int, answer: Answer) -> None:
+        """Calls `answer` as soon as it is known what the entry sends, or that nobody has it."""
+        asking = self._asking.get(seq)
+        if asking is not None:
+            asking.append(answer)
+            return
+        self._asking[seq] = [answer]
+        task = asyncio.create_task(self._fetch(owner, seq), name=f"dispatcher.payload.{seq}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def read(self, data_id: str) -> bytes | None:
+        """The payload, from Redis or the lake. Found in the lake, it is put back into Redis, and what waited for it is queued."""
+        reading = self._reading.get(data_id)
+        if reading is None:
+            reading = asyncio.create_task(self._read(data_id), name=f"dispatcher.data.{data_id}")
+            self._reading[data_id] = reading
+            reading.add_done_callback(lambda _: self._reading.pop(data_id, None))
+        return await asyncio.shield(reading)
+
+    async def close(self) -> None:
+        """Stop reading."""
+        tasks = [*self._tasks, *self._reading.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fetch(self, owner: str, seq: int) -> None:
+        found = await self._find(owner, seq)
+        for answer in self._asking.pop(seq):
+            answer(found)
+
+    async def _find(self, owner: str, seq: int) -> Found | Lacking:
+        trigger = self._triggers.get(seq) or await self._trigger(owner, seq)
+        if trigger is None:
+            log.warning("trigger unknown", seq=seq, owner=owner)
+            return Lacking("")
+        self._keep_trigger(seq, trigger)
+        request_id, data_id = trigger
+        payload = self._payloads.get(data_id)
+        if payload is None:
+            payload = await self.read(data_id)
+        return Lacking(data_id) if payload is None else Found(request_id, data_id, payload)
+
+    @_when_redis_is_back
+    async def _trigger(self, owner: str, seq: int) -> tuple[str, str] | None:
+        trigger = await self._queues.trigger(seq)
+        if trigger is None:
+            trigger = await self._lake.trigger(owner, seq)
+            if trigger is not None:
+                await self._queues.store_trigger(seq, *trigger)
+        return trigger
+
+    @_when_redis_is_back
+    async def _read(self, data_id: str) -> bytes | None:
+        where, payload = "redis", await self._queues.data(data_id)
+        if payload is None:
+            where, payload = "lake", await self._lake.data(data_id)
+            if payload is not None:
+                await self._queues.store_data(data_id, payload, wall_clock_ms())
+        _metrics.PAYLOAD_LOADS.labels(where if payload is not None else "nowhere").inc()
+        if payload is not None:
+            self._keep_payload(data_id, payload)
+        return payload
+
+    def _keep_trigger(self, seq: int, trigger: tuple[str, str]) -> None:
+        self._triggers[seq] = trigger
+        if len(self._triggers) > TRIGGERS_KEPT:
+            self._triggers.popitem(last=False)
+
+    def _keep_payload(self, data_id: str, payload: bytes) -> None:
+        self._bytes += len(payload) - len(self._payloads.get(data_id, b""))
+        self._payloads[data_id] = payload
+        while self._bytes > self._max_bytes and len(self._payloads) > 1:
+            _, dropped = self._payloads.popitem(last=False)
+            self._bytes -= len(dropped)
+        _metrics.CACHED_BYTES.set(self._bytes)

@@ -1,0 +1,107 @@
+"""The way to the broker: a bounded window of publishes that it has not confirmed, and a backlog behind it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from adapters.mqtt import Mqtt
+from contracts.errors import Retryable
+from contracts.names import Owner
+from contracts.seq import wall_clock_ms
+from contracts.topics import request_topic
+from dispatcher import _metrics
+from dispatcher._vocabulary import NotPublished, OfClaim, Publish, Published, PublishLost
+
+log = structlog.get_logger(__name__)
+Report = Callable[[Owner, OfClaim], None]
+
+
+class Publisher:
+    """Sends in the order in which it was asked to; reports what became of each publish.
+
+    A publish whose deadline has passed before there was room is not sent: another replica may have it by then.
+    """
+
+    def __init__(self, mqtt: Mqtt, *, prefix: str, window: int, report: Report, room: Callable[[], None]) -> None:
+        self._mqtt, self._prefix, self._window, self._report, self._room = mqtt, prefix, window, report, room
+        self._backlog: deque[tuple[Owner, Publish]] = deque()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._stuck = asyncio.Event()  # there is a backlog, and no PUBACK will come that makes room for it
+
+    @property
+    def backlog(self) -> int:
+        """Publishes that wait for room."""
+        return len(self._backlog)
+
+    @property
+    def unconfirmed(self) -> int:
+        """Publishes that wait for the broker's PUBACK."""
+        return len(self._under_way)
+
+    def send(self, owner: Owner, publish: Publish) -> None:
+        """Publish now, or as soon as there is room. A backlog is served in its order."""
+        self._backlog.append((owner, publish))
+        self._fill()
+
+    async def run(self) -> None:
+        """Goes on with the backlog whenever the connection has come back. While it lasts, each PUBACK makes room."""
+        while True:
+            await self._stuck.wait()
+            await self._mqtt.wait_connected()
+            self._stuck.clear()
+            self._fill()
+
+    async def settle(self) -> None:
+        """Wait for the PUBACKs of what is under way."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def close(self) -> None:
+        """Give up on what is under way: its deadline brings it again."""
+        tasks = list(self._under_way)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _has_room(self) -> bool:
+        return len(self._under_way) < self._window and self._mqtt.connected.is_set()
+
+    def _fill(self) -> None:
+        while self._backlog and self._has_room():
+            self._start(*self._backlog.popleft())
+        if not self._backlog:
+            self._room()
+        elif not self._under_way:
+            self._stuck.set()
+
+    def _start(self, owner: Owner, publish: Publish) -> None:
+        what = publish.what
+        if wall_clock_ms() >= publish.deadline_ms:
+            self._report(owner, NotPublished(what.seq, what.claimed_ms))
+            return
+        task = asyncio.create_task(self._publish(owner, publish))
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if self._backlog:
+            self._fill()
+
+    async def _publish(self, owner: Owner, publish: Publish) -> None:
+        what = publish.what
+        topic = request_topic(self._prefix, owner, what.request_id)
+        _metrics.PUBLISHED.inc()
+        try:
+            code = await self._mqtt.publish(
+                topic, what.payload, user_properties=(("seq", str(what.seq)), ("data-id", what.data_id))
+            )
+        except Retryable:
+            self._report(owner, PublishLost(what.seq, what.claimed_ms))
+            return
+        _metrics.REASON_CODES.labels(str(code)).inc()
+        if code >= 0x80:
+            log.warning("publish refused", owner=owner, seq=what.seq, code=code)
+        self._report(owner, Published(what.seq, what.claimed_ms, code))

@@ -1,0 +1,158 @@
+"""One dispatcher process: what it is made of, the order in which it starts, and how it ends."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
+
+from adapters.http import Health, serve
+from adapters.mqtt import Mqtt
+from contracts.errors import Permanent
+from contracts.settings import Settings
+from dispatcher import _metrics
+from dispatcher._feeds import Deadlines, ParkedEntries, Wakes
+from dispatcher._inbox import FILTERS, Inbox
+from dispatcher._lake import Lake
+from dispatcher._lanes import Lanes
+from dispatcher._payloads import Payloads
+from dispatcher._rules import Rules
+from queues import Policy, Queues
+
+SETTLE_S = 5.0  # for what is in hand when the process is asked to end
+# A member of a shared subscription that is away keeps getting its share. After this the others get it; what is lost then (an
+# acknowledgement, a sign) is made good by a deadline or the next heartbeat.
+SESSION_EXPIRY_S = 30
+LAG_EVERY_S = 0.5
+MAX_LOOK_S = 1.0  # between two looks at the deadlines
+
+log = structlog.get_logger(__name__)
+
+
+class Dispatcher:
+    """Replica number `replica` of any number of dispatchers."""
+
+    def __init__(self, settings: Settings, replica: int) -> None:
+        self.settings, self.name = settings, f"sdv-dispatcher-{replica}"
+        self._port = settings.dispatcher_port + replica
+        self._subscribed = False
+        self._feeds: list[asyncio.Task[None]] = []
+        self._redis = Redis.from_url(settings.redis)
+        self._queues = Queues(self._redis, Policy.of(settings))
+        self._lake = Lake(settings)
+        self._payloads = Payloads(self._queues, self._lake, max_bytes=settings.payload_cache_bytes)
+        self._parked = ParkedEntries(self._queues, self._payloads, every_s=settings.parked_retry_seconds)
+        self._mqtt = Mqtt(
+            settings.mqtt,
+            self.name,
+            username=settings.mqtt_username_dispatcher,
+            password=settings.mqtt_password.get_secret_value() or None,
+            clean_start=False,
+            session_expiry_s=min(SESSION_EXPIRY_S, settings.mqtt_session_expiry_seconds),
+            receive_maximum=settings.mqtt_receive_maximum,
+        )
+        self._lanes = Lanes(
+            Rules.of(settings),
+            self._queues,
+            self._payloads,
+            self._mqtt,
+            window=settings.publish_window,
+            parked=self._parked.parked,
+        )
+        self._inbox = Inbox(self._mqtt, self._lanes.offer)
+        self._mqtt.on_message = self._inbox.take
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Deliver until `stop`; then finish what is in hand.
+
+        Raises:
+            Permanent: a setting cannot work, such as a port that is taken.
+        """
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._redis.aclose)
+            stack.callback(self._lake.close)
+            stack.push_async_callback(self._payloads.close)
+            await stack.enter_async_context(serve(self.settings.host, self._port, self.health))
+            work = asyncio.create_task(self._work(), name="dispatcher.work")
+            stopping = asyncio.create_task(stop.wait(), name="dispatcher.stop")
+            await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if not work.done():
+                await self._settle()
+                work.cancel()
+            await asyncio.wait((work,))
+            if not work.cancelled():
+                work.result()  # it ends by itself only by an error
+
+    def health(self) -> Health:
+        """Ready to deliver: Redis answers, the broker is connected and every subscription confirmed."""
+        mqtt, redis = self._mqtt.ready, self._lanes.redis_up
+        return Health(mqtt and redis and self._subscribed, {"mqtt": mqtt, "redis": redis, "subscribed": self._subscribed})
+
+    async def _work(self) -> None:
+        """Redis first: an event that was taken must be carried out. A resumed session sends as soon as it is connected."""
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type(RedisError),
+            wait=wait_exponential_jitter(initial=0.1, max=2, jitter=0.2),
+            before_sleep=_say_why,
+        ):
+            with attempt:
+                await self._queues.join_wakes()
+        self._lanes.redis_is_back()
+        async with self._mqtt, asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._lanes.run(), name="dispatcher.lanes")
+            tasks.create_task(self._lanes.publisher.run(), name="dispatcher.publisher")
+            tasks.create_task(_measure_lag(self._lanes), name="dispatcher.lag")
+            await self._mqtt.wait_connected()
+            try:
+                await self._mqtt.subscribe(*FILTERS)
+            except Permanent as exc:  # it is tried again, and health says that it is not ready
+                log.warning("subscription refused", reason=str(exc))
+            self._subscribed = True
+            self._feeds = [tasks.create_task(feed, name=f"dispatcher.{name}") for name, feed in self._make_feeds().items()]
+
+    def _make_feeds(self) -> dict[str, Coroutine[Any, Any, None]]:
+        s, offer = self.settings, self._lanes.offer
+        wakes = Wakes(self._queues, self.name, offer)
+        deadlines = Deadlines(self._queues, offer, every_s=min(MAX_LOOK_S, s.ack_deadline_seconds / 4))
+        return {
+            "wakes": wakes.run(),
+            "stale-wakes": wakes.run_stale(),
+            "deadlines": deadlines.run(),
+            "parked": self._parked.run(),
+            "fresh-parked": self._parked.run_fresh(),
+        }
+
+    async def _settle(self) -> None:
+        """Take nothing new, and finish what is in hand; what is not finished in time comes again."""
+        self._inbox.open = False
+        for feed in self._feeds:
+            feed.cancel()
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await self._lanes.settle()
+                await self._lanes.publisher.settle()
+                await self._lanes.settle()
+        except TimeoutError:
+            log.warning("ended with work in hand: it comes again", jobs=self._lanes.jobs)
+        await self._lanes.publisher.close()
+
+
+async def _measure_lag(lanes: Lanes) -> None:
+    """Notes how late the loop is for its own appointments, and what waits in the process."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + LAG_EVERY_S
+        await asyncio.sleep(LAG_EVERY_S)
+        _metrics.LOOP_LAG_SECONDS.set(max(0.0, loop.time() - due))
+        _metrics.JOBS.set(lanes.jobs)
+        _metrics.BACKLOG.set(lanes.publisher.backlog)
+        _metrics.UNCONFIRMED.set(lanes.publisher.unconfirmed)
+
+
+def _say_why(state: RetryCallState) -> None:
+    log.warning("redis not reachable: waiting to start", reason=str(state.outcome.exception() if state.outcome else None))

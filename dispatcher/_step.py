@@ -1,0 +1,203 @@
+"""What follows from what: one owner's event in, effects out. No await, no clock, no Redis: every race can be written as a test.
+
+What is known of an owner for good lies in Redis, and each verb answers with what it found there. `State` adds the little that
+only this process can know: the claim it has in hand, from the moment it was made until the broker's PUBACK.
+
+Nothing here may rely on being run once or alone. Every event may come again (the broker and the wake-up stream repeat what was
+not acknowledged), and other replicas handle other events of the same owner: each effect therefore names the seq it is about, and
+Redis decides.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed
+from contracts.names import Owner
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.topics import request_of
+from dispatcher._rules import Rules
+from dispatcher._vocabulary import (
+    Ack,
+    Answered,
+    Claim,
+    DeadlinePassed,
+    Effect,
+    Event,
+    Heard,
+    Ignore,
+    Load,
+    Loaded,
+    Missing,
+    NotPublished,
+    OfClaim,
+    Park,
+    Publish,
+    Published,
+    PublishLost,
+    RecordOutcome,
+    Release,
+    Touch,
+    Watch,
+    Woken,
+)
+from queues import AckReply, ClaimWord, ReleaseReason, ReleaseReply, TouchReply
+from queues import Claim as ClaimReply
+
+SUCCESS, NO_SUBSCRIBERS = 0x00, 0x10  # MQTT 5 reason codes of a PUBACK
+SESSION_DESTROYED = frozenset({"discarded", "kicked"})  # reasons of a disconnect that take the session along
+
+
+class Hand(NamedTuple):
+    """A claim that this process made and the broker has not confirmed yet."""
+
+    seq: int
+    claimed_ms: int  # tells two claims of one seq apart
+    deadline_ms: int
+    heard: bool = False  # the vehicle gave a sign since
+
+
+class State(NamedTuple):
+    """What `step` works from: the rules, whose queue it is, and what this process has in hand for that owner."""
+
+    rules: Rules
+    owner: Owner
+    hand: Hand | None = None
+
+    def holds(self, seq: int, claimed_ms: int) -> bool:
+        """Whether that very claim is still in hand."""
+        return self.hand is not None and self.hand.seq == seq and self.hand.claimed_ms == claimed_ms
+
+    def without(self, seq: int | None) -> "State":
+        """The state in which nothing of `seq` is in hand."""
+        return self._replace(hand=None) if self.hand is not None and self.hand.seq == seq else self
+
+
+Step = tuple[State, list[Effect]]
+
+
+def step(state: State, event: Event) -> Step:
+    """The state and the effects that follow from `event`; effects are carried out in their order, and at most one is a verb."""
+    match event:
+        case Answered():
+            return _answered(state, event)
+        case Acked():
+            return state, [_acked(state, event)]
+        case Loaded() | Missing() | Published() | PublishLost() | NotPublished():
+            return _of_claim(state, event)
+        case Heard():
+            return state, [Touch(event, claim=True)]
+        case Woken() | DeadlinePassed():
+            return state, [Claim()]
+        case Connected():
+            return state, [Touch(event, claim=state.rules.dispatch_on_connect)]
+        case Disconnected():
+            ended = event.reason in SESSION_DESTROYED
+            return state, [Touch(replace(event, expiry_s=0) if ended else event, claim=False)]
+        case Subscribed():
+            if not state.rules.reaches(event.topic_filter, state.owner):
+                return state, [Ignore("a filter that gets none of its requests")]
+            return state, [Touch(event, claim=event.on and state.rules.dispatch_on_subscribe)]
+        case DeliveryDropped(seq=seq):
+            return state, [Ignore("a dropped message of another") if seq is None else Release(seq, ReleaseReason.LOST)]
+
+
+def _acked(state: State, event: Acked) -> Effect:
+    """An acknowledgement counts for the vehicle whose topic it was sent to; others may listen there, and prove nothing."""
+    request = request_of(state.rules.topic_prefix, event.topic)
+    if event.seq is None or request is None or request[0] != state.owner:
+        return Ignore("an acknowledgement of a message that is not its own")
+    return Ack(event.seq, Outcome.DELIVERED, event.at_ms, request[1], event.published_ms, event.reason)
+
+
+def _of_claim(state: State, event: OfClaim) -> Step:
+    """What became of a claim in hand; whatever speaks of a claim that is not in hand any more comes too late to matter."""
+    if not state.holds(event.seq, event.claimed_ms):
+        return state, [Ignore("late word of a claim that is over")]
+    assert state.hand is not None
+    if isinstance(event, Loaded):
+        return state, [Publish(event, state.hand.deadline_ms)]
+    empty = state._replace(hand=None)
+    match event:
+        case Missing(seq=seq, data_id=data_id):
+            return empty, [Park(seq, data_id)]
+        case NotPublished():
+            return empty, [Claim()]
+        case PublishLost(seq=seq):
+            return empty, [Release(seq, ReleaseReason.LOST, event.claimed_ms, again=True)]
+        case Published(seq=seq, reason_code=code) if code == NO_SUBSCRIBERS:
+            return empty, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=state.hand.heard)]
+        case Published(reason_code=code) if code >= 0x80:
+            return empty, [Ignore("refused by the broker; its deadline brings it again")]
+    return empty, []
+
+
+def _answered(state: State, answer: Answered) -> Step:
+    match answer.verb, answer.reply:
+        case Ack() as ack, AckReply() as reply:
+            after, effects = _claimed(state.without(ack.seq), answer, reply.next)
+            return after, [_outcome(state.owner, ack, reply), *effects]
+        case Touch() as touch, TouchReply() as reply:
+            return _touched(state.without(reply.released), answer, touch, reply)
+        case Release() as release, ReleaseReply() as reply:
+            return _released(state.without(release.seq), answer, release, reply)
+        case ((Claim() | Park()), ClaimReply() as reply):
+            return _claimed(state, answer, reply)
+    raise TypeError(f"{answer.reply!r} is not an answer to {answer.verb!r}")
+
+
+def _touched(state: State, answer: Answered, touch: Touch, reply: TouchReply) -> Step:
+    if isinstance(touch.seen, Connected) and not touch.seen.clean_start and reply.next.word is ClaimWord.NONE:
+        # What is in flight, if anything, got a full deadline from here, and it may have been put off until the session's end.
+        return state, [Watch(answer.now_ms + state.rules.wait_ms(1))]
+    hand = state.hand
+    if touch.claim and hand is not None and reply.next.word is ClaimWord.BUSY and reply.next.seq == hand.seq:
+        state = state._replace(hand=hand._replace(heard=True))
+    return _claimed(state, answer, reply.next)
+
+
+def _released(state: State, answer: Answered, release: Release, reply: ReleaseReply) -> Step:
+    if reply.word == "early":
+        return state, [Watch(reply.deadline_ms)]
+    if reply.word == "stale":
+        return state, [Claim()] if release.reason is ReleaseReason.DEADLINE else [
+            Ignore("released too late: it is not in flight")
+        ]
+    if release.reason is ReleaseReason.DEADLINE and state.rules.used_up(reply.attempts):
+        return state, [_failed(release.seq, reply.attempts, answer.now_ms)]
+    if not release.again:
+        return state, []
+    if release.reason is ReleaseReason.UNSUBSCRIBED:  # the sign came after the publish: it may have subscribed since
+        return state, [Touch(Heard(), claim=True)]
+    return state, [Claim()]
+
+
+def _claimed(state: State, answer: Answered, claim: ClaimReply) -> Step:
+    """Whatever is found or put in flight is watched, so that a crash before the watch is repaired by the repeated event."""
+    rules = state.rules
+    if claim.word is ClaimWord.CLAIMED or _was_mine(state, answer, claim):
+        if rules.used_up(claim.attempts - 1):
+            return state, [_failed(claim.seq, claim.attempts - 1, answer.now_ms)]
+        look_at = rules.look_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms)
+        hand = Hand(claim.seq, answer.now_ms, claim.deadline_ms)
+        return state._replace(hand=hand), [Watch(look_at), Load(claim.seq, answer.now_ms)]
+    if claim.word is not ClaimWord.BUSY:
+        return state, []
+    if claim.deadline_ms <= answer.now_ms:
+        return state, [Release(claim.seq, ReleaseReason.DEADLINE, again=True)]
+    return state, [Watch(rules.look_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms))]
+
+
+def _was_mine(state: State, answer: Answered, claim: ClaimReply) -> bool:
+    """Whether the first sending of this verb made the claim, and only its answer was lost: the deadline tells."""
+    mine = claim.word is ClaimWord.BUSY and claim.deadline_ms == answer.now_ms + state.rules.wait_ms(claim.attempts)
+    return answer.repeated and mine and (state.hand is None or state.hand.seq != claim.seq)
+
+
+def _failed(seq: int, attempts: int, now_ms: int) -> Ack:
+    return Ack(seq, Outcome.FAILED, now_ms, reason=f"not acknowledged after {attempts} attempts")
+
+
+def _outcome(owner: Owner, ack: Ack, reply: AckReply) -> RecordOutcome:
+    """Also of what had ended before: a crash may have come between end and record, and recording twice is recording once."""
+    published_ms = reply.published_ms if reply.published_ms is not None else ack.published_ms
+    return RecordOutcome(OutcomeRecord(owner, ack.seq, ack.outcome, ack.at_ms, published_ms, reply.attempts, ack.reason))

@@ -1,0 +1,167 @@
+"""What can happen to one owner's queue (events), and what is then to be done (effects). Plain values, no behaviour."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed
+from contracts.outcomes import Outcome, OutcomeRecord
+from queues import ReleaseReason
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """There may be something to claim: new entries, or a parked one whose data has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The vehicle sent an online or a heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """Something of this owner may be in flight for longer than it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What to send for the claimed entry is known. `claimed_ms` says which claim it was loaded for."""
+
+    seq: int
+    claimed_ms: int
+    request_id: str
+    data_id: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Neither Redis nor the lake has what the claimed entry is to send."""
+
+    seq: int
+    claimed_ms: int
+    data_id: str  # empty: the trigger itself is unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The broker's PUBACK to this dispatcher's own publish."""
+
+    seq: int
+    claimed_ms: int
+    reason_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishLost:
+    """The connection broke before the PUBACK came: the broker may have the message, or not."""
+
+    seq: int
+    claimed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotPublished:
+    """Its deadline passed before there was a connection, or room, to publish it."""
+
+    seq: int
+    claimed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Put the oldest pending entry in flight, if the vehicle is here and nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Note what was seen of the vehicle's connection; with `claim`, claim in the same breath."""
+
+    seen: Heard | Connected | Disconnected | Subscribed
+    claim: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """End the entry `seq`, however it stands, and claim the next one."""
+
+    seq: int
+    outcome: Outcome
+    at_ms: int
+    request_id: str = ""
+    published_ms: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Put `seq` back to pending, if it is still what is in flight; with `again`, try at once to claim."""
+
+    seq: int
+    reason: ReleaseReason
+    claimed_ms: int | None = None  # of the one claim that is meant; None: whichever is in flight
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Let `seq` step aside until `data_id` comes, and claim the next one."""
+
+    seq: int
+    data_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Find out what to send for the entry that was just claimed; answered by `Loaded` or `Missing`."""
+
+    seq: int
+    claimed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Send it to the vehicle, unless `deadline_ms` has passed by then; `Published`, `PublishLost` or `NotPublished` answers."""
+
+    what: Loaded
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Look at this owner again at that time (Unix milliseconds)."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOutcome:
+    """Hand the outcome to the recorder."""
+
+    record: OutcomeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """Nothing is to be done, and why."""
+
+    why: str
+
+
+Verb = Claim | Touch | Ack | Release | Park  # Redis answers these, and the answer is the next event
+Effect = Verb | Load | Publish | Watch | RecordOutcome | Ignore
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Redis has carried out a verb. `reply` is what the queues' face promises for it."""
+
+    verb: Verb
+    reply: Any
+    now_ms: int  # the time that the verb was given
+    repeated: bool = False  # it was sent before with the same time, and that answer was lost
+
+
+Seen = Woken | Heard | DeadlinePassed | Connected | Disconnected | Subscribed | Acked | DeliveryDropped
+OfClaim = Loaded | Missing | Published | PublishLost | NotPublished  # what becomes of a claim in the hand of this process
+Event = Seen | OfClaim | Answered
