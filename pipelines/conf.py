@@ -1,0 +1,76 @@
+"""Spark's configuration, made from the settings. Plain dictionaries: nothing here imports Spark."""
+
+import sys
+from pathlib import Path
+
+from sqlalchemy.engine import make_url
+
+from contracts.settings import Settings
+
+ICEBERG_JAR = "iceberg-spark-runtime-4.1_2.13-1.12.0.jar"
+SQLITE_JAR = "sqlite-jdbc-3.54.1.0.jar"
+JARS = (ICEBERG_JAR, SQLITE_JAR)
+LOCAL_SHUFFLE_PARTITIONS = 8
+LOOPBACK = "127.0.0.1"
+
+
+def session_conf(settings: Settings) -> dict[str, str]:
+    """What every session needs, whoever started its JVM: the catalog, UTC, and joins that use the tables' layout."""
+    catalog = f"spark.sql.catalog.{settings.catalog_name}"
+    return {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.warehouse": settings.warehouse_url,
+        f"{catalog}.cache-enabled": "false",  # others commit to the same tables
+        **{f"{catalog}.{name}": value for name, value in _catalog_conf(settings).items()},
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.sources.v2.bucketing.enabled": "true",
+        "spark.sql.iceberg.planning.preserve-data-grouping": "true",
+        "spark.sql.requireAllClusterKeysForCoPartition": "false",  # one shuffle by vin serves a join on (vin, seq)
+    }
+
+
+def _catalog_conf(settings: Settings) -> dict[str, str]:
+    storage = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"} if settings.warehouse_url.startswith("s3") else {}
+    if settings.catalog_type == "rest":
+        return {"type": "rest", "uri": settings.catalog, **storage}
+    return {"type": "jdbc", "jdbc.schema-version": "V1", **_jdbc(settings.catalog), **storage}
+
+
+def _jdbc(uri: str) -> dict[str, str]:
+    """The JDBC form of an SQLAlchemy address, as PyIceberg takes it."""
+    url = make_url(uri)
+    if url.get_backend_name() == "sqlite":
+        return {"uri": f"jdbc:sqlite:{url.database}?busy_timeout=30000&journal_mode=WAL"}
+    address = f"jdbc:{url.get_backend_name()}://{url.host}{f':{url.port}' if url.port else ''}/{url.database}"
+    login = {"jdbc.user": url.username, "jdbc.password": str(url.password) if url.password else None}
+    return {"uri": address, **{name: value for name, value in login.items() if value}}
+
+
+def launch_conf(settings: Settings) -> dict[str, str]:
+    """What must be known before the driver's JVM starts: jars, memory, and no open port beyond loopback on a local master."""
+    jars = [str(settings.jars / name) for name in JARS]
+    conf = {
+        "spark.driver.memory": settings.spark_driver_memory,
+        "spark.driver.extraClassPath": ":".join(jars),
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+    }
+    if settings.spark_master.startswith("local"):
+        local = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        return conf | local | {"spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS)}
+    return conf | {"spark.jars": ",".join(jars)}
+
+
+def write_defaults(settings: Settings, folder: Path) -> Path:
+    """Write `spark-defaults.conf` into `folder` for spark-submit, which finds it by SPARK_CONF_DIR; the folder again.
+
+    The catalog's password is not among it: the jobs themselves add `session_conf`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{name} {value}" for name, value in sorted(launch_conf(settings).items())]
+    (folder / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
+    return folder

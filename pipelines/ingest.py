@@ -1,0 +1,199 @@
+"""Archive to the run's branches: new segments become rows of the six tables, and nothing is visible on main yet."""
+
+from dataclasses import asdict
+from datetime import datetime
+
+import pyarrow as pa
+import structlog
+from pyiceberg.catalog import Catalog
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sf
+
+from adapters.lake import ensure_tables
+from contracts.envelope import Stream
+from contracts.settings import Settings
+from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
+from pipelines import parsing, transforms
+from pipelines.archive import Archive, Interval, Segment
+from pipelines.branches import RESULT, RUN_ID, branch_of, close_abandoned, close_run, open_run, properties_of
+from pipelines.frames import Source
+from pipelines.planning import Plan, plan
+from pipelines.publish import finish, is_published
+from pipelines.run import Ingested, Run
+
+FEW = 1000  # data ids that a filter can name one by one
+FEW_OUTCOMES = 200_000  # outcomes whose keys are sent to every worker, so that a day's outcomes are not shuffled
+
+log = structlog.get_logger(__name__)
+
+
+def ingest(
+    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, interval: Interval | None = None
+) -> Ingested:
+    """Write what is new in the archive to the branches of the run; what an earlier attempt at it left is dropped.
+
+    Raises:
+        Retryable: another process works at the same run; nothing of either is published.
+    """
+    ensure_tables(catalog)
+    finish(catalog)
+    if is_published(catalog, run_id):
+        log.info("run counts already", run_id=run_id)
+        return published_result(catalog, run_id)
+    close_run(catalog, branch_of(run_id))
+    for branch in close_abandoned(catalog, now):
+        log.warning("dropped what an abandoned run left", branch=branch)
+    archive = Archive(settings.archive)
+    todo = plan(catalog, archive, interval)
+    if not todo.segments:
+        log.info("nothing new in the archive", run_id=run_id)
+        return Ingested(run_id)
+    open_run(catalog, run_id, todo.base[SEGMENTS.name], now)
+    return _write(Run(spark, catalog, settings, run_id, now), todo)
+
+
+def published_result(catalog: Catalog, run_id: str) -> Ingested:
+    """The numbers of a run, as its snapshot of `ingested_segments` keeps them."""
+    for snapshot in catalog.load_table(SEGMENTS.identifier).snapshots():
+        said = properties_of(snapshot)
+        if said.get(RUN_ID) == run_id and RESULT in said:
+            return Ingested.from_json(said[RESULT])
+    return Ingested(run_id)
+
+
+def _write(run: Run, todo: Plan) -> Ingested:
+    refused: list[DataFrame] = []
+    conflicting = _write_data(run, todo, refused)
+    _write_ids(run, todo, conflicting, refused)
+    _write_outcomes(run, todo, refused)
+    if refused:
+        rows = transforms.all_of(refused)
+        run.append(QUARANTINE, rows, todo.base[QUARANTINE.name])
+    return _write_segments(run, todo)
+
+
+def _source(run: Run, todo: Plan, stream: Stream) -> Source:
+    limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
+    return Source(run.settings.archive, todo.of(stream), todo.skips, limits)
+
+
+def _write_data(run: Run, todo: Plan, refused: list[DataFrame]) -> list[int]:
+    """Payloads and when they were seen; the seqs of triggers whose inline data is refused."""
+    streams = {Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}
+    brought = {
+        stream: _source(run, todo, stream).parsed(run.spark, parser, parsing.DATA, with_unreadable=stream is Stream.DATA)
+        for stream, parser in streams.items()
+        if todo.of(stream)
+    }
+    if not brought:
+        return []
+    light = [frame.drop("payload", "message").withColumn("stream", sf.lit(stream.value)) for stream, frame in brought.items()]
+    seen = transforms.all_of(light).persist()
+    accepted = seen.where("reason is null")
+    judgement = transforms.judged(accepted, _known_data(run, todo, accepted)).persist()
+    try:
+        bad = seen.where("reason is not null").count()
+        count = judgement.agg(*(sf.count_if(sf.col(c)).alias(c) for c in ("is_new", "is_conflict")), sf.count("*").alias("all")).first()
+        assert count is not None  # an aggregation has one row
+        if bad:
+            refused.append(transforms.refused_rows(brought[Stream.DATA], Stream.DATA))
+        if count["is_new"]:
+            rows = transforms.all_of([transforms.data_rows(frame, judgement) for frame in brought.values()])
+            run.append(DATA, rows, todo.base[DATA.name])
+        if count["all"] > count["is_conflict"]:
+            run.merge(META, transforms.meta_changes(judgement), MERGE_META, todo.base[META.name])
+        if not count["is_conflict"]:
+            return []
+        conflicts = judgement.where("is_conflict").select("seq", "stream", "stored_sha1").collect()
+    finally:
+        seen.unpersist()
+        judgement.unpersist()
+    named = run.spark.createDataFrame([(r["seq"], r["stored_sha1"]) for r in conflicts], "seq bigint, stored_sha1 string")
+    refused += [transforms.conflict_rows(frame, named, stream) for stream, frame in brought.items()]
+    return [r["seq"] for r in conflicts if r["stream"] == Stream.TRIGGER]
+
+
+MERGE_META = """ON t.data_id = c.data_id
+    WHEN MATCHED THEN UPDATE SET
+        first_seen_at = least(t.first_seen_at, c.first_seen_at),
+        last_seen_at = greatest(t.last_seen_at, c.last_seen_at),
+        times_seen = t.times_seen + c.times_seen
+    WHEN NOT MATCHED THEN INSERT *"""
+
+
+def _known_data(run: Run, todo: Plan, accepted: DataFrame) -> DataFrame:
+    """(data_id, sha1) of what is stored; only of the run's own data ids where those are few."""
+    known = run.main(DATA, todo.base[DATA.name]).select("data_id", "sha1")
+    few = [row["data_id"] for row in accepted.select("data_id").distinct().limit(FEW + 1).collect()]
+    return known if len(few) > FEW else known.where(sf.col("data_id").isin(few))
+
+
+def _write_ids(run: Run, todo: Plan, conflicting: list[int], refused: list[DataFrame]) -> None:
+    if not todo.of(Stream.TRIGGER):
+        return
+    source = _source(run, todo, Stream.TRIGGER)
+    seen = Observation()
+    parsed = source.parsed(run.spark, parsing.triggers, parsing.TRIGGERS).observe(seen, sf.count("reason").alias("refused"))
+    wanted = parsed.where(~sf.col("seq").isin(conflicting)) if conflicting else parsed
+    run.append(IDS, transforms.ids_rows(wanted), todo.base[IDS.name])
+    if seen.get["refused"]:
+        bad = source.parsed(run.spark, parsing.refused_triggers, parsing.TRIGGERS)
+        refused.append(transforms.refused_rows(bad, Stream.TRIGGER))
+
+
+def _write_outcomes(run: Run, todo: Plan, refused: list[DataFrame]) -> None:
+    if not todo.of(Stream.OUTCOME):
+        return
+    parsed = _source(run, todo, Stream.OUTCOME).parsed(run.spark, parsing.outcomes, parsing.OUTCOMES).persist()
+    try:
+        rows = transforms.outcome_rows(parsed)
+        facts = parsed.where("reason is null").agg(sf.min("entry_seq").alias("first"), sf.max("entry_seq").alias("last")).first()
+        assert facts is not None  # an aggregation has one row
+        if facts["first"] is not None:
+            known = _known_outcomes(run, todo, facts["first"], facts["last"])
+            run.append(OUTCOMES, _unknown(rows, known, few=todo.messages(Stream.OUTCOME) <= FEW_OUTCOMES), todo.base[OUTCOMES.name])
+        bad = transforms.refused_rows(parsed, Stream.OUTCOME)
+        if bad.count():
+            refused.append(bad)
+    finally:
+        parsed.unpersist()
+
+
+def _known_outcomes(run: Run, todo: Plan, first: int, last: int) -> DataFrame:
+    """(vin, seq) in the lake between two entries' seqs: only those days' files, and of them only those with such seqs."""
+    instants = run.spark.range(1).select(sf.lit(first).alias("a"), sf.lit(last).alias("b"))
+    bounds = instants.select(transforms.instant_of("a").alias("a"), transforms.instant_of("b").alias("b")).first()
+    assert bounds is not None  # a range of one has one row
+    of_days = run.main(OUTCOMES, todo.base[OUTCOMES.name]).where(sf.col("accepted_at").between(bounds["a"], bounds["b"]))
+    return of_days.where(sf.col("seq").between(first, last)).select("vin", "seq")
+
+
+def _unknown(rows: DataFrame, known: DataFrame, *, few: bool) -> DataFrame:
+    keys = ["vin", "seq"]
+    if few:
+        known = known.join(sf.broadcast(rows.select(*keys)), keys, "left_semi")
+    return transforms.not_in(rows, known, keys)
+
+
+def _write_segments(run: Run, todo: Plan) -> Ingested:
+    read = {stream.value: todo.messages(stream) for stream in Stream}
+    written = run.written | {SEGMENTS.name: len(todo.segments)}
+    skipped = sum(map(len, todo.skips.values()))
+    result = Ingested(run.run_id, len(todo.segments), read, skipped, written, written.get(QUARANTINE.name, 0))
+    rows = [_segment_row(run, todo, segment) for segment in todo.segments]
+    run.close(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result, todo.base[SEGMENTS.name])
+    log.info("run is written, not published", **asdict(result))
+    return result
+
+
+def _segment_row(run: Run, todo: Plan, segment: Segment) -> dict[str, object]:
+    probe = todo.probes[segment.path]
+    return {
+        "path": segment.path,
+        "stream": segment.stream.value,
+        "messages": probe.messages,
+        "first_seq": probe.first_seq,
+        "last_seq": probe.last_seq,
+        "run_id": run.run_id,
+        "ingested_at": run.now,
+    }

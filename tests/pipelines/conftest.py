@@ -1,0 +1,64 @@
+"""One Spark for all tests of the pipelines; a lake and an archive of its own for each test."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from adapters.lake import open_catalog
+from contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from contracts.settings import Settings
+from contracts.tables import Table
+from pipelines.conf import session_conf
+from pipelines.session import open_session
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="session")
+def one_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    spark = open_session(Settings(home=tmp_path_factory.mktemp("spark"), spark_driver_memory="1g"), "tests")
+    yield spark
+    spark.stop()
+
+
+@dataclass(slots=True)
+class Place:
+    """Settings over a temporary folder, with a Spark session and PyIceberg over the same lake."""
+
+    settings: Settings
+    spark: SparkSession
+    catalog: Catalog
+
+    def write(self, stream: Stream, envelopes: Sequence[Envelope], *, node: int = 0) -> str:
+        """A segment of the archive, as the recorder writes it; its path below the root."""
+        path = segment_path(stream, envelopes[0].seq, node)
+        file = self.file(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(to_arrow(envelopes), file)
+        return path
+
+    def file(self, path: str) -> Path:
+        return self.settings.home / "archive" / path
+
+    def rows(self, table: Table, *columns: str) -> list[Any]:
+        """Main's rows in the order of their first columns: tuples, or values where one column is asked for."""
+        arrow = self.catalog.load_table(table.identifier).scan(selected_fields=columns or ("*",)).to_arrow()
+        found = sorted(zip(*(arrow[c].to_pylist() for c in columns or arrow.column_names), strict=True), key=str)
+        return [row[0] for row in found] if len(columns) == 1 else found
+
+
+@pytest.fixture
+def place(one_spark: SparkSession, tmp_path: Path) -> Place:
+    settings = Settings(home=tmp_path)
+    spark = one_spark.newSession()
+    for name, value in session_conf(settings).items():
+        if name != "spark.sql.extensions":  # the one that cannot change while Spark runs
+            spark.conf.set(name, value)
+    return Place(settings, spark, open_catalog(settings))
