@@ -1,0 +1,53 @@
+"""The first start of a fresh home: tables are made, and empty queues are declared loaded, because nothing is missing in them."""
+
+import pyarrow.fs as fs
+import redis
+from pyiceberg.catalog import Catalog
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from adapters.lake import ensure_tables, open_catalog
+from contracts import keys
+from contracts.envelope import Stream
+from contracts.seq import wall_clock_ms
+from contracts.settings import Settings
+from contracts.tables import TABLES
+
+REDIS_START_S = 60
+
+
+def nothing_recorded(settings: Settings) -> bool:
+    """Whether archive and journal are empty. To be asked before the recorder runs."""
+    journals = settings.home / "journal"
+    return not any(journals.glob("*/*.journal")) and not _has_segments(settings.archive)
+
+
+def prepare(settings: Settings, *, fresh: bool) -> None:
+    """Make the tables that are missing. On a `fresh` home whose tables are empty, mark the queues as loaded.
+
+    Raises:
+        redis.RedisError: Redis has not answered in time.
+    """
+    catalog = open_catalog(settings)
+    ensure_tables(catalog)
+    if fresh and _empty(catalog):
+        _mark_loaded(settings)
+
+
+def _has_segments(archive: str) -> bool:
+    system, root = fs.FileSystem.from_uri(archive)
+    for stream in Stream:
+        selector = fs.FileSelector(f"{root}/{stream}", allow_not_found=True, recursive=True)
+        if any(info.path.endswith(".parquet") for info in system.get_file_info(selector)):
+            return True
+    return False
+
+
+def _empty(catalog: Catalog) -> bool:
+    snapshots = (catalog.load_table(table.identifier).current_snapshot() for table in TABLES)
+    return all(s is None or s.summary is None or (s.summary["total-records"] or "0") == "0" for s in snapshots)
+
+
+@retry(retry=retry_if_exception_type(redis.RedisError), wait=wait_fixed(0.2), stop=stop_after_delay(REDIS_START_S), reraise=True)
+def _mark_loaded(settings: Settings) -> None:
+    with redis.Redis.from_url(settings.redis) as client:
+        client.set(keys.LOADED, wall_clock_ms(), nx=True)

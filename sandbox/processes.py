@@ -1,0 +1,132 @@
+"""Which processes are ours: each is on record with its pid and birth, so that nobody else's is ever ended."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+SAME_BIRTH_S = 0.5  # the system tells a process's birth in hundredths of a second
+_LOOK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One process for all time: pids come again, a pid with its birth does not."""
+
+    pid: int
+    born: float  # Unix seconds
+
+    @classmethod
+    def of_this_process(cls) -> "Record":
+        """The one that is running this line; it stays the same through exec."""
+        return cls(os.getpid(), psutil.Process().create_time())
+
+    @classmethod
+    def of(cls, pid: int) -> "Record | None":
+        """The process that has this pid now."""
+        try:
+            return cls(pid, psutil.Process(pid).create_time())
+        except psutil.NoSuchProcess:
+            return None
+
+    @classmethod
+    def read(cls, file: Path) -> "Record | None":
+        """The record in `file`; None if there is none, or not a whole one."""
+        try:
+            fields = json.loads(file.read_text())
+            return cls(int(fields["pid"]), float(fields["born"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, file: Path) -> None:
+        """Put the record into `file`, whole or not at all."""
+        draft = file.with_name(f"{file.name}.{self.pid}")
+        draft.write_text(json.dumps(asdict(self)))
+        draft.replace(file)
+
+    def process(self) -> psutil.Process | None:
+        """The process, if it still runs; a zombie does not."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.born) < SAME_BIRTH_S
+            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.NoSuchProcess:
+            return None
+
+
+def family(record: Record) -> list[psutil.Process]:
+    """The recorded process, what it has started, and everything in its process group, as far as they still run.
+
+    A group keeps its number from being given to anyone else for as long as it has a member. So when the leader is gone,
+    its group is still known, unless another process that was born later leads a group of that number.
+    """
+    leader = record.process()
+    found = {leader.pid: leader} if leader else {}
+    if leader is None and psutil.pid_exists(record.pid) and Record.of(record.pid) and not _is_zombie(record.pid):
+        return []  # the number is someone else's now
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) == record.pid and process.create_time() >= record.born - SAME_BIRTH_S:
+                found[process.pid] = process
+        except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            continue
+    for process in list(found.values()):
+        found |= {child.pid: child for child in _descendants(process)}
+    return [process for process in found.values() if runs(process)]
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether this very process still runs; a zombie does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_gone(processes: Iterable[psutil.Process], within_s: float) -> list[psutil.Process]:
+    """Return when all have gone, or those that still run after `within_s` seconds.
+
+    psutil's own wait takes a zombie that nobody collects for a running process.
+    """
+    deadline = time.monotonic() + within_s
+    left = [process for process in processes if runs(process)]
+    while left and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        left = [process for process in left if runs(process)]
+    return left
+
+
+def end(processes: Iterable[psutil.Process], within_s: float) -> list[psutil.Process]:
+    """SIGTERM, and after `within_s` seconds SIGKILL; returns what even that did not end."""
+    every = list(processes)
+    _send(every, signal.SIGTERM)
+    left = wait_gone(every, within_s)
+    _send(left, signal.SIGKILL)
+    return wait_gone(left, 5)
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        try:
+            process.send_signal(number)  # psutil makes sure that the pid is still this process's
+        except psutil.NoSuchProcess:
+            continue

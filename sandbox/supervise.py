@@ -1,0 +1,213 @@
+"""The whole embedded platform: up, down, and how it is. State lies under `settings.home` and survives both."""
+
+import fcntl
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from contracts.errors import Permanent, Retryable
+from contracts.settings import Settings
+from sandbox import supervisord
+from sandbox.health import Addresses, Check, Status, check, status
+from sandbox.ports import require_free
+from sandbox.processes import end, family, runs, wait_gone
+from sandbox.programs import Program, programs
+from sandbox.supervisord import Place
+
+Progress = Callable[[str, str], None]  # a program's name (or `platform`) and what it is doing now; told at each change
+
+START_S = 180.0  # a first start of Airflow makes its database
+STOP_S = 90.0
+END_S = 15.0  # what a left-over process has for its own clean end
+_TRIES = 4  # starts of one program after which `up` gives up
+_LOOK_S = 0.2
+_LOG_LINES = 15
+
+
+def up(
+    settings: Settings, *, airflow: bool | None = None, progress: Progress = lambda *_: None, within_s: float = START_S
+) -> Addresses:
+    """Start the platform in the background and return when all of it is healthy. When it is already up, wait for that only.
+
+    Args:
+        settings: those of the platform; every child gets all of them.
+        airflow: whether Airflow is part of it; None: as the setting `with_airflow` says.
+        progress: told what each program is doing, for whoever waits.
+        within_s: seconds after which `up` gives up.
+
+    Raises:
+        Permanent: a port is taken, a server is not installed, the running platform has other settings, or a program does not
+            stay up; nothing of what this call started is left running.
+        Retryable: another `up` or `down` is at work, or not all was healthy in time.
+    """
+    if airflow is not None:
+        settings = settings.model_copy(update={"with_airflow": airflow})
+    place, wanted = Place(settings.home), programs(settings)
+    with _alone(place):
+        if place.supervisor():
+            _require_same(place, settings)
+            progress("platform", "is already up")
+            _wait_healthy(place, settings, wanted, progress, within_s)
+            return Addresses.of(settings)
+        _clear(place, progress)
+        require_free(settings.host, [port for program in wanted for port in program.ports])
+        try:
+            _start(place, settings, wanted, progress, within_s)
+        except BaseException:  # also when the user has lost patience: all of it or nothing
+            _end(place, lambda *_: None, STOP_S)
+            raise
+    return Addresses.of(settings)
+
+
+def down(settings: Settings, *, progress: Progress = lambda *_: None, within_s: float = STOP_S) -> bool:
+    """End every process of this platform, and no other, and return when they are gone. False: none ran.
+
+    Processes that outlived a killed supervisor are ended too: each is on record.
+
+    Raises:
+        Retryable: another `up` or `down` is at work, or a process does not end even when killed.
+    """
+    place = Place(settings.home)
+    if not place.run.exists():
+        return False
+    with _alone(place):
+        return _end(place, progress, within_s)
+
+
+def _start(place: Place, settings: Settings, wanted: Sequence[Program], progress: Progress, within_s: float) -> None:
+    from sandbox.first import nothing_recorded, prepare  # the lake's library takes a second that `status` need not wait
+
+    fresh = nothing_recorded(settings)
+    supervisord.start(place, settings, wanted)
+    _remember(place, settings)
+    progress("platform", f"{len(wanted)} programs started")
+    with ThreadPoolExecutor(1) as pool:
+        prepared = pool.submit(prepare, settings, fresh=fresh)
+        _wait_healthy(place, settings, wanted, progress, within_s, prepared)
+        prepared.result()
+
+
+def _wait_healthy(
+    place: Place,
+    settings: Settings,
+    wanted: Sequence[Program],
+    progress: Progress,
+    within_s: float,
+    prepared: "Future[None] | None" = None,
+) -> None:
+    deadline = time.monotonic() + within_s
+    told: dict[str, str] = {}
+    starts: dict[str, set[int]] = {program.name: set() for program in wanted}
+    while True:
+        checks, _ = check(wanted, settings)
+        for name, now in checks.items():
+            word = "healthy" if now.healthy else now.said
+            if told.get(name) != word:
+                progress(name, word)
+                told[name] = word
+        if all(now.healthy for now in checks.values()):
+            return
+        if prepared is not None and prepared.done():
+            prepared.result()  # what went wrong with the lake is not to be waited out
+        _require_staying(place, wanted, starts)
+        if time.monotonic() > deadline:
+            raise Retryable(_not_in_time(place, wanted, checks, within_s))
+        time.sleep(_LOOK_S)
+
+
+def _require_staying(place: Place, wanted: Sequence[Program], starts: dict[str, set[int]]) -> None:
+    if place.supervisor() is None:
+        raise Permanent(f"the supervisor has ended; see {place.logs}/supervisord.log")
+    told = supervisord.states(place)
+    for program in wanted:
+        state = told.get(program.name)
+        if state is None:
+            continue
+        starts[program.name].add(state.started)
+        if state.state != "RUNNING" and len(starts[program.name]) >= _TRIES:
+            raise Permanent(f"{program.name} does not stay up ({state.said or state.state}); {_last_lines(place, program)}")
+
+
+def _not_in_time(place: Place, wanted: Sequence[Program], checks: Mapping[str, Check], within_s: float) -> str:
+    ill = [program for program in wanted if not checks[program.name].healthy]
+    parts = [f"{program.name}: {checks[program.name].said}; {_last_lines(place, program)}" for program in ill]
+    return "\n".join([f"not healthy within {within_s:g} s: {', '.join(program.name for program in ill)}", *parts])
+
+
+def _last_lines(place: Place, program: Program) -> str:
+    file = place.logs / program.log_name
+    try:
+        lines = file.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+    except OSError:
+        lines = []
+    return "\n  ".join([f"the end of {file}:", *lines]) if lines else f"{file} is empty"
+
+
+def _end(place: Place, progress: Progress, within_s: float) -> bool:
+    ran = False
+    if (supervisor := place.supervisor()) and (process := supervisor.process()):
+        ran = True
+        progress("platform", "stopping")
+        process.terminate()  # it ends the services, then the servers
+        if wait_gone([process], within_s):
+            process.kill()
+            wait_gone([process], END_S)
+    return _clear(place, progress) or ran
+
+
+def _clear(place: Place, progress: Progress) -> bool:
+    """End what an earlier supervisor has left behind, and forget it. Whether there was anything."""
+    left = {process.pid: process for record in place.recorded().values() for process in family(record)}
+    if left:
+        progress("platform", f"ending {len(left)} left-over processes")
+        stubborn = end(left.values(), END_S)
+        if stubborn:
+            raise Retryable(
+                f"these processes do not end: {', '.join(str(p.pid) for p in stubborn if runs(p))}; look at them, then try again"
+            )
+    for file in [*place.run.glob("*.process"), place.socket, place.pid_file, _memory(place)]:
+        file.unlink(missing_ok=True)
+    return bool(left)
+
+
+@contextmanager
+def _alone(place: Place) -> Iterator[None]:
+    """One `up` or `down` of a home at a time; the lock goes with its process."""
+    for folder in (place.run, place.logs):
+        folder.mkdir(parents=True, exist_ok=True)
+    with (place.run / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise Retryable(f"another `up` or `down` of {place.home} is at work; try again when it has ended") from exc
+        yield
+
+
+def _memory(place: Place) -> Path:
+    """The settings of the running platform, secrets left out."""
+    return place.run / "settings.json"
+
+
+def _remember(place: Place, settings: Settings) -> None:
+    _memory(place).write_text(json.dumps(settings.model_dump(mode="json"), indent=1))
+
+
+def _require_same(place: Place, settings: Settings) -> None:
+    try:
+        running = json.loads(_memory(place).read_text())
+    except (OSError, ValueError):
+        return
+    wanted = settings.model_dump(mode="json")
+    other = [
+        f"{name}={running[name]!r}, not {wanted[name]!r}" for name in wanted if name in running and running[name] != wanted[name]
+    ]
+    if other:
+        raise Permanent(
+            f"the platform in {place.home} is up with {'; '.join(other)}; run `manifold down` first, or leave these settings"
+        )
+
+
+__all__ = ["Addresses", "Check", "Progress", "Status", "down", "status", "up"]
