@@ -114,6 +114,7 @@ class LakeSettings(BaseSettings):
     catalog_type: Annotated[str, Field(pattern="^(sql|rest)$")] = _s("sql", "sql or rest")
     catalog_uri: SecretStr = _s(SecretStr(""), "address of the catalog; empty: SQLite in <home>/lake/catalog.db")
     warehouse: str = _s("", "root of the tables, file:// or s3://; empty: <home>/lake/warehouse")
+    ingest_schedule: str = _s("*/5 * * * *", "cron expression (UTC) of the DAG ingest_archives; empty: it runs only when triggered")
     late_seconds: Annotated[float, Field(ge=0)] = _s(
         3600, "a scheduled ingest also takes segments that began this long before its interval"
     )

@@ -1,0 +1,51 @@
+"""### Take new archive segments into the lake, judge them, publish them
+
+**Reads** the archive (segments that no run has taken in yet). **Writes** all Iceberg tables, the quality reports, and the queues:
+`ingest` writes to branches that nobody reads, `audit` judges what they add, `publish` makes them count all at once, `populate`
+offers what the queues do not have.
+
+**A scheduled run** takes its data interval, and segments that came late for it. **Triggered by hand** it takes all that is new, or
+what lies between `from` and `to`. A backfill is one run with `from` and `to`; over the past it gives the same tables as running at the time.
+
+**Do not trigger it** to make delivery faster (vehicles are served without it), nor while an archive is still being copied in.
+
+**When it fails.** Nothing is published, vehicles are still served, and the next run takes the same segments again.
+- `ingest`, `populate`: the log's last line says what to do; clear the task.
+- `audit`: a rule of severity error is broken. The log names rule, rows and reason, the quality report shows more. Clear `ingest` and
+  what follows once the cause is gone.
+- `publish` was overtaken by another run: clear `ingest` and what follows.
+
+**To back out** a published run, roll the tables back to the snapshots before the one with its `manifold.run-id`, `ingested_segments`
+last, then trigger this DAG: it takes the segments again.
+
+Owner: data-platform.
+"""
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, Param
+from _house import DEFAULTS, START, plain_job, spark_job
+
+from contracts.settings import load_settings
+
+schedule = load_settings().ingest_schedule
+
+# Only a scheduled or backfilled run has an interval that means something here; a manual one may have no logical date at all.
+EDGE = "{{{{ params['{param}'] or ('' if dag_run.run_type == 'manual' else dag_run.{edge}.isoformat()) }}}}"
+INSTANT = {"type": ["null", "string"], "format": "date-time"}
+
+with DAG(
+    "ingest_archives",
+    schedule=CronDataIntervalTimetable(schedule, timezone="UTC") if schedule else None,
+    start_date=START,
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=False,
+    default_args=DEFAULTS,
+    tags=["fanout", "lake", "queues"],
+    doc_md=__doc__,
+    params={
+        "from": Param(None, **INSTANT, description="take segments that began at or after this instant; empty: no limit"),
+        "to": Param(None, **INSTANT, description="take segments that began before this instant; empty: no limit"),
+    },
+):
+    interval = [f"--from={EDGE.format(param='from', edge='data_interval_start')}", f"--to={EDGE.format(param='to', edge='data_interval_end')}"]
+    spark_job("ingest", *interval) >> spark_job("audit") >> plain_job("publish") >> spark_job("populate")

@@ -1,0 +1,34 @@
+"""### Fill the queues again from the lake
+
+**Reads** ids, outcomes and data of the lake. **Writes** Redis: every pending entry that the queues do not have, then the marker that says
+that they are loaded. Before that it takes in all that is recorded, like `ingest_archives`. An entry that has ended never comes back.
+
+**Trigger it** when `manifold status` says *rebuild needed*: Redis was wiped or replaced. On loaded queues it only adds what is missing,
+so doing it again is safe. **Do not trigger it** while Redis is loading its file or an archive is still being copied in.
+
+**When it fails** the queues hold a part of what is pending, the marker is missing, and the express hand-off stays suspended:
+new batches are still recorded, and wait. The log's last line says what to do; clear the task.
+
+**To back out** there is nothing to do: it only adds entries that are pending in the lake.
+
+Owner: data-platform.
+"""
+
+from airflow.sdk import DAG, Param
+from _house import DEFAULTS, START, spark_job
+
+with DAG(
+    "rebuild_queues",
+    schedule=None,
+    start_date=START,
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=False,
+    default_args=DEFAULTS,
+    tags=["fanout", "queues", "repair"],
+    doc_md=__doc__,
+    params={
+        "ingest_first": Param(True, type="boolean", description="take in what the archive has and the lake has not, before filling the queues"),
+    },
+):
+    spark_job("rebuild", "{{ '' if params['ingest_first'] else '--no-ingest' }}")
