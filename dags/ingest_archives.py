@@ -22,7 +22,7 @@ Owner: data-platform.
 """
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
-from _house import DEFAULTS, START, plain_job, spark_job
+from dags._house import DEFAULTS, START, plain_job, spark_job
 
 from contracts.settings import load_settings
 

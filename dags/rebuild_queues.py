@@ -15,7 +15,7 @@ Owner: data-platform.
 """
 
 from airflow.sdk import DAG, Param
-from _house import DEFAULTS, START, spark_job
+from dags._house import DEFAULTS, START, spark_job
 
 with DAG(
     "rebuild_queues",
