@@ -9,6 +9,7 @@ OUTCOMES = "outcomes"  # stream: what the dispatcher decided, until the recorder
 OUTCOMES_GROUP = "recorders"
 WAKE_GROUP = "dispatchers"
 POPULATE_LOCK = "lock:populate"  # held by whoever compares the lake with the queues
+POPULATED = "populated"  # snapshot of the ids table up to which everything left over was offered to the queues
 DONE_PRUNED = "done:pruned"  # snapshot of the outcomes table up to which the done sets are pruned
 
 

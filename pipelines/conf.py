@@ -1,11 +1,15 @@
-"""Spark's configuration, made from the settings. Plain dictionaries: nothing here imports Spark."""
+"""Spark's configuration, made from the settings. Plain dictionaries: nothing here imports Spark.
+
+`python -m pipelines.conf <folder>` writes what spark-submit needs into `<folder>/spark-defaults.conf`.
+"""
 
 import sys
 from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
-from contracts.settings import Settings
+from contracts.errors import ManifoldError
+from contracts.settings import Settings, load_settings
 
 ICEBERG_JAR = "iceberg-spark-runtime-4.1_2.13-1.12.0.jar"
 SQLITE_JAR = "sqlite-jdbc-3.54.1.0.jar"
@@ -74,3 +78,20 @@ def write_defaults(settings: Settings, folder: Path) -> Path:
     lines = [f"{name} {value}" for name, value in sorted(launch_conf(settings).items())]
     (folder / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def main() -> int:
+    """Write the defaults into the folder that the first argument names."""
+    if len(sys.argv) != 2:
+        sys.stderr.write("usage: python -m pipelines.conf <folder for spark-defaults.conf>\n")
+        return 2
+    try:
+        write_defaults(load_settings(), Path(sys.argv[1]))
+    except (ManifoldError, OSError) as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

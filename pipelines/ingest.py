@@ -1,5 +1,6 @@
-"""Archive to the run's branches: new segments become rows of the six tables, and nothing is visible on main yet."""
+"""Archive to the run's branches: `python -m pipelines.ingest`. New segments become rows; main stays as it is."""
 
+import sys
 from dataclasses import asdict
 from datetime import datetime
 
@@ -93,7 +94,9 @@ def _write_data(run: Run, todo: Plan, refused: list[DataFrame]) -> list[int]:
     judgement = transforms.judged(accepted, _known_data(run, todo, accepted)).persist()
     try:
         bad = seen.where("reason is not null").count()
-        count = judgement.agg(*(sf.count_if(sf.col(c)).alias(c) for c in ("is_new", "is_conflict")), sf.count("*").alias("all")).first()
+        count = judgement.agg(
+            *(sf.count_if(sf.col(c)).alias(c) for c in ("is_new", "is_conflict")), sf.count("*").alias("all")
+        ).first()
         assert count is not None  # an aggregation has one row
         if bad:
             refused.append(transforms.refused_rows(brought[Stream.DATA], Stream.DATA))
@@ -151,7 +154,9 @@ def _write_outcomes(run: Run, todo: Plan, refused: list[DataFrame]) -> None:
         assert facts is not None  # an aggregation has one row
         if facts["first"] is not None:
             known = _known_outcomes(run, todo, facts["first"], facts["last"])
-            run.append(OUTCOMES, _unknown(rows, known, few=todo.messages(Stream.OUTCOME) <= FEW_OUTCOMES), todo.base[OUTCOMES.name])
+            run.append(
+                OUTCOMES, _unknown(rows, known, few=todo.messages(Stream.OUTCOME) <= FEW_OUTCOMES), todo.base[OUTCOMES.name]
+            )
         bad = transforms.refused_rows(parsed, Stream.OUTCOME)
         if bad.count():
             refused.append(bad)
@@ -197,3 +202,9 @@ def _segment_row(run: Run, todo: Plan, segment: Segment) -> dict[str, object]:
         "run_id": run.run_id,
         "ingested_at": run.now,
     }
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    sys.exit(main("ingest"))

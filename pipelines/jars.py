@@ -89,9 +89,9 @@ def main() -> int:
         folder = load_settings().jars
         fetched = fetch(folder)
     except ManifoldError as exc:
-        print(exc, file=sys.stderr)
+        sys.stderr.write(f"{exc}\n")
         return 1
-    print(f"{folder}: {', '.join(fetched) or 'nothing to fetch'}")
+    sys.stdout.write(f"{folder}: {', '.join(fetched) or 'nothing to fetch'}\n")
     return 0
 
 

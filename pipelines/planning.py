@@ -55,7 +55,9 @@ def plan(catalog: Catalog, archive: Archive, interval: Interval | None) -> Plan:
     skips: dict[str, list[int]] = {}
     for stream in WATCHED:
         fresh = _spans((s.path, probes[s.path].first_seq, probes[s.path].last_seq) for s in new if s.stream is stream)
-        old = _spans((r["path"], r["first_seq"], r["last_seq"]) for r in rows.to_pylist() if r["stream"] == stream) if fresh else []
+        old = (
+            _spans((r["path"], r["first_seq"], r["last_seq"]) for r in rows.to_pylist() if r["stream"] == stream) if fresh else []
+        )
         skips |= _skips(catalog, archive, fresh, old)
     return Plan(base, new, probes, skips)
 
@@ -67,7 +69,9 @@ def _main(table: IcebergTable) -> int:
 
 
 def _spans(rows: Iterable[tuple[str, int | None, int | None]]) -> list[Span]:
-    return sorted((Span(path, first, last) for path, first, last in rows if first is not None and last is not None), key=lambda s: s.first)
+    return sorted(
+        (Span(path, first, last) for path, first, last in rows if first is not None and last is not None), key=lambda s: s.first
+    )
 
 
 def _skips(catalog: Catalog, archive: Archive, fresh: list[Span], old: list[Span]) -> dict[str, list[int]]:

@@ -12,6 +12,7 @@ Maintenance that changes what ingest relies on (rows of data, meta, outcomes) ha
 
 import json
 import secrets
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -76,7 +77,7 @@ def finish(catalog: Catalog) -> None:
     if newest is None:
         return
     run_id = properties_of(newest)[RUN_ID]
-    for pinned in _pins(newest):
+    for pinned in pins_in(newest):
         _bring_to_main(catalog, pinned, run_id)
     close_run(catalog, branch_of(run_id))
 
@@ -94,7 +95,8 @@ def pins_of(snapshots: Mapping[str, int]) -> dict[str, str]:
     return {PINS: json.dumps(dict(sorted(snapshots.items())))}
 
 
-def _pins(snapshot: Snapshot) -> list[Pinned]:
+def pins_in(snapshot: Snapshot) -> list[Pinned]:
+    """The snapshots that a run's snapshot of `ingested_segments` names."""
     named: dict[str, int] = json.loads(properties_of(snapshot)[PINS])
     return [Pinned(table, named[table.name]) for table in TABLES if table.name in named]
 
@@ -185,3 +187,9 @@ def _move_main(catalog: Catalog, table: Table, expected: int, target: int) -> bo
             continue  # main or only another branch has moved, or the reply was lost: the next look tells
         return True
     raise Retryable(f"{table.identifier} is being changed all the time; try again")
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    sys.exit(main("publish"))

@@ -98,7 +98,8 @@ def refused_rows(parsed: DataFrame, stream: str) -> DataFrame:
 def conflict_rows(sightings: DataFrame, conflicts: DataFrame, stream: str) -> DataFrame:
     """The quarantine rows of data that came with other bytes than its data_id stands for.
 
-    `sightings` has the payloads, `conflicts` the few (seq, stored_sha1) of those that differ; where the data came inside a trigger, its `message` is that trigger.
+    `sightings` has the payloads, `conflicts` the few (seq, stored_sha1) of those that differ. Where the data came inside
+    a trigger, its `message` is that trigger.
     """
     reason = sf.format_string(OTHER_BYTES, "data_id", "stored_sha1")
     return sightings.join(sf.broadcast(conflicts), "seq").select(

@@ -1,0 +1,215 @@
+"""Lake to queues: offer what is pending, and let the queues forget what the lake knows: `python -m pipelines.populate`.
+
+Safe beside running dispatchers, and safe to repeat: an entry that the queues have, or had until lately, is not queued again.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.table.snapshots import Operation
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from redis import Redis
+
+from contracts import keys
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.settings import Settings
+from contracts.tables import IDS, OUTCOMES, Table
+from pipelines.branches import ancestors, properties_of
+from pipelines.lock import populate_lock
+from pipelines.pending import by_vehicle, candidates, pending
+from queues import Loader, LoadResult, Policy
+
+FEW = 200_000  # entries whose keys are sent to where the outcomes are, rather than the outcomes shuffled
+REMEMBERED = timedelta(days=2)  # how far back the ended entries of an unknown Redis are looked up
+SETTLED = timedelta(minutes=10)  # what was loaded so long ago is in Redis's file for good
+
+log = structlog.get_logger(__name__)
+Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Populated:
+    """What became of what was pending."""
+
+    vehicles: int = 0
+    offered: int = 0
+    queued: int = 0  # of them, new to the queues
+    superseded: int = 0
+    forgotten: int = 0  # ended entries that the queues need not remember any more
+
+    def to_json(self) -> str:
+        """One line, for logs and for whoever started the job."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The snapshots of a table after `start` (None: from the beginning) up to `end`, and how many rows they added."""
+
+    table: Table
+    start: int | None
+    end: int
+    rows: int
+
+    def read(self, spark: SparkSession, catalog_name: str) -> DataFrame:
+        """The rows that these snapshots added."""
+        name = f"{catalog_name}.{self.table.identifier}"
+        if self.start is None:
+            return spark.read.option("versionAsOf", self.end).table(name)
+        return spark.read.option("start-snapshot-id", self.start).option("end-snapshot-id", self.end).table(name)
+
+
+def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, everything: bool = False) -> Populated:
+    """Offer what is pending to the queues, and prune what they remember of ended entries.
+
+    Args:
+        spark: a session over the catalog.
+        catalog: the same catalog in PyIceberg.
+        settings: where Redis is, and how entries wait.
+        now: the instant, timezone-aware, from which the retention counts back.
+        everything: all that is pending, and mark the queues as loaded; else what the express hand-off left over
+            since the last time.
+
+    Raises:
+        Retryable: another process is at it, or Redis lost the lock; nothing is lost, do it again.
+        redis.RedisError: Redis is away or refuses.
+    """
+    redis = Redis.from_url(settings.redis)
+    with populate_lock(redis) as lock:
+        ids = _stretch(catalog, IDS, None if everything else _remembered(redis, keys.POPULATED))
+        ended = _stretch(catalog, OUTCOMES, None if everything else _remembered(redis, keys.DONE_PRUNED))
+        loaded = _load(spark, settings, ids, ended.end, now, everything=everything) if ids.rows else LoadResult()
+        lock.check()
+        # Only now: an entry offered above may have ended in between, and only the queues' own memory knew.
+        forgotten = _forget(spark, settings, ended, now) if ended.rows else 0
+        lock.check()
+        redis.set(keys.DONE_PRUNED, ended.end)
+        settled = _settled(catalog, now)
+        if settled is not None:
+            redis.set(keys.POPULATED, settled)
+        if everything:
+            Loader(redis, Policy.of(settings)).mark_loaded(_unix_ms(now))
+    result = Populated(loaded.owners, loaded.offered, loaded.queued, len(loaded.superseded), forgotten)
+    log.info("queues are populated", everything=everything, **asdict(result))
+    return result
+
+
+def _remembered(redis: Redis, key: str) -> int | None:
+    snapshot_id = redis.get(key)
+    return None if snapshot_id is None else int(snapshot_id)
+
+
+def _stretch(catalog: Catalog, table: Table, since: int | None) -> Stretch:
+    """What was added since a snapshot that Redis remembers; everything, where it remembers none that the table still has."""
+    history = list(ancestors(catalog.load_table(table.identifier)))
+    start = next((place for place, snapshot in enumerate(history) if snapshot.snapshot_id == since), None)
+    added = [
+        properties_of(s).get("added-records", "0")
+        for s in history[:start]
+        if s.summary and s.summary.operation == Operation.APPEND
+    ]
+    if start is not None:
+        return Stretch(table, history[start].snapshot_id, history[0].snapshot_id, sum(map(int, added)))
+    total = properties_of(history[0]).get("total-records", "0")
+    return Stretch(table, None, history[0].snapshot_id, int(total))
+
+
+def _settled(catalog: Catalog, now: datetime) -> int | None:
+    """The newest snapshot of ids from before the last minutes: Redis may lose its last second, and that must be offered again."""
+    latest_ms = _unix_ms(now - SETTLED)
+    old = (s.snapshot_id for s in ancestors(catalog.load_table(IDS.identifier)) if s.timestamp_ms <= latest_ms)
+    return next(old, None)
+
+
+def _load(spark: SparkSession, settings: Settings, ids: Stretch, outcomes: int, now: datetime, *, everything: bool) -> LoadResult:
+    since = now - timedelta(days=settings.retention_days)
+    entries = candidates(ids.read(spark, settings.catalog_name), since=since, everything=everything)
+    ended = spark.read.option("versionAsOf", outcomes).table(f"{settings.catalog_name}.{OUTCOMES.identifier}")
+    waiting = pending(entries, ended.where(sf.col("accepted_at") >= sf.lit(since)), few=ids.rows <= FEW)
+    load = _loader(settings.redis, Policy.of(settings), _unix_ms(now))
+    counts = waiting.mapInArrow(load, "owners bigint, offered bigint, queued bigint, superseded bigint")
+    row = counts.agg(*(sf.coalesce(sf.sum(c), sf.lit(0)).alias(c) for c in counts.columns)).first()
+    assert row is not None  # an aggregation has one row
+    return LoadResult(row["owners"], row["offered"], row["queued"], [("", 0)] * row["superseded"])
+
+
+def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
+    """What each worker does with its vehicles: triggers first, so that no entry is in the queues without its own."""
+
+    def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        redis = Redis.from_url(url)
+        loader, stored = Loader(redis, policy), set[int]()
+        for batch in batches:
+            triggers = {seq: said for seq, said in _triggers(batch).items() if seq not in stored}
+            loader.store_triggers(triggers)
+            stored.update(triggers)
+            done = loader.enqueue(_by_owner(batch, with_request_id=policy.compaction), now_ms)
+            for owner, seq in done.superseded:
+                record = OutcomeRecord(
+                    owner, seq, Outcome.SUPERSEDED, now_ms, reason="a newer trigger of this request_id took its place"
+                )
+                redis.xadd(keys.OUTCOMES, {"o": record.to_wire()})
+            yield pa.RecordBatch.from_pydict(
+                {
+                    "owners": [done.owners],
+                    "offered": [done.offered],
+                    "queued": [done.queued],
+                    "superseded": [len(done.superseded)],
+                }
+            )
+
+    return load
+
+
+def _triggers(batch: pa.RecordBatch) -> dict[int, tuple[str, str]]:
+    """request_id and data_id of each seq in the batch."""
+    said = [("request_id", "first"), ("data_id", "first")]
+    distinct = pa.Table.from_batches([batch]).group_by("seq", use_threads=False).aggregate(said).to_pydict()
+    return dict(zip(distinct["seq"], zip(distinct["request_id_first"], distinct["data_id_first"], strict=True), strict=True))
+
+
+def _by_owner(batch: pa.RecordBatch, *, with_request_id: bool) -> Iterator[tuple[str, list[tuple[int, str]]]]:
+    """Each run of rows of one vehicle; the rows come together by vehicle, in seq order."""
+    runs = pc.run_end_encode(batch["vin"])
+    seqs = batch["seq"].to_pylist()
+    request_ids = batch["request_id"].to_pylist() if with_request_id else [""] * len(seqs)
+    start = 0
+    for owner, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield owner, list(zip(seqs[start:end], request_ids[start:end], strict=True))
+        start = end
+
+
+def _forget(spark: SparkSession, settings: Settings, ended: Stretch, now: datetime) -> int:
+    rows = ended.read(spark, settings.catalog_name)
+    if ended.start is None:  # a new Redis remembers little; not to forget an entry costs some bytes and nothing else
+        rows = rows.where(sf.col("ended_at") >= sf.lit(now - REMEMBERED))
+    url, policy = settings.redis, Policy.of(settings)
+
+    def forget(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        loader = Loader(Redis.from_url(url), policy)
+        for batch in batches:
+            pairs = zip(batch["vin"].to_pylist(), batch["seq"].to_pylist(), strict=True)
+            yield pa.RecordBatch.from_pydict({"forgotten": [loader.forget_done(pairs)]})
+
+    counts = by_vehicle(rows).mapInArrow(forget, "forgotten bigint")
+    row = counts.agg(sf.coalesce(sf.sum("forgotten"), sf.lit(0)).alias("forgotten")).first()
+    assert row is not None  # an aggregation has one row
+    return int(row["forgotten"])
+
+
+def _unix_ms(instant: datetime) -> int:
+    return round(instant.timestamp() * 1000)
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    sys.exit(main("populate"))

@@ -1,0 +1,100 @@
+"""Every stage in one Spark application: `python -m pipelines.run_all`, and what `manifold ingest` and `manifold rebuild` call."""
+
+import json
+import secrets
+import sys
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
+
+from adapters.lake import ensure_tables, open_catalog
+from contracts.settings import Settings
+from pipelines.archive import Interval
+from pipelines.audit import audit_run
+from pipelines.flush import flush
+from pipelines.ingest import ingest
+from pipelines.populate import Populated, populate
+from pipelines.publish import Overtaken, publish
+from pipelines.run import Ingested
+from pipelines.session import session
+
+TRIES = 20  # runs that begin at once are published one after the other; the others do their work again
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a whole run did."""
+
+    run_id: str
+    ingested: Ingested
+    populated: Populated | None  # None: it was not asked for
+    report: str | None  # the audit's page; None: nothing was written
+    warnings: int
+
+    def to_json(self) -> str:
+        """One line, for logs and for whoever started the job."""
+        return json.dumps(asdict(self))
+
+
+def new_run_id(now: datetime) -> str:
+    """A run id for a run that nobody else has named."""
+    return f"manual_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
+
+
+def run_all(
+    settings: Settings,
+    *,
+    run_id: str | None = None,
+    interval: Interval | None = None,
+    flush_first: bool = True,
+    with_populate: bool = True,
+    everything: bool = False,
+) -> RunResult:
+    """Ingest, judge, publish, populate. Running it again changes nothing; with `everything` it is a rebuild of the queues.
+
+    Raises:
+        AuditFailed: the run breaks a rule of severity `error`; main is as it was.
+        Retryable: something was away, or another run was in the way; do it again.
+    """
+    now = datetime.now(UTC)
+    run_id = run_id or new_run_id(now)
+    if flush_first:
+        flush(settings)
+    catalog = open_catalog(settings)
+    with session(settings, "rebuild" if everything else "ingest") as spark:
+        written, report, warnings = ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=now, interval=interval)
+        populated = populate(spark, catalog, settings, now=now, everything=everything) if with_populate else None
+    return RunResult(run_id, written, populated, report, warnings)
+
+
+def rebuild(settings: Settings, *, flush_first: bool = True) -> RunResult:
+    """Take in everything recorded, offer everything pending, and mark the queues as loaded."""
+    return run_all(settings, flush_first=flush_first, everything=True)
+
+
+def ingest_audit_publish(
+    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, interval: Interval | None
+) -> tuple[Ingested, str | None, int]:
+    """The run's numbers, its report and the number of its warnings; done again for as long as others are published first."""
+    ensure_tables(catalog)
+    again = Retrying(
+        retry=retry_if_exception_type(Overtaken), stop=stop_after_attempt(TRIES), wait=wait_random(0, 2), reraise=True
+    )
+    for attempt in again:
+        with attempt:
+            written = ingest(spark, catalog, settings, run_id=run_id, now=now, interval=interval)
+            judged = audit_run(spark, catalog, settings, run_id=run_id, now=now)
+            publish(catalog, run_id)
+    return written, str(judged.report) if judged else None, len(judged.warnings) if judged else 0
+
+
+if __name__ == "__main__":
+    from pipelines.cli import main
+
+    sys.exit(main("run_all"))
