@@ -1,0 +1,142 @@
+"""Mosquitto as Manifold needs it: its configuration, its access files, and the command that starts it.
+
+Where it differs from EMQX's defaults the difference is made up for as far as a setting can. The access files say what
+infra/emqx/acl.conf says, within three limits of Mosquitto 2.0. It knows no prefix of a user name, so the tap leads clients that
+claim a name `sdv-pub-…` to a listener of their own. It grants every SUBSCRIBE and withholds the messages that may not be read: a
+vehicle may also subscribe to a wider filter, of which it gets its own part. And it knows no prefix of a client id, so a client
+that calls itself `sdv-…` without a service's user name has a vehicle's rights to its own topics.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from contracts import topics
+from contracts.errors import Permanent
+from contracts.settings import Settings
+from sandbox.link import USERNAME
+from sandbox.sessions import EXPIRY_311_S, MAX_INFLIGHT
+
+PUBLISHER_PREFIX = "sdv-pub-"  # user names of platform publishers
+QUEUED_MAX = 1_000_000  # one limit for all: a vehicle needs few, a service that was away for a minute a hundred thousand
+AUTOSAVE_S = 5
+_SOCKET_PATH_MAX = 100  # bytes; the system's limit is 107
+
+
+def folder(settings: Settings) -> Path:
+    """Where Mosquitto keeps its files."""
+    return settings.home / "mosquitto"
+
+
+def config_file(settings: Settings) -> Path:
+    """The configuration that `write_config` writes."""
+    return folder(settings) / "mosquitto.conf"
+
+
+def inner_socket(settings: Settings) -> Path:
+    """The listener for the tap's events and for platform publishers; only this system user can open it."""
+    path = folder(settings) / "inner.sock"
+    if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
+        return path
+    return Path(tempfile.gettempdir()) / f"manifold-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"
+
+
+def command(settings: Settings) -> list[str]:
+    """Writes the configuration; what to run in the foreground.
+
+    Raises:
+        Permanent: Mosquitto is not installed.
+    """
+    binary = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
+    if binary is None:
+        raise Permanent("mosquitto is not on the PATH; install it (Debian: apt-get install mosquitto)")
+    return [binary, "-c", str(write_config(settings))]
+
+
+def write_config(settings: Settings) -> Path:
+    """Write the configuration and the access files; the configuration's path."""
+    home = folder(settings)
+    home.mkdir(parents=True, exist_ok=True)
+    outer_acl, inner_acl = home / "vehicles.acl", home / "platform.acl"
+    for file, text in ((outer_acl, outer_access(settings)), (inner_acl, inner_access(settings))):
+        file.write_text(text)
+        file.chmod(0o600)
+    path = config_file(settings)
+    path.write_text(_config(settings, outer_acl, inner_acl))
+    return path
+
+
+def _config(settings: Settings, outer_acl: Path, inner_acl: Path) -> str:
+    return f"""\
+# Written by Manifold at each start; edits are lost.
+{"user root" if os.geteuid() == 0 else "# user: the one that starts it"}
+per_listener_settings true
+log_dest stderr
+# No warnings: one would come for each connection to a socket without TCP_NODELAY, and for each rule without a client id.
+log_type error
+log_type notice
+connection_messages false
+sys_interval 0
+
+# Without it every delivery waits some 40 ms for the acknowledgement of the packet before.
+set_tcp_nodelay true
+
+# As EMQX: so many messages unacknowledged by a vehicle, QoS 0 waits for it too, and a session of MQTT 3.1.1 ends.
+max_inflight_messages {MAX_INFLIGHT}
+queue_qos0_messages true
+persistent_client_expiration {EXPIRY_311_S // 3600}h
+
+max_queued_messages {QUEUED_MAX}
+# No limit of its own: the recorder refuses what is too large, and says why.
+message_size_limit 0
+
+persistence true
+persistence_location {folder(settings)}/
+persistence_file sessions.db
+autosave_interval {AUTOSAVE_S}
+
+# Vehicles and services, through the tap.
+listener {settings.broker_port} {settings.host}
+allow_anonymous true
+acl_file {outer_acl}
+
+# The tap's events, and clients whose user name begins with {PUBLISHER_PREFIX}
+listener 0 {inner_socket(settings)}
+allow_anonymous true
+acl_file {inner_acl}
+"""
+
+
+def outer_access(settings: Settings) -> str:
+    """The access file of the listener for vehicles and Manifold's services."""
+    publisher = settings.mqtt_username_publisher
+    hears = [f"read {topics.EVENTS}/#", f"read {topics.ONLINE_FILTER}", f"read {topics.HEARTBEAT_FILTER}"]
+    speaks = [f"write {topics.request_topic(settings.topic_prefix, '+', '+')}", "write $ECQ/+/#"]
+    rights: list[tuple[str, Iterable[str]]] = [
+        (settings.mqtt_username_recorder, (f"read {topics.FANOUT_FILTER}", "read $ECQ/w/#", f"write {settings.receipt_prefix}#")),
+        (settings.mqtt_username_dispatcher, (*hears, *speaks)),
+    ]
+    if not publisher.startswith(PUBLISHER_PREFIX):
+        rights.append((publisher, (*_PUBLISHER, f"read {settings.receipt_prefix}{publisher}/#")))
+    users = [line for user, own in rights for line in (f"user {user}", *(f"topic {right}" for right in own))]
+    return "\n".join([*users, *_vehicle(settings)]) + "\n"
+
+
+def inner_access(settings: Settings) -> str:
+    """The access file of the listener for the tap and for platform publishers."""
+    tap = [f"user {USERNAME.decode()}", f"topic write {topics.EVENTS}/#"]
+    publishers = [f"pattern {right}" for right in (*_PUBLISHER, f"read {settings.receipt_prefix}%u/#")]
+    return "\n".join([*tap, *publishers, *_vehicle(settings)]) + "\n"
+
+
+_PUBLISHER = (f"write {topics.data_topic('+')}", f"write {topics.TRIGGER}", "write $ECQ/w/#")
+
+
+def _vehicle(settings: Settings) -> list[str]:
+    """A vehicle hears what is addressed to it, and speaks for itself. With a wildcard or a slash in its id it may do nothing."""
+    signs = [f"write {topics.sign_topic('%c', sign)}" for sign in topics.Sign]
+    reads = ["read $ECQ/%c/#", f"read {topics.request_filter(settings.topic_prefix, '%c')}"]
+    return [f"pattern {right}" for right in (*reads, *signs, f"write {settings.topic_prefix}/%c/proxy/response/#")]

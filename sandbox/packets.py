@@ -1,0 +1,239 @@
+"""What MQTT packets say, in EMQX's words. Bodies in, values out; made for reading along, not for speaking MQTT. Pure."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandbox.scanner import Malformed
+
+Properties = dict[str, Any]  # by EMQX's names, as in an event's `pub_props`; values are strings and integers
+
+USER, PAIRS = "User-Property", "User-Property-Pairs"
+
+# MQTT 5 section 2.2.2.2; the names are EMQX's. Kinds: bytes of an integer, v(ariable integer), s(tring), b(inary), p(air).
+_PROPERTIES: dict[int, tuple[str, int | str]] = {
+    0x01: ("Payload-Format-Indicator", 1),
+    0x02: ("Message-Expiry-Interval", 4),
+    0x03: ("Content-Type", "s"),
+    0x08: ("Response-Topic", "s"),
+    0x09: ("Correlation-Data", "b"),
+    0x0B: ("Subscription-Identifier", "v"),
+    0x11: ("Session-Expiry-Interval", 4),
+    0x12: ("Assigned-Client-Identifier", "s"),
+    0x13: ("Server-Keep-Alive", 2),
+    0x15: ("Authentication-Method", "s"),
+    0x16: ("Authentication-Data", "b"),
+    0x17: ("Request-Problem-Information", 1),
+    0x18: ("Will-Delay-Interval", 4),
+    0x19: ("Request-Response-Information", 1),
+    0x1A: ("Response-Information", "s"),
+    0x1C: ("Server-Reference", "s"),
+    0x1F: ("Reason-String", "s"),
+    0x21: ("Receive-Maximum", 2),
+    0x22: ("Topic-Alias-Maximum", 2),
+    0x23: ("Topic-Alias", 2),
+    0x24: ("Maximum-QoS", 1),
+    0x25: ("Retain-Available", 1),
+    0x26: (USER, "p"),
+    0x27: ("Maximum-Packet-Size", 4),
+    0x28: ("Wildcard-Subscription-Available", 1),
+    0x29: ("Subscription-Identifier-Available", 1),
+    0x2A: ("Shared-Subscription-Available", 1),
+}
+
+
+class Reader:
+    """Reads a packet's body from left to right."""
+
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self.data, self.at = data, at
+
+    def integer(self, size: int) -> int:
+        """`size` bytes, big-endian."""
+        part = self.data[self.at : self.at + size]
+        if len(part) < size:
+            raise Malformed("packet too short")
+        self.at += size
+        return int.from_bytes(part)
+
+    def variable(self) -> int:
+        """A variable byte integer."""
+        value = shift = 0
+        while True:
+            digit = self.integer(1)
+            value |= (digit & 127) << shift
+            shift += 7
+            if digit < 128:
+                return value
+            if shift > 21:
+                raise Malformed("a length of more than four bytes")
+
+    def binary(self) -> bytes:
+        """A length of two bytes, and that many bytes."""
+        size = self.integer(2)
+        part = self.data[self.at : self.at + size]
+        if len(part) < size:
+            raise Malformed("packet too short")
+        self.at += size
+        return part
+
+    def text(self) -> str:
+        """A string; EMQX shows bytes that are not UTF-8 as U+FFFD."""
+        return self.binary().decode("utf-8", "replace")
+
+    def rest(self) -> bytes:
+        """All that is left."""
+        return self.data[self.at :]
+
+    @property
+    def more(self) -> bool:
+        """Whether anything is left."""
+        return self.at < len(self.data)
+
+    def properties(self) -> Properties:
+        """The properties with their length before them."""
+        size = self.variable()
+        part = self.data[self.at : self.at + size]
+        if len(part) < size:
+            raise Malformed("properties cut short")
+        self.at += size
+        return read_properties(part)
+
+
+def read_properties(raw: bytes) -> Properties:
+    """Properties without their length. `User-Property` is always there; of a doubled key the last wins, the pairs keep all."""
+    found: Properties = {}
+    pairs: list[dict[str, str]] = []
+    read = Reader(raw)
+    while read.more:
+        try:
+            name, kind = _PROPERTIES[read.integer(1)]
+        except KeyError as exc:
+            raise Malformed(f"unknown property {exc}") from exc
+        if kind == "p":
+            pairs.append({"key": read.text(), "value": read.text()})
+        elif isinstance(kind, int):
+            found[name] = read.integer(kind)
+        elif kind == "v":
+            found[name] = read.variable()
+        else:
+            found[name] = read.text()
+    found[USER] = {pair["key"]: pair["value"] for pair in pairs}
+    if pairs:
+        found[PAIRS] = pairs
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """What a client asks for."""
+
+    client_id: str
+    version: int  # 3, 4 (MQTT 3.1.1) or 5
+    clean_start: bool
+    keepalive_s: int
+    username: str | None = None
+    properties: Properties = field(default_factory=dict)
+
+
+def read_connect(body: bytes) -> Connect:
+    """A CONNECT packet. A Will or password that is cut off is no error: neither is needed."""
+    read = Reader(body)
+    read.binary()
+    version, flags, keepalive = read.integer(1) & 0x7F, read.integer(1), read.integer(2)
+    properties = read.properties() if version >= 5 else {}
+    client_id, username = read.text(), None
+    try:
+        if flags & 0x04:
+            if version >= 5:
+                size = read.variable()
+                read.at += size
+            read.binary()
+            read.binary()
+        username = read.text() if flags & 0x80 else None
+    except Malformed:
+        pass  # longer than what is kept: then there is no user name to know
+    return Connect(client_id, version, bool(flags & 0x02), keepalive, username, properties)
+
+
+def read_connack(body: bytes, version: int) -> tuple[bool, int, Properties]:
+    """Session present, reason code, properties."""
+    read = Reader(body)
+    present, reason = read.integer(1), read.integer(1)
+    return bool(present & 1), reason, read.properties() if version >= 5 and read.more else {}
+
+
+def read_ack(body: bytes, version: int) -> tuple[int, int, Properties]:
+    """Packet id, reason code and properties of PUBACK and PUBREC. Properties that make no sense are left out: the ack counts."""
+    read = Reader(body)
+    mid, reason = read.integer(2), 0
+    properties: Properties = {USER: {}}
+    if version >= 5 and read.more:
+        reason = read.integer(1)
+        try:
+            properties = read.properties() if read.more else properties
+        except Malformed:
+            properties = {USER: {}}
+    return mid, reason, properties
+
+
+def read_subscribe(body: bytes, version: int) -> tuple[int, list[str]]:
+    """Packet id and filters."""
+    read = Reader(body)
+    mid, filters = read.integer(2), []
+    if version >= 5:
+        read.properties()
+    while read.more:
+        filters.append(read.text())
+        read.integer(1)
+    return mid, filters
+
+
+def read_unsubscribe(body: bytes, version: int) -> tuple[int, list[str]]:
+    """Packet id and filters."""
+    read = Reader(body)
+    mid, filters = read.integer(2), []
+    if version >= 5:
+        read.properties()
+    while read.more:
+        filters.append(read.text())
+    return mid, filters
+
+
+def read_suback(body: bytes, version: int) -> tuple[int, bytes]:
+    """Packet id and reason codes of SUBACK and UNSUBACK; UNSUBACK has none before MQTT 5."""
+    read = Reader(body)
+    mid = read.integer(2)
+    if version >= 5:
+        read.properties()
+    return mid, read.rest()
+
+
+def read_disconnect(body: bytes, version: int) -> tuple[int, Properties]:
+    """Reason code and properties."""
+    read = Reader(body)
+    if version < 5 or not read.more:
+        return 0, {USER: {}}
+    reason = read.integer(1)
+    return reason, read.properties() if read.more else {USER: {}}
+
+
+def variable(value: int) -> bytes:
+    """A variable byte integer."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def string(value: bytes) -> bytes:
+    """A length of two bytes and the bytes."""
+    return len(value).to_bytes(2) + value
+
+
+def packet(first: int, body: bytes) -> bytes:
+    """A whole packet of its first byte and its body."""
+    return bytes((first,)) + variable(len(body)) + body

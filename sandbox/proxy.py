@@ -1,0 +1,240 @@
+"""Passes every byte between a client and Mosquitto, unchanged, past a `Witness`.
+
+Each packet is seen before it goes on, and what it causes is on the event link by then. Three things stop the reading of a side:
+the other side is slow to take, the CONNACK is held until its `connected` event is at the broker, and too many events wait.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import structlog
+
+from sandbox.scanner import CONNACK
+from sandbox.sessions import Sessions
+from sandbox.witness import Stage, Witness
+
+FIRST_PACKET_S = 30.0  # how long a client may take to send its CONNECT
+_NOT_YET, _SLOW, _EVENTS, _HELD = 1, 2, 4, 8  # why a side is not read
+
+log = structlog.get_logger(__name__)
+
+
+class Dial(Protocol):
+    """Connects to Mosquitto, on the listener that fits the user name."""
+
+    async def __call__(self, factory: Callable[[], asyncio.Protocol], username: str | None) -> object:
+        """Raises OSError where nothing listens."""
+
+
+class Proxy:
+    """All connections."""
+
+    def __init__(self, sessions: Sessions, dial: Dial) -> None:
+        self.sessions, self.dial = sessions, dial
+        self.loop = asyncio.get_running_loop()
+        self.passages: set[Passage] = set()
+        self.events_full = False
+        self.accepted = self.bytes_up = self.bytes_down = 0
+        self.dialling: set[asyncio.Task[None]] = set()
+
+    def accept(self) -> asyncio.Protocol:
+        """The protocol of a client's new connection."""
+        return Passage(self).client
+
+    def on_full(self, full: bool) -> None:
+        """Too many events wait: read from no client until they are told."""
+        self.events_full = full
+        for passage in list(self.passages):
+            passage.client.stop_reading(_EVENTS) if full else passage.client.read_again(_EVENTS)
+
+    def close(self) -> None:
+        """End every connection; each vehicle's end is told."""
+        for passage in list(self.passages):
+            passage.witness.tap_closes()
+            passage.close()
+
+
+class Side(asyncio.Protocol):
+    """One socket of a passage."""
+
+    data_received: Callable[[bytes], None]  # type: ignore[assignment]  # set for each: no call between the loop and the passage
+
+    def __init__(
+        self, received: Callable[[bytes], None], lost: Callable[[], None], made: Callable[[], None], slow: Callable[[bool], None]
+    ) -> None:
+        self.data_received = received
+        self._lost, self._made, self._slow = lost, made, slow
+        self.transport: asyncio.Transport | None = None
+        self._stopped = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The loop says: here is the socket."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        if self._stopped:
+            self.transport.pause_reading()
+        self._made()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # how it went makes no difference
+        """The loop says: the socket has gone."""
+        self.transport = None
+        self._lost()
+
+    def pause_writing(self) -> None:
+        """The loop says: this side is slow to take."""
+        self._slow(True)
+
+    def resume_writing(self) -> None:
+        """The loop says: this side has taken enough."""
+        self._slow(False)
+
+    def stop_reading(self, reason: int) -> None:
+        """Read no more until every reason is over."""
+        if not self._stopped and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._stopped |= reason
+
+    def read_again(self, reason: int) -> None:
+        """`reason` is over."""
+        before, self._stopped = self._stopped, self._stopped & ~reason
+        if before and not self._stopped and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def close(self) -> None:
+        """Close when everything is written."""
+        if self.transport is not None:
+            self.transport.close()
+
+
+class Passage:
+    """One client's connection through the tap."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy, self._loop = proxy, proxy.loop
+        self.witness = Witness(proxy.sessions, self._release)
+        self.client = Side(self._from_client, self._client_lost, self._client_made, self._client_slow)
+        self.broker = Side(self._from_broker, self._broker_lost, self._broker_made, self._broker_slow)
+        self._first = bytearray()  # what the client has sent while there is no connection to the broker
+        self._dialled = self._client_gone = False
+        self._held = bytearray()  # a CONNACK that has not gone on
+        self._after = bytearray()  # what the broker has sent after it, not seen yet
+        self._opening = True  # no CONNACK has gone on yet
+        self._heard_at = self._loop.time()
+        self._patience: asyncio.TimerHandle | None = None
+
+    # ---- client → broker
+
+    def _client_made(self) -> None:
+        self._proxy.accepted += 1
+        self._proxy.passages.add(self)
+        if self._proxy.events_full:
+            self.client.stop_reading(_EVENTS)
+        self._patience = self._loop.call_later(FIRST_PACKET_S, self.client.close)
+
+    def _from_client(self, data: bytes) -> None:
+        proxy, witness = self._proxy, self.witness
+        self._heard_at = self._loop.time()
+        proxy.bytes_up += len(data)
+        witness.from_client(data)
+        proxy.sessions.memory.flush()
+        if self.broker.transport is not None:
+            self.broker.transport.write(data)
+            return
+        self._first += data
+        if not self._dialled and (witness.stage is not Stage.NEW or witness.blind_client):
+            self._dialled = True
+            if self._patience is not None:
+                self._patience.cancel()
+            self.client.stop_reading(_NOT_YET)
+            task = self._loop.create_task(self._dial(), name="tap.dial")
+            proxy.dialling.add(task)
+            task.add_done_callback(proxy.dialling.discard)
+
+    async def _dial(self) -> None:
+        asked = self.witness.asked
+        try:
+            await self._proxy.dial(lambda: self.broker, asked.username if asked else None)
+        except OSError as exc:
+            log.warning("no connection to the broker", reason=str(exc))
+            self._broker_lost()
+
+    def _broker_made(self) -> None:
+        assert self.broker.transport is not None
+        self.broker.transport.write(bytes(self._first))
+        self._first.clear()
+        self.client.read_again(_NOT_YET)
+        if self._client_gone:
+            self.broker.close()
+
+    def _client_lost(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._client_gone = True
+        self._proxy.passages.discard(self)
+        self.witness.client_closed()
+        self.broker.read_again(_HELD | _SLOW)
+        self.broker.close()
+        self._proxy.sessions.memory.flush()
+
+    def _client_slow(self, slow: bool) -> None:
+        self.broker.stop_reading(_SLOW) if slow else self.broker.read_again(_SLOW)
+
+    # ---- broker → client
+
+    def _from_broker(self, data: bytes) -> None:
+        self._proxy.bytes_down += len(data)
+        if self._opening:
+            self._open(data)
+        else:
+            self._pass_down(data)
+
+    def _pass_down(self, data: bytes) -> None:
+        self.witness.from_broker(data)
+        self._proxy.sessions.memory.flush()
+        if self.client.transport is not None:
+            self.client.transport.write(data)
+
+    def _open(self, data: bytes) -> None:
+        """Nothing goes on until the CONNACK is whole and its event is told; reading stops meanwhile."""
+        if self.witness.held:
+            self._after += data
+        else:
+            self._look_for_connack(data)
+
+    def _look_for_connack(self, data: bytes) -> None:
+        witness = self.witness
+        seen = witness.from_broker(data)
+        self._held += data[:seen]
+        self._after += data[seen:]
+        if witness.held:
+            self.broker.stop_reading(_HELD)
+        elif witness.stage is not Stage.ASKED or witness.blind_broker:
+            self._release()
+        elif self._held[0] >> 4 != CONNACK:  # an authentication exchange, which this Mosquitto does not offer
+            witness.blind_broker = True
+            self._release()
+
+    def _release(self) -> None:
+        if not self._opening:
+            return
+        self._opening = False
+        held, after = bytes(self._held), bytes(self._after)
+        self._held.clear()
+        self._after.clear()
+        if self.client.transport is not None:
+            self.client.transport.write(held)
+        if after:
+            self._pass_down(after)
+        self.broker.read_again(_HELD)
+
+    def _broker_slow(self, slow: bool) -> None:
+        self.client.stop_reading(_SLOW) if slow else self.client.read_again(_SLOW)
+
+    def _broker_lost(self) -> None:
+        self.witness.broker_closed(self._loop.time() - self._heard_at)
+        self.client.close()
+
+    def close(self) -> None:
+        """End both sides."""
+        self.client.close()
+        self.broker.close()

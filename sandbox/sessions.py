@@ -1,0 +1,93 @@
+"""What outlives a connection: each vehicle's session, and what all connections share. Pure: clock and way out are given."""
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from contracts.topics import BrokerEvent
+from sandbox.events import Delivery, Fields
+from sandbox.memory import Memory
+
+if TYPE_CHECKING:
+    from sandbox.witness import Witness
+
+# EMQX's defaults, which sandbox/broker.py gives to Mosquitto too.
+EXPIRY_311_S = 7200  # how long a kept session lives before MQTT 5, where the client names no expiry
+MAX_INFLIGHT = 32  # messages that the broker sends to a vehicle before it acknowledges one
+_GRACE_MS = 60_000  # a session is forgotten this long after its time: the broker's clock decides, and says so in its CONNACK
+
+Emit = Callable[[BrokerEvent, str, Fields, Callable[[], None] | None], None]
+
+
+class Session:
+    """What the broker keeps for one client id, as far as its packets show it."""
+
+    __slots__ = ("client_id", "expires_at_ms", "filters", "inflight", "version", "witness")
+
+    def __init__(self, client_id: str, version: int, filters: dict[str, int] | None) -> None:
+        self.client_id, self.version = client_id, version
+        self.inflight: dict[int, Delivery] = {}  # by packet id; outlives the connection as the broker's own does
+        self.filters = filters  # filter → QoS; None: there before this tap was, so nobody knows
+        self.witness: Witness | None = None  # of the connection, while there is one
+        self.expires_at_ms: int | None = None
+
+
+class Sessions:
+    """Every session, every client id that waits for its CONNACK, and the way to tell an event.
+
+    `emit(event, client_id, fields, done)` must not lose what it is given, and calls `done` when the broker has it.
+    """
+
+    def __init__(
+        self, prefix: str, memory: Memory, emit: Emit, now_ms: Callable[[], int], *, tell_delivered: bool = False
+    ) -> None:
+        self.prefix, self.memory, self.emit, self.now_ms, self.tell_delivered = prefix, memory, emit, now_ms, tell_delivered
+        self.by_id: dict[str, Session] = {}
+        self.asking: dict[str, list[Witness]] = {}
+        # `agent/+/proxy/request/+` and `$ECQ/+/#`; the group is the vehicle that the message is for
+        requests = rb"(?:%s/([^/]*)/proxy/request/[^/]*|\$ECQ/([^/]*)(?:/.*)?)\Z" % re.escape(prefix.encode())
+        self.request = re.compile(requests, re.DOTALL).match
+
+    def is_request(self, topic: bytes) -> object:
+        """Whether events are told about messages on `topic`; an empty one stands for a topic alias."""
+        return not topic or self.request(topic)
+
+    def is_own(self, client_id: str, topic_filter: str) -> bool:
+        """Whether a subscription is told: EMQX's rules name the topics, and its access rules leave a vehicle only its own.
+
+        Mosquitto grants every SUBSCRIBE and withholds the messages, so the second condition has to be looked at here.
+        """
+        if "/" in client_id:
+            return False
+        return topic_filter.startswith((f"{self.prefix}/{client_id}/", f"$ECQ/{client_id}/"))
+
+    def begin(self, witness: "Witness", client_id: str, version: int, *, present: bool, clean_start: bool) -> Session:
+        """A connection is accepted; an older one of the same client id ends with it, and is told first."""
+        session = self.by_id.get(client_id)
+        if session is not None and session.witness is not None and session.witness is not witness:
+            session.witness.taken_over(clean_start)
+        if session is None or not present:
+            if not present:
+                self.memory.forget_owner(client_id.encode())
+            session = self.by_id[client_id] = Session(client_id, version, None if present else {})
+        session.version, session.witness, session.expires_at_ms = version, witness, None
+        return session
+
+    def end(self, session: Session, expiry_s: int) -> None:
+        """A session's connection has ended; the session lives for `expiry_s` seconds more."""
+        session.witness = None
+        if expiry_s:
+            session.expires_at_ms = self.now_ms() + expiry_s * 1000
+        else:
+            self._drop(session)
+
+    def sweep(self) -> None:
+        """Forget what has expired."""
+        limit = self.now_ms() - _GRACE_MS
+        for session in [s for s in self.by_id.values() if s.expires_at_ms is not None and s.expires_at_ms < limit]:
+            self._drop(session)
+
+    def _drop(self, session: Session) -> None:
+        if self.by_id.get(session.client_id) is session:
+            del self.by_id[session.client_id]
+            self.memory.forget_owner(session.client_id.encode())
