@@ -41,7 +41,9 @@ class PlaceSettings(BaseSettings):
     mqtt_url: str = _s("", "where services find the broker; empty: mqtt://<host>:<mqtt_port>")
     redis_url: SecretStr = _s(SecretStr(""), "where services find Redis; empty: redis://<host>:<redis_port>/0")
     archive_url: str = _s("", "root of the archive, file:// or s3://; empty: <home>/archive")
-    log_format: Annotated[str, Field(pattern="^(text|json)$")] = _s("text", "how services write their log: text (key=value) or json")
+    log_format: Annotated[str, Field(pattern="^(text|json)$")] = _s(
+        "text", "how services write their log: text (key=value) or json"
+    )
 
 
 class MqttSettings(BaseSettings):
@@ -55,6 +57,10 @@ class MqttSettings(BaseSettings):
         1000, "unacknowledged messages that a service lets the broker send"
     )
     mqtt_session_expiry_seconds: Positive = _s(3600, "how long the broker keeps a service's session while the service is away")
+    mqtt_shared: Annotated[str, Field(pattern="^(auto|on|off)$")] = _s(
+        "auto",
+        "shared subscriptions, for several replicas; auto: only where mqtt_url is set, because Mosquitto 2.0 shares no $ topics",
+    )
     topic_prefix: str = _s("agent", "first levels of the topic on which vehicles get their messages")
 
 
@@ -114,7 +120,9 @@ class LakeSettings(BaseSettings):
     catalog_type: Annotated[str, Field(pattern="^(sql|rest)$")] = _s("sql", "sql or rest")
     catalog_uri: SecretStr = _s(SecretStr(""), "address of the catalog; empty: SQLite in <home>/lake/catalog.db")
     warehouse: str = _s("", "root of the tables, file:// or s3://; empty: <home>/lake/warehouse")
-    ingest_schedule: str = _s("*/5 * * * *", "cron expression (UTC) of the DAG ingest_archives; empty: it runs only when triggered")
+    ingest_schedule: str = _s(
+        "*/5 * * * *", "cron expression (UTC) of the DAG ingest_archives; empty: it runs only when triggered"
+    )
     late_seconds: Annotated[float, Field(ge=0)] = _s(
         3600, "a scheduled ingest also takes segments that began this long before its interval"
     )
@@ -162,6 +170,11 @@ class Settings(PlaceSettings, MqttSettings, IntakeSettings, QueueSettings, Dispa
     def mqtt(self) -> str:
         """URL of the broker."""
         return self.mqtt_url or f"mqtt://{self.host}:{self.mqtt_port}"
+
+    @property
+    def shares_subscriptions(self) -> bool:
+        """Whether services subscribe as members of a group; else each replica gets every message, which is safe and wasteful."""
+        return self.mqtt_shared == "on" or (self.mqtt_shared == "auto" and bool(self.mqtt_url))
 
     @property
     def redis(self) -> str:
