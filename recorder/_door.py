@@ -1,0 +1,94 @@
+"""The door: what waits is judged, written and synced as one group, then handed over. Groups grow with the load."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from adapters.mqtt import Message
+from recorder import _metrics
+from recorder._intake import Incoming, Intake
+from recorder._journal import Journal, JournalFile
+
+GROUP_BYTES = 8 << 20  # payloads written in one go
+LARGE = 256 << 10  # bytes of a message that are judged in a thread, so that the loop goes on
+
+
+class Door:
+    """Takes messages and outcomes; `hand_over` gets each group that is on disk."""
+
+    def __init__(self, intake: Intake, journal: Journal, hand_over: Callable[[JournalFile, list[Incoming]], None]) -> None:
+        self._intake, self._journal, self._hand_over = intake, journal, hand_over
+        self._waiting: deque[Message] = deque()
+        self._outcomes: deque[tuple[Sequence[bytes], asyncio.Future[None]]] = deque()
+        self._arrived = asyncio.Event()
+        self._busy = False
+
+    def put(self, message: Message) -> None:
+        """A message has come."""
+        self._waiting.append(message)
+        self._arrived.set()
+
+    async def put_outcomes(self, payloads: Sequence[bytes]) -> None:
+        """Return when these outcomes are on disk."""
+        recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._outcomes.append((payloads, recorded))
+        self._arrived.set()
+        await recorded
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that came has been handed over."""
+        return not self._waiting and not self._outcomes and not self._busy
+
+    async def run(self) -> None:
+        """Record until cancelled."""
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            self._busy = True
+            while self._waiting or self._outcomes:
+                await self._record_group()
+            self._busy = False
+
+    async def _record_group(self) -> None:
+        outcomes, recorded = self._take_outcomes()
+        messages = await self._take_messages()
+        if not outcomes and not messages:
+            return
+        file = await self._journal.append([incoming.envelope for incoming in outcomes + messages])
+        for future in recorded:
+            if not future.done():
+                future.set_result(None)
+        _count(outcomes + messages)
+        if messages:
+            file.unsettled += len(messages)
+            self._hand_over(file, messages)
+
+    def _take_outcomes(self) -> tuple[list[Incoming], list[asyncio.Future[None]]]:
+        group: list[Incoming] = []
+        recorded = []
+        while self._outcomes:
+            payloads, future = self._outcomes.popleft()
+            group += [self._intake.take_outcome(payload) for payload in payloads]
+            recorded.append(future)
+        return group, recorded
+
+    async def _take_messages(self) -> list[Incoming]:
+        group: list[Incoming] = []
+        size = 0
+        while self._waiting and size < GROUP_BYTES:
+            message = self._waiting.popleft()
+            size += len(message.payload)
+            if len(message.payload) > LARGE:
+                group.append(await asyncio.to_thread(self._intake.take, message))
+            else:
+                group.append(self._intake.take(message))
+        return group
+
+
+def _count(group: Sequence[Incoming]) -> None:
+    for incoming in group:
+        stream = incoming.envelope.stream.value
+        status = "refused" if incoming.refused_because else "duplicate" if incoming.duplicate_of else "recorded"
+        _metrics.MESSAGES.labels(stream, status).inc()
+        _metrics.BYTES.labels(stream).inc(len(incoming.envelope.payload))

@@ -1,0 +1,130 @@
+"""The express hand-off: what is on disk goes to the queues at once, strictly in seq order."""
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+from contracts import keys
+from contracts.errors import Retryable
+from contracts.messages import Data, Trigger
+from contracts.names import Owner
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.seq import wall_clock_ms
+from queues import Queues
+from recorder import _metrics
+from recorder._dedupe import DedupeWindow
+from recorder._intake import Incoming
+from recorder._lake import Lake
+
+OWNERS_A_FLUSH = 500
+NOT_LOADED = "the queues are not loaded: run `manifold rebuild`"
+Ended = AbstractSet[tuple[str, int]]  # vin and seq of entries that have ended
+NOTHING: Ended = frozenset()
+
+
+class Express:
+    """Offers messages to the queues. The same message may be offered again and again: nothing changes.
+
+    Raises:
+        redis.RedisError, Retryable: from every method. After `offer` the queues may have some of it: offer all of it again.
+    """
+
+    def __init__(self, queues: Queues, dedupe: DedupeWindow, lake: Lake) -> None:
+        self._queues, self._dedupe, self._lake = queues, dedupe, lake
+
+    async def probe(self) -> None:
+        """Return if the queues are there and hold everything pending."""
+        if not await self._queues.is_loaded():
+            raise Retryable(NOT_LOADED)
+
+    async def offer(self, group: Sequence[Incoming], *, skip: Ended = NOTHING) -> None:
+        """Bring a group in seq order into the queues and write into each message what became of it.
+
+        `skip` are entries (vin, seq) that have ended already.
+        """
+        asked = [incoming for incoming in group if incoming.offerable]
+        if not asked:
+            return
+        unknown = await self._admit(asked)
+        for incoming in asked:
+            data = _data_of(incoming)
+            if data is not None and incoming.offerable:
+                await self._store(incoming, data, unknown)
+        await self._enqueue([incoming for incoming in asked if incoming.trigger and incoming.offerable], skip)
+        for incoming in asked:
+            incoming.applied = incoming.offerable
+
+    async def _admit(self, asked: Sequence[Incoming]) -> set[str]:
+        """One round trip: are the queues loaded, which triggers are duplicates, which data ids are unknown to Redis."""
+        now_ms = wall_clock_ms()
+        pipe = self._queues.redis.pipeline(transaction=False)
+        pipe.exists(keys.LOADED)
+        registering, data_ids = [], []
+        for incoming in asked:
+            left_ms = self._dedupe.remaining_ms(incoming.seq, now_ms)
+            if incoming.digest is not None and not incoming.applied and left_ms > 0:
+                pipe.set(keys.dedupe(incoming.digest), incoming.seq, nx=True, get=True, px=left_ms)
+                registering.append(incoming)
+        for incoming in asked:
+            if incoming.data is not None:
+                pipe.exists(keys.data(incoming.data.data_id))
+                data_ids.append(incoming.data.data_id)
+        loaded, *answers = await pipe.execute()
+        if not loaded:
+            raise Retryable(NOT_LOADED)
+        for incoming, first in zip(registering, answers, strict=False):
+            if first is not None and int(first) != incoming.seq:
+                incoming.duplicate_of = int(first)
+                self._dedupe.correct(str(incoming.digest), incoming.seq, int(first))
+        found = zip(data_ids, answers[len(registering) :], strict=True)
+        return {data_id for data_id, exists in found if not exists}
+
+    async def _store(self, incoming: Incoming, data: Data, unknown: set[str]) -> None:
+        in_lake = await self._lake.payload(data.data_id) if data.data_id in unknown else None
+        unknown.discard(data.data_id)
+        differs = in_lake is not None and in_lake != data.payload
+        if not differs:
+            differs = await self._queues.store_data(data.data_id, data.payload, wall_clock_ms()) == "differs"
+        if differs:
+            incoming.refused_because = f"data_id {data.data_id!r} is known with other bytes; publish these under another data_id"
+            if incoming.digest is not None:
+                self._dedupe.forget(incoming.digest, incoming.seq)
+                await self._queues.redis.delete(keys.dedupe(incoming.digest))
+
+    async def _enqueue(self, asked: Sequence[Incoming], skip: Ended) -> None:
+        """All entries of all triggers; those of one owner in one call, in seq order."""
+        entries: dict[Owner, list[tuple[int, str]]] = {}
+        batch = self._queues.batch()
+        retention_ms = self._queues.policy.retention_ms
+        for incoming in asked:
+            trigger = incoming.trigger
+            assert trigger is not None
+            key = keys.trigger(incoming.seq)
+            batch.add(("HSET", key, "request_id", trigger.request_id, "data_id", trigger.data_id), int)
+            batch.add(("PEXPIRE", key, retention_ms), int)
+            for owner in trigger.ids:
+                if (owner, incoming.seq) not in skip:
+                    entries.setdefault(owner, []).append((incoming.seq, trigger.request_id))
+        owners = list(entries)
+        for start in range(0, len(owners), OWNERS_A_FLUSH):
+            some = owners[start : start + OWNERS_A_FLUSH]
+            before, now_ms = len(batch), wall_clock_ms()
+            for owner in some:
+                batch.enqueue(owner, entries[owner], now_ms)
+            replies = list(zip(some, (await batch.run())[before:], strict=True))
+            queued = sum(reply.queued for _, reply in replies)
+            _metrics.ENTRIES.labels("queued").inc(queued)
+            _metrics.ENTRIES.labels("known").inc(sum(len(entries[owner]) for owner in some) - queued)
+            await self._queues.wake([owner for owner, reply in replies if reply.word == "ready"])
+            ended = [(vin, seq) for vin, reply in replies for seq in reply.superseded]
+            if ended:
+                await self._queues.add_outcomes(OutcomeRecord(vin, seq, Outcome.SUPERSEDED, now_ms) for vin, seq in ended)
+
+
+def _data_of(incoming: Incoming) -> Data | None:
+    """The data that a message brings: its own, or that of an inline trigger."""
+    if incoming.data is not None:
+        return incoming.data
+    trigger: Trigger | None = incoming.trigger
+    if trigger is not None and trigger.data is not None:
+        return Data(trigger.data_id, trigger.data)
+    return None

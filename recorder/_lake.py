@@ -1,0 +1,68 @@
+"""What the recorder asks the lake: is this data known, and which entries have ended. The lake may be away or empty."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TypeVar
+
+import structlog
+from pyiceberg.catalog import Catalog
+
+from adapters.lake import open_catalog, read_data, read_data_ids, read_ended
+from contracts.settings import Settings
+
+REFRESH_S = 60.0
+OVERLAP = timedelta(days=1)  # data that came this long before a refresh may be ingested after it
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class Lake:
+    """Answers from the lake, in threads. It keeps a hash of each data_id that the lake has, so that new data costs no look-up."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.problem: str | None = None
+        self._settings = settings
+        self._catalog: Catalog | None = None
+        self._hashes: set[int] | None = None  # None: not read yet
+        self._read_until: datetime | None = None
+
+    async def payload(self, data_id: str) -> bytes | None:
+        """The bytes that the lake has under `data_id`; None if it has none, or is away."""
+        if self._hashes is not None and hash(data_id) not in self._hashes:
+            return None
+        return await self._ask(lambda catalog: read_data(catalog, data_id), None)
+
+    async def ended_since(self, instant: datetime) -> set[tuple[str, int]]:
+        """(vin, seq) of entries accepted since `instant` whose end the lake knows; empty if it is away."""
+        return await self._ask(lambda catalog: read_ended(catalog, instant), set())
+
+    async def keep_fresh(self) -> None:
+        """Learn, again and again, which data the lake has got from elsewhere: data of this recorder's own is in Redis."""
+        while True:
+            started = datetime.now(UTC)
+            since = None if self._read_until is None else self._read_until - OVERLAP
+            found: list[str] | None = await self._ask(partial(read_data_ids, since=since), None)
+            if found is not None:
+                self._hashes = (self._hashes or set()) | {hash(data_id) for data_id in found}
+                self._read_until = started
+            await asyncio.sleep(REFRESH_S)
+
+    async def _ask(self, question: Callable[[Catalog], T], otherwise: T) -> T:
+        try:
+            answer = await asyncio.to_thread(self._answer, question)
+        except Exception as exc:  # noqa: BLE001  # catalog, storage and format each fail in their own way; go on without
+            if self.problem is None:
+                log.warning("lake not readable", reason=repr(exc))
+            self.problem = f"the lake cannot be read: {exc!r}"
+            self._catalog = None
+            return otherwise
+        self.problem = None
+        return answer
+
+    def _answer(self, question: Callable[[Catalog], T]) -> T:
+        if self._catalog is None:
+            self._catalog = open_catalog(self._settings)
+        return question(self._catalog)

@@ -1,0 +1,21 @@
+"""What the recorder counts; Prometheus reads it on /metrics."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+_FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+MESSAGES = Counter("manifold_recorder_messages", "messages recorded, by stream and what became of them", ["stream", "status"])
+BYTES = Counter("manifold_recorder_bytes", "payload bytes recorded", ["stream"])
+FSYNC_SECONDS = Histogram("manifold_recorder_fsync_seconds", "one group of messages: written and on disk", buckets=_FAST)
+HANDOFF_SECONDS = Histogram("manifold_recorder_handoff_seconds", "one group of messages: offered to the queues", buckets=_FAST)
+JOURNAL_WRITABLE = Gauge("manifold_recorder_journal_writable", "1 while the journal can be written")
+ARCHIVE_WRITABLE = Gauge("manifold_recorder_archive_writable", "1 while segments can be written")
+EXPRESS = Gauge("manifold_recorder_express", "1 while accepted messages reach the queues at once")
+ENTRIES = Counter("manifold_recorder_entries", "entries offered to the queues", ["result"])
+OFFERED_AGAIN = Counter("manifold_recorder_offered_again", "triggers offered again after a gap")
+RECEIPTS = Counter("manifold_recorder_receipts", "receipts, by result: sent, lost, foreign_topic", ["result"])
+SEGMENTS = Counter("manifold_recorder_segments", "segments written", ["stream"])
+UNSEALED = Gauge("manifold_recorder_journal_files", "journal files that are not in the archive yet")
+
+JOURNAL_WRITABLE.set(1)
+ARCHIVE_WRITABLE.set(1)

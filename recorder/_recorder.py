@@ -1,0 +1,184 @@
+"""The recorder, put together: broker → door → journal → hand-off → PUBACK; the journal becomes the archive."""
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+from aiohttp import web
+
+from adapters.http import Health, serve
+from adapters.mqtt import Message, Mqtt
+from contracts import topics
+from contracts.seq import wall_clock_ms
+from contracts.settings import Settings
+from queues import Policy, Queues
+from recorder import _recovery
+from recorder._dedupe import DedupeWindow
+from recorder._door import Door
+from recorder._express import Express
+from recorder._handoff import OFF, Handoff
+from recorder._intake import Incoming, Intake
+from recorder._journal import Journal, JournalFile
+from recorder._lake import Lake
+from recorder._outcomes import Outcomes
+from recorder._receipts import Receipts
+from recorder._redis import RestartGuard, open_guarded, open_plain
+from recorder._sealer import Sealer
+from recorder._segments import Archive
+from recorder._state import StateFile
+
+FLUSH_WAIT_S = 60.0
+STOP_WAIT_S = 10.0  # what is not handed over or sealed by then stays in the journal
+STOP_LOOK_S = 0.01
+
+log = structlog.get_logger(__name__)
+
+
+class Recorder:
+    """One recorder process. `run` serves until `stop` is set, then finishes what it has taken."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, node = settings, settings.node
+        retry_s, name = settings.journal_retry_seconds, f"recorder-{settings.node}"
+        self._mqtt = Mqtt(
+            settings.mqtt,
+            f"sdv-{name}",
+            username=settings.mqtt_username_recorder,
+            password=settings.mqtt_password.get_secret_value() or None,
+            clean_start=False,
+            session_expiry_s=settings.mqtt_session_expiry_seconds,
+            receive_maximum=settings.mqtt_receive_maximum,
+        )
+        guard, policy = RestartGuard(), Policy.of(settings)
+        self._redis, self._guarded_redis = open_plain(settings), open_guarded(settings, guard)
+        self._lake, self._archive, self._state = Lake(settings), Archive(settings.archive), StateFile(settings.journal_folder)
+        self._dedupe = DedupeWindow(round(settings.dedupe_window_seconds * 1000))
+        self._intake = Intake(settings, self._dedupe)
+        self._journal = Journal(
+            settings.journal_folder,
+            max_bytes=settings.segment_max_bytes,
+            max_age_s=settings.segment_max_seconds,
+            retry_s=retry_s,
+            on_closed=lambda: self._sealer.wake(),
+        )
+        self._sealer = Sealer(self._journal, self._archive, self._state, node=node, retry_s=retry_s)
+        queues = Queues(self._guarded_redis, policy)
+        self._handoff = Handoff(
+            express=Express(queues, self._dedupe, self._lake) if settings.express else None,
+            redis=self._redis,
+            guard=guard,
+            lake=self._lake,
+            journal=self._journal,
+            archive=self._archive,
+            intake=self._intake,
+            state=self._state,
+            node=node,
+            settle=self._settle,
+        )
+        self._door = Door(self._intake, self._journal, self._handoff.put)
+        self._outcomes = Outcomes(Queues(self._redis, policy), name, settings.outcome_batch, self._door.put_outcomes)
+        self._receipts = Receipts(self._mqtt, settings.receipt_prefix)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set.
+
+        Raises:
+            Permanent: the HTTP port is taken.
+        """
+        settings = self._settings
+        try:
+            async with serve(settings.host, settings.recorder_port, self.health, [web.post("/flush", self._flush)]):
+                await self._start()
+                async with self._mqtt, asyncio.TaskGroup() as group:
+                    works = (
+                        self._door.run,
+                        self._handoff.run,
+                        self._handoff.watch,
+                        self._sealer.run,
+                        self._outcomes.run,
+                        self._lake.keep_fresh,
+                    )
+                    tasks = [group.create_task(work(), name=f"recorder.{work.__qualname__}") for work in works]
+                    self._mqtt.on_message = self._door.put
+                    self._mqtt.subscribe(self._filter())
+                    await stop.wait()
+                    await self._finish()
+                    for task in tasks:
+                        task.cancel()
+        finally:
+            self._journal.stop()
+            await self._guarded_redis.aclose()
+            await self._redis.aclose()
+
+    def health(self) -> Health:
+        """Healthy: accepting messages and putting them on disk. The rest is told beside it."""
+        accepting = self._mqtt.ready and self._journal.problem is None
+        parts = (self._journal, self._sealer, self._outcomes, self._lake)
+        problems = [part.problem for part in parts if part.problem is not None]
+        if not self._mqtt.ready:
+            problems.insert(0, f"not connected and subscribed at {self._settings.mqtt}")
+        suspended = self._handoff.suspended
+        express = "on" if suspended is None else "off" if suspended == OFF else f"suspended: {suspended}"
+        details = {
+            "express": express,
+            "problems": problems,
+            "journal_files": len(self._journal.files),
+            "node": self._settings.node,
+        }
+        return Health(accepting, details)
+
+    def _filter(self) -> str:
+        shares = self._settings.shares_subscriptions
+        return topics.shared(topics.RECORDER_GROUP, topics.FANOUT_FILTER) if shares else topics.FANOUT_FILTER
+
+    async def _start(self) -> None:
+        recovered = self._journal.recover()
+        last_seq = await asyncio.to_thread(_recovery.last_seq, self._state.load(), recovered, self._archive, self._settings.node)
+        self._intake.resume_after(last_seq)
+        await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
+        await self._handoff.start(last_seq, _recovery.first_unsettled(recovered))
+        log.info("recorder started", last_seq=last_seq, journal_files=len(recovered), express=self.health().details["express"])
+
+    async def _finish(self) -> None:
+        """Take nothing new, settle what was taken, and close the segments; whatever that lacks, the next start does."""
+        self._mqtt.on_message = _leave_unacknowledged
+        try:
+            async with asyncio.timeout(STOP_WAIT_S):
+                await _until(lambda: self._door.idle and self._handoff.idle)
+                await self._receipts.drain()
+                self._journal.rotate()
+                await _until(lambda: not self._journal.files)
+        except TimeoutError:
+            log.warning("stopping with work left", journal_files=len(self._journal.files))
+
+    def _settle(self, file: JournalFile, incoming: Incoming) -> None:
+        file.unsettled -= 1
+        message = incoming.message
+        assert message is not None
+        self._receipts.send(message, incoming.receipt)
+        self._mqtt.ack(message)
+        if file.closed and file.unsettled == 0:
+            self._sealer.wake()
+
+    async def _flush(self, _: web.Request) -> web.Response:
+        """Close open segments; answers with their paths when they are in the archive."""
+        self._journal.rotate()
+        files = list(self._journal.files)
+        try:
+            async with asyncio.timeout(FLUSH_WAIT_S):
+                await asyncio.gather(*(file.sealed.wait() for file in files))
+        except TimeoutError:
+            log.warning("flush not finished", problem=self._sealer.problem)
+        segments = [path for file in files for path in file.segments]
+        left = [file.path.name for file in files if not file.sealed.is_set()]
+        answer = {"segments": segments, "left_in_journal": left, "problem": self._sealer.problem}
+        return web.json_response(answer, status=503 if left else 200)
+
+
+def _leave_unacknowledged(_: Message) -> None:
+    """The broker keeps it for the next start, or gives it to another recorder."""
+
+
+async def _until(question: Callable[[], bool]) -> None:
+    while not question():  # noqa: ASYNC110  # three parts become idle, none tells; only at the end
+        await asyncio.sleep(STOP_LOOK_S)

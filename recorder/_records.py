@@ -1,0 +1,131 @@
+"""What lies in the journal: framed, checksummed records; a message, or a note on what became of one."""
+
+import struct
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+
+from contracts.envelope import DUPLICATE_OF, Envelope, Stream
+
+_FRAME = struct.Struct("<II")  # length and CRC-32 of what follows
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Message(msgspec.Struct, tag="m", array_like=True, frozen=True):
+    """An envelope as it was when it came."""
+
+    seq: int
+    received_us: int  # since 1970 UTC
+    stream: str
+    topic: str
+    payload: bytes
+    qos: int
+    headers: dict[str, str]
+    refused_because: str | None
+
+
+class Note(msgspec.Struct, tag="n", array_like=True, frozen=True):
+    """What the hand-off has made of a message; a later note takes an earlier one's place."""
+
+    seq: int
+    applied: bool
+    duplicate_of: int | None = None
+    refused_because: str | None = None
+
+
+@dataclass(slots=True)
+class Content:
+    """What could be read of a journal file."""
+
+    messages: list[Message] = field(default_factory=list)
+    notes: dict[int, Note] = field(default_factory=dict)
+    length: int = 0  # bytes of complete records; what follows was never acknowledged
+
+    def envelopes(self, notes: dict[int, Note] | None = None) -> list[Envelope]:
+        """The messages in seq order, each once, as the notes have left them; `notes` adds to those in the file."""
+        known = self.notes | (notes or {})
+        once = {message.seq: message for message in self.messages}
+        return [to_envelope(once[seq], known.get(seq)) for seq in sorted(once)]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message | Note)
+
+
+def frame(record: Message | Note) -> bytes:
+    """One record as it lies on disk."""
+    body = _encoder.encode(record)
+    return _FRAME.pack(len(body), zlib.crc32(body)) + body
+
+
+def frames(envelopes: Iterable[Envelope]) -> bytes:
+    """The messages of these envelopes, one record after the other."""
+    return b"".join(frame(to_message(envelope)) for envelope in envelopes)
+
+
+def scan(raw: bytes) -> Content:
+    """Every complete record from the start of `raw` up to the first that is torn or damaged."""
+    content = Content()
+    view = memoryview(raw)
+    while content.length + _FRAME.size <= len(raw):
+        length, checksum = _FRAME.unpack_from(raw, content.length)
+        start = content.length + _FRAME.size
+        body = view[start : start + length]
+        # A length of zero has a checksum of zero: a file that a crash left full of zeros must not look like records.
+        if length == 0 or len(body) < length or zlib.crc32(body) != checksum:
+            break
+        try:
+            record = _decoder.decode(body)
+        except msgspec.DecodeError:
+            break
+        if isinstance(record, Message):
+            content.messages.append(record)
+        else:
+            content.notes[record.seq] = record
+        content.length = start + length
+    return content
+
+
+def read(path: Path) -> Content:
+    """What can be read of the journal file at `path`."""
+    return scan(path.read_bytes())
+
+
+def to_message(envelope: Envelope) -> Message:
+    """The record of an envelope; whether it is applied is said by a note."""
+    return Message(
+        envelope.seq,
+        (envelope.received_at - _UNIX_EPOCH) // _MICROSECOND,
+        envelope.stream.value,
+        envelope.topic,
+        envelope.payload,
+        envelope.qos,
+        dict(envelope.headers),
+        envelope.refused_because,
+    )
+
+
+def to_envelope(message: Message, note: Note | None = None) -> Envelope:
+    """The envelope of a record, as `note` has left it."""
+    envelope = Envelope(
+        message.seq,
+        _UNIX_EPOCH + message.received_us * _MICROSECOND,
+        Stream(message.stream),
+        message.topic,
+        message.payload,
+        message.qos,
+        message.headers,
+        refused_because=message.refused_because,
+    )
+    if note is None:
+        return envelope
+    headers = dict(message.headers)
+    if note.duplicate_of is not None:
+        headers[DUPLICATE_OF] = str(note.duplicate_of)
+    refused = message.refused_because or note.refused_because
+    return replace(envelope, headers=headers, applied=note.applied, refused_because=refused)

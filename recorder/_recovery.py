@@ -1,0 +1,68 @@
+"""What a start learns from what an earlier process left: journal, archive, state."""
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import structlog
+
+from contracts.envelope import Envelope, Stream
+from contracts.messages import Trigger, parse_trigger, trigger_digest
+from contracts.seq import seq_of
+from recorder._dedupe import DedupeWindow
+from recorder._intake import DIGEST
+from recorder._journal import JournalFile
+from recorder._records import Content
+from recorder._segments import Archive
+from recorder._state import State
+
+Recovered = Sequence[tuple[JournalFile, Content]]
+NO_LIMIT = 1 << 62
+
+log = structlog.get_logger(__name__)
+
+
+def last_seq(state: State, recovered: Recovered, archive: Archive, node: int) -> int:
+    """The greatest seq that this recorder is known to have given."""
+    journaled = max((file.last_seq for file, _ in recovered), default=0)
+    try:
+        archived = archive.last_seq(node)
+    except (OSError, pa.ArrowException) as exc:  # the state file knows it too, unless the disk is a new one
+        log.warning("archive not readable at start", reason=str(exc))
+        archived = 0
+    return max(state.last_seq, journaled, archived)
+
+
+def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: Archive, now_ms: int) -> None:
+    """Fill the dedupe window with the accepted triggers of the archive (of all recorders) and of the journal."""
+    since = max(0, seq_of(now_ms - dedupe.window_ms, 0, 0))
+    try:
+        _remember(dedupe, archive.recorded_since(Stream.TRIGGER, since))
+    except (OSError, pa.ArrowException) as exc:
+        log.warning("duplicates of archived triggers will not be known", reason=str(exc))
+    for file, content in recovered:
+        _remember(dedupe, (e for e in content.envelopes(file.notes) if e.stream is Stream.TRIGGER))
+
+
+def first_unsettled(recovered: Recovered) -> int | None:
+    """The first message whose hand-off may not have been tried; None if there is none."""
+    seqs = [
+        message.seq
+        for file, content in recovered
+        for message in content.messages
+        if message.stream != Stream.OUTCOME and message.refused_because is None and message.seq not in file.notes
+    ]
+    return min(seqs, default=None)
+
+
+def _remember(dedupe: DedupeWindow, envelopes: Iterable[Envelope]) -> None:
+    for envelope in envelopes:
+        if envelope.refused_because is None and envelope.duplicate_of is None:
+            digest = envelope.headers.get(DIGEST) or _digest(envelope)
+            if digest is not None:
+                dedupe.first(digest, envelope.seq)
+
+
+def _digest(envelope: Envelope) -> str | None:
+    """Of a trigger that another program has put into the archive."""
+    trigger = parse_trigger(envelope.payload, max_ids=NO_LIMIT, max_data_bytes=NO_LIMIT)
+    return trigger_digest(trigger.ids, trigger.request_id, trigger.data_id) if isinstance(trigger, Trigger) else None

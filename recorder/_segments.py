@@ -1,0 +1,135 @@
+"""The archive: segments written once, under their final name only when they are whole; and read back."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, from_arrow, hour_folder, segment_path, to_arrow
+from contracts.seq import datetime_of, first_seq_at
+from recorder import _metrics
+from recorder._journal import sync_folder
+
+_NAME = re.compile(r"dt=(?P<day>[\d-]+)/hour=(?P<hour>\d\d)/(?P<first>\d+)-(?P<node>\d+)\.parquet$")
+_HOUR = timedelta(hours=1)
+
+
+class Archive:
+    """The segments below one URL, `file://` or `s3://`. Paths are relative to it. Every method blocks: call it in a thread.
+
+    Raises:
+        OSError: from every method, where the storage is away or refuses.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._fs, root = pafs.FileSystem.from_uri(url)
+        self._root = root.rstrip("/")
+        self._local = isinstance(self._fs, pafs.LocalFileSystem)
+
+    def seal(self, envelopes: Iterable[Envelope], node: int) -> list[str]:
+        """Write the envelopes as one segment a stream and hour; those already in the archive are not written again."""
+        ordered = sorted(envelopes, key=lambda e: (e.stream, e.seq))
+        written = []
+        for (stream, _), group in groupby(ordered, key=lambda e: (e.stream, _hour(e))):
+            rest = list(group)
+            while rest:
+                path = segment_path(stream, rest[0].seq, node)
+                known = self._seqs(path)
+                if not known:
+                    self._put(path, to_arrow(rest))
+                    _metrics.SEGMENTS.labels(stream.value).inc()
+                    known = {envelope.seq for envelope in rest}
+                written.append(path)
+                rest = [envelope for envelope in rest if envelope.seq not in known]
+        return written
+
+    def read(self, path: str) -> list[Envelope]:
+        """The envelopes of one segment."""
+        with self._fs.open_input_file(self._at(path)) as file:
+            return from_arrow(pq.read_table(file, schema=SEGMENT_SCHEMA))
+
+    def recorded_since(self, stream: Stream, since_seq: int, node: int | None = None) -> Iterator[Envelope]:
+        """Envelopes with a seq of `since_seq` or more, segment by segment, oldest first; of one recorder only, or of all."""
+        for path in self._segments_since(stream, since_seq, node):
+            for envelope in self.read(path):
+                if envelope.seq >= since_seq:
+                    yield envelope
+
+    def last_seq(self, node: int) -> int:
+        """The greatest seq that this recorder has in the archive; 0 if none."""
+        return max((self._last_seq(stream, node) for stream in Stream), default=0)
+
+    def _last_seq(self, stream: Stream, node: int) -> int:
+        for day in reversed(self._days(stream, "")):
+            mine = [path for path in self._list(f"{stream}/{day}") if _node(path) == node]
+            if mine:
+                return max(self._seqs(max(mine, key=_first)), default=0)
+        return 0
+
+    def _segments_since(self, stream: Stream, since_seq: int, node: int | None) -> list[str]:
+        first_hour = hour_folder(stream, datetime_of(since_seq))
+        days = self._days(stream, f"dt={datetime_of(since_seq):%Y-%m-%d}")
+        paths = [path for day in days for path in self._list(f"{stream}/{day}") if path > first_hour]
+        return sorted((path for path in paths if node is None or _node(path) == node), key=_first)
+
+    def _days(self, stream: Stream, first: str) -> list[str]:
+        selector = pafs.FileSelector(self._at(stream.value), allow_not_found=True)
+        names = [info.base_name for info in self._fs.get_file_info(selector)]
+        return sorted(name for name in names if name.startswith("dt=") and name >= first)
+
+    def _list(self, folder: str) -> list[str]:
+        selector = pafs.FileSelector(self._at(folder), recursive=True, allow_not_found=True)
+        paths = [info.path[len(self._root) + 1 :] for info in self._fs.get_file_info(selector) if info.is_file]
+        return [path for path in paths if _NAME.search(path)]
+
+    def _seqs(self, path: str) -> set[int]:
+        at = self._at(path)
+        if self._fs.get_file_info(at).type == pafs.FileType.NotFound:
+            return set()
+        with self._fs.open_input_file(at) as file:
+            return set(pq.read_table(file, columns=["seq"]).column("seq").to_pylist())
+
+    def _put(self, path: str, table: pa.Table) -> None:
+        at = self._at(path)
+        if not self._local:  # an object appears when its upload is complete
+            with self._fs.open_output_stream(at) as sink:
+                pq.write_table(table, sink, compression="zstd")
+            return
+        final = Path(at)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        hidden = final.with_name(f".{final.name}.tmp")  # readers pass names with a dot by
+        with hidden.open("wb") as file:
+            pq.write_table(table, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(final)
+        for folder in list(final.parents)[:4]:  # hour, day, stream and root: each may be new
+            sync_folder(folder)
+
+    def _at(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+
+def seq_ago(seq: int, seconds: float) -> int:
+    """The first seq of `seconds` before `seq` was given."""
+    return first_seq_at(datetime_of(seq) - timedelta(seconds=seconds))
+
+
+def _hour(envelope: Envelope) -> datetime:
+    return datetime_of(envelope.seq).astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def _first(path: str) -> int:
+    match = _NAME.search(path)
+    return int(match["first"]) if match else 0
+
+
+def _node(path: str) -> int:
+    match = _NAME.search(path)
+    return int(match["node"]) if match else -1

@@ -1,0 +1,40 @@
+"""The few facts that must outlive the process and are in no message."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from recorder._journal import sync_folder
+
+
+class State(msgspec.Struct):
+    """What the next start has to know."""
+
+    last_seq: int = 0  # no seq up to here may be given again; the journal may know greater ones
+    gap_since: int | None = None  # first seq that the express hand-off did not bring into the queues
+    redis_run_id: str | None = None  # of the Redis that has everything from before the gap
+
+
+class StateFile:
+    """`state.json` beside the journal: read at start, replaced whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "state.json"
+        self.state = State()
+
+    def load(self) -> State:
+        """What the last process left; the defaults where there was none."""
+        if self._path.exists():
+            self.state = msgspec.json.decode(self._path.read_bytes(), type=State)
+        return self.state
+
+    def save(self) -> None:
+        """On disk when this returns."""
+        hidden = self._path.with_suffix(".tmp")
+        with hidden.open("wb") as file:
+            file.write(msgspec.json.encode(self.state))
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(self._path)
+        sync_folder(self._path.parent)

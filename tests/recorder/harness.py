@@ -1,0 +1,164 @@
+"""A recorder process against real servers, and what the tests ask of it."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import httpx
+import redis
+
+from adapters.mqtt import Message, Mqtt
+from contracts import keys, topics
+from contracts.envelope import Envelope, Stream
+from recorder._segments import Archive
+from tests.servers import Server, free_port, start_mosquitto, start_python, start_redis, wait_until
+
+BOUND_S = 8
+FAST = {"MANIFOLD_JOURNAL_RETRY_SECONDS": "0.05", "MANIFOLD_SEGMENT_MAX_SECONDS": "3600"}
+
+
+@dataclass(slots=True)
+class House:
+    """A broker, a Redis and the settings of one recorder; each server may be killed and started again."""
+
+    folder: Path
+    broker: Server
+    redis_server: Server
+    env: dict[str, str] = field(default_factory=dict)
+    recorder: Server | None = None
+
+    def start(self, **settings: object) -> Server:
+        """Start the recorder and wait until it takes messages."""
+        port = free_port()
+        env = {
+            "MANIFOLD_HOME": str(self.folder / "home"),
+            "MANIFOLD_MQTT_PORT": str(self.broker.port),
+            "MANIFOLD_REDIS_PORT": str(self.redis_server.port),
+            "MANIFOLD_RECORDER_PORT": str(port),
+            **FAST,
+            **self.env,
+            **{f"MANIFOLD_{name.upper()}": str(value) for name, value in settings.items()},
+        }
+        log = self.folder / "recorder.log"
+        self.recorder = start_python("recorder", port=port, log=log, env=env, ready=lambda: self.is_healthy(port))
+        return self.recorder
+
+    def is_healthy(self, port: int | None = None) -> bool:
+        """Whether the recorder answers that it takes messages."""
+        with contextlib.suppress(httpx.TransportError):
+            return self.get("/healthz", port).status_code == 200
+        return False
+
+    def get(self, path: str, port: int | None = None) -> httpx.Response:
+        assert port is not None or self.recorder is not None
+        return httpx.get(f"http://127.0.0.1:{port or self.recorder.port}{path}", timeout=5)
+
+    def health(self) -> dict[str, Any]:
+        answer: dict[str, Any] = self.get("/healthz").json()
+        return answer
+
+    def flush(self) -> list[str]:
+        """Close the open segments; their paths."""
+        assert self.recorder is not None
+        answer = httpx.post(f"http://127.0.0.1:{self.recorder.port}/flush", timeout=70)
+        assert answer.status_code == 200, answer.text
+        paths: list[str] = answer.json()["segments"]
+        return paths
+
+    def archived(self, stream: Stream) -> list[Envelope]:
+        """Everything in the archive, in seq order."""
+        return list(Archive(f"file://{self.folder}/home/archive").recorded_since(stream, 0))
+
+    def wait_express(self, state: str = "on") -> None:
+        """Return when the express hand-off is `on`, or `suspended…`."""
+        wait_until(lambda: str(self.health()["express"]).startswith(state), what=f"express to be {state}")
+
+    @property
+    def redis(self) -> "redis.Redis[bytes]":
+        return redis.Redis(port=self.redis_server.port)
+
+    def load(self) -> None:
+        """Say that the queues hold everything, as a rebuild does."""
+        self.redis.set(keys.LOADED, 1)
+
+    def pending(self, owner: str) -> list[int]:
+        """The seqs that are queued for a vehicle, in order."""
+        return [int(seq) for seq in self.redis.zrange(keys.pending(owner), 0, -1)]
+
+    def stop(self) -> None:
+        for server in (self.recorder, self.redis_server, self.broker):
+            if server is not None:
+                server.stop()
+
+
+@contextmanager
+def house(folder: Path, **env: str) -> Iterator[House]:
+    """A house of this test's own."""
+    broker = start_mosquitto(folder / "broker")
+    try:
+        redis_server = start_redis(folder / "redis", append_only=True)
+    except BaseException:
+        broker.stop()
+        raise
+    home = House(folder, broker, redis_server, {f"MANIFOLD_{name.upper()}": value for name, value in env.items()})
+    try:
+        yield home
+    finally:
+        home.stop()
+
+
+class Platform:
+    """A publisher that asks for receipts."""
+
+    def __init__(self, client: Mqtt) -> None:
+        self._client = client
+        self._receipts: dict[bytes, asyncio.Future[dict[str, Any]]] = {}
+        self._count = 0
+        client.on_message = self._take
+
+    @property
+    def response_topic(self) -> str:
+        return f"{topics.RECEIPT_PREFIX}{self._client.client_id}"
+
+    async def send(self, topic: str, payload: bytes, **properties: Any) -> dict[str, Any]:
+        """Publish and wait for the receipt."""
+        return await (await self.publish(topic, payload, **properties))
+
+    async def publish(self, topic: str, payload: bytes, **properties: Any) -> "asyncio.Future[dict[str, Any]]":
+        """Publish; the future is the receipt."""
+        self._count += 1
+        name = str(self._count).encode()
+        receipt: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._receipts[name] = receipt
+        await self._client.publish(topic, payload, correlation_data=name, response_topic=self.response_topic, **properties)
+        return receipt
+
+    async def trigger(self, ids: list[str], request_id: str, data_id: str = "d") -> dict[str, Any]:
+        """Publish a trigger and wait for its receipt."""
+        return await self.send(topics.TRIGGER, trigger(ids, request_id, data_id))
+
+    def _take(self, message: Message) -> None:
+        self._client.ack(message)
+        receipt = self._receipts.get(message.correlation_data or b"")
+        if receipt is not None and not receipt.done():
+            receipt.set_result(json.loads(message.payload))
+
+
+@asynccontextmanager
+async def platform(port: int, client_id: str = "sdv-pub-test") -> AsyncIterator[Platform]:
+    """A connected publisher."""
+    async with asyncio.timeout(BOUND_S), Mqtt(f"mqtt://127.0.0.1:{port}", client_id) as client:
+        publisher = Platform(client)
+        await client.subscribe(publisher.response_topic)
+        yield publisher
+
+
+def trigger(ids: list[str], request_id: str, data_id: str = "d") -> bytes:
+    """The payload of a trigger."""
+    return json.dumps({"ids": ids, "request_id": request_id, "data_id": data_id}).encode()
