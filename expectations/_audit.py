@@ -1,5 +1,6 @@
 """The audit of one run: flags from the rows, judgement from Great Expectations, pages for people."""
 
+import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -15,6 +16,7 @@ from expectations._pages import publish_pages, run_page
 from expectations._suites import Severity, load_suites
 
 
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~:+-]*")
 # Small runs are all planning and start-up, which threads share; more than two tables at once gain nothing on two cores.
 PREPARED_AT_ONCE = 2
 
@@ -42,8 +44,10 @@ def audit(
         data_wait: how long a trigger may be without its data before that is a warning.
 
     Raises:
-        Permanent: a frame names no table with a suite, or a reference is missing.
+        Permanent: the run id cannot name a folder, a frame names no table with a suite, or a reference is missing.
     """
+    if not RUN_ID.fullmatch(run_id):
+        raise Permanent(f"run id {run_id!r} names a folder of the reports; use letters, digits and - _ . : + ~, with a letter or digit first")
     suites = load_suites()
     if unknown := sorted(frames.keys() - suites.keys()):
         raise Permanent(f"no suite for {', '.join(unknown)}; write expectations/suites/<table>.yaml, or leave the table out")

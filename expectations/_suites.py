@@ -74,6 +74,7 @@ class Known(_Rule):
     columns: Columns
     among: str
     unless: str | None = None
+    bounded_by: str | None = None  # a column of both: only the rows of `among` between the run's least and greatest value are read
 
     @property
     def name(self) -> str:

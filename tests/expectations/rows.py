@@ -1,0 +1,75 @@
+"""The rows of one small, good run; a test changes what it is about."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from contracts import tables
+from contracts.messages import sha1_hex
+from contracts.seq import datetime_of, first_seq_at
+from expectations import Audit, audit
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SEQ = first_seq_at(NOON - timedelta(minutes=2))
+RUN = "manual__2026-03-01T12:00:00+00:00"
+VIN = "1HGCM82633A004352"
+Row = dict[str, Any]
+
+
+def data(data_id: str = "map-1", payload: bytes = b"tiles", **changed: Any) -> Row:
+    right = {"data_id": data_id, "payload": payload, "sha1": sha1_hex(payload), "size_bytes": len(payload), "seq": SEQ}
+    return {**right, "first_seen_at": datetime_of(SEQ), **changed}
+
+
+def meta(data_id: str = "map-1", **changed: Any) -> Row:
+    at = datetime_of(SEQ)
+    return {"data_id": data_id, "first_seen_at": at, "last_seen_at": at, "times_seen": 1, **changed}
+
+
+def entry(seq: int = SEQ + 1, vin: str = VIN, **changed: Any) -> Row:
+    return {"vin": vin, "ts": datetime_of(seq), "request_id": "task_map_1", "seq": seq, "data_id": "map-1", "applied": True, **changed}
+
+
+def outcome(seq: int = SEQ + 1, vin: str = VIN, **changed: Any) -> Row:
+    at = datetime_of(seq)
+    times = {"accepted_at": at, "dispatched_at": at, "acknowledged_at": at, "ended_at": at}
+    return {"vin": vin, "seq": seq, "outcome": "delivered", **times, "attempts": 1, "reason": None, **changed}
+
+
+def refused(seq: int = SEQ + 2, **changed: Any) -> Row:
+    right = {"seq": seq, "received_at": datetime_of(seq), "stream": "trigger", "topic": "$SDV-FANOUT/trigger"}
+    return {**right, "reason": "ids is missing; send a list of VINs", "payload": b"{}", **changed}
+
+
+def segment(path: str = "trigger/dt=2026-03-01/hour=11/1-0.parquet", **changed: Any) -> Row:
+    right = {"path": path, "stream": "trigger", "messages": 2, "first_seq": SEQ, "last_seq": SEQ + 2}
+    return {**right, "run_id": RUN, "ingested_at": NOON, **changed}
+
+
+def good() -> dict[str, list[Row]]:
+    """Every table's rows, with nothing to say against them."""
+    return {
+        "sdv_fanout_data": [data()],
+        "sdv_fanout_meta": [meta()],
+        "sdv_fanout_ids": [entry()],
+        "sdv_fanout_outcomes": [outcome()],
+        "quarantine": [refused()],
+        "ingested_segments": [segment()],
+    }
+
+
+def frame(spark: SparkSession, table: str, rows: Sequence[Row]) -> DataFrame:
+    """Rows as the table would hold them; nulls are let through, because they are what some rules are about."""
+    schema = next(t for t in tables.TABLES if t.name == table).spark_schema.replace(" not null", "")
+    names = [column.split()[0] for column in schema.split(", ")]
+    return spark.createDataFrame([tuple(row[name] for name in names) for row in rows], schema)
+
+
+def judged(spark: SparkSession, rows: Mapping[str, Sequence[Row]], reports: Path, **changed: Any) -> Audit:
+    """The audit of a run that adds `rows` to empty tables."""
+    frames = {table: frame(spark, table, found) for table, found in rows.items()}
+    right: dict[str, Any] = {"run_id": RUN, "as_of": NOON, "reports": reports, "keep": 10, "references": frames}
+    return audit(frames, **{**right, "data_wait": timedelta(hours=1), **changed})

@@ -1,0 +1,193 @@
+"""What an audit says about the rows of a run."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from contracts.errors import Permanent
+from contracts.seq import datetime_of
+from expectations import Severity
+from tests.expectations.rows import NOON, SEQ, VIN, data, entry, frame, good, judged, meta, outcome, refused, segment
+
+pytestmark = pytest.mark.slow
+
+LATE = NOON + timedelta(hours=1)
+
+
+def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(spark: SparkSession, tmp_path: Path) -> None:
+    result = judged(spark, good(), tmp_path)
+
+    assert result.passed
+    assert (result.failures, result.warnings) == ((), ())
+    assert result.rows == dict.fromkeys(good(), 1)
+    page = result.report.read_text()
+    assert all(table in page for table in good())
+
+
+def test_each_broken_rule_is_found_with_its_severity_and_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+    rows = {
+        "sdv_fanout_data": [
+            data(),
+            data("twice"),
+            data("twice"),
+            data("other-bytes", sha1="00" * 20),
+            data("cut", size_bytes=4),
+            data("later", first_seen_at=LATE),
+            data("lost", payload=b"", seq=None),
+        ],
+        "sdv_fanout_meta": [
+            meta(),
+            meta("twice"),
+            meta("twice"),
+            meta("never-stored"),
+            meta("cut", last_seen_at=datetime_of(SEQ) - timedelta(seconds=1)),
+            meta("lost", times_seen=0),
+            meta("later", last_seen_at=LATE),
+        ],
+        "sdv_fanout_ids": [
+            entry(),
+            entry(),
+            entry(SEQ + 2, ts=NOON),
+            entry(SEQ + 3, vin="a/b"),
+            entry(SEQ + 4, vin="TEST-1"),
+            entry(SEQ + 5, data_id="never-came"),
+        ],
+        "sdv_fanout_outcomes": [
+            outcome(),
+            outcome(),
+            outcome(SEQ + 2, outcome="lost"),
+            outcome(SEQ + 3, vin="a/b", accepted_at=datetime_of(SEQ) - timedelta(days=1)),
+            outcome(SEQ + 99),
+            outcome(SEQ + 4, vin="TEST-1", ended_at=NOON - timedelta(hours=1), dispatched_at=None),
+            outcome(SEQ + 5, dispatched_at=LATE, attempts=-1, acknowledged_at=None),
+        ],
+        "quarantine": [refused(), refused(), refused(SEQ + 3, reason=" "), refused(SEQ + 4, stream="xray", received_at=LATE)],
+        "ingested_segments": [segment(), segment(), segment("b", run_id="other"), segment("c", last_seq=SEQ - 1), segment("d", stream="xray")],
+    }
+
+    result = judged(spark, rows, tmp_path, data_wait=timedelta(seconds=1))
+
+    found = {(finding.table, finding.rule, finding.severity.value, finding.rows) for finding in (*result.failures, *result.warnings)}
+    assert not result.passed
+    assert found == {
+        ("sdv_fanout_data", "columns_are_present", "error", 1),
+        ("sdv_fanout_data", "data_id_is_unique", "error", 2),
+        ("sdv_fanout_data", "sha1_is_of_payload", "error", 1),
+        ("sdv_fanout_data", "size_is_of_payload", "error", 1),
+        ("sdv_fanout_data", "first_seen_at_is_in_range", "warning", 1),
+        ("sdv_fanout_meta", "data_id_is_unique", "error", 2),
+        ("sdv_fanout_meta", "data_id_is_known", "error", 1),
+        ("sdv_fanout_meta", "last_seen_at_is_not_before_first", "error", 1),
+        ("sdv_fanout_meta", "times_seen_is_positive", "error", 1),
+        ("sdv_fanout_meta", "last_seen_at_is_in_range", "warning", 1),
+        ("sdv_fanout_ids", "vin_seq_is_unique", "error", 2),
+        ("sdv_fanout_ids", "ts_is_the_time_of_seq", "error", 1),
+        ("sdv_fanout_ids", "vin_is_a_topic_level", "error", 1),
+        ("sdv_fanout_ids", "data_id_is_known", "warning", 1),
+        ("sdv_fanout_ids", "vin_is_iso_3779", "warning", 2),
+        ("sdv_fanout_outcomes", "vin_seq_is_unique", "error", 2),
+        ("sdv_fanout_outcomes", "outcome_is_a_known_word", "error", 1),
+        ("sdv_fanout_outcomes", "accepted_at_is_the_time_of_seq", "error", 1),
+        ("sdv_fanout_outcomes", "vin_seq_is_known", "warning", 1),
+        ("sdv_fanout_outcomes", "ended_at_is_not_before_accepted_at", "warning", 1),
+        ("sdv_fanout_outcomes", "dispatched_at_lies_between", "warning", 1),
+        ("sdv_fanout_outcomes", "delivered_is_acknowledged", "warning", 1),
+        ("sdv_fanout_outcomes", "attempts_is_not_negative", "warning", 1),
+        ("quarantine", "seq_is_unique", "error", 2),
+        ("quarantine", "reason_says_something", "error", 1),
+        ("quarantine", "stream_is_a_known_word", "warning", 1),
+        ("quarantine", "received_at_is_in_range", "warning", 1),
+        ("ingested_segments", "path_is_unique", "error", 2),
+        ("ingested_segments", "run_id_is_of_this_run", "error", 1),
+        ("ingested_segments", "seqs_are_in_order", "error", 1),
+        ("ingested_segments", "stream_is_a_known_word", "warning", 1),
+    }
+
+
+def test_a_failure_names_the_rule_the_reason_and_the_rows(spark: SparkSession, tmp_path: Path) -> None:
+    result = judged(spark, {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)]}, tmp_path)
+
+    (failure,) = result.failures
+    assert str(failure).startswith("sdv_fanout_data: sha1_is_of_payload (sha1 = sha1(payload)) does not hold for 1 of 2 rows: ")
+    assert [json.loads(sample)["data_id"] for sample in failure.samples] == ["other-bytes"]
+    assert "other-bytes" in result.report.read_text()
+
+
+def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too_long(spark: SparkSession, tmp_path: Path) -> None:
+    rows = {**good(), "sdv_fanout_ids": [entry(), entry(SEQ + 2, data_id="to-come")]}
+
+    young = judged(spark, rows, tmp_path, data_wait=timedelta(minutes=5))
+    old = judged(spark, rows, tmp_path, data_wait=timedelta(minutes=1))
+
+    assert young.warnings == ()
+    assert [(finding.rule, finding.severity) for finding in old.warnings] == [("data_id_is_known", Severity.WARNING)]
+    assert old.passed
+
+
+def test_rows_that_are_in_the_table_already_count_for_uniqueness(spark: SparkSession, tmp_path: Path) -> None:
+    rows = good()
+    whole = {table: frame(spark, table, found) for table, found in rows.items()}
+    whole["ingested_segments"] = frame(spark, "ingested_segments", [segment(run_id="an earlier one"), segment()])
+
+    result = judged(spark, rows, tmp_path, references=whole)
+
+    assert [finding.rule for finding in result.failures] == ["path_is_unique"]
+
+
+def test_a_run_that_adds_nothing_passes_and_still_has_its_page(spark: SparkSession, tmp_path: Path) -> None:
+    result = judged(spark, {"sdv_fanout_ids": []}, tmp_path)
+
+    assert result.passed
+    assert result.rows == dict.fromkeys(good(), 0)
+    assert "nothing to judge" in result.report.read_text()
+
+
+def test_the_folder_keeps_the_newest_runs_and_the_index_lists_them(spark: SparkSession, tmp_path: Path) -> None:
+    for hour, run_id in enumerate(("first", "second", "third")):
+        judged(spark, {"quarantine": [refused()]}, tmp_path, run_id=run_id, as_of=NOON + timedelta(hours=hour), keep=2)
+
+    index = (tmp_path / "index.html").read_text()
+    kept = {folder.name for folder in (tmp_path / "runs").iterdir()}
+    details = {folder.name for folder in (tmp_path / "validations" / "quarantine").iterdir()}
+    assert (kept, details) == ({"second", "third"}, {"second", "third"})
+    assert index.index("third") < index.index("second")
+    assert "first" not in index
+
+
+def test_judging_a_run_again_replaces_its_pages(spark: SparkSession, tmp_path: Path) -> None:
+    judged(spark, {"quarantine": [refused(reason="")]}, tmp_path)
+    again = judged(spark, {"quarantine": [refused()]}, tmp_path, as_of=NOON + timedelta(minutes=1))
+
+    assert len(list((tmp_path / "validations").rglob("*.html"))) == 1
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+    assert "Passed" in again.report.read_text()
+
+
+def test_every_link_of_the_pages_leads_somewhere(spark: SparkSession, tmp_path: Path) -> None:
+    from html.parser import HTMLParser
+    from urllib.parse import unquote
+
+    links: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: links.extend(value or "" for name, value in attrs if name == "href")  # type: ignore[method-assign]
+    report = judged(spark, good(), tmp_path).report
+    for page in (report, tmp_path / "index.html"):
+        links.clear()
+        parser.feed(page.read_text())
+        assert links
+        assert [link for link in links if not (page.parent / unquote(link)).is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        pytest.param({"references": {}}, "pass references\\['sdv_fanout_data'\\]", id="a reference is missing"),
+        pytest.param({"run_id": "../other"}, "names a folder of the reports", id="a run id that is a path"),
+    ],
+)
+def test_what_the_caller_forgot_is_named(spark: SparkSession, tmp_path: Path, changed: dict[str, object], says: str) -> None:
+    with pytest.raises(Permanent, match=says):
+        judged(spark, {"sdv_fanout_ids": [entry(vin=VIN)]}, tmp_path, **changed)

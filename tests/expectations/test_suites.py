@@ -1,0 +1,63 @@
+"""The suites are data; the loader refuses what would not judge."""
+
+from pathlib import Path
+
+import pytest
+
+from contracts.errors import Permanent
+from contracts.tables import TABLES
+from expectations import Severity, Suite, load_suites
+from expectations._suites import Known, Present, Unique
+
+GOOD = """
+table: quarantine
+rules:
+  - {rule: unique, columns: [seq], severity: error, why: a message is refused once}
+"""
+
+
+def test_every_table_has_a_suite() -> None:
+    assert set(load_suites()) == {table.name for table in TABLES}
+
+
+@pytest.mark.parametrize("suite", load_suites().values(), ids=lambda suite: suite.table)
+def test_the_key_and_the_required_columns_of_a_table_are_rules_that_stop_a_run(suite: Suite) -> None:
+    stops = [rule for rule in suite.rules if rule.severity is Severity.ERROR]
+    unique = [set(rule.columns) for rule in stops if isinstance(rule, Unique)]
+    present = {column for rule in stops if isinstance(rule, Present) for column in rule.columns}
+
+    assert any(columns <= set(suite.contract.key) for columns in unique)
+    assert present == {column.name for column in suite.contract.columns if column.required}
+
+
+def test_no_rule_about_what_others_send_later_stops_a_run() -> None:
+    waiting = [rule for suite in load_suites().values() for rule in suite.rules if isinstance(rule, Known) and suite.table != "sdv_fanout_meta"]
+
+    assert waiting
+    assert {rule.severity for rule in waiting} == {Severity.WARNING}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        pytest.param("[seq]", "[sequence]", "quarantine has no column sequence", id="a column that is not there"),
+        pytest.param("severity: error", "severity: fatal", "severity", id="a severity that is none"),
+        pytest.param("why: a message is refused once", "why: ''", "why", id="no reason"),
+        pytest.param("rule: unique", "rule: uniqe", "rules.0", id="a rule that is none"),
+        pytest.param("table: quarantine", "table: quarantines", "no table of contracts.tables", id="a table that is none"),
+        pytest.param("table: quarantine", "table: sdv_fanout_ids", "rename it to sdv_fanout_ids.yaml", id="another table's name"),
+    ],
+)
+def test_a_suite_that_would_not_judge_is_refused_with_its_file_and_fault(tmp_path: Path, before: str, after: str, says: str) -> None:
+    (tmp_path / "quarantine.yaml").write_text(GOOD.replace(before, after))
+
+    with pytest.raises(Permanent, match="quarantine.yaml") as refused:
+        load_suites(tmp_path)
+    assert says in str(refused.value)
+
+
+def test_two_rules_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "quarantine.yaml").write_text(GOOD + GOOD.splitlines()[-1] + "\n")
+
+    with pytest.raises(Permanent, match="two rules are named seq_is_unique"):
+        load_suites(tmp_path)
