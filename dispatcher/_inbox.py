@@ -30,11 +30,16 @@ NEEDED = (
     BrokerEvent.ACKED,
     BrokerEvent.DELIVERY_DROPPED,
 )
-FILTERS = tuple(shared(DISPATCHER_GROUP, each) for each in (*map(event_filter, NEEDED), ONLINE_FILTER, HEARTBEAT_FILTER))
+FILTERS = (*map(event_filter, NEEDED), ONLINE_FILTER, HEARTBEAT_FILTER)
 HEARD = Heard()
 
 log = structlog.get_logger(__name__)
 Offer = Callable[[Owner, Event, Callable[[], Any]], None]
+
+
+def filters(*, in_a_group: bool) -> tuple[str, ...]:
+    """What a dispatcher subscribes to; in a group, each message goes to one of the replicas."""
+    return tuple(shared(DISPATCHER_GROUP, each) for each in FILTERS) if in_a_group else FILTERS
 
 
 def read(message: Message) -> tuple[Owner, Event] | None:

@@ -16,7 +16,7 @@ from contracts.errors import Permanent
 from contracts.settings import Settings
 from dispatcher import _metrics
 from dispatcher._feeds import Deadlines, ParkedEntries, Wakes
-from dispatcher._inbox import FILTERS, Inbox
+from dispatcher._inbox import Inbox, filters
 from dispatcher._lake import Lake
 from dispatcher._lanes import Lanes
 from dispatcher._payloads import Payloads
@@ -109,7 +109,7 @@ class Dispatcher:
             tasks.create_task(_measure_lag(self._lanes), name="dispatcher.lag")
             await self._mqtt.wait_connected()
             try:
-                await self._mqtt.subscribe(*FILTERS)
+                await self._mqtt.subscribe(*filters(in_a_group=self.settings.shares_subscriptions))
             except Permanent as exc:  # it is tried again, and health says that it is not ready
                 log.warning("subscription refused", reason=str(exc))
             self._subscribed = True
