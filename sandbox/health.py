@@ -104,8 +104,10 @@ class Status:
 
 
 def status(settings: Settings) -> Status:
-    """How the platform of these settings is; also when nothing runs."""
+    """How the platform of these settings is; also when nothing runs. One that was started without Airflow needs none."""
     place = Place(settings.home)
+    if place.supervisor():
+        settings = settings.model_copy(update={"with_airflow": place.memory().get("with_airflow", settings.with_airflow)})
     wanted = programs(settings)
     checks, queues = check(wanted, settings)
     return Status(

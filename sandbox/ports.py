@@ -60,7 +60,12 @@ def user_of(number: int) -> str:
     """Name and pid of the process that listens on this port, as far as the system tells."""
     try:
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == number and connection.pid:
+            if (
+                connection.status == psutil.CONN_LISTEN
+                and connection.pid
+                and connection.laddr
+                and connection.laddr.port == number
+            ):
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     except (psutil.AccessDenied, psutil.NoSuchProcess):
         pass

@@ -1,12 +1,10 @@
 """The whole embedded platform: up, down, and how it is. State lies under `settings.home` and survives both."""
 
 import fcntl
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 from contracts.errors import Permanent, Retryable
 from contracts.settings import Settings
@@ -82,7 +80,7 @@ def _start(place: Place, settings: Settings, wanted: Sequence[Program], progress
 
     fresh = nothing_recorded(settings)
     supervisord.start(place, settings, wanted)
-    _remember(place, settings)
+    place.remember(settings)
     progress("platform", f"{len(wanted)} programs started")
     with ThreadPoolExecutor(1) as pool:
         prepared = pool.submit(prepare, settings, fresh=fresh)
@@ -168,7 +166,7 @@ def _clear(place: Place, progress: Progress) -> bool:
             raise Retryable(
                 f"these processes do not end: {', '.join(str(p.pid) for p in stubborn if runs(p))}; look at them, then try again"
             )
-    for file in [*place.run.glob("*.process"), place.socket, place.pid_file, _memory(place)]:
+    for file in [*place.run.glob("*.process"), place.socket, place.pid_file, place.memory_file]:
         file.unlink(missing_ok=True)
     return bool(left)
 
@@ -186,21 +184,8 @@ def _alone(place: Place) -> Iterator[None]:
         yield
 
 
-def _memory(place: Place) -> Path:
-    """The settings of the running platform, secrets left out."""
-    return place.run / "settings.json"
-
-
-def _remember(place: Place, settings: Settings) -> None:
-    _memory(place).write_text(json.dumps(settings.model_dump(mode="json"), indent=1))
-
-
 def _require_same(place: Place, settings: Settings) -> None:
-    try:
-        running = json.loads(_memory(place).read_text())
-    except (OSError, ValueError):
-        return
-    wanted = settings.model_dump(mode="json")
+    running, wanted = place.memory(), settings.model_dump(mode="json")
     other = [
         f"{name}={running[name]!r}, not {wanted[name]!r}" for name in wanted if name in running and running[name] != wanted[name]
     ]

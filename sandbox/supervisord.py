@@ -1,6 +1,7 @@
 """The supervisor of the embedded platform: its configuration, its start, and what it says about its programs."""
 
 import hashlib
+import json
 import os
 import resource
 import shlex
@@ -12,6 +13,7 @@ import xmlrpc.client
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from supervisor.xmlrpc import SupervisorTransport
 
@@ -60,6 +62,23 @@ class Place:
         if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
             return path
         return Path(tempfile.gettempdir()) / f"manifold-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.ctl"
+
+    @property
+    def memory_file(self) -> Path:
+        """The settings of the platform that runs, without their secrets."""
+        return self.run / "settings.json"
+
+    def remember(self, settings: Settings) -> None:
+        """Note the settings of the platform that has been started."""
+        self.memory_file.write_text(json.dumps(settings.model_dump(mode="json"), indent=1))
+
+    def memory(self) -> dict[str, Any]:
+        """The settings that were noted; empty if there are none."""
+        try:
+            found: dict[str, Any] = json.loads(self.memory_file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
 
     def record(self, name: str) -> Path:
         """The file that says which process is this program, or the supervisor."""
