@@ -80,6 +80,10 @@ class Platform:
         self.ask(queue)
         return seq
 
+    def store_data(self, data_id: str, data: bytes) -> None:
+        """The payload comes, as the recorder has it."""
+        self.ask(lambda queues: queues.store_data(data_id, data, wall_clock_ms()))
+
     def blocking(self) -> BlockingRedis:
         return BlockingRedis(port=self.settings.redis_port)
 
@@ -239,6 +243,13 @@ class Vehicle:
         sock = client.socket()
         client._sock_close()  # paho has no public way to be cut off
         assert sock is not None
+        client.loop_stop()
+
+    def forget(self) -> None:
+        """Another connection has taken this one's place: do not come back."""
+        assert self._client is not None
+        client, self._client = self._client, None
+        client.disconnect()
         client.loop_stop()
 
     def leave(self) -> None:
