@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,13 @@ from adapters.lake import open_catalog
 from contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from contracts.settings import Settings
 from contracts.tables import Table
+from pipelines.archive import Interval
 from pipelines.conf import session_conf
+from pipelines.ingest import ingest
+from pipelines.publish import publish
+from pipelines.run import Ingested
 from pipelines.session import open_session
-
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+from tests.pipelines.makers import at
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +46,12 @@ class Place:
         pq.write_table(to_arrow(envelopes), file)
         return path
 
+    def ingest(self, run_id: str = "run", interval: Interval | None = None) -> Ingested:
+        """A whole run without its audit."""
+        done = ingest(self.spark, self.catalog, self.settings, run_id=run_id, now=at(0), interval=interval)
+        publish(self.catalog, run_id)
+        return done
+
     def file(self, path: str) -> Path:
         return self.settings.home / "archive" / path
 
@@ -54,11 +62,20 @@ class Place:
         return [row[0] for row in found] if len(columns) == 1 else found
 
 
-@pytest.fixture
-def place(one_spark: SparkSession, tmp_path: Path) -> Place:
-    settings = Settings(home=tmp_path)
+def _place(one_spark: SparkSession, home: Path, **more: Any) -> Place:
+    settings = Settings(home=home, **more)
     spark = one_spark.newSession()
     for name, value in session_conf(settings).items():
         if name != "spark.sql.extensions":  # the one that cannot change while Spark runs
             spark.conf.set(name, value)
     return Place(settings, spark, open_catalog(settings))
+
+
+@pytest.fixture
+def place(one_spark: SparkSession, tmp_path: Path) -> Place:
+    return _place(one_spark, tmp_path / "home")
+
+
+@pytest.fixture
+def another_place(one_spark: SparkSession, tmp_path: Path) -> Place:
+    return _place(one_spark, tmp_path / "another")

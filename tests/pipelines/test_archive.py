@@ -1,0 +1,104 @@
+"""The archive: which files are segments, when they began, and what is wrong with the others."""
+
+import io
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, segment_path, to_arrow
+from pipelines.archive import Archive, Interval, Unreadable, decode
+from tests.pipelines.makers import at, seq_at, trigger
+
+
+def write(root: Path, *envelopes: Envelope, node: int = 0) -> str:
+    path = segment_path(Stream.TRIGGER, envelopes[0].seq, node)
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(to_arrow(envelopes), root / path)
+    return path
+
+
+def content_of(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+HOUR = int(timedelta(hours=1).total_seconds() * 1000)
+
+
+def test_an_archive_without_folders_has_no_segments(tmp_path: Path) -> None:
+    assert Archive(f"file://{tmp_path}/nowhere").segments() == []
+
+
+def test_segments_are_listed_by_path_and_unfinished_files_are_not(tmp_path: Path) -> None:
+    late, early = write(tmp_path, trigger(HOUR, ["V1"])), write(tmp_path, trigger(0, ["V1"]))
+    folder = (tmp_path / early).parent
+    for name in (".hidden.parquet", "_part.parquet", "notes.txt", "1-0.parquet.tmp"):
+        (folder / name).write_bytes(b"x")
+    assert [s.path for s in Archive(f"file://{tmp_path}").segments()] == [early, late]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        pytest.param(0, 1, [0], id="begins exactly at from"),
+        pytest.param(1, HOUR, [], id="to is not in the interval"),
+        pytest.param(1, HOUR + 1, [HOUR], id="the next hour's folder"),
+        pytest.param(-HOUR * 24 * 40, HOUR * 24, [0, HOUR], id="longer than a month"),
+    ],
+)
+def test_an_interval_takes_the_segments_that_began_in_it(tmp_path: Path, start: int, end: int, found: list[int]) -> None:
+    paths = {ms: write(tmp_path, trigger(ms, ["V1"])) for ms in (0, HOUR)}
+    listed = Archive(f"file://{tmp_path}").segments(Interval(at(start), at(end)))
+    assert [s.path for s in listed] == [paths[ms] for ms in found]
+
+
+def test_a_file_with_a_name_of_its_own_begins_with_its_hour(tmp_path: Path) -> None:
+    path = write(tmp_path, trigger(5, ["V1"]))
+    strange = (tmp_path / path).rename((tmp_path / path).with_name("from-elsewhere.parquet"))
+    (segment,) = Archive(f"file://{tmp_path}").segments(Interval(at(0), at(1)))
+    assert segment.path.endswith(strange.name)
+    assert segment.began_at == at(0)
+
+
+def test_a_probe_tells_how_much_a_segment_holds(tmp_path: Path) -> None:
+    write(tmp_path, trigger(1, ["V1"]), trigger(7, ["V1"]))
+    archive = Archive(f"file://{tmp_path}")
+    (probe,) = archive.probe(archive.segments())
+    assert (probe.messages, probe.first_seq, probe.last_seq, probe.problem) == (2, seq_at(1), seq_at(7), None)
+
+
+def test_a_probe_tells_what_is_wrong_with_a_torn_file(tmp_path: Path) -> None:
+    path = write(tmp_path, trigger(1, ["V1"]))
+    whole = (tmp_path / path).read_bytes()
+    (tmp_path / path).write_bytes(whole[: len(whole) // 2])
+    archive = Archive(f"file://{tmp_path}")
+    (probe,) = archive.probe(archive.segments())
+    assert probe.messages == 0
+    assert "not a whole Parquet file" in str(probe.problem)
+
+
+def test_columns_that_only_the_recorder_knows_may_be_missing() -> None:
+    table = to_arrow([trigger(1, ["V1"])]).drop_columns(["qos", "headers", "applied", "refused_because", "stream"])
+    assert decode(content_of(table)).schema.names == SEGMENT_SCHEMA.names
+
+
+@pytest.mark.parametrize(
+    ("table", "word"),
+    [
+        pytest.param(pa.table({"a": [1]}), "missing", id="another schema"),
+        pytest.param(to_arrow([trigger(1, ["V1"])]).set_column(0, "seq", pa.array(["x"])), "types", id="a seq in words"),
+        pytest.param(
+            to_arrow([trigger(1, ["V1"])]).set_column(0, "seq", pa.array([None], pa.int64())), "without seq", id="no seq"
+        ),
+        pytest.param(
+            to_arrow([trigger(1, ["V1"])]).set_column(0, "seq", pa.array([-1], pa.int64())), "negative", id="negative seq"
+        ),
+    ],
+)
+def test_a_parquet_file_that_is_no_segment_is_unreadable(table: pa.Table, word: str) -> None:
+    with pytest.raises(Unreadable, match=word):
+        decode(content_of(table))
