@@ -70,7 +70,13 @@ def batch_show(request_id: Annotated[str, typer.Argument(help="The triggers' req
 def _summary(seq: int, lives: list[Life]) -> dict[str, object]:
     states = Counter(str(life.state) for life in lives)
     first = lives[0]
-    return {"seq": seq, "data_id": first.data_id, "accepted_at": first.accepted_at, "vehicles": len(lives), "states": dict(states)}
+    return {
+        "seq": seq,
+        "data_id": first.data_id,
+        "accepted_at": first.accepted_at,
+        "vehicles": len(lives),
+        "states": dict(states),
+    }
 
 
 def _counted(states: object) -> str:

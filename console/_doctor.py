@@ -91,7 +91,9 @@ def _home(settings: Settings) -> Finding:
     home.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(home).free
     passed = os.access(home, os.W_OK) and free >= SPARE_BYTES
-    return Finding("home", passed, f"{home}, {free / (1 << 30):.1f} GiB free", "make room there, or set MANIFOLD_HOME to another disk")
+    return Finding(
+        "home", passed, f"{home}, {free / (1 << 30):.1f} GiB free", "make room there, or set MANIFOLD_HOME to another disk"
+    )
 
 
 def _catalog(settings: Settings) -> str:

@@ -140,7 +140,9 @@ class Lives:
                 record = OutcomeRecord.from_wire(envelope.payload)
                 tail.outcomes[record.vin, record.seq] = record
             elif envelope.stream is Stream.TRIGGER:
-                trigger = parse_trigger(envelope.payload, max_ids=self._settings.max_ids, max_data_bytes=self._settings.max_data_bytes)
+                trigger = parse_trigger(
+                    envelope.payload, max_ids=self._settings.max_ids, max_data_bytes=self._settings.max_data_bytes
+                )
                 if isinstance(trigger, Trigger):
                     tail.triggers.append((envelope, trigger))
 

@@ -57,13 +57,16 @@ class Publisher:
             Retryable: the connection was lost, or no receipt came; sending the same again is safe.
         """
         correlation = uuid.uuid4().bytes
-        answer = self._waiting[correlation] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation] = answer
         try:
             await self._mqtt.publish(topic, payload, correlation_data=correlation, response_topic=self._receipts)
             async with asyncio.timeout(RECEIPT_WAIT_S):
                 return await answer
         except TimeoutError as exc:
-            raise Retryable(f"no receipt within {RECEIPT_WAIT_S:.0f} s; is the recorder up? Sending the same again is safe") from exc
+            raise Retryable(
+                f"no receipt within {RECEIPT_WAIT_S:.0f} s; is the recorder up? Sending the same again is safe"
+            ) from exc
         finally:
             del self._waiting[correlation]
 

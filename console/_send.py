@@ -22,8 +22,12 @@ def send(
     vins_from: Annotated[Path | None, typer.Option(help="File with one VIN a line.", show_default=False)] = None,
     data_from: Annotated[Path | None, typer.Option("--data", help="File with the payload.", show_default=False)] = None,
     data_id: Annotated[str, typer.Option(help="Name of the data; default: the SHA-1 of the payload.", show_default=False)] = "",
-    request_id: Annotated[str, typer.Option(help="Name of the request; default: task_send_<milliseconds>.", show_default=False)] = "",
-    trigger_from: Annotated[Path | None, typer.Option("--trigger", help="File with a whole trigger, sent as it is.", show_default=False)] = None,
+    request_id: Annotated[
+        str, typer.Option(help="Name of the request; default: task_send_<milliseconds>.", show_default=False)
+    ] = "",
+    trigger_from: Annotated[
+        Path | None, typer.Option("--trigger", help="File with a whole trigger, sent as it is.", show_default=False)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Publish data, a trigger for some VINs, or both; wait for the recorder's receipts."""
@@ -41,7 +45,9 @@ def send(
         raise typer.Exit(FAILED)
 
 
-async def _send(settings: Settings, payload: bytes | None, data_id: str, vins: list[str], request_id: str, trigger: bytes | None) -> Sent:
+async def _send(
+    settings: Settings, payload: bytes | None, data_id: str, vins: list[str], request_id: str, trigger: bytes | None
+) -> Sent:
     sent: Sent = []
     async with Publisher(settings) as publisher:
         if payload is not None:
@@ -62,7 +68,9 @@ def _show(sent: Sent, as_json: bool) -> None:
             ]
         )
         return
-    rows = [(what, r.seq, r.status.value, r.reason or (f"same as {r.duplicate_of}" if r.duplicate_of else None)) for what, r in sent]
+    rows = [
+        (what, r.seq, r.status.value, r.reason or (f"same as {r.duplicate_of}" if r.duplicate_of else None)) for what, r in sent
+    ]
     out.print(table("", ("message", "seq", "status", "why"), rows))
 
 

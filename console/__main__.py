@@ -1,0 +1,5 @@
+"""`python -m console` is `manifold`."""
+
+from console import main
+
+main()

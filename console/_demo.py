@@ -1,0 +1,66 @@
+"""`manifold demo`: the main job on the embedded platform, judged by what the vehicles really received."""
+
+import asyncio
+import time
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from console._demo_job import Demo
+from console._output import FAILED, err, out, settings_or_fail, speaks_plainly, table
+from contracts.errors import ManifoldError, Permanent
+from contracts.settings import Settings
+from sandbox import supervise
+
+STEPS = (SpinnerColumn(finished_text="[green]✓[/]"), TextColumn("{task.description}"), TimeElapsedColumn())
+
+
+@speaks_plainly
+def demo() -> None:
+    """The main job from end to end: a fleet, a batch, Airflow, the lake, a wiped Redis. Exit status 0 only if all held."""
+    settings = settings_or_fail()
+    if supervise.status(settings).running:
+        raise Permanent("the platform is up, and the demo wants to start and stop it itself; run make down first")
+    began = time.monotonic()
+    with Progress(*STEPS, console=err) as progress:
+        story = _Story(progress)
+        played = Demo(settings, story.now)
+        try:
+            story.now("starting the platform: broker, tap, Redis, recorder, dispatcher, Airflow")
+            supervise.up(settings)
+            asyncio.run(played.play())
+        except ManifoldError as exc:
+            played.fail(str(exc))
+        finally:
+            story.now("stopping the platform")
+            supervise.down(settings)
+            story.end()
+    _show(settings, played, time.monotonic() - began)
+    if not played.held:
+        raise typer.Exit(FAILED)
+
+
+class _Story:
+    """One line a step; the line before is done."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def now(self, doing: str) -> None:
+        self.end()
+        self._progress.add_task(doing, total=1)
+
+    def end(self) -> None:
+        for task in self._progress.task_ids:
+            self._progress.update(task, completed=1)
+
+
+def _show(settings: Settings, played: Demo, seconds: float) -> None:
+    rows = [("yes" if check.held else "NO", check.what, check.seen) for check in played.checks]
+    verdict = "all of it held" if played.held else "NOT all of it held"
+    out.print(table(f"The main job, in {seconds:.0f} s: {verdict}", ("held", "what", "seen"), rows))
+    out.print("Look next:")
+    if played.report:
+        out.print(f"  {played.report}   the quality report of this run")
+    out.print("  make up   then the Airflow UI at " + supervise.status(settings).addresses.airflow)
+    out.print(f"  .venv/bin/manifold vin show {played.example}   what happened to a vehicle")

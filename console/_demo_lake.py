@@ -1,0 +1,83 @@
+"""The demo's questions to Airflow, the lake and Redis. Each blocks; the demo asks from a thread."""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from pyiceberg.expressions import EqualTo, In
+from redis import Redis
+
+from adapters.lake import open_catalog, where
+from contracts.outcomes import Outcome
+from contracts.settings import Settings
+from contracts.tables import IDS, OUTCOMES, QUARANTINE, SEGMENTS
+from sandbox.airflow import url
+from sandbox.airflow_api import AirflowApi
+
+DAG = "ingest_archives"
+DAG_WAIT_S = 150.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a plain PyIceberg program finds in the lake."""
+
+    ids: int  # of the demo's batch
+    delivered: int  # of the demo's batch
+    quarantined: int
+    run_id: str  # of the newest run
+
+
+def run_ingest_dag(settings: Settings) -> tuple[str, float]:
+    """Trigger the DAG through Airflow's API; the state in which it ended, and after how many seconds."""
+    began = time.monotonic()
+    with AirflowApi(url(settings)) as airflow:
+        run_id = airflow.trigger_dag(DAG)
+        state = airflow.wait(DAG, run_id, within_s=DAG_WAIT_S)
+    return state, time.monotonic() - began
+
+
+def rows_of(settings: Settings, request_id: str) -> Rows:
+    """Row counts of one batch."""
+    catalog = open_catalog(settings)
+    ids = catalog.load_table(IDS.identifier).scan(where(EqualTo, "request_id", request_id), ("vin", "seq")).to_arrow()
+    seqs = set(ids["seq"].to_pylist())
+    ended = (
+        catalog.load_table(OUTCOMES.identifier).scan(In(term="seq", literals=seqs), ("vin", "outcome")).to_arrow()
+        if seqs
+        else None
+    )
+    delivered = 0 if ended is None else sum(outcome == Outcome.DELIVERED for outcome in ended["outcome"].to_pylist())
+    quarantined = catalog.load_table(QUARANTINE.identifier).scan().count()
+    runs = catalog.load_table(SEGMENTS.identifier).scan(selected_fields=("run_id", "ingested_at")).to_arrow().to_pylist()
+    newest = max(runs, key=lambda row: row["ingested_at"])["run_id"] if runs else ""
+    return Rows(ids.num_rows, delivered, quarantined, newest)
+
+
+def verdict_of(settings: Settings, run_id: str) -> tuple[str, str]:
+    """The audit's verdict on a run, and its report."""
+    page = settings.reports_folder / "runs" / run_id
+    try:
+        audit = json.loads((page / "audit.json").read_text())
+    except OSError:
+        return "not judged", str(page)
+    return "passed" if audit["passed"] else "failed", str(page / "index.html")
+
+
+def wipe_redis(settings: Settings) -> None:
+    """What a lost disk does to Redis."""
+    with Redis.from_url(settings.redis) as redis:
+        redis.flushall()
+
+
+def rebuild() -> tuple[int, float]:
+    """Run `manifold rebuild` as an operator would; how many entries it queued, and in how many seconds."""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-m", "console", "rebuild", "--json"], capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - began
+    if done.returncode != 0:
+        sys.stderr.write(done.stderr[-2000:])
+        return 0, seconds
+    return int(json.loads(done.stdout)["populated"]["queued"]), seconds

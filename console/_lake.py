@@ -1,0 +1,116 @@
+"""`manifold ingest`, `populate`, `rebuild`, `report`: the pipelines, without Airflow."""
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from adapters.lake import open_catalog
+from adapters.log import configure_logging
+from console._output import FAILED, USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table, working
+from contracts.settings import Settings
+from pipelines.archive import Interval
+
+Flush = Annotated[bool, typer.Option("--flush/--no-flush", help="First ask the recorder to close its open segments.")]
+Instant = Annotated[
+    datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"], show_default=False)
+]
+
+
+@speaks_plainly
+def ingest(flush: Flush = True, from_: Instant = None, to: Instant = None, as_json: AsJson = False) -> None:
+    """Take everything new of the archive (or what began between two instants) into the lake; return when it is published.
+
+    Instants are ISO 8601; without an offset they are UTC.
+    """
+    settings = settings_or_fail()
+    interval = _interval(from_, to)
+    from pipelines.run_all import run_all  # Spark's library takes a second that other commands need not wait
+
+    result = _run(
+        settings, "ingesting", as_json, lambda: run_all(settings, interval=interval, flush_first=flush, with_populate=False)
+    )
+    ingested = result.ingested
+    rows = [("segments", ingested.segments), *((f"messages of {k}", v) for k, v in ingested.read.items())]
+    rows += [(f"rows into {k}", v) for k, v in ingested.written.items()] + [("refused", ingested.refused)]
+    _show(result, as_json, f"run {result.run_id} is published", [*rows, ("warnings", result.warnings), ("report", result.report)])
+
+
+@speaks_plainly
+def populate(as_json: AsJson = False) -> None:
+    """Offer to the queues what is pending in the lake and was not handed over."""
+    settings = settings_or_fail()
+    from pipelines.populate import populate as run
+    from pipelines.session import session
+
+    def work() -> Any:
+        with session(settings, "populate") as spark:
+            return run(spark, open_catalog(settings), settings, now=datetime.now(UTC))
+
+    result = _run(settings, "populating the queues", as_json, work)
+    _show(result, as_json, "the queues are populated", _populated(result))
+
+
+@speaks_plainly
+def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
+    """Take in everything recorded, then fill the queues with everything pending. Safe on loaded queues."""
+    settings = settings_or_fail()
+    from pipelines.run_all import rebuild as run
+
+    result = _run(settings, "rebuilding the queues", as_json, lambda: run(settings, flush_first=flush))
+    _show(
+        result, as_json, "the queues are loaded", [("segments taken in", result.ingested.segments), *_populated(result.populated)]
+    )
+
+
+@speaks_plainly
+def report(as_json: AsJson = False) -> None:
+    """The newest quality report: its verdict and where it lies."""
+    settings = settings_or_fail()
+    audits = sorted((settings.reports_folder / "runs").glob("*/audit.json"), key=lambda path: path.stat().st_mtime)
+    if not audits:
+        fail(f"there is no report in {settings.reports_folder}; run manifold ingest")
+    newest = json.loads(audits[-1].read_text())
+    if as_json:
+        print_json(newest | {"index": str(settings.reports_folder / "index.html")})
+    else:
+        findings = [
+            (f["severity"], f["table"], f["says"], f"{f['rows']} of {f['of']}") for f in newest["failures"] + newest["warnings"]
+        ]
+        out.print(f"run {newest['run_id']} {'passed' if newest['passed'] else 'FAILED'}, judged at {newest['as_of']}")
+        if findings:
+            out.print(table("", ("severity", "table", "should be true", "rows that break it"), findings))
+        out.print(f"report: {newest['report']}\nall runs: {settings.reports_folder / 'index.html'}")
+    if not newest["passed"]:
+        raise typer.Exit(FAILED)
+
+
+def _interval(start: datetime | None, end: datetime | None) -> Interval | None:
+    if start is None and end is None:
+        return None
+    first, last = (at if at is None or at.tzinfo else at.replace(tzinfo=UTC) for at in (start, end))
+    try:
+        return Interval(first or datetime(2020, 1, 1, tzinfo=UTC), last or datetime.now(UTC))
+    except ValueError as exc:
+        fail(f"--from and --to: {exc}", USAGE)
+
+
+def _run(settings: Settings, what: str, quiet: bool, work: Callable[[], Any]) -> Any:
+    configure_logging("console", json=settings.log_format == "json", level="warning" if sys.stderr.isatty() else "info")
+    with working(f"{what} (Spark starts first)", quiet=quiet or not sys.stderr.isatty()):
+        return work()
+
+
+def _populated(result: Any) -> list[tuple[str, object]]:
+    names = ("vehicles", "offered", "queued", "superseded", "forgotten")
+    return [(name, getattr(result, name)) for name in names]
+
+
+def _show(result: Any, as_json: bool, title: str, rows: list[tuple[str, object]]) -> None:
+    if as_json:
+        print_json(json.loads(result.to_json()))
+    else:
+        out.print(table(title, ("what", "how many"), rows))

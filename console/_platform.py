@@ -1,0 +1,52 @@
+"""`manifold up`, `down` and `status`: the embedded platform."""
+
+import typer
+
+from console._output import FAILED, AsJson, err, out, print_json, settings_or_fail, speaks_plainly, table, working
+from sandbox import supervise
+
+
+@speaks_plainly
+def up() -> None:
+    """Start the embedded platform in the background; return when all of it is healthy."""
+    settings = settings_or_fail()
+    with working("starting the platform", quiet=False):
+        addresses = supervise.up(settings, progress=lambda name, doing: err.print(f"  {name}: {doing}", highlight=False))
+    out.print(table("Manifold is up.", ("what", "where"), _places(addresses)))
+    out.print("stop it with: make down")
+
+
+@speaks_plainly
+def down() -> None:
+    """Stop the embedded platform; its state stays."""
+    settings = settings_or_fail()
+    with working("stopping the platform", quiet=False):
+        ran = supervise.down(settings)
+    out.print("Manifold is down." if ran else "Nothing was running.")
+
+
+@speaks_plainly
+def status(as_json: AsJson = False) -> None:
+    """How the platform is; exit status 0 if it is ready to serve, else 1."""
+    now = supervise.status(settings_or_fail())
+    if as_json:
+        print_json(now.to_json())
+    else:
+        rows = [(name, "healthy" if check.healthy else check.said or "not healthy") for name, check in now.checks.items()]
+        out.print(table("ready to serve" if now.healthy else "not ready", ("program", "health"), [*rows, ("queues", now.queues)]))
+        out.print(table("", ("what", "where"), _places(now.addresses)))
+    if not now.healthy:
+        raise typer.Exit(FAILED)
+
+
+def _places(addresses: supervise.Addresses) -> list[tuple[str, str]]:
+    catalog = addresses.catalog
+    return [
+        ("MQTT, for vehicles and platform", addresses.mqtt),
+        ("Airflow", addresses.airflow),
+        ("Redis", addresses.redis),
+        ("archive", addresses.archive),
+        ("Iceberg catalog", f"{catalog['name']} ({catalog['type']}) {catalog['uri']}"),
+        ("warehouse", catalog["warehouse"]),
+        ("quality reports", addresses.reports),
+    ]
