@@ -53,12 +53,17 @@ class LakeEntry:
     reason: str | None = None
 
 
-@retry(retry=retry_if_exception_type(DatabaseError), stop=stop_after_attempt(3), wait=wait_random(0.05, 0.3), reraise=True)
+# Two processes may create the catalog's own tables, or the namespace, in the same moment: one of them looks again.
+_looking_again = retry(
+    retry=retry_if_exception_type(DatabaseError), stop=stop_after_attempt(5), wait=wait_random(0.05, 0.3), reraise=True
+)
+
+
+@_looking_again
 def open_catalog(settings: Settings) -> Catalog:
     """The Iceberg catalog of the settings: SQL (SQLite when embedded) or REST.
 
     Storage options, such as an S3 endpoint, come from PyIceberg's own variables `PYICEBERG_CATALOG__<NAME>__…`.
-    Tried again when two processes create the catalog's own tables in the same moment.
     """
     uri = settings.catalog
     if uri.startswith(SQLITE):
@@ -80,6 +85,7 @@ def _prepare_sqlite(file: Path) -> None:
         connection.close()
 
 
+@_looking_again
 def ensure_tables(catalog: Catalog) -> None:
     """Create what is missing of the namespace and its tables, each with an empty snapshot on main. Safe to repeat, and to run twice at once."""
     catalog.create_namespace_if_not_exists(NAMESPACE)
