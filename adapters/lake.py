@@ -87,7 +87,7 @@ def _prepare_sqlite(file: Path) -> None:
 
 @_looking_again
 def ensure_tables(catalog: Catalog) -> None:
-    """Create what is missing of the namespace and its tables, each with an empty snapshot on main. Safe to repeat, also at once."""
+    """Create what is missing: the namespace, and the tables, each with an empty snapshot on main. Safe to repeat, and at once."""
     catalog.create_namespace_if_not_exists(NAMESPACE)
     for table in TABLES:
         existing = catalog.create_table_if_not_exists(
