@@ -55,6 +55,17 @@ class Platform:
         self.dispatchers[replica] = server
         return server
 
+    def start_dispatcher_on_the_same_port(self) -> None:
+        """A second process by the same number."""
+        log = self.home / "logs" / "second.log"
+        server = start_python("dispatcher", port=0, log=log, env=self.env, ready=lambda: False)
+        server.stop()
+
+    def restart_broker(self) -> None:
+        """Kill the broker and start it again; it has what it had saved."""
+        self.broker.kill()
+        self.broker = start(mosquitto.command(self.settings), port=self.settings.broker_port, log=self.broker.log)
+
     def stop(self) -> None:
         for server in (*self.dispatchers.values(), self.tap, self.broker, self.redis):
             server.stop()
