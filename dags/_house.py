@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.common.compat.sdk import Context
 from airflow.providers.standard.operators.bash import BashOperator
 
 PIPELINES = Path(__file__).parents[1] / "pipelines"
@@ -25,9 +26,18 @@ DEFAULTS: dict[str, Any] = {
 RUN = ("--run-id", "{{ run_id }}")
 
 
-def spark_job(job: str, *arguments: str) -> SparkSubmitOperator:
+class SparkJob(SparkSubmitOperator):
+    """SparkSubmitOperator, but an argument whose template comes out empty is not there."""
+
+    def execute(self, context: Context) -> None:
+        """Submit, and wait for the end."""
+        self.application_args = [argument for argument in self.application_args or [] if argument]
+        super().execute(context)
+
+
+def spark_job(job: str, *arguments: str) -> SparkJob:
     """The task that runs `pipelines.<job>` on Spark."""
-    return SparkSubmitOperator(
+    return SparkJob(
         task_id=job,
         conn_id="spark_default",
         application=str(PIPELINES / f"{job}.py"),

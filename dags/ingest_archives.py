@@ -13,7 +13,7 @@ what lies between `from` and `to`. A backfill is one run with `from` and `to`; o
 - `ingest`, `populate`: the log's last line says what to do; clear the task.
 - `audit`: a rule of severity error is broken. The log names rule, rows and reason, the quality report shows more. Clear `ingest` and
   what follows once the cause is gone.
-- `publish` was overtaken by another run: clear `ingest` and what follows.
+- `publish` was overtaken by another run and could not repeat itself: clear `ingest` and what follows.
 
 **To back out** a published run, roll the tables back to the snapshots before the one with its `manifold.run-id`, `ingested_segments`
 last, then trigger this DAG: it takes the segments again.
@@ -28,8 +28,14 @@ from contracts.settings import load_settings
 
 schedule = load_settings().ingest_schedule
 
-# Only a scheduled or backfilled run has an interval that means something here; a manual one may have no logical date at all.
-EDGE = "{{{{ params['{param}'] or ('' if dag_run.run_type == 'manual' else dag_run.{edge}.isoformat()) }}}}"
+# Triggered by hand, a run may have no logical date; and an interval that the scheduler makes up for it means nothing.
+EDGE = "{{% if params['{0}'] %}}--{0}={{{{ params['{0}'] }}}}{{% elif dag_run.run_type != 'manual' %}}--{0}={{{{ {1}.isoformat() }}}}{{% endif %}}"
+INTERVAL = (
+    EDGE.format("from", "data_interval_start"),
+    EDGE.format("to", "data_interval_end"),
+    "{{ '' if dag_run.run_type == 'manual' or params['from'] else '--late' }}",
+    "{{ '' if params['flush'] else '--no-flush' }}",
+)
 INSTANT = {"type": ["null", "string"], "format": "date-time"}
 
 with DAG(
@@ -43,9 +49,9 @@ with DAG(
     tags=["fanout", "lake", "queues"],
     doc_md=__doc__,
     params={
-        "from": Param(None, **INSTANT, description="take segments that began at or after this instant; empty: no limit"),
-        "to": Param(None, **INSTANT, description="take segments that began before this instant; empty: no limit"),
+        "from": Param(None, **INSTANT, description="take segments that began at or after this instant; goes with `to`"),
+        "to": Param(None, **INSTANT, description="take segments that began before this instant; goes with `from`"),
+        "flush": Param(True, type="boolean", description="first ask the recorder to close its open segments"),
     },
 ):
-    interval = [f"--from={EDGE.format(param='from', edge='data_interval_start')}", f"--to={EDGE.format(param='to', edge='data_interval_end')}"]
-    spark_job("ingest", *interval) >> spark_job("audit") >> plain_job("publish") >> spark_job("populate")
+    spark_job("ingest", *INTERVAL) >> spark_job("audit") >> plain_job("publish") >> spark_job("populate")

@@ -28,7 +28,7 @@ with DAG(
     tags=["fanout", "queues", "repair"],
     doc_md=__doc__,
     params={
-        "ingest_first": Param(True, type="boolean", description="take in what the archive has and the lake has not, before filling the queues"),
+        "flush": Param(True, type="boolean", description="first ask the recorder to close its open segments"),
     },
 ):
-    spark_job("rebuild", "{{ '' if params['ingest_first'] else '--no-ingest' }}")
+    spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}")

@@ -2,7 +2,9 @@
 
 import json
 from datetime import timedelta
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from pyspark.sql import SparkSession
@@ -117,7 +119,7 @@ def test_a_failure_names_the_rule_the_reason_and_the_rows(spark: SparkSession, t
 
 
 def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too_long(spark: SparkSession, tmp_path: Path) -> None:
-    rows = {**good(), "sdv_fanout_ids": [entry(), entry(SEQ + 2, data_id="to-come")]}
+    rows = {"sdv_fanout_ids": [entry(), entry(SEQ + 2, data_id="to-come")]}
 
     young = judged(spark, rows, tmp_path, data_wait=timedelta(minutes=5))
     old = judged(spark, rows, tmp_path, data_wait=timedelta(minutes=1))
@@ -128,11 +130,9 @@ def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too
 
 
 def test_rows_that_are_in_the_table_already_count_for_uniqueness(spark: SparkSession, tmp_path: Path) -> None:
-    rows = good()
-    whole = {table: frame(spark, table, found) for table, found in rows.items()}
-    whole["ingested_segments"] = frame(spark, "ingested_segments", [segment(run_id="an earlier one"), segment()])
+    whole = frame(spark, "ingested_segments", [segment(run_id="an earlier one"), segment()])
 
-    result = judged(spark, rows, tmp_path, references=whole)
+    result = judged(spark, {"ingested_segments": [segment()]}, tmp_path, references={"ingested_segments": whole})
 
     assert [finding.rule for finding in result.failures] == ["path_is_unique"]
 
@@ -167,13 +167,10 @@ def test_judging_a_run_again_replaces_its_pages(spark: SparkSession, tmp_path: P
 
 
 def test_every_link_of_the_pages_leads_somewhere(spark: SparkSession, tmp_path: Path) -> None:
-    from html.parser import HTMLParser
-    from urllib.parse import unquote
-
     links: list[str] = []
     parser = HTMLParser()
     parser.handle_starttag = lambda tag, attrs: links.extend(value or "" for name, value in attrs if name == "href")  # type: ignore[method-assign]
-    report = judged(spark, good(), tmp_path).report
+    report = judged(spark, {"quarantine": [refused()]}, tmp_path).report
     for page in (report, tmp_path / "index.html"):
         links.clear()
         parser.feed(page.read_text())

@@ -1,0 +1,107 @@
+"""The house rules for DAGs, without a database. Each failure says how to comply."""
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import DAG, CronDataIntervalTimetable
+
+from tests.servers import ROOT
+
+FOLDER = ROOT / "dags"
+FILES = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
+TEAMS = {"data-platform"}
+MAX_LINES = 70  # the runbook is among them
+RUNBOOK = ("**Reads**", "**Writes**", "**Do not trigger it**", "**When it fails", "**To back out**", "Owner: ")
+JOBS = {"ingest", "audit", "publish", "populate", "rebuild"}
+
+
+@pytest.fixture(scope="module")
+def bag() -> DagBag:
+    return DagBag(FOLDER, bundle_path=FOLDER)
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.stem)
+def file(request: pytest.FixtureRequest) -> Path:
+    path: Path = request.param
+    return path
+
+
+@pytest.fixture
+def dag(file: Path, bag: DagBag) -> DAG:
+    assert not bag.import_errors
+    assert file.stem in bag.dags, f"name the DAG after its file: {file.name} has no DAG {file.stem}"
+    found: DAG = bag.dags[file.stem]
+    return found
+
+
+def test_every_dag_has_a_file_of_its_own_that_is_a_declaration(bag: DagBag, file: Path) -> None:
+    assert set(bag.dags) == {path.stem for path in FILES}, "one DAG a file, named after it"
+    lines = len(file.read_text().splitlines())
+    assert lines <= MAX_LINES, f"{file.name} has {lines} lines: move what is not a declaration into pipelines/"
+
+
+def test_every_dag_can_be_operated_by_a_stranger(dag: DAG) -> None:
+    missing = [part for part in RUNBOOK if part not in (dag.doc_md or "")]
+    assert not missing, f"write the runbook as the module's docstring and pass doc_md=__doc__; it lacks {missing}"
+    assert dag.tags, "add tags, so that the list of DAGs can be filtered"
+    assert {task.owner for task in dag.tasks} <= TEAMS, f"owners are teams, not people: one of {TEAMS}"
+
+
+def test_every_dag_says_when_it_runs(dag: DAG) -> None:
+    assert dag.catchup is False, "write catchup=False on the DAG; a backfill is a run with from and to"
+    assert dag.max_active_runs == 1, "write max_active_runs=1: runs of one DAG would only overtake each other"
+    assert dag.start_date is not None, "give it a fixed start_date"
+
+
+def test_every_task_is_tried_again_with_growing_pauses_and_ends_some_time(dag: DAG) -> None:
+    for task in dag.tasks:
+        assert task.retries, f"{task.task_id}: set retries; a job is safe to repeat"
+        assert task.retry_exponential_backoff, f"{task.task_id}: set retry_exponential_backoff"
+        assert isinstance(task.max_retry_delay, timedelta), f"{task.task_id}: bound the pauses with max_retry_delay"
+        assert task.execution_timeout, f"{task.task_id}: set execution_timeout, or a hung job blocks the DAG for ever"
+
+
+def test_every_param_says_its_type_and_what_it_means(dag: DAG) -> None:
+    for name in dag.params:
+        param = dag.params.get_param(name)
+        assert "type" in param.schema, f"{name}: give the Param a type"
+        assert param.description, f"{name}: give the Param a description"
+
+
+def test_spark_tasks_leave_the_place_of_spark_to_the_connection(dag: DAG) -> None:
+    for task in dag.tasks:
+        if isinstance(task, SparkSubmitOperator):
+            assert task._conn_id == "spark_default", f"{task.task_id}: use the connection spark_default"
+            assert not task.conf, f"{task.task_id}: Spark's configuration belongs to the settings and the connection"
+            assert Path(task.application).is_file(), f"{task.task_id}: {task.application} is not there"
+        assert task.task_id in JOBS, f"{task.task_id}: name the task after its job in pipelines/"
+
+
+def test_ingest_writes_judges_publishes_and_populates_in_this_order(bag: DagBag) -> None:
+    assert [task.task_id for task in bag.dags["ingest_archives"].topological_sort()] == ["ingest", "audit", "publish", "populate"]
+
+
+def test_the_ingest_schedule_has_a_data_interval(bag: DagBag) -> None:
+    timetable = bag.dags["ingest_archives"].timetable
+    assert isinstance(timetable, CronDataIntervalTimetable), "other timetables give an interval of no length"
+
+
+@pytest.mark.parametrize("schedule", ["", "*/5 * * * *"])
+def test_loading_the_dag_files_imports_neither_spark_nor_a_pipeline(schedule: str) -> None:
+    program = "\n".join(
+        [
+            "import runpy, sys",
+            *(f"runpy.run_path({str(path)!r})" for path in FILES),
+            "heavy = ('pyspark', 'great_expectations', 'pipelines', 'pyiceberg', 'redis')",
+            "print(*sorted({name.partition('.')[0] for name in sys.modules} & set(heavy)))",
+        ]
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MANIFOLD_INGEST_SCHEDULE": schedule}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "", "DAG files are read again and again: import nothing heavy at their top"
