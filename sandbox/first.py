@@ -1,9 +1,11 @@
 """The first start of a fresh home: tables are made, and empty queues are declared loaded, because nothing is missing in them."""
 
+from threading import Event
+
 import pyarrow.fs as fs
 import redis
 from pyiceberg.catalog import Catalog
-from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import Retrying, retry_if_exception_type, stop_when_event_set, wait_fixed
 
 from adapters.lake import ensure_tables, open_catalog
 from contracts import keys
@@ -12,8 +14,6 @@ from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
 from contracts.tables import TABLES
 
-REDIS_START_S = 60
-
 
 def nothing_recorded(settings: Settings) -> bool:
     """Whether archive and journal are empty. To be asked before the recorder runs."""
@@ -21,16 +21,24 @@ def nothing_recorded(settings: Settings) -> bool:
     return not any(journals.glob("*/*.journal")) and not _has_segments(settings.archive)
 
 
-def prepare(settings: Settings, *, fresh: bool) -> None:
+def prepare(settings: Settings, *, fresh: bool, given_up: Event) -> None:
     """Make the tables that are missing. On a `fresh` home whose tables are empty, mark the queues as loaded.
 
+    Waits for Redis until `given_up` is set.
+
     Raises:
-        redis.RedisError: Redis has not answered in time.
+        redis.RedisError: Redis has not answered until then.
     """
     catalog = open_catalog(settings)
     ensure_tables(catalog)
     if fresh and _empty(catalog):
-        _mark_loaded(settings)
+        patient = Retrying(
+            retry=retry_if_exception_type(redis.RedisError),
+            wait=wait_fixed(0.2),
+            stop=stop_when_event_set(given_up),
+            reraise=True,
+        )
+        patient(_mark_loaded, settings)
 
 
 def _has_segments(archive: str) -> bool:
@@ -47,7 +55,6 @@ def _empty(catalog: Catalog) -> bool:
     return all(s is None or s.summary is None or (s.summary["total-records"] or "0") == "0" for s in snapshots)
 
 
-@retry(retry=retry_if_exception_type(redis.RedisError), wait=wait_fixed(0.2), stop=stop_after_delay(REDIS_START_S), reraise=True)
 def _mark_loaded(settings: Settings) -> None:
     with redis.Redis.from_url(settings.redis) as client:
         client.set(keys.LOADED, wall_clock_ms(), nx=True)

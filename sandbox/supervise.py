@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Event
 
 from contracts.errors import Permanent, Retryable
 from contracts.settings import Settings
@@ -82,9 +83,14 @@ def _start(place: Place, settings: Settings, wanted: Sequence[Program], progress
     supervisord.start(place, settings, wanted)
     place.remember(settings)
     progress("platform", f"{len(wanted)} programs started")
+    given_up = Event()
     with ThreadPoolExecutor(1) as pool:
-        prepared = pool.submit(prepare, settings, fresh=fresh)
-        _wait_healthy(place, settings, wanted, progress, within_s, prepared)
+        prepared = pool.submit(prepare, settings, fresh=fresh, given_up=given_up)
+        try:
+            _wait_healthy(place, settings, wanted, progress, within_s, prepared)
+        except BaseException:
+            given_up.set()  # or leaving the pool would wait for Redis
+            raise
         prepared.result()
 
 
