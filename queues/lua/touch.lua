@@ -48,7 +48,7 @@ elseif sign == 'disconnected' then
   local expiry = tonumber(ARGV[8] ~= '' and ARGV[8] or p[3] or '0')
   local session_until = string.format('%.0f', tonumber(ARGV[7]) + expiry * 1000)
   redis.call('HSET', PRESENCE, 'connected', 'no', 'since', ARGV[6], 'expiry', expiry, 'session_until', session_until)
-  if expiry == 0 then let_go() end
+  if expiry == 0 and held[1] and tonumber(held[4]) <= tonumber(ARGV[7]) then let_go() end
 elseif sign == 'subscribed' then
   redis.call('HSET', PRESENCE, 'subscribed', 'yes')
 elseif sign == 'unsubscribed' then

@@ -174,19 +174,20 @@ class QueueMachine(RuleBasedStateMachine):
             m.deadline = self.now + m.wait(m.attempts[m.inflight])
         assert (reply.word, reply.released) == ("noted", released)
 
-    @rule(own_expiry=st.sampled_from([None, 0, 60]), older=st.booleans())
-    def disconnected(self, own_expiry: int | None, older: bool) -> None:
-        m = self.model
+    @rule(own_expiry=st.sampled_from([None, 0, 60]), older=st.booleans(), ago=st.sampled_from([0, 5_000]))
+    def disconnected(self, own_expiry: int | None, older: bool, ago: int) -> None:
+        m, at = self.model, self.now - ago
         began = m.since - 1 if older else m.since
-        sign = ("disconnected", began, self.now, "" if own_expiry is None else own_expiry)
+        sign = ("disconnected", began, at, "" if own_expiry is None else own_expiry)
         reply = _replies.touch_reply(self.run(_verbs.touch(POLICY, VIN, self.now, False, *sign)))
         if older and self.seen_a_connection:
             assert reply.word == "stale"
             return
         self.seen_a_connection = True
         m.expiry = m.expiry if own_expiry is None else own_expiry
-        m.connected, m.session_until, m.since = "no", self.now + m.expiry * 1000, began
-        assert (reply.word, reply.released) == ("noted", m.let_go() if m.expiry == 0 else None)
+        m.connected, m.session_until, m.since = "no", at + m.expiry * 1000, began
+        lost = m.expiry == 0 and m.published_at <= at
+        assert (reply.word, reply.released) == ("noted", m.let_go() if lost else None)
 
     @rule(on=st.booleans(), claim_next=st.booleans())
     def subscribed(self, on: bool, claim_next: bool) -> None:
