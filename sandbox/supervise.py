@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from threading import Event
+from urllib.parse import quote
 
 from contracts.errors import Permanent, Retryable
 from contracts.settings import Settings
@@ -24,6 +26,7 @@ END_S = 15.0  # what a left-over process has for its own clean end
 _TRIES = 4  # starts of one program after which `up` gives up
 _LOOK_S = 0.2
 _LOG_LINES = 15
+_URL_SIGNS = "/:@!$&'()*+,;="  # may stand in the path of a URL as they are
 
 
 def up(
@@ -38,12 +41,13 @@ def up(
         within_s: seconds after which `up` gives up.
 
     Raises:
-        Permanent: a port is taken, a server is not installed, the running platform has other settings, or a program does not
-            stay up; nothing of what this call started is left running.
+        Permanent: the home's path is odd, a port is taken, a server is not installed, the running platform has other settings,
+            or a program does not stay up; nothing of what this call started is left running.
         Retryable: another `up` or `down` is at work, or not all was healthy in time.
     """
     if airflow is not None:
         settings = settings.model_copy(update={"with_airflow": airflow})
+    _require_plain(settings.home)
     place, wanted = Place(settings.home), programs(settings)
     with _alone(place):
         if place.supervisor():
@@ -108,7 +112,7 @@ def _wait_healthy(
     while True:
         checks, _ = check(wanted, settings)
         for name, now in checks.items():
-            word = "healthy" if now.healthy else now.said
+            word = "healthy" if now.healthy else "starting"  # why it is not there yet is told only if it never comes
             if told.get(name) != word:
                 progress(name, word)
                 told[name] = word
@@ -175,6 +179,13 @@ def _clear(place: Place, progress: Progress) -> bool:
     for file in [*place.run.glob("*.process"), place.socket, place.pid_file, place.memory_file]:
         file.unlink(missing_ok=True)
     return bool(left)
+
+
+def _require_plain(home: Path) -> None:
+    if odd := "".join(sorted({sign for sign in str(home) if quote(sign, safe=_URL_SIGNS) != sign})):
+        raise Permanent(
+            f"home={str(home)!r} has {odd!r} in it, which file:// URLs cannot hold; name a plain one: MANIFOLD_HOME=…"
+        )
 
 
 @contextmanager

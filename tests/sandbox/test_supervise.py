@@ -92,6 +92,11 @@ def test_a_port_in_use_stops_up_before_anything_starts(settings: Settings) -> No
     assert not listens(settings.broker_port)
 
 
+def test_a_home_that_no_url_can_hold_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(Permanent, match=r"home='.*/my home' has ' ' in it.*MANIFOLD_HOME="):
+        up(settings_for(tmp_path / "my home"))
+
+
 def test_two_at_once_are_refused(settings: Settings) -> None:
     place = Place(settings.home)
     place.run.mkdir(parents=True)
