@@ -13,7 +13,7 @@ from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, SEGMENTS, Table
 from expectations import Audit, audit
 from pipelines.branches import RUN_ID, head_of, properties_of
-from pipelines.publish import is_published, pins_in
+from pipelines.publish import Pinned, is_published, pins_in
 
 REFERENCES = (DATA, IDS, SEGMENTS)  # the tables that rules look values up in
 
@@ -38,9 +38,10 @@ def audit_run(spark: SparkSession, catalog: Catalog, settings: Settings, *, run_
     if head is None or properties_of(head).get(RUN_ID) != run_id or is_published(catalog, run_id):
         log.info("run has nothing to judge", run_id=run_id)
         return None
-    written = {pinned.table: pinned.snapshot_id for pinned in pins_in(head)} | {SEGMENTS: head.snapshot_id}
-    frames = {table.name: _added(spark, catalog, settings, table, snapshot) for table, snapshot in written.items()}
-    references = {table.name: _whole(spark, catalog, settings, table, written) for table in REFERENCES}
+    written = [*pins_in(head), Pinned(SEGMENTS, head.snapshot_id)]
+    frames = {pinned.table.name: _added(spark, catalog, settings, pinned) for pinned in written}
+    versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
+    references = {table.name: _whole(spark, catalog, settings, table, versions) for table in REFERENCES}
     result = audit(
         frames,
         run_id=run_id,
@@ -58,8 +59,9 @@ def audit_run(spark: SparkSession, catalog: Catalog, settings: Settings, *, run_
     return result
 
 
-def _added(spark: SparkSession, catalog: Catalog, settings: Settings, table: Table, snapshot_id: int) -> DataFrame:
+def _added(spark: SparkSession, catalog: Catalog, settings: Settings, pinned: Pinned) -> DataFrame:
     """The rows that the run's snapshot adds; of a merged table, those that it leaves otherwise than they were."""
+    table, snapshot_id = pinned.table, pinned.snapshot_id
     snapshot = catalog.load_table(table.identifier).snapshot_by_id(snapshot_id)
     assert snapshot is not None  # it is the head of a branch, or pinned by one
     name, before = f"{settings.catalog_name}.{table.identifier}", snapshot.parent_snapshot_id
@@ -69,10 +71,10 @@ def _added(spark: SparkSession, catalog: Catalog, settings: Settings, table: Tab
     return spark.read.option("start-snapshot-id", str(before)).option("end-snapshot-id", snapshot_id).table(name)
 
 
-def _whole(spark: SparkSession, catalog: Catalog, settings: Settings, table: Table, written: Mapping[Table, int]) -> DataFrame:
+def _whole(spark: SparkSession, catalog: Catalog, settings: Settings, table: Table, versions: Mapping[str, int]) -> DataFrame:
     """The table as it will be when the run counts."""
     main = catalog.load_table(table.identifier).metadata.current_snapshot_id
-    version = written.get(table, main)
+    version = versions.get(table.name, main)
     return spark.read.option("versionAsOf", str(version)).table(f"{settings.catalog_name}.{table.identifier}")
 
 

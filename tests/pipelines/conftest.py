@@ -62,13 +62,18 @@ class Place:
         return [row[0] for row in found] if len(columns) == 1 else found
 
 
-def _place(one_spark: SparkSession, home: Path, **more: Any) -> Place:
-    settings = Settings(home=home, **more)
-    spark = one_spark.newSession()
+def new_session(spark: SparkSession, settings: Settings) -> SparkSession:
+    """Another session in the same JVM, over the lake of these settings."""
+    session = spark.newSession()
     for name, value in session_conf(settings).items():
         if name != "spark.sql.extensions":  # the one that cannot change while Spark runs
-            spark.conf.set(name, value)
-    return Place(settings, spark, open_catalog(settings))
+            session.conf.set(name, value)
+    return session
+
+
+def _place(one_spark: SparkSession, home: Path) -> Place:
+    settings = Settings(home=home)
+    return Place(settings, new_session(one_spark, settings), open_catalog(settings))
 
 
 @pytest.fixture

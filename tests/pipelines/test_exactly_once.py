@@ -1,0 +1,169 @@
+"""Publication: killed half-way and run again, two at once, overtaken by maintenance, the same tables come out."""
+
+import os
+import secrets
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+
+from adapters.lake import open_catalog
+from contracts.envelope import Stream
+from contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS, TABLES, Table
+from pipelines import publish as publication
+from pipelines.branches import PINS, branch_of, head_of, properties_of
+from pipelines.conf import write_defaults
+from pipelines.ingest import ingest
+from pipelines.publish import Overtaken, finish, publish
+from pipelines.run_all import ingest_audit_publish
+from tests.pipelines.conftest import Place, new_session
+from tests.pipelines.makers import at, data, trigger
+from tests.servers import ROOT, wait_until
+
+TRIGGER = Stream.TRIGGER
+
+
+def write_some(place: Place) -> None:
+    place.write(TRIGGER, [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7])])
+    place.write(Stream.DATA, [data(3, "d1", b"one"), data(4, "d1", b"one")])
+
+
+def assert_all_is_in_once(place: Place) -> None:
+    assert place.rows(IDS, "vin") == ["V1", "V2"]
+    assert place.rows(DATA, "data_id") == ["d1"]
+    assert place.rows(META, "times_seen") == [2]
+    assert len(place.rows(QUARANTINE)) == 1
+    assert len(place.rows(SEGMENTS)) == 2
+    assert leftovers(place.catalog) == []
+
+
+def leftovers(catalog: Catalog) -> list[str]:
+    """Branches other than main."""
+    return [f"{t.name}.{name}" for t in TABLES for name in catalog.load_table(t.identifier).refs() if name != "main"]
+
+
+def test_nothing_is_on_main_before_the_run_is_published(place: Place) -> None:
+    write_some(place)
+    ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
+    assert all(place.rows(table) == [] for table in TABLES)
+    publish(place.catalog, "run")
+    assert_all_is_in_once(place)
+
+
+@pytest.mark.parametrize("table", [DATA, META, IDS, QUARANTINE], ids=lambda table: table.name)
+def test_a_run_that_died_between_two_tables_is_finished_by_the_next(
+    place: Place, monkeypatch: pytest.MonkeyPatch, table: Table
+) -> None:
+    write_some(place)
+    ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
+    bring = publication._bring_to_main
+
+    def die_before(catalog: Catalog, pinned: publication.Pinned, run_id: str) -> None:
+        if pinned.table is table:
+            raise KeyboardInterrupt
+        bring(catalog, pinned, run_id)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publication, "_bring_to_main", die_before)
+        with pytest.raises(KeyboardInterrupt):
+            publish(place.catalog, "run")
+    assert len(place.rows(SEGMENTS)) == 2
+    assert place.rows(table) == []
+    assert place.ingest("next").segments == 0
+    assert_all_is_in_once(place)
+
+
+def test_a_run_that_was_overtaken_is_done_again(place: Place) -> None:
+    place.write(TRIGGER, [trigger(1, ["V1"])])
+    ingest(place.spark, place.catalog, place.settings, run_id="slow", now=at(0))
+    place.write(TRIGGER, [trigger(2, ["V2"])])
+    place.ingest("fast")
+    with pytest.raises(Overtaken, match="slow"):
+        publish(place.catalog, "slow")
+    assert place.rows(IDS, "vin") == ["V1", "V2"]
+    assert place.ingest("slow").segments == 0
+    assert leftovers(place.catalog) == []
+
+
+def test_two_at_once_bring_everything_once(place: Place) -> None:
+    write_some(place)
+
+    def whole_run(run_id: str) -> None:
+        spark = new_session(place.spark, place.settings)
+        ingest_audit_publish(spark, open_catalog(place.settings), place.settings, run_id=run_id, now=at(10), interval=None)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(whole_run, ["one", "other"]))
+    assert_all_is_in_once(place)
+
+
+def test_a_run_goes_in_although_maintenance_has_rewritten_main_meanwhile(place: Place) -> None:
+    place.write(TRIGGER, [trigger(1, ["V0"])])
+    place.write(Stream.DATA, [data(1, "d1", b"one"), data(2, "d0", b"zero")])
+    place.ingest("before")
+    place.write(TRIGGER, [trigger(5, ["V1"])])
+    place.write(Stream.DATA, [data(6, "d1", b"one"), data(7, "d2", b"two")])
+    ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
+    for table in (IDS, META):
+        name = f"{place.settings.catalog_name}.{table.identifier}"
+        options = "map('rewrite-all', 'true')"
+        place.spark.sql(f"CALL {place.settings.catalog_name}.system.rewrite_data_files(table => '{name}', options => {options})")
+    publish(place.catalog, "run")
+    publish(place.catalog, "run")
+    assert place.rows(IDS, "vin") == ["V0", "V1"]
+    assert place.rows(META, "data_id", "times_seen", "last_seen_at") == [("d0", 1, at(2)), ("d1", 2, at(6)), ("d2", 1, at(7))]
+    assert leftovers(place.catalog) == []
+
+
+def test_a_writer_that_lingers_on_the_branch_is_not_published(place: Place) -> None:
+    place.write(TRIGGER, [trigger(1, ["V1"])])
+    ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
+    twin = f"{place.settings.catalog_name}.{IDS.identifier}.`branch_{branch_of('run')}`"
+    place.spark.sql(f"INSERT INTO {twin} SELECT * FROM {twin}")
+    publish(place.catalog, "run")
+    assert place.rows(IDS, "vin") == ["V1"]
+
+
+def test_an_abandoned_run_loses_its_branches_after_a_day(place: Place) -> None:
+    place.write(TRIGGER, [trigger(1, ["V1"])])
+    ingest(place.spark, place.catalog, place.settings, run_id="abandoned", now=at(0))
+    day = 86_400_000
+    ingest(place.spark, place.catalog, place.settings, run_id="soon", now=at(day - 1000))
+    assert head_of(place.catalog, IDS, "abandoned") is not None
+    ingest(place.spark, place.catalog, place.settings, run_id="late", now=at(day + 1000))
+    assert head_of(place.catalog, IDS, "abandoned") is None
+
+
+def test_run_ids_of_any_spelling_have_branches_of_their_own() -> None:
+    ids = ["scheduled__2026-01-01T00:00:00+00:00", "scheduled__2026_01_01T00_00_00_00_00", "a b", "a-b", "ä"]
+    names = [branch_of(run_id) for run_id in ids]
+    assert len(set(names)) == len(ids)
+    assert all(name.isascii() and name.replace("_", "").isalnum() for name in names)
+
+
+def test_killed_half_way_and_submitted_again_everything_is_in_once(place: Place) -> None:
+    write_some(place)
+    run_id = f"run-{secrets.token_hex(3)}"
+    env = {**os.environ, "MANIFOLD_HOME": str(place.settings.home), "MANIFOLD_SPARK_DRIVER_MEMORY": "1g"}
+    stage = ["--run-id", run_id, "--no-flush"]
+    child = subprocess.Popen([sys.executable, "-m", "pipelines.ingest", *stage], cwd=ROOT, env=env, start_new_session=True)
+
+    def has_begun_to_write() -> bool:
+        assert child.poll() is None, "it should have been killed before it was done"
+        tables = place.catalog.list_tables("sdv") if place.catalog.namespace_exists("sdv") else []
+        return len(tables) == len(TABLES) and head_of(place.catalog, DATA, run_id) is not None
+
+    wait_until(has_begun_to_write, within_s=120)
+    os.killpg(child.pid, 9)
+    child.wait()
+    head = head_of(place.catalog, SEGMENTS, run_id)
+    assert head is None or PINS not in properties_of(head)
+    env["SPARK_CONF_DIR"] = str(write_defaults(place.settings, place.settings.home / "spark"))
+    submit = str(Path(sys.executable).parent / "spark-submit")
+    subprocess.run([submit, "--master", "local[2]", "pipelines/ingest.py", *stage], cwd=ROOT, env=env, check=True)
+    subprocess.run([sys.executable, "-m", "pipelines.publish", "--run-id", run_id], cwd=ROOT, env=env, check=True)
+    finish(place.catalog)
+    assert_all_is_in_once(place)
