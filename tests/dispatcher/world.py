@@ -61,6 +61,7 @@ class Vehicle:
     sessions: int = 0
     connected_at: int | None = None
     got: list[tuple[int, bool, int]] = field(default_factory=list)
+    in_time: list[tuple[int, bool, int]] = field(default_factory=list)  # what it had got before the first deadline passed
     acked: set[int] = field(default_factory=set)
 
 
@@ -328,7 +329,7 @@ class World:
 
     async def calm_down(self) -> None:
         """Everybody lives, connects, listens, gives signs and acknowledges, until nothing is left to do."""
-        deadlines_pass, self.calm = not self.calm, True
+        self.calm = True
         for vehicle in self.vehicles:
             self.connect(vehicle, clean=False, expiry_s=60)
             self.subscribe(vehicle)
@@ -340,10 +341,11 @@ class World:
             await self._settle()
             if not any([await self.queues.redis.exists(keys.pending(v.vin)) for v in self.vehicles]):
                 return
-            if deadlines_pass:
-                self.now += 40_000
-                for replica in self.replicas:
-                    await self.look_at_deadlines(replica)
+            for vehicle in self.vehicles:
+                vehicle.in_time = vehicle.in_time or list(vehicle.got)
+            self.now += 40_000
+            for replica in self.replicas:
+                await self.look_at_deadlines(replica)
 
     async def _settle(self) -> None:
         while self.feed or any(r.inbox or r.jobs or r.air or r.answers for r in self.replicas):
