@@ -117,6 +117,7 @@ class Handoff:
             try:
                 with _metrics.HANDOFF_SECONDS.time():
                     await self._express.offer(group)
+                self._alive_seq = group[-1].seq
             except (RedisError, Retryable, OSError) as exc:
                 await self._suspend(str(exc), group)
         elif self._express is not None and self._state.state.gap_since is None:
@@ -160,6 +161,7 @@ class Handoff:
         if state.gap_since is not None or state.redis_run_id != found:
             state.gap_since, state.redis_run_id = None, found
             await asyncio.to_thread(self._state.save)
+        self._alive_seq = max(self._alive_seq, first_seq_at(datetime.now(UTC)))
         if self.suspended is not None:
             log.info("express hand-off on", redis_run_id=found)
         self.suspended = None
@@ -168,7 +170,7 @@ class Handoff:
     def _since(self, found: str) -> int | None:
         """From which seq on this Redis may lack something."""
         state = self._state.state
-        if state.redis_run_id in (None, found) or not self._alive_seq:
+        if state.redis_run_id in (None, found):
             return state.gap_since
         lost_from = seq_ago(self._alive_seq, LAST_MINUTES_S)
         return lost_from if state.gap_since is None else min(lost_from, state.gap_since)

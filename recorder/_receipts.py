@@ -9,17 +9,18 @@ from contracts.errors import Retryable
 from contracts.messages import Receipt
 from recorder import _metrics
 
-GIVE_UP_S = 30.0  # a publisher that waited longer has sent its message again
-
 log = structlog.get_logger(__name__)
 
 
 class Receipts:
-    """Sends receipts in the background; a lost connection delays them."""
+    """Sends each receipt once, ahead of the message's PUBACK on the same connection.
+
+    So no message is acknowledged whose receipt is lost: when the connection goes, the broker sends the message again, and the
+    publisher hears that it is a duplicate.
+    """
 
     def __init__(self, mqtt: Mqtt, prefix: str) -> None:
         self._mqtt, self._prefix = mqtt, prefix
-        self._sending: set[asyncio.Task[None]] = set()
 
     def send(self, message: Message, receipt: Receipt) -> None:
         """Answer `message`, if it asks for it and its response topic lies where receipts may go."""
@@ -30,25 +31,14 @@ class Receipts:
             _metrics.RECEIPTS.labels("foreign_topic").inc()
             log.warning("receipt not sent", seq=receipt.seq, response_topic=topic, must_begin_with=self._prefix)
             return
-        task = asyncio.create_task(self._send(topic, receipt, message.correlation_data), name=f"receipt.{receipt.seq}")
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
-
-    async def drain(self) -> None:
-        """Return when all receipts are sent or given up."""
-        await asyncio.gather(*self._sending, return_exceptions=True)
-
-    async def _send(self, topic: str, receipt: Receipt, correlation_data: bytes | None) -> None:
         try:
-            async with asyncio.timeout(GIVE_UP_S):
-                while True:
-                    await self._mqtt.wait_connected()
-                    try:
-                        await self._mqtt.publish(topic, receipt.to_wire(), correlation_data=correlation_data)
-                    except Retryable:
-                        await asyncio.sleep(0)
-                        continue
-                    _metrics.RECEIPTS.labels("sent").inc()
-                    return
-        except TimeoutError:
+            answer = self._mqtt.send(topic, receipt.to_wire(), correlation_data=message.correlation_data)
+        except Retryable:
             _metrics.RECEIPTS.labels("lost").inc()
+        else:
+            answer.add_done_callback(_count)
+
+
+def _count(answer: "asyncio.Future[int]") -> None:
+    lost = answer.cancelled() or answer.exception() is not None
+    _metrics.RECEIPTS.labels("lost" if lost else "sent").inc()

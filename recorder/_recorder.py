@@ -145,7 +145,6 @@ class Recorder:
         try:
             async with asyncio.timeout(STOP_WAIT_S):
                 await _until(lambda: self._door.idle and self._handoff.idle)
-                await self._receipts.drain()
                 self._journal.rotate()
                 await _until(lambda: not self._journal.files)
         except TimeoutError:

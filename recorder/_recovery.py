@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import structlog
 
-from contracts.envelope import Envelope, Stream
+from contracts.envelope import DUPLICATE_OF, Envelope, Stream
 from contracts.messages import Trigger, parse_trigger, trigger_digest
 from contracts.seq import seq_of
 from recorder._dedupe import DedupeWindow
 from recorder._intake import DIGEST
 from recorder._journal import JournalFile
-from recorder._records import Content
+from recorder._records import Content, Message
 from recorder._segments import Archive
 from recorder._state import State
 
@@ -49,9 +49,13 @@ def first_unsettled(recovered: Recovered) -> int | None:
         message.seq
         for file, content in recovered
         for message in content.messages
-        if message.stream != Stream.OUTCOME and message.refused_because is None and message.seq not in file.notes
+        if _needs_handoff(message) and message.seq not in file.notes
     ]
     return min(seqs, default=None)
+
+
+def _needs_handoff(message: Message) -> bool:
+    return message.stream != Stream.OUTCOME and message.refused_because is None and DUPLICATE_OF not in message.headers
 
 
 def _remember(dedupe: DedupeWindow, envelopes: Iterable[Envelope]) -> None:

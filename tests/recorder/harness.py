@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 
 import httpx
 import redis
@@ -19,7 +18,7 @@ from contracts.envelope import Envelope, Stream
 from recorder._segments import Archive
 from tests.servers import Server, free_port, start_mosquitto, start_python, start_redis, wait_until
 
-BOUND_S = 8
+BOUND_S = 60
 FAST = {"MANIFOLD_JOURNAL_RETRY_SECONDS": "0.05", "MANIFOLD_SEGMENT_MAX_SECONDS": "3600"}
 
 
@@ -56,8 +55,7 @@ class House:
         return False
 
     def get(self, path: str, port: int | None = None) -> httpx.Response:
-        assert port is not None or self.recorder is not None
-        return httpx.get(f"http://127.0.0.1:{port or self.recorder.port}{path}", timeout=5)
+        return httpx.get(f"http://127.0.0.1:{port or self.running.port}{path}", timeout=5)
 
     def health(self) -> dict[str, Any]:
         answer: dict[str, Any] = self.get("/healthz").json()
@@ -65,8 +63,7 @@ class House:
 
     def flush(self) -> list[str]:
         """Close the open segments; their paths."""
-        assert self.recorder is not None
-        answer = httpx.post(f"http://127.0.0.1:{self.recorder.port}/flush", timeout=70)
+        answer = httpx.post(f"http://127.0.0.1:{self.running.port}/flush", timeout=70)
         assert answer.status_code == 200, answer.text
         paths: list[str] = answer.json()["segments"]
         return paths
@@ -80,7 +77,13 @@ class House:
         wait_until(lambda: str(self.health()["express"]).startswith(state), what=f"express to be {state}")
 
     @property
-    def redis(self) -> "redis.Redis[bytes]":
+    def running(self) -> Server:
+        """The recorder."""
+        assert self.recorder is not None
+        return self.recorder
+
+    @property
+    def redis(self) -> redis.Redis:
         return redis.Redis(port=self.redis_server.port)
 
     def load(self) -> None:
@@ -89,7 +92,29 @@ class House:
 
     def pending(self, owner: str) -> list[int]:
         """The seqs that are queued for a vehicle, in order."""
-        return [int(seq) for seq in self.redis.zrange(keys.pending(owner), 0, -1)]
+        found: Any = self.redis.zrange(keys.pending(owner), 0, -1)
+        return [int(seq) for seq in found]
+
+    def keys(self, pattern: str) -> list[str]:
+        """The keys in Redis that match."""
+        found: Any = self.redis.keys(pattern)
+        return [key.decode() for key in found]
+
+    def woken(self) -> list[str]:
+        """Owners in the wake-up streams."""
+        found: list[Any] = [self.redis.xrange(key) for key in self.keys("wake:*")]
+        return [owner for records in found for _, fields in records for owner in fields[b"owners"].decode().split("\n")]
+
+    def restart_redis(self, *, wiped: bool = False) -> None:
+        """Start Redis again on its port, as another process; `wiped`: with nothing in it."""
+        self.redis_server.kill()
+        folder = self.folder / ("redis" if not wiped else f"redis-{free_port()}")
+        self.redis_server = start_redis(folder, port=self.redis_server.port, append_only=True)
+
+    def restart_broker(self) -> None:
+        """Start the broker again on its port; it remembers nothing."""
+        self.broker.kill()
+        self.broker = start_mosquitto(self.folder / "broker", port=self.broker.port)
 
     def stop(self) -> None:
         for server in (self.recorder, self.redis_server, self.broker):
@@ -113,6 +138,16 @@ def house(folder: Path, **env: str) -> Iterator[House]:
         home.stop()
 
 
+@contextmanager
+def running_house(folder: Path) -> Iterator[House]:
+    """A house whose queues are loaded and whose recorder hands over."""
+    with house(folder) as home:
+        home.load()
+        home.start()
+        home.wait_express()
+        yield home
+
+
 class Platform:
     """A publisher that asks for receipts."""
 
@@ -125,6 +160,11 @@ class Platform:
     @property
     def response_topic(self) -> str:
         return f"{topics.RECEIPT_PREFIX}{self._client.client_id}"
+
+    async def connected(self) -> None:
+        """Return when receipts can come."""
+        while not self._client.ready:  # noqa: ASYNC110  # no event tells; bounded by `platform`
+            await asyncio.sleep(0.005)
 
     async def send(self, topic: str, payload: bytes, **properties: Any) -> dict[str, Any]:
         """Publish and wait for the receipt."""

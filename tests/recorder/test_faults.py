@@ -1,0 +1,247 @@
+"""What the recorder promises when something dies, fills up or goes away."""
+
+import asyncio
+import resource
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contracts import keys, topics
+from contracts.envelope import Stream
+from contracts.seq import SeqSource, wall_clock_ms
+from tests.recorder.harness import House, house, platform, running_house, trigger
+from tests.servers import wait_until
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[House]:
+    with running_house(tmp_path) as it:
+        yield it
+
+
+async def restart(home: House) -> None:
+    await asyncio.to_thread(home.start)
+    await asyncio.to_thread(home.wait_express)
+
+
+def journal_files(home: House) -> list[Path]:
+    return sorted((home.folder / "home" / "journal" / "0").glob("*.journal"))
+
+
+def journal_bytes(home: House) -> int:
+    return sum(path.stat().st_size for path in journal_files(home))
+
+
+def test_kill_at_any_moment_loses_nothing_acknowledged_and_queues_nothing_twice(home: House) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            receipts = []
+            for round_ in range(3):
+                batches = [trigger(["V1"], f"r{round_}_{n}") for n in range(150)]
+                receipts += [await vehicle_platform.publish(topics.TRIGGER, batch) for batch in batches]
+                await receipts[-150 + 40 * round_]
+                home.running.kill()
+                await restart(home)
+            answers = await asyncio.gather(*receipts)
+            originals = sorted({a["duplicate_of"] or a["seq"] for a in answers})
+            assert {a["status"] for a in answers} <= {"recorded", "duplicate"}
+            assert len(originals) == 450
+            assert home.pending("V1") == originals
+            await asyncio.to_thread(home.flush)
+            archived = home.archived(Stream.TRIGGER)
+            assert sorted(e.seq for e in archived if e.duplicate_of is None) == originals
+            assert all(e.applied for e in archived if e.duplicate_of is None)
+            assert len({e.seq for e in archived}) == len(archived)
+
+    asyncio.run(scenario())
+
+
+def test_killed_between_journal_and_queues_the_trigger_is_offered_at_the_next_start(home: House) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            home.redis_server.process.send_signal(signal.SIGSTOP)
+            receipt = await vehicle_platform.publish(topics.TRIGGER, trigger(["V1"], "stuck"))
+            await asyncio.to_thread(wait_until, lambda: journal_bytes(home) > 0, what="the trigger to be on disk")
+            assert not receipt.done()
+            home.running.kill()
+            home.redis_server.process.send_signal(signal.SIGCONT)
+            await restart(home)
+            answer = await receipt  # of the same message, which the broker has sent again
+            assert answer["status"] == "duplicate"
+            assert home.pending("V1") == [answer["duplicate_of"]]
+
+    asyncio.run(scenario())
+
+
+def test_killed_between_segment_and_journal_nothing_is_archived_twice(home: House) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            for n in range(5):
+                await vehicle_platform.trigger(["V1"], f"r{n}")
+        (file,) = journal_files(home)
+        kept = home.folder / file.name
+        shutil.copy(file, kept)
+        home.flush()
+        home.running.kill()
+        shutil.copy(kept, file)
+        await restart(home)
+        await asyncio.to_thread(wait_until, lambda: not journal_files(home), what="the journal to be sealed")
+
+    asyncio.run(scenario())
+    assert len(home.archived(Stream.TRIGGER)) == 5
+    assert home.pending("V1") == [e.seq for e in home.archived(Stream.TRIGGER)]
+
+
+def test_a_clock_in_the_past_repeats_no_seq(home: House) -> None:
+    home.running.stop()
+    future = SeqSource(0, clock_ms=lambda: wall_clock_ms() + DAY_MS).next()
+    state = home.folder / "home" / "journal" / "0" / "state.json"
+    state.write_text(f'{{"last_seq": {future}}}')
+
+    async def scenario() -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            await restart(home)
+            first = await vehicle_platform.trigger(["V1"], "r1")
+            assert first["seq"] > future
+            await asyncio.to_thread(home.flush)
+            home.running.stop()
+            state.unlink()  # then the archive knows
+            await restart(home)
+            assert (await vehicle_platform.trigger(["V1"], "r2"))["seq"] > first["seq"]
+
+    asyncio.run(scenario())
+
+
+def test_while_redis_is_away_everything_is_recorded_and_queued_in_order_when_it_is_back(home: House) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            seqs = [(await vehicle_platform.trigger(["V1"], "r0"))["seq"]]
+            home.redis_server.kill()
+            await vehicle_platform.send(topics.data_topic("d"), b"payload")
+            seqs += [(await vehicle_platform.trigger(["V1"], f"r{n}"))["seq"] for n in range(1, 4)]
+            assert str(home.health()["express"]).startswith("suspended")
+            assert "manifold_recorder_express 0.0" in home.get("/metrics").text
+            await asyncio.to_thread(home.flush)
+            seqs += [(await vehicle_platform.trigger(["V1"], f"r{n}"))["seq"] for n in range(4, 6)]
+            assert [e.applied for e in home.archived(Stream.TRIGGER)] == [True, False, False, False]
+            await asyncio.to_thread(home.restart_redis)
+            await asyncio.to_thread(home.wait_express)
+            seqs.append((await vehicle_platform.trigger(["V1"], "r6"))["seq"])
+            assert home.pending("V1") == seqs
+            assert home.redis.get(keys.data("d")) == b"payload"
+            await asyncio.to_thread(home.flush)
+            assert [e.applied for e in home.archived(Stream.TRIGGER)] == [True, False, False, False, True, True, True]
+
+    asyncio.run(scenario())
+
+
+def test_the_gap_outlives_the_recorder(home: House) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            home.redis_server.kill()
+            seqs = [(await vehicle_platform.trigger(["V1"], f"r{n}"))["seq"] for n in range(3)]
+            await asyncio.to_thread(home.flush)
+            home.running.kill()
+            await asyncio.to_thread(home.restart_redis)
+            await restart(home)
+            seqs.append((await vehicle_platform.trigger(["V1"], "r9"))["seq"])
+            assert home.pending("V1") == seqs
+
+    asyncio.run(scenario())
+
+
+def test_queues_that_are_not_loaded_get_nothing_until_a_rebuild_and_then_everything(tmp_path: Path) -> None:
+    async def scenario(home: House) -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            seqs = [(await vehicle_platform.trigger(["V1"], f"r{n}"))["seq"] for n in range(3)]
+            assert "rebuild" in str(home.health()["express"])
+            assert home.pending("V1") == []
+            home.load()
+            await asyncio.to_thread(home.wait_express)
+            assert home.pending("V1") == seqs
+            home.redis.flushall()
+            await asyncio.to_thread(home.wait_express, "suspended")
+            seqs = [(await vehicle_platform.trigger(["V1"], "r3"))["seq"]]
+            assert home.pending("V1") == []
+
+    with house(tmp_path) as home:
+        home.start()
+        asyncio.run(scenario(home))
+
+
+def test_after_a_restart_of_redis_the_last_minutes_come_before_anything_new(home: House) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            lost = [(await vehicle_platform.trigger(["V1", "V2"], f"r{n}"))["seq"] for n in range(3)]
+            # The last second is not in Redis's file: here, all of it; and the marker is there, as it is in that file.
+            home.redis.delete(*[key for owner in ("V1", "V2") for key in (keys.pending(owner), keys.trigger(lost[0]))])
+            await asyncio.to_thread(home.restart_redis)
+            newest = await vehicle_platform.trigger(["V1"], "r3")
+            await asyncio.to_thread(home.wait_express)
+            assert home.pending("V1") == [*lost, newest["seq"]]
+            assert home.pending("V2") == lost
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_stops_acknowledging_says_so_and_recovers_by_itself(home: House) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            await vehicle_platform.trigger(["V1"], "r0")
+            limit(home, 64)  # less than any record
+            receipt = await vehicle_platform.publish(topics.TRIGGER, trigger(["V1"], "r1"))
+            await asyncio.to_thread(wait_until, lambda: home.get("/healthz").status_code == 503, what="the recorder to say so")
+            (problem,) = home.health()["problems"]
+            assert "journal" in problem
+            assert "manifold_recorder_journal_writable 0.0" in home.get("/metrics").text
+            assert not receipt.done()
+            assert len(home.pending("V1")) == 1
+            limit(home, resource.RLIM_INFINITY)
+            assert (await receipt)["status"] == "recorded"
+            await asyncio.to_thread(wait_until, home.is_healthy, what="the recorder to be well again")
+            assert len(home.pending("V1")) == 2
+
+    asyncio.run(scenario())
+
+
+def limit(home: House, size: int) -> None:
+    """No file of the recorder may grow beyond `size` bytes: a disk that is full, for root too."""
+    resource.prlimit(home.running.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def test_an_unwritable_archive_delays_segments_and_nothing_else(home: House) -> None:
+    archive = home.folder / "home" / "archive"
+
+    async def scenario() -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            archive.write_text("a file where the folder should be")
+            for n in range(3):
+                assert (await vehicle_platform.trigger(["V1"], f"r{n}"))["status"] == "recorded"
+            flushed = asyncio.create_task(asyncio.to_thread(home.flush))
+            await asyncio.to_thread(wait_until, lambda: home.health()["problems"], what="the recorder to say so")
+            assert "archive" in home.health()["problems"][0]
+            assert (await vehicle_platform.trigger(["V1"], "r3"))["status"] == "recorded"
+            archive.unlink()
+            assert len(await flushed) == 1
+
+    asyncio.run(scenario())
+    home.flush()
+    assert [e.seq for e in home.archived(Stream.TRIGGER)] == home.pending("V1")
+
+
+def test_a_broker_that_comes_back_empty_finds_the_recorder_subscribed(home: House) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            await vehicle_platform.trigger(["V1"], "r0")
+            await asyncio.to_thread(home.restart_broker)
+            await asyncio.to_thread(wait_until, home.is_healthy, what="the recorder to be subscribed again")
+            await vehicle_platform.connected()
+            await vehicle_platform.trigger(["V1"], "r1")
+            assert len(home.pending("V1")) == 2
+
+    asyncio.run(scenario())

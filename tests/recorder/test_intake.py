@@ -1,0 +1,98 @@
+"""What the door makes of a message, without any server."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from adapters.mqtt import Message
+from contracts import topics
+from contracts.envelope import DUPLICATE_OF, Stream
+from contracts.messages import ReceiptStatus, sha1_hex
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.seq import seq_of
+from contracts.settings import Settings
+from recorder._dedupe import DedupeWindow
+from recorder._intake import DIGEST, Intake
+from tests.recorder.harness import trigger
+
+
+@pytest.fixture
+def intake(tmp_path: Path) -> Intake:
+    settings = Settings(home=tmp_path, max_data_bytes=100, max_trigger_bytes=1000, max_ids=3)
+    return Intake(settings, DedupeWindow(900_000))
+
+
+def test_an_accepted_trigger_carries_its_digest_and_nothing_forged(intake: Intake) -> None:
+    said = [(DUPLICATE_OF, "1"), ("task", "7")]
+    taken = intake.take(Message(topics.TRIGGER, trigger(["V1"], "r1"), user_properties=said))
+    assert taken.offerable
+    assert taken.receipt.status is ReceiptStatus.RECORDED
+    assert set(taken.envelope.headers) == {"task", DIGEST}
+    assert taken.envelope.duplicate_of is None
+
+
+def test_the_same_trigger_in_another_order_is_a_duplicate_of_the_first(intake: Intake) -> None:
+    first = intake.take(Message(topics.TRIGGER, trigger(["V1", "V2"], "r1")))
+    again = [intake.take(Message(topics.TRIGGER, trigger(["V2", "V1", "V1"], "r1"))) for _ in range(2)]
+    assert [(each.duplicate_of, each.envelope.duplicate_of, each.offerable) for each in again] == [
+        (first.seq, first.seq, False)
+    ] * 2
+    assert (
+        again[0].receipt.to_wire()
+        == json.dumps({"seq": again[0].seq, "status": "duplicate", "duplicate_of": first.seq, "reason": None}).encode()
+    )
+
+
+REFUSED = [
+    pytest.param(topics.TRIGGER, b"{", "not JSON", Stream.TRIGGER, id="not JSON"),
+    pytest.param(topics.TRIGGER, b"\xff\xfe", "not JSON", Stream.TRIGGER, id="not text"),
+    pytest.param(topics.TRIGGER, trigger([], "r"), "ids is empty", Stream.TRIGGER, id="no VIN"),
+    pytest.param(topics.TRIGGER, trigger(["V1", "a b"], "r"), "ids[1]", Stream.TRIGGER, id="one bad VIN"),
+    pytest.param(topics.TRIGGER, trigger(["1", "2", "3", "4"], "r"), "max_ids=3", Stream.TRIGGER, id="too many VINs"),
+    pytest.param(topics.TRIGGER, trigger(["V" * 60] * 20, "r"), "max_trigger_bytes=1000", Stream.TRIGGER, id="trigger too large"),
+    pytest.param(topics.data_topic("d"), b"x" * 101, "max_data_bytes=100", Stream.DATA, id="data too large"),
+    pytest.param(topics.DATA_PREFIX, b"x", 'data_id ""', Stream.DATA, id="no data id"),
+    pytest.param(f"{topics.FANOUT}/other", b"x", "unknown topic", Stream.TRIGGER, id="unknown topic"),
+]
+
+
+@pytest.mark.parametrize(("topic", "payload", "reason", "stream"), REFUSED)
+def test_bad_input_is_refused_with_its_reason_and_bytes(
+    intake: Intake, topic: str, payload: bytes, reason: str, stream: Stream
+) -> None:
+    taken = intake.take(Message(topic, payload))
+    assert not taken.offerable
+    assert reason in str(taken.envelope.refused_because)
+    assert (taken.envelope.payload, taken.envelope.stream, taken.receipt.status) == (payload, stream, ReceiptStatus.REFUSED)
+
+
+def test_what_is_read_back_is_offered_as_it_was(intake: Intake) -> None:
+    payload = json.dumps({"ids": ["V1"], "request_id": "r", "data": base64.b64encode(b"hello").decode()}).encode()
+    taken = intake.take(Message(topics.TRIGGER, payload))
+    assert taken.trigger is not None
+    assert taken.trigger.data_id == sha1_hex(b"hello")
+    again = intake.read_back(taken.envelope)
+    assert (again.trigger, again.digest, again.seq) == (taken.trigger, taken.digest, taken.seq)
+    duplicate = intake.take(Message(topics.TRIGGER, payload))
+    assert not intake.read_back(duplicate.envelope).offerable
+
+
+def test_outcomes_are_recorded_and_what_is_none_is_quarantined(intake: Intake) -> None:
+    wire = OutcomeRecord("VIN1", 5, Outcome.DELIVERED, 1000).to_wire()
+    good, bad = intake.take_outcome(wire), intake.take_outcome(b"{}")
+    assert (good.envelope.topic, good.envelope.payload, good.envelope.stream) == ("outcomes/VIN1", wire, Stream.OUTCOME)
+    assert "not an outcome record" in str(bad.envelope.refused_because)
+
+
+def test_the_dedupe_window_counts_from_the_first_and_forgets() -> None:
+    window = DedupeWindow(1000)
+    start = 1_700_000_000_000
+    at = [seq_of(start + ms, 0, 0) for ms in (0, 900, 1001, 1500)]
+    assert [window.first("digest", seq) for seq in at] == [at[0], at[0], at[2], at[2]]
+    window.correct("digest", at[2], at[1])
+    assert window.first("digest", at[3]) == at[1]
+    window.forget("digest", at[1])
+    assert window.first("digest", at[3]) == at[3]
+    assert (window.remaining_ms(at[0], start + 400), window.remaining_ms(at[0], start + 2000)) == (600, -1000)
