@@ -18,7 +18,7 @@ from contracts import topics
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from sandbox.link import USERNAME
-from sandbox.sessions import EXPIRY_311_S, MAX_INFLIGHT
+from sandbox.sessions import MAX_INFLIGHT, SESSION_MAX_S
 
 PUBLISHER_PREFIX = "sdv-pub-"  # user names of platform publishers
 QUEUED_MAX = 1_000_000  # one limit for all: a vehicle needs few, a service that was away for a minute a hundred thousand
@@ -85,9 +85,10 @@ sys_interval 0
 set_tcp_nodelay true
 
 # As EMQX: so many messages unacknowledged by a vehicle, QoS 0 waits for it too, and a session of MQTT 3.1.1 ends.
+# The last one limits what a client on MQTT 5 asks for too; the tap's events say so.
 max_inflight_messages {MAX_INFLIGHT}
 queue_qos0_messages true
-persistent_client_expiration {EXPIRY_311_S // 3600}h
+persistent_client_expiration {SESSION_MAX_S // 3600}h
 
 max_queued_messages {QUEUED_MAX}
 # No limit of its own: the recorder refuses what is too large, and says why.

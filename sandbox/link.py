@@ -28,7 +28,8 @@ _CONNECT = packet(0x10, string(b"MQTT") + bytes((4, 0x82)) + _KEEPALIVE_S.to_byt
 log = structlog.get_logger(__name__)
 Done = Callable[[], None]
 Body = tuple[bytes, bytes]  # topic with its length before it, and payload
-Dial = Callable[[Callable[[], asyncio.Protocol]], Awaitable[object]]
+Factory = Callable[[], asyncio.Protocol]
+Dial = Callable[[Factory], Awaitable[object]]
 
 
 class EventLink:
@@ -70,7 +71,7 @@ class EventLink:
 
     async def run(self) -> None:
         """Keep the connection, until cancelled."""
-        pause = wait_exponential_jitter(0.05, 1.0)
+        pause = wait_exponential_jitter(multiplier=0.05, max=1.0)
         async for attempt in AsyncRetrying(retry=retry_if_exception_type(OSError), wait=pause, after=_report):
             with attempt:
                 await self._dial_once()

@@ -9,7 +9,9 @@ Properties = dict[str, Any]  # by EMQX's names, as in an event's `pub_props`; va
 
 USER, PAIRS = "User-Property", "User-Property-Pairs"
 
-# MQTT 5 section 2.2.2.2; the names are EMQX's. Kinds: bytes of an integer, v(ariable integer), s(tring), b(inary), p(air).
+_USER_PROPERTY = 0x26
+
+# All others of MQTT 5 section 2.2.2.2; the names are EMQX's. Kinds: bytes of an integer, v(ariable integer), s(tring), b(inary).
 _PROPERTIES: dict[int, tuple[str, int | str]] = {
     0x01: ("Payload-Format-Indicator", 1),
     0x02: ("Message-Expiry-Interval", 4),
@@ -33,7 +35,6 @@ _PROPERTIES: dict[int, tuple[str, int | str]] = {
     0x23: ("Topic-Alias", 2),
     0x24: ("Maximum-QoS", 1),
     0x25: ("Retain-Available", 1),
-    0x26: (USER, "p"),
     0x27: ("Maximum-Packet-Size", 4),
     0x28: ("Wildcard-Subscription-Available", 1),
     0x29: ("Subscription-Identifier-Available", 1),
@@ -105,24 +106,42 @@ def read_properties(raw: bytes) -> Properties:
     """Properties without their length. `User-Property` is always there; of a doubled key the last wins, the pairs keep all."""
     found: Properties = {}
     pairs: list[dict[str, str]] = []
-    read = Reader(raw)
-    while read.more:
-        try:
-            name, kind = _PROPERTIES[read.integer(1)]
-        except KeyError as exc:
-            raise Malformed(f"unknown property {exc}") from exc
-        if kind == "p":
-            pairs.append({"key": read.text(), "value": read.text()})
-        elif isinstance(kind, int):
-            found[name] = read.integer(kind)
-        elif kind == "v":
-            found[name] = read.variable()
+    at, end = 0, len(raw)
+    while at < end:
+        if raw[at] == _USER_PROPERTY:  # read in place: a request has two, and little else
+            at = _pair(raw, at + 1, end, pairs)
         else:
-            found[name] = read.text()
+            read = Reader(raw, at)
+            _other(read, found)
+            at = read.at
     found[USER] = {pair["key"]: pair["value"] for pair in pairs}
     if pairs:
         found[PAIRS] = pairs
     return found
+
+
+def _pair(raw: bytes, at: int, end: int, pairs: list[dict[str, str]]) -> int:
+    try:
+        value = at + 2 + (raw[at] << 8 | raw[at + 1])
+        stop = value + 2 + (raw[value] << 8 | raw[value + 1])
+    except IndexError as exc:
+        raise Malformed("user property cut short") from exc
+    if stop > end:
+        raise Malformed("user property cut short")
+    key, text = raw[at + 2 : value].decode("utf-8", "replace"), raw[value + 2 : stop].decode("utf-8", "replace")
+    pairs.append({"key": key, "value": text})
+    return stop
+
+
+def _other(read: Reader, found: Properties) -> None:
+    number = read.integer(1)
+    if number not in _PROPERTIES:
+        raise Malformed(f"unknown property {number}")
+    name, kind = _PROPERTIES[number]
+    if isinstance(kind, int):
+        found[name] = read.integer(kind)
+    else:
+        found[name] = read.variable() if kind == "v" else read.text()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +185,11 @@ def read_connack(body: bytes, version: int) -> tuple[bool, int, Properties]:
 
 def read_ack(body: bytes, version: int) -> tuple[int, int, Properties]:
     """Packet id, reason code and properties of PUBACK and PUBREC. Properties that make no sense are left out: the ack counts."""
+    properties: Properties = {USER: {}}
+    if len(body) == 2:
+        return body[0] << 8 | body[1], 0, properties
     read = Reader(body)
     mid, reason = read.integer(2), 0
-    properties: Properties = {USER: {}}
     if version >= 5 and read.more:
         reason = read.integer(1)
         try:

@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 import structlog
 
-from sandbox.scanner import CONNACK
+from sandbox.scanner import CONNACK, CONNECT
 from sandbox.sessions import Sessions
 from sandbox.witness import Stage, Witness
 
@@ -135,6 +135,8 @@ class Passage:
         proxy, witness = self._proxy, self.witness
         self._heard_at = self._loop.time()
         proxy.bytes_up += len(data)
+        if not self._dialled and not self._first and data[0] >> 4 != CONNECT:
+            witness.blind_client = True  # not MQTT: the broker shall say so, and at once
         witness.from_client(data)
         proxy.sessions.memory.flush()
         if self.broker.transport is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from sandbox.witness import Witness
 
 # EMQX's defaults, which sandbox/broker.py gives to Mosquitto too.
-EXPIRY_311_S = 7200  # how long a kept session lives before MQTT 5, where the client names no expiry
+SESSION_MAX_S = 7200  # how long a kept session lives before MQTT 5; Mosquitto has one setting, so a client on MQTT 5 gets no more
 MAX_INFLIGHT = 32  # messages that the broker sends to a vehicle before it acknowledges one
 _GRACE_MS = 60_000  # a session is forgotten this long after its time: the broker's clock decides, and says so in its CONNACK
 
@@ -53,13 +53,16 @@ class Sessions:
         return not topic or self.request(topic)
 
     def is_own(self, client_id: str, topic_filter: str) -> bool:
-        """Whether a subscription is told: EMQX's rules name the topics, and its access rules leave a vehicle only its own.
+        """Whether a subscription is told. EMQX's rules name these topics, and its access rules leave a vehicle only its own.
 
-        Mosquitto grants every SUBSCRIBE and withholds the messages, so the second condition has to be looked at here.
+        Mosquitto grants every SUBSCRIBE and withholds the messages, so what EMQX would refuse has to be seen here.
         """
         if "/" in client_id:
             return False
-        return topic_filter.startswith((f"{self.prefix}/{client_id}/", f"$ECQ/{client_id}/"))
+        own = f"{self.prefix}/{client_id}/proxy/request/"
+        if topic_filter.startswith(own):
+            return "/" not in topic_filter[len(own) :]
+        return topic_filter == f"$ECQ/{client_id}" or topic_filter.startswith(f"$ECQ/{client_id}/")
 
     def begin(self, witness: "Witness", client_id: str, version: int, *, present: bool, clean_start: bool) -> Session:
         """A connection is accepted; an older one of the same client id ends with it, and is told first."""

@@ -40,7 +40,7 @@ from sandbox.scanner import (
     PublishHead,
     Scanner,
 )
-from sandbox.sessions import EXPIRY_311_S, MAX_INFLIGHT, Session, Sessions
+from sandbox.sessions import MAX_INFLIGHT, SESSION_MAX_S, Session, Sessions
 
 NO_SUBSCRIBERS, FIRST_REFUSAL = 16, 0x80
 KEEPALIVE_SHARE = 1.5  # of the keep-alive: after that much silence the broker closes
@@ -139,9 +139,10 @@ class Witness:
 
     def _open(self, asked: Connect, present: bool, props: Properties) -> None:
         if self._version >= 5:
-            self._expiry_s = int(props.get("Session-Expiry-Interval", asked.properties.get("Session-Expiry-Interval", 0)))
+            wanted: int = props.get("Session-Expiry-Interval") or asked.properties.get("Session-Expiry-Interval") or 0
+            self._expiry_s = min(wanted, SESSION_MAX_S)
         else:
-            self._expiry_s = 0 if asked.clean_start else EXPIRY_311_S
+            self._expiry_s = 0 if asked.clean_start else SESSION_MAX_S
         self._session = self._all.begin(self, self.client_id, self._version, present=present, clean_start=asked.clean_start)
         self._connected_at_ms = now_ms = self._all.now_ms()
         at_once = min(asked.properties.get("Receive-Maximum", MAX_INFLIGHT), MAX_INFLIGHT)
@@ -228,7 +229,7 @@ class Witness:
             if expiry and not self._expiry_s:
                 self._over("protocol_error", props)
                 return
-            self._expiry_s = expiry
+            self._expiry_s = min(expiry, SESSION_MAX_S)
         self._over(events.reason_name(reason), props)
 
     def _client_publishes(self, head: PublishHead, crc: int, size: int) -> None:

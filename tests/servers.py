@@ -13,6 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import httpx
+
+from contracts.settings import Settings
+from sandbox import broker
+
 ROOT = Path(__file__).parent.parent
 START_S = 20
 T = TypeVar("T")
@@ -128,6 +133,34 @@ def start_mosquitto(folder: Path, *, port: int | None = None, extra: str = "") -
     config.write_text("\n".join([*lines, "user root" if os.geteuid() == 0 else "", extra]) + "\n")
     binary = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
     return start([binary, "-c", str(config)], port=port, log=folder / "mosquitto.log")
+
+
+def start_embedded_broker(settings: Settings) -> Server:
+    """Mosquitto as the sandbox configures it, on `settings.broker_port`."""
+    return start(broker.command(settings), port=settings.broker_port, log=settings.home / "mosquitto.log")
+
+
+def start_tap(settings: Settings, *, delivered: bool = False) -> Server:
+    """The event tap on `settings.mqtt_port`, its events getting through. The broker may be anyone's."""
+    names = ("home", "host", "mqtt_port", "broker_port", "tap_port", "topic_prefix")
+    env = {f"MANIFOLD_{name.upper()}": str(getattr(settings, name)) for name in names}
+    health = f"http://{settings.host}:{settings.tap_port}/healthz"
+    return start_python(
+        "sandbox.tap",
+        *(["--delivered"] if delivered else []),
+        port=settings.mqtt_port,
+        log=settings.home / "tap.log",
+        env=env,
+        ready=lambda: answers(health),
+    )
+
+
+def answers(url: str) -> bool:
+    """Whether `url` answers with success."""
+    try:
+        return httpx.get(url, timeout=5).is_success
+    except httpx.TransportError:
+        return False
 
 
 @contextmanager
