@@ -90,18 +90,13 @@ class Recorder:
             async with serve(settings.host, settings.recorder_port, self.health, [web.post("/flush", self._flush)]):
                 await self._start()
                 async with self._mqtt, asyncio.TaskGroup() as group:
-                    works = (
-                        self._door.run,
-                        self._handoff.run,
-                        self._handoff.watch,
-                        self._sealer.run,
-                        self._outcomes.run,
-                        self._lake.keep_fresh,
-                    )
+                    works = [self._door.run, self._handoff.run, self._handoff.watch, self._sealer.run, self._lake.keep_fresh]
                     tasks = [group.create_task(work(), name=f"recorder.{work.__qualname__}") for work in works]
+                    outcomes = group.create_task(self._outcomes.run(), name="recorder.outcomes")
                     self._mqtt.on_message = self._door.put
                     self._mqtt.subscribe(self._filter())
                     await stop.wait()
+                    outcomes.cancel()  # what it has taken and not settled comes again
                     await self._finish()
                     for task in tasks:
                         task.cancel()

@@ -7,13 +7,17 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from adapters.lake import ensure_tables, open_catalog
 from contracts import keys, topics
 from contracts.envelope import Stream
-from contracts.seq import SeqSource, wall_clock_ms
+from contracts.seq import SeqSource, datetime_of, wall_clock_ms
+from contracts.settings import Settings
+from contracts.tables import OUTCOMES
 from tests.recorder.harness import House, house, platform, running_house, trigger
-from tests.servers import wait_until
+from tests.servers import stopping, wait_until
 
 DAY_MS = 86_400_000
 
@@ -187,6 +191,42 @@ def test_after_a_restart_of_redis_the_last_minutes_come_before_anything_new(home
             assert home.pending("V2") == lost
 
     asyncio.run(scenario())
+
+
+def test_what_the_lake_knows_to_have_ended_is_not_offered_again(home: House) -> None:
+    catalog = open_catalog(Settings(home=home.folder / "home"))
+    ensure_tables(catalog)
+
+    async def scenario() -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            seq = (await vehicle_platform.trigger(["V1", "V2"], "r"))["seq"]
+            row = {"vin": "V1", "seq": seq, "outcome": "delivered", "accepted_at": datetime_of(seq), "ended_at": datetime_of(seq)}
+            outcomes = pa.Table.from_pylist([row], schema=OUTCOMES.arrow_schema)
+            await asyncio.to_thread(catalog.load_table(OUTCOMES.identifier).append, outcomes)
+            home.redis.delete(keys.pending("V1"), keys.pending("V2"))
+            await asyncio.to_thread(home.restart_redis)
+            await vehicle_platform.trigger(["V3"], "r")
+            await asyncio.to_thread(home.wait_express)
+            assert (home.pending("V1"), home.pending("V2")) == ([], [seq])
+
+    asyncio.run(scenario())
+
+
+def test_of_two_recorders_that_get_the_same_trigger_one_calls_it_a_duplicate(home: House) -> None:
+    with stopping(home.running), stopping(home.start(node=1)):
+        home.wait_express()
+
+        async def scenario() -> None:
+            async with platform(home.broker.port) as vehicle_platform:
+                for n in range(10):
+                    await vehicle_platform.trigger(["V1"], f"r{n}")
+
+        asyncio.run(scenario())
+    archived = home.archived(Stream.TRIGGER)
+    originals = sorted(e.seq for e in archived if e.duplicate_of is None)
+    assert len(archived) == 20
+    assert home.pending("V1") == originals
+    assert sorted(e.duplicate_of for e in archived if e.duplicate_of is not None) == originals
 
 
 def test_a_full_disk_stops_acknowledging_says_so_and_recovers_by_itself(home: House) -> None:
