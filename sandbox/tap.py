@@ -6,6 +6,8 @@ makes up, and `disconnected` for the vehicles that were connected; they come bac
 """
 
 import asyncio
+import gc
+import os
 import resource
 import signal
 import time
@@ -72,7 +74,9 @@ class Tap:
                 server = await loop.create_server(self.proxy.accept, settings.host, settings.mqtt_port, backlog=BACKLOG)
             except OSError as exc:
                 place = f"{settings.host}:{settings.mqtt_port}"
-                raise Permanent(f"cannot listen on {place} ({exc.strerror}); choose another MANIFOLD_MQTT_PORT") from exc
+                raise Permanent(
+                    f"cannot listen on {place} ({os.strerror(exc.errno or 0)}); choose another MANIFOLD_MQTT_PORT"
+                ) from exc
             self.listening = True
             log.info("tap listens", port=settings.mqtt_port, broker_port=settings.broker_port, remembered=len(self.memory))
             try:
@@ -165,6 +169,9 @@ def main(
     configure_logging("tap")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two sockets a vehicle
+    gc.set_threshold(
+        100_000, 50, 100
+    )  # sessions live long and hold no cycles: looking through all of them would cost milliseconds
     try:
         uvloop.run(_main(load_settings(), delivered))
     except* ManifoldError as group:
