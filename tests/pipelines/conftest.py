@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
@@ -46,6 +47,11 @@ class Place:
         pq.write_table(to_arrow(envelopes), file)
         return path
 
+    def append(self, table: Table, rows: list[dict[str, Any]]) -> None:
+        """Rows straight into main; columns left out are null."""
+        complete = [{c.name: row.get(c.name) for c in table.columns} for row in rows]
+        self.catalog.load_table(table.identifier).append(pa.Table.from_pylist(complete, schema=table.arrow_schema))
+
     def ingest(self, run_id: str = "run", interval: Interval | None = None) -> Ingested:
         """A whole run without its audit."""
         done = ingest(self.spark, self.catalog, self.settings, run_id=run_id, now=at(0), interval=interval)
@@ -68,6 +74,7 @@ def new_session(spark: SparkSession, settings: Settings) -> SparkSession:
     for name, value in session_conf(settings).items():
         if name != "spark.sql.extensions":  # the one that cannot change while Spark runs
             session.conf.set(name, value)
+    session.conf.set("spark.sql.shuffle.partitions", "2")  # a few rows each time: tasks cost more than they do
     return session
 
 

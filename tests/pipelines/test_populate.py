@@ -2,18 +2,20 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from redis import Redis
 
+from adapters.lake import ensure_tables
 from contracts import keys
-from contracts.envelope import Stream
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
+from contracts.tables import IDS, OUTCOMES
 from pipelines import populate as population
 from pipelines.populate import Populated, populate
 from tests.pipelines.conftest import Place
-from tests.pipelines.makers import at, outcome, seq_at, trigger
+from tests.pipelines.makers import at, seq_at
 from tests.servers import Server
 
 
@@ -24,16 +26,36 @@ def redis(redis_server: Server) -> Iterator[Redis]:
         yield client
 
 
+def add_ids(place: Place, *entries: tuple[int, str, bool], request_id: str = "") -> None:
+    """Append entries (milliseconds, vin, whether express brought it) to the lake."""
+    rows = [
+        {
+            "vin": vin,
+            "ts": at(ms),
+            "request_id": request_id or f"task_a_{ms}",
+            "seq": seq_at(ms),
+            "data_id": "d1",
+            "applied": applied,
+        }
+        for ms, vin, applied in entries
+    ]
+    place.append(IDS, rows)
+
+
+def add_outcome(place: Place, vin: str, ms: int) -> None:
+    """Append to the lake that the entry of `ms` was delivered."""
+    said = {"vin": vin, "seq": seq_at(ms), "outcome": "delivered", "accepted_at": at(ms), "ended_at": at(ms + 5)}
+    place.append(OUTCOMES, [said])
+
+
 @pytest.fixture
-def filled(place: Place, redis: Redis, redis_server: Server) -> Place:
-    """V1 has seq 1 (express brought it) and 2, 3 (it did not); V2 has 2, which ended; V3 has an old entry."""
+def filled(place: Place, redis_server: Server) -> Place:
+    """V1 has seq 1 (express brought it) and 2, 3 (it did not); V2 has 2, which ended; V3 has an entry past its retention."""
+    ensure_tables(place.catalog)
     old_ms = -31 * 86_400_000
-    place.write(Stream.TRIGGER, [trigger(old_ms, ["V3"])])
-    place.write(Stream.TRIGGER, [trigger(1, ["V1"], applied=True), trigger(2, ["V1", "V2"]), trigger(3, ["V1"])])
-    place.write(Stream.OUTCOME, [outcome(5, "V2", 2)])
-    place.ingest("first")
-    settings = Settings(home=place.settings.home, redis_port=redis_server.port)
-    return replace(place, settings=settings)
+    add_ids(place, (1, "V1", True), (2, "V1", False), (2, "V2", False), (3, "V1", False), (old_ms, "V3", False))
+    add_outcome(place, "V2", 2)
+    return replace(place, settings=Settings(home=place.settings.home, redis_port=redis_server.port))
 
 
 def run(place: Place, *, everything: bool = False, ms: int = 100) -> Populated:
@@ -41,9 +63,13 @@ def run(place: Place, *, everything: bool = False, ms: int = 100) -> Populated:
 
 
 def queued(redis: Redis, vin: str) -> list[int]:
-    found = redis.zrange(keys.pending(vin), 0, -1)
-    assert isinstance(found, list)
+    found: Any = redis.zrange(keys.pending(vin), 0, -1)
     return [int(seq) for seq in found]
+
+
+def records(redis: Redis, stream: str) -> list[dict[bytes, bytes]]:
+    found: Any = redis.xrange(stream)
+    return [fields for _, fields in found]
 
 
 @pytest.mark.parametrize("few", [0, population.FEW], ids=["many entries", "few entries"])
@@ -71,17 +97,16 @@ def test_only_what_came_since_is_offered_the_next_time(filled: Place, redis: Red
     later = hour * 24 * 365 * 20  # well after the snapshots, which the wall clock has dated
     filled.settings = filled.settings.model_copy(update={"retention_days": 36_500.0})
     run(filled, ms=later)
-    filled.write(Stream.TRIGGER, [trigger(9, ["V9"])])
-    filled.ingest("second")
+    add_ids(filled, (9, "V9", False))
     assert run(filled, ms=later).offered == 1
     assert queued(redis, "V9") == [seq_at(9)]
 
 
 def test_a_vehicle_that_is_here_is_woken(filled: Place, redis: Redis) -> None:
-    redis.hset(keys.presence("V1"), mapping={"connected": "1", "since": "1", "heard": str(round(at(90).timestamp() * 1000))})
+    redis.hset(keys.presence("V1"), mapping={"connected": "yes"})
     run(filled)
     shard = keys.shard_of("V1", filled.settings.wake_shards)
-    assert [fields for _, fields in redis.xrange(keys.wake(shard))] == [{b"owners": b"V1"}]
+    assert records(redis, keys.wake(shard)) == [{b"owners": b"V1"}]
 
 
 def test_what_ended_lately_does_not_come_back_although_the_lake_has_not_heard(filled: Place, redis: Redis) -> None:
@@ -96,8 +121,7 @@ def test_the_queues_forget_what_the_lake_knows(filled: Place, redis: Redis) -> N
     assert run(filled).forgotten == 1
     assert redis.zrange(keys.done("V2"), 0, -1) == [str(seq_at(7)).encode()]
     redis.zadd(keys.done("V1"), {str(seq_at(3)): seq_at(3)})
-    filled.write(Stream.OUTCOME, [outcome(8, "V1", 3)])
-    filled.ingest("second")
+    add_outcome(filled, "V1", 3)
     assert run(filled).forgotten == 1
     assert queued(redis, "V1") == [seq_at(2), seq_at(3)]  # still there from before it ended: only the dispatcher takes it out
 
@@ -114,17 +138,16 @@ def test_a_rebuild_brings_everything_that_is_pending_and_marks_the_queues_as_loa
 
 def test_with_compaction_the_place_of_an_older_entry_is_told_as_an_outcome(filled: Place, redis: Redis) -> None:
     filled.settings = filled.settings.model_copy(update={"compaction": "request_id"})
-    filled.write(Stream.TRIGGER, [trigger(9, ["V1"], request_id="task_a_3")])
-    filled.ingest("second")
+    add_ids(filled, (9, "V1", False), request_id="task_a_3")
     assert run(filled).superseded == 1
     assert queued(redis, "V1") == [seq_at(2), seq_at(9)]
-    ((_, fields),) = redis.xrange(keys.OUTCOMES)
+    (fields,) = records(redis, keys.OUTCOMES)
     record = OutcomeRecord.from_wire(fields[b"o"])
     assert (record.vin, record.seq, record.outcome) == ("V1", seq_at(3), Outcome.SUPERSEDED)
 
 
 def test_a_lake_without_rows_populates_nothing(place: Place, redis: Redis, redis_server: Server) -> None:
-    place.ingest("nothing")
+    ensure_tables(place.catalog)
     place.settings = Settings(home=place.settings.home, redis_port=redis_server.port)
     assert run(place, everything=True) == Populated()
     assert redis.exists(keys.LOADED)
