@@ -1,7 +1,7 @@
 """How entries end, and how that is written down."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -37,7 +37,7 @@ class OutcomeRecord:
 
     def to_wire(self) -> bytes:
         """JSON, as it lies in the outcomes stream and in the archive."""
-        return json.dumps({name: value for name, value in asdict(self).items() if value is not None}).encode()
+        return json.dumps({name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}).encode()
 
     @classmethod
     def from_wire(cls, payload: bytes) -> "OutcomeRecord":
