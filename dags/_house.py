@@ -49,4 +49,6 @@ def spark_job(job: str, *arguments: str) -> SparkJob:
 
 def plain_job(job: str) -> BashOperator:
     """The task that runs `pipelines.<job>` without Spark; Airflow allows no character in a run id that a shell would mind."""
-    return BashOperator(task_id=job, bash_command=f"{sys.executable} -m pipelines.{job} {' '.join(RUN)}", doc=f"python -m pipelines.{job}")
+    return BashOperator(
+        task_id=job, bash_command=f"{sys.executable} -m pipelines.{job} {' '.join(RUN)}", doc=f"python -m pipelines.{job}"
+    )

@@ -1,42 +1,45 @@
-"""### Take new archive segments into the lake, judge them, publish them
+"""### Take new archive segments into the lake, judge them, publish them.
 
-**Reads** the archive (segments that no run has taken in yet). **Writes** all Iceberg tables, the quality reports, and the queues:
+**Reads** the archive: segments that no run has taken in yet. **Writes** all Iceberg tables, the quality reports, and the queues:
 `ingest` writes to branches that nobody reads, `audit` judges what they add, `publish` makes them count all at once, `populate`
 offers what the queues do not have.
 
-**A scheduled run** takes its data interval, and segments that came late for it. **Triggered by hand** it takes all that is new, or
-what lies between `from` and `to`. A backfill is one run with `from` and `to`; over the past it gives the same tables as running at the time.
+**A scheduled run** takes its data interval, and segments that came late for it. **Triggered by hand** it takes all that is new,
+or what lies between `from` and `to`. To backfill, trigger one run with both: it gives the same tables as running at the time.
 
 **Do not trigger it** to make delivery faster (vehicles are served without it), nor while an archive is still being copied in.
 
 **When it fails.** Nothing is published, vehicles are still served, and the next run takes the same segments again.
 - `ingest`, `populate`: the log's last line says what to do; clear the task.
-- `audit`: a rule of severity error is broken. The log names rule, rows and reason, the quality report shows more. Clear `ingest` and
-  what follows once the cause is gone.
+- `audit`: a rule of severity error is broken. The log names rule, rows and reason, the quality report shows more. Clear `ingest`
+  and what follows once the cause is gone.
 - `publish` was overtaken by another run and could not repeat itself: clear `ingest` and what follows.
 
-**To back out** a published run, roll the tables back to the snapshots before the one with its `manifold.run-id`, `ingested_segments`
-last, then trigger this DAG: it takes the segments again.
+**To back out** a published run, roll the tables back to the snapshots before the one with its `manifold.run-id`, and
+`ingested_segments` last; then trigger this DAG: it takes the segments again.
 
 Owner: data-platform.
 """
 
+from typing import Any
+
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
-from dags._house import DEFAULTS, START, plain_job, spark_job
 
 from contracts.settings import load_settings
+from dags._house import DEFAULTS, START, plain_job, spark_job
 
 schedule = load_settings().ingest_schedule
 
 # Triggered by hand, a run may have no logical date; and an interval that the scheduler makes up for it means nothing.
-EDGE = "{{% if params['{0}'] %}}--{0}={{{{ params['{0}'] }}}}{{% elif dag_run.run_type != 'manual' %}}--{0}={{{{ {1}.isoformat() }}}}{{% endif %}}"
+BOUND = "{{% if params['{0}'] %}}--{0}={{{{ params['{0}'] }}}}{{% elif {1} %}}--{0}={{{{ {2}.isoformat() }}}}{{% endif %}}"
+SCHEDULED = "dag_run.run_type != 'manual'"
 INTERVAL = (
-    EDGE.format("from", "data_interval_start"),
-    EDGE.format("to", "data_interval_end"),
+    BOUND.format("from", SCHEDULED, "data_interval_start"),
+    BOUND.format("to", SCHEDULED, "data_interval_end"),
     "{{ '' if dag_run.run_type == 'manual' or params['from'] else '--late' }}",
     "{{ '' if params['flush'] else '--no-flush' }}",
 )
-INSTANT = {"type": ["null", "string"], "format": "date-time"}
+INSTANT: dict[str, Any] = {"type": ["null", "string"], "format": "date-time"}
 
 with DAG(
     "ingest_archives",

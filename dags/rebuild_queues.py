@@ -1,10 +1,10 @@
-"""### Fill the queues again from the lake
+"""### Fill the queues again from the lake.
 
-**Reads** ids, outcomes and data of the lake. **Writes** Redis: every pending entry that the queues do not have, then the marker that says
-that they are loaded. Before that it takes in all that is recorded, like `ingest_archives`. An entry that has ended never comes back.
+**Reads** ids, outcomes and data of the lake. **Writes** Redis: every pending entry that the queues do not have, then the marker
+that says that they are loaded. Before that it takes in all that is recorded, like `ingest_archives`. What has ended stays ended.
 
-**Trigger it** when `manifold status` says *rebuild needed*: Redis was wiped or replaced. On loaded queues it only adds what is missing,
-so doing it again is safe. **Do not trigger it** while Redis is loading its file or an archive is still being copied in.
+**Trigger it** when `manifold status` says *rebuild needed*: Redis was wiped or replaced. On loaded queues it only adds what is
+missing, so doing it again is safe. **Do not trigger it** while Redis is loading its file or an archive is still being copied in.
 
 **When it fails** the queues hold a part of what is pending, the marker is missing, and the express hand-off stays suspended:
 new batches are still recorded, and wait. The log's last line says what to do; clear the task.
@@ -15,6 +15,7 @@ Owner: data-platform.
 """
 
 from airflow.sdk import DAG, Param
+
 from dags._house import DEFAULTS, START, spark_job
 
 with DAG(

@@ -15,7 +15,6 @@ from expectations._flags import Case
 from expectations._pages import publish_pages, run_page
 from expectations._suites import Severity, load_suites
 
-
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~:+-]*")
 # Small runs are all planning and start-up, which threads share; more than two tables at once gain nothing on two cores.
 PREPARED_AT_ONCE = 2
@@ -34,20 +33,22 @@ def audit(
     """Judge the rows that one run adds, before anybody reads them.
 
     Args:
-        frames: by table name, the rows that the run adds (of `sdv_fanout_meta`: those it has merged). Tables left out count as empty.
+        frames: by table name, the rows that the run adds (of `sdv_fanout_meta`: those it has merged); what is left out is empty.
         run_id: names the run in the reports; judged again, its pages are replaced.
         as_of: the instant of the judgement, timezone-aware; nothing here asks the clock.
         reports: folder of the HTML reports; `index.html` in it lists the runs.
         keep: runs that the folder keeps; older ones are removed.
-        references: by table name, all rows of a table *with the run's own*, for rules that look values up: `sdv_fanout_data` (data_id),
-            `sdv_fanout_ids` (vin, seq), `ingested_segments` (path). Only these columns are read, and only if a judged frame is not empty.
+        references: by table name, all rows of a table *with the run's own*, for rules that look values up: `sdv_fanout_data`
+            (data_id), `sdv_fanout_ids` (vin, seq), `ingested_segments` (path). No other column is read.
         data_wait: how long a trigger may be without its data before that is a warning.
 
     Raises:
         Permanent: the run id cannot name a folder, a frame names no table with a suite, or a reference is missing.
     """
     if not RUN_ID.fullmatch(run_id):
-        raise Permanent(f"run id {run_id!r} names a folder of the reports; use letters, digits and - _ . : + ~, with a letter or digit first")
+        raise Permanent(
+            f"run id {run_id!r} names a folder of the reports; use letters, digits and - _ . : + ~, with a letter or digit first"
+        )
     suites = load_suites()
     if unknown := sorted(frames.keys() - suites.keys()):
         raise Permanent(f"no suite for {', '.join(unknown)}; write expectations/suites/<table>.yaml, or leave the table out")
@@ -74,4 +75,7 @@ def audit(
 def _findings(case: Case, broken: Mapping[str, int]) -> list[Finding]:
     table = case.suite.table
     rules = [rule for rule in case.suite.rules if rule.name in broken]
-    return [Finding(table, rule.name, rule.severity, str(rule), rule.why, broken[rule.name], case.rows, case.samples(rule)) for rule in rules]
+    return [
+        Finding(table, rule.name, rule.severity, str(rule), rule.why, broken[rule.name], case.rows, case.samples(rule))
+        for rule in rules
+    ]

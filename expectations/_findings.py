@@ -22,7 +22,8 @@ class Finding:
     samples: tuple[str, ...]  # a few of them, as JSON objects
 
     def __str__(self) -> str:
-        return f"{self.table}: {self.rule} ({self.says}) does not hold for {self.rows} of {self.of} rows: {self.why}; for example {', '.join(self.samples)}"
+        broken = f"{self.table}: {self.rule} ({self.says}) does not hold for {self.rows} of {self.of} rows"
+        return f"{broken}: {self.why}; for example {', '.join(self.samples)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,3 +1,4 @@
+# ruff: noqa: S608 (the SQL is made of the suites beside this file, and of nothing that anybody sent)
 """Each rule as one boolean column: the run's rows are read once, and whatever judges after that reads flags."""
 
 from collections.abc import Mapping, Sequence
@@ -7,7 +8,7 @@ from typing import Any
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from contracts.errors import Permanent
 from contracts.seq import EPOCH, EPOCH_MS, TIME_SHIFT
@@ -52,7 +53,7 @@ class Case:
         if self._offenders:
             return self._flag(self.suite.rules)
         alone = self._kept[0]
-        return alone.select("*", *(F.lit(True).alias(rule.name) for rule in self.suite.rules if rule.name not in alone.columns))
+        return alone.select("*", *(sf.lit(True).alias(rule.name) for rule in self.suite.rules if rule.name not in alone.columns))
 
     def close(self) -> None:
         """Free the flags."""
@@ -84,7 +85,10 @@ class Case:
                 return self._sql(f"SELECT {keys} FROM {{frame}} GROUP BY {keys} HAVING count(*) > 1")
             case Unique(among=str(among)):
                 table = f"(SELECT {keys} FROM {{{among}}})"
-                return self._sql(f"SELECT {keys} FROM {table} LEFT SEMI JOIN {{frame}} USING ({keys}) GROUP BY {keys} HAVING count(*) > 1", among)
+                return self._sql(
+                    f"SELECT {keys} FROM {table} LEFT SEMI JOIN {{frame}} USING ({keys}) GROUP BY {keys} HAVING count(*) > 1",
+                    among,
+                )
             case Known(among=among, unless=unless, bounded_by=column):
                 known = f"SELECT {keys} FROM {{{among}}}" + (f" WHERE {self._bounds(column)}" if column else "")
                 judged = f"(SELECT DISTINCT {keys} FROM {{frame}} WHERE NOT coalesce({_braced(unless or 'false')}, false))"
@@ -124,7 +128,9 @@ class Case:
 
     def _reference(self, table: str) -> DataFrame:
         if table not in self.references:
-            raise Permanent(f"the rules of {self.suite.table} look values up in {table}; pass references[{table!r}] with the run's own rows in it")
+            raise Permanent(
+                f"the rules of {self.suite.table} look values up in {table}; pass references[{table!r}], the run's rows included"
+            )
         return self.references[table]
 
 

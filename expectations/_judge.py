@@ -24,25 +24,32 @@ RESULT_FORMAT = {"result_format": "BASIC", "partial_unexpected_count": 0}
 GX_SEVERITY = {Severity.ERROR: "critical", Severity.WARNING: "warning"}
 
 
-class NoIndex(DefaultSiteIndexBuilder):
+class NoIndex(DefaultSiteIndexBuilder):  # type: ignore[misc]  # the library is read without its types
     """Leaves the site's index alone, and the pages of runs that this process does not know: the usual one removes them."""
 
-    def build(self, skip_and_clean_missing: bool = True, build_index: bool = True) -> tuple[None, None]:
+    def build(self, *_: object, **__: object) -> tuple[None, None]:
         """Nothing to do."""
         return None, None
 
 
-def judge(cases: Sequence[tuple[Suite, DataFrame]], *, run_id: str, as_of: datetime, site: Path) -> Mapping[str, Mapping[str, int]]:
+def judge(
+    cases: Sequence[tuple[Suite, DataFrame]], *, run_id: str, as_of: datetime, site: Path
+) -> Mapping[str, Mapping[str, int]]:
     """How many rows break each rule, by table and rule; writes the pages of this run into `site`.
 
     Args:
         cases: suites with their flags, one boolean column for each rule; none of them empty.
+        run_id: names the run in the pages.
+        as_of: when the run was judged; the pages of a run that is judged twice differ by it.
+        site: the folder of the pages.
     """
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(site)}
     index = {"class_name": "NoIndex", "module_name": __name__}
-    context.add_data_docs_site("site", {"class_name": "SiteBuilder", "store_backend": backend, "site_index_builder": index, "show_how_to_buttons": False})
+    context.add_data_docs_site(
+        "site", {"class_name": "SiteBuilder", "store_backend": backend, "site_index_builder": index, "show_how_to_buttons": False}
+    )
     source = context.data_sources.add_spark("lake", persist=False)
     broken = {}
     for suite, flags in cases:
@@ -50,7 +57,9 @@ def judge(cases: Sequence[tuple[Suite, DataFrame]], *, run_id: str, as_of: datet
         expected = context.suites.add(gx.ExpectationSuite(suite.table, expectations=[_expectation(rule) for rule in suite.rules]))
         definition = context.validation_definitions.add(gx.ValidationDefinition(name=suite.table, data=batch, suite=expected))
         result = definition.run(
-            batch_parameters={"dataframe": flags}, result_format=RESULT_FORMAT, run_id=gx.RunIdentifier(run_name=run_id, run_time=as_of)
+            batch_parameters={"dataframe": flags},
+            result_format=RESULT_FORMAT,
+            run_id=gx.RunIdentifier(run_name=run_id, run_time=as_of),
         )
         broken[suite.table] = {one.expectation_config.kwargs["column"]: _count(one) for one in result.results if not one.success}
     context.build_data_docs()

@@ -1,9 +1,9 @@
 """The reports folder: one page a run, one index of all, and only as many runs as the settings keep.
 
-    index.html                  every run, the newest first; a stable address
-    runs/<run>/index.html       one run: verdict, findings with sample rows, links
-    runs/<run>/audit.json       the same for programs
-    validations/<table>/<run>/  Great Expectations' own pages
+index.html                  every run, the newest first; a stable address
+runs/<run>/index.html       one run: verdict, findings with sample rows, links
+runs/<run>/audit.json       the same for programs
+validations/<table>/<run>/  Great Expectations' own pages
 """
 
 import json
@@ -19,7 +19,9 @@ from jinja2 import Environment, FileSystemLoader
 
 from expectations._findings import Audit
 
-PAGES = Environment(loader=FileSystemLoader(Path(__file__).parent / "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+PAGES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+)
 PAGES.filters["url"] = lambda text: quote(str(text))
 
 

@@ -74,7 +74,9 @@ class Known(_Rule):
     columns: Columns
     among: str
     unless: str | None = None
-    bounded_by: str | None = None  # a column of both: only the rows of `among` between the run's least and greatest value are read
+    bounded_by: str | None = (
+        None  # a column of both: only the rows of `among` between the run's least and greatest value are read
+    )
 
     @property
     def name(self) -> str:
@@ -170,7 +172,9 @@ def _load(path: Path) -> Suite:
         suite = Suite.model_validate(YAML(typ="safe").load(path))
     except ValidationError as exc:
         first = exc.errors()[0]
-        raise Permanent(f"{path.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}; see the rules in the other suites") from exc
+        raise Permanent(
+            f"{path.name}: {'.'.join(map(str, first['loc']))}: {first['msg']}; see the rules in the other suites"
+        ) from exc
     for problem in _problems(suite, path):
         raise Permanent(f"{path.name}: {problem}")
     return suite

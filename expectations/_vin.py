@@ -9,5 +9,7 @@ def iso_3779(column: str) -> str:
     shape = f"length({column}) = 17 AND NOT {column} RLIKE '[^A-HJ-NPR-Z0-9]'"  # Java's $ would let a line break pass
     # try_cast: Spark may look at the sum before the shape, and ANSI mode would end the job at the first "-".
     digits = f"translate({column}, '{LETTERS}', '{VALUES}')"
-    total = " + ".join(f"{weight} * try_cast(substr({digits}, {place}, 1) AS INT)" for place, weight in enumerate(WEIGHTS, 1) if weight)
+    total = " + ".join(
+        f"{weight} * try_cast(substr({digits}, {place}, 1) AS INT)" for place, weight in enumerate(WEIGHTS, 1) if weight
+    )
     return f"{shape} AND substr({column}, 9, 1) = substr('0123456789X', ({total}) % 11 + 1, 1)"

@@ -1,4 +1,4 @@
-"""`python -m sandbox.airflow`: the embedded Airflow in the foreground, all of its processes in one group, lean enough for two cores.
+"""`python -m sandbox.airflow`: the embedded Airflow in the foreground, in one process group, lean enough for two cores.
 
 Its state is under <home>/airflow: SQLite, its own configuration file with generated keys, task logs. Nobody logs in: it listens
 on loopback only, and whoever reaches it is an administrator.
@@ -26,6 +26,8 @@ HEALTH = "/api/v2/monitor/health"
 # No triggerer: no DAG here defers, and it would cost 150 MB. Logs are read from the folder, not over HTTP.
 COMPONENTS = (("scheduler", "--skip-serve-logs"), ("dag-processor",), ("api-server",))
 NEEDED = ("metadatabase", "scheduler", "dag_processor")
+# Jobs here live for seconds: without the JVM's optimising compiler a small audit took 23 s of CPU instead of 36.
+QUICK_JVM = "-XX:TieredStopAtLevel=1"
 STOP_S = 15
 LOOK_S = 0.2
 WORKERS = 2  # tasks that run at once; each idle worker keeps 47 MB
@@ -50,6 +52,7 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
         "PYSPARK_PYTHON": sys.executable,  # otherwise Spark's workers take the first python on the PATH
         "SPARK_CONF_DIR": str(_spark_folder(settings)),
         "SPARK_LOCAL_IP": settings.host,
+        "SPARK_SUBMIT_OPTS": QUICK_JVM,
         "GX_ANALYTICS_ENABLED": "false",
     }
 
@@ -101,7 +104,7 @@ def run(settings: Settings) -> int:
         while not stopping:
             for name, process in started.items():
                 if (status := process.poll()) is not None:
-                    print(f"airflow {name} ended with status {status}; its last words are above", file=sys.stderr)
+                    sys.stderr.write(f"airflow {name} ended with status {status}; its last words are above\n")
                     return 1
             time.sleep(LOOK_S)
     return 0
@@ -151,7 +154,7 @@ def main() -> int:
     try:
         return run(load_settings())
     except ManifoldError as exc:
-        print(exc, file=sys.stderr)
+        sys.stderr.write(f"{exc}\n")
         return 1
 
 

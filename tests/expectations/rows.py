@@ -31,7 +31,15 @@ def meta(data_id: str = "map-1", **changed: Any) -> Row:
 
 
 def entry(seq: int = SEQ + 1, vin: str = VIN, **changed: Any) -> Row:
-    return {"vin": vin, "ts": datetime_of(seq), "request_id": "task_map_1", "seq": seq, "data_id": "map-1", "applied": True, **changed}
+    return {
+        "vin": vin,
+        "ts": datetime_of(seq),
+        "request_id": "task_map_1",
+        "seq": seq,
+        "data_id": "map-1",
+        "applied": True,
+        **changed,
+    }
 
 
 def outcome(seq: int = SEQ + 1, vin: str = VIN, **changed: Any) -> Row:

@@ -67,12 +67,20 @@ def test_each_broken_rule_is_found_with_its_severity_and_its_rows(spark: SparkSe
             outcome(SEQ + 5, dispatched_at=LATE, attempts=-1, acknowledged_at=None),
         ],
         "quarantine": [refused(), refused(), refused(SEQ + 3, reason=" "), refused(SEQ + 4, stream="xray", received_at=LATE)],
-        "ingested_segments": [segment(), segment(), segment("b", run_id="other"), segment("c", last_seq=SEQ - 1), segment("d", stream="xray")],
+        "ingested_segments": [
+            segment(),
+            segment(),
+            segment("b", run_id="other"),
+            segment("c", last_seq=SEQ - 1),
+            segment("d", stream="xray"),
+        ],
     }
 
     result = judged(spark, rows, tmp_path, data_wait=timedelta(seconds=1))
 
-    found = {(finding.table, finding.rule, finding.severity.value, finding.rows) for finding in (*result.failures, *result.warnings)}
+    found = {
+        (finding.table, finding.rule, finding.severity.value, finding.rows) for finding in (*result.failures, *result.warnings)
+    }
     assert not result.passed
     assert found == {
         ("sdv_fanout_data", "columns_are_present", "error", 1),
@@ -118,7 +126,9 @@ def test_a_failure_names_the_rule_the_reason_and_the_rows(spark: SparkSession, t
     assert "other-bytes" in result.report.read_text()
 
 
-def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too_long(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too_long(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     rows = {"sdv_fanout_ids": [entry(), entry(SEQ + 2, data_id="to-come")]}
 
     young = judged(spark, rows, tmp_path, data_wait=timedelta(minutes=5))
@@ -166,16 +176,25 @@ def test_judging_a_run_again_replaces_its_pages(spark: SparkSession, tmp_path: P
     assert "Passed" in again.report.read_text()
 
 
+class Links(HTMLParser):
+    """The addresses to which a page leads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, _tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value or "" for name, value in attrs if name == "href"]
+
+
 def test_every_link_of_the_pages_leads_somewhere(spark: SparkSession, tmp_path: Path) -> None:
-    links: list[str] = []
-    parser = HTMLParser()
-    parser.handle_starttag = lambda tag, attrs: links.extend(value or "" for name, value in attrs if name == "href")  # type: ignore[method-assign]
     report = judged(spark, {"quarantine": [refused()]}, tmp_path).report
+
     for page in (report, tmp_path / "index.html"):
-        links.clear()
-        parser.feed(page.read_text())
-        assert links
-        assert [link for link in links if not (page.parent / unquote(link)).is_file()] == []
+        links = Links()
+        links.feed(page.read_text())
+        assert links.found
+        assert [link for link in links.found if not (page.parent / unquote(link)).is_file()] == []
 
 
 @pytest.mark.parametrize(
