@@ -6,7 +6,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import structlog
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
@@ -21,7 +20,7 @@ from dispatcher._lake import Lake
 from dispatcher._lanes import Lanes
 from dispatcher._payloads import Payloads
 from dispatcher._rules import Rules
-from queues import Policy, Queues
+from queues import Policy, Queues, connect
 
 SETTLE_S = 5.0  # for what is in hand when the process is asked to end
 # A member of a shared subscription that is away keeps getting its share. After this the others get it; what is lost then (an
@@ -41,7 +40,7 @@ class Dispatcher:
         self._port = settings.dispatcher_port + replica
         self._subscribed = False
         self._feeds: list[asyncio.Task[None]] = []
-        self._redis = Redis.from_url(settings.redis)
+        self._redis = connect(settings.redis)
         self._queues = Queues(self._redis, Policy.of(settings))
         self._lake = Lake(settings)
         self._payloads = Payloads(self._queues, self._lake, max_bytes=settings.payload_cache_bytes)

@@ -1,6 +1,7 @@
 """The pending queues in Redis: entries in seq order, one in flight per owner, acknowledged away. A verb is one Lua script."""
 
 from queues._batch import Batch
+from queues._connection import connect
 from queues._loader import Loader, LoadResult
 from queues._queues import EnqueueResult, Queues, Wake
 from queues._replies import AckReply, Claim, ClaimWord, ReleaseReply, TouchReply
@@ -20,4 +21,5 @@ __all__ = [
     "ReleaseReply",
     "TouchReply",
     "Wake",
+    "connect",
 ]
