@@ -44,12 +44,10 @@ def rows_of(settings: Settings, request_id: str) -> Rows:
     catalog = open_catalog(settings)
     ids = catalog.load_table(IDS.identifier).scan(where(EqualTo, "request_id", request_id), ("vin", "seq")).to_arrow()
     seqs = set(ids["seq"].to_pylist())
-    ended = (
-        catalog.load_table(OUTCOMES.identifier).scan(In(term="seq", literals=seqs), ("vin", "outcome")).to_arrow()
-        if seqs
-        else None
-    )
-    delivered = 0 if ended is None else sum(outcome == Outcome.DELIVERED for outcome in ended["outcome"].to_pylist())
+    delivered = 0
+    if seqs:
+        ended = catalog.load_table(OUTCOMES.identifier).scan(In(term="seq", literals=seqs), ("outcome",)).to_arrow()
+        delivered = ended["outcome"].to_pylist().count(Outcome.DELIVERED.value)
     quarantined = catalog.load_table(QUARANTINE.identifier).scan().count()
     runs = catalog.load_table(SEGMENTS.identifier).scan(selected_fields=("run_id", "ingested_at")).to_arrow().to_pylist()
     newest = max(runs, key=lambda row: row["ingested_at"])["run_id"] if runs else ""

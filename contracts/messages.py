@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from contracts.names import MAX_ID, MAX_VIN, VIN_PATTERN, DataId, Owner, RequestId, is_id
+from contracts.names import MAX_ID, MAX_VIN, DataId, Owner, RequestId, are_vins, is_id, is_vin
 
 NAME_RULE = "printable ASCII characters without space, + # /"
 SHOWN = 60  # characters of a bad value that a reason repeats
@@ -116,15 +116,19 @@ def _parse_ids(fields: dict[str, Any], max_ids: int) -> tuple[Owner, ...] | Refu
         return Refused(f"ids is a {_kind(ids)}; send a list of VINs")
     if not ids:
         return Refused("ids is empty; name at least one VIN")
-    for place, vin in enumerate(ids):
-        if not isinstance(vin, str):
-            return Refused(f"ids[{place}] is a {_kind(vin)} ({_shown(vin)}); each VIN is a string")
-        if VIN_PATTERN.fullmatch(vin) is None:
-            return Refused(f"ids[{place}] {_shown(vin)} must be 1 to {MAX_VIN} {NAME_RULE}")
+    if not are_vins(ids):
+        return _first_bad_id(ids)
     once = dict.fromkeys(ids)
     if len(once) > max_ids:
         return Refused(f"ids has {len(once)} VINs, over max_ids={max_ids}; send several triggers or raise the setting")
     return tuple(once)
+
+
+def _first_bad_id(ids: list[Any]) -> Refused:
+    place, vin = next((place, vin) for place, vin in enumerate(ids) if not isinstance(vin, str) or not is_vin(vin))
+    if not isinstance(vin, str):
+        return Refused(f"ids[{place}] is a {_kind(vin)} ({_shown(vin)}); each VIN is a string")
+    return Refused(f"ids[{place}] {_shown(vin)} must be 1 to {MAX_VIN} {NAME_RULE}")
 
 
 def _parse_id(fields: dict[str, Any], name: str) -> str | Refused:

@@ -3,6 +3,7 @@
 Great Expectations 1.24 sends nothing anywhere by itself; `GX_ANALYTICS_ENABLED` keeps it so in releases that would.
 """
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -19,6 +20,8 @@ from pyspark.sql import DataFrame
 
 from expectations._suites import Rule, Severity, Suite
 
+for chatty in ("great_expectations", "py4j"):  # dozens of lines about themselves, in which the run's own would drown
+    logging.getLogger(chatty).setLevel(logging.WARNING)
 # Counts only: values of flags say nothing, and fetching them costs two more Spark jobs for each rule.
 RESULT_FORMAT = {"result_format": "BASIC", "partial_unexpected_count": 0}
 GX_SEVERITY = {Severity.ERROR: "critical", Severity.WARNING: "warning"}

@@ -129,6 +129,7 @@ def start_mosquitto(folder: Path, *, port: int | None = None, extra: str = "") -
         "set_tcp_nodelay true",
         "max_queued_messages 0",
         "max_inflight_messages 0",
+        f"persistence_location {folder}/",
     ]
     config.write_text("\n".join([*lines, "user root" if os.geteuid() == 0 else "", extra]) + "\n")
     binary = shutil.which("mosquitto") or "/usr/sbin/mosquitto"

@@ -1,0 +1,1 @@
+"""Measurements against a named limit in the same run; `make bench` runs them all."""

@@ -1,0 +1,120 @@
+"""Ingest of a trigger archive against the same job in bare Spark to Parquet, and beside DuckDB.
+
+`python -m benchmarks.ingest [--rows 10000000]`. Rows are entries: one for each VIN of each trigger.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from adapters.lake import open_catalog
+from benchmarks._report import Line, machine, report, timed
+from contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from contracts.seq import EPOCH_MS, TIME_SHIFT, datetime_of, seq_of
+from contracts.settings import Settings
+from contracts.topics import TRIGGER
+from pipelines.ingest import ingest
+from pipelines.publish import publish
+from pipelines.session import session
+
+VINS_A_TRIGGER = 5000
+TRIGGERS_A_SEGMENT = 100
+LIMIT = 0.7
+FIRST_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
+
+
+def write_archive(root: Path, rows: int) -> int:
+    """Fill an archive with triggers; how many rows that makes."""
+    triggers = max(1, rows // VINS_A_TRIGGER)
+    for first in range(0, triggers, TRIGGERS_A_SEGMENT):
+        batch = [_trigger(number) for number in range(first, min(first + TRIGGERS_A_SEGMENT, triggers))]
+        file = root / segment_path(Stream.TRIGGER, batch[0].seq, 0)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(to_arrow(batch), file, compression="zstd")
+    return triggers * VINS_A_TRIGGER
+
+
+def _trigger(number: int) -> Envelope:
+    seq = seq_of(FIRST_MS + number * 10, 0, 0)
+    vins = [f"WMANF0LD{(number * VINS_A_TRIGGER + place) * 7919 % 10**9:09d}" for place in range(VINS_A_TRIGGER)]
+    payload = json.dumps({"ids": vins, "request_id": f"task_update_{number}", "data_id": f"firmware-{number % 50}"}).encode()
+    return Envelope(seq, datetime_of(seq), Stream.TRIGGER, TRIGGER, payload, applied=True)
+
+
+def bare_spark(spark: SparkSession, archive: Path, out: Path) -> None:
+    """The same rows by Spark's own means, without exactly-once, refusals or a table."""
+    messages = spark.read.parquet(f"file://{archive}/trigger")
+    said = sf.from_json(sf.col("payload").cast("string"), "ids array<string>, request_id string, data_id string").alias("m")
+    rows = messages.select("seq", "applied", said).select(
+        "seq", "applied", "m.request_id", "m.data_id", sf.explode("m.ids").alias("vin")
+    )
+    ts = sf.timestamp_millis(sf.shiftright("seq", TIME_SHIFT) + EPOCH_MS)
+    wanted = rows.select("vin", ts.alias("ts"), "request_id", "seq", "data_id", "applied")
+    wanted.write.option("compression", "zstd").parquet(f"file://{out}")
+
+
+def bare_duckdb(archive: Path, out: Path) -> None:
+    """The same rows by DuckDB."""
+    messages = f"read_parquet('{archive}/trigger/**/*.parquet', hive_partitioning = false)"
+    said = 'from_json(decode(payload)::json, \'{"ids": ["VARCHAR"], "request_id": "VARCHAR", "data_id": "VARCHAR"}\') AS m'
+    select = f"SELECT unnest(m.ids) AS vin, make_timestamptz(((seq >> {TIME_SHIFT}) + {EPOCH_MS}) * 1000) AS ts, m.request_id, seq, m.data_id, applied"
+    duckdb.execute(
+        f"COPY ({select} FROM (SELECT seq, applied, {said} FROM {messages})) TO '{out}' (FORMAT parquet, COMPRESSION zstd)"
+    )
+
+
+def measure(rows: int, folder: Path) -> list[Line]:
+    """All three on the same archive, each after a small run of its own that warms it up."""
+    settings = Settings(home=folder / "home", spark_driver_memory="4g")
+    archive, small = folder / "home/archive", folder / "small/archive"
+    count = write_archive(archive, rows)
+    write_archive(small, VINS_A_TRIGGER * TRIGGERS_A_SEGMENT * 4)
+    catalog = open_catalog(settings)
+    with session(settings, "bench") as spark:
+        warm = settings.model_copy(update={"archive_url": f"file://{small}"})
+        ingest(spark, catalog, warm, run_id="warm", now=datetime.now(UTC))
+        bare_spark(spark, small, folder / "warm.parquet")
+
+        def whole_run() -> None:
+            done = ingest(spark, catalog, settings, run_id="bench", now=datetime.now(UTC))
+            publish(catalog, "bench")
+            assert done.written["sdv_fanout_ids"] == count, done
+
+        bare_s = timed(lambda: bare_spark(spark, archive, folder / "bare.parquet"))
+        ours_s = timed(whole_run)
+        bare_s = min(bare_s, timed(lambda: bare_spark(spark, archive, folder / "bare-again.parquet")))
+    bare_duckdb(small, folder / "warm.duckdb.parquet")
+    duck_s = timed(lambda: bare_duckdb(archive, folder / "duckdb.parquet"))
+    return [
+        Line("bare Spark to Parquet", count, bare_s),
+        Line("ingest and publish", count, ours_s, bare_s / ours_s, "bare Spark", LIMIT),
+        Line("DuckDB to Parquet", count, duck_s, bare_s / duck_s, "bare Spark"),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and say by the exit status whether the limit is kept."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    options = parser.parse_args(arguments)
+    facts = machine()
+    folder = Path(tempfile.mkdtemp(prefix="manifold-bench-"))
+    try:
+        lines = measure(options.rows, folder)
+    finally:
+        shutil.rmtree(folder)
+    return 0 if report("ingest", "rows", lines, facts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""What every benchmark says besides its figures: the machine, the versions, and how to write results down."""
+
+import json
+import platform
+import socket
+import subprocess
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from contracts.settings import load_settings
+
+LIBRARIES = ("pyspark", "pyiceberg", "duckdb", "redis", "paho-mqtt", "pyarrow")
+PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure: what was measured, its ratio to the limit of the same run, and the aim if there is one."""
+
+    what: str
+    figure: str
+    ratio: str = ""
+    aim: str = ""
+    met: bool | None = None
+
+
+def free_ports() -> dict[str, int]:
+    """A free port for every server of a platform, as settings."""
+    probes = {name: socket.create_server(("127.0.0.1", 0)) for name in PORTS}
+    ports = {name: probe.getsockname()[1] for name, probe in probes.items()}
+    for probe in probes.values():
+        probe.close()
+    return ports
+
+
+def facts() -> dict[str, str]:
+    """The machine and the versions of what was measured."""
+    memory = f"{psutil.virtual_memory().total / (1 << 30):.0f} GiB"
+    redis = (
+        subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=False)
+        .stdout.split("v=")[-1]
+        .split()[0]
+    )
+    return {
+        "machine": f"{psutil.cpu_count()} cores, {memory}, {platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "redis-server": redis,
+        **{name: version(name) for name in LIBRARIES},
+    }
+
+
+def report(name: str, setting: str, rows: list[Row]) -> None:
+    """Print the figures as a table, and keep them as JSON in `<home>/bench/<name>.json`."""
+    table = Table(title=f"{name}: {setting}", title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for column in ("what", "figure", "ratio", "aim", "met"):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(row.what, row.figure, row.ratio, row.aim, {True: "yes", False: "NO", None: ""}[row.met])
+    console = Console(soft_wrap=True)
+    console.print(table)
+    console.print(", ".join(f"{key} {value}" for key, value in facts().items()), highlight=False)
+    folder: Path = load_settings().home / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "setting": setting,
+        **facts(),
+        "rows": [asdict(row) for row in rows],
+    }
+    (folder / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
