@@ -3,16 +3,17 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 
-from adapters.mqtt import Mqtt
+from adapters.mqtt import FIRST_REFUSAL, Mqtt
 from contracts.errors import Retryable
 from contracts.names import Owner
 from contracts.seq import wall_clock_ms
 from contracts.topics import request_topic
 from dispatcher import _metrics
-from dispatcher._vocabulary import NotPublished, OfClaim, Publish, Published, PublishLost
+from dispatcher._vocabulary import Loaded, NotPublished, OfClaim, Publish, Published, PublishLost
 
 log = structlog.get_logger(__name__)
 Report = Callable[[Owner, OfClaim], None]
@@ -27,7 +28,7 @@ class Publisher:
     def __init__(self, mqtt: Mqtt, *, prefix: str, window: int, report: Report, room: Callable[[], None]) -> None:
         self._mqtt, self._prefix, self._window, self._report, self._room = mqtt, prefix, window, report, room
         self._backlog: deque[tuple[Owner, Publish]] = deque()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Future[int]] = set()
         self._stuck = asyncio.Event()  # there is a backlog, and no PUBACK will come that makes room for it
 
     @property
@@ -58,13 +59,6 @@ class Publisher:
         while self._under_way:
             await asyncio.wait(self._under_way)
 
-    async def close(self) -> None:
-        """Give up on what is under way: its deadline brings it again."""
-        tasks = list(self._under_way)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     def _has_room(self) -> bool:
         return len(self._under_way) < self._window and self._mqtt.connected.is_set()
 
@@ -81,27 +75,25 @@ class Publisher:
         if wall_clock_ms() >= publish.deadline_ms:
             self._report(owner, NotPublished(what.seq, what.claimed_ms))
             return
-        task = asyncio.create_task(self._publish(owner, publish))
-        self._under_way.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
-        if self._backlog:
-            self._fill()
-
-    async def _publish(self, owner: Owner, publish: Publish) -> None:
-        what = publish.what
         topic = request_topic(self._prefix, owner, what.request_id)
-        _metrics.PUBLISHED.inc()
         try:
-            code = await self._mqtt.publish(
-                topic, what.payload, user_properties=(("seq", str(what.seq)), ("data-id", what.data_id))
-            )
+            answer = self._mqtt.send(topic, what.payload, user_properties=(("seq", str(what.seq)), ("data-id", what.data_id)))
         except Retryable:
             self._report(owner, PublishLost(what.seq, what.claimed_ms))
             return
-        _metrics.REASON_CODES.labels(str(code)).inc()
-        if code >= 0x80:
-            log.warning("publish refused", owner=owner, seq=what.seq, code=code)
-        self._report(owner, Published(what.seq, what.claimed_ms, code))
+        _metrics.PUBLISHED.inc()
+        self._under_way.add(answer)
+        answer.add_done_callback(partial(self._answered, owner, what))
+
+    def _answered(self, owner: Owner, what: Loaded, answer: "asyncio.Future[int]") -> None:
+        self._under_way.discard(answer)
+        if answer.cancelled() or answer.exception() is not None:
+            self._report(owner, PublishLost(what.seq, what.claimed_ms))
+        else:
+            code = answer.result()
+            _metrics.REASON_CODES.labels(str(code)).inc()
+            if code >= FIRST_REFUSAL:
+                log.warning("publish refused", owner=owner, seq=what.seq, code=code)
+            self._report(owner, Published(what.seq, what.claimed_ms, code))
+        if self._backlog:
+            self._fill()

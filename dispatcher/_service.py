@@ -138,7 +138,6 @@ class Dispatcher:
                 await self._lanes.settle()
         except TimeoutError:
             log.warning("ended with work in hand: it comes again", jobs=self._lanes.jobs)
-        await self._lanes.publisher.close()
 
 
 async def _measure_lag(lanes: Lanes) -> None:

@@ -43,7 +43,7 @@ from dispatcher._vocabulary import (
 from queues import AckReply, ClaimWord, ReleaseReason, ReleaseReply, TouchReply
 from queues import Claim as ClaimReply
 
-SUCCESS, NO_SUBSCRIBERS = 0x00, 0x10  # MQTT 5 reason codes of a PUBACK
+NO_SUBSCRIBERS, FIRST_REFUSAL = 0x10, 0x80  # MQTT 5 reason codes of a PUBACK
 SESSION_DESTROYED = frozenset({"discarded", "kicked"})  # reasons of a disconnect that take the session along
 
 
@@ -126,7 +126,7 @@ def _of_claim(state: State, event: OfClaim) -> Step:
             return empty, [Release(seq, ReleaseReason.LOST, event.claimed_ms, again=True)]
         case Published(seq=seq, reason_code=code) if code == NO_SUBSCRIBERS:
             return empty, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=state.hand.heard)]
-        case Published(reason_code=code) if code >= 0x80:
+        case Published(reason_code=code) if code >= FIRST_REFUSAL:
             return empty, [Ignore("refused by the broker; its deadline brings it again")]
     return empty, []
 
