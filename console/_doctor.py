@@ -6,13 +6,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import typer
+from pyiceberg.exceptions import NoSuchNamespaceError
 from redis import Redis
 from redis.exceptions import RedisError
+from sqlalchemy.exc import DatabaseError
 
-from adapters.lake import open_catalog
+from adapters.lake import SQLITE, open_catalog
 from console._output import FAILED, AsJson, out, print_json, settings_or_fail, speaks_plainly, table
 from contracts import keys
 from contracts.settings import Settings
@@ -71,7 +74,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
 def _attempt(check: str, look: Callable[[], str], remedy: str) -> Finding:
     try:
         return Finding(check, True, look())
-    except (RedisError, httpx.HTTPError, OSError, ValueError) as exc:
+    except (RedisError, httpx.HTTPError, DatabaseError, NoSuchNamespaceError, OSError, ValueError) as exc:
         return Finding(check, False, " ".join(str(exc).split())[:200] or type(exc).__name__, remedy)
 
 
@@ -88,17 +91,19 @@ def _java() -> Finding:
 
 def _home(settings: Settings) -> Finding:
     home = settings.home
-    home.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(home).free
-    passed = os.access(home, os.W_OK) and free >= SPARE_BYTES
+    there = next(folder for folder in (home, *home.parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    passed = os.access(there, os.W_OK) and free >= SPARE_BYTES
     return Finding(
         "home", passed, f"{home}, {free / (1 << 30):.1f} GiB free", "make room there, or set MANIFOLD_HOME to another disk"
     )
 
 
 def _catalog(settings: Settings) -> str:
-    tables = open_catalog(settings).list_tables(NAMESPACE)
-    return f"{len(tables)} tables"
+    file = settings.catalog.removeprefix(SQLITE)
+    if settings.catalog.startswith(SQLITE) and not Path(file).exists():
+        raise ValueError(f"{file} does not exist yet")
+    return f"{len(open_catalog(settings).list_tables(NAMESPACE))} tables"
 
 
 def _redis(settings: Settings) -> str:

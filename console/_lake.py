@@ -15,13 +15,17 @@ from contracts.settings import Settings
 from pipelines.archive import Interval
 
 Flush = Annotated[bool, typer.Option("--flush/--no-flush", help="First ask the recorder to close its open segments.")]
-Instant = Annotated[
-    datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"], show_default=False)
+FORMATS = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
+From = Annotated[
+    datetime | None, typer.Option("--from", formats=FORMATS, help="Only segments that began then or later.", show_default=False)
+]
+To = Annotated[
+    datetime | None, typer.Option("--to", formats=FORMATS, help="Only segments that began before.", show_default=False)
 ]
 
 
 @speaks_plainly
-def ingest(flush: Flush = True, from_: Instant = None, to: Instant = None, as_json: AsJson = False) -> None:
+def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJson = False) -> None:
     """Take everything new of the archive (or what began between two instants) into the lake; return when it is published.
 
     Instants are ISO 8601; without an offset they are UTC.

@@ -1,10 +1,13 @@
 """Fixtures that many rooms share."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from contracts.settings import Settings, load_settings
+from sandbox import supervise
 from tests.servers import Server, start_mosquitto, start_redis, stopping
 
 
@@ -27,3 +30,26 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One plain broker for all tests that isolate themselves by topic and client id."""
     with stopping(start_mosquitto(tmp_path_factory.mktemp("mosquitto"))) as server:
         yield server
+
+
+PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port")
+
+
+def platform_settings(home: object, **more: object) -> Settings:
+    """Settings of a platform of its own: its home, and ports that nobody uses."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
+    ports = {name: probe.getsockname()[1] for name, probe in zip(PORTS, probes, strict=True)}
+    for probe in probes:
+        probe.close()
+    return load_settings(home=home, with_airflow=False, **(ports | more))
+
+
+@pytest.fixture(scope="session")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A platform that is up without Airflow, for all tests that leave it healthy."""
+    settings = platform_settings(tmp_path_factory.mktemp("platform"), segment_max_seconds=2, ack_deadline_seconds=5)
+    supervise.up(settings)
+    try:
+        yield settings
+    finally:
+        supervise.down(settings)

@@ -1,0 +1,174 @@
+"""The `manifold` command as people and programs use it: output, JSON, errors on stderr, exit codes."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.settings import Settings
+from sandbox.fleet import Fleet, vins
+from sandbox.programs import environment
+from tests.servers import ROOT, wait_until
+
+
+def manifold(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command with nothing of the developer's own settings."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MANIFOLD_")}
+    command = [sys.executable, "-m", "console", *arguments]
+    return subprocess.run(
+        command, env=clean | {"COLUMNS": "200"} | (env or {}), capture_output=True, text=True, check=False, cwd=ROOT
+    )
+
+
+def ask(settings: Settings, *arguments: str) -> Any:
+    """The JSON that a command prints about a running platform."""
+    done = manifold(*arguments, "--json", env=environment(settings))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_settings_are_printed_with_value_default_source_and_meaning_and_secrets_masked() -> None:
+    done = manifold("settings", "--json", env={"MANIFOLD_NODE": "7", "MANIFOLD_MQTT_PASSWORD": "hunter2"})
+
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["node"] | {"meaning": ""} == {
+        "name": "node",
+        "variable": "MANIFOLD_NODE",
+        "value": 7,
+        "default": 0,
+        "source": "MANIFOLD_NODE",
+        "meaning": "",
+    }
+    assert rows["mqtt_password"]["value"] == "********"
+    assert "hunter2" not in done.stdout
+    assert all(row["meaning"] for row in rows.values())
+
+
+@pytest.mark.parametrize("module", ["console settings", "recorder", "dispatcher", "sandbox.tap", "pipelines.populate"])
+def test_a_wrong_setting_stops_every_process_with_its_name_value_and_remedy(module: str) -> None:
+    command = [sys.executable, "-m", *module.split()]
+    done = subprocess.run(
+        command, env={**os.environ, "MANIFOLD_REDIS_PORT": "many"}, capture_output=True, text=True, check=False, cwd=ROOT
+    )
+
+    assert done.returncode != 0
+    assert "MANIFOLD_REDIS_PORT='many': input should be a valid integer" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_status_of_nothing_is_json_and_not_healthy(tmp_path: Path) -> None:
+    done = manifold(
+        "status", "--json", env={"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_AIRFLOW_PORT": "1", "MANIFOLD_REDIS_PORT": "2"}
+    )
+
+    status = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert status["healthy"] is False
+    assert set(status["processes"]) == {"broker", "tap", "redis", "recorder", "dispatcher", "airflow"}
+    assert not any(status["processes"].values())
+
+
+@pytest.mark.slow
+def test_status_has_the_promised_keys(platform: Settings) -> None:
+    status = ask(platform, "status")
+
+    assert status["healthy"] is True
+    assert status["mqtt"] == f"mqtt://127.0.0.1:{platform.mqtt_port}"
+    assert status["redis"] == f"redis://127.0.0.1:{platform.redis_port}/0"
+    assert set(status["catalog"]) == {"name", "type", "uri", "warehouse"}
+    assert status["archive"] == f"file://{platform.home}/archive"
+    assert len(status["processes"]["recorder"]) == 1
+
+
+@pytest.mark.slow
+def test_what_was_sent_can_be_asked_for_before_any_ingest(platform: Settings, tmp_path: Path) -> None:
+    vin, request_id = f"ASK-{uuid.uuid4().hex[:8]}", f"task_ask_{uuid.uuid4().hex[:8]}"
+    payload = tmp_path / "payload"
+    payload.write_bytes(uuid.uuid4().bytes)
+
+    sent = ask(platform, "send", vin, "--data", str(payload), "--request-id", request_id)
+
+    assert [message["status"] for message in sent] == ["recorded", "recorded"]
+    shown = ask(platform, "vin", "show", vin)
+    (entry,) = shown["entries"]
+    assert shown["vin"] == vin
+    assert set(entry) >= {"seq", "request_id", "data_id", "state", "accepted_at", "dispatched_at", "acknowledged_at", "attempts"}
+    assert (entry["seq"], entry["request_id"], entry["state"]) == (sent[1]["seq"], request_id, "pending")
+    (batch,) = ask(platform, "batch", "show", request_id)["batches"]
+    assert (batch["seq"], batch["vehicles"], batch["states"]) == (entry["seq"], 1, {"pending": 1})
+
+
+@pytest.mark.slow
+def test_an_entry_without_its_data_is_parked_once_its_turn_has_come(platform: Settings) -> None:
+    vin = vins(1, seed=4711)[0]
+
+    async def go_online() -> None:
+        async with Fleet(platform, [vin]) as fleet:
+            await fleet.connect()
+            ask(platform, "send", vin, "--data-id", f"never-{uuid.uuid4().hex[:8]}")
+            wait_until(
+                lambda: ask(platform, "vin", "show", vin)["entries"][-1]["state"] == "parked", what="the entry to be parked"
+            )
+
+    asyncio.run(go_online())
+
+
+@pytest.mark.slow
+def test_the_same_trigger_again_is_a_duplicate_and_a_bad_one_is_refused_with_a_reason(platform: Settings, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.write_text(json.dumps({"ids": ["TWICE"], "request_id": f"task_{uuid.uuid4().hex[:8]}", "data_id": "d"}))
+    bad.write_text('{"ids": ["A B"], "request_id": "r", "data_id": "d"}')
+
+    (first,) = ask(platform, "send", "--trigger", str(good))
+    (again,) = ask(platform, "send", "--trigger", str(good))
+    refused = manifold("send", "--trigger", str(bad), env=environment(platform))
+
+    assert (again["status"], again["duplicate_of"]) == ("duplicate", first["seq"])
+    assert refused.returncode == 1
+    assert 'ids[0] "A B" must be 1 to 64 printable ASCII characters' in refused.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(["send"], "there is nothing to send", id="nothing to send"),
+        pytest.param(["send", "V", "--data", "/no/such/file"], "cannot read /no/such/file", id="a file that is not there"),
+        pytest.param(["vin", "show", "A B"], "VIN 'A B' must be 1 to 64", id="no VIN"),
+        pytest.param(["batch", "show", "a/b"], "request_id 'a/b' must be 1 to 128", id="no request_id"),
+        pytest.param(
+            ["ingest", "--from", "2026-01-02", "--to", "2026-01-01"], "is no interval", id="an interval that ends early"
+        ),
+        pytest.param(["report"], "there is no report in", id="no report"),
+    ],
+)
+def test_a_users_mistake_is_one_line_with_a_remedy(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = manifold(*arguments, env={"MANIFOLD_HOME": str(tmp_path)})
+
+    assert done.returncode != 0
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_platform_that_is_not_there_is_said_with_a_remedy(tmp_path: Path) -> None:
+    nowhere = {"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_REDIS_PORT": "2", "MANIFOLD_RECORDER_PORT": "3"}
+
+    done = manifold("vin", "show", "V", env=nowhere)
+
+    assert done.returncode == 1
+    assert "is the platform up? See `manifold status`" in done.stderr
+
+
+def test_the_doctor_says_a_remedy_for_all_that_is_missing(tmp_path: Path) -> None:
+    done = manifold("doctor", "--json", env={"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_REDIS_PORT": "2"})
+
+    findings = {finding["check"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 1
+    assert findings["python"]["passed"]
+    assert not findings["redis"]["passed"]
+    assert all(finding["remedy"] for finding in findings.values() if not finding["passed"])
