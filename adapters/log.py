@@ -5,6 +5,8 @@ import sys
 
 import structlog
 
+TALKATIVE = ("great_expectations", "httpx", "py4j", "pyiceberg")  # libraries that tell at `info` what only their authors need
+
 
 def configure_logging(service: str, *, json: bool = False, level: str = "info") -> None:
     """Send every log line of this process, structlog's and the libraries', to standard error with `service` in it.
@@ -39,3 +41,5 @@ def configure_logging(service: str, *, json: bool = False, level: str = "info") 
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(level.upper())
+    for name in TALKATIVE:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))

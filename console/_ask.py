@@ -41,7 +41,12 @@ def vin_show(vin: Annotated[str, typer.Argument(help="The vehicle.")], as_json: 
         out.print(f"{vin}: nothing was ever sent to it")
         return
     columns = ("seq", "request_id", "data_id", "state", "accepted at", "dispatched at", "acknowledged at", "attempts")
-    out.print(table(f"{vin}, {len(entries)} entries", columns, [tuple(life.to_json().values())[:8] for life in entries]))
+    out.print(table(f"{vin}, {len(entries)} entries", columns, [_row(life) for life in entries]))
+
+
+def _row(life: Life) -> tuple[object, ...]:
+    when = (life.accepted_at, life.dispatched_at, life.acknowledged_at)
+    return (life.seq, life.request_id, life.data_id, life.state, *when, life.attempts)
 
 
 @batch_app.command("show")

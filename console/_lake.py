@@ -9,9 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from adapters.lake import open_catalog
-from adapters.log import configure_logging
 from console._output import FAILED, USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table, working
-from contracts.settings import Settings
 from pipelines.archive import Interval
 
 Flush = Annotated[bool, typer.Option("--flush/--no-flush", help="First ask the recorder to close its open segments.")]
@@ -34,9 +32,7 @@ def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJs
     interval = _interval(from_, to)
     from pipelines.run_all import run_all  # Spark's library takes a second that other commands need not wait
 
-    result = _run(
-        settings, "ingesting", as_json, lambda: run_all(settings, interval=interval, flush_first=flush, with_populate=False)
-    )
+    result = _run("ingesting", as_json, lambda: run_all(settings, interval=interval, flush_first=flush, with_populate=False))
     ingested = result.ingested
     rows = [("segments", ingested.segments), *((f"messages of {k}", v) for k, v in ingested.read.items())]
     rows += [(f"rows into {k}", v) for k, v in ingested.written.items()] + [("refused", ingested.refused)]
@@ -54,7 +50,7 @@ def populate(as_json: AsJson = False) -> None:
         with session(settings, "populate") as spark:
             return run(spark, open_catalog(settings), settings, now=datetime.now(UTC))
 
-    result = _run(settings, "populating the queues", as_json, work)
+    result = _run("populating the queues", as_json, work)
     _show(result, as_json, "the queues are populated", _populated(result))
 
 
@@ -64,7 +60,7 @@ def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
     settings = settings_or_fail()
     from pipelines.run_all import rebuild as run
 
-    result = _run(settings, "rebuilding the queues", as_json, lambda: run(settings, flush_first=flush))
+    result = _run("rebuilding the queues", as_json, lambda: run(settings, flush_first=flush))
     _show(
         result, as_json, "the queues are loaded", [("segments taken in", result.ingested.segments), *_populated(result.populated)]
     )
@@ -102,8 +98,7 @@ def _interval(start: datetime | None, end: datetime | None) -> Interval | None:
         fail(f"--from and --to: {exc}", USAGE)
 
 
-def _run(settings: Settings, what: str, quiet: bool, work: Callable[[], Any]) -> Any:
-    configure_logging("console", json=settings.log_format == "json", level="warning" if sys.stderr.isatty() else "info")
+def _run(what: str, quiet: bool, work: Callable[[], Any]) -> Any:
     with working(f"{what} (Spark starts first)", quiet=quiet or not sys.stderr.isatty()):
         return work()
 
