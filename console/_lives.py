@@ -57,7 +57,7 @@ class Tail:
 
 
 class Lives:
-    """Answers questions about entries. Where a source is away, the others answer, and `missing_sources` names it."""
+    """Answers questions about entries, from all that is known now."""
 
     def __init__(self, settings: Settings, catalog: Catalog, redis: Redis) -> None:
         self._settings, self._catalog, self._redis = settings, catalog, redis
@@ -65,13 +65,15 @@ class Lives:
     def of_vin(self, vin: str) -> list[Life]:
         """Every entry of a vehicle, oldest first."""
         lives = {entry.seq: _from_lake(vin, entry) for entry in read_entries(self._catalog, vin)}
-        self.flush()
         tail = self.tail()
+        if not self._seqs(keys.done(vin)) <= self._known_to_end(vin, lives.values(), tail):
+            self.flush()  # how it ended is still in the recorder's journal
+            tail = self.tail()
         for envelope, trigger in tail.triggers:
             if vin in trigger.ids:
                 lives.setdefault(envelope.seq, _accepted(vin, envelope.seq, trigger.request_id, trigger.data_id))
-        unknown = self._seqs_in_redis(vin) - lives.keys()
-        for seq in unknown:  # recorded, but in a journal that could not be asked
+        in_redis = self._seqs(keys.pending(vin), keys.parked(vin), keys.done(vin))
+        for seq in in_redis - lives.keys():  # its trigger is still in the recorder's journal
             request_id, data_id = self._trigger(seq)
             lives[seq] = _accepted(vin, seq, request_id, data_id)
         open_ones = [life for life in lives.values() if life.state == State.PENDING]
@@ -83,7 +85,7 @@ class Lives:
     def of_batch(self, request_id: str) -> list[Life]:
         """Every entry of every trigger with this request_id, by seq and VIN."""
         ended = {(row["vin"], row["seq"]): row for row in self._batch_outcomes(request_id)}
-        self.flush()
+        self.flush()  # which vehicles a trigger names is told by the archive alone
         tail = self.tail()
         lives: dict[tuple[int, str], Life] = {}
         for row in self._scan(IDS.identifier, where(EqualTo, "request_id", request_id)):
@@ -146,9 +148,12 @@ class Lives:
                 if isinstance(trigger, Trigger):
                     tail.triggers.append((envelope, trigger))
 
-    def _seqs_in_redis(self, vin: str) -> set[int]:
+    def _known_to_end(self, vin: str, lives: Iterable[Life], tail: Tail) -> set[int]:
+        return {life.seq for life in lives if life.state != State.PENDING} | {seq for owner, seq in tail.outcomes if owner == vin}
+
+    def _seqs(self, *queues: str) -> set[int]:
         pipe = self._redis.pipeline(transaction=False)
-        for key in (keys.pending(vin), keys.parked(vin), keys.done(vin)):
+        for key in queues:
             pipe.zrange(key, 0, -1)
         return {int(seq) for seqs in pipe.execute() for seq in seqs}
 
