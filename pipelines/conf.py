@@ -57,6 +57,7 @@ def launch_conf(settings: Settings) -> dict[str, str]:
     conf = {
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.extraClassPath": ":".join(jars),
+        "spark.python.daemon.module": "pipelines.daemon",
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
         "spark.ui.enabled": "false",

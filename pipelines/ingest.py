@@ -1,6 +1,7 @@
 """Archive to the run's branches: `python -m pipelines.ingest`. New segments become rows; main stays as it is."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 
@@ -64,12 +65,14 @@ def published_result(catalog: Catalog, run_id: str) -> Ingested:
 
 def _write(run: Run, todo: Plan) -> Ingested:
     refused: list[DataFrame] = []
-    conflicting = _write_data(run, todo, refused)
-    _write_ids(run, todo, conflicting, refused)
+    has_data = _write_ids(run, todo, refused)
+    conflicting = _write_data(run, todo, refused) if has_data or todo.of(Stream.DATA) else []
+    if conflicting:  # seldom: a trigger's inline data has a data_id that was published with other bytes
+        run.undo(IDS)
+        _write_ids(run, todo, [], but=conflicting)
     _write_outcomes(run, todo, refused)
     if refused:
-        rows = transforms.all_of(refused)
-        run.append(QUARANTINE, rows, todo.base[QUARANTINE.name])
+        run.append(QUARANTINE, transforms.all_of(refused), todo.base[QUARANTINE.name])
     return _write_segments(run, todo)
 
 
@@ -131,17 +134,20 @@ def _known_data(run: Run, todo: Plan, accepted: DataFrame) -> DataFrame:
     return known if len(few) > FEW else known.where(sf.col("data_id").isin(few))
 
 
-def _write_ids(run: Run, todo: Plan, conflicting: list[int], refused: list[DataFrame]) -> None:
+def _write_ids(run: Run, todo: Plan, refused: list[DataFrame], *, but: Sequence[int] = ()) -> bool:
+    """The entries of all triggers but those with the seqs `but`; whether some trigger brings data."""
     if not todo.of(Stream.TRIGGER):
-        return
+        return False
     source = _source(run, todo, Stream.TRIGGER)
     seen = Observation()
-    parsed = source.parsed(run.spark, parsing.triggers, parsing.TRIGGERS).observe(seen, sf.count("reason").alias("refused"))
-    wanted = parsed.where(~sf.col("seq").isin(conflicting)) if conflicting else parsed
+    parsed = source.parsed(run.spark, parsing.triggers, parsing.TRIGGERS)
+    observed = parsed.observe(seen, sf.count("reason").alias("refused"), sf.count("has_data").alias("with_data"))
+    wanted = observed.where(~sf.col("seq").isin(list(but))) if but else observed
     run.append(IDS, transforms.ids_rows(wanted), todo.base[IDS.name])
     if seen.get["refused"]:
         bad = source.parsed(run.spark, parsing.refused_triggers, parsing.TRIGGERS)
         refused.append(transforms.refused_rows(bad, Stream.TRIGGER))
+    return bool(seen.get["with_data"])
 
 
 def _write_outcomes(run: Run, todo: Plan, refused: list[DataFrame]) -> None:

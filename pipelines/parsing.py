@@ -30,7 +30,14 @@ _COMMON = [
     pa.field("message", pa.binary()),  # the payload of what is refused, or may be
 ]
 TRIGGERS = pa.schema(
-    [*_COMMON, ("request_id", pa.string()), ("data_id", pa.string()), ("applied", pa.bool_()), ("vins", pa.list_(pa.string()))]
+    [
+        *_COMMON,
+        ("request_id", pa.string()),
+        ("data_id", pa.string()),
+        ("applied", pa.bool_()),
+        ("vins", pa.list_(pa.string())),
+        ("has_data", pa.bool_()),
+    ]
 )
 DATA = pa.schema([*_COMMON, ("data_id", pa.string()), ("sha1", pa.string()), ("payload", pa.binary())])
 OUTCOMES = pa.schema(
@@ -60,14 +67,17 @@ Row = dict[str, Any]
 
 
 def triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """One row for each accepted trigger and up to 10,000 of its VINs; one for each refused message. Duplicates bring none."""
+    """One row for each accepted trigger and up to 10,000 of its VINs; one for each refused message.
+
+    A duplicate brings no VINs, and a row only where it has data, which was published once more.
+    """
     for chunk in _chunks(messages):
         rows: list[Row] = []
         for row in chunk:
             refused_or_trigger = _trigger(row, limits)
             if isinstance(refused_or_trigger, Refused):
                 rows.append(_refused(row, refused_or_trigger.reason))
-            elif not _is_duplicate(row):
+            else:
                 rows += _trigger_rows(row, refused_or_trigger)
         yield _batch(rows, TRIGGERS)
 
@@ -160,8 +170,14 @@ def _trigger(row: Row, limits: Limits) -> Trigger | Refused:
 
 def _trigger_rows(row: Row, trigger: Trigger) -> Iterator[Row]:
     said = _common(row) | {"request_id": trigger.request_id, "data_id": trigger.data_id, "applied": bool(row["applied"])}
+    if trigger.data is not None:
+        said["has_data"] = True
+    if _is_duplicate(row):
+        if trigger.data is not None:
+            yield said | {"vins": []}
+        return
     for first in range(0, len(trigger.ids), IDS_A_ROW):
-        yield said | {"vins": trigger.ids[first : first + IDS_A_ROW], "message": None}
+        yield said | {"vins": trigger.ids[first : first + IDS_A_ROW]}
 
 
 def _is_duplicate(row: Row) -> bool:

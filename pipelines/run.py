@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from contracts.errors import Retryable
 from contracts.settings import Settings
 from contracts.tables import SEGMENTS, Table
-from pipelines.branches import ATTEMPT, RESULT, RUN_ID, branch_of, create_branch, head_of, properties_of
+from pipelines.branches import ATTEMPT, RESULT, RUN_ID, branch_of, create_branch, drop_branch, head_of, properties_of
 from pipelines.publish import pins_of
 
 
@@ -63,6 +63,11 @@ class Run:
             writer = writer.option(f"snapshot-property.{name}", value)
         writer.append()
         self._note(table, base)
+
+    def undo(self, table: Table) -> None:
+        """Take back what this attempt has written to the table's branch."""
+        drop_branch(self.catalog, table, branch_of(self.run_id))
+        del self.snapshots[table.name], self.written[table.name]
 
     def merge(self, table: Table, changes: DataFrame, how: str, base: int) -> None:
         """Run a MERGE of `changes` into the table's branch; `how` is what follows USING changes."""
