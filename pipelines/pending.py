@@ -15,19 +15,13 @@ def candidates(ids: DataFrame, *, since: datetime, everything: bool) -> DataFram
     return wanted.select("vin", "seq", "request_id", "data_id")
 
 
-def pending(entries: DataFrame, ended: DataFrame, *, few: bool) -> DataFrame:
-    """Entries that are not among those that `ended` (vin, seq), together by vehicle, each vehicle's in seq order.
+def pending(entries: DataFrame, ended: DataFrame, *, parts: int, few: bool) -> DataFrame:
+    """Entries that are not among those that `ended` (vin, seq), each vehicle's in one of `parts` partitions, in no order.
 
-    One shuffle by vehicle serves the join and the grouping, and nothing is sorted for the join: on ten million entries
-    that takes a third of the time of a sort-merge join. Of `few` entries the keys are sent to where the outcomes are.
+    One shuffle by vehicle serves the join and whoever groups afterwards, and nothing is sorted: on ten million entries the
+    hash join takes a third of the time of a sort-merge join. Of `few` entries the keys are sent to where the outcomes are.
     """
     if few:
         ended = ended.join(sf.broadcast(entries.select(*KEYS)), KEYS, "left_semi")
-    by_vehicle = entries.repartition("vin")
-    open_entries = by_vehicle.join(ended.select(*KEYS).repartition("vin").hint("shuffle_hash"), KEYS, "left_anti")
-    return open_entries.sortWithinPartitions("vin", "seq")
-
-
-def by_vehicle(ended: DataFrame) -> DataFrame:
-    """(vin, seq) together by vehicle."""
-    return ended.select(*KEYS).repartition("vin").sortWithinPartitions(*KEYS)
+    by_vin = ended.select(*KEYS).repartition(parts, "vin").hint("shuffle_hash")
+    return entries.repartition(parts, "vin").join(by_vin, KEYS, "left_anti")

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.table.snapshots import Operation
@@ -24,10 +23,14 @@ from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, Table
 from pipelines.branches import ancestors, properties_of
 from pipelines.lock import populate_lock
-from pipelines.pending import by_vehicle, candidates, pending
+from pipelines.pending import candidates, pending
 from queues import Loader, LoadResult, Policy
 
 FEW = 200_000  # entries whose keys are sent to where the outcomes are, rather than the outcomes shuffled
+ROWS_A_PART = 400_000  # entries of one partition: a worker groups them in memory
+MOST_ROWS = 2_000_000  # entries that a worker holds at once, if one partition has many more
+VEHICLES_AT_ONCE = 500
+SUPERSEDED_BY = "a newer trigger of this request_id took its place"
 REMEMBERED = timedelta(days=2)  # how far back the ended entries of an unknown Redis are looked up
 SETTLED = timedelta(minutes=10)  # what was loaded so long ago is in Redis's file for good
 
@@ -133,7 +136,8 @@ def _load(spark: SparkSession, settings: Settings, ids: Stretch, outcomes: int, 
     since = now - timedelta(days=settings.retention_days)
     entries = candidates(ids.read(spark, settings.catalog_name), since=since, everything=everything)
     ended = spark.read.option("versionAsOf", outcomes).table(f"{settings.catalog_name}.{OUTCOMES.identifier}")
-    waiting = pending(entries, ended.where(sf.col("accepted_at") >= sf.lit(since)), few=ids.rows <= FEW)
+    parts = max(spark.sparkContext.defaultParallelism, -(-ids.rows // ROWS_A_PART))
+    waiting = pending(entries, ended.where(sf.col("accepted_at") >= sf.lit(since)), parts=parts, few=ids.rows <= FEW)
     load = _loader(settings.redis, Policy.of(settings), _unix_ms(now))
     counts = waiting.mapInArrow(load, "owners bigint, offered bigint, queued bigint, superseded bigint")
     row = counts.agg(*(sf.coalesce(sf.sum(c), sf.lit(0)).alias(c) for c in counts.columns)).first()
@@ -147,44 +151,51 @@ def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
     def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         redis = Redis.from_url(url)
         loader, stored = Loader(redis, policy), set[int]()
-        for batch in batches:
-            triggers = {seq: said for seq, said in _triggers(batch).items() if seq not in stored}
+        for rows in _chunks(batches):
+            triggers = {seq: said for seq, said in _triggers(rows).items() if seq not in stored}
             loader.store_triggers(triggers)
             stored.update(triggers)
-            done = loader.enqueue(_by_owner(batch, with_request_id=policy.compaction), now_ms)
+            done = loader.enqueue(_by_owner(rows, with_request_id=policy.compaction), now_ms)
             for owner, seq in done.superseded:
-                record = OutcomeRecord(
-                    owner, seq, Outcome.SUPERSEDED, now_ms, reason="a newer trigger of this request_id took its place"
-                )
+                record = OutcomeRecord(owner, seq, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY)
                 redis.xadd(keys.OUTCOMES, {"o": record.to_wire()})
-            yield pa.RecordBatch.from_pydict(
-                {
-                    "owners": [done.owners],
-                    "offered": [done.offered],
-                    "queued": [done.queued],
-                    "superseded": [len(done.superseded)],
-                }
-            )
+            counts = {"owners": done.owners, "offered": done.offered, "queued": done.queued, "superseded": len(done.superseded)}
+            yield pa.RecordBatch.from_pylist([counts])
 
     return load
 
 
-def _triggers(batch: pa.RecordBatch) -> dict[int, tuple[str, str]]:
-    """request_id and data_id of each seq in the batch."""
-    said = [("request_id", "first"), ("data_id", "first")]
-    distinct = pa.Table.from_batches([batch]).group_by("seq", use_threads=False).aggregate(said).to_pydict()
-    return dict(zip(distinct["seq"], zip(distinct["request_id_first"], distinct["data_id_first"], strict=True), strict=True))
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """A partition as a whole, or, where it has grown too large for that, in pieces."""
+    piece: list[pa.RecordBatch] = []
+    for batch in batches:
+        piece.append(batch)
+        if sum(b.num_rows for b in piece) >= MOST_ROWS:
+            yield pa.Table.from_batches(piece)
+            piece = []
+    if piece:
+        yield pa.Table.from_batches(piece)
 
 
-def _by_owner(batch: pa.RecordBatch, *, with_request_id: bool) -> Iterator[tuple[str, list[tuple[int, str]]]]:
-    """Each run of rows of one vehicle; the rows come together by vehicle, in seq order."""
-    runs = pc.run_end_encode(batch["vin"])
-    seqs = batch["seq"].to_pylist()
-    request_ids = batch["request_id"].to_pylist() if with_request_id else [""] * len(seqs)
-    start = 0
-    for owner, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        yield owner, list(zip(seqs[start:end], request_ids[start:end], strict=True))
-        start = end
+def _triggers(rows: pa.Table) -> dict[int, tuple[str, str]]:
+    """request_id and data_id of each seq among the rows."""
+    distinct = rows.group_by("seq", use_threads=False).aggregate([("request_id", "first"), ("data_id", "first")]).to_pydict()
+    said = zip(distinct["request_id_first"], distinct["data_id_first"], strict=True)
+    return dict(zip(distinct["seq"], said, strict=True))
+
+
+def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, list[tuple[int, str]]]]:
+    """Each vehicle with its entries, oldest first. Hashing takes a fraction of the time of sorting all rows."""
+    lists = [("seq", "list"), ("request_id", "list")] if with_request_id else [("seq", "list")]
+    grouped = rows.group_by("vin", use_threads=False).aggregate(lists)
+    for batch in grouped.to_batches(max_chunksize=VEHICLES_AT_ONCE):
+        owners, seqs = batch["vin"].to_pylist(), batch["seq_list"].to_pylist()
+        if with_request_id:
+            for owner, mine, requests in zip(owners, seqs, batch["request_id_list"].to_pylist(), strict=True):
+                yield owner, sorted(zip(mine, requests, strict=True))
+        else:
+            for owner, mine in zip(owners, seqs, strict=True):
+                yield owner, [(seq, "") for seq in sorted(mine)]
 
 
 def _forget(spark: SparkSession, settings: Settings, ended: Stretch, now: datetime) -> int:
@@ -199,7 +210,7 @@ def _forget(spark: SparkSession, settings: Settings, ended: Stretch, now: dateti
             pairs = zip(batch["vin"].to_pylist(), batch["seq"].to_pylist(), strict=True)
             yield pa.RecordBatch.from_pydict({"forgotten": [loader.forget_done(pairs)]})
 
-    counts = by_vehicle(rows).mapInArrow(forget, "forgotten bigint")
+    counts = rows.select("vin", "seq").mapInArrow(forget, "forgotten bigint")
     row = counts.agg(sf.coalesce(sf.sum("forgotten"), sf.lit(0)).alias("forgotten")).first()
     assert row is not None  # an aggregation has one row
     return int(row["forgotten"])
