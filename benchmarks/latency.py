@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from adapters.log import configure_logging
 from adapters.mqtt import Message, Mqtt
 from benchmarks.machine import Row, free_ports, report
 from contracts import topics
@@ -24,6 +25,7 @@ from sandbox import supervise
 
 VEHICLES, ROUNDS, PAUSE_S = 20, 400, 0.02
 P50_AIM_MS, P99_AIM_MS = 5.0, 25.0
+SETTING = f"one trigger at a time, {VEHICLES} vehicles, {ROUNDS} rounds"
 
 
 @dataclass(slots=True)
@@ -150,4 +152,5 @@ def _rows(measured: Measured, fsync: float, handoff: float) -> list[Row]:
 
 
 if __name__ == "__main__":
-    report("latency", f"one trigger at a time, {VEHICLES} vehicles, {ROUNDS} rounds", run())
+    configure_logging("benchmark", level="warning")
+    report("latency", SETTING, run())

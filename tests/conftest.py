@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from contracts.settings import Settings, load_settings
+from pipelines.session import open_session
 from sandbox import supervise
 from tests.servers import Server, start_mosquitto, start_redis, stopping
 
@@ -53,3 +55,11 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         yield settings
     finally:
         supervise.down(settings)
+
+
+@pytest.fixture(scope="session")
+def one_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One Spark for all tests of one process; each works in a session of its own, or over a catalog of its own."""
+    spark = open_session(Settings(home=tmp_path_factory.mktemp("spark"), spark_driver_memory="1g"), "tests")
+    yield spark
+    spark.stop()

@@ -1,17 +1,10 @@
-"""One Spark for these tests: the one of the pipelines' tests, where those run in the same process."""
-
-from collections.abc import Iterator
+"""A session of Spark that holds no catalog of the pipelines' tests."""
 
 import pytest
 from pyspark.sql import SparkSession
 
-from contracts.settings import Settings
-from pipelines.session import open_session
-
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    # The same memory as there: whoever comes first starts the JVM for both.
-    session = open_session(Settings(home=tmp_path_factory.mktemp("spark"), spark_driver_memory="1g"), "tests")
-    yield session.newSession()
-    session.stop()
+def spark(one_spark: SparkSession) -> SparkSession:
+    """Shares the JVM, and nothing else."""
+    return one_spark.newSession()

@@ -1,6 +1,6 @@
-"""One Spark for all tests of the pipelines; a lake and an archive of its own for each test."""
+"""A lake and an archive of its own for each test, over one Spark for all."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,7 @@ from pipelines.conf import session_conf
 from pipelines.ingest import ingest
 from pipelines.publish import publish
 from pipelines.run import Ingested
-from pipelines.session import open_session
 from tests.pipelines.makers import at
-
-
-@pytest.fixture(scope="session")
-def one_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    spark = open_session(Settings(home=tmp_path_factory.mktemp("spark"), spark_driver_memory="1g"), "tests")
-    yield spark
-    spark.stop()
 
 
 @dataclass(slots=True)
