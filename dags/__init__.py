@@ -1,1 +1,1 @@
-"""When, not what: each file here declares one DAG; what it runs is a module of `pipelines/`."""
+"""When, not what: each file here declares one DAG; what it runs is a stage of `pipelines/`."""

@@ -1,6 +1,6 @@
 """What every DAG of this house has in common: an owner, retries, and how a pipeline's job is run.
 
-A job is a module of `pipelines/`. Spark's place is the connection `spark_default`; moving to a cluster changes it, and no DAG.
+A job is a stage of `python -m pipelines`. Where Spark runs is said by the connection `spark_default`; moving to a cluster changes no DAG.
 """
 
 import sys
@@ -12,7 +12,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.common.compat.sdk import Context
 from airflow.providers.standard.operators.bash import BashOperator
 
-PIPELINES = Path(__file__).parents[1] / "pipelines"
+PIPELINES = Path(__file__).parents[1] / "pipelines" / "__main__.py"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DEFAULTS: dict[str, Any] = {
     "owner": "data-platform",
@@ -36,19 +36,19 @@ class SparkJob(SparkSubmitOperator):
 
 
 def spark_job(job: str, *arguments: str) -> SparkJob:
-    """The task that runs `pipelines.<job>` on Spark."""
+    """The task that runs one stage of the pipelines on Spark."""
     return SparkJob(
         task_id=job,
         conn_id="spark_default",
-        application=str(PIPELINES / f"{job}.py"),
+        application=str(PIPELINES),
         name=f"manifold-{job}",
-        application_args=[*RUN, *arguments],
-        doc=f"spark-submit pipelines/{job}.py",
+        application_args=[job, *RUN, *arguments],
+        doc=f"spark-submit pipelines/__main__.py {job}",
     )
 
 
 def plain_job(job: str) -> BashOperator:
-    """The task that runs `pipelines.<job>` without Spark; Airflow allows no character in a run id that a shell would mind."""
+    """The task that runs one stage without Spark; Airflow allows no character in a run id that a shell would mind."""
     return BashOperator(
-        task_id=job, bash_command=f"{sys.executable} -m pipelines.{job} {' '.join(RUN)}", doc=f"python -m pipelines.{job}"
+        task_id=job, bash_command=f"{sys.executable} -m pipelines {job} {' '.join(RUN)}", doc=f"python -m pipelines {job}"
     )

@@ -1,6 +1,5 @@
-"""The audit of a run, between writing and publishing: `python -m pipelines.audit --run-id …`."""
+"""The audit of a run, between writing and publishing: `python -m pipelines audit --run-id …`."""
 
-import sys
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -76,9 +75,3 @@ def _whole(spark: SparkSession, catalog: Catalog, settings: Settings, table: Tab
     main = catalog.load_table(table.identifier).metadata.current_snapshot_id
     version = versions.get(table.name, main)
     return spark.read.option("versionAsOf", str(version)).table(f"{settings.catalog_name}.{table.identifier}")
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    sys.exit(main("audit"))

@@ -1,4 +1,4 @@
-"""The command line of every stage: the same for `python -m pipelines.<stage>`, spark-submit and Airflow.
+"""The command line of every stage: the same for `python -m pipelines <stage>`, spark-submit and Airflow.
 
 The last line on standard output is the result as JSON; logs go to standard error. Exit status: 0 done; 1 not done, the message
 says why; 3 not done, but doing it again is safe and may work.
@@ -31,9 +31,10 @@ STAGES = ("ingest", "audit", "publish", "populate", "rebuild", "run_all")
 NOT_DONE, TRY_AGAIN = 1, 3
 
 
-def main(stage: str, arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run one stage with the settings of the environment; the exit status."""
-    options = _parser(stage).parse_args(arguments)
+    options = _parser().parse_args(arguments)
+    stage: str = options.stage
     try:
         settings = load_settings()
         configure_logging(f"pipelines-{stage}", json=settings.log_format == "json")
@@ -48,8 +49,15 @@ def main(stage: str, arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser(stage: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"python -m pipelines.{stage}")
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m pipelines")
+    stages = parser.add_subparsers(dest="stage", required=True)
+    for stage in STAGES:
+        _add_options(stages.add_parser(stage), stage)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser, stage: str) -> None:
     named = stage in ("audit", "publish")
     parser.add_argument("--run-id", required=named, help="the run; stages of one run have it in common")
     if stage in ("ingest", "run_all"):
@@ -58,7 +66,6 @@ def _parser(stage: str) -> argparse.ArgumentParser:
         parser.add_argument("--late", action="store_true", help="also segments that began late_seconds before --from")
     if stage in ("ingest", "run_all", "rebuild"):
         parser.add_argument("--no-flush", action="store_true", help="leave the recorder's open segments open")
-    return parser
 
 
 def _instant(text: str) -> datetime:

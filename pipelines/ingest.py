@@ -1,6 +1,5 @@
-"""Archive to the run's branches: `python -m pipelines.ingest`. New segments become rows; main stays as it is."""
+"""Archive to the run's branches: `python -m pipelines ingest`. New segments become rows; main stays as it is."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -208,9 +207,3 @@ def _segment_row(run: Run, todo: Plan, segment: Segment) -> dict[str, object]:
         "run_id": run.run_id,
         "ingested_at": run.now,
     }
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    sys.exit(main("ingest"))

@@ -1,10 +1,9 @@
-"""Lake to queues: offer what is pending, and let the queues forget what the lake knows: `python -m pipelines.populate`.
+"""Lake to queues: offer what is pending, and let the queues forget what the lake knows: `python -m pipelines populate`.
 
 Safe beside running dispatchers, and safe to repeat: an entry that the queues have, or had until lately, is not queued again.
 """
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -218,9 +217,3 @@ def _forget(spark: SparkSession, settings: Settings, ended: Stretch, now: dateti
 
 def _unix_ms(instant: datetime) -> int:
     return round(instant.timestamp() * 1000)
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    sys.exit(main("populate"))

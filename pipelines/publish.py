@@ -12,7 +12,6 @@ Maintenance that changes what ingest relies on (rows of data, meta, outcomes) ha
 
 import json
 import secrets
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -187,9 +186,3 @@ def _move_main(catalog: Catalog, table: Table, expected: int, target: int) -> bo
             continue  # main or only another branch has moved, or the reply was lost: the next look tells
         return True
     raise Retryable(f"{table.identifier} is being changed all the time; try again")
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    sys.exit(main("publish"))

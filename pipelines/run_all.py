@@ -1,8 +1,7 @@
-"""Every stage in one Spark application: `python -m pipelines.run_all`, and what `manifold ingest` and `manifold rebuild` call."""
+"""Every stage in one Spark application: `python -m pipelines run_all`, and what `manifold ingest` and `manifold rebuild` call."""
 
 import json
 import secrets
-import sys
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
@@ -92,9 +91,3 @@ def ingest_audit_publish(
             judged = audit_run(spark, catalog, settings, run_id=run_id, now=now)
             publish(catalog, run_id)
     return written, str(judged.report) if judged else None, len(judged.warnings) if judged else 0
-
-
-if __name__ == "__main__":
-    from pipelines.cli import main
-
-    sys.exit(main("run_all"))

@@ -73,6 +73,7 @@ def _options(settings: Settings) -> dict[str, str]:
         "API__INSTANCE_NAME": "Manifold",
         "API__EXPOSE_CONFIG": "False",
         "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",  # what a stop interrupted is taken up soon after the next start
         "DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
         "DAG_PROCESSOR__REFRESH_INTERVAL": "30",

@@ -149,7 +149,7 @@ def test_killed_half_way_and_submitted_again_everything_is_in_once(place: Place)
     run_id = f"run-{secrets.token_hex(3)}"
     env = {**os.environ, "MANIFOLD_HOME": str(place.settings.home), "MANIFOLD_SPARK_DRIVER_MEMORY": "1g"}
     stage = ["--run-id", run_id, "--no-flush"]
-    child = subprocess.Popen([sys.executable, "-m", "pipelines.ingest", *stage], cwd=ROOT, env=env, start_new_session=True)
+    child = subprocess.Popen([sys.executable, "-m", "pipelines", "ingest", *stage], cwd=ROOT, env=env, start_new_session=True)
 
     def has_begun_to_write() -> bool:
         assert child.poll() is None, "it should have been killed before it was done"
@@ -163,7 +163,7 @@ def test_killed_half_way_and_submitted_again_everything_is_in_once(place: Place)
     assert head is None or PINS not in properties_of(head)
     env["SPARK_CONF_DIR"] = str(write_defaults(place.settings, place.settings.home / "spark"))
     submit = str(Path(sys.executable).parent / "spark-submit")
-    subprocess.run([submit, "--master", "local[2]", "pipelines/ingest.py", *stage], cwd=ROOT, env=env, check=True)
-    subprocess.run([sys.executable, "-m", "pipelines.publish", "--run-id", run_id], cwd=ROOT, env=env, check=True)
+    subprocess.run([submit, "--master", "local[2]", "pipelines/__main__.py", "ingest", *stage], cwd=ROOT, env=env, check=True)
+    subprocess.run([sys.executable, "-m", "pipelines", "publish", "--run-id", run_id], cwd=ROOT, env=env, check=True)
     finish(place.catalog)
     assert_all_is_in_once(place)
