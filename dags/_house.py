@@ -1,6 +1,6 @@
 """What every DAG of this house has in common: an owner, retries, and how a pipeline's job is run.
 
-A job is a stage of `python -m pipelines`. The connection `spark_default` says where Spark runs; moving to a cluster changes no DAG.
+A job is a stage of `python -m pipelines`. The connection `spark_default` says where Spark runs: a cluster changes it, and no DAG.
 """
 
 import sys
