@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import ParamSpec
 
 import duckdb
 import pyarrow.parquet as pq
@@ -31,6 +32,7 @@ TRIGGERS_A_SEGMENT = 100
 AIM = 0.7
 DAY_MS = 86_400_000
 ROUNDS = 2
+P = ParamSpec("P")
 ROWS = 10_000_000
 FIRST_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
 
@@ -95,9 +97,9 @@ def measure(rows: int, folder: Path) -> list[Row]:
     settings = Settings(home=home, spark_driver_memory="4g")
     with session(settings, "bench") as spark:
         for day, archive in enumerate(archives):
-            bare = timed(lambda archive=archive, day=day: bare_spark(spark, archive, folder / f"spark-{day}"))
-            ours = timed(lambda archive=archive, day=day: whole_run(spark, settings, archive, f"day_{day}", counts[day]))
-            duck = timed(lambda archive=archive, day=day: bare_duckdb(archive, folder / f"duckdb-{day}.parquet"))
+            bare = timed(bare_spark, spark, archive, folder / f"spark-{day}")
+            ours = timed(whole_run, spark, settings, archive, f"day_{day}", counts[day])
+            duck = timed(bare_duckdb, archive, folder / f"duckdb-{day}.parquet")
             if day:  # the first one warms up
                 bare_s, ours_s, duck_s = bare_s + bare, ours_s + ours, duck_s + duck
     count = sum(counts[1:])
@@ -109,10 +111,10 @@ def measure(rows: int, folder: Path) -> list[Row]:
     ]
 
 
-def timed(work: Callable[[], object]) -> float:
+def timed(work: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> float:
     """Seconds that `work` takes by the wall clock."""
     start = time.perf_counter()
-    work()
+    work(*arguments, **named)
     return time.perf_counter() - start
 
 

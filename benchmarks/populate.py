@@ -78,7 +78,7 @@ def measure(entries: int, folder: Path) -> list[Row]:
     """Both on a Redis of their own; Spark is warm, as it is after an ingest."""
     now = datetime.now(UTC)
     with empty_redis(folder / "alone") as redis:
-        alone_s = timed(lambda: zadd_alone(redis, entries))
+        alone_s = timed(zadd_alone, redis, entries)
     with empty_redis(folder / "redis") as redis:
         port = redis.connection_pool.connection_kwargs["port"]
         settings = Settings(home=folder / "home", redis_port=port, spark_driver_memory="4g")
@@ -89,7 +89,7 @@ def measure(entries: int, folder: Path) -> list[Row]:
             redis.flushall()
             catalog.drop_table(IDS.identifier)
             fill_lake(spark, catalog, settings, entries, now)
-            ours_s = timed(lambda: populate(spark, catalog, settings, now=now))
+            ours_s = timed(populate, spark, catalog, settings, now=now)
         assert redis.zcard(keys.pending(vin_of(0))) == ENTRIES_A_VEHICLE
     ratio = alone_s / ours_s
     return [
