@@ -39,7 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load_settings()
         configure_logging(f"pipelines-{stage}", json=settings.log_format == "json")
         result = _run(stage, settings, options)
-    except (Retryable, RedisError) as exc:
+    except RedisError as exc:
+        sys.stderr.write(
+            f"Redis: {exc}; see that it runs and that MANIFOLD_REDIS_URL or MANIFOLD_REDIS_PORT names it, then run this again\n"
+        )
+        return TRY_AGAIN
+    except Retryable as exc:
         sys.stderr.write(f"{exc}\n")
         return TRY_AGAIN
     except ManifoldError as exc:
