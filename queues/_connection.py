@@ -20,9 +20,12 @@ class PackingConnection(Connection):
         return [b"".join([_pack(tuple(command)) for command in commands])]
 
 
-def connect(url: str) -> Redis:
-    """A client of the Redis at `url` for `Queues`; connects when it is first used. Close it with `aclose`."""
-    pool = ConnectionPool.from_url(url, connection_class=PackingConnection)
+def connect(url: str, **options: Any) -> Redis:
+    """A client of the Redis at `url` for `Queues`; connects when it is first used. Close it with `aclose`.
+
+    `options` are those of the library's connections, such as `socket_timeout`.
+    """
+    pool = ConnectionPool.from_url(url, connection_class=PackingConnection, **options)
     return Redis.from_pool(pool)
 
 

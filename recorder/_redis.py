@@ -9,6 +9,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from contracts.settings import Settings
+from queues import connect
 
 _CONNECT_S, _ANSWER_S = 2, 30
 _RUN_ID = re.compile(r"run_id:(\w+)")
@@ -37,7 +38,7 @@ class RestartGuard:
 
 def open_guarded(settings: Settings, guard: RestartGuard) -> Redis:
     """A client that never tries a command twice: whether it reached Redis must be known."""
-    return Redis.from_url(
+    return connect(
         settings.redis,
         retry=Retry(NoBackoff(), 0),
         redis_connect_func=guard.on_connect,
