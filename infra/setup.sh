@@ -18,6 +18,7 @@ missing=()
 has_java || missing+=(openjdk-17-jre-headless)
 command -v redis-server >/dev/null || missing+=(redis-server)
 command -v mosquitto >/dev/null || missing+=(mosquitto)
+command -v mosquitto_sub >/dev/null || missing+=(mosquitto-clients)
 "$python" -c 'import ensurepip' 2>/dev/null || missing+=("python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv")
 
 # Debian starts a packaged server as soon as it is installed; policy-rc.d is its way to say no.
@@ -41,7 +42,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   else
     fail "these are missing: ${missing[*]}
   Debian, Ubuntu:  sudo apt-get install ${missing[*]}
-  macOS:           brew install openjdk@17 redis mosquitto
+  macOS:           brew install openjdk@17 redis mosquitto   (the clients come with it)
 then run make setup again"
   fi
 fi
