@@ -78,8 +78,8 @@ def test_a_vehicle_that_is_not_subscribed_loses_nothing_and_gets_it_on_its_next_
 ) -> None:
     vehicle = Vehicle(platform, protocol=protocol)
     vehicle.connect(subscribe=False)
-    seq = platform.enqueue(vehicle.vin)
-    vehicle.say(Sign.ONLINE)  # the broker has nobody to give it to: reason code 16
+    wait_until(lambda: platform.presence(vehicle.vin).get("connected") == "yes")
+    seq = platform.enqueue(vehicle.vin)  # published at once, and the broker has nobody to give it to: reason code 16
     wait_until(lambda: platform.presence(vehicle.vin).get("subscribed") == "no")
     assert platform.in_flight(vehicle.vin) is None
     assert platform.pending(vehicle.vin) == [seq]
