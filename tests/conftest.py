@@ -1,6 +1,5 @@
 """Fixtures that many rooms share."""
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from pyspark.sql import SparkSession
 from contracts.settings import Settings, load_settings
 from pipelines.session import open_session
 from sandbox import supervise
-from tests.servers import Server, start_mosquitto, start_redis, stopping
+from tests.servers import Server, free_port, start_mosquitto, start_redis, stopping
 
 
 @pytest.fixture(scope="session")
@@ -39,10 +38,7 @@ PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_por
 
 def platform_settings(home: object, **more: object) -> Settings:
     """Settings of a platform of its own: its home, and ports that nobody uses."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in PORTS]
-    ports = {name: probe.getsockname()[1] for name, probe in zip(PORTS, probes, strict=True)}
-    for probe in probes:
-        probe.close()
+    ports = {name: free_port() for name in PORTS}
     return load_settings(home=home, with_airflow=False, **(ports | more))
 
 

@@ -1,6 +1,7 @@
 """Real servers for tests: on free loopback ports, with their own folders, ended by process id."""
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -20,14 +21,27 @@ from sandbox import broker
 
 ROOT = Path(__file__).parent.parent
 START_S = 20
+SERVER_PORTS, REPLICAS = (12_000, 32_000), 4
+_given: set[int] = set()
 T = TypeVar("T")
 
 
 def free_port() -> int:
-    """A port on which nothing listens now."""
+    """A port that is free, as are the next few, which replicas take; below the range from which clients get theirs."""
+    while True:
+        port = random.randrange(*SERVER_PORTS, REPLICAS)
+        if port not in _given and all(_is_free(port + n) for n in range(REPLICAS)):
+            _given.add(port)
+            return port
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def wait_until(question: Callable[[], T], *, within_s: float = START_S, what: str = "") -> T:
