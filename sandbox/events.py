@@ -5,7 +5,8 @@ from typing import Any
 from contracts.events import UNDEFINED
 from contracts.topics import BrokerEvent
 from sandbox.memory import Publication
-from sandbox.packets import Connect, Properties
+from sandbox.packets import Connect
+from sandbox.properties import Properties
 
 Fields = dict[str, Any]
 

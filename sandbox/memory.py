@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import orjson
 import structlog
 
-from sandbox.packets import PAIRS, Properties
+from sandbox.properties import PAIRS, Properties
 
 REMEMBERED = 1_000_000  # publications at most; the oldest are forgotten first, and on 3.1.1 their acknowledgements have no seq
 REWRITE_BYTES = 16 << 20  # the file is written anew when it has grown by this much, and doubled

@@ -11,21 +11,8 @@ from enum import Enum, auto
 from contracts.names import is_service
 from contracts.topics import BrokerEvent
 from sandbox import events
-from sandbox.events import Delivery
-from sandbox.memory import Publication, Sent
-from sandbox.packets import (
-    USER,
-    Connect,
-    Properties,
-    read_ack,
-    read_connack,
-    read_connect,
-    read_disconnect,
-    read_properties,
-    read_suback,
-    read_subscribe,
-    read_unsubscribe,
-)
+from sandbox.packets import Connect, read_connack, read_connect, read_disconnect
+from sandbox.properties import Properties
 from sandbox.scanner import (
     CONNACK,
     CONNECT,
@@ -37,17 +24,15 @@ from sandbox.scanner import (
     UNSUBACK,
     UNSUBSCRIBE,
     Malformed,
-    PublishHead,
     Scanner,
 )
-from sandbox.sessions import MAX_INFLIGHT, SESSION_MAX_S, Session, Sessions
+from sandbox.sessions import MAX_INFLIGHT, SESSION_MAX_S, Sessions
+from sandbox.traffic import NOTHING, Traffic
 
-NO_SUBSCRIBERS, FIRST_REFUSAL = 16, 0x80
 KEEPALIVE_SHARE = 1.5  # of the keep-alive: after that much silence the broker closes
 _LEVELS_MAX = 190  # `/` in a topic; Mosquitto cuts a publisher off that goes beyond 200
 _ID_BYTES_MAX = 60_000
 
-_NOTHING: Properties = {USER: {}}
 _FROM_SERVICE: frozenset[int] = frozenset()
 _TO_SERVICE = frozenset({PUBACK, PUBREC})
 _FROM_VEHICLE = frozenset({PUBACK, PUBREC, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT})
@@ -71,21 +56,18 @@ class Witness:
 
     def __init__(self, sessions: Sessions, released: Callable[[], None]) -> None:
         self._all, self._released = sessions, released
-        self._client = Scanner(frozenset({CONNECT}), self._client_says, self._client_publishes)
-        self._broker = Scanner(frozenset({CONNACK}), self._broker_says, self._broker_delivers)
+        self._traffic = Traffic(sessions)
+        self._client = Scanner(frozenset({CONNECT}), self._client_says, self._traffic.publishes)
+        self._broker = Scanner(frozenset({CONNACK}), self._broker_says, self._traffic.delivers)
+        self._traffic.scanners = self._client, self._broker
         self.stage = Stage.NEW
         self.asked: Connect | None = None
         self.client_id = ""
         self.silent = True
         self.held = False
         self.blind_client = self.blind_broker = False
-        self._session: Session | None = None
-        self._version = 4
         self._expiry_s = self._connected_at_ms = 0
         self._said: str | None = None  # why the broker ends the connection, where it says so
-        self._unconfirmed: dict[int, tuple[Publication | None, int, bool]] = {}  # this client's publishes: what, QoS, retain
-        self._wants: dict[int, list[str]] = {}  # SUBSCRIBE and UNSUBSCRIBE that the broker has not answered
-        self._aliases: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})  # of the client's publishes, and of the broker's
 
     # ---- bytes
 
@@ -111,8 +93,8 @@ class Witness:
     # ---- the connection begins and ends
 
     def _ask(self, asked: Connect) -> None:
-        self.asked, self.stage, self._version = asked, Stage.ASKED, asked.version
-        self.client_id = asked.client_id
+        self.asked, self.stage, self._traffic.version = asked, Stage.ASKED, asked.version
+        self.client_id = self._traffic.client_id = asked.client_id
         self._client.version = self._broker.version = asked.version
         self._client.kinds, self._client.wanted, self._client.digests = _FROM_VEHICLE, self._all.is_request, True
         self._all.asking.setdefault(self.client_id, []).append(self)
@@ -123,27 +105,34 @@ class Witness:
         if asked is None or self.stage is not Stage.ASKED:
             return
         self._answered()
-        present, reason, props = read_connack(body, self._version)
+        present, reason, props = read_connack(body, self._traffic.version)
         if reason:
             self.stage = Stage.OVER
             return
-        self.stage = Stage.OPEN
+        self.stage, self._traffic.open = Stage.OPEN, True
         # Before MQTT 5 the broker keeps the id that it makes for a nameless client to itself, and nobody can come back under it.
         self.client_id = self.client_id or props.get("Assigned-Client-Identifier") or f"auto-{secrets.token_hex(16)}"
+        self._traffic.client_id = self.client_id
         self.silent = is_service(self.client_id) or not _can_be_told(self.client_id)
         if self.silent:
             self._client.kinds, self._broker.kinds = _FROM_SERVICE, _TO_SERVICE
             return
-        self._broker.kinds, self._broker.wanted, self._broker.digests = _TO_VEHICLE, self._all.is_request, self._version < 5
+        self._broker.kinds, self._broker.wanted, self._broker.digests = (
+            _TO_VEHICLE,
+            self._all.is_request,
+            self._traffic.version < 5,
+        )
         self._open(asked, present, props)
 
     def _open(self, asked: Connect, present: bool, props: Properties) -> None:
-        if self._version >= 5:
+        if self._traffic.version >= 5:
             wanted: int = props.get("Session-Expiry-Interval") or asked.properties.get("Session-Expiry-Interval") or 0
             self._expiry_s = min(wanted, SESSION_MAX_S)
         else:
             self._expiry_s = 0 if asked.clean_start else SESSION_MAX_S
-        self._session = self._all.begin(self, self.client_id, self._version, present=present, clean_start=asked.clean_start)
+        self._traffic.session = self._all.begin(
+            self, self.client_id, self._traffic.version, present=present, clean_start=asked.clean_start
+        )
         self._connected_at_ms = now_ms = self._all.now_ms()
         at_once = min(asked.properties.get("Receive-Maximum", MAX_INFLIGHT), MAX_INFLIGHT)
         self.held = True
@@ -163,11 +152,11 @@ class Witness:
 
     def taken_over(self, clean_start: bool) -> None:
         """The broker has accepted another connection with this client id."""
-        self._over("discarded" if clean_start else "takenover", _NOTHING, keep=True)
+        self._over("discarded" if clean_start else "takenover", NOTHING, keep=True)
 
     def client_closed(self) -> None:
         """The client's socket has gone."""
-        self._over("tcp_closed", _NOTHING)
+        self._over("tcp_closed", NOTHING)
 
     def broker_closed(self, silent_for_s: float) -> None:
         """The broker has closed the connection, `silent_for_s` seconds after it last heard the client."""
@@ -177,19 +166,20 @@ class Witness:
             return
         limit_s = self.asked.keepalive_s * KEEPALIVE_SHARE if self.asked else 0
         guess = "keepalive_timeout" if limit_s and silent_for_s >= limit_s else "internal_error"
-        self._over(self._said or ("protocol_error" if self.blind_client else guess), _NOTHING)
+        self._over(self._said or ("protocol_error" if self.blind_client else guess), NOTHING)
 
     def tap_closes(self) -> None:
         """The tap itself is being stopped."""
-        self._over("server_shutting_down", _NOTHING)
+        self._over("server_shutting_down", NOTHING)
 
     def _over(self, reason: str, props: Properties, keep: bool = False) -> None:
         self._answered()
-        stage, self.stage, session = self.stage, Stage.OVER, self._session
+        stage, self.stage, session = self.stage, Stage.OVER, self._traffic.session
+        self._traffic.open = False
         if stage is not Stage.OPEN or session is None:
             return
         now_ms = self._all.now_ms()
-        fields = events.disconnected(now_ms, self.client_id, self._version, reason, props, self._connected_at_ms)
+        fields = events.disconnected(now_ms, self.client_id, self._traffic.version, reason, props, self._connected_at_ms)
         self._all.emit(BrokerEvent.DISCONNECTED, self.client_id, fields, None)
         if session.witness is self:
             self._all.end(session, self._expiry_s or (1 if keep else 0))
@@ -202,28 +192,14 @@ class Witness:
         elif self.stage not in (Stage.ASKED, Stage.OPEN):
             return
         elif kind in (PUBACK, PUBREC):
-            self._acknowledged(body)
-        elif kind == SUBSCRIBE:
-            mid, filters = read_subscribe(body, self._version)
-            self._wants[mid] = filters
-        elif kind == UNSUBSCRIBE:
-            mid, filters = read_unsubscribe(body, self._version)
-            self._wants[mid] = filters
+            self._traffic.acknowledged(body)
+        elif kind in (SUBSCRIBE, UNSUBSCRIBE):
+            self._traffic.asks(kind, body)
         elif kind == DISCONNECT:
             self._says_goodbye(body)
 
-    def _acknowledged(self, body: bytes) -> None:
-        session = self._session
-        mid, _, props = read_ack(body, self._version)
-        it = session.inflight.pop(mid, None) if session else None
-        if it is None:
-            return
-        self._all.emit(BrokerEvent.ACKED, self.client_id, events.acked(self._all.now_ms(), self.client_id, it, props), None)
-        if it.publication:
-            self._all.memory.forget(it.publication)
-
     def _says_goodbye(self, body: bytes) -> None:
-        reason, props = read_disconnect(body, self._version)
+        reason, props = read_disconnect(body, self._traffic.version)
         expiry = props.get("Session-Expiry-Interval")
         if expiry is not None:
             if expiry and not self._expiry_s:
@@ -232,109 +208,23 @@ class Witness:
             self._expiry_s = min(expiry, SESSION_MAX_S)
         self._over(events.reason_name(reason), props)
 
-    def _client_publishes(self, head: PublishHead, crc: int, size: int) -> None:
-        props = read_properties(head.properties) if self._version >= 5 else _NOTHING
-        topic = self._topic(head, props, self._client, self._aliases[0])
-        match = self._all.request(topic)
-        if match is None or not (head.qos or self._all.tell_delivered):
-            return
-        sent = Sent(match[1] or match[2] or b"", topic, self.client_id, props, crc, size)
-        memory = self._all.memory
-        publication = memory.again(sent) if head.dup else None
-        if publication is None:
-            session = self._all.by_id.get(sent.owner.decode("utf-8", "replace"))
-            # A vehicle on MQTT 5 gets the properties in the packet itself, after a restart of the tap too.
-            keep = session is None or session.version < 5
-            publication = memory.remember(sent, self._all.now_ms(), keep=keep)
-        if head.qos:
-            self._unconfirmed[head.mid] = (publication, head.qos, head.retain)
-
-    def _topic(self, head: PublishHead, props: Properties, scanner: Scanner, aliases: dict[int, bytes]) -> bytes:
-        alias = props.pop("Topic-Alias", None) if props is not _NOTHING else None
-        if alias is None:
-            return head.topic
-        scanner.wanted = _every  # from now on any publish may give this alias another topic
-        if head.topic:
-            aliases[alias] = head.topic
-        return head.topic or aliases.get(alias, b"")
-
     # ---- what the broker says
 
     def _broker_says(self, kind: int, body: bytes) -> None:
         if kind == CONNACK:
             self._accepted(body)
         elif kind in (PUBACK, PUBREC):
-            self._confirmed(body)
+            self._traffic.confirmed(body)
         elif self.stage is not Stage.OPEN:
             return
         elif kind == SUBACK:
-            self._subscribed(body)
+            self._traffic.subscribed(body)
         elif kind == UNSUBACK:
-            self._unsubscribed(body)
+            self._traffic.unsubscribed(body)
         elif kind == DISCONNECT:
-            self._said = events.reason_name(read_disconnect(body, self._version)[0])
-
-    def _confirmed(self, body: bytes) -> None:
-        mid, reason, _ = read_ack(body, self._version)
-        publication, qos, retain = self._unconfirmed.pop(mid, (None, 0, False))
-        if publication is None:
-            return
-        if reason == NO_SUBSCRIBERS:
-            fields = events.dropped(self._all.now_ms(), publication, qos, retain)
-            self._all.emit(BrokerEvent.DROPPED, self.client_id, fields, None)
-        if reason == NO_SUBSCRIBERS or reason >= FIRST_REFUSAL:
-            self._all.memory.forget(publication)
-
-    def _subscribed(self, body: bytes) -> None:
-        mid, reasons = read_suback(body, self._version)
-        for topic_filter, qos in zip(self._wants.pop(mid, ()), reasons, strict=False):
-            if qos >= FIRST_REFUSAL:
-                continue
-            if self._session is not None and self._session.filters is not None:
-                self._session.filters[topic_filter] = qos
-            self._tell_subscription(BrokerEvent.SUBSCRIBED, topic_filter, qos)
-
-    def _unsubscribed(self, body: bytes) -> None:
-        mid, reasons = read_suback(body, self._version)
-        for n, topic_filter in enumerate(self._wants.pop(mid, ())):
-            known = self._session.filters if self._session else None
-            there = topic_filter in known if known is not None else n >= len(reasons) or reasons[n] == 0
-            qos = known.pop(topic_filter, 0) if known is not None else 0
-            if there:
-                self._tell_subscription(BrokerEvent.UNSUBSCRIBED, topic_filter, qos)
-
-    def _tell_subscription(self, event: BrokerEvent, topic_filter: str, qos: int) -> None:
-        if self._all.is_own(self.client_id, topic_filter):
-            fields = events.subscription(event, self._all.now_ms(), self.client_id, topic_filter, qos)
-            self._all.emit(event, self.client_id, fields, None)
-
-    def _broker_delivers(self, head: PublishHead, crc: int, size: int) -> None:
-        session = self._session
-        props = read_properties(head.properties) if self._version >= 5 else _NOTHING
-        topic = self._topic(head, props, self._broker, self._aliases[1])
-        match = self._all.request(topic)
-        if match is None or session is None or self.stage is not Stage.OPEN:
-            return
-        text = topic.decode("utf-8", "replace")
-        it = session.inflight.get(head.mid) if head.dup else None
-        if it is None or it.topic != text:
-            memory = self._all.memory
-            seen = Sent(match[1] or match[2] or b"", topic, self.client_id, props, crc, size)
-            known = memory.take(seen, self._all.now_ms(), by_payload=self._version < 5)
-            it = Delivery(text, head.qos, head.retain, props, known.id if known else memory.new_id(), known)
-        if head.qos:
-            session.inflight[head.mid] = it
-        elif it.publication:
-            self._all.memory.forget(it.publication)
-        if self._all.tell_delivered:
-            fields = events.delivered(self._all.now_ms(), self.client_id, it, head.dup)
-            self._all.emit(BrokerEvent.DELIVERED, self.client_id, fields, None)
+            self._said = events.reason_name(read_disconnect(body, self._traffic.version)[0])
 
 
 def _can_be_told(client_id: str) -> bool:
     """Whether an event topic can end with this client id: no broker takes a wildcard there, and Mosquitto not 200 levels."""
     return not set(client_id) & {"+", "#"} and client_id.count("/") < _LEVELS_MAX and len(client_id.encode()) < _ID_BYTES_MAX
-
-
-def _every(_: bytes) -> bool:
-    return True

@@ -6,7 +6,7 @@ import pytest
 
 import sandbox.memory
 from sandbox.memory import Memory, Publication, Sent
-from sandbox.packets import read_properties
+from sandbox.properties import read_properties
 from tests.sandbox.wire import user_properties
 
 NOW = 1_800_000_000_000

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox.packets import read_ack, read_connect, read_disconnect, read_properties, read_subscribe, string, variable
+from sandbox.packets import read_ack, read_connect, read_disconnect, read_subscribe, string, variable
+from sandbox.properties import read_properties
 from sandbox.scanner import Malformed
 from tests.sandbox.wire import connect, subscribe, user_properties
 

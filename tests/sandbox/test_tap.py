@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from contracts.settings import Settings
-from sandbox.packets import read_properties
+from sandbox.properties import read_properties
 from tests.sandbox.conftest import FrontDoor
 from tests.sandbox.wire import CONNACK, PUBACK, PUBLISH, SUBACK, Got, Wire, connect, puback, publish, subscribe, user_properties
 from tests.servers import answers, free_port, start_mosquitto, start_tap, stopping, wait_until

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from sandbox.packets import Reader, packet, string, variable
+from sandbox.packets import packet, string, variable
+from sandbox.properties import Reader
 
 CONNACK, PUBLISH, PUBACK, SUBACK, UNSUBACK, PINGRESP, DISCONNECT = 2, 3, 4, 9, 11, 13, 14
 
