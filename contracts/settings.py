@@ -3,137 +3,24 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from contracts.errors import SettingsError
-from contracts.seq import MAX_NODE
+from contracts.setting_groups import (
+    DispatchSettings,
+    IntakeSettings,
+    LakeSettings,
+    MqttSettings,
+    PlaceSettings,
+    QueueSettings,
+)
 
 PREFIX = "MANIFOLD_"
 FILE_VARIABLE = "MANIFOLD_FILE"
 DEFAULT_FILE = "manifold.toml"
-
-Port = Annotated[int, Field(ge=1, le=65535)]
-Seconds = Annotated[float, Field(gt=0)]
-Positive = Annotated[int, Field(gt=0)]
-NodeNumber = Annotated[int, Field(ge=0, le=MAX_NODE)]
-
-
-def _s(default: Any, meaning: str) -> Any:
-    return Field(default=default, description=meaning)
-
-
-class PlaceSettings(BaseSettings):
-    """Where things lie and listen."""
-
-    home: Path = _s(Path(".manifold"), "folder of all local state: data of the servers, logs, archive, lake")
-    host: str = _s("127.0.0.1", "address on which the embedded servers listen")
-    mqtt_port: Port = _s(1883, "the front door for vehicles and platform: the event tap when embedded, EMQX when deployed")
-    broker_port: Port = _s(18830, "the embedded Mosquitto behind the tap")
-    redis_port: Port = _s(6390, "the embedded Redis")
-    airflow_port: Port = _s(8080, "the embedded Airflow")
-    with_airflow: bool = _s(True, "`make up` starts Airflow; off: for quick trials, nothing is scheduled")
-    recorder_port: Port = _s(9101, "HTTP of the recorder: /metrics, /healthz, /flush")
-    tap_port: Port = _s(9102, "HTTP of the event tap: /metrics, /healthz")
-    dispatcher_port: Port = _s(9110, "HTTP of the first dispatcher: /metrics, /healthz; each further replica takes the next port")
-    mqtt_url: str = _s("", "where services find the broker; empty: mqtt://<host>:<mqtt_port>")
-    redis_url: SecretStr = _s(SecretStr(""), "where services find Redis; empty: redis://<host>:<redis_port>/0")
-    archive_url: str = _s("", "root of the archive, file:// or s3://; empty: <home>/archive")
-    log_format: Annotated[str, Field(pattern="^(text|json)$")] = _s(
-        "text", "how services write their log: text (key=value) or json"
-    )
-
-
-class MqttSettings(BaseSettings):
-    """How services talk to the broker."""
-
-    mqtt_username_recorder: str = _s("sdv-recorder", "user name of the recorder")
-    mqtt_username_dispatcher: str = _s("sdv-dispatcher", "user name of the dispatchers")
-    mqtt_username_publisher: str = _s("sdv-pub-console", "user name of `manifold send` and of the demo's platform")
-    mqtt_password: SecretStr = _s(SecretStr(""), "password of the services; empty: none is sent")
-    mqtt_receive_maximum: Annotated[int, Field(gt=0, le=65535)] = _s(
-        1000, "unacknowledged messages that a service lets the broker send"
-    )
-    mqtt_session_expiry_seconds: Positive = _s(3600, "how long the broker keeps a service's session while the service is away")
-    mqtt_shared: Annotated[str, Field(pattern="^(auto|on|off)$")] = _s(
-        "auto",
-        "shared subscriptions, for several replicas; auto: only where mqtt_url is set, because Mosquitto 2.0 shares no $ topics",
-    )
-    topic_prefix: str = _s("agent", "first levels of the topic on which vehicles get their messages")
-
-
-class IntakeSettings(BaseSettings):
-    """What the recorder accepts, and how it records."""
-
-    node: NodeNumber = _s(0, "number of this recorder in every seq; each recorder needs its own")
-    max_ids: Positive = _s(1_000_000, "VINs that one trigger may name")
-    max_data_bytes: Positive = _s(1 << 20, "bytes that one data message may hold")
-    max_trigger_bytes: Positive = _s(96 << 20, "bytes that one trigger message may hold")
-    dedupe_window_seconds: Seconds = _s(900, "how long the same trigger again is a duplicate and not a new batch")
-    receipt_prefix: str = _s(
-        "sdv/receipt/", "response topics must begin so; elsewhere the recorder could be made to write to a vehicle"
-    )
-    express: bool = _s(True, "hand accepted batches to the queues at once; off: only the pipelines populate")
-    segment_max_seconds: Seconds = _s(30, "a segment is closed when it is this old")
-    segment_max_bytes: Positive = _s(64 << 20, "a segment is closed when its journal has this many bytes")
-    journal_retry_seconds: Seconds = _s(1, "pause before the next try when the disk is full or the archive unwritable")
-    outcome_batch: Positive = _s(1000, "outcomes that the recorder takes from Redis at once")
-
-
-class QueueSettings(BaseSettings):
-    """How entries wait."""
-
-    retention_days: Annotated[float, Field(gt=0)] = _s(
-        30, "how long an entry may stay pending, and how long data is kept after it was last seen"
-    )
-    compaction: Annotated[str, Field(pattern="^(off|request_id)$")] = _s(
-        "off", "request_id: a newer trigger replaces an older pending one of it"
-    )
-    wake_shards: Annotated[int, Field(ge=1, le=256)] = _s(
-        4, "streams over which wake-ups and deadlines are spread; the same for every process"
-    )
-
-
-class DispatchSettings(BaseSettings):
-    """How entries are delivered."""
-
-    dispatchers: Annotated[int, Field(ge=1, le=64)] = _s(1, "dispatcher processes that `make up` starts")
-    ack_deadline_seconds: Seconds = _s(30, "how long a vehicle has to acknowledge before the entry is published again")
-    ack_deadline_max_seconds: Seconds = _s(600, "the deadline doubles with each attempt up to this")
-    max_attempts: Annotated[int, Field(ge=0)] = _s(0, "publishes after which an entry has failed; 0: until its retention passes")
-    dispatch_on_connect: bool = _s(False, "publish as soon as a vehicle connects, without waiting for its online or heartbeat")
-    dispatch_on_subscribe: bool = _s(
-        False, "publish as soon as a vehicle subscribes, without waiting for its online or heartbeat"
-    )
-    presence_seconds: Seconds = _s(180, "a vehicle that was only heard, never seen to connect, counts as present for this long")
-    publish_window: Positive = _s(500, "publishes of one dispatcher that the broker has not confirmed")
-    payload_cache_bytes: Positive = _s(64 << 20, "payloads that one dispatcher keeps in memory")
-    parked_retry_seconds: Seconds = _s(10, "how often parked entries are looked at again")
-
-
-class LakeSettings(BaseSettings):
-    """The catalog, the warehouse, and the pipelines over them."""
-
-    catalog_name: str = _s("manifold", "name of the Iceberg catalog; part of the SQL catalog's key")
-    catalog_type: Annotated[str, Field(pattern="^(sql|rest)$")] = _s("sql", "sql or rest")
-    catalog_uri: SecretStr = _s(SecretStr(""), "address of the catalog; empty: SQLite in <home>/lake/catalog.db")
-    warehouse: str = _s("", "root of the tables, file:// or s3://; empty: <home>/lake/warehouse")
-    ingest_schedule: str = _s(
-        "*/5 * * * *", "cron expression (UTC) of the DAG ingest_archives; empty: it runs only when triggered"
-    )
-    late_seconds: Annotated[float, Field(ge=0)] = _s(
-        3600, "a scheduled ingest also takes segments that began this long before its interval"
-    )
-    data_wait_seconds: Seconds = _s(86400, "how long a trigger may wait for its data before the audit warns")
-    report_max: Positive = _s(200, "runs that the quality reports keep")
-    reports: str = _s("", "folder of the HTML reports; empty: <home>/reports")
-    jars: Path = _s(Path(".tools/jars"), "folder of Spark's extra jars")
-    spark_master: str = _s(
-        "local[2]", "where the console's own pipeline runs execute; DAGs use the Airflow connection spark_default"
-    )
-    spark_driver_memory: str = _s("2g", "memory of the Spark driver")
 
 
 class Settings(PlaceSettings, MqttSettings, IntakeSettings, QueueSettings, DispatchSettings, LakeSettings):
