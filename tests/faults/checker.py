@@ -1,0 +1,222 @@
+"""Proves promises 1 to 3 of docs/architecture.md on a history, vehicle by vehicle. Pure.
+
+The words, exactly. An *entry* is a vehicle and a seq. A vehicle on MQTT 3.1.1 sees no seq: then the request tells it, since a
+request has one seq.
+
+- attempted: (vehicle, request) that the platform has published, with or without a receipt.
+- accepted: entries that a receipt names.
+- delivered: accepted entries that reached the vehicle's application at least once.
+- lost: accepted entries that never did, and did not end otherwise either (`superseded`, `expired`, `cancelled`, `failed`).
+- duplicated: every further copy of an entry, whoever sent it. It is *explained* by a fault of the platform, or an end of the
+  vehicle's own connection, between the copy before it and itself, or at most `NEAR_S` before the former; or by an expired
+  deadline: the vehicle did not acknowledge the copy before it for as long as the first attempt has.
+- unexplained: duplicated and not explained. Promise 2 allows none.
+- out of order: entries delivered for the first time after a younger one was, except those that were ever parked.
+- in flight together: entries delivered for the first time while an older copy of another entry had been delivered, not
+  acknowledged by the vehicle, not ended and not parked.
+- resurrected: entries that were put in flight, or delivered without the broker's DUP more than `LATE_S` later, after their end
+  was in Redis; except where Redis was wiped within `DRAIN_S` of that end, before the recorder can have had it: a duplicate.
+- unasked: copies of what the platform never attempted for that vehicle, or under another seq than the receipt's.
+- altered: copies whose bytes are not those that the platform published.
+- queued twice: requests of one vehicle that lie under more than one seq, by receipts, queues or deliveries.
+- unrecorded: entries that the vehicle acknowledged and whose outcome is not in the archive (only where the archive was read).
+- never acknowledged: entries recorded as `delivered` that the vehicle has never acknowledged.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+
+from contracts.outcomes import Outcome
+from tests.faults.history import Line, What
+
+NEAR_S = 5.0  # after a fault has ended: who reconnects within that time is still in its shadow
+LATE_S = 45.0  # how long a copy may lie in the sockets of a stopped process (30 s at most), and some
+DRAIN_S = 2.0  # outcomes leave Redis for the journal within a second; and some
+WIPED = "FLUSHALL"  # how the note of such a fault begins
+
+Entry = tuple[str, int]
+
+
+@dataclass
+class Verdict:
+    """What a history shows. Entries stand for themselves, copies for the entry that they are a copy of."""
+
+    attempted: int = 0
+    accepted: int = 0
+    delivered: int = 0
+    duplicated: int = 0
+    lost: list[Entry] = field(default_factory=list)
+    unexplained: list[Entry] = field(default_factory=list)
+    out_of_order: list[Entry] = field(default_factory=list)
+    in_flight_together: list[Entry] = field(default_factory=list)
+    resurrected: list[Entry] = field(default_factory=list)
+    unasked: list[Entry] = field(default_factory=list)
+    altered: list[Entry] = field(default_factory=list)
+    queued_twice: list[Entry] = field(default_factory=list)
+    unrecorded: list[Entry] = field(default_factory=list)
+    never_acknowledged: list[Entry] = field(default_factory=list)
+
+    @property
+    def broken(self) -> dict[str, list[Entry]]:
+        """Each broken promise by its word, with the entries."""
+        found = {f.name.replace("_", " "): getattr(self, f.name) for f in fields(self)}
+        return {word: entries for word, entries in found.items() if isinstance(entries, list) and entries}
+
+    def counts(self) -> dict[str, int]:
+        """Every word with its number."""
+        found = {f.name.replace("_", " "): getattr(self, f.name) for f in fields(self)}
+        return {word: len(value) if isinstance(value, list) else value for word, value in found.items()}
+
+
+def check(lines: Iterable[Line], *, deadline_s: float = 30.0) -> Verdict:
+    """The verdict on a whole history, in whatever order its lines are; `deadline_s` is what the first attempt has."""
+    ordered = sorted(lines, key=lambda line: line.at)
+    verdict = Verdict()
+    seqs = _seqs_of_requests(ordered, verdict)
+    faults = [line for line in ordered if line.what is What.FAULT]
+    archive_was_read = any(line.what is What.RECORDED for line in ordered)
+    by_vin: dict[str, list[Line]] = defaultdict(list)
+    for line in ordered:
+        if line.vin:
+            by_vin[line.vin].append(line)
+    for vin, own in by_vin.items():
+        _Vehicle(vin, own, faults, seqs, deadline_s, verdict).judge(archive_was_read)
+    return verdict
+
+
+def _seqs_of_requests(lines: list[Line], verdict: Verdict) -> dict[tuple[str, str], int]:
+    """(vehicle, request) → seq: by its receipt, else by whoever saw both together."""
+    found: dict[tuple[str, str], set[int]] = defaultdict(set)
+    by_receipt: dict[tuple[str, str], int] = {}
+    for line in lines:
+        if line.vin and line.request and line.seq is not None:
+            found[line.vin, line.request].add(line.seq)
+            if line.what is What.ACCEPTED:
+                by_receipt.setdefault((line.vin, line.request), line.seq)
+    verdict.queued_twice += [(vin, max(seqs)) for (vin, _), seqs in found.items() if len(seqs) > 1]
+    return {key: by_receipt.get(key, min(seqs)) for key, seqs in found.items()}
+
+
+class _Vehicle:
+    """One vehicle's part of a history, told once from begin to end."""
+
+    def __init__(
+        self,
+        vin: str,
+        lines: list[Line],
+        faults: list[Line],
+        seqs: dict[tuple[str, str], int],
+        deadline_s: float,
+        verdict: Verdict,
+    ) -> None:
+        self._vin, self._lines, self._faults, self._seqs = vin, lines, faults, seqs
+        self._deadline_s, self._verdict = deadline_s, verdict
+        self._attempted: dict[str, str] = {}  # request → SHA-1 of its payload
+        self._accepted: set[int] = set()
+        self._copies: dict[int, list[Line]] = {}
+        self._acknowledged: dict[int, float] = {}  # seq → when last
+        self._parked: set[int] = set()
+        self._ended: dict[int, float] = {}
+        self._other_ends: set[int] = set()
+        self._recorded: dict[int, str] = {}
+        self._youngest = 0  # of those delivered
+        self._gone: list[float] = []
+        self._wipes = [fault.at for fault in faults if fault.note.startswith(WIPED)]
+
+    def judge(self, archive_was_read: bool) -> None:
+        """Add this vehicle's part to the verdict."""
+        for line in self._lines:
+            seq = line.seq if line.seq is not None else self._seqs.get((self._vin, line.request))
+            self._take(line, seq)
+        verdict, delivered = self._verdict, self._copies.keys()
+        verdict.attempted += len(self._attempted)
+        verdict.accepted += len(self._accepted)
+        verdict.delivered += len(self._accepted & delivered)
+        verdict.lost += self._entries(self._accepted - delivered - self._other_ends)
+        verdict.never_acknowledged += self._entries(
+            seq for seq, how in self._recorded.items() if how == Outcome.DELIVERED and seq not in self._acknowledged
+        )
+        if archive_was_read:
+            verdict.unrecorded += self._entries((self._acknowledged.keys() & self._accepted) - self._recorded.keys())
+
+    def _take(self, line: Line, seq: int | None) -> None:
+        if line.what is What.ATTEMPTED:
+            self._attempted[line.request] = line.sha1
+        elif line.what is What.GONE:
+            self._gone.append(line.at)
+        elif line.what is What.DELIVERED:
+            self._deliver(line, seq)
+        elif seq is not None:
+            self._note(line, seq)
+
+    def _note(self, line: Line, seq: int) -> None:
+        match line.what:
+            case What.ACCEPTED:
+                self._accepted.add(seq)
+            case What.PARKED:
+                self._parked.add(seq)
+            case What.ACKNOWLEDGED:
+                self._acknowledged[seq] = line.at
+            case What.PUBLISHED if seq in self._ended and not self._wiped_after(self._ended[seq]):
+                self._resurrect(seq)
+            case What.ENDED:
+                self._ended.setdefault(seq, line.at)
+            case What.RECORDED:
+                self._recorded[seq] = line.note
+        if line.what in (What.ENDED, What.RECORDED) and line.note != Outcome.DELIVERED:
+            self._other_ends.add(seq)
+
+    def _deliver(self, line: Line, seq: int | None) -> None:
+        verdict = self._verdict
+        known = self._seqs.get((self._vin, line.request))
+        if line.request not in self._attempted or seq != known:
+            verdict.unasked.append((self._vin, seq or 0))
+            return
+        if seq is None:  # on 3.1.1, and no receipt has come yet
+            return
+        if line.sha1 != self._attempted[line.request]:
+            verdict.altered.append((self._vin, seq))
+        if before := self._copies.get(seq):
+            self._repeat(line, seq, before[-1])
+        else:
+            self._first(seq)
+        self._copies.setdefault(seq, []).append(line)
+
+    def _first(self, seq: int) -> None:
+        if seq < self._youngest and seq not in self._parked:
+            self._verdict.out_of_order.append((self._vin, seq))
+        self._youngest = max(self._youngest, seq)
+        if any(self._is_open(other) for other in self._copies):
+            self._verdict.in_flight_together.append((self._vin, seq))
+
+    def _is_open(self, seq: int) -> bool:
+        return seq not in self._acknowledged and seq not in self._ended and seq not in self._parked
+
+    def _repeat(self, line: Line, seq: int, before: Line) -> None:
+        self._verdict.duplicated += 1
+        late = line.at - before.at >= self._deadline_s and self._acknowledged.get(seq, 0) < before.at
+        if not late and not self._explained(before.at, line.at):
+            self._verdict.unexplained.append((self._vin, seq))
+        ended = self._ended.get(seq)
+        if ended is not None and not line.dup and line.at > ended + LATE_S and not self._wiped_after(ended):
+            self._resurrect(seq)
+
+    def _explained(self, since: float, at: float) -> bool:
+        """Whether a fault lay between the two copies, or ended shortly before the first."""
+        since -= NEAR_S
+        place = bisect_left(self._gone, since)
+        if place < len(self._gone) and self._gone[place] <= at:
+            return True
+        return any(fault.at <= at and (fault.until or fault.at) >= since for fault in self._faults)
+
+    def _wiped_after(self, ended: float) -> bool:
+        return any(ended - 1 <= wipe <= ended + DRAIN_S for wipe in self._wipes)
+
+    def _resurrect(self, seq: int) -> None:
+        if (self._vin, seq) not in self._verdict.resurrected:
+            self._verdict.resurrected.append((self._vin, seq))
+
+    def _entries(self, seqs: Iterable[int]) -> list[Entry]:
+        return [(self._vin, seq) for seq in sorted(seqs)]

@@ -1,0 +1,93 @@
+"""A history: what really happened to every entry, a line each, as those who saw it tell.
+
+Who tells what: the platform's publisher `attempted` and `accepted`; Redis, by its own MONITOR, `enqueued`, `published`,
+`parked` and `ended`; the vehicles `delivered`, `acknowledged`, `came` and `gone`; the archive `recorded`; the injector `fault`.
+All of them share one machine's clock.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import IO
+
+
+class What(StrEnum):
+    """What happened."""
+
+    ATTEMPTED = "attempted"  # the platform is about to publish a request for this vehicle
+    ACCEPTED = "accepted"  # its receipt says: on disk, under this seq
+    ENQUEUED = "enqueued"  # it lies in the vehicle's queue
+    PARKED = "parked"  # it stepped aside until its data comes
+    PUBLISHED = "published"  # it was put in flight, to be published at once
+    DELIVERED = "delivered"  # the vehicle's application has it; `dup`: the broker says that it may have had it before
+    ACKNOWLEDGED = "acknowledged"  # the vehicle has sent its PUBACK
+    ENDED = "ended"  # the dispatcher handed an outcome to the recorder; `note`: which
+    RECORDED = "recorded"  # that outcome lies in the archive; `note`: which
+    CAME = "came"  # the vehicle is online
+    GONE = "gone"  # the vehicle's connection ended; `note`: how
+    FAULT = "fault"  # somebody did harm, from `at` to `until`; `note`: what
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line. Instants are Unix seconds; `vin` is empty where it concerns everybody."""
+
+    at: float
+    what: What
+    vin: str = ""
+    seq: int | None = None  # None: whoever tells does not know it; then `request` does
+    request: str = ""
+    dup: bool = False
+    sha1: str = ""  # of the payload
+    until: float | None = None
+    note: str = ""
+
+    def to_json(self) -> str:
+        """The line as it is written; what is empty is left out."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value not in (None, "", False)})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Line":
+        """The line that `to_json` wrote."""
+        fields = json.loads(text)
+        return cls(what=What(fields.pop("what")), **fields)
+
+    def __str__(self) -> str:
+        instant = datetime.fromtimestamp(self.at, UTC).strftime("%H:%M:%S.%f")[:-3]
+        until = "" if self.until is None else f"for {self.until - self.at:.1f} s"
+        words = [self.note, until, self.request, "" if self.seq is None else f"seq {self.seq}", "DUP" if self.dup else ""]
+        return f"{instant}  {self.what:<13} {'  '.join(word for word in words if word)}"
+
+
+class History:
+    """Lines in the order in which they were told; with a file, each is in it at once."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.lines: list[Line] = []
+        self._out: IO[str] | None = file.open("w", buffering=1) if file else None
+
+    def tell(self, line: Line) -> None:
+        """Add a line."""
+        self.lines.append(line)
+        if self._out is not None:
+            self._out.write(line.to_json() + "\n")
+
+    def close(self) -> None:
+        """No line comes any more."""
+        if self._out is not None:
+            self._out.close()
+            self._out = None
+
+
+def read(file: Path) -> list[Line]:
+    """The lines of a history that was written before."""
+    with file.open() as lines:
+        return [Line.from_json(line) for line in lines if line.strip()]
+
+
+def about(lines: Iterable[Line], vin: str) -> Iterator[Line]:
+    """What concerns one vehicle, and the faults, in the order of time."""
+    return iter(sorted((line for line in lines if line.vin in (vin, "")), key=lambda line: line.at))
