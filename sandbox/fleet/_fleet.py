@@ -12,7 +12,7 @@ from contracts.names import Owner
 from contracts.settings import Settings
 from contracts.topics import Sign
 from sandbox.fleet._habits import Behaviour, Habits
-from sandbox.fleet._vehicle import Link, Received, Vehicle
+from sandbox.fleet._vehicle import Link, Received, Vehicle, Witness
 from sandbox.fleet._wire import Door
 
 CONNECT_S = 60.0
@@ -24,25 +24,31 @@ _SPARE_FILES = 100
 class _Ledger:
     """What the vehicles tell."""
 
-    def __init__(self, on_received: Callable[[Received], None]) -> None:
+    def __init__(self, on_received: Callable[[Received], None], other: Witness | None) -> None:
         self.messages: list[Received] = []
         self.acks: list[Received] = []
         self.counts: Counter[str] = Counter()
         self.news = asyncio.Event()
-        self._on_received = on_received
+        self._on_received, self._other = on_received, other
 
     def received(self, message: Received) -> None:
         self.messages.append(message)
         self.counts["duplicates"] += message.dup
         self._on_received(message)
+        if self._other:
+            self._other.received(message)
         self.news.set()
 
     def acknowledged(self, message: Received) -> None:
         self.acks.append(message)
+        if self._other:
+            self._other.acknowledged(message)
         self.news.set()
 
-    def changed(self, what: str) -> None:
+    def changed(self, vin: Owner, what: str) -> None:
         self.counts[what] += 1
+        if self._other:
+            self._other.changed(vin, what)
         self.news.set()
 
 
@@ -51,7 +57,8 @@ class Fleet:
 
     `received` holds every PUBLISH in the order of arrival, repetitions and all; `acknowledged` those whose PUBACK went out;
     `counts` how often vehicles came `online`, `left`, `crashed` or were `cut off`, and how many messages were `duplicates` by
-    their flag. The vehicles connect to the broker of the settings, on the loop that runs the block.
+    their flag. A `witness` is told all of it in the moment it happens. The vehicles connect to the broker of the settings,
+    on the loop that runs the block.
 
     Raises:
         Permanent: the settings name a broker that is not reached by plain `mqtt://`.
@@ -65,10 +72,11 @@ class Fleet:
         seed: int = 1,
         behaviour: Behaviour | None = None,
         on_received: Callable[[Received], None] = lambda _: None,
+        witness: Witness | None = None,
     ) -> None:
         self.vins = list(dict.fromkeys(vins))
         self.behaviour = behaviour or Behaviour()
-        self._ledger = _Ledger(on_received)
+        self._ledger = _Ledger(on_received, witness)
         self._door, self._seed = _door(settings), seed
         self._vehicles: dict[Owner, Vehicle] = {}
         self._care: asyncio.Task[None] | None = None

@@ -48,7 +48,7 @@ class Witness(Protocol):
     def acknowledged(self, message: Received) -> None:
         """Its PUBACK is on its way."""
 
-    def changed(self, what: str) -> None:
+    def changed(self, vin: Owner, what: str) -> None:
         """A vehicle came `online`, `left`, `crashed`, or was `cut off`."""
 
 
@@ -120,7 +120,7 @@ class Vehicle:
         stay_s = self._habits.stay_s()
         if stay_s is not None:
             self._after(stay_s, "depart", lambda: self._depart(crash=self._habits.crashes()))
-        self._witness.changed("online")
+        self._witness.changed(self.vin, "online")
 
     def on_lost(self, reason: str) -> None:
         """Nobody here wanted that: try again, later each time."""
@@ -183,7 +183,7 @@ class Vehicle:
         if wire is not None:
             wire.close(goodbye=goodbye)
         if was is not Link.OFFLINE:
-            self._witness.changed(what)
+            self._witness.changed(self.vin, what)
 
     def _beat(self) -> None:
         self.say(Sign.HEARTBEAT)
