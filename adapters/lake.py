@@ -61,16 +61,14 @@ _looking_again = retry(
 
 @_looking_again
 def open_catalog(settings: Settings) -> Catalog:
-    """The Iceberg catalog of the settings: SQL (SQLite when embedded) or REST.
-
-    Storage options, such as an S3 endpoint, come from PyIceberg's own variables `PYICEBERG_CATALOG__<NAME>__…`.
-    """
+    """The Iceberg catalog of the settings: SQL (SQLite when embedded) or REST."""
     uri = settings.catalog
     if uri.startswith(SQLITE):
         _prepare_sqlite(Path(uri.removeprefix(SQLITE).split("?")[0]))
         if "?" not in uri:
             uri += f"?timeout={BUSY_SECONDS}"
-    return load_catalog(settings.catalog_name, type=settings.catalog_type, uri=uri, warehouse=settings.warehouse_url)
+    storage = settings.s3.for_iceberg() if settings.warehouse_url.startswith("s3://") else {}
+    return load_catalog(settings.catalog_name, type=settings.catalog_type, uri=uri, warehouse=settings.warehouse_url, **storage)
 
 
 def _prepare_sqlite(file: Path) -> None:

@@ -20,7 +20,7 @@ from console._output import FAILED, AsJson, out, print_json, settings_or_fail, s
 from contracts import keys
 from contracts.settings import Settings
 from contracts.tables import NAMESPACE
-from pipelines.conf import JARS
+from pipelines.conf import jars_for
 
 SPARE_BYTES = 2 << 30
 OLDEST_JAVA = 17
@@ -57,7 +57,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     for program, package in (("redis-server", "redis-server"), ("mosquitto", "mosquitto")):
         found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
         yield Finding(program, found is not None, found or "not found", f"make setup, or apt-get install {package}")
-    missing = [name for name in JARS if not (settings.jars / name).exists()]
+    missing = [name for name in jars_for(settings) if not (settings.jars / name).exists()]
     yield Finding("Spark's jars", not missing, ", ".join(missing) + " missing" if missing else str(settings.jars), "make setup")
     yield _home(settings)
     yield _attempt("catalog", lambda: _catalog(settings), "make up makes it; else correct MANIFOLD_CATALOG_URI")

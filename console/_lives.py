@@ -119,7 +119,7 @@ class Lives:
     def tail(self) -> Tail:
         """What the archive holds that the lake does not."""
         now = datetime.now(UTC)
-        archive = Archive(self._settings.archive)
+        archive = Archive(self._settings.archive, self._settings.s3)
         known = {row["path"] for row in self._scan(SEGMENTS.identifier, where(GreaterThanOrEqual, "ingested_at", now - TAIL))}
         tail = Tail()
         for segment in archive.segments(Interval(now - TAIL, now + TAIL)):

@@ -106,6 +106,15 @@ class DispatchSettings(BaseSettings):
     parked_retry_seconds: Seconds = _s(10, "how often parked entries are looked at again")
 
 
+class StorageSettings(BaseSettings):
+    """Where archive and warehouse lie in an S3-compatible store (`archive_url` or `warehouse` begins with s3://)."""
+
+    s3_endpoint: Annotated[str, Field(pattern="^(https?://.+)?$")] = _s("", "http(s):// address of the store; empty: AWS")
+    s3_region: str = _s("us-east-1", "region of the store")
+    s3_access_key: SecretStr = _s(SecretStr(""), "access key; empty: AWS's own chain of credentials")
+    s3_secret_key: SecretStr = _s(SecretStr(""), "secret key that belongs to s3_access_key")
+
+
 class LakeSettings(BaseSettings):
     """The catalog, the warehouse, and the pipelines over them."""
 

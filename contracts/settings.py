@@ -16,14 +16,16 @@ from contracts.setting_groups import (
     MqttSettings,
     PlaceSettings,
     QueueSettings,
+    StorageSettings,
 )
+from contracts.storage import S3
 
 PREFIX = "MANIFOLD_"
 FILE_VARIABLE = "MANIFOLD_FILE"
 DEFAULT_FILE = "manifold.toml"
 
 
-class Settings(PlaceSettings, MqttSettings, IntakeSettings, QueueSettings, DispatchSettings, LakeSettings):
+class Settings(PlaceSettings, MqttSettings, IntakeSettings, QueueSettings, DispatchSettings, StorageSettings, LakeSettings):
     """All of Manifold's settings. Flat on purpose: `segment_max_seconds` is `MANIFOLD_SEGMENT_MAX_SECONDS`."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True)
@@ -72,6 +74,12 @@ class Settings(PlaceSettings, MqttSettings, IntakeSettings, QueueSettings, Dispa
     def archive(self) -> str:
         """URL of the archive's root."""
         return self.archive_url or f"file://{self.home}/archive"
+
+    @property
+    def s3(self) -> S3:
+        """How object storage is reached."""
+        keys = self.s3_access_key.get_secret_value(), self.s3_secret_key.get_secret_value()
+        return S3(self.s3_endpoint, self.s3_region, *keys)
 
     @property
     def catalog(self) -> str:

@@ -1,19 +1,21 @@
 """The archive's segments: which there are, what each holds, and how one is read. No Spark: the workers read with this too."""
 
-import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from adapters.storage import open_storage
 from contracts.envelope import SEGMENT_SCHEMA, Stream, hour_folder
 from contracts.seq import MAX_SEQ, datetime_of
+from contracts.storage import AWS, S3
 
 REQUIRED = ("seq", "received_at", "topic", "payload")
 SMALLEST_FILE = 12  # bytes: the magic word twice and the length of the footer
@@ -21,10 +23,8 @@ PROBES_AT_ONCE = 16
 MOST_HOURS = 24 * 31  # a longer interval is listed as a whole, rather than hour by hour
 _NAME = re.compile(r"(\d{1,19})-(\d{1,4})\.parquet")
 _HOUR = re.compile(r"dt=(\d{4}-\d{2}-\d{2})/hour=(\d{2})/")
-
-
-class Unreadable(Exception):
-    """A file in the archive is no segment; the message says why. It will not become one: segments never change."""
+_RFC_3339 = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})")
+_REPLAY = ".replay"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,19 +39,35 @@ class Segment:
     @property
     def own_seq(self) -> int:
         """The quarantine key of a file that is no segment: negative, so no message has it, and the same each time."""
-        return -int.from_bytes(hashlib.blake2b(self.path.encode(), digest_size=7).digest()) - 1
+        return own_seq(self.path)
 
     @property
     def began_at(self) -> datetime | None:
-        """The instant of the first seq, as the file name says; else of the hour's folder; None where neither tells."""
-        name = _NAME.fullmatch(PurePosixPath(self.path).name)
-        if name and int(name[1]) <= MAX_SEQ:
-            return datetime_of(int(name[1]))
-        hour = _HOUR.search(self.path)
+        """The instant of the first seq, or the instant, that the file name says; else of the hour's folder; None without any."""
+        name = PurePosixPath(self.path).name
+        seq, instant, hour = _NAME.fullmatch(name), _RFC_3339.search(name), _HOUR.search(self.path)
+        if seq and int(seq[1]) <= MAX_SEQ:
+            return datetime_of(int(seq[1]))
+        said = instant[0] if instant else f"{hour[1]}T{hour[2]}:00:00+00:00" if hour else ""
         try:
-            return datetime.fromisoformat(f"{hour[1]}T{hour[2]}:00:00+00:00") if hour else None
+            return datetime.fromisoformat(said)
         except ValueError:
             return None
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether it brings refused messages once more, which have their seqs from the first time."""
+        return is_replay(self.path)
+
+
+def is_replay(path: str) -> bool:
+    """Whether the segment at `path` was written by a replay of quarantined messages."""
+    return PurePosixPath(path).name.removesuffix(PARQUET).endswith(_REPLAY)
+
+
+def replay_path(stream: Stream, seq: int, node: int, now: datetime) -> str:
+    """Where the replay of one message lies: in the hour in which it is replayed, so that scheduled runs find it."""
+    return f"{hour_folder(stream, now)}/{seq}-{node}{_REPLAY}{PARQUET}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +102,15 @@ class Probe:
     first_seq: int | None = None
     last_seq: int | None = None
     problem: str | None = None
+    derived: bool = False  # its seqs follow from its path
 
 
 class Archive:
-    """An archive below `url`: `file://…` or `s3://…`. Opening it touches nothing."""
+    """An archive below `url`: `file://…` or `s3://…`. Opening it touches nothing; it can be sent to workers."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, s3: S3 = AWS) -> None:
         self.url = url
-        self._fs, self._root = fs.FileSystem.from_uri(url)
+        self._fs, self._root = open_storage(url, s3)
 
     def segments(self, interval: Interval | None = None) -> list[Segment]:
         """Every whole segment, or those that began in `interval`, by path. Files that begin with `.` or `_` are unfinished."""
@@ -119,76 +136,88 @@ class Archive:
             return list(pool.map(self._probe, segments))
 
     def seqs(self, path: str) -> Sequence[int]:
-        """The seqs of one segment, in its order."""
-        with self._fs.open_input_file(f"{self._root}/{path}") as file:
-            return pq.read_table(file, columns=["seq"])["seq"].cast(pa.int64()).to_numpy().tolist()  # type: ignore[no-any-return]
+        """The seqs of one segment, in its order.
 
-    def _folders(self, interval: Interval | None) -> list[str]:
-        if interval is None or interval.end - interval.start > timedelta(hours=MOST_HOURS):
-            return [stream.value for stream in Stream]
-        return [hour_folder(stream, hour) for stream in Stream for hour in interval.hours()]
+        Raises:
+            Unreadable: it is none.
+        """
+        if path.endswith(PARQUET):
+            with self._fs.open_input_file(f"{self._root}/{path}") as file:
+                try:
+                    return pq.read_table(file, columns=["seq"])["seq"].cast(pa.int64()).to_numpy().tolist()  # type: ignore[no-any-return]
+                except (pa.ArrowException, OSError, KeyError):
+                    pass  # without such a column, or broken: reading the whole file tells
+        return decode(path, self.read(path)).seqs.tolist()
+
+    def put(self, path: str, table: pa.Table) -> None:
+        """Write a segment, whole or not at all, under a path that is new."""
+        at = f"{self._root}/{path}"
+        if not isinstance(self._fs, fs.LocalFileSystem):  # an object appears when its upload is complete
+            with self._fs.open_output_stream(at) as sink:
+                pq.write_table(table, sink, compression="zstd")
+            return
+        hidden = Path(at).with_name(f".{Path(at).name}.tmp")  # readers pass names with a dot by
+        hidden.parent.mkdir(parents=True, exist_ok=True)
+        with hidden.open("wb") as file:
+            pq.write_table(table, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(at)
+
+    def _folders(self, interval: Interval | None) -> Iterator[str]:
+        """Folders of the segments that may be in the interval: its hours, and whatever others have named as they like."""
+        for stream in Stream:
+            if interval is None or interval.end - interval.start > timedelta(hours=MOST_HOURS):
+                yield stream.value
+                continue
+            yield from (hour_folder(stream, hour) for hour in interval.hours())
+            for info in self._fs.get_file_info(fs.FileSelector(f"{self._root}/{stream}", allow_not_found=True)):
+                if info.type == fs.FileType.File or not info.base_name.startswith(("dt=", ".", "_")):
+                    yield info.path.removeprefix(f"{self._root}/")
 
     def _list(self, folder: str) -> Iterator[Segment]:
-        stream = Stream(folder.split("/")[0])
-        for info in self._fs.get_file_info(fs.FileSelector(f"{self._root}/{folder}", recursive=True, allow_not_found=True)):
-            if info.type == fs.FileType.File and info.extension == "parquet" and not info.base_name.startswith((".", "_")):
+        """The segments in a folder and below; or the one that this is."""
+        stream, at = Stream(folder.split("/")[0]), f"{self._root}/{folder}"
+        whole = folder.endswith(SUFFIXES)
+        for info in self._fs.get_file_info([at] if whole else fs.FileSelector(at, recursive=True, allow_not_found=True)):
+            wanted = info.base_name.endswith(SUFFIXES) and not info.base_name.startswith((".", "_"))
+            if wanted and info.type == fs.FileType.File:
                 yield Segment(info.path.removeprefix(f"{self._root}/"), stream, info.size, info.mtime.astimezone(UTC))
 
     def _probe(self, segment: Segment) -> Probe:
+        if not segment.path.endswith(PARQUET):
+            return self._probe_whole(segment)
         if segment.size < SMALLEST_FILE:
             return Probe(problem=f"{segment.size} bytes are no Parquet file")
         with self._fs.open_input_file(f"{self._root}/{segment.path}") as file:
             try:
                 metadata = pq.ParquetFile(file).metadata
-                _check_columns(metadata.schema.to_arrow_schema())
+                schema = metadata.schema.to_arrow_schema()
+                check_columns(schema)
                 if metadata.num_rows == 0:
                     return Probe()
-                return Probe(metadata.num_rows, *_seq_range(metadata, file))
-            except (pa.ArrowException, OSError, Unreadable) as exc:
+                if "seq" in schema.names:
+                    return Probe(metadata.num_rows, *_seq_range(metadata, file))
+            except Unreadable as exc:
+                return Probe(problem=str(exc))
+            except (pa.ArrowException, OSError) as exc:
                 reason = exc
-        if isinstance(reason, Unreadable):
-            return Probe(problem=str(reason))
-        try:  # storage that fails now and then must not make a segment look broken: read it whole, or fail
-            decode(self.read(segment.path))
+            else:
+                return self._probe_whole(segment)
+        probe = self._probe_whole(segment)
+        if probe.problem is None:  # storage that fails now and then must not make a segment look broken
+            raise reason
+        return probe
+
+    def _probe_whole(self, segment: Segment) -> Probe:
+        """By its content, where no footer tells."""
+        try:
+            content = decode(segment.path, self.read(segment.path))
         except Unreadable as exc:
             return Probe(problem=str(exc))
-        raise reason
-
-
-def decode(content: bytes) -> pa.Table:
-    """The messages of a segment with the envelope's columns; columns that only Manifold's own recorder knows may be missing.
-
-    Raises:
-        Unreadable: these bytes are no segment.
-    """
-    try:
-        table = pq.read_table(pa.BufferReader(content))
-    except (pa.ArrowException, OSError) as exc:
-        raise Unreadable(f"not a whole Parquet file ({_one_line(exc)})") from exc
-    _check_columns(table.schema)
-    try:
-        columns = [_column(table, field) for field in SEGMENT_SCHEMA]
-    except (pa.ArrowException, ValueError) as exc:
-        raise Unreadable(f"columns are not of the envelope's types ({_one_line(exc)})") from exc
-    whole = pa.Table.from_arrays(columns, names=SEGMENT_SCHEMA.names)
-    holes = [name for name in REQUIRED if whole[name].null_count]
-    if holes:
-        raise Unreadable(f"rows without {', '.join(holes)}")
-    if whole.num_rows and min(whole["seq"].to_numpy()) < 0:
-        raise Unreadable("a seq is negative")
-    return whole
-
-
-def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
-    if field.name in table.schema.names:
-        return table[field.name].cast(field.type)
-    return pa.nulls(table.num_rows, field.type)
-
-
-def _check_columns(schema: pa.Schema) -> None:
-    missing = [name for name in REQUIRED if name not in schema.names]
-    if missing:
-        raise Unreadable(f"columns {', '.join(missing)} are missing")
+        seqs = content.seqs
+        spans = (int(seqs.min()), int(seqs.max())) if len(seqs) else (None, None)
+        return Probe(content.messages.num_rows, *spans, derived=content.derived)
 
 
 def _seq_range(metadata: pq.FileMetaData, file: pa.NativeFile) -> tuple[int, int]:
@@ -201,7 +230,3 @@ def _seq_range(metadata: pq.FileMetaData, file: pa.NativeFile) -> tuple[int, int
     if len(seqs) == 0:
         raise Unreadable("rows without seq")
     return int(seqs.min()), int(seqs.max())
-
-
-def _one_line(exc: Exception) -> str:
-    return " ".join(str(exc).split())[:200]

@@ -13,7 +13,8 @@ from contracts.settings import Settings, load_settings
 
 ICEBERG_JAR = "iceberg-spark-runtime-4.1_2.13-1.12.0.jar"
 SQLITE_JAR = "sqlite-jdbc-3.54.1.0.jar"
-JARS = (ICEBERG_JAR, SQLITE_JAR)
+POSTGRESQL_JAR = "postgresql-42.7.14.jar"
+S3_JAR = "iceberg-aws-bundle-1.12.0.jar"
 LOCAL_SHUFFLE_PARTITIONS = 8
 LOOPBACK = "127.0.0.1"
 
@@ -35,7 +36,9 @@ def session_conf(settings: Settings) -> dict[str, str]:
 
 
 def _catalog_conf(settings: Settings) -> dict[str, str]:
-    storage = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"} if settings.warehouse_url.startswith("s3") else {}
+    storage = {}
+    if settings.warehouse_url.startswith("s3://"):
+        storage = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **settings.s3.for_iceberg()}
     if settings.catalog_type == "rest":
         return {"type": "rest", "uri": settings.catalog, **storage}
     return {"type": "jdbc", "jdbc.schema-version": "V1", **_jdbc(settings.catalog), **storage}
@@ -51,9 +54,19 @@ def _jdbc(uri: str) -> dict[str, str]:
     return {"uri": address, **{name: value for name, value in login.items() if value}}
 
 
+def jars_for(settings: Settings) -> list[str]:
+    """Names of the jars that Spark needs for the catalog and the storage of the settings."""
+    jars = [ICEBERG_JAR]
+    if settings.catalog_type == "sql":
+        jars.append(POSTGRESQL_JAR if settings.catalog.startswith("postgresql") else SQLITE_JAR)
+    if settings.warehouse_url.startswith("s3://"):
+        jars.append(S3_JAR)
+    return jars
+
+
 def launch_conf(settings: Settings) -> dict[str, str]:
     """What must be known before the driver's JVM starts: jars, memory, and no open port beyond loopback on a local master."""
-    jars = [str(settings.jars / name) for name in JARS]
+    jars = [str(settings.jars / name) for name in jars_for(settings)]
     conf = {
         "spark.driver.memory": settings.spark_driver_memory,
         "spark.driver.extraClassPath": ":".join(jars),

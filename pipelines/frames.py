@@ -31,7 +31,7 @@ class File:
 class Source:
     """What to read: segments of one stream, and the seqs in them that other segments have brought."""
 
-    archive_url: str
+    archive: Archive
     segments: Sequence[Segment]
     skips: Mapping[str, Sequence[int]]  # by path
     limits: Limits
@@ -40,7 +40,7 @@ class Source:
         """The parsed messages; and one refused row for each file that is no segment, with the file's bytes as its message."""
         parts = _balanced(self.segments, spark.sparkContext.defaultParallelism * PARTITIONS_A_CORE)
         files = [[self._file(segment) for segment in part] for part in parts]
-        read = _reader(files, self.archive_url, parser, self.limits, schema if with_unreadable else None)
+        read = _reader(files, self.archive, parser, self.limits, schema if with_unreadable else None)
         # The places of the parts, one a partition: no Python is needed to make them, and no shuffle to spread them.
         places = spark.range(0, len(parts), 1, max(1, len(parts)))
         return places.mapInArrow(read, from_arrow_schema(schema))
@@ -51,10 +51,9 @@ class Source:
 
 
 def _reader(
-    parts: Sequence[Sequence[File]], archive_url: str, parser: Parser, limits: Limits, unreadable: pa.Schema | None
+    parts: Sequence[Sequence[File]], archive: Archive, parser: Parser, limits: Limits, unreadable: pa.Schema | None
 ) -> _Reader:
     def read(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        archive = Archive(archive_url)
         for file in (file for batch in places for place in batch["id"].to_pylist() for file in parts[place]):
             content = archive.read(file.path)
             try:

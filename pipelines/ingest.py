@@ -44,7 +44,7 @@ def ingest(
     close_run(catalog, branch_of(run_id))
     for branch in close_abandoned(catalog, now):
         log.warning("dropped what an abandoned run left", branch=branch)
-    archive = Archive(settings.archive)
+    archive = Archive(settings.archive, settings.s3)
     todo = plan(catalog, archive, interval)
     if not todo.segments:
         log.info("nothing new in the archive", run_id=run_id)
@@ -77,7 +77,7 @@ def _write(run: Run, todo: Plan) -> Ingested:
 
 def _source(run: Run, todo: Plan, stream: Stream) -> Source:
     limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
-    return Source(run.settings.archive, todo.of(stream), todo.skips, limits)
+    return Source(Archive(run.settings.archive, run.settings.s3), todo.of(stream), todo.skips, limits)
 
 
 def _write_data(run: Run, todo: Plan, refused: list[DataFrame]) -> list[int]:

@@ -1,5 +1,6 @@
-"""Fetch Spark's extra jars once: `python -m pipelines.jars`. Spark's own Ivy resolves them, and each must have its known SHA-256.
+"""Fetch Spark's extra jars once: `python -m pipelines.jars`, those that the settings need, or `--all`.
 
+Spark's own Ivy resolves them, and each must have its known SHA-256.
 Spark's variable DEFAULT_ARTIFACT_REPOSITORY names another repository than Maven's central one.
 """
 
@@ -9,19 +10,24 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from contracts.errors import ManifoldError, Permanent, Retryable
 from contracts.settings import load_settings
-from pipelines.conf import ICEBERG_JAR, SQLITE_JAR
+from pipelines.conf import ICEBERG_JAR, POSTGRESQL_JAR, S3_JAR, SQLITE_JAR, jars_for
 
 COORDINATES = {
     ICEBERG_JAR: "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
     SQLITE_JAR: "org.xerial:sqlite-jdbc:3.54.1.0",
+    POSTGRESQL_JAR: "org.postgresql:postgresql:42.7.14",
+    S3_JAR: "org.apache.iceberg:iceberg-aws-bundle:1.12.0",
 }
 SHA256 = {
     ICEBERG_JAR: "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
     SQLITE_JAR: "f8dce420a6016278497f4f0560f65602b9db858de141b541cf91a4644ebe4639",
+    POSTGRESQL_JAR: "73914527305a40cce504b0d3d90b23caf565136912d607ae8ae7c5895512332c",
+    S3_JAR: "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
 }
 RESOLVE_S = 600
 # Resolves while its JVM starts, and has nothing else to do.
@@ -37,14 +43,14 @@ builder.getOrCreate().stop()
 """
 
 
-def fetch(folder: Path) -> list[str]:
-    """Make sure that `folder` has every jar, byte for byte; the names of those that had to be fetched.
+def fetch(folder: Path, names: Sequence[str]) -> list[str]:
+    """Make sure that `folder` has the named jars, byte for byte; the names of those that had to be fetched.
 
     Raises:
         Retryable: the repository could not be reached.
         Permanent: what came is not what was tested.
     """
-    missing = [name for name in COORDINATES if not _is_right(folder / name, name)]
+    missing = [name for name in names if not _is_right(folder / name, name)]
     if missing:
         with tempfile.TemporaryDirectory(prefix="manifold-ivy-") as ivy:
             _resolve([COORDINATES[name] for name in missing], ivy)
@@ -86,8 +92,9 @@ def _sha256(file: Path) -> str:
 def main() -> int:
     """Fetch into the folder of the setting `jars`."""
     try:
-        folder = load_settings().jars
-        fetched = fetch(folder)
+        settings = load_settings()
+        folder = settings.jars
+        fetched = fetch(folder, list(COORDINATES) if sys.argv[1:] == ["--all"] else jars_for(settings))
     except ManifoldError as exc:
         sys.stderr.write(f"{exc}\n")
         return 1

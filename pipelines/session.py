@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from pipelines.conf import JARS, launch_conf, session_conf
+from pipelines.conf import jars_for, launch_conf, session_conf
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and has its own master and memory
 
@@ -46,6 +46,6 @@ def session(settings: Settings, job: str) -> Iterator[SparkSession]:
 
 
 def _require_jars(settings: Settings) -> None:
-    missing = [name for name in JARS if not (settings.jars / name).is_file()]
+    missing = [name for name in jars_for(settings) if not (settings.jars / name).is_file()]
     if missing:
         raise Permanent(f"{settings.jars} lacks {', '.join(missing)}; run `make setup`, or name their folder in MANIFOLD_JARS")

@@ -51,7 +51,8 @@ class Recorder:
         )
         guard, policy = RestartGuard(), Policy.of(settings)
         self._redis, self._guarded_redis = open_plain(settings), open_guarded(settings, guard)
-        self._lake, self._archive, self._state = Lake(settings), Archive(settings.archive), StateFile(settings.journal_folder)
+        self._lake, self._archive = Lake(settings), Archive(settings.archive, settings.s3)
+        self._state = StateFile(settings.journal_folder)
         self._dedupe = DedupeWindow(round(settings.dedupe_window_seconds * 1000))
         self._intake = Intake(settings, self._dedupe)
         self._journal = Journal(

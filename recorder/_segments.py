@@ -11,8 +11,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from adapters.storage import open_storage
 from contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, from_arrow, hour_folder, segment_path, to_arrow
 from contracts.seq import datetime_of, first_seq_at
+from contracts.storage import AWS, S3
 from recorder import _metrics
 from recorder._journal import sync_folder
 
@@ -27,9 +29,8 @@ class Archive:
         OSError: from every method, where the storage is away or refuses.
     """
 
-    def __init__(self, url: str) -> None:
-        self._fs, root = pafs.FileSystem.from_uri(url)
-        self._root = root.rstrip("/")
+    def __init__(self, url: str, s3: S3 = AWS) -> None:
+        self._fs, self._root = open_storage(url, s3)
         self._local = isinstance(self._fs, pafs.LocalFileSystem)
 
     def seal(self, envelopes: Iterable[Envelope], node: int) -> list[str]:

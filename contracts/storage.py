@@ -1,0 +1,28 @@
+"""How object storage is reached: one value for the archive, the lake, and Spark."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class S3:
+    """An S3-compatible store. Empty fields: AWS itself, and AWS's own chain of credentials (role, profile, variables)."""
+
+    endpoint: str = ""
+    region: str = ""
+    access_key: str = field(default="", repr=False)
+    secret_key: str = field(default="", repr=False)
+
+    def for_iceberg(self) -> dict[str, str]:
+        """Properties of a catalog, as PyIceberg and Iceberg's S3FileIO name them; the region has a name in each."""
+        named = {
+            "s3.endpoint": self.endpoint,
+            "s3.region": self.region,
+            "client.region": self.region,
+            "s3.access-key-id": self.access_key,
+            "s3.secret-access-key": self.secret_key,
+            "s3.path-style-access": "true" if self.endpoint else "",
+        }
+        return {name: value for name, value in named.items() if value}
+
+
+AWS = S3()
