@@ -26,7 +26,7 @@ from typing import Any
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 
 from contracts.settings import load_settings
-from dags._house import DEFAULTS, START, plain_job, spark_job
+from dags._house import HOUSE, plain_job, spark_job
 
 schedule = load_settings().ingest_schedule
 
@@ -44,11 +44,6 @@ INSTANT: dict[str, Any] = {"type": ["null", "string"], "format": "date-time"}
 with DAG(
     "ingest_archives",
     schedule=CronDataIntervalTimetable(schedule, timezone="UTC") if schedule else None,
-    start_date=START,
-    catchup=False,
-    max_active_runs=1,
-    is_paused_upon_creation=False,
-    default_args=DEFAULTS,
     tags=["fanout", "lake", "queues"],
     doc_md=__doc__,
     params={
@@ -56,5 +51,6 @@ with DAG(
         "to": Param(None, **INSTANT, description="take segments that began before this instant; goes with `from`"),
         "flush": Param(True, type="boolean", description="first ask the recorder to close its open segments"),
     },
+    **HOUSE,
 ):
     spark_job("ingest", *INTERVAL) >> spark_job("audit") >> plain_job("publish") >> spark_job("populate")

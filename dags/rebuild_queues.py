@@ -16,20 +16,16 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Param
 
-from dags._house import DEFAULTS, START, spark_job
+from dags._house import HOUSE, spark_job
 
 with DAG(
     "rebuild_queues",
     schedule=None,
-    start_date=START,
-    catchup=False,
-    max_active_runs=1,
-    is_paused_upon_creation=False,
-    default_args=DEFAULTS,
     tags=["fanout", "queues", "repair"],
     doc_md=__doc__,
     params={
         "flush": Param(True, type="boolean", description="first ask the recorder to close its open segments"),
     },
+    **HOUSE,
 ):
     spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}")

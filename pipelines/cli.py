@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{exc}\n")
         return NOT_DONE
     sys.stdout.write(result + "\n")
+    if options.result:
+        options.result.write_text(result)
     return 0
 
 
@@ -65,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_options(parser: argparse.ArgumentParser, stage: str) -> None:
     named = stage in ("audit", "publish")
     parser.add_argument("--run-id", required=named, help="the run; stages of one run have it in common")
+    parser.add_argument("--result", type=Path, help="a file that gets the result too")
     if stage in ("ingest", "run_all"):
         parser.add_argument("--from", dest="start", type=_instant, help="segments that began at or after this instant (ISO 8601)")
         parser.add_argument("--to", dest="end", type=_instant, help="and before this one; without both: everything new")
