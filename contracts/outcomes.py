@@ -23,6 +23,11 @@ class Outcome(StrEnum):
     FAILED = "failed"  # its attempts were used up
 
 
+# The number that stands for an outcome in Redis and in the Lua verbs. It lies in the queues, so it is never changed.
+CODES = {Outcome.DELIVERED: 1, Outcome.SUPERSEDED: 2, Outcome.EXPIRED: 3, Outcome.CANCELLED: 4, Outcome.FAILED: 5}
+OF_CODE = {code: outcome for outcome, code in CODES.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class OutcomeRecord:
     """How one entry ended; the key is (vin, seq), so that recording it twice is recording it once."""

@@ -8,7 +8,21 @@ from contracts.names import Owner
 from contracts.outcomes import Outcome
 from contracts.topics import Sign
 from dispatcher import _metrics
-from dispatcher._vocabulary import Ack, Answered, Claim, Effect, Heard, Ignore, Park, RecordOutcome, Release, Touch, Verb, Watch
+from dispatcher._vocabulary import (
+    Ack,
+    Answered,
+    Claim,
+    Effect,
+    End,
+    Heard,
+    Ignore,
+    Park,
+    RecordOutcome,
+    Release,
+    Touch,
+    Verb,
+    Watch,
+)
 from queues import Batch, ClaimWord, Queues
 
 
@@ -32,7 +46,7 @@ class Round:
             case RecordOutcome():
                 self._effects.append((owner, effect))
                 return False
-            case Claim() | Touch() | Ack() | Release() | Park():
+            case Claim() | Touch() | Ack() | End() | Release() | Park():
                 self._effects.append((owner, effect))
                 return True
             case _:
@@ -84,8 +98,10 @@ def _add_verb(batch: Batch, owner: Owner, verb: Verb, now_ms: int) -> int:
     match verb:
         case Claim():
             batch.claim(owner, now_ms)
-        case Ack(seq, request_id=request_id):
-            batch.ack(owner, seq, now_ms, request_id=request_id)
+        case Ack(seq, outcome, request_id=request_id):
+            batch.ack(owner, seq, now_ms, request_id=request_id, outcome=outcome)
+        case End(over):
+            batch.end(owner, [(each.seq, each.outcome) for each in over], now_ms, claim_next=True)
         case Release(seq, reason, claimed_ms):
             batch.release(owner, seq, now_ms, reason, claimed_ms)
         case Touch(seen, claim):

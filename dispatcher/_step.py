@@ -22,6 +22,7 @@ from dispatcher._vocabulary import (
     Claim,
     DeadlinePassed,
     Effect,
+    End,
     Event,
     Heard,
     Ignore,
@@ -40,10 +41,11 @@ from dispatcher._vocabulary import (
     Watch,
     Woken,
 )
-from queues import AckReply, ClaimWord, ReleaseReason, ReleaseReply, TouchReply
+from queues import AckReply, ClaimWord, EndReply, Over, ReleaseReason, ReleaseReply, TouchReply
 from queues import Claim as ClaimReply
 
 NO_SUBSCRIBERS, FIRST_REFUSAL = 0x10, 0x80  # MQTT 5 reason codes of a PUBACK
+WHY = {Outcome.EXPIRED: "its retention has passed", Outcome.CANCELLED: "cancelled while it was in flight, and not acknowledged"}
 SESSION_DESTROYED = frozenset({"discarded", "kicked"})  # reasons of a disconnect that take the session along
 
 
@@ -135,9 +137,12 @@ def _answered(state: State, answer: Answered) -> Step:
     match answer.verb, answer.reply:
         case Ack() as ack, AckReply() as reply:
             after, effects = _claimed(state.without(ack.seq), answer, reply.next)
-            return after, [_outcome(state.owner, ack, reply), *effects]
+            recorded = ack.outcome is Outcome.FAILED  # before: no event would repeat it
+            return after, effects if recorded else [_outcome(state.owner, ack, reply), *effects]
         case Touch() as touch, TouchReply() as reply:
             return _touched(state.without(reply.released), answer, touch, reply)
+        case End(), EndReply() as reply:
+            return _claimed(state, answer, reply.next)
         case Release() as release, ReleaseReply() as reply:
             return _released(state.without(release.seq), answer, release, reply)
         case ((Claim() | Park()), ClaimReply() as reply):
@@ -163,7 +168,7 @@ def _released(state: State, answer: Answered, release: Release, reply: ReleaseRe
             Ignore("released too late: it is not in flight")
         ]
     if release.reason is ReleaseReason.DEADLINE and state.rules.used_up(reply.attempts):
-        return state, [_failed(release.seq, reply.attempts, answer.now_ms)]
+        return state, _failed(state.owner, release.seq, reply.attempts, answer.now_ms)
     if not release.again:
         return state, []
     if release.reason is ReleaseReason.UNSUBSCRIBED:  # the sign came after the publish: it may have subscribed since
@@ -176,10 +181,12 @@ def _claimed(state: State, answer: Answered, claim: ClaimReply) -> Step:
     rules = state.rules
     if claim.word is ClaimWord.CLAIMED or _was_mine(state, answer, claim):
         if rules.used_up(claim.attempts - 1):
-            return state, [_failed(claim.seq, claim.attempts - 1, answer.now_ms)]
+            return state, _failed(state.owner, claim.seq, claim.attempts - 1, answer.now_ms)
         look_at = rules.look_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms)
         hand = Hand(claim.seq, answer.now_ms, claim.deadline_ms)
         return state._replace(hand=hand), [Watch(look_at), Load(claim.seq, answer.now_ms)]
+    if claim.word is ClaimWord.OVER:  # recorded before they end: a crash in between repeats the record instead of losing it
+        return state, [*(RecordOutcome(_over(state.owner, each, answer.now_ms)) for each in claim.over), End(claim.over)]
     if claim.word is not ClaimWord.BUSY:
         return state, []
     if claim.deadline_ms <= answer.now_ms:
@@ -193,8 +200,14 @@ def _was_mine(state: State, answer: Answered, claim: ClaimReply) -> bool:
     return answer.repeated and mine and (state.hand is None or state.hand.seq != claim.seq)
 
 
-def _failed(seq: int, attempts: int, now_ms: int) -> Ack:
-    return Ack(seq, Outcome.FAILED, now_ms, reason=f"not acknowledged after {attempts} attempts")
+def _failed(owner: Owner, seq: int, attempts: int, now_ms: int) -> list[Effect]:
+    why = f"not acknowledged after {attempts} attempts"
+    record = OutcomeRecord(owner, seq, Outcome.FAILED, now_ms, attempts=attempts, reason=why)
+    return [RecordOutcome(record), Ack(seq, Outcome.FAILED, now_ms, reason=why)]
+
+
+def _over(owner: Owner, over: Over, now_ms: int) -> OutcomeRecord:
+    return OutcomeRecord(owner, over.seq, over.outcome, now_ms, attempts=over.attempts, reason=WHY.get(over.outcome))
 
 
 def _outcome(owner: Owner, ack: Ack, reply: AckReply) -> RecordOutcome:

@@ -5,7 +5,7 @@ from typing import Any
 
 from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed
 from contracts.outcomes import Outcome, OutcomeRecord
-from queues import ReleaseReason
+from queues import Over, ReleaseReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,13 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
+class End:
+    """End the oldest pending entries, which must not be sent any more, and claim the next one."""
+
+    over: tuple[Over, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Put `seq` back to pending, if it is still what is in flight; with `again`, try at once to claim."""
 
@@ -148,7 +155,7 @@ class Ignore:
     why: str
 
 
-Verb = Claim | Touch | Ack | Release | Park  # Redis answers these, and the answer is the next event
+Verb = Claim | Touch | Ack | End | Release | Park  # Redis answers these, and the answer is the next event
 Effect = Verb | Load | Publish | Watch | RecordOutcome | Ignore
 
 

@@ -4,7 +4,7 @@ from queues._batch import Batch
 from queues._connection import connect
 from queues._loader import Loader, LoadResult
 from queues._queues import EnqueueResult, Queues, Wake
-from queues._replies import AckReply, Claim, ClaimWord, ReleaseReply, TouchReply
+from queues._replies import AckReply, Claim, ClaimWord, EndReply, Over, ReleaseReply, TouchReply
 from queues._verbs import Policy, ReleaseReason
 
 __all__ = [
@@ -12,9 +12,11 @@ __all__ = [
     "Batch",
     "Claim",
     "ClaimWord",
+    "EndReply",
     "EnqueueResult",
     "LoadResult",
     "Loader",
+    "Over",
     "Policy",
     "Queues",
     "ReleaseReason",

@@ -1,11 +1,12 @@
 """Many verbs in one round trip."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
+from contracts.outcomes import Outcome
 from contracts.topics import Sign
 from queues import _replies, _verbs
 from queues._verbs import Args, Policy, ReleaseReason
@@ -35,9 +36,23 @@ class Batch:
         """Answers `Claim`."""
         self.add(_verbs.claim(self._policy, owner, now_ms), _replies.claim_reply)
 
-    def ack(self, owner: str, seq: int, now_ms: int, *, request_id: str = "", claim_next: bool = True) -> None:
+    def ack(
+        self,
+        owner: str,
+        seq: int,
+        now_ms: int,
+        *,
+        request_id: str = "",
+        claim_next: bool = True,
+        outcome: Outcome = Outcome.DELIVERED,
+    ) -> None:
         """Answers `AckReply`."""
-        self.add(_verbs.ack(self._policy, owner, seq, now_ms, request_id=request_id, claim_next=claim_next), _replies.ack_reply)
+        command = _verbs.ack(self._policy, owner, seq, now_ms, request_id=request_id, claim_next=claim_next, outcome=outcome)
+        self.add(command, _replies.ack_reply)
+
+    def end(self, owner: str, ends: Sequence[tuple[int, Outcome]], now_ms: int, *, claim_next: bool = False) -> None:
+        """Answers `EndReply`. `ends` are (seq, how it ends). Repeat it until its outcomes are recorded: it answers the same."""
+        self.add(_verbs.end(self._policy, owner, ends, now_ms, claim_next=claim_next), _replies.end_reply)
 
     def release(self, owner: str, seq: int, now_ms: int, reason: ReleaseReason, claimed_ms: int | None = None) -> None:
         """Answers `ReleaseReply`. `claimed_ms`, the time given to a claim, leaves any later claim of `seq` alone."""

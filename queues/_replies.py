@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from contracts.outcomes import OF_CODE, Outcome
 
 Raw = Sequence[bytes | int]
 
@@ -15,7 +17,16 @@ class ClaimWord(StrEnum):
     IDLE = "idle"  # nothing is pending
     ABSENT = "absent"  # the vehicle is not here
     UNSUBSCRIBED = "unsubscribed"  # the vehicle is here and does not listen
+    OVER = "over"  # the oldest entries must not be sent any more: end them first
     NONE = "none"  # no claim was asked for
+
+
+class Over(NamedTuple):
+    """A pending entry that has to end, and how."""
+
+    seq: int
+    outcome: Outcome
+    attempts: int
 
 
 class Claim(NamedTuple):
@@ -25,6 +36,7 @@ class Claim(NamedTuple):
     seq: int = 0
     attempts: int = 0
     deadline_ms: int = 0
+    over: tuple[Over, ...] = ()
 
 
 class AckReply(NamedTuple):
@@ -33,6 +45,13 @@ class AckReply(NamedTuple):
     word: str
     published_ms: int | None
     attempts: int | None
+    next: Claim
+
+
+class EndReply(NamedTuple):
+    """How each entry has ended, in the order in which they were named; None: it is in flight, and is not sent again."""
+
+    outcomes: tuple[Outcome | None, ...]
     next: Claim
 
 
@@ -70,12 +89,20 @@ def claim_reply(raw: Raw) -> Claim:
     word = ClaimWord(_text(raw[0]))
     if word in (ClaimWord.CLAIMED, ClaimWord.BUSY):
         return Claim(word, int(raw[1]), int(raw[2]), int(raw[3]))
+    if word is ClaimWord.OVER:
+        triples = zip(raw[1::3], raw[2::3], raw[3::3], strict=True)
+        return Claim(word, over=tuple(Over(int(seq), OF_CODE[int(how)], int(attempts)) for seq, how, attempts in triples))
     return Claim(word)
 
 
 def ack_reply(raw: Raw) -> AckReply:
     """Reads what ack.lua returns."""
     return AckReply(_text(raw[0]), _number(raw[1]), _number(raw[2]), claim_reply(raw[3:]))
+
+
+def end_reply(raw: Any) -> EndReply:
+    """Reads what end.lua returns."""
+    return EndReply(tuple(OF_CODE.get(int(how)) for how in raw[0]), claim_reply(raw[1:]))
 
 
 def release_reply(raw: Raw) -> ReleaseReply:

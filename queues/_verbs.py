@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts import keys
+from contracts.outcomes import CODES, Outcome
 from contracts.settings import Settings
 
 _LUA = Path(__file__).parent / "lua"
@@ -26,11 +27,11 @@ class Script:
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-ENQUEUE, CLAIM, ACK, RELEASE, TOUCH, PARK, UNPARK = (
-    Script(n) for n in ("enqueue", "claim", "ack", "release", "touch", "park", "unpark")
+ENQUEUE, CLAIM, ACK, END, RELEASE, TOUCH, PARK, UNPARK = (
+    Script(n) for n in ("enqueue", "claim", "ack", "end", "release", "touch", "park", "unpark")
 )
 STORE_DATA, SETTLE_DUE = Script("store_data", shared=False), Script("settle_due", shared=False)
-SCRIPTS = (ENQUEUE, CLAIM, ACK, RELEASE, TOUCH, PARK, UNPARK, STORE_DATA, SETTLE_DUE)
+SCRIPTS = (ENQUEUE, CLAIM, ACK, END, RELEASE, TOUCH, PARK, UNPARK, STORE_DATA, SETTLE_DUE)
 
 
 class ReleaseReason(StrEnum):
@@ -72,6 +73,11 @@ class Policy:
             waits.append(min(waits[-1] * 2, self.ack_deadline_max_ms))
         return ",".join(map(str, waits))
 
+    @cached_property
+    def terms(self) -> str:
+        """The deadlines and, last, the retention, as the verbs take them."""
+        return f"{self.deadlines},{self.retention_ms}"
+
 
 def _evalsha(script: Script, owner: str, *args: Any) -> Args:
     owner_keys = keys.owner_keys(owner)
@@ -87,13 +93,28 @@ def enqueue(policy: Policy, owner: str, entries: Sequence[tuple[int, str]], now_
 
 def claim(policy: Policy, owner: str, now_ms: int) -> Args:
     """Put the oldest pending entry in flight."""
-    return _evalsha(CLAIM, owner, now_ms, policy.presence_ms, policy.deadlines)
+    return _evalsha(CLAIM, owner, now_ms, policy.presence_ms, policy.terms)
 
 
-def ack(policy: Policy, owner: str, seq: int, now_ms: int, *, request_id: str = "", claim_next: bool = True) -> Args:
-    """End an entry for good and claim the next one."""
-    key = request_id if policy.compaction else ""
-    return _evalsha(ACK, owner, now_ms, policy.presence_ms, policy.deadlines, seq, key, "1" if claim_next else "0")
+def ack(
+    policy: Policy,
+    owner: str,
+    seq: int,
+    now_ms: int,
+    *,
+    request_id: str = "",
+    claim_next: bool = True,
+    outcome: Outcome = Outcome.DELIVERED,
+) -> Args:
+    """End an entry for good, however it stands, and claim the next one."""
+    key, flag = request_id if policy.compaction else "", "1" if claim_next else "0"
+    return _evalsha(ACK, owner, now_ms, policy.presence_ms, policy.terms, seq, key, flag, CODES[outcome])
+
+
+def end(policy: Policy, owner: str, ends: Iterable[tuple[int, Outcome]], now_ms: int, *, claim_next: bool = False) -> Args:
+    """End entries (seq, how) that are not in flight; what is in flight ends so instead of being sent again."""
+    flat = (part for seq, outcome in ends for part in (seq, CODES[outcome]))
+    return _evalsha(END, owner, now_ms, policy.presence_ms, policy.terms, "1" if claim_next else "0", *flat)
 
 
 def release(owner: str, seq: int, now_ms: int, reason: ReleaseReason, claimed_ms: int | None = None) -> Args:
@@ -103,12 +124,12 @@ def release(owner: str, seq: int, now_ms: int, reason: ReleaseReason, claimed_ms
 
 def touch(policy: Policy, owner: str, now_ms: int, claim_next: bool, *sign: Any) -> Args:
     """Note what is known of a vehicle's connection; `sign` as touch.lua takes it."""
-    return _evalsha(TOUCH, owner, now_ms, policy.presence_ms, policy.deadlines, "1" if claim_next else "0", *sign)
+    return _evalsha(TOUCH, owner, now_ms, policy.presence_ms, policy.terms, "1" if claim_next else "0", *sign)
 
 
 def park(policy: Policy, owner: str, seq: int, now_ms: int) -> Args:
     """Let the entry in flight step aside until its data comes; claim the next one."""
-    return _evalsha(PARK, owner, now_ms, policy.presence_ms, policy.deadlines, seq)
+    return _evalsha(PARK, owner, now_ms, policy.presence_ms, policy.terms, seq)
 
 
 def unpark(policy: Policy, owner: str, now_ms: int) -> Args:

@@ -1,8 +1,12 @@
 -- _owner.lua: what the verbs share; put in front of each of them. Keys are always one owner's, in the order of contracts.keys.owner_keys:
 -- KEYS[1] pending   KEYS[2] inflight   KEYS[3] presence   KEYS[4] keys   KEYS[5] done   KEYS[6] parked   KEYS[7] attempts
 -- A seq is a string here: a Lua number is a double and would lose its last digits.
+-- The score of an ended entry in DONE says how it ended: the number that contracts.outcomes gives each outcome.
 local PENDING, INFLIGHT, PRESENCE, COMPACTION, DONE, PARKED, ATTEMPTS =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local EPOCH_MS, SEQS_A_MS = 1577836800000, 4194304 -- of contracts.seq: the instant at which an entry was accepted is in its seq
+local SUPERSEDED, EXPIRED = '2', '3'
+local OVER_AT_ONCE = 200
 
 local function older(a, b)
   if #a ~= #b then return #a < #b end
@@ -24,26 +28,60 @@ local function put_back(seq, counted)
   if counted > 0 then redis.call('HSET', ATTEMPTS, seq, counted) else redis.call('HDEL', ATTEMPTS, seq) end
 end
 
+-- Where an entry that must end some way instead of being sent again is marked, in ATTEMPTS.
+local function mark(seq) return seq .. ':ends' end
+
+-- An entry ends: out of the queue for good. How it ended first is how it ended. Returns whether it was queued,
+-- and whether it had not ended before.
+local function finish(seq, how)
+  local queued = redis.call('ZREM', PENDING, seq) + redis.call('ZREM', PARKED, seq) > 0
+  local first = redis.call('ZADD', DONE, 'NX', how, seq) == 1
+  redis.call('HDEL', ATTEMPTS, seq, mark(seq))
+  return queued, first
+end
+
+-- How a pending entry has to end instead of being sent: as it was marked, or expired. Nil: it may be sent.
+local function verdict(seq, marked, now, retention_ms)
+  if marked then return marked end
+  if math.floor(tonumber(seq) / SEQS_A_MS) + EPOCH_MS + retention_ms < now then return EXPIRED end
+end
+
+-- The pending entries, oldest first, that must not be sent any more: {'over', seq, how, attempts, …}. They stay until `end` ends
+-- them: so their outcomes are recorded first, and a crash in between repeats the record instead of losing it.
+local function over(now, retention_ms)
+  local found = {'over'}
+  for _, seq in ipairs(redis.call('ZRANGE', PENDING, 0, OVER_AT_ONCE - 1)) do
+    local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
+    local how = verdict(seq, tried[2], now, retention_ms)
+    if not how then break end
+    found[#found + 1], found[#found + 2], found[#found + 3] = seq, how, tried[1] or '0'
+  end
+  return found
+end
+
 -- The oldest pending entry goes in flight, if there is none yet and the vehicle is here.
--- {'claimed', seq, attempts} | {'busy', seq, attempts, deadline} | {'idle'} | {'absent'} | {'unsubscribed'}
--- `deadlines` is the list of milliseconds that the first, second, … attempt has; the last one serves for all further attempts.
-local function claim(now, presence_ms, deadlines)
+-- {'claimed', seq, attempts, deadline} | {'busy', seq, attempts, deadline} | {'idle'} | {'absent'} | {'unsubscribed'}
+-- | {'over', seq, how, attempts, …}: these come first, and must be ended; nothing was claimed
+local function claim(now, presence_ms, terms)
   local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')
   if held[1] then return {'busy', held[1], held[2], held[3]} end
   local seq = redis.call('ZRANGE', PENDING, 0, 0)[1]
   if not seq then return {'idle'} end
+  local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
+  if verdict(seq, tried[2], now, terms.retention_ms) then return over(now, terms.retention_ms) end
   local where = whereabouts(now, presence_ms)
   if where ~= 'here' then return {where} end
-  local attempt = tonumber(redis.call('HGET', ATTEMPTS, seq) or '0') + 1
-  local wait = tonumber(deadlines[math.min(attempt, #deadlines)])
-  local deadline = string.format('%.0f', now + wait)
+  local attempt = tonumber(tried[1] or '0') + 1
+  local deadline = string.format('%.0f', now + terms[math.min(attempt, #terms)])
   redis.call('HSET', INFLIGHT, 'seq', seq, 'published_at', string.format('%.0f', now), 'attempts', attempt, 'deadline', deadline)
   return {'claimed', seq, tostring(attempt), deadline}
 end
 
--- Numbers joined by commas, as a list.
-local function numbers(text)
+-- The list of milliseconds that the first, second, … attempt has (the last one serves for all further ones), and under
+-- `retention_ms` those that an entry may wait: from numbers joined by commas, of which the retention is the last.
+local function terms_of(text)
   local list = {}
   for number in string.gmatch(text, '%d+') do list[#list + 1] = tonumber(number) end
+  list.retention_ms = table.remove(list)
   return list
 end

@@ -1,15 +1,14 @@
 -- enqueue.lua: queue entries of one owner. Offering an entry again changes nothing; one that has ended never comes back.
 -- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] '1' where compaction is on   then seq, or seq and compaction key, for each entry
 -- returns {word, queued, superseded seq…}; word: 'ready' (the vehicle is here and has nothing in flight: wake a dispatcher),
--- 'queued', or 'known' (nothing was new)
+-- 'queued', or 'known' (nothing was new). Where an entry is offered again, whoever offered it first may have died before it had
+-- recorded what was superseded: then all that is remembered as superseded is named again.
 local now, presence_ms, compacting = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
 local plain = not compacting and redis.call('EXISTS', DONE, PARKED) == 0
-local queued, superseded = 0, {}
+local queued, again, superseded = 0, false, {}
 
-local function finish(seq)
-  redis.call('ZREM', PENDING, seq)
-  redis.call('ZADD', DONE, seq, seq)
-  redis.call('HDEL', ATTEMPTS, seq)
+local function supersede(seq)
+  finish(seq, SUPERSEDED)
   superseded[#superseded + 1] = seq
 end
 
@@ -17,8 +16,8 @@ end
 local function compact(seq, key)
   local other = redis.call('HGET', COMPACTION, key)
   if other and redis.call('ZSCORE', PENDING, other) and other ~= redis.call('HGET', INFLIGHT, 'seq') then
-    if older(seq, other) then finish(seq) return false end
-    finish(other)
+    if older(seq, other) then supersede(seq) return false end
+    supersede(other)
   end
   redis.call('HSET', COMPACTION, key, seq)
   return true
@@ -37,10 +36,13 @@ else
   for i = 4, #ARGV, compacting and 2 or 1 do
     local seq = ARGV[i]
     local known = redis.call('ZSCORE', PENDING, seq) or redis.call('ZSCORE', DONE, seq) or redis.call('ZSCORE', PARKED, seq)
-    if not known and (not compacting or compact(seq, ARGV[i + 1])) then
+    if known then
+      again = true
+    elseif not compacting or compact(seq, ARGV[i + 1]) then
       queued = queued + redis.call('ZADD', PENDING, seq, seq)
     end
   end
+  if again and compacting then superseded = redis.call('ZRANGEBYSCORE', DONE, SUPERSEDED, SUPERSEDED) end
 end
 
 local word = 'known'

@@ -1,5 +1,5 @@
 -- touch.lua: note what is known of a vehicle's connection, and claim if asked to.
--- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] milliseconds that each attempt has   ARGV[4] '1' to claim
+-- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] its terms   ARGV[4] '1' to claim
 -- ARGV[5] what was seen, then its own arguments:
 --   'heard'                                            an online or a heartbeat
 --   'connected', at_ms, '1' if clean start, expiry_s   the session outlives the connection by expiry_s seconds
@@ -7,7 +7,7 @@
 --   'subscribed' | 'unsubscribed'                      to the vehicle's request topic
 -- returns {word, released seq or '', claim's answer…}; word: 'noted', or 'stale' (a newer connection is known: nothing was changed).
 -- The claim's answer is {'none'} where none was asked for.
-local now, presence_ms, deadlines, sign = tonumber(ARGV[1]), tonumber(ARGV[2]), numbers(ARGV[3]), ARGV[5]
+local now, presence_ms, terms, sign = tonumber(ARGV[1]), tonumber(ARGV[2]), terms_of(ARGV[3]), ARGV[5]
 local p = redis.call('HMGET', PRESENCE, 'connected', 'since', 'expiry', 'session_until')
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline', 'published_at')
 local released = ''
@@ -20,7 +20,7 @@ end
 
 -- The broker redelivers what is in flight: a full deadline from here.
 local function wait_again()
-  local wait = deadlines[math.min(tonumber(held[2]), #deadlines)]
+  local wait = terms[math.min(tonumber(held[2]), #terms)]
   redis.call('HSET', INFLIGHT, 'deadline', string.format('%.0f', now + wait))
 end
 
@@ -56,5 +56,5 @@ elseif sign == 'unsubscribed' then
 end
 
 local following = {'none'}
-if ARGV[4] == '1' then following = claim(now, presence_ms, deadlines) end
+if ARGV[4] == '1' then following = claim(now, presence_ms, terms) end
 return {'noted', released, unpack(following)}

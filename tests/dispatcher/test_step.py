@@ -15,6 +15,7 @@ from dispatcher._vocabulary import (
     Claim,
     DeadlinePassed,
     Effect,
+    End,
     Event,
     Heard,
     Ignore,
@@ -33,7 +34,7 @@ from dispatcher._vocabulary import (
     Watch,
     Woken,
 )
-from queues import AckReply, ClaimWord, ReleaseReason, ReleaseReply, TouchReply
+from queues import AckReply, ClaimWord, EndReply, Over, ReleaseReason, ReleaseReply, TouchReply
 from queues import Claim as ClaimReply
 
 Row = tuple[str, State, Event, State, list[Effect]]
@@ -54,6 +55,8 @@ NONE, ABSENT = ClaimReply(ClaimWord.NONE), ClaimReply(ClaimWord.ABSENT)
 CLAIMED = ClaimReply(ClaimWord.CLAIMED, SEQ, 1, NOW + 30_000)
 NEXT = ClaimReply(ClaimWord.CLAIMED, NEWER, 1, NOW + 30_000)
 HELD = ClaimReply(ClaimWord.BUSY, SEQ, 1, NOW + 20_000)
+OVER = ClaimReply(ClaimWord.OVER, over=(Over(OLDER, Outcome.EXPIRED, 0), Over(SEQ, Outcome.CANCELLED, 2)))
+NOT_ACKNOWLEDGED = "cancelled while it was in flight, and not acknowledged"
 OVERDUE = ClaimReply(ClaimWord.BUSY, SEQ, 2, NOW)
 CLEAN, RESUMED = Connected(VIN, NOW, True, 0), Connected(VIN, NOW, False, 300)
 LEFT = Disconnected(VIN, NOW, NOW - 9, None, "tcp_closed")
@@ -89,6 +92,11 @@ def session_destroyed(reason: str) -> Row:
         [Touch(replace(left, expiry_s=0), False)],
     )
 
+
+FAILS: list[Effect] = [
+    RecordOutcome(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW, attempts=3, reason="not acknowledged after 3 attempts")),
+    Ack(SEQ, Outcome.FAILED, NOW, reason="not acknowledged after 3 attempts"),
+]
 
 ROWS: list[Row] = [
     # What comes from outside becomes one verb each; Redis decides.
@@ -373,7 +381,7 @@ ROWS: list[Row] = [
         State(THREE, VIN),
         answered(Release(SEQ, ReleaseReason.DEADLINE, again=True), ReleaseReply("released", attempts=3)),
         State(THREE, VIN),
-        [Ack(SEQ, Outcome.FAILED, NOW, reason="not acknowledged after 3 attempts")],
+        FAILS,
     ),
     (
         "an attempt is left: it goes again",
@@ -387,14 +395,33 @@ ROWS: list[Row] = [
         State(THREE, VIN),
         answered(Touch(Heard(), True), TouchReply("noted", SEQ, CLAIMED._replace(attempts=4))),
         State(THREE, VIN),
-        [Ack(SEQ, Outcome.FAILED, NOW, reason="not acknowledged after 3 attempts")],
+        FAILS,
     ),
     (
-        "a failure is recorded, and the next one goes",
+        "a failure was recorded before it was made: the next one goes",
         State(THREE, VIN),
         answered(Ack(SEQ, Outcome.FAILED, NOW, reason="why"), AckReply("ended", None, 3, NEXT)),
         State(THREE, VIN, Hand(NEWER, NOW, NEXT.deadline_ms)),
-        [record(Outcome.FAILED, dispatched_ms=None, attempts=3, reason="why"), watch(NEXT), Load(NEWER, NOW)],
+        [watch(NEXT), Load(NEWER, NOW)],
+    ),
+    # What must not be sent any more.
+    (
+        "what has expired, or was cancelled in flight, is recorded, then ended, and never published",
+        IDLE,
+        answered(Touch(Heard(), True), TouchReply("noted", None, OVER)),
+        IDLE,
+        [
+            RecordOutcome(OutcomeRecord(VIN, OLDER, Outcome.EXPIRED, NOW, attempts=0, reason="its retention has passed")),
+            RecordOutcome(OutcomeRecord(VIN, SEQ, Outcome.CANCELLED, NOW, attempts=2, reason=NOT_ACKNOWLEDGED)),
+            End(OVER.over),
+        ],
+    ),
+    (
+        "the next one follows what was ended",
+        IDLE,
+        answered(End(OVER.over), EndReply((Outcome.EXPIRED, Outcome.CANCELLED), NEXT)),
+        is_mine(NEXT),
+        [watch(NEXT), Load(NEWER, NOW)],
     ),
 ]
 

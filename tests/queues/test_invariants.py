@@ -1,6 +1,7 @@
 """The invariants of the queues, as a state machine that runs every verb against a real Redis and against a simple model."""
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from redis import Redis
 from redis.exceptions import NoScriptError
 
 from contracts import keys
-from contracts.seq import EPOCH_MS, seq_of
+from contracts.outcomes import OF_CODE, Outcome
+from contracts.seq import EPOCH_MS, seq_of, unix_ms_of
 from queues import ClaimWord, ReleaseReason, _replies, _verbs
 from tests.queues.conftest import POLICY, seqs_of
 
 VIN = "VIN-1"
 START_MS = EPOCH_MS + 200_000_000_000
+NOT_ACKNOWLEDGED = st.sampled_from([Outcome.EXPIRED, Outcome.CANCELLED])
 SEQS = st.integers(0, 40).map(lambda n: seq_of(START_MS + n // 4, 0, n % 4))
 
 
@@ -26,7 +29,8 @@ class Model:
     def __init__(self) -> None:
         self.pending: set[int] = set()
         self.parked: set[int] = set()
-        self.done: set[int] = set()
+        self.done: dict[int, Outcome] = {}
+        self.marked: dict[int, Outcome] = {}  # in flight, or released since: they end so instead of being sent again
         self.inflight: int | None = None
         self.deadline, self.published_at = 0, 0
         self.attempts: dict[int, int] = {}
@@ -48,12 +52,30 @@ class Model:
             return "busy", self.inflight
         if not self.pending:
             return "idle", 0
+        if self.over(now):
+            return "over", 0
         if (where := self.here(now)) != "here":
             return where, 0
         self.inflight = min(self.pending)
         self.attempts[self.inflight] = self.attempts.get(self.inflight, 0) + 1
         self.deadline, self.published_at = now + self.wait(self.attempts[self.inflight]), now
         return "claimed", self.inflight
+
+    def verdict(self, seq: int, now: int) -> Outcome | None:
+        if seq in self.marked:
+            return self.marked[seq]
+        return Outcome.EXPIRED if unix_ms_of(seq) + POLICY.retention_ms < now else None
+
+    def over(self, now: int) -> list[tuple[int, Outcome]]:
+        found = [(seq, self.verdict(seq, now)) for seq in sorted(self.pending)]
+        return [(seq, how) for seq, how in takewhile(lambda one: one[1] is not None, found) if how is not None]
+
+    def finish(self, seq: int, how: Outcome) -> None:
+        self.pending.discard(seq)
+        self.parked.discard(seq)
+        self.done.setdefault(seq, how)
+        self.attempts.pop(seq, None)
+        self.marked.pop(seq, None)
 
     def let_go(self) -> int | None:
         released, self.inflight = self.inflight, None
@@ -85,8 +107,12 @@ class QueueMachine(RuleBasedStateMachine):
         if claim.word is ClaimWord.CLAIMED:
             assert claim.attempts == self.model.attempts[claim.seq]
             assert claim.deadline_ms == self.model.deadline
+            assert self.model.verdict(claim.seq, self.now) is None
+        if claim.word is ClaimWord.OVER:
+            assert [(each.seq, each.outcome) for each in claim.over] == self.model.over(self.now)
+            assert [each.attempts for each in claim.over] == [self.model.attempts.get(each.seq, 0) for each in claim.over]
 
-    @rule(ms=st.integers(0, 700_000))
+    @rule(ms=st.integers(0, 700_000) | st.just(POLICY.retention_ms // 3))
     def time_passes(self, ms: int) -> None:
         self.now += ms
 
@@ -94,7 +120,7 @@ class QueueMachine(RuleBasedStateMachine):
     def enqueue(self, offered: list[int]) -> int:
         """Also the second time, late, and after the entry has ended."""
         m = self.model
-        new = {seq for seq in offered if seq not in m.pending | m.parked | m.done}
+        new = {seq for seq in offered if seq not in m.pending | m.parked | m.done.keys()}
         m.pending |= new
         reply = _replies.enqueue_reply(self.run(_verbs.enqueue(POLICY, VIN, [(seq, "r") for seq in offered], self.now)))
         assert reply.queued == len(new)
@@ -106,21 +132,46 @@ class QueueMachine(RuleBasedStateMachine):
     def claim(self) -> None:
         self.check_claim(_replies.claim_reply(self.run(_verbs.claim(POLICY, VIN, self.now))))
 
-    @rule(seq=seqs | SEQS, claim_next=st.booleans())
-    def ack(self, seq: int, claim_next: bool) -> None:
+    @rule(seq=seqs | SEQS, claim_next=st.booleans(), outcome=st.sampled_from([Outcome.DELIVERED, Outcome.FAILED]))
+    def ack(self, seq: int, claim_next: bool, outcome: Outcome) -> None:
         """Of the entry in flight, of a released one, again, and of one that was never queued."""
         m = self.model
         word = "ended" if seq in m.pending | m.parked else "known" if seq in m.done else "unknown"
         if m.inflight == seq:
             m.inflight = None
-        m.pending.discard(seq)
-        m.parked.discard(seq)
-        m.done.add(seq)
-        m.attempts.pop(seq, None)
-        reply = _replies.ack_reply(self.run(_verbs.ack(POLICY, VIN, seq, self.now, claim_next=claim_next)))
+        m.finish(seq, outcome)
+        reply = _replies.ack_reply(self.run(_verbs.ack(POLICY, VIN, seq, self.now, claim_next=claim_next, outcome=outcome)))
         assert reply.word == word
         if claim_next:
             self.check_claim(reply.next)
+
+    @rule(ends=st.lists(st.tuples(seqs | SEQS, NOT_ACKNOWLEDGED), min_size=1, max_size=3), claim_next=st.booleans())
+    def end(self, ends: list[tuple[int, Outcome]], claim_next: bool) -> None:
+        """What is in flight stays; how an entry ended first is how it ended, whoever asks again."""
+        m = self.model
+        for seq, how in ends:
+            if seq == m.inflight:
+                m.marked[seq] = how
+            else:
+                m.finish(seq, how)
+        reply = _replies.end_reply(self.run(_verbs.end(POLICY, VIN, ends, self.now, claim_next=claim_next)))
+        assert reply.outcomes == tuple(None if seq == m.inflight else m.done[seq] for seq, _ in ends)
+        if claim_next:
+            self.check_claim(reply.next)
+
+    @rule()
+    def end_what_is_over(self) -> None:
+        """As a dispatcher does it: afterwards nothing is over."""
+        m = self.model
+        if m.inflight is None and (over := m.over(self.now)):
+            claim = _replies.claim_reply(self.run(_verbs.claim(POLICY, VIN, self.now)))
+            ends = [(each.seq, each.outcome) for each in claim.over]
+            assert ends == over
+            for seq, how in ends:
+                m.finish(seq, how)
+            reply = _replies.end_reply(self.run(_verbs.end(POLICY, VIN, ends, self.now, claim_next=True)))
+            self.check_claim(reply.next)
+            assert reply.next.word is not ClaimWord.OVER
 
     @rule(seq=seqs, reason=st.sampled_from(ReleaseReason), older=st.sampled_from([None, 0, 1]))
     def release(self, seq: int, reason: ReleaseReason, older: int | None) -> None:
@@ -230,10 +281,15 @@ class QueueMachine(RuleBasedStateMachine):
         assert (None if held is None else int(held)) == m.inflight
 
     @invariant()
+    def what_has_ended_is_remembered_as_it_ended(self) -> None:
+        done: Any = self.redis.zrange(keys.done(VIN), 0, -1, withscores=True)
+        assert {int(seq): OF_CODE[int(code)] for seq, code in done} == self.model.done
+
+    @invariant()
     def what_is_in_flight_is_pending_and_not_done(self) -> None:
         m = self.model
         assert m.inflight is None or m.inflight in m.pending
-        assert not m.done & (m.pending | m.parked)
+        assert not m.done.keys() & (m.pending | m.parked)
 
 
 def test_the_verbs_keep_their_promises_in_any_order(redis: Redis) -> None:

@@ -1,0 +1,29 @@
+-- end.lua: entries end without an acknowledgement: expired, or cancelled. What is in flight may be in the vehicle already: it stays,
+-- and where it is not acknowledged it ends this way instead of being sent again.
+-- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] its terms   ARGV[4] '1' to claim the next entry   then seq and how it ends, for each
+-- returns {{how each has ended, '0' while it is in flight}, claim's answer…}; an entry that is not known ends, too, so that it
+-- cannot come. The same again answers the same: whoever died before it had recorded an outcome asks again.
+local held = redis.call('HGET', INFLIGHT, 'seq')
+local ended, compacting = {}, redis.call('EXISTS', COMPACTION) == 1
+
+for i = 5, #ARGV, 2 do
+  local seq, how = ARGV[i], ARGV[i + 1]
+  if seq == held then
+    redis.call('HSET', ATTEMPTS, mark(seq), how)
+    ended[#ended + 1] = '0'
+  else
+    finish(seq, how)
+    ended[#ended + 1] = redis.call('ZSCORE', DONE, seq)
+  end
+end
+
+if compacting then
+  local newest = redis.call('HGETALL', COMPACTION)
+  for i = 1, #newest, 2 do
+    if redis.call('ZSCORE', DONE, newest[i + 1]) then redis.call('HDEL', COMPACTION, newest[i]) end
+  end
+end
+
+local following = {'none'}
+if ARGV[4] == '1' then following = claim(tonumber(ARGV[1]), tonumber(ARGV[2]), terms_of(ARGV[3])) end
+return {ended, unpack(following)}
