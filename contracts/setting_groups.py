@@ -32,7 +32,10 @@ class PlaceSettings(BaseSettings):
     tap_port: Port = _s(9102, "HTTP of the event tap: /metrics, /healthz")
     dispatcher_port: Port = _s(9110, "HTTP of the first dispatcher: /metrics, /healthz; each further replica takes the next port")
     mqtt_url: str = _s("", "where services find the broker; empty: mqtt://<host>:<mqtt_port>")
-    redis_url: SecretStr = _s(SecretStr(""), "where services find Redis; empty: redis://<host>:<redis_port>/0")
+    redis_url: SecretStr = _s(
+        SecretStr(""),
+        "where services find Redis; redis+cluster:// and any node: a Redis Cluster; empty: redis://<host>:<redis_port>/0",
+    )
     archive_url: str = _s("", "root of the archive, file:// or s3://; empty: <home>/archive")
     log_format: Annotated[str, Field(pattern="^(text|json)$")] = _s(
         "text", "how services write their log: text (key=value) or json"
@@ -136,3 +139,23 @@ class LakeSettings(BaseSettings):
         "local[2]", "where the console's own pipeline runs execute; DAGs use the Airflow connection spark_default"
     )
     spark_driver_memory: str = _s("2g", "memory of the Spark driver")
+
+
+class HousekeepingSettings(BaseSettings):
+    """What keeps the lake in shape: compaction, garbage, and the comparison of queues and lake."""
+
+    compact_schedule: str = _s("17 * * * *", "cron expression (UTC) of the DAG compact_tables; empty: only when triggered")
+    compact_target_bytes: Positive = _s(128 << 20, "size of the files that compaction makes")
+    compact_min_files: Annotated[int, Field(ge=2)] = _s(8, "small files of one day, or of a table without days, worth a rewrite")
+    compact_max_manifests: Positive = _s(30, "manifests of one table above which they are rewritten")
+    compact_settled_days: Positive = _s(2, "a day this many days ago is settled: its rows are sorted by vehicle")
+    garbage_schedule: str = _s("23 3 * * *", "cron expression (UTC) of the DAG collect_garbage; empty: only when triggered")
+    snapshot_retention_days: Annotated[float, Field(gt=0)] = _s(3, "how long a table can still be read as it was")
+    orphan_days: Annotated[float, Field(gt=1)] = _s(
+        3, "files in a table's folder that no snapshot knows go when they are this old"
+    )
+    archive_retention_days: Annotated[float, Field(gt=0)] = _s(
+        400, "how long the archive keeps a segment that is in the lake; others stay"
+    )
+    quarantine_retention_days: Annotated[float, Field(gt=0)] = _s(90, "how long refused messages stay in the table quarantine")
+    verify_schedule: str = _s("47 4 * * *", "cron expression (UTC) of the DAG verify_queues; empty: only when triggered")

@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from contracts.errors import SettingsError
 from contracts.setting_groups import (
     DispatchSettings,
+    HousekeepingSettings,
     IntakeSettings,
     LakeSettings,
     MqttSettings,
@@ -25,7 +26,16 @@ FILE_VARIABLE = "MANIFOLD_FILE"
 DEFAULT_FILE = "manifold.toml"
 
 
-class Settings(PlaceSettings, MqttSettings, IntakeSettings, QueueSettings, DispatchSettings, StorageSettings, LakeSettings):
+class Settings(
+    PlaceSettings,
+    MqttSettings,
+    IntakeSettings,
+    QueueSettings,
+    DispatchSettings,
+    StorageSettings,
+    LakeSettings,
+    HousekeepingSettings,
+):
     """All of Manifold's settings. Flat on purpose: `segment_max_seconds` is `MANIFOLD_SEGMENT_MAX_SECONDS`."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True)
