@@ -94,7 +94,20 @@ def ensure_tables(catalog: Catalog) -> None:
             partition_spec=partition_spec(table),
             properties=COMMON_PROPERTIES | table.properties,
         )
+        _ensure_columns(existing, table)
         _ensure_snapshot(catalog, existing, table)
+
+
+def _ensure_columns(existing: IcebergTable, table: Table) -> None:
+    """Add the columns that a table of an earlier release lacks. They may be empty, so no file is rewritten."""
+    has = {field.name for field in existing.schema().fields}
+    if missing := [column for column in table.columns if column.name not in has]:
+        try:
+            with existing.update_schema() as change:
+                for column in missing:
+                    change.add_column(column.name, _ICEBERG_TYPES[column.type], column.meaning, required=column.required)
+        except CommitFailedException:  # another process was faster, or has changed something else: look again
+            _ensure_columns(existing.refresh(), table)
 
 
 def _ensure_snapshot(catalog: Catalog, existing: IcebergTable, table: Table) -> None:

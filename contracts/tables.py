@@ -155,8 +155,45 @@ SEGMENTS = Table(
         Column("last_seq", pa.int64(), "its greatest seq", required=False),
         Column("run_id", pa.string(), "the run that took it in"),
         Column("ingested_at", INSTANT, "when that run began"),
+        Column("refused_because", pa.string(), "why the file is no segment: it is in quarantine; null: it is in", required=False),
     ),
     meaning="one row for each archive segment that is in the lake; makes ingestion exactly-once",
 )
 
-TABLES = (DATA, META, IDS, OUTCOMES, QUARANTINE, SEGMENTS)
+QUALITY = Table(
+    "quality_results",
+    key=("run_id", "suite", "rule", "at"),
+    columns=(
+        Column("run_id", pa.string(), "the run that was judged"),
+        Column("suite", pa.string(), "the table whose rules these are"),
+        Column("rule", pa.string(), "the rule's name"),
+        Column("severity", pa.string(), "error: a broken rule holds the run back; warning: it does not"),
+        Column("outcome", pa.string(), "passed or broken"),
+        Column("judged", pa.int64(), "how many rows of the table the run adds"),
+        Column("unexpected", pa.int64(), "how many of them break the rule, at least"),
+        Column(
+            "sample", pa.string(), "a few of these rows, as a JSON array of their keys and what the rule is about", required=False
+        ),
+        Column("at", INSTANT, "when the run was judged; judged again, it has later rows too"),
+    ),
+    meaning="one row for each rule each time that a run is judged",
+    day_of="at",
+)
+
+ACTIONS = Table(
+    "quarantine_actions",
+    key=("seq", "at"),
+    columns=(
+        Column("seq", pa.int64(), "the refused message"),
+        Column("action", pa.string(), "replayed or dropped"),
+        Column("at", INSTANT, "when"),
+        Column("note", pa.string(), "why, as the operator said", required=False),
+        Column("segment", pa.string(), "of a replay: the segment that brings the message again", required=False),
+    ),
+    meaning="one row for each time that an operator settled a refused message",
+    day_of="at",
+)
+
+# What a run writes on branches of its own, and publishes together. The other tables are appended to at once.
+RUN_TABLES = (DATA, META, IDS, OUTCOMES, QUARANTINE, SEGMENTS)
+TABLES = (*RUN_TABLES, QUALITY, ACTIONS)

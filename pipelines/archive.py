@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from adapters.storage import open_storage
-from contracts.envelope import SEGMENT_SCHEMA, Stream, hour_folder
+from contracts.envelope import Stream, hour_folder
 from contracts.seq import MAX_SEQ, datetime_of
 from contracts.storage import AWS, S3
+from pipelines.formats import PARQUET, SUFFIXES, Unreadable, check_columns, decode, own_seq
 
-REQUIRED = ("seq", "received_at", "topic", "payload")
 SMALLEST_FILE = 12  # bytes: the magic word twice and the length of the footer
 PROBES_AT_ONCE = 16
 MOST_HOURS = 24 * 31  # a longer interval is listed as a whole, rather than hour by hour
@@ -147,7 +147,7 @@ class Archive:
                     return pq.read_table(file, columns=["seq"])["seq"].cast(pa.int64()).to_numpy().tolist()  # type: ignore[no-any-return]
                 except (pa.ArrowException, OSError, KeyError):
                     pass  # without such a column, or broken: reading the whole file tells
-        return decode(path, self.read(path)).seqs.tolist()
+        return list(map(int, decode(path, self.read(path)).seqs))
 
     def put(self, path: str, table: pa.Table) -> None:
         """Write a segment, whole or not at all, under a path that is new."""
@@ -216,8 +216,8 @@ class Archive:
         except Unreadable as exc:
             return Probe(problem=str(exc))
         seqs = content.seqs
-        spans = (int(seqs.min()), int(seqs.max())) if len(seqs) else (None, None)
-        return Probe(content.messages.num_rows, *spans, derived=content.derived)
+        first, last = (int(seqs.min()), int(seqs.max())) if len(seqs) else (None, None)
+        return Probe(content.messages.num_rows, first, last, derived=content.derived)
 
 
 def _seq_range(metadata: pq.FileMetaData, file: pa.NativeFile) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update.snapshot import ManageSnapshots
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
-from contracts.tables import SEGMENTS, TABLES, Table
+from contracts.tables import RUN_TABLES, SEGMENTS, Table
 
 PREFIX = "run_"
 RUN_ID = "manifold.run-id"  # property of every snapshot that a run writes
@@ -67,7 +67,7 @@ def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int)
 
 def close_run(catalog: Catalog, branch: str) -> None:
     """Drop the branch of every table, where there is one. Snapshots that main has stay."""
-    for table in TABLES:
+    for table in RUN_TABLES:
         if table is not SEGMENTS:
             drop_branch(catalog, table, branch)
     _forget(catalog, branch)

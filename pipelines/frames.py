@@ -9,10 +9,12 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from pipelines.archive import Archive, Segment, Unreadable, decode
+from pipelines.archive import Archive, Segment
+from pipelines.formats import Unreadable, decode
 from pipelines.parsing import Limits, Parser
 
 PARTITIONS_A_CORE = 4
+KEPT_BYTES = 16 << 20  # of a file that is no segment; the rest stays in the archive
 
 _Reader = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
@@ -25,15 +27,17 @@ class File:
     skip: Sequence[int]  # seqs that another segment has brought
     own_seq: int  # quarantine key of the file itself
     began_at: datetime
+    problem: str | None  # why it is not to be read
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What to read: segments of one stream, and the seqs in them that other segments have brought."""
+    """What to read: segments of one stream, the seqs in them that other segments have brought, and which are not to be read."""
 
     archive: Archive
     segments: Sequence[Segment]
     skips: Mapping[str, Sequence[int]]  # by path
+    problems: Mapping[str, str]  # by path
     limits: Limits
 
     def parsed(self, spark: SparkSession, parser: Parser, schema: pa.Schema, *, with_unreadable: bool = True) -> DataFrame:
@@ -47,7 +51,8 @@ class Source:
 
     def _file(self, segment: Segment) -> File:
         skip = self.skips.get(segment.path, ())
-        return File(segment.path, skip, segment.own_seq, segment.began_at or segment.modified_at)
+        began_at = segment.began_at or segment.modified_at
+        return File(segment.path, skip, segment.own_seq, began_at, self.problems.get(segment.path))
 
 
 def _reader(
@@ -57,7 +62,9 @@ def _reader(
         for file in (file for batch in places for place in batch["id"].to_pylist() for file in parts[place]):
             content = archive.read(file.path)
             try:
-                messages = decode(content)
+                if file.problem is not None:
+                    raise Unreadable(file.problem)
+                messages = decode(file.path, content).messages
             except Unreadable as exc:
                 if unreadable is not None:
                     yield _refused_file(file, str(exc), content, unreadable)
@@ -69,7 +76,10 @@ def _reader(
 
 def _refused_file(file: File, reason: str, content: bytes, schema: pa.Schema) -> pa.RecordBatch:
     """The row by which a file that is no segment goes to quarantine, under a seq of its own."""
-    said = {"seq": file.own_seq, "received_at": file.began_at, "topic": file.path, "reason": reason, "message": content}
+    if len(content) > KEPT_BYTES:
+        reason += f"; of its {len(content)} bytes the first {KEPT_BYTES} are kept here, all of them in the archive"
+    kept = content[:KEPT_BYTES]
+    said = {"seq": file.own_seq, "received_at": file.began_at, "topic": file.path, "reason": reason, "message": kept}
     return pa.RecordBatch.from_pylist([said], schema=schema)
 
 

@@ -7,15 +7,16 @@ from datetime import datetime
 import pyarrow as pa
 import structlog
 from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import LessThan
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
-from adapters.lake import ensure_tables
+from adapters.lake import ensure_tables, where
 from contracts.envelope import Stream
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from pipelines import parsing, transforms
-from pipelines.archive import Archive, Interval, Segment
+from pipelines.archive import Archive, Interval, Probe, Segment
 from pipelines.branches import RESULT, RUN_ID, branch_of, close_abandoned, close_run, open_run, properties_of
 from pipelines.frames import Source
 from pipelines.planning import Plan, plan
@@ -77,7 +78,8 @@ def _write(run: Run, todo: Plan) -> Ingested:
 
 def _source(run: Run, todo: Plan, stream: Stream) -> Source:
     limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
-    return Source(Archive(run.settings.archive, run.settings.s3), todo.of(stream), todo.skips, limits)
+    archive = Archive(run.settings.archive, run.settings.s3)
+    return Source(archive, todo.of(stream), todo.skips, todo.problems, limits)
 
 
 def _write_data(run: Run, todo: Plan, refused: list[DataFrame]) -> list[int]:
@@ -190,14 +192,25 @@ def _write_segments(run: Run, todo: Plan) -> Ingested:
     written = run.written | {SEGMENTS.name: len(todo.segments)}
     skipped = sum(map(len, todo.skips.values()))
     result = Ingested(run.run_id, len(todo.segments), read, skipped, written, written.get(QUARANTINE.name, 0))
-    rows = [_segment_row(run, todo, segment) for segment in todo.segments]
+    refused = _refused_files(run)
+    rows = [_segment_row(run, todo.probes[segment.path], segment, refused.get(segment.path)) for segment in todo.segments]
     run.close(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result, todo.base[SEGMENTS.name])
     log.info("run is written, not published", **asdict(result))
     return result
 
 
-def _segment_row(run: Run, todo: Plan, segment: Segment) -> dict[str, object]:
-    probe = todo.probes[segment.path]
+def _refused_files(run: Run) -> dict[str, str]:
+    """Why each file that this run has refused as a whole is no segment, by path. Only such rows have a negative seq."""
+    if QUARANTINE.name not in run.snapshots:
+        return {}
+    table, snapshot_id = run.catalog.load_table(QUARANTINE.identifier), run.snapshots[QUARANTINE.name]
+    rows = table.scan(where(LessThan, "seq", 0), ("topic", "reason"), snapshot_id=snapshot_id).to_arrow()
+    return dict(zip(rows["topic"].to_pylist(), rows["reason"].to_pylist(), strict=True))
+
+
+def _segment_row(run: Run, probe: Probe, segment: Segment, refused_because: str | None) -> dict[str, object]:
+    if refused_because is not None:
+        probe = Probe()
     return {
         "path": segment.path,
         "stream": segment.stream.value,
@@ -206,4 +219,5 @@ def _segment_row(run: Run, todo: Plan, segment: Segment) -> dict[str, object]:
         "last_seq": probe.last_seq,
         "run_id": run.run_id,
         "ingested_at": run.now,
+        "refused_because": refused_because,
     }

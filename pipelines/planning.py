@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
@@ -10,8 +11,9 @@ from pyiceberg.table import Table as IcebergTable
 from adapters.lake import where
 from contracts.envelope import Stream
 from contracts.seq import datetime_of
-from contracts.tables import IDS, QUARANTINE, SEGMENTS, TABLES, Table
-from pipelines.archive import Archive, Interval, Probe, Segment
+from contracts.tables import IDS, QUARANTINE, RUN_TABLES, SEGMENTS, Table
+from pipelines.archive import Archive, Interval, Probe, Segment, is_replay
+from pipelines.formats import Unreadable
 
 # The outcome stream needs no such care: its rows are made distinct by (vin, seq), not by their message.
 WATCHED = (Stream.TRIGGER, Stream.DATA)
@@ -25,6 +27,7 @@ class Plan:
     segments: Sequence[Segment]
     probes: Mapping[str, Probe]  # by path
     skips: Mapping[str, Sequence[int]] = field(default_factory=dict)  # path → seqs that another segment has brought
+    problems: Mapping[str, str] = field(default_factory=dict)  # path → why the file is refused as a whole
 
     def of(self, stream: Stream) -> list[Segment]:
         """The segments of one stream."""
@@ -42,24 +45,44 @@ class Span:
     path: str
     first: int
     last: int
+    derived: bool = False
+
+
+@dataclass(slots=True)
+class Overlaps:
+    """What came of looking at segments that share a span of seqs."""
+
+    skips: dict[str, list[int]] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
 
 
 def plan(catalog: Catalog, archive: Archive, interval: Interval | None) -> Plan:
     """What is new in the archive. `base` is read first: what others publish later makes this run start again."""
     loaded = catalog.load_table(SEGMENTS.identifier)
-    base = {SEGMENTS.name: _main(loaded)} | {t.name: _main(catalog.load_table(t.identifier)) for t in TABLES if t is not SEGMENTS}
+    base = {SEGMENTS.name: _main(loaded)} | {
+        t.name: _main(catalog.load_table(t.identifier)) for t in RUN_TABLES if t is not SEGMENTS
+    }
     rows = loaded.scan(selected_fields=("path", "stream", "first_seq", "last_seq")).to_arrow()
     known = set(rows["path"].to_pylist())
     new = [segment for segment in archive.segments(interval) if segment.path not in known]
     probes = dict(zip((s.path for s in new), archive.probe(new), strict=True))
-    skips: dict[str, list[int]] = {}
-    for stream in WATCHED:
-        fresh = _spans((s.path, probes[s.path].first_seq, probes[s.path].last_seq) for s in new if s.stream is stream)
-        old = (
-            _spans((r["path"], r["first_seq"], r["last_seq"]) for r in rows.to_pylist() if r["stream"] == stream) if fresh else []
+    found = Overlaps(problems={path: probe.problem for path, probe in probes.items() if probe.problem is not None})
+    told = rows.to_pylist()
+    for stream, replays in product(WATCHED, (False, True)):
+        # A replay brings seqs that the archive has: those of messages that were refused. Only another replay repeats it.
+        fresh = _spans(
+            (Span(s.path, p.first_seq, p.last_seq, p.derived) if p.first_seq is not None and p.last_seq is not None else None)
+            for s in new
+            if s.stream is stream and s.is_replay is replays and (p := probes[s.path])
         )
-        skips |= _skips(catalog, archive, fresh, old)
-    return Plan(base, new, probes, skips)
+        if fresh:
+            old = _spans(
+                Span(r["path"], r["first_seq"], r["last_seq"]) if r["first_seq"] is not None else None
+                for r in told
+                if r["stream"] == stream and is_replay(r["path"]) is replays
+            )
+            _look_at_overlaps(catalog, archive, fresh, old, found)
+    return Plan(base, new, probes, found.skips, found.problems)
 
 
 def _main(table: IcebergTable) -> int:
@@ -68,36 +91,48 @@ def _main(table: IcebergTable) -> int:
     return snapshot.snapshot_id
 
 
-def _spans(rows: Iterable[tuple[str, int | None, int | None]]) -> list[Span]:
-    return sorted(
-        (Span(path, first, last) for path, first, last in rows if first is not None and last is not None), key=lambda s: s.first
-    )
+def _spans(spans: Iterable[Span | None]) -> list[Span]:
+    return sorted((span for span in spans if span is not None), key=lambda s: s.first)
 
 
-def _skips(catalog: Catalog, archive: Archive, fresh: list[Span], old: list[Span]) -> dict[str, list[int]]:
-    """By path of a fresh segment: seqs that an old segment, or a fresh one before it, holds too.
+def _look_at_overlaps(catalog: Catalog, archive: Archive, fresh: list[Span], old: list[Span], found: Overlaps) -> None:
+    """Of each fresh segment: the seqs that an old one, or a fresh one before it, holds too.
 
-    One recorder's segments follow each other, so that usually nothing overlaps and nothing is read.
+    One recorder's segments follow each other, so that usually nothing overlaps and nothing is read. Seqs that follow from a
+    path stand for messages of that path alone: if they meet others, the file is refused rather than taken for known.
     """
-    skips: dict[str, list[int]] = {}
     touched = _overlapping(fresh, old)
     if not touched:
-        return skips
+        return
+    seen = _seqs_in_lake(catalog, archive, [s for s in old if s.path in touched])
+    for span in (s for s in fresh if s.path in touched):
+        try:
+            seqs = archive.seqs(span.path)
+        except Unreadable as exc:
+            found.problems[span.path] = str(exc)
+            continue
+        again = [seq for seq in seqs if seq in seen]
+        if again and span.derived:
+            found.problems[span.path] = f"the seqs that follow from its path meet others ({again[0]}); put it under another name"
+            continue
+        if again:
+            found.skips[span.path] = again
+        seen.update(seqs)
+
+
+def _seqs_in_lake(catalog: Catalog, archive: Archive, old: list[Span]) -> set[int]:
+    """The seqs of segments that are in the lake."""
     seen: set[int] = set()
     gone: list[Span] = []
-    for span in (s for s in old if s.path in touched):
+    for span in old:
         if archive.exists(span.path):
             seen.update(archive.seqs(span.path))
         else:
             gone.append(span)
     if gone:  # its file has passed the archive's retention, its rows are still there
-        for table in (IDS, QUARANTINE):
+        for table in (IDS,) if is_replay(gone[0].path) else (IDS, QUARANTINE):
             seen |= _seqs_of(catalog, table, min(s.first for s in gone), max(s.last for s in gone))
-    for span in (s for s in fresh if s.path in touched):
-        seqs = archive.seqs(span.path)
-        skips[span.path] = [seq for seq in seqs if seq in seen]
-        seen.update(seqs)
-    return {path: seqs for path, seqs in skips.items() if seqs}
+    return seen
 
 
 def _overlapping(fresh: list[Span], old: list[Span]) -> set[str]:

@@ -28,7 +28,7 @@ from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnap
 
 from adapters.lake import where
 from contracts.errors import OutcomeUnknown, Retryable
-from contracts.tables import META, SEGMENTS, TABLES, Table
+from contracts.tables import META, RUN_TABLES, SEGMENTS, Table
 from pipelines.branches import ATTEMPT, PINS, RUN_ID, ancestors, branch_of, close_run, drop_branch, head_of, properties_of
 
 MAIN = "main"
@@ -97,7 +97,7 @@ def pins_of(snapshots: Mapping[str, int]) -> dict[str, str]:
 def pins_in(snapshot: Snapshot) -> list[Pinned]:
     """The snapshots that a run's snapshot of `ingested_segments` names."""
     named: dict[str, int] = json.loads(properties_of(snapshot)[PINS])
-    return [Pinned(table, named[table.name]) for table in TABLES if table.name in named]
+    return [Pinned(table, named[table.name]) for table in RUN_TABLES if table.name in named]
 
 
 def _bring_to_main(catalog: Catalog, pinned: Pinned, run_id: str) -> None:

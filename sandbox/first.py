@@ -45,7 +45,7 @@ def _has_segments(archive: str) -> bool:
     system, root = fs.FileSystem.from_uri(archive)
     for stream in Stream:
         selector = fs.FileSelector(f"{root}/{stream}", allow_not_found=True, recursive=True)
-        if any(info.path.endswith(".parquet") for info in system.get_file_info(selector)):
+        if any(info.is_file and not info.base_name.startswith(".") for info in system.get_file_info(selector)):
             return True
     return False
 

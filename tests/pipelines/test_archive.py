@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, segment_path, to_arrow
-from pipelines.archive import Archive, Interval, Unreadable, decode
+from pipelines.archive import Archive, Interval
+from pipelines.formats import Unreadable, decode
 from tests.pipelines.makers import at, seq_at, trigger
 
 
@@ -83,7 +84,7 @@ def test_a_probe_tells_what_is_wrong_with_a_torn_file(tmp_path: Path) -> None:
 
 def test_columns_that_only_the_recorder_knows_may_be_missing() -> None:
     table = to_arrow([trigger(1, ["V1"])]).drop_columns(["qos", "headers", "applied", "refused_because", "stream"])
-    assert decode(content_of(table)).schema.names == SEGMENT_SCHEMA.names
+    assert decode("trigger/x.parquet", content_of(table)).messages.schema.names == SEGMENT_SCHEMA.names
 
 
 @pytest.mark.parametrize(
@@ -101,4 +102,4 @@ def test_columns_that_only_the_recorder_knows_may_be_missing() -> None:
 )
 def test_a_parquet_file_that_is_no_segment_is_unreadable(table: pa.Table, word: str) -> None:
     with pytest.raises(Unreadable, match=word):
-        decode(content_of(table))
+        decode("trigger/x.parquet", content_of(table))
