@@ -79,8 +79,11 @@ def shard_of(owner: Owner | str, shards: int) -> int:
 
 
 def wake(shard: int) -> str:
-    """Stream of owners with new entries, many per record; read by the dispatchers as a consumer group."""
-    return f"wake:{shard}"
+    """Stream of owners with new entries, many per record; read by the dispatchers as a consumer group.
+
+    All shards lie in one cluster slot, so that one call waits for all of them: there are few records, and each names many owners.
+    """
+    return f"{{wake}}:{shard}"
 
 
 def deadlines(shard: int) -> str:

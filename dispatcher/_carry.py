@@ -23,7 +23,7 @@ from dispatcher._vocabulary import (
     Verb,
     Watch,
 )
-from queues import Batch, ClaimWord, Queues
+from queues import FIRST, LAST, Batch, ClaimWord, Queues
 
 
 class Round:
@@ -109,9 +109,9 @@ def _add_verb(batch: Batch, owner: Owner, verb: Verb, now_ms: int) -> int:
         case Park(seq, data_id):
             # The owner is noted as waiting before and after: an arrival between the two notes may have struck the first one out.
             waits: tuple[Any, ...] = ("SADD", keys.waiting_for(data_id), owner)
-            batch.add(waits, int)
+            batch.add(waits, int, FIRST)
             batch.park(owner, seq, now_ms)
-            batch.add(waits, int)
+            batch.add(waits, int, LAST)
             return len(batch) - 2
     return len(batch) - 1
 

@@ -1,6 +1,7 @@
 """The pending queues in Redis: entries in seq order, one in flight per owner, acknowledged away. A verb is one Lua script."""
 
-from queues._batch import Batch
+from queues._batch import FIRST, LAST, Batch
+from queues._cluster import is_cluster
 from queues._connection import connect
 from queues._loader import Loader, LoadResult
 from queues._queues import EnqueueResult, Queues, Wake
@@ -8,6 +9,8 @@ from queues._replies import AckReply, Claim, ClaimWord, EndReply, Over, ReleaseR
 from queues._verbs import Policy, ReleaseReason
 
 __all__ = [
+    "FIRST",
+    "LAST",
     "AckReply",
     "Batch",
     "Claim",
@@ -24,4 +27,5 @@ __all__ = [
     "TouchReply",
     "Wake",
     "connect",
+    "is_cluster",
 ]

@@ -4,14 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from contracts.outcomes import Outcome
 from contracts.topics import Sign
 from queues import _replies, _verbs
+from queues._cluster import is_cluster
 from queues._verbs import Args, Policy, ReleaseReason
 
 Parser = Callable[[Any], Any]
+FIRST, THEN, LAST = range(3)  # one Redis keeps the order of a batch; the nodes of a cluster must be told what waits for what
 
 
 class Batch:
@@ -23,6 +25,7 @@ class Batch:
     def __init__(self, redis: Redis, policy: Policy) -> None:
         self._redis, self._policy = redis, policy
         self._commands: list[Args] = []
+        self._stages: list[int] = []
         self._parsers: list[Parser] = []
 
     def __len__(self) -> int:
@@ -52,7 +55,7 @@ class Batch:
 
     def end(self, owner: str, ends: Sequence[tuple[int, Outcome]], now_ms: int, *, claim_next: bool = False) -> None:
         """Answers `EndReply`. `ends` are (seq, how it ends). Repeat it until its outcomes are recorded: it answers the same."""
-        self.add(_verbs.end(self._policy, owner, ends, now_ms, claim_next=claim_next), _replies.end_reply)
+        self.add(_verbs.end(self._policy, owner, ends, now_ms, claim_next=claim_next), _replies.end_reply, LAST)
 
     def release(self, owner: str, seq: int, now_ms: int, reason: ReleaseReason, claimed_ms: int | None = None) -> None:
         """Answers `ReleaseReply`. `claimed_ms`, the time given to a claim, leaves any later claim of `seq` alone."""
@@ -89,9 +92,10 @@ class Batch:
         """Answers a number that means nothing."""
         self.add(_verbs.deadline(self._policy, owner, deadline_ms), int)
 
-    def add(self, command: Args, parser: Parser) -> None:
-        """Any other command, with what reads its reply."""
+    def add(self, command: Args, parser: Parser, stage: int = THEN) -> None:
+        """Any other command, with what reads its reply. In a cluster, those of one stage are carried out side by side."""
         self._commands.append(command)
+        self._stages.append(stage)
         self._parsers.append(parser)
 
     async def run(self) -> list[Any]:
@@ -100,21 +104,33 @@ class Batch:
         Raises:
             redis.RedisError: the connection failed (what was sent may have happened), or Redis refused a command.
         """
-        commands, parsers = self._commands, self._parsers
-        self._commands, self._parsers = [], []
-        raw = await self._send(commands)
+        commands, parsers, stages = self._commands, self._parsers, self._stages
+        self._commands, self._parsers, self._stages = [], [], []
+        raw = await self._send_in_stages(commands, stages) if is_cluster(self._redis) else await self._send(commands)
+        for reply in raw:
+            if isinstance(reply, RedisError):
+                raise reply
+        return [parse(reply) for parse, reply in zip(parsers, raw, strict=True)]
+
+    async def _send_in_stages(self, commands: list[Args], stages: list[int]) -> list[Any]:
+        raw: list[Any] = [None] * len(commands)
+        for stage in sorted(set(stages)):
+            places = [place for place, its in enumerate(stages) if its == stage]
+            for place, reply in zip(places, await self._send([commands[place] for place in places]), strict=True):
+                raw[place] = reply
+        return raw
+
+    async def _send(self, commands: list[Args]) -> list[Any]:
+        raw = await self._send_once(commands)
         forgotten = [place for place, reply in enumerate(raw) if isinstance(reply, NoScriptError)]
         if forgotten:
             for script in _verbs.SCRIPTS:
                 await self._redis.script_load(script.text)
-            for place, reply in zip(forgotten, await self._send([commands[place] for place in forgotten]), strict=True):
+            for place, reply in zip(forgotten, await self._send_once([commands[place] for place in forgotten]), strict=True):
                 raw[place] = reply
-        for reply in raw:
-            if isinstance(reply, ResponseError):
-                raise reply
-        return [parse(reply) for parse, reply in zip(parsers, raw, strict=True)]
+        return raw
 
-    async def _send(self, commands: list[Args]) -> list[Any]:
+    async def _send_once(self, commands: list[Args]) -> list[Any]:
         if len(commands) == 1:
             try:
                 return [await self._redis.execute_command(*commands[0])]

@@ -1,11 +1,14 @@
 """A connection to Redis that packs commands in C: in Python, packing the twenty parts of a verb costs more than all the rest."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 from redis.asyncio import Redis
 from redis.asyncio.connection import Connection, ConnectionPool
+
+from contracts.redis_url import split_redis_url
+from queues._cluster import Cluster
 
 
 class PackingConnection(Connection):
@@ -21,11 +24,15 @@ class PackingConnection(Connection):
 
 
 def connect(url: str, **options: Any) -> Redis:
-    """A client of the Redis at `url` for `Queues`; connects when it is first used. Close it with `aclose`.
+    """A client of the Redis, or the Redis Cluster, at `url` for `Queues`; connects when it is first used. Close it with `aclose`.
 
-    `options` are those of the library's connections, such as `socket_timeout`.
+    `options` are those of the library's connections, such as `socket_timeout`. Both kinds of client have the same commands.
     """
-    pool = ConnectionPool.from_url(url, connection_class=PackingConnection, **options)
+    plain, is_cluster = split_redis_url(url)
+    if is_cluster:
+        kind = {} if plain.startswith("rediss:") else {"connection_class": PackingConnection}
+        return cast(Redis, Cluster.at(plain, **kind, **options))
+    pool = ConnectionPool.from_url(plain, connection_class=PackingConnection, **options)
     return Redis.from_pool(pool)
 
 

@@ -9,7 +9,7 @@ from contracts.messages import Data, Trigger
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import wall_clock_ms
-from queues import Queues
+from queues import FIRST, Queues
 from recorder import _metrics
 from recorder._dedupe import DedupeWindow
 from recorder._intake import Incoming
@@ -99,8 +99,8 @@ class Express:
             trigger = incoming.trigger
             assert trigger is not None
             key = keys.trigger(incoming.seq)
-            batch.add(("HSET", key, "request_id", trigger.request_id, "data_id", trigger.data_id), int)
-            batch.add(("PEXPIRE", key, retention_ms), int)
+            batch.add(("HSET", key, "request_id", trigger.request_id, "data_id", trigger.data_id), int, FIRST)
+            batch.add(("PEXPIRE", key, retention_ms), int, FIRST)
             for owner in trigger.ids:
                 if (owner, incoming.seq) not in skip:
                     entries.setdefault(owner, []).append((incoming.seq, trigger.request_id))

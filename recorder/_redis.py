@@ -9,17 +9,17 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from contracts.settings import Settings
-from queues import connect
+from queues import connect, is_cluster
 
 _CONNECT_S, _ANSWER_S = 2, 30
 _RUN_ID = re.compile(r"run_id:(\w+)")
 
 
 class RestartGuard:
-    """Lets a connection be made only to the Redis that is `expected` (None: to any).
+    """Lets a connection be made only to the Redis that is `expected` (None: to any); of a cluster, only to one of its masters.
 
     Without it the client would reconnect silently, and a new trigger would be queued in a Redis that has lost the last
-    second, before the lost triggers are offered again.
+    second, before the lost triggers are offered again. A replica that was promoted has lost as much.
     """
 
     def __init__(self) -> None:
@@ -32,8 +32,8 @@ class RestartGuard:
             return
         await connection.send_command("INFO", "server")
         found = run_id_in(await connection.read_response())
-        if found != self.expected:
-            raise RedisConnectionError("Redis has restarted: its run id is another one")
+        if found not in self.expected.split(","):
+            raise RedisConnectionError("Redis has restarted or failed over: its run id is another one")
 
 
 def open_guarded(settings: Settings, guard: RestartGuard) -> Redis:
@@ -49,19 +49,20 @@ def open_guarded(settings: Settings, guard: RestartGuard) -> Redis:
 
 def open_plain(settings: Settings) -> Redis:
     """A client for what may wait and be tried again."""
-    return Redis.from_url(
-        settings.redis, retry=Retry(NoBackoff(), 0), socket_connect_timeout=_CONNECT_S, socket_timeout=_ANSWER_S
-    )
+    return connect(settings.redis, retry=Retry(NoBackoff(), 0), socket_connect_timeout=_CONNECT_S, socket_timeout=_ANSWER_S)
 
 
 async def run_id(redis: Redis) -> str:
-    """The identity that Redis gives itself at each start.
+    """The identity that Redis gives itself at each start; of a cluster, those of all its masters, joined by commas.
 
     Raises:
-        redis.RedisError: Redis is away.
+        redis.RedisError: Redis, or one of the masters, is away.
     """
-    info: Any = await redis.info("server")
-    return str(info["run_id"])
+    if not is_cluster(redis):
+        info: Any = await redis.info("server")
+        return str(info["run_id"])
+    of_masters: Any = await redis.execute_command("INFO", "server", target_nodes="primaries")
+    return ",".join(sorted(str(info["run_id"]) for info in of_masters.values()))
 
 
 def run_id_in(info: Any) -> str | None:

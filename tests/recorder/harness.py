@@ -102,7 +102,7 @@ class House:
 
     def woken(self) -> list[str]:
         """Owners in the wake-up streams."""
-        found: list[Any] = [self.redis.xrange(key) for key in self.keys("wake:*")]
+        found: list[Any] = [self.redis.xrange(key) for key in self.keys("{wake}:*")]
         return [owner for records in found for _, fields in records for owner in fields[b"owners"].decode().split("\n")]
 
     def restart_redis(self, *, wiped: bool = False) -> None:

@@ -1,0 +1,80 @@
+"""A Redis Cluster behind the face of a single Redis: its errors are RedisErrors, and after one it asks who serves what now."""
+
+from typing import Any
+
+from redis.asyncio.cluster import ClusterPipeline, RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ClusterDownError, RedisClusterException, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+_MOVED_AWAY = (RedisConnectionError, RedisTimeoutError, ClusterDownError)  # a node is gone, or another one serves its slots
+
+
+def is_cluster(redis: object) -> bool:
+    """Whether this client speaks with many nodes, which know no order among each other."""
+    return isinstance(redis, Cluster)
+
+
+class Cluster(RedisCluster):
+    """Never tries a command twice: whoever sent it knows what the second time means. MOVED and ASK are followed."""
+
+    @classmethod
+    def at(cls, url: str, **options: Any) -> "Cluster":
+        """A client that asks the node at `url` for all others when it is first used."""
+        of_connection: dict[str, Any] = {
+            name: options.pop(name) for name in ("connection_class", "redis_connect_func") if name in options
+        }
+        options["retry"] = Retry(NoBackoff(), 0)
+        client = cls.from_url(url, **options)
+        assert isinstance(client, cls)
+        # The library takes these two from its own subclasses only; every node gets its connections' options from here.
+        client.connection_kwargs.update(of_connection)
+        return client
+
+    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        """One command, on the node that holds its keys.
+
+        Raises:
+            redis.RedisError: also where no node answers, or some slots are served by none.
+        """
+        try:
+            return await super().execute_command(*args, **kwargs)
+        except RedisClusterException as exc:
+            raise RedisConnectionError(str(exc)) from exc
+
+    def pipeline(self, transaction: Any | None = None, shard_hint: Any | None = None) -> "ClusterPipeline":
+        """Commands for many nodes in one round trip, those of one node in their order; never a transaction."""
+        del transaction, shard_hint
+        return _Pipeline(self, None)  # type: ignore[abstract]  # as is the library's own, by its annotations alone
+
+    async def look_again(self) -> None:
+        """Ask the nodes anew who serves what.
+
+        Raises:
+            redis.RedisError: none of them answers, or they do not agree.
+        """
+        try:
+            await self.nodes_manager.initialize()
+        except RedisClusterException as exc:
+            raise RedisConnectionError(str(exc)) from exc
+
+
+class _Pipeline(ClusterPipeline):
+    async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> list[Any]:
+        """The replies. A node that was lost is an error of the whole pipeline, as it is with one Redis."""
+        client = self.cluster_client
+        assert isinstance(client, Cluster)
+        try:
+            replies = await super().execute(raise_on_error, allow_redirections)
+        except RedisClusterException as exc:
+            raise RedisConnectionError(str(exc)) from exc
+        except _MOVED_AWAY:
+            await client.look_again()
+            raise
+        lost = next((reply for reply in replies if isinstance(reply, RedisError) and isinstance(reply, _MOVED_AWAY)), None)
+        if lost is not None:
+            await client.look_again()
+            raise lost
+        return replies

@@ -1,0 +1,45 @@
+"""Everything that is promised of the queues, once more with Redis Cluster below them."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from adapters.redis import connect as connect_blocking
+from queues import Policy, Queues
+from queues import connect as connect_async
+from tests.queues import test_invariants, test_queues
+from tests.queues.conftest import POLICY
+from tests.queues.test_invariants import *  # noqa: F403  # its tests run here with the fixtures of this module
+from tests.queues.test_queues import *  # noqa: F403
+from tests.replicas.cluster import LocalCluster
+
+
+@pytest.fixture
+def redis(cluster: LocalCluster) -> Iterator[Redis]:
+    """A blocking client of an empty cluster."""
+    cluster.flush()
+    with connect_blocking(cluster.url) as client:
+        yield client
+
+
+@pytest.fixture
+def use(cluster: LocalCluster, redis: Redis) -> Callable[..., Any]:
+    """Runs `body(queues)` on a loop of its own."""
+
+    def run(body: test_queues.Use, policy: Policy = POLICY) -> Any:
+        async def main() -> Any:
+            async with connect_async(cluster.url) as client:
+                return await body(Queues(client, policy))
+
+        return asyncio.run(main())
+
+    return run
+
+
+def test_the_tests_of_both_suites_are_here() -> None:
+    theirs = {name for suite in (test_queues, test_invariants) for name in vars(suite) if name.startswith("test_")}
+
+    assert theirs <= set(globals())
