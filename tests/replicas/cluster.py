@@ -47,8 +47,7 @@ def a_cluster(folder: Path, *, masters: int = 3, replicas: int = 0) -> Iterator[
     nodes: list[Server] = []
     cluster = LocalCluster(nodes, masters)
     try:
-        for n in range(masters * (1 + replicas)):
-            nodes.append(_node(folder / f"node-{n}"))
+        nodes.extend(_node(folder / f"node-{n}") for n in range(masters * (1 + replicas)))
         places = [f"127.0.0.1:{node.port}" for node in nodes]
         command = ["redis-cli", "--cluster", "create", *places, "--cluster-replicas", str(replicas), "--cluster-yes"]
         subprocess.run(command, check=True, capture_output=True, timeout=60)
