@@ -1,0 +1,48 @@
+"""`python -m tests.faults --minutes 10 --seeds 1,2`: harm the whole embedded platform, and prove the promises on its history."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from contracts.errors import ManifoldError
+from tests.faults.report import stories, table_of
+from tests.faults.run import Plan, Result, play
+
+console = Console()
+
+
+def main(
+    minutes: Annotated[float, typer.Option(min=0.1, help="of faults, for each seed")] = 10.0,
+    seeds: Annotated[str, typer.Option(help="runs, by their seeds: 1,2,3")] = "1",
+    vehicles: Annotated[int, typer.Option(min=10, help="how many vehicles")] = 40,
+    wipes: Annotated[bool, typer.Option(help="also wipe Redis and rebuild it")] = True,
+    folder: Annotated[Path | None, typer.Option(help="where the runs keep their state; default: a temporary folder")] = None,
+) -> None:
+    """Zero lost, out of order and resurrected is success; a run that failed keeps its history."""
+    root = folder or Path(tempfile.mkdtemp(prefix="manifold-faults-"))
+    results: list[Result] = []
+    for seed in [int(seed) for seed in seeds.split(",")]:
+        plan = Plan(seed, minutes * 60, root / f"seed-{seed}", vehicles=vehicles, wipes=wipes)
+        try:
+            results.append(play(plan, lambda what, s=seed: console.log(f"seed {s}: {what}", highlight=False)))  # type: ignore[misc]
+        except ManifoldError as exc:
+            console.print(f"faults: {exc}", style="red", highlight=False)
+            raise typer.Exit(1) from exc
+    console.print(table_of(results))
+    failed = [result for result in results if not result.held]
+    for result in failed:
+        console.print(f"seed {result.plan.seed} FAILED; its history: {result.history}", style="red", highlight=False)
+        for line in stories(result):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+    if folder is None:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,234 @@
+"""One run: a platform with a fleet and a publisher that insists on receipts, faults as the seed says, quiet, and the verdict."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from console._publisher import Publisher
+from contracts import keys
+from contracts.errors import Retryable
+from contracts.messages import Receipt, ReceiptStatus, sha1_hex
+from contracts.settings import Settings, load_settings
+from sandbox import supervise, supervisord
+from sandbox.fleet import Behaviour, Fleet, vins
+from sandbox.programs import Program
+from sandbox.programs import command as plain_command
+from tests.faults.checker import Verdict, check
+from tests.faults.clocked_recorder import Clock
+from tests.faults.cutter import Cutter
+from tests.faults.history import History, Line, What, read
+from tests.faults.injector import Fault, Injector, faults
+from tests.faults.watchers import Monitor, Vehicles, tell_recorded
+from tests.servers import ROOT, free_port
+
+DEADLINE_S = 4.0
+RECEIPT_S = 8.0  # after which the platform publishes the same again
+QUIET_S, LOOK_S = 180.0, 0.3
+PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port")
+ROADS = Behaviour(
+    heartbeat_s=3.0, think_s=(0.0, 0.05), stay_s=30.0, away_s=4.0, crash_share=0.4, crash_before_ack_share=0.01, clean_share=0.2
+)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is to be."""
+
+    seed: int
+    seconds: float  # of faults; starting, healing and judging come on top
+    home: Path
+    vehicles: int = 40
+    batch: int = 10  # vehicles that one trigger names
+    every_s: float = 0.25  # between two triggers of one of the publishers
+    publishers: int = 2
+    stop_s: float = 30.0
+    calm_s: float = 5.0  # between two faults
+    wipes: bool = True
+    only: tuple[Fault, ...] = ()  # these and no others
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of it."""
+
+    plan: Plan
+    history: Path
+    verdict: Verdict
+    injected: list[tuple[str, float]]  # each fault, and the seconds until all was healthy
+    seen: dict[str, int] = field(default_factory=dict)  # lines of the history by what they tell
+    trouble: str = ""  # why the run could not be played to its end
+
+    @property
+    def held(self) -> bool:
+        """Whether it was played to its end, and no promise was broken."""
+        return not self.trouble and not self.verdict.broken
+
+
+def settings_of(plan: Plan) -> Settings:
+    """A platform of its own, with short deadlines and segments and two dispatchers."""
+    ports = {name: free_port() for name in PORTS}
+    return load_settings(
+        home=plan.home,
+        with_airflow=False,
+        dispatchers=2,
+        ack_deadline_seconds=DEADLINE_S,
+        ack_deadline_max_seconds=2 * DEADLINE_S,
+        segment_max_seconds=5,
+        spark_driver_memory="1g",
+        **ports,
+    )
+
+
+def play(plan: Plan, say: Say = lambda _: None) -> Result:
+    """Play the plan. The history lies in its home."""
+    file = plan.home / "history.jsonl"
+    plan.home.mkdir(parents=True, exist_ok=True)
+    settings, clock = settings_of(plan), Clock(plan.home / "clock")
+    history = History(file)
+    result = Result(plan, file, Verdict(), [])
+    with _recorder_by(clock):
+        say("starting the platform")
+        try:
+            supervise.up(settings)
+            asyncio.run(_Run(plan, settings, history, clock, result, say).play())
+        finally:
+            supervise.down(settings)
+            history.close()
+    lines = read(file)
+    result.verdict = check(lines, deadline_s=DEADLINE_S)
+    result.seen = {what.value: sum(line.what is what for line in lines) for what in What}
+    return result
+
+
+@contextmanager
+def _recorder_by(clock: Clock) -> Iterator[None]:
+    """The supervisor starts the recorder with this clock; whoever it starts finds these tests."""
+
+    def command(program: Program, settings: Settings) -> list[str]:
+        if program.kind == "recorder":
+            return [sys.executable, "-m", "tests.faults.clocked_recorder", str(clock.file)]
+        return plain_command(program, settings)
+
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [before])])
+    supervisord.command = command  # type: ignore[attr-defined]  # the one name by which it asks
+    try:
+        yield
+    finally:
+        supervisord.command = plain_command  # type: ignore[attr-defined]
+        os.environ["PYTHONPATH"] = before
+
+
+class _Run:
+    """What runs while the platform is up."""
+
+    def __init__(self, plan: Plan, settings: Settings, history: History, clock: Clock, result: Result, say: Say) -> None:
+        self._plan, self._settings, self._history, self._clock = plan, settings, history, clock
+        self._result, self._say = result, say
+        self._rng = Random(f"faults/{plan.seed}")
+        self._numbers = count(1)
+        self._vins = vins(plan.vehicles, plan.seed)
+        self._witness = Vehicles(history)
+        self._accepted: set[tuple[str, str]] = set()  # (vehicle, request)
+        self._enough = asyncio.Event()
+
+    async def play(self) -> None:
+        """Everybody comes, all of it happens, everything heals, everything ends."""
+        settings, plan = self._settings, self._plan
+        cables = Cutter(settings.host, settings.mqtt_port, Random(f"cutter/{plan.seed}"))
+        async with cables as cutter, Monitor(settings, self._history):
+            door = settings.model_copy(update={"mqtt_port": cutter.port})
+            injector = Injector(settings, self._history, cutter, self._clock, Random(f"injector/{plan.seed}"))
+            await injector.healthy()
+            async with Fleet(door, self._vins, seed=plan.seed, behaviour=ROADS, witness=self._witness) as fleet:
+                await fleet.connect()
+                async with asyncio.TaskGroup() as group:
+                    for number in range(plan.publishers):
+                        group.create_task(self._publish(door, number), name=f"faults.publisher.{number}")
+                    await self._harm(injector)
+                    self._enough.set()
+                self._result.injected = injector.done
+                await self._quiet()
+        await asyncio.to_thread(tell_recorded, settings, self._history)
+
+    async def _harm(self, injector: Injector) -> None:
+        plan, ends_at = self._plan, time.monotonic() + self._plan.seconds
+        endless = faults(self._rng, stop_s=plan.stop_s, wipes=plan.wipes)
+        try:
+            await asyncio.sleep(plan.calm_s)
+            for fault in plan.only or endless:
+                if not plan.only and time.monotonic() > ends_at:
+                    return
+                self._say(f"{len(self._accepted)} accepted, {len(self._witness.delivered)} delivered; {fault}")
+                await injector.inject(fault)
+                await asyncio.sleep(plan.calm_s)
+        except (TimeoutError, RuntimeError) as exc:
+            self._result.trouble = f"not healthy again after {fault}: {exc!r}"
+            self._result.injected = injector.done
+
+    async def _publish(self, door: Settings, number: int) -> None:
+        """One publisher: batch after batch, each insisted upon until its receipt is there."""
+        rng = Random(f"publisher/{self._plan.seed}/{number}")
+        async with Publisher(door) as publisher:
+            while not self._enough.is_set():
+                name = next(self._numbers)
+                payload = rng.randbytes(rng.randrange(1, 4000))
+                named = rng.sample(self._vins, self._plan.batch)
+                request, sha1 = f"task_{self._plan.seed}_{name}", sha1_hex(payload)
+                for vin in named:
+                    self._history.tell(Line(time.time(), What.ATTEMPTED, vin, request=request, sha1=sha1))
+                data_id = f"data-{name}"
+                if await self._insist(partial(publisher.data, data_id, payload)) is None:
+                    return
+                if (receipt := await self._insist(partial(publisher.trigger, named, request, data_id))) is None:
+                    return
+                self._accept(named, request, receipt)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._enough.wait(), self._plan.every_s)
+
+    async def _insist(self, publish: Callable[[], Coroutine[Any, Any, Receipt]]) -> Receipt | None:
+        """The receipt; None if the run cannot go on."""
+        while not self._result.trouble:
+            with contextlib.suppress(Retryable, TimeoutError):
+                return await asyncio.wait_for(publish(), RECEIPT_S)
+            await asyncio.sleep(LOOK_S)
+        return None
+
+    def _accept(self, named: Sequence[str], request: str, receipt: Receipt) -> None:
+        if receipt.status is ReceiptStatus.REFUSED:
+            self._result.trouble = f"{request} was refused: {receipt.reason}"
+            return
+        seq = receipt.duplicate_of or receipt.seq
+        for vin in named:
+            self._accepted.add((vin, request))
+            self._history.tell(Line(time.time(), What.ACCEPTED, vin, seq, request))
+
+    async def _quiet(self) -> None:
+        """Return when every accepted entry was delivered and nothing is pending; if that takes too long, the checker tells."""
+        self._say(f"{len(self._accepted)} accepted, {len(self._witness.delivered)} delivered; waiting for quiet")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(QUIET_S):
+                while self._accepted - self._witness.delivered or not await self._nothing_left():  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+
+    async def _nothing_left(self) -> bool:
+        try:
+            async with Redis.from_url(self._settings.redis) as redis:
+                pending = await redis.exists(*(keys.pending(vin) for vin in self._vins))
+                return not pending and not await redis.xlen(keys.OUTCOMES)
+        except RedisError:
+            return False

@@ -1,0 +1,121 @@
+"""Those who see what happens, and tell it to the history: the vehicles, Redis itself, and the archive at the end."""
+
+import asyncio
+import contextlib
+import json
+import re
+import time
+from pathlib import Path
+
+import httpx
+import pyarrow.parquet as pq
+
+from contracts import keys
+from contracts.envelope import Stream
+from contracts.outcomes import OutcomeRecord
+from contracts.settings import Settings
+from sandbox.fleet import Received
+from tests.faults.history import History, Line, What
+
+_LINE_BYTES = 1 << 24  # an enqueue of very many vehicles is one line of MONITOR
+_AGAIN_S = 0.05
+_OWNER = re.compile(r"q:\{(?P<vin>[^}]+)\}:(?P<kind>pending|parked|inflight)")
+_WORD = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
+class Vehicles:
+    """A witness of the fleet."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self.delivered: set[tuple[str, str]] = set()  # (vehicle, request), once or more
+
+    def received(self, message: Received) -> None:
+        """Its application has it."""
+        self.delivered.add((message.vin, message.request_id or ""))
+        self._history.tell(
+            Line(
+                time.time(),
+                What.DELIVERED,
+                message.vin,
+                message.seq,
+                message.request_id or message.topic,
+                message.dup,
+                message.payload_sha1,
+            )
+        )
+
+    def acknowledged(self, message: Received) -> None:
+        """Its PUBACK went out."""
+        self._history.tell(Line(time.time(), What.ACKNOWLEDGED, message.vin, message.seq, message.request_id or message.topic))
+
+    def changed(self, vin: str, what: str) -> None:
+        """It came or went."""
+        kind = What.CAME if what == "online" else What.GONE
+        self._history.tell(Line(time.time(), kind, vin, note="" if kind is What.CAME else what))
+
+
+class Monitor:
+    """Redis's own MONITOR: every command that changes a queue, in Redis's order and by its clock. `async with Monitor(…)`."""
+
+    def __init__(self, settings: Settings, history: History) -> None:
+        self._host, self._port, self._history = settings.host, settings.redis_port, history
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> "Monitor":
+        self._task = asyncio.create_task(self._watch(), name="faults.monitor")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):  # Redis dies in every run
+                await self._listen()
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _listen(self) -> None:
+        reader, writer = await asyncio.open_connection(self._host, self._port, limit=_LINE_BYTES)
+        try:
+            writer.write(b"MONITOR\r\n")
+            while line := await reader.readline():
+                for told in lines_of(line.decode(errors="replace")):
+                    self._history.tell(told)
+        finally:
+            writer.close()
+
+
+def lines_of(monitored: str) -> list[Line]:
+    """What one line of MONITOR says about entries: `+<seconds> [<db> <who>] "<command>" "<argument>" …`."""
+    if not (":inflight" in monitored or ":pending" in monitored or ":parked" in monitored or f'"{keys.OUTCOMES}"' in monitored):
+        return []
+    words = [json.loads(word) for word in _WORD.findall(monitored) if "\\x" not in word]
+    at = float(monitored[1:].split(" ", 1)[0])
+    match [words[0].upper(), *words[1:]]:
+        case ["XADD", keys.OUTCOMES, *_, record]:
+            outcome = OutcomeRecord.from_wire(record.encode())
+            return [Line(at, What.ENDED, outcome.vin, outcome.seq, note=outcome.outcome.value)]
+        case ["ZADD", key, *arguments] if (owner := _OWNER.fullmatch(key)) and owner["kind"] != "inflight":
+            what = What.ENQUEUED if owner["kind"] == "pending" else What.PARKED
+            seqs = [word for word in arguments if word.isdecimal()][::2]
+            return [Line(at, what, owner["vin"], int(seq)) for seq in seqs]
+        case ["HSET", key, "seq", seq, *_] if (owner := _OWNER.fullmatch(key)) and owner["kind"] == "inflight":
+            return [Line(at, What.PUBLISHED, owner["vin"], int(seq))]
+    return []
+
+
+def tell_recorded(settings: Settings, history: History) -> None:
+    """Every outcome that is in the archive, once the recorder has closed its segments.
+
+    Raises:
+        httpx.HTTPError: the recorder did not close them.
+    """
+    httpx.post(f"http://{settings.host}:{settings.recorder_port}/flush", timeout=60).raise_for_status()
+    archive = Path(settings.archive.removeprefix("file://"))
+    for segment in sorted((archive / Stream.OUTCOME).glob("dt=*/hour=*/*.parquet")):
+        for payload in pq.ParquetFile(segment).read(["payload"]).column("payload").to_pylist():
+            outcome = OutcomeRecord.from_wire(payload)
+            history.tell(Line(outcome.ended_ms / 1000, What.RECORDED, outcome.vin, outcome.seq, note=outcome.outcome.value))
