@@ -1,9 +1,7 @@
 """A platform for the dispatcher's tests: real Redis, Mosquitto behind the event tap, dispatcher processes, and vehicles."""
 
 import asyncio
-import itertools
 import json
-import threading
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -12,25 +10,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 
-import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 
 from contracts import keys
+from contracts.envelope import Stream
 from contracts.outcomes import OutcomeRecord
 from contracts.seq import SeqSource, wall_clock_ms
 from contracts.settings import Settings
-from contracts.topics import Sign, request_filter, sign_topic
 from queues import Policy, Queues
+from recorder import _records
 from sandbox import broker as mosquitto
-from tests.servers import Server, free_port, listens, start, start_python, start_redis, wait_until
+from tests.servers import Server, free_port, listens, start, start_python, start_redis
 
 T = TypeVar("T")
 _seqs = SeqSource(0)
-_names = itertools.count()
 
 
 @dataclass
@@ -43,7 +37,18 @@ class Platform:
     redis: Server
     broker: Server
     tap: Server
+    recorder: Server | None = None
     dispatchers: dict[int, Server] = field(default_factory=dict)
+
+    def start_recorder(self) -> Server:
+        """`python -m recorder`, until it hands over to the queues."""
+        with self.blocking() as redis:
+            redis.set(keys.LOADED, 1)
+        port, log = self.settings.recorder_port, self.home / "logs" / "recorder.log"
+        self.recorder = start_python(
+            "recorder", port=port, log=log, env=self.env, ready=lambda: health(port).get("express") == "on"
+        )
+        return self.recorder
 
     def start_dispatcher(self, replica: int = 0) -> Server:
         """`python -m dispatcher --replica <replica>`, until it says that it is ready."""
@@ -67,8 +72,10 @@ class Platform:
         self.broker = start(mosquitto.command(self.settings), port=self.settings.broker_port, log=self.broker.log)
 
     def stop(self) -> None:
-        for server in (*self.dispatchers.values(), self.tap, self.broker, self.redis):
-            server.stop()
+        """End all of it at once: nobody will miss what it was doing."""
+        for server in (*self.dispatchers.values(), self.recorder, self.tap, self.broker, self.redis):
+            if server is not None:
+                server.kill()
 
     def ask(self, question: Callable[[Queues], Awaitable[T]]) -> T:
         """What the queues answer, over a connection of its own."""
@@ -113,11 +120,17 @@ class Platform:
             found: Any = redis.hgetall(keys.presence(vin))
         return {name.decode(): value.decode() for name, value in found.items()}
 
-    def outcomes(self) -> list[OutcomeRecord]:
-        """Every outcome that was handed over; no recorder takes them away here."""
-        with self.blocking() as redis:
-            records: Any = redis.xrange(keys.OUTCOMES)
-        return [OutcomeRecord.from_wire(fields[b"o"]) for _, fields in records]
+    def outcomes(self, vin: str = "") -> list[OutcomeRecord]:
+        """Every outcome handed over, of one vehicle or of all: in the recorder's journal, or where none runs in Redis."""
+        if self.recorder is None:
+            with self.blocking() as redis:
+                records: Any = redis.xrange(keys.OUTCOMES)
+            payloads = [fields[b"o"] for _, fields in records]
+        else:
+            files = [_records.read(path) for path in sorted(self.settings.journal_folder.iterdir())]
+            payloads = [m.payload for file in files for m in file.messages if m.stream == Stream.OUTCOME]
+        found = [OutcomeRecord.from_wire(payload) for payload in payloads if vin.encode() in payload]
+        return [record for record in found if vin in ("", record.vin)]
 
     def metric(self, name: str, replica: int = 0) -> float:
         """One number of /metrics, summed over its labels."""
@@ -126,13 +139,19 @@ class Platform:
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((name + " ", name + "{")))
 
 
-def healthy(port: int) -> bool:
-    """Whether /healthz says so."""
+def health(port: int) -> dict[str, Any]:
+    """What /healthz says; nothing where it does not answer that all is well."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
-            return bool(json.load(answer)["healthy"])
+            said: dict[str, Any] = json.load(answer)
+            return said
     except (HTTPError, URLError, OSError):
-        return False
+        return {}
+
+
+def healthy(port: int) -> bool:
+    """Whether /healthz says so."""
+    return bool(health(port).get("healthy"))
 
 
 @contextmanager
@@ -174,110 +193,3 @@ def _free_range(count: int) -> int:
         first = free_port()
         if first + count < 65_000 and not any(listens(first + n) for n in range(1, count)):
             return first
-
-
-@dataclass(frozen=True, slots=True)
-class Got:
-    """One request as a vehicle saw it."""
-
-    topic: str
-    payload: bytes
-    dup: bool
-    seq: int | None  # only on MQTT 5
-    mid: int
-    connection: int
-
-
-class Vehicle:
-    """A vehicle's own MQTT client: it says when it acknowledges, and it can lose its connection like a car in a tunnel."""
-
-    def __init__(self, platform: Platform, *, protocol: int, vin: str | None = None, persistent: bool = True) -> None:
-        self.vin = vin or f"VIN{next(_names):05d}P{protocol}"
-        self.platform, self.protocol, self.persistent = platform, protocol, persistent
-        self.acks = True  # acknowledge at once
-        self.got: list[Got] = []
-        self.connections = 0
-        self.session_present = False
-        self._client: paho.Client | None = None
-        self._subscribed = threading.Event()
-
-    def connect(self, *, clean: bool = False, subscribe: bool = True) -> "Vehicle":
-        """Connect (a persistent vehicle resumes its session unless `clean`), and wait until it is done."""
-        v5 = self.protocol == 5
-        clean_311 = None if v5 else clean or not self.persistent
-        version = paho.MQTTv5 if v5 else paho.MQTTv311
-        client = paho.Client(CallbackAPIVersion.VERSION2, self.vin, clean_311, protocol=version, manual_ack=True)
-        connected = threading.Event()
-
-        def on_connect(_c: Any, _u: Any, flags: Any, reason: Any, _p: Any) -> None:
-            assert not reason.is_failure, reason
-            self.session_present = flags.session_present
-            connected.set()
-
-        client.on_connect, client.on_message = on_connect, self._on_message
-        client.on_subscribe = lambda *_: self._subscribed.set()
-        self._client, self.connections = client, self.connections + 1
-        properties = None
-        if v5:
-            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho left it untyped
-            properties.SessionExpiryInterval = 300 if self.persistent else 0
-        start: Any = (clean or not self.persistent) if v5 else paho.MQTT_CLEAN_START_FIRST_ONLY
-        client.connect("127.0.0.1", self.platform.settings.mqtt_port, 60, clean_start=start, properties=properties)
-        client.loop_start()
-        assert connected.wait(10), f"{self.vin} did not connect"
-        if subscribe:
-            self.subscribe()
-        return self
-
-    def subscribe(self, topic_filter: str | None = None) -> None:
-        self._subscribed.clear()
-        assert self._client is not None
-        self._client.subscribe(topic_filter or request_filter(self.platform.settings.topic_prefix, self.vin), qos=1)
-        assert self._subscribed.wait(10), f"{self.vin} did not subscribe"
-
-    def say(self, sign: Sign) -> None:
-        """Send an online or a heartbeat."""
-        assert self._client is not None
-        self._client.publish(sign_topic(self.vin, sign), b"", qos=1).wait_for_publish(10)
-
-    def ack(self, got: Got) -> None:
-        """Send the PUBACK of one request."""
-        assert got.connection == self.connections
-        assert self._client is not None
-        self._client.ack(got.mid, 1)
-
-    def crash(self) -> None:
-        """Drop the socket without a word."""
-        assert self._client is not None
-        client, self._client = self._client, None
-        client.on_message = None
-        sock = client.socket()
-        client._sock_close()  # paho has no public way to be cut off
-        assert sock is not None
-        client.loop_stop()
-
-    def forget(self) -> None:
-        """Another connection has taken this one's place: do not come back."""
-        assert self._client is not None
-        client, self._client = self._client, None
-        client.disconnect()
-        client.loop_stop()
-
-    def leave(self) -> None:
-        """Disconnect as MQTT means it."""
-        if self._client is not None:
-            client, self._client = self._client, None
-            client.disconnect()
-            client.loop_stop()
-
-    def waits_for(self, count: int, *, within_s: float = 15) -> list[Got]:
-        """What came so far, as soon as that is `count` requests or more."""
-        wait_until(lambda: len(self.got) >= count, within_s=within_s, what=f"{self.vin} has {self.got}, wants {count}")
-        return list(self.got)
-
-    def _on_message(self, client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
-        pairs = dict(getattr(message.properties, "UserProperty", ())) if message.properties else {}
-        seq = int(pairs["seq"]) if "seq" in pairs else None
-        self.got.append(Got(message.topic, bytes(message.payload), message.dup, seq, message.mid, self.connections))
-        if self.acks:
-            client.ack(message.mid, 1)

@@ -9,7 +9,8 @@ import pytest
 from contracts import keys
 from contracts.outcomes import Outcome
 from contracts.topics import Sign
-from tests.dispatcher.platform import Platform, Vehicle, a_platform, healthy
+from tests.dispatcher.platform import Platform, a_platform, healthy
+from tests.dispatcher.vehicle import Vehicle
 from tests.servers import start_redis, wait_until
 
 

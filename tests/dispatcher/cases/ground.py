@@ -1,0 +1,110 @@
+"""Where the cases are played: the whole sandbox without Airflow, and the words in which the cases are told."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from contracts import keys
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.topics import TRIGGER, Sign, data_topic
+from tests.dispatcher.door import Door, trigger
+from tests.dispatcher.platform import Platform, a_platform
+from tests.dispatcher.vehicle import Vehicle
+from tests.servers import wait_until
+
+_batches = itertools.count()
+
+
+class Ground:
+    """A platform with a recorder and a dispatcher, its door, and what the tests ask of both."""
+
+    def __init__(self, platform: Platform, door: Door) -> None:
+        self.platform, self.door = platform, door
+        self.settings = platform.settings
+
+    # What the vehicle platform does
+
+    def batch(self, *vins: str, request_id: str | None = None, data: bytes | None = b"hello", data_id: str | None = None) -> int:
+        """One accepted batch, data first; its seq. `data=None`: the data does not come now."""
+        name = f"b{next(_batches)}"
+        data_id = data_id or f"data-{name}"
+        if data is not None:
+            self.data(data_id, data)
+        receipt = self.door.send(TRIGGER, trigger(vins, request_id or f"task_{name}", data_id))
+        assert receipt["status"] == "recorded", receipt
+        return int(receipt["seq"])
+
+    def data(self, data_id: str, payload: bytes) -> None:
+        """The data comes."""
+        receipt = self.door.send(data_topic(data_id), payload)
+        assert receipt["status"] == "recorded", receipt
+
+    # What is seen
+
+    def here(self, vehicle: Vehicle) -> Vehicle:
+        """The vehicle says `online`; returns it when the dispatcher knows that it is connected and subscribed."""
+        vehicle.say(Sign.ONLINE)
+        wait_until(lambda: self.presence(vehicle).get("connected") == "yes", what=f"{vehicle.vin} to be present")
+        return vehicle
+
+    def seen(self, vehicle: Vehicle, **fields: str) -> None:
+        """Returns when these fields of the vehicle's presence are so; an empty word stands for a field that is not there."""
+        wait_until(
+            lambda: all(self.presence(vehicle).get(name, "") == value for name, value in fields.items()),
+            what=f"{vehicle.vin} to be {fields}, not {self.presence(vehicle)}",
+        )
+
+    def gone(self, vehicle: Vehicle) -> None:
+        """Returns when the dispatcher knows that the vehicle has gone."""
+        self.seen(vehicle, connected="no")
+
+    def presence(self, vehicle: Vehicle) -> dict[str, str]:
+        return self.platform.presence(vehicle.vin)
+
+    def in_flight(self, vehicle: Vehicle) -> int | None:
+        return self.platform.in_flight(vehicle.vin)
+
+    def pending(self, vehicle: Vehicle) -> list[int]:
+        return self.platform.pending(vehicle.vin)
+
+    def parked(self, vehicle: Vehicle) -> list[int]:
+        with self.platform.blocking() as redis:
+            members: Any = redis.zrange(keys.parked(vehicle.vin), 0, -1)
+        return sorted(map(int, members))
+
+    def nothing_in_flight(self, vehicle: Vehicle) -> None:
+        """Returns when what was in flight has been released, or has ended."""
+        wait_until(lambda: self.in_flight(vehicle) is None, what=f"{vehicle.vin} to have nothing in flight")
+
+    def ended(self, vehicle: Vehicle, *seqs: int) -> dict[int, OutcomeRecord]:
+        """The outcomes of exactly these entries, as soon as the recorder has them and nothing of the vehicle is left."""
+
+        def records() -> dict[int, OutcomeRecord]:
+            return {record.seq: record for record in self.platform.outcomes(vehicle.vin)}
+
+        wait_until(lambda: not self.pending(vehicle), what=f"nothing of {vehicle.vin} to be pending")
+        wait_until(lambda: records().keys() >= set(seqs), what=f"outcomes of {vehicle.vin}: {seqs}")
+        found = records()
+        assert found.keys() == set(seqs)
+        return found
+
+    def delivered(self, vehicle: Vehicle, *seqs: int) -> dict[int, OutcomeRecord]:
+        """The outcomes of exactly these entries: all delivered, nothing left."""
+        found = self.ended(vehicle, *seqs)
+        assert {record.outcome for record in found.values()} == {Outcome.DELIVERED}
+        return found
+
+
+@contextmanager
+def a_ground(home: Path, **settings: Any) -> Iterator[Ground]:
+    """The sandbox with these settings, up."""
+    with a_platform(home, segment_max_seconds=3600, **settings) as platform:
+        platform.start_recorder()
+        platform.start_dispatcher()
+        door = Door(platform.settings)
+        try:
+            yield Ground(platform, door)
+        finally:
+            door.close()

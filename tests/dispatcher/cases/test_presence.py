@@ -1,0 +1,174 @@
+"""Vehicles that come, listen and give signs."""
+
+from contracts.topics import Sign
+from tests.dispatcher.cases.ground import Ground
+from tests.dispatcher.vehicle import Vehicle
+from tests.servers import wait_until
+
+
+def test_a_vehicle_that_is_here_and_listens_gets_a_batch_at_once(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol).connect()
+    ground.seen(vehicle, connected="yes", subscribed="yes")
+
+    seq = ground.batch(vehicle.vin, request_id="task_ota_1", data=b"hello")
+
+    (got,) = vehicle.waits_for(1)
+    assert got.topic == f"agent/{vehicle.vin}/proxy/request/task_ota_1"
+    assert (got.payload, got.dup) == (b"hello", False)
+    assert got.seq == (seq if protocol == 5 else None)
+    record = ground.delivered(vehicle, seq)[seq]
+    assert record.attempts == 1
+    assert record.dispatched_ms is not None
+    assert record.dispatched_ms <= record.ended_ms + 1
+    vehicle.leave()
+
+
+def test_ten_vehicles_get_one_batch_side_by_side(ground: Ground) -> None:
+    vehicles = [Vehicle(ground, protocol=(4, 5)[n % 2]).connect() for n in range(10)]
+    for vehicle in vehicles:
+        ground.seen(vehicle, connected="yes", subscribed="yes")
+        vehicle.acks = False  # nobody waits for anybody's acknowledgement
+
+    seq = ground.batch(*(vehicle.vin for vehicle in vehicles))
+
+    for vehicle in vehicles:
+        vehicle.ack(vehicle.waits_for(1)[0])
+    for vehicle in vehicles:
+        assert ground.delivered(vehicle, seq)[seq].attempts == 1
+        vehicle.leave()
+
+
+def test_many_pending_go_one_by_one_each_after_the_acknowledgement(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    vehicle.acks = False
+    seqs = [ground.batch(vehicle.vin, request_id=f"task_a_{n}") for n in range(8, 13)]
+    ground.here(vehicle.connect())
+
+    for n, seq in enumerate(seqs):
+        got = vehicle.waits_for(n + 1)
+        assert vehicle.requests == [f"task_a_{8 + m}" for m in range(n + 1)]
+        assert ground.in_flight(vehicle) == seq
+        vehicle.say(Sign.HEARTBEAT)  # changes nothing while one is in flight
+        vehicle.ack(got[n])
+
+    ground.delivered(vehicle, *seqs)
+    assert len(vehicle.got) == len(seqs)
+    vehicle.leave()
+
+
+def test_nothing_is_published_on_connecting_and_subscribing_alone(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    seq = ground.batch(vehicle.vin)
+    vehicle.connect()
+    ground.seen(vehicle, connected="yes", subscribed="yes")
+    assert ground.in_flight(vehicle) is None
+    assert vehicle.got == []
+
+    vehicle.say(Sign.ONLINE)
+    vehicle.waits_for(1)
+    assert ground.delivered(vehicle, seq)[seq].attempts == 1
+    vehicle.leave()
+
+
+def test_a_vehicle_that_does_not_listen_loses_nothing_and_no_attempt(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol).connect(subscribe=False)
+    ground.seen(vehicle, connected="yes")
+    seq = ground.batch(vehicle.vin)  # published at once, and the broker has nobody to give it to: reason code 16
+    ground.seen(vehicle, subscribed="no")
+    ground.nothing_in_flight(vehicle)
+    assert ground.pending(vehicle) == [seq]
+
+    vehicle.subscribe()
+    ground.seen(vehicle, subscribed="yes")
+    assert ground.in_flight(vehicle) is None
+    vehicle.say(Sign.HEARTBEAT)
+
+    assert [got.dup for got in vehicle.waits_for(1)] == [False]
+    assert ground.delivered(vehicle, seq)[seq].attempts == 1
+    vehicle.leave()
+
+
+def test_with_dispatch_on_subscribe_a_subscription_is_enough(altered: Ground, protocol: int) -> None:
+    vehicle = Vehicle(altered, protocol=protocol).connect(subscribe=False)
+    altered.seen(vehicle, connected="yes")
+    seq = altered.batch(vehicle.vin)
+    altered.seen(vehicle, subscribed="no")
+    altered.nothing_in_flight(vehicle)
+
+    vehicle.subscribe()
+
+    vehicle.waits_for(1)
+    assert altered.delivered(vehicle, seq)[seq].attempts == 1
+    vehicle.leave()
+
+
+def test_with_dispatch_on_connect_a_resumed_session_needs_no_sign(altered: Ground, protocol: int) -> None:
+    vehicle = Vehicle(altered, protocol=protocol).connect()
+    altered.seen(vehicle, subscribed="yes")
+    vehicle.leave()
+    altered.gone(vehicle)
+    seq = altered.batch(vehicle.vin)
+
+    vehicle.connect(subscribe=False)
+
+    assert [got.dup for got in vehicle.waits_for(1)] == [False]
+    altered.delivered(vehicle, seq)
+    vehicle.leave()
+
+
+def test_any_filter_that_reaches_its_requests_is_served(ground: Ground, protocol: int) -> None:
+    for topic_filter in ("agent/{vin}/#", "agent/{vin}/proxy/#", "agent/{vin}/proxy/request/exact", "agent/+/proxy/request/+"):
+        # A session that outlived the test would listen to every vehicle, and no publish would have reason code 16 any more.
+        vehicle = Vehicle(ground, protocol=protocol, expiry_s=0)
+        seq = ground.batch(vehicle.vin, request_id="exact")
+        vehicle.connect(subscribe=False).subscribe(topic_filter.format(vin=vehicle.vin))
+        ground.here(vehicle)
+        vehicle.waits_for(1)
+        ground.delivered(vehicle, seq)
+        vehicle.leave()
+
+
+def test_a_vehicle_that_stops_listening_gets_nothing_until_it_listens_again(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol).connect()
+    ground.seen(vehicle, subscribed="yes")
+    vehicle.unsubscribe()
+    ground.seen(vehicle, subscribed="no")
+    seq = ground.batch(vehicle.vin)
+    wait_until(lambda: ground.pending(vehicle) == [seq])
+    assert ground.in_flight(vehicle) is None
+
+    vehicle.say(Sign.HEARTBEAT)  # it may have subscribed unseen: tried, and reason code 16 again
+    ground.seen(vehicle, subscribed="no")
+    vehicle.subscribe()
+    vehicle.say(Sign.HEARTBEAT)
+
+    vehicle.waits_for(1)
+    assert ground.delivered(vehicle, seq)[seq].attempts == 1
+    vehicle.leave()
+
+
+def test_a_vehicle_that_was_only_heard_is_served(brisk: Ground, protocol: int) -> None:
+    vehicle = Vehicle(brisk, protocol=protocol)
+    seq = brisk.batch(vehicle.vin)
+    vehicle.connect(port=brisk.settings.broker_port)  # behind the tap's back: nobody tells that it connected
+    vehicle.say(Sign.HEARTBEAT)
+    brisk.seen(vehicle, connected="heard")
+
+    assert [got.topic for got in vehicle.waits_for(1)] == [f"agent/{vehicle.vin}/proxy/request/{vehicle.requests[0]}"]
+    vehicle.forget()
+    vehicle.connect(subscribe=False).say(Sign.ONLINE)  # its acknowledgement was not told either: the deadline brings it again
+    vehicle.waits_for(2)
+    brisk.delivered(vehicle, seq)
+    vehicle.leave()
+
+
+def test_a_prefix_other_than_the_default_is_matched_all_the_way(altered: Ground, protocol: int) -> None:
+    vehicle = Vehicle(altered, protocol=protocol).connect()
+    altered.seen(vehicle, connected="yes", subscribed="yes")
+
+    seqs = [altered.batch(vehicle.vin, request_id=f"task_{n}") for n in range(3)]
+
+    vehicle.waits_for(3)
+    altered.delivered(vehicle, *seqs)
+    assert [got.topic for got in vehicle.got] == [f"fleet/eu/{vehicle.vin}/proxy/request/task_{n}" for n in range(3)]
+    vehicle.leave()

@@ -1,0 +1,249 @@
+"""Connections that end, sessions that outlive them, and sessions that do not."""
+
+import pytest
+
+from contracts import keys
+from contracts.topics import Sign, request_topic
+from sandbox.sessions import SESSION_MAX_S
+from tests.dispatcher.cases.ground import Ground
+from tests.dispatcher.door import Door
+from tests.dispatcher.vehicle import Vehicle
+from tests.servers import wait_until
+
+NO_SUBSCRIBERS = 16
+
+
+def one_unacknowledged(ground: Ground, vehicle: Vehicle) -> int:
+    """The seq of an entry that the vehicle, now connected, has got and not acknowledged."""
+    vehicle.acks = False
+    ground.seen(vehicle.connect(), connected="yes", subscribed="yes")
+    seq = ground.batch(vehicle.vin)
+    vehicle.waits_for(1)
+    return seq
+
+
+def test_batches_that_came_while_it_was_away_wait_for_its_sign_and_come_in_order(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    ground.here(vehicle.connect())
+    vehicle.leave()
+    ground.gone(vehicle)
+    seqs = [ground.batch(vehicle.vin, request_id=f"task_{n}") for n in range(4)]
+
+    vehicle.connect(subscribe=False)
+    ground.seen(vehicle, connected="yes")
+    assert vehicle.session_present
+    assert ground.in_flight(vehicle) is None
+    assert vehicle.got == []
+    vehicle.say(Sign.HEARTBEAT)
+
+    vehicle.waits_for(4)
+    ended = ground.delivered(vehicle, *seqs)
+    assert vehicle.requests == [f"task_{n}" for n in range(4)]
+    assert {record.attempts for record in ended.values()} == {1}
+    vehicle.leave()
+
+
+@pytest.mark.parametrize("end", ["crash", "leave"])
+def test_what_was_unacknowledged_comes_once_from_the_broker_whatever_signs_come(ground: Ground, protocol: int, end: str) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    seq = one_unacknowledged(ground, vehicle)
+    getattr(vehicle, end)()
+    ground.gone(vehicle)
+    assert ground.in_flight(vehicle) == seq
+
+    vehicle.connect(subscribe=False)
+    assert vehicle.session_present
+    vehicle.say(Sign.ONLINE)
+    for _ in range(3):
+        vehicle.say(Sign.HEARTBEAT)
+    vehicle.ack(vehicle.waits_for(2)[1])
+
+    assert ground.delivered(vehicle, seq)[seq].attempts == 1
+    assert [(got.connection, got.dup) for got in vehicle.got] == [(1, False), (2, True)]
+    vehicle.leave()
+
+
+def test_what_waits_behind_a_redelivery_follows_its_acknowledgement(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    first = one_unacknowledged(ground, vehicle)
+    vehicle.crash()
+    ground.gone(vehicle)
+    second = ground.batch(vehicle.vin, request_id="second")
+    third = ground.batch(vehicle.vin, request_id="third")
+    vehicle.acks = True
+
+    vehicle.connect(subscribe=False).say(Sign.HEARTBEAT)
+
+    vehicle.waits_for(4)
+    ground.delivered(vehicle, first, second, third)
+    assert vehicle.requests == [vehicle.requests[0]] * 2 + ["second", "third"]
+    vehicle.leave()
+
+
+def test_a_clean_start_has_it_published_again_with_the_same_seq(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    seq = one_unacknowledged(ground, vehicle)
+    vehicle.crash()
+    ground.gone(vehicle)
+
+    vehicle.acks = True
+    vehicle.connect(clean=True)
+    ground.nothing_in_flight(vehicle)
+    vehicle.say(Sign.HEARTBEAT)
+
+    vehicle.waits_for(2)
+    assert ground.delivered(vehicle, seq)[seq].attempts == 2
+    assert [(got.connection, got.dup) for got in vehicle.got] == [(1, False), (2, False)]
+    assert {got.seq for got in vehicle.got} == {seq if protocol == 5 else None}
+    vehicle.leave()
+
+
+def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol, expiry_s=0)
+    seq = one_unacknowledged(ground, vehicle)
+    vehicle.crash()
+    ground.nothing_in_flight(vehicle)
+    assert ground.pending(vehicle) == [seq]
+
+    vehicle.acks = True
+    ground.here(vehicle.connect())
+    vehicle.waits_for(2)
+    ground.delivered(vehicle, seq)
+    vehicle.leave()
+
+
+def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(ground: Ground) -> None:
+    vehicle = Vehicle(ground, protocol=5, expiry_s=1)
+    seq = one_unacknowledged(ground, vehicle)
+    vehicle.crash()
+    ground.gone(vehicle)
+    topic = request_topic("agent", vehicle.vin, "probe")
+    service = Door(ground.settings, ground.settings.mqtt_username_dispatcher)
+    wait_until(lambda: service.say(topic, b"") == NO_SUBSCRIBERS, what="the broker to forget the session")
+    service.close()
+
+    vehicle.acks = True
+    ground.here(vehicle.connect())
+    assert not vehicle.session_present
+    vehicle.waits_for(2)
+    assert ground.delivered(vehicle, seq)[seq].attempts == 2
+    assert [(got.seq, got.dup) for got in vehicle.got] == [(seq, False)] * 2
+    vehicle.leave()
+
+
+def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground: Ground) -> None:
+    vehicle = Vehicle(ground, protocol=5, expiry_s=300)
+    seq = one_unacknowledged(ground, vehicle)
+    vehicle.leave(expiry_s=0)
+    ground.nothing_in_flight(vehicle)
+    assert ground.pending(vehicle) == [seq]
+
+    vehicle.acks = True
+    ground.here(vehicle.connect())
+    assert not vehicle.session_present
+    vehicle.waits_for(2)
+    ground.delivered(vehicle, seq)
+    vehicle.leave()
+
+
+def test_a_disconnect_that_prolongs_its_session_is_waited_for(ground: Ground) -> None:
+    vehicle = Vehicle(ground, protocol=5, expiry_s=1)
+    seq = one_unacknowledged(ground, vehicle)
+    vehicle.leave(expiry_s=600)
+    ground.seen(vehicle, connected="no", expiry="600")
+    assert ground.in_flight(vehicle) == seq
+
+    vehicle.connect(subscribe=False).say(Sign.HEARTBEAT)
+    assert vehicle.session_present
+    vehicle.ack(vehicle.waits_for(2)[1])
+    ground.delivered(vehicle, seq)
+    assert [got.dup for got in vehicle.got] == [False, True]
+    vehicle.leave()
+
+
+def test_while_it_is_away_and_its_session_lives_the_deadline_waits(brisk: Ground, protocol: int) -> None:
+    vehicle = Vehicle(brisk, protocol=protocol)
+    seq = one_unacknowledged(brisk, vehicle)
+    vehicle.crash()
+    copies = len(vehicle.got)
+    brisk.gone(vehicle)
+    seen = brisk.presence(vehicle)
+    assert seen["expiry"] == ("300" if protocol == 5 else str(SESSION_MAX_S))  # on 3.1.1 the broker's own
+    index = keys.deadlines(keys.shard_of(vehicle.vin, brisk.settings.wake_shards))
+    with brisk.platform.blocking() as redis:  # it was looked at when its deadline had passed, and put off until the session's end
+        wait_until(lambda: redis.zscore(index, vehicle.vin) == float(seen["session_until"]))
+    assert brisk.in_flight(vehicle) == seq
+
+    vehicle.acks = True
+    vehicle.connect(subscribe=False).say(Sign.HEARTBEAT)
+    brisk.delivered(vehicle, seq)
+    assert [got.dup for got in vehicle.got[copies:]] == [True]
+    vehicle.leave()
+
+
+def test_a_second_connection_takes_the_session_over_with_what_is_in_flight(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    seq = one_unacknowledged(ground, vehicle)
+
+    again = Vehicle(ground, protocol=protocol, vin=vehicle.vin).connect(subscribe=False)
+    vehicle.forget()
+    assert again.session_present
+    again.say(Sign.HEARTBEAT)
+
+    assert [got.dup for got in again.waits_for(1)] == [True]
+    assert ground.delivered(vehicle, seq)[seq].attempts == 1
+    assert len(again.got) == 1
+    again.leave()
+
+
+def test_a_second_connection_with_a_clean_start_has_it_published_again(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    seq = one_unacknowledged(ground, vehicle)
+
+    again = Vehicle(ground, protocol=protocol, vin=vehicle.vin).connect(clean=True)
+    vehicle.forget()
+    ground.nothing_in_flight(again)
+    again.say(Sign.HEARTBEAT)
+
+    assert [got.dup for got in again.waits_for(1)] == [False]
+    assert ground.delivered(vehicle, seq)[seq].attempts == 2
+    again.leave()
+
+
+def test_a_vehicle_that_flaps_gets_everything_published_once_and_in_order(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    vehicle.acks = False
+    names = [f"task_{n}" for n in range(12)]
+    seqs = [ground.batch(vehicle.vin, request_id=name) for name in names]
+    for n in range(20):
+        before = len(vehicle.got)
+        vehicle.connect(subscribe=n == 0).say(Sign.ONLINE)
+        got = vehicle.waits_for(before + 1)
+        if n % 2:  # every other connection ends before the acknowledgement
+            vehicle.ack(got[before])
+        vehicle.crash()
+
+    vehicle.acks = True
+    vehicle.connect(subscribe=False).say(Sign.HEARTBEAT)
+    ended = ground.delivered(vehicle, *seqs)
+    assert {record.attempts for record in ended.values()} == {1}
+    assert list(dict.fromkeys(vehicle.requests)) == names
+    vehicle.leave()
+
+
+def test_an_unrelated_message_that_waits_in_its_session_delays_nothing(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    ground.here(vehicle.connect())
+    vehicle.leave()
+    ground.gone(vehicle)
+    service = Door(ground.settings, ground.settings.mqtt_username_dispatcher)
+    service.say(request_topic("agent", vehicle.vin, "foreign"), b"not of this dispatcher")
+    service.close()
+    seq = ground.batch(vehicle.vin, request_id="ours")
+
+    vehicle.connect(subscribe=False).say(Sign.HEARTBEAT)
+
+    vehicle.waits_for(2)
+    assert sorted(vehicle.requests) == ["foreign", "ours"]
+    assert ground.delivered(vehicle, seq)[seq].attempts == 1
+    vehicle.leave()
