@@ -1,7 +1,6 @@
 """The lake from plain Python: open the catalog, make the tables, read a little. Needs no Spark."""
 
 import sqlite3
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,16 @@ from pyiceberg.types import BinaryType, BooleanType, IcebergType, IntegerType, L
 from sqlalchemy.exc import DatabaseError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
+from contracts.lives import Life
 from contracts.outcomes import State
 from contracts.seq import datetime_of
 from contracts.settings import Settings
-from contracts.tables import COMMON_PROPERTIES, DATA, IDS, INSTANT, NAMESPACE, OUTCOMES, TABLES, Table
+from contracts.tables import COMMON_PROPERTIES, DATA, IDS, INSTANT, NAMESPACE, OUTCOMES, SEGMENTS, TABLES, Table
 
 SQLITE = "sqlite:///"
 BUSY_SECONDS = 30  # how long a writer waits for another one's lock on the SQLite file
+ENTRY = ("vin", "seq", "request_id", "data_id")
+ENDED = ("dispatched_at", "acknowledged_at", "ended_at", "attempts", "reason")
 FIRST_PARTITION_FIELD = 1000  # Iceberg numbers partition fields from here
 
 _ICEBERG_TYPES: dict[pa.DataType, IcebergType] = {
@@ -35,22 +37,6 @@ _ICEBERG_TYPES: dict[pa.DataType, IcebergType] = {
     pa.binary(): BinaryType(),
     INSTANT: TimestamptzType(),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class LakeEntry:
-    """One entry of a vehicle as the lake knows it; `state` is an outcome, or `pending` where the lake has none."""
-
-    seq: int
-    request_id: str
-    data_id: str
-    state: str
-    accepted_at: datetime
-    dispatched_at: datetime | None = None
-    acknowledged_at: datetime | None = None
-    ended_at: datetime | None = None
-    attempts: int | None = None
-    reason: str | None = None
 
 
 # Two processes may create the catalog's own tables, or the namespace, in the same moment: one of them looks again.
@@ -156,12 +142,22 @@ def read_outcome(catalog: Catalog, vin: str, seq: int) -> str | None:
     return rows[0]["outcome"] if rows else None
 
 
-def read_entries(catalog: Catalog, vin: str, *, since: datetime | None = None) -> list[LakeEntry]:
+def read_entries(catalog: Catalog, vin: str, *, since: datetime | None = None) -> list[Life]:
     """Every entry of a vehicle accepted at or after `since` (UTC; None: ever), oldest first."""
-    ids = _rows(catalog, IDS, _vin_filter("ts", vin, since), ("seq", "ts", "request_id", "data_id"))
-    outcomes = {row["seq"]: row for row in _rows(catalog, OUTCOMES, _vin_filter("accepted_at", vin, since))}
-    entries = {row["seq"]: _entry(row, outcomes.get(row["seq"])) for row in ids}
-    return [entries[seq] for seq in sorted(entries)]
+    ids = _rows(catalog, IDS, _vin_filter("ts", vin, since), ENTRY)
+    return _lives(ids, _rows(catalog, OUTCOMES, _vin_filter("accepted_at", vin, since)) if ids else [])
+
+
+def read_batch(catalog: Catalog, request_id: str) -> list[Life]:
+    """Every entry of every trigger with this request_id, by seq and VIN."""
+    ids = _rows(catalog, IDS, where(EqualTo, "request_id", request_id), ENTRY)
+    seqs = {row["seq"] for row in ids}
+    return _lives(ids, [row for seq in seqs for row in _rows(catalog, OUTCOMES, _trigger_filter("accepted_at", seq))])
+
+
+def read_segments(catalog: Catalog, since: datetime) -> set[str]:
+    """The paths of the archive's segments that were ingested at or after `since` (UTC)."""
+    return {row["path"] for row in _rows(catalog, SEGMENTS, where(GreaterThanOrEqual, "ingested_at", since), ("path",))}
 
 
 def read_ended(catalog: Catalog, since: datetime) -> set[tuple[str, int]]:
@@ -176,21 +172,18 @@ def read_data_ids(catalog: Catalog, since: datetime | None = None) -> list[str]:
     return [row["data_id"] for row in _rows(catalog, DATA, row_filter, ("data_id",))]
 
 
-def _entry(row: dict[str, Any], outcome: dict[str, Any] | None) -> LakeEntry:
-    if outcome is None:
-        return LakeEntry(row["seq"], row["request_id"], row["data_id"], State.PENDING.value, row["ts"])
-    return LakeEntry(
-        row["seq"],
-        row["request_id"],
-        row["data_id"],
-        outcome["outcome"],
-        row["ts"],
-        dispatched_at=outcome["dispatched_at"],
-        acknowledged_at=outcome["acknowledged_at"],
-        ended_at=outcome["ended_at"],
-        attempts=outcome["attempts"],
-        reason=outcome["reason"],
-    )
+def _lives(ids: list[dict[str, Any]], outcomes: list[dict[str, Any]]) -> list[Life]:
+    """What lives in the lake, by seq and VIN; each once, also where a table has a row twice."""
+    ended = {(row["seq"], row["vin"]): row for row in outcomes}
+    lives = {}
+    for row in ids:
+        key = (row["seq"], row["vin"])
+        end = ended.get(key, {})
+        said = {name: end[name] for name in ENDED if name in end}
+        lives[key] = Life(
+            row["vin"], row["seq"], row["request_id"], row["data_id"], end.get("outcome", State.PENDING.value), **said
+        )
+    return [lives[key] for key in sorted(lives)]
 
 
 def where(predicate: type[LiteralPredicate], column: str, value: str | int | datetime) -> BooleanExpression:
@@ -204,10 +197,14 @@ def _vin_filter(instant: str, vin: str, since: datetime | None) -> BooleanExpres
 
 
 def _entry_filter(instant: str, vin: str, seq: int) -> BooleanExpression:
-    """One entry; its instant is in its seq, so only that day's partition is read."""
+    return And(where(EqualTo, "vin", vin), _trigger_filter(instant, seq))
+
+
+def _trigger_filter(instant: str, seq: int) -> BooleanExpression:
+    """The entries of one trigger; their instant is in their seq, so only that day's partition is read."""
     at = datetime_of(seq)
     moment = And(where(GreaterThanOrEqual, instant, at), where(LessThan, instant, at + timedelta(milliseconds=1)))
-    return And(moment, where(EqualTo, "vin", vin), where(EqualTo, "seq", seq))
+    return And(moment, where(EqualTo, "seq", seq))
 
 
 def _rows(

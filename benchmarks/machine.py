@@ -15,7 +15,7 @@ from rich.table import Table
 
 from contracts.settings import load_settings
 
-LIBRARIES = ("pyspark", "pyiceberg", "duckdb", "redis", "paho-mqtt", "pyarrow")
+LIBRARIES = ("pyspark", "pyiceberg", "duckdb", "redis", "mqtt5", "pyarrow")
 PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port")
 
 

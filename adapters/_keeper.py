@@ -1,0 +1,159 @@
+"""Keeps an MQTT 5 client connected: says hello, notices silence, comes back after every loss."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mqtt5
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
+
+from adapters._link import Link, Place, open_link
+from contracts.errors import Retryable
+
+_CONNACK_WAIT_S = 10.0
+_GOODBYE_WAIT_S = 2.0
+_KEEPALIVE_LOOK_S = 1.0
+# Two clients with one client id throw each other out; a pause before coming back keeps that from becoming a storm.
+_AFTER_LOSS_S = 0.1
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a CONNECT says."""
+
+    client_id: str
+    username: str | None
+    password: str | None
+    clean_start: bool
+    session_expiry_s: int
+    receive_maximum: int
+    keepalive_s: int
+
+    def packet(self, *, clean_start: bool) -> bytes:
+        """As it goes over the wire."""
+        return mqtt5.ConnectPacket(
+            self.client_id,
+            username=self.username,
+            password=None if self.password is None else self.password.encode(),
+            clean_start=clean_start,
+            keep_alive=self.keepalive_s,
+            session_expiry_interval=self.session_expiry_s,
+            receive_max=self.receive_maximum,
+        ).write()
+
+
+class Keeper:
+    """One connection after the other. `up` is told whether the broker knew the session, `down` of a loss; `take` gets the rest.
+
+    A clean start is asked for until it was granted once: later connections resume the session.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        login: Login,
+        *,
+        take: Callable[[mqtt5.Packet], None],
+        up: Callable[[bool], None],
+        down: Callable[[], None],
+    ) -> None:
+        self.place, self.connected = place, asyncio.Event()
+        self.number = 0  # of the connection: each has its own
+        self.link: Link | None = None  # only while connected
+        self._login, self._take, self._up, self._down = login, take, up, down
+        self._clean_start = login.clean_start
+        self._opened: Link | None = None  # connected, or about to be
+        self._lost = asyncio.Event()
+        self._refusal = ""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to connect."""
+        name = self._login.client_id
+        self._tasks = [
+            asyncio.create_task(self._keep_connected(), name=f"mqtt.connection.{name}"),
+            asyncio.create_task(self._keep_alive(), name=f"mqtt.keepalive.{name}"),
+        ]
+
+    async def stop(self) -> None:
+        """Say goodbye."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        link = self._opened
+        if link is not None:
+            link.send(mqtt5.DisconnectPacket().write())
+            link.close()
+            try:
+                async with asyncio.timeout(_GOODBYE_WAIT_S):
+                    await self._lost.wait()
+            except TimeoutError:
+                link.hang_up()
+                await self._lost.wait()
+
+    async def _keep_connected(self) -> None:
+        while True:
+            pauses = wait_exponential_jitter(multiplier=0.1, max=10, jitter=0.3)
+            async for attempt in AsyncRetrying(wait=pauses, retry=retry_if_exception_type(Retryable), before_sleep=self._say_why):
+                with attempt:
+                    await self._connect()
+            await self._lost.wait()
+            await asyncio.sleep(_AFTER_LOSS_S)
+
+    async def _connect(self) -> None:
+        self._lost.clear()
+        self._refusal = ""
+        self._opened = link = await open_link(self.place, self._take_any, self._on_lost)
+        link.send(self._login.packet(clean_start=self._clean_start))
+        waits = [asyncio.create_task(self.connected.wait()), asyncio.create_task(self._lost.wait())]
+        try:
+            await asyncio.wait(waits, timeout=_CONNACK_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if not self.connected.is_set():
+            link.hang_up()
+            await self._lost.wait()
+            raise Retryable(f"{self.place} did not accept {self._login.client_id}: {self._refusal}")
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(_KEEPALIVE_LOOK_S)
+            if self.link is not None:
+                self.link.look_alive(self._login.keepalive_s)
+
+    def _say_why(self, state: RetryCallState) -> None:
+        reason = state.outcome.exception() if state.outcome else None
+        log.warning("mqtt not connected", client=self._login.client_id, attempt=state.attempt_number, reason=str(reason))
+
+    def _take_any(self, packet: mqtt5.Packet) -> None:
+        match packet:
+            case mqtt5.ConnAckPacket():
+                self._on_answer(packet)
+            case mqtt5.DisconnectPacket(reason_code=reason):
+                self._refusal = reason.name.lower()
+            case _:
+                self._take(packet)
+
+    def _on_answer(self, answer: mqtt5.ConnAckPacket) -> None:
+        if answer.reason_code != mqtt5.ConnAckReasonCode.SUCCESS:  # the broker ends the connection
+            self._refusal = answer.reason_code.name.lower()
+            return
+        self._clean_start = False
+        self.number += 1
+        self.link = self._opened
+        self.connected.set()
+        log.info("mqtt connected", client=self._login.client_id, session_present=answer.session_present)
+        self._up(answer.session_present)
+
+    def _on_lost(self, reason: str) -> None:
+        self._refusal = self._refusal or reason
+        if self.connected.is_set():
+            log.info("mqtt disconnected", client=self._login.client_id, reason=self._refusal)
+        self.link = self._opened = None
+        self.connected.clear()
+        self._lost.set()
+        self._down()

@@ -1,0 +1,170 @@
+"""One connection of an MQTT 5 client: bytes in, packets out, on an asyncio transport. The packets themselves are mqtt5's."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+from urllib.parse import urlsplit
+
+import mqtt5
+import structlog
+
+from contracts.errors import Permanent, Retryable
+
+_TLS_SCHEMES = {"mqtt": False, "tcp": False, "mqtts": True, "ssl": True}
+_TLS_PORT, _PLAIN_PORT = 8883, 1883
+_LONGEST_HEADER = 5  # bytes: a packet's type, and its length in up to four
+
+log = structlog.get_logger(__name__)
+Take = Callable[[mqtt5.Packet], None]
+Lost = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the broker is."""
+
+    host: str
+    port: int
+    tls: bool
+
+    @classmethod
+    def of(cls, url: str) -> "Place":
+        """The place that `url` names.
+
+        Raises:
+            Permanent: it names none.
+        """
+        parts = urlsplit(url)
+        if parts.scheme not in _TLS_SCHEMES or not parts.hostname:
+            raise Permanent(f"mqtt_url={url!r} must look like mqtt://host:1883 or mqtts://host:8883")
+        tls = _TLS_SCHEMES[parts.scheme]
+        return cls(parts.hostname, parts.port or (_TLS_PORT if tls else _PLAIN_PORT), tls)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Link(asyncio.Protocol):
+    """From `open_link`. `take` gets each packet, in the order in which they came; `lost` is called once, at the end."""
+
+    def __init__(self, take: Take, lost: Lost) -> None:
+        self._take, self._lost = take, lost
+        self._transport: asyncio.Transport
+        self._loop = asyncio.get_running_loop()
+        self._out: list[bytes] = []
+        self._partial = bytearray()  # the beginning of a packet, and how long the packet is
+        self._wanted = 0
+        self._sent_at = self._heard_at = time.monotonic()
+
+    def send(self, packet: bytes) -> None:
+        """After all that was sent before; one write for all that this turn of the loop sends."""
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(packet)
+
+    def look_alive(self, keepalive_s: float) -> None:
+        """Ping if the line was silent, and hang up where not even that is answered. Call it several times in `keepalive_s`."""
+        now = time.monotonic()
+        if now - self._heard_at > keepalive_s * 1.5:
+            log.warning("mqtt broker silent", for_s=round(now - self._heard_at, 1))
+            self.hang_up()
+        elif now - min(self._sent_at, self._heard_at) > keepalive_s / 2:
+            self.send(mqtt5.PingReqPacket().write())
+
+    def close(self) -> None:
+        """Send what is waiting, then end the connection."""
+        self._flush()
+        self._transport.close()
+
+    def hang_up(self) -> None:
+        """Cut the connection."""
+        self._transport.abort()
+
+    # What the transport tells -------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is connected."""
+        self._transport = cast(asyncio.Transport, transport)  # of a stream; uvloop's has no base class that says so
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have come: whole packets go on, the beginning of one waits for the rest."""
+        self._heard_at = time.monotonic()
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._wanted:
+                return
+            data = bytes(self._partial)
+            self._partial.clear()
+        at = self._read(data)
+        if at < len(data):
+            self._partial += data[at:]
+            self._wanted = length_of(data[at : at + _LONGEST_HEADER]) or 0
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended, by whichever side."""
+        self._lost(str(exc) if exc else "connection closed")
+
+    def _read(self, data: bytes) -> int:
+        """Hand on the whole packets in `data`; how many bytes they were."""
+        view, at, end = memoryview(data), 0, len(data)
+        while at < end:
+            try:
+                packet, size = mqtt5.read(view[at:])
+            except IndexError:  # not all of it has come
+                break
+            except BaseException as exc:  # where text is not UTF-8, mqtt5 0.8 panics, and its panic is not an Exception
+                if isinstance(exc, KeyboardInterrupt | SystemExit):
+                    raise
+                size = self._pass_over(data, at, exc)
+                if not size:
+                    break
+            else:
+                self._take(packet)
+            at += size
+        return at
+
+    def _pass_over(self, data: bytes, at: int, why: BaseException) -> int:
+        """A packet that cannot be read stays unacknowledged, and does not hold up the next; how long it is."""
+        size = length_of(data[at : at + _LONGEST_HEADER])
+        if size is None:
+            log.error("mqtt stream broken", reason=str(why))
+            self.hang_up()
+            return len(data) - at
+        if at + size > len(data):
+            return 0
+        log.error("mqtt packet not readable", reason=str(why), kind=data[at] >> 4, size=size)
+        return size
+
+    def _flush(self) -> None:
+        if self._out:
+            out, self._out = self._out, []
+            self._sent_at = time.monotonic()
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+
+async def open_link(place: Place, take: Take, lost: Lost) -> Link:
+    """A connected socket, over which nothing was said yet.
+
+    Raises:
+        Retryable: nobody is there, or TLS fails.
+    """
+    secure = ssl.create_default_context() if place.tls else None
+    loop = asyncio.get_running_loop()
+    try:
+        _, link = await loop.create_connection(lambda: Link(take, lost), place.host, place.port, ssl=secure)
+    except OSError as exc:
+        raise Retryable(f"no connection to {place}: {exc}") from exc
+    return link
+
+
+def length_of(header: bytes) -> int | None:
+    """The length of the whole packet that begins so; 0: more of it is needed; None: no packet begins so."""
+    size = 0
+    for place, byte in enumerate(header[1:]):
+        size |= (byte & 127) << (7 * place)
+        if byte < 128:
+            return size + place + 2
+    return None if len(header) == _LONGEST_HEADER else 0
