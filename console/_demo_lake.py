@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 
 from pyiceberg.expressions import EqualTo, In
-from redis import Redis
 
 from adapters.lake import open_catalog, where
+from adapters.redis import connect
 from contracts.outcomes import Outcome
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, QUARANTINE, SEGMENTS
@@ -66,7 +66,7 @@ def verdict_of(settings: Settings, run_id: str) -> tuple[str, str]:
 
 def wipe_redis(settings: Settings) -> None:
     """What a lost disk does to Redis."""
-    with Redis.from_url(settings.redis) as redis:
+    with connect(settings.redis) as redis:
         redis.flushall()
 
 

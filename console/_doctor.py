@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import typer
 from pyiceberg.exceptions import NoSuchNamespaceError
-from redis import Redis
 from redis.exceptions import RedisError
 from sqlalchemy.exc import DatabaseError
 
 from adapters.lake import SQLITE, open_catalog
+from adapters.redis import connect
 from console._output import FAILED, AsJson, out, print_json, settings_or_fail, speaks_plainly, table
 from contracts import keys
 from contracts.settings import Settings
@@ -107,13 +107,13 @@ def _catalog(settings: Settings) -> str:
 
 
 def _redis(settings: Settings) -> str:
-    with Redis.from_url(settings.redis, socket_timeout=3) as redis:
+    with connect(settings.redis, socket_timeout=3) as redis:
         redis.ping()
     return "answers"
 
 
 def _loaded(settings: Settings) -> str:
-    with Redis.from_url(settings.redis, socket_timeout=3) as redis:
+    with connect(settings.redis, socket_timeout=3) as redis:
         if not redis.exists(keys.LOADED):
             raise ValueError("rebuild needed: Redis does not hold what is pending")
     return "loaded"

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from redis import Redis
 
+from adapters.redis import connect
 from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
@@ -84,7 +85,7 @@ def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: 
         Retryable: another process is at it, or Redis lost the lock; nothing is lost, do it again.
         redis.RedisError: Redis is away or refuses.
     """
-    redis = Redis.from_url(settings.redis)
+    redis = connect(settings.redis)
     with populate_lock(redis) as lock:
         ids = _stretch(catalog, IDS, None if everything else _remembered(redis, keys.POPULATED))
         ended = _stretch(catalog, OUTCOMES, None if everything else _remembered(redis, keys.DONE_PRUNED))
@@ -148,7 +149,7 @@ def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
     """What each worker does with its vehicles: triggers first, so that no entry is in the queues without its own."""
 
     def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        redis = Redis.from_url(url)
+        redis = connect(url)
         loader, stored = Loader(redis, policy), set[int]()
         for rows in _chunks(batches):
             triggers = {seq: said for seq, said in _triggers(rows).items() if seq not in stored}
@@ -204,7 +205,7 @@ def _forget(spark: SparkSession, settings: Settings, ended: Stretch, now: dateti
     url, policy = settings.redis, Policy.of(settings)
 
     def forget(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        loader = Loader(Redis.from_url(url), policy)
+        loader = Loader(connect(url), policy)
         for batch in batches:
             pairs = zip(batch["vin"].to_pylist(), batch["seq"].to_pylist(), strict=True)
             yield pa.RecordBatch.from_pydict({"forgotten": [loader.forget_done(pairs)]})

@@ -8,6 +8,7 @@ from pyiceberg.catalog import Catalog
 from tenacity import Retrying, retry_if_exception_type, stop_when_event_set, wait_fixed
 
 from adapters.lake import ensure_tables, open_catalog
+from adapters.redis import connect
 from contracts import keys
 from contracts.envelope import Stream
 from contracts.seq import wall_clock_ms
@@ -56,5 +57,5 @@ def _empty(catalog: Catalog) -> bool:
 
 
 def _mark_loaded(settings: Settings) -> None:
-    with redis.Redis.from_url(settings.redis) as client:
+    with connect(settings.redis) as client:
         client.set(keys.LOADED, wall_clock_ms(), nx=True)

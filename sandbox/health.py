@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 import redis
 
+from adapters.redis import connect
 from contracts import keys
 from contracts.settings import Settings
 from sandbox import airflow
@@ -175,24 +176,24 @@ def _listens(host: str, port: int) -> Check:
 
 
 def _redis(settings: Settings) -> redis.Redis:
-    return redis.Redis.from_url(settings.redis, socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S)
+    return connect(settings.redis, socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S)
 
 
 def _ask_redis(settings: Settings) -> Check:
-    with _redis(settings) as client:
-        try:
+    try:
+        with _redis(settings) as client:
             client.ping()
-        except redis.RedisError as exc:
-            return Check(False, f"no answer ({exc})")
+    except redis.RedisError as exc:
+        return Check(False, f"no answer ({exc})")
     return Check(True)
 
 
 def _queues(settings: Settings) -> str:
-    with _redis(settings) as client:
-        try:
+    try:
+        with _redis(settings) as client:
             return "loaded" if client.exists(keys.LOADED) else REBUILD_NEEDED
-        except redis.RedisError:
-            return "unknown"
+    except redis.RedisError:
+        return "unknown"
 
 
 def _shown(url: str) -> str:

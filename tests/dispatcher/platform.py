@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 
 from redis import Redis as BlockingRedis
-from redis.asyncio import Redis
 
+from adapters.redis import connect as connect_blocking
 from contracts import keys
 from contracts.envelope import Stream
 from contracts.outcomes import OutcomeRecord
 from contracts.seq import SeqSource, wall_clock_ms
 from contracts.settings import Settings
-from queues import Policy, Queues
+from queues import Policy, Queues, connect
 from recorder import _records
 from sandbox import broker as mosquitto
 from tests.servers import Server, free_port, listens, start, start_python, start_redis
@@ -81,7 +81,7 @@ class Platform:
         """What the queues answer, over a connection of its own."""
 
         async def asked() -> T:
-            async with Redis(port=self.settings.redis_port) as redis:
+            async with connect(self.settings.redis) as redis:
                 return await question(Queues(redis, Policy.of(self.settings)))
 
         return asyncio.run(asked())
@@ -103,7 +103,7 @@ class Platform:
         self.ask(lambda queues: queues.store_data(data_id, data, wall_clock_ms()))
 
     def blocking(self) -> BlockingRedis:
-        return BlockingRedis(port=self.settings.redis_port)
+        return connect_blocking(self.settings.redis)
 
     def in_flight(self, vin: str) -> int | None:
         with self.blocking() as redis:
@@ -162,7 +162,7 @@ def a_platform(home: Path, **overrides: Any) -> Iterator[Platform]:
     }
     ports["dispatcher_port"] = _free_range(8)
     settings = Settings(home=home, **{"ack_deadline_seconds": 30, **ports, **overrides})
-    given = {"home": home, **{name: getattr(settings, name) for name in {"ack_deadline_seconds": 0, **ports, **overrides}}}
+    given = {"home": home, **{name: getattr(settings, name) for name in {"ack_deadline_seconds": 0, **ports}}, **overrides}
     env = {f"MANIFOLD_{name.upper()}": str(value) for name, value in given.items()}
     started: list[Server] = []
     try:
