@@ -118,12 +118,12 @@ class Archive:
         return sorted(s for s in listed if interval is None or interval.holds(s))
 
     def read(self, path: str) -> bytes:
-        """The bytes of one file.
+        """The bytes of one file, as they lie there.
 
         Raises:
             OSError: the storage failed, or the file is gone.
         """
-        with self._fs.open_input_stream(f"{self._root}/{path}") as stream:
+        with self._fs.open_input_stream(f"{self._root}/{path}", compression=None) as stream:
             return bytes(stream.read())
 
     def exists(self, path: str) -> bool:

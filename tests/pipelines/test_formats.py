@@ -1,0 +1,147 @@
+"""Files of others: what a shape gives, what is made up for, and what is refused. Pure: bytes in, messages out."""
+
+import gzip
+import io
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from contracts.envelope import SEGMENT_SCHEMA, to_arrow
+from contracts.seq import MAX_SEQ, SKIPPED_MS, datetime_of, unix_ms_of
+from contracts.topics import TRIGGER
+from pipelines.formats import DERIVED, Unreadable, decode
+from tests.pipelines.makers import NOON_MS, at, seq_at, trigger
+
+JSONL = "trigger/depot.jsonl"
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **options)
+    return sink.getvalue()
+
+
+def lines(*rows: dict[str, Any] | str) -> bytes:
+    return "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows).encode()
+
+
+def message(**more: Any) -> dict[str, Any]:
+    return {"topic": TRIGGER, "payload": "{}", "seq": seq_at(1), **more}
+
+
+def rows_of(content: bytes, path: str = JSONL) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = decode(path, content).messages.to_pylist()
+    return found
+
+
+def test_columns_that_nobody_knows_are_let_be_and_columns_that_are_missing_are_null() -> None:
+    table = to_arrow([trigger(1, ["V1"])]).drop_columns(["qos", "headers"]).append_column("depot", pa.array([7]))
+    (row,) = rows_of(parquet(table), "trigger/x.parquet")
+    assert list(row) == SEGMENT_SCHEMA.names
+    assert (row["qos"], row["headers"], row["seq"]) == (None, None, seq_at(1))
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
+def test_parquet_of_any_compression_is_read(compression: str) -> None:
+    assert rows_of(parquet(to_arrow([trigger(1, ["V1"])]), compression=compression), "trigger/x.parquet")[0]["seq"] == seq_at(1)
+
+
+@pytest.mark.parametrize(
+    "received",
+    [
+        pytest.param(pa.array([at(3)], pa.timestamp("ns", tz="Europe/Berlin")), id="another zone and unit"),
+        pytest.param(pa.array([NOON_MS + 3]), id="milliseconds"),
+        pytest.param(pa.array([at(3).isoformat()]), id="text"),
+        pytest.param(pa.array([at(3).replace(tzinfo=None)], pa.timestamp("ms")), id="no zone is UTC"),
+    ],
+)
+def test_a_time_may_be_written_in_several_ways(received: pa.Array) -> None:
+    table = pa.table({"topic": [TRIGGER], "payload": ["{}"], "received_at": received})
+    (row,) = rows_of(parquet(table), "trigger/x.parquet")
+    assert row["received_at"] == at(3)
+    assert unix_ms_of(row["seq"]) == NOON_MS + 3
+
+
+def test_a_parquet_file_with_a_seq_needs_no_time() -> None:
+    (row,) = rows_of(parquet(pa.table({"topic": [TRIGGER], "payload": [b"{}"], "seq": [seq_at(5)]})), "trigger/x.parquet")
+    assert row["received_at"] == at(5)
+
+
+def test_a_seq_that_comes_twice_in_one_file_is_one_message() -> None:
+    found = rows_of(lines(message(payload="first"), message(seq=seq_at(2)), message(payload="again")))
+    assert [(row["seq"], row["payload"]) for row in found] == [(seq_at(1), b"first"), (seq_at(2), b"{}")]
+
+
+def test_without_a_seq_the_order_is_that_of_time_and_then_of_the_rows() -> None:
+    times = (5, 3, 5, 3)
+    content = lines(*({"topic": TRIGGER, "payload": str(n), "received_at": NOON_MS + ms} for n, ms in enumerate(times)))
+    found = sorted(rows_of(content), key=lambda row: row["seq"])
+    assert [row["payload"] for row in found] == [b"1", b"3", b"0", b"2"]
+    assert [datetime_of(row["seq"]) for row in found] == [at(3), at(3), at(5), at(5)]
+    assert all(row["seq"] & DERIVED for row in found)
+    assert rows_of(content) == rows_of(content)
+    assert {row["seq"] for row in found}.isdisjoint(row["seq"] for row in rows_of(content, "trigger/another.jsonl"))
+
+
+def test_no_seq_is_made_in_the_millisecond_that_is_skipped() -> None:
+    (row,) = rows_of(lines({"topic": TRIGGER, "payload": "{}", "received_at": SKIPPED_MS}))
+    assert unix_ms_of(row["seq"]) == SKIPPED_MS + 1
+
+
+def test_a_line_that_is_no_message_is_refused_and_the_others_go_in() -> None:
+    content = lines(
+        message(), '{"topic": "x', message(seq=-1), "", message(payload=None), message(payload_base64="?", seq=seq_at(2))
+    )
+    good, *bad = rows_of(content)
+    assert good["seq"] == seq_at(1)
+    assert [row["topic"] for row in bad] == [f"{JSONL}:{line}" for line in (2, 3, 5, 6)]
+    assert all(row["seq"] < 0 and row["refused_because"] for row in bad)
+    assert bad[0]["payload"] == b'{"topic": "x'
+    assert len({row["seq"] for row in bad}) == len(bad)
+
+
+def test_bytes_that_a_text_could_not_hold_are_not_taken_for_the_data() -> None:
+    content = lines(message(payload="a\ufffdb"))
+    assert "base64" in rows_of(content, "data/depot.jsonl")[0]["refused_because"]
+    assert rows_of(content)[0]["refused_because"] is None  # a trigger says itself what it may hold
+
+
+def test_headers_of_a_broker_cannot_speak_for_manifold() -> None:
+    properties = {"User-Property": {"origin": "planning", "sdv-duplicate-of": "1"}}
+    assert rows_of(lines(message(pub_props=properties)))[0]["headers"] == [("origin", "planning")]
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "word"),
+    [
+        pytest.param(JSONL, b"\x00\x01 not JSON", "no line of it", id="not JSON"),
+        pytest.param(JSONL, lines(message(), message(seq=None, received_at=NOON_MS)), "no seq although", id="seq here and there"),
+        pytest.param("trigger/x.jsonl.gz", gzip.compress(lines(message()))[:-9], "gzip", id="torn gzip"),
+        pytest.param("trigger/x.jsonl.zst", b"not zstd", "zstd", id="no zstd"),
+        pytest.param("trigger/x.parquet", b"", "Parquet", id="empty"),
+        pytest.param(
+            "trigger/x.parquet", parquet(pa.table({"topic": ["t"], "payload": ["p"]})), "one of them", id="neither seq nor time"
+        ),
+        pytest.param(
+            "trigger/x.parquet",
+            parquet(pa.table({"topic": ["t"], "payload": ["p"], "received_at": [datetime(1999, 1, 1, tzinfo=UTC)]})),
+            "2020",
+            id="a time that no seq holds",
+        ),
+    ],
+)
+def test_a_file_that_is_no_segment_says_why(path: str, content: bytes, word: str) -> None:
+    with pytest.raises(Unreadable, match=word):
+        decode(path, content)
+
+
+def test_the_greatest_seq_is_one() -> None:
+    assert rows_of(lines(message(seq=MAX_SEQ, received_at=NOON_MS)))[0]["seq"] == MAX_SEQ
+
+
+def test_an_empty_file_of_lines_holds_nothing() -> None:
+    assert rows_of(b"\n") == []
