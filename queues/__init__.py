@@ -3,7 +3,7 @@
 from queues._batch import FIRST, LAST, Batch
 from queues._cluster import is_cluster
 from queues._connection import connect
-from queues._loader import Loader, LoadResult
+from queues._loader import Ended, Loader, LoadResult
 from queues._queues import EnqueueResult, Queues, Wake
 from queues._replies import AckReply, Claim, ClaimWord, EndReply, Over, ReleaseReply, TouchReply
 from queues._verbs import Policy, ReleaseReason
@@ -16,6 +16,7 @@ __all__ = [
     "Claim",
     "ClaimWord",
     "EndReply",
+    "Ended",
     "EnqueueResult",
     "LoadResult",
     "Loader",

@@ -1,18 +1,21 @@
 """The face for bulk work: load many owners' entries from the lake, over blocking Redis."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from redis import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from contracts import keys
+from contracts.outcomes import Outcome, OutcomeRecord
 from queues import _replies, _verbs
 from queues._verbs import Args, Policy
 
 OWNERS_A_FLUSH = 500
 DONE_A_FLUSH = 5000
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -33,6 +36,14 @@ class LoadResult:
         )
 
 
+class Ended(NamedTuple):
+    """How an entry has ended; `outcome` is None where it is in flight."""
+
+    owner: str
+    seq: int
+    outcome: Outcome | None
+
+
 class Loader:
     """Loads the queues in bulk: one script call an owner, some 500 owners a flush. `redis` must not decode responses.
 
@@ -45,13 +56,30 @@ class Loader:
 
     def enqueue(self, entries: Iterable[tuple[str, Sequence[tuple[int, str]]]], now_ms: int) -> LoadResult:
         """Offer (owner, [(seq, request_id), …] oldest first); wakes the dispatchers for owners that can have theirs now."""
-        total, some = LoadResult(), list[tuple[str, Sequence[tuple[int, str]]]]()
-        for entry in entries:
-            some.append(entry)
-            if len(some) == OWNERS_A_FLUSH:
-                total += self._flush(some, now_ms)
-                some = []
-        return total + self._flush(some, now_ms)
+        total = LoadResult()
+        for some in _in_flushes(entries):
+            total += self._flush(some, now_ms)
+        return total
+
+    def end(self, entries: Iterable[tuple[str, Sequence[int]]], outcome: Outcome, now_ms: int) -> Iterator[Ended]:
+        """End entries (owner, seqs) that are not in flight; what is in flight ends so unless it is acknowledged.
+
+        Gives each with how it has ended by now. Record those of this outcome (`add_outcomes`): until that is done,
+        ending them again answers the same.
+        """
+        for some in _in_flushes(entries):
+            commands = [_verbs.end(self._policy, owner, [(seq, outcome) for seq in seqs], now_ms) for owner, seqs in some]
+            for (owner, seqs), raw in zip(some, self._send(commands), strict=True):
+                for seq, how in zip(seqs, _replies.end_reply(raw).outcomes, strict=True):
+                    yield Ended(owner, seq, how)
+
+    def add_outcomes(self, records: Iterable[OutcomeRecord]) -> None:
+        """Hand outcomes to the recorder."""
+        for some in _in_flushes(records):
+            pipe = self._redis.pipeline(transaction=False)
+            for record in some:
+                pipe.xadd(keys.OUTCOMES, {"o": record.to_wire()})
+            pipe.execute()
 
     def store_triggers(self, triggers: Mapping[int, tuple[str, str]]) -> None:
         """Keep request_id and data_id of each trigger seq."""
@@ -111,3 +139,9 @@ class Loader:
         for command in commands:
             pipe.execute_command(*command)
         return pipe.execute(raise_on_error=False)
+
+
+def _in_flushes(items: Iterable[T]) -> Iterator[list[T]]:
+    left = iter(items)
+    while some := list(islice(left, OWNERS_A_FLUSH)):
+        yield some

@@ -120,6 +120,25 @@ def test_an_entry_without_its_data_is_parked_once_its_turn_has_come(platform: Se
 
 
 @pytest.mark.slow
+def test_a_batch_is_taken_back_from_some_of_its_vehicles_and_then_from_all(platform: Settings) -> None:
+    run = uuid.uuid4().hex[:8]
+    request_id, away = f"task_cancel_{run}", [f"AWAY-{run}-{n}" for n in range(3)]
+    ask(platform, "send", *away, "--data-id", f"never-{run}", "--request-id", request_id)
+
+    one = ask(platform, "batch", "cancel", request_id, "--vin", away[0])
+    rest = [ask(platform, "batch", "cancel", request_id) for _ in (1, 2)]
+    stranger = manifold("batch", "cancel", request_id, "--vin", "STRANGER", env=environment(platform))
+
+    assert one["entries"] == {"cancelled": 1}
+    assert [again["entries"] for again in rest] == [{"cancelled": 3}] * 2, "doing it again says the same"
+    assert [entry["state"] for entry in ask(platform, "vin", "show", away[1])["entries"]] == ["cancelled"]
+    (batch,) = ask(platform, "batch", "show", request_id)["batches"]
+    assert batch["states"] == {"cancelled": 3}
+    assert stranger.returncode == 1
+    assert "VIN 'STRANGER' is in no batch of" in stranger.stderr
+
+
+@pytest.mark.slow
 def test_the_same_trigger_again_is_a_duplicate_and_a_bad_one_is_refused_with_a_reason(platform: Settings, tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.write_text(json.dumps({"ids": ["TWICE"], "request_id": f"task_{uuid.uuid4().hex[:8]}", "data_id": "d"}))
@@ -141,6 +160,7 @@ def test_the_same_trigger_again_is_a_duplicate_and_a_bad_one_is_refused_with_a_r
         pytest.param(["send", "V", "--data", "/no/such/file"], "cannot read /no/such/file", id="a file that is not there"),
         pytest.param(["vin", "show", "A B"], "VIN 'A B' must be 1 to 64", id="no VIN"),
         pytest.param(["batch", "show", "a/b"], "request_id 'a/b' must be 1 to 128", id="no request_id"),
+        pytest.param(["batch", "cancel", "a/b"], "request_id 'a/b' must be 1 to 128", id="no request_id to cancel"),
         pytest.param(
             ["ingest", "--from", "2026-01-02", "--to", "2026-01-01"], "is no interval", id="an interval that ends early"
         ),

@@ -221,3 +221,69 @@ def test_an_owner_with_ten_thousand_entries_is_loaded_in_one_call_and_in_order(r
     Loader(redis, POLICY).enqueue([("V", [(seq, "r") for seq in reversed(seqs)])], NOW)
 
     assert seqs_of(redis, keys.pending("V")) == seqs
+
+
+def test_what_is_cancelled_or_expired_in_bulk_answers_the_same_again_and_never_comes_back(
+    redis: Redis, use: Callable[..., Any]
+) -> None:
+    loader = Loader(redis, POLICY)
+    loader.enqueue([(owner, [(SEQ[0], "r"), (SEQ[1], "r")]) for owner in ("here", "away")], NOW)
+
+    async def body(queues: Queues) -> None:
+        await connect(queues, "here")
+        assert (await claim(queues, "here")).seq == SEQ[0]
+
+    use(body)
+    asked = [("here", [SEQ[0]]), ("away", [SEQ[0]]), ("never queued", [SEQ[0]])]
+    answers = [list(loader.end(asked, Outcome.CANCELLED, NOW)) for _ in (1, 2)]
+
+    assert (
+        answers[0]
+        == answers[1]
+        == [
+            ("here", SEQ[0], None),
+            ("away", SEQ[0], Outcome.CANCELLED),
+            ("never queued", SEQ[0], Outcome.CANCELLED),
+        ]
+    )
+    assert loader.enqueue([(owner, [(SEQ[0], "r")]) for owner, _ in asked], NOW).queued == 0
+    assert seqs_of(redis, keys.pending("away")) == [SEQ[1]]
+    assert list(loader.end([("away", [SEQ[0]])], Outcome.EXPIRED, NOW)) == [("away", SEQ[0], Outcome.CANCELLED)], (
+        "the first end counts"
+    )
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_the_queues_remember_how_an_entry_ended(use: Callable[..., Any], redis: Redis, outcome: Outcome) -> None:
+    async def body(queues: Queues) -> None:
+        batch = queues.batch()
+        batch.ack("V", SEQ[0], NOW, outcome=outcome)
+        batch.end("V", [(SEQ[0], Outcome.CANCELLED)], NOW)
+        _, ended = await batch.run()
+        assert ended.outcomes == (outcome,)
+
+    use(body)
+
+
+def test_with_compaction_what_was_superseded_is_named_again_when_the_trigger_is_offered_again(use: Callable[..., Any]) -> None:
+    async def body(queues: Queues) -> None:
+        await queues.enqueue_trigger(SEQ[0], ["V"], "same", "d", NOW)
+        await queues.enqueue_trigger(SEQ[1], ["V"], "same", "d", NOW)
+
+        again = await queues.enqueue_trigger(SEQ[1], ["V"], "same", "d", NOW)
+
+        assert (again.queued, again.superseded) == (0, [("V", SEQ[0])])
+
+    use(body, replace(POLICY, compaction=True))
+
+
+def test_with_compaction_a_cancelled_entry_leaves_no_trace_of_its_key(use: Callable[..., Any], redis: Redis) -> None:
+    async def body(queues: Queues) -> None:
+        await queues.enqueue_trigger(SEQ[0], ["V"], "one", "d", NOW)
+        await queues.enqueue_trigger(SEQ[1], ["V"], "two", "d", NOW)
+        batch = queues.batch()
+        batch.end("V", [(SEQ[0], Outcome.CANCELLED)], NOW)
+        await batch.run()
+
+    use(body, replace(POLICY, compaction=True))
+    assert redis.hgetall(keys.compaction("V")) == {b"two": str(SEQ[1]).encode()}
