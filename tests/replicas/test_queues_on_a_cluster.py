@@ -25,7 +25,7 @@ def redis(cluster: LocalCluster) -> Iterator[Redis]:
         yield client
 
 
-@pytest.fixture
+@pytest.fixture  # type: ignore[no-redef]  # it takes the place of theirs
 def use(cluster: LocalCluster, redis: Redis) -> Callable[..., Any]:
     """Runs `body(queues)` on a loop of its own."""
 

@@ -1,0 +1,71 @@
+"""The whole way, from the platform's trigger to the vehicle, with Redis Cluster between: and a master dies on the way."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+
+from contracts import topics
+from queues import Loader, Policy
+from tests.dispatcher.door import Door
+from tests.dispatcher.platform import Platform, a_platform, health
+from tests.replicas.cluster import LocalCluster, a_cluster
+from tests.replicas.drivers import a_fleet, all_arrived_in_order
+from tests.servers import Server, wait_until
+
+VEHICLES = 12
+FAIL_OVER_S = 30
+
+
+def test_a_master_dies_among_batches_and_everything_arrives_in_order(tmp_path: Path) -> None:
+    with (
+        a_cluster(tmp_path / "cluster", replicas=1) as cluster,
+        a_platform(tmp_path, redis_url=cluster.url, ack_deadline_seconds=2, ack_deadline_max_seconds=4) as platform,
+    ):
+        _say_loaded(platform)
+        platform.start_recorder()
+        platform.start_dispatcher()
+        door = Door(platform.settings)
+        with a_fleet(platform, VEHICLES) as drivers:
+            send = _sender(door, [d.vin for d in drivers])
+            seqs = [send() for _ in range(20)]
+            all_arrived_in_order(platform, drivers, seqs, within_s=FAIL_OVER_S)
+            assert _masters_with_queues(cluster) == 3
+
+            seqs += [send() for _ in range(10)]
+            cluster.nodes[1].kill()
+            seqs += [send() for _ in range(10)]  # recorded while a third of the queues cannot be reached
+            wait_until(lambda: health(platform.settings.recorder_port).get("express") == "on", within_s=FAIL_OVER_S)
+            seqs += [send() for _ in range(10)]
+            all_arrived_in_order(platform, drivers, seqs, within_s=FAIL_OVER_S)
+        door.close()
+
+
+def _say_loaded(platform: Platform) -> None:
+    with platform.blocking() as redis:
+        Loader(redis, Policy.of(platform.settings)).mark_loaded(1)
+
+
+def _sender(door: Door, vins: list[str]) -> Callable[[], int]:
+    door.send(topics.data_topic("d"), b"hello")
+    requests = iter(range(1000))
+
+    def send() -> int:
+        body = json.dumps({"ids": vins, "request_id": f"task_{next(requests)}", "data_id": "d"})
+        receipt = door.send(topics.TRIGGER, body.encode())
+        assert receipt["status"] == "recorded", receipt
+        return int(receipt["seq"])
+
+    return send
+
+
+def _masters_with_queues(cluster: LocalCluster) -> int:
+    return sum(_has_queues(node) for node in cluster.nodes[: cluster.masters])
+
+
+def _has_queues(node: Server) -> bool:
+    with Redis(port=node.port) as client:
+        found: Any = client.keys("q:*")
+    return bool(found)

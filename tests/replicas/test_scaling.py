@@ -1,0 +1,67 @@
+"""Dispatchers come and go under load: no leader, nothing stuck, never two in flight."""
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.dispatcher.platform import Platform, a_platform
+from tests.replicas.drivers import Driver, a_fleet, all_arrived_in_order
+from tests.servers import wait_until
+
+BOUND_S = 45  # docs/replicas.md: 35 s with the deadlines of the default settings
+
+
+class Load:
+    """Batches for all vehicles, one after the other, for as long as the test wants them."""
+
+    def __init__(self, platform: Platform, drivers: list[Driver]) -> None:
+        self._platform, self._vins, self._ended = platform, [d.vin for d in drivers], threading.Event()
+        self.seqs: list[int] = []
+        self.thread = threading.Thread(target=self._run, name="load", daemon=True)
+
+    def more(self, batches: int) -> None:
+        """Return when that many more batches were queued."""
+        wanted = len(self.seqs) + batches
+        wait_until(lambda: len(self.seqs) >= wanted, within_s=60)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.thread.join()
+
+    def _run(self) -> None:
+        for n in itertools.count():
+            if self._ended.wait(0.02):  # a pace, not a wait for something
+                return
+            self.seqs.append(self._platform.enqueue(*self._vins, request_id=f"task_{n}"))
+
+
+@contextmanager
+def under_load(platform: Platform, drivers: list[Driver]) -> Iterator[Load]:
+    load = Load(platform, drivers)
+    load.thread.start()
+    try:
+        yield load
+    finally:
+        load.end()
+
+
+def test_from_one_to_four_and_back_with_kill_9_among_it(tmp_path: Path) -> None:
+    with a_platform(tmp_path, ack_deadline_seconds=2, ack_deadline_max_seconds=4) as platform:
+        platform.start_dispatcher(0)
+        with a_fleet(platform, 12) as drivers:
+            with under_load(platform, drivers) as load:
+                for replica in (1, 2, 3):
+                    platform.start_dispatcher(replica)
+                load.more(20)
+                platform.dispatchers[1].kill()
+                platform.dispatchers[3].kill()
+                load.more(10)
+                platform.start_dispatcher(1)
+                platform.dispatchers[0].kill()
+                load.more(10)
+                platform.dispatchers[2].stop()
+                load.more(10)
+            all_arrived_in_order(platform, drivers, load.seqs, within_s=BOUND_S)
+            assert platform.dispatchers[2].process.returncode == 0
