@@ -101,6 +101,7 @@ class Express:
             key = keys.trigger(incoming.seq)
             batch.add(("HSET", key, "request_id", trigger.request_id, "data_id", trigger.data_id), int, FIRST)
             batch.add(("PEXPIRE", key, retention_ms), int, FIRST)
+            batch.add(("PEXPIRE", keys.data(trigger.data_id), retention_ms), int, FIRST)  # data lives as long as what names it
             for owner in trigger.ids:
                 if (owner, incoming.seq) not in skip:
                     entries.setdefault(owner, []).append((incoming.seq, trigger.request_id))

@@ -15,7 +15,8 @@ end
 -- Whether `seq` stays, after a newer entry with the same compaction key has taken the place of an older pending one.
 local function compact(seq, key)
   local other = redis.call('HGET', COMPACTION, key)
-  if other and redis.call('ZSCORE', PENDING, other) and other ~= redis.call('HGET', INFLIGHT, 'seq') then
+  local waits = other and (redis.call('ZSCORE', PENDING, other) or redis.call('ZSCORE', PARKED, other))
+  if waits and other ~= redis.call('HGET', INFLIGHT, 'seq') then
     if older(seq, other) then supersede(seq) return false end
     supersede(other)
   end

@@ -18,7 +18,7 @@ from contracts.envelope import Stream
 from contracts.outcomes import OutcomeRecord
 from contracts.seq import SeqSource, wall_clock_ms
 from contracts.settings import Settings
-from queues import Policy, Queues, connect
+from queues import Loader, Policy, Queues, connect
 from recorder import _records
 from sandbox import broker as mosquitto
 from tests.servers import Server, free_port, listens, start, start_python, start_redis
@@ -43,7 +43,7 @@ class Platform:
     def start_recorder(self) -> Server:
         """`python -m recorder`, until it hands over to the queues."""
         with self.blocking() as redis:
-            redis.set(keys.LOADED, 1)
+            Loader(redis, Policy.of(self.settings)).mark_loaded(1)
         port, log = self.settings.recorder_port, self.home / "logs" / "recorder.log"
         self.recorder = start_python(
             "recorder", port=port, log=log, env=self.env, ready=lambda: health(port).get("express") == "on"

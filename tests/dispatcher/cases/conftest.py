@@ -16,22 +16,21 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 
 @pytest.fixture(scope="session")
 def brisk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    """A vehicle has one second to acknowledge, and two from the second attempt on."""
-    short = {"ack_deadline_seconds": 1, "ack_deadline_max_seconds": 2, "parked_retry_seconds": 1}
+    """A vehicle has one second to acknowledge, and two from the second attempt on; compaction is on."""
+    short = {"ack_deadline_seconds": 1, "ack_deadline_max_seconds": 2, "parked_retry_seconds": 1, "compaction": "request_id"}
     with a_ground(tmp_path_factory.mktemp("brisk"), **short) as ground:
         yield ground
 
 
 @pytest.fixture(scope="session")
 def altered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    """What is off by default is on: dispatch on connect and subscribe, two attempts, compaction; and another topic prefix."""
+    """What is off by default is on: dispatch on connect and subscribe, two attempts; and another topic prefix."""
     settings = {
         "ack_deadline_seconds": 1,
         "ack_deadline_max_seconds": 1,
         "max_attempts": 2,
         "dispatch_on_connect": True,
         "dispatch_on_subscribe": True,
-        "compaction": "request_id",
         "topic_prefix": "fleet/eu",
     }
     with a_ground(tmp_path_factory.mktemp("altered"), **settings) as ground:

@@ -9,6 +9,7 @@ from typing import Any
 from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.topics import TRIGGER, Sign, data_topic
+from queues import Policy
 from tests.dispatcher.door import Door, trigger
 from tests.dispatcher.platform import Platform, a_platform
 from tests.dispatcher.vehicle import Vehicle
@@ -23,6 +24,7 @@ class Ground:
     def __init__(self, platform: Platform, door: Door) -> None:
         self.platform, self.door = platform, door
         self.settings = platform.settings
+        self.retention_ms = Policy.of(platform.settings).retention_ms
 
     # What the vehicle platform does
 
@@ -82,7 +84,10 @@ class Ground:
         """The outcomes of exactly these entries, as soon as the recorder has them and nothing of the vehicle is left."""
 
         def records() -> dict[int, OutcomeRecord]:
-            return {record.seq: record for record in self.platform.outcomes(vehicle.vin)}
+            found: dict[int, OutcomeRecord] = {}
+            for record in self.platform.outcomes(vehicle.vin):
+                found.setdefault(record.seq, record)  # how it ended first is how it ended
+            return found
 
         wait_until(lambda: not self.pending(vehicle), what=f"nothing of {vehicle.vin} to be pending")
         wait_until(lambda: records().keys() >= set(seqs), what=f"outcomes of {vehicle.vin}: {seqs}")

@@ -1,0 +1,167 @@
+"""Acknowledgements that come, come late, come twice, or never."""
+
+import pytest
+
+from contracts import keys
+from contracts.outcomes import Outcome
+from contracts.topics import Sign, request_topic
+from tests.dispatcher.cases.ground import Ground
+from tests.dispatcher.door import Door
+from tests.dispatcher.vehicle import Got, Vehicle
+from tests.servers import wait_until
+
+
+def silent(ground: Ground, protocol: int) -> Vehicle:
+    """A vehicle that is here and listens, and does not acknowledge by itself."""
+    vehicle = Vehicle(ground, protocol=protocol)
+    vehicle.acks = False
+    ground.seen(vehicle.connect(), connected="yes", subscribed="yes")
+    return vehicle
+
+
+def beat(ground: Ground, vehicle: Vehicle) -> None:
+    """A heartbeat; returns when it, and so whatever the vehicle did before, is dealt with."""
+    before = ground.presence(vehicle).get("heard")
+    vehicle.say(Sign.HEARTBEAT)
+    wait_until(lambda: ground.presence(vehicle).get("heard") not in (before, None))
+
+
+def test_what_is_not_acknowledged_comes_again_with_the_same_seq_and_ever_more_time(brisk: Ground, protocol: int) -> None:
+    vehicle = silent(brisk, protocol)
+    waits: list[int] = []
+
+    def note_wait(_: Got) -> None:
+        with brisk.platform.blocking() as redis:
+            published, deadline = redis.hmget(keys.inflight(vehicle.vin), ["published_at", "deadline"])  # type: ignore[misc]
+        waits.append(int(deadline) - int(published))
+
+    vehicle.look = note_wait
+    seq = brisk.batch(vehicle.vin)
+
+    vehicle.waits_for(3)
+    vehicle.ack(vehicle.got[2])
+    assert brisk.delivered(vehicle, seq)[seq].attempts == 3
+    assert waits == [1000, 2000, 2000]
+    assert [(got.seq, got.dup) for got in vehicle.got] == [(seq if protocol == 5 else None, False)] * 3
+    vehicle.leave()
+
+
+def test_used_up_attempts_fail_the_entry_and_let_the_next_one_go(altered: Ground, protocol: int) -> None:
+    vehicle = silent(altered, protocol)
+    failing = altered.batch(vehicle.vin, request_id="failing")
+    following = altered.batch(vehicle.vin, request_id="following")
+
+    vehicle.waits_for(3)
+    vehicle.ack(vehicle.got[2])
+    ended = altered.ended(vehicle, failing, following)
+    assert vehicle.requests == ["failing", "failing", "following"]
+    failed = ended[failing]
+    assert (failed.outcome, failed.attempts, failed.reason) == (Outcome.FAILED, 2, "not acknowledged after 2 attempts")
+    assert ended[following].outcome is Outcome.DELIVERED
+    vehicle.leave()
+
+
+def test_a_subscription_with_qos_0_never_acknowledges_and_fails(altered: Ground, protocol: int) -> None:
+    vehicle = Vehicle(altered, protocol=protocol).connect(subscribe=False)
+    vehicle.subscribe(qos=0)
+    altered.seen(vehicle, connected="yes", subscribed="yes")
+    seq = altered.batch(vehicle.vin)
+
+    vehicle.waits_for(2)
+    assert altered.ended(vehicle, seq)[seq].outcome is Outcome.FAILED
+    vehicle.leave()
+
+
+def test_acknowledgements_late_twice_and_of_long_ago_end_their_entry_once_and_touch_no_other(
+    brisk: Ground, protocol: int
+) -> None:
+    vehicle = silent(brisk, protocol)
+    first = brisk.batch(vehicle.vin, request_id="first")
+    second = brisk.batch(vehicle.vin, request_id="second")
+    copies = vehicle.waits_for(2)
+    assert {got.request_id for got in copies} == {"first"}
+
+    vehicle.ack(copies[0])  # its deadline has passed: it was released, and is in flight again
+    wait_until(lambda: "second" in vehicle.requests)
+    vehicle.ack(copies[1])  # the same entry once more, while the next one is in flight
+    beat(brisk, vehicle)
+    assert brisk.in_flight(vehicle) == second
+
+    vehicle.ack(next(got for got in vehicle.got if got.request_id == "second"))
+    brisk.delivered(vehicle, first, second)
+    vehicle.leave()
+
+
+def test_an_acknowledgement_whose_event_is_lost_is_made_good_by_the_deadline(brisk: Ground, protocol: int) -> None:
+    vehicle = Vehicle(brisk, protocol=protocol)
+    vehicle.connect(port=brisk.settings.broker_port)  # behind the tap's back: what it acknowledges there, nobody tells
+    vehicle.say(Sign.ONLINE)
+    brisk.seen(vehicle, connected="heard")
+    seq = brisk.batch(vehicle.vin)
+
+    vehicle.waits_for(2)
+    assert brisk.in_flight(vehicle) == seq
+    vehicle.forget()
+    vehicle.connect(subscribe=False).say(Sign.HEARTBEAT)
+    brisk.delivered(vehicle, seq)
+    assert {got.dup for got in vehicle.got} == {False}
+    assert {got.seq for got in vehicle.got} == {seq if protocol == 5 else None}
+    vehicle.leave()
+
+
+def test_a_negative_acknowledgement_ends_the_entry_and_its_reason_is_kept(ground: Ground) -> None:
+    vehicle = silent(ground, 5)
+    refused, following = ground.batch(vehicle.vin), ground.batch(vehicle.vin)
+
+    vehicle.refuse(vehicle.waits_for(1)[0], 0x97, "no space left")
+    vehicle.ack(vehicle.waits_for(2)[1])
+
+    ended = ground.delivered(vehicle, refused, following)
+    assert ended[refused].reason == "no space left"
+    assert ended[following].reason is None
+    vehicle.leave()
+
+
+def test_a_foreign_messages_acknowledgement_ends_nothing(ground: Ground, protocol: int) -> None:
+    vehicle = silent(ground, protocol)
+    seq = ground.batch(vehicle.vin, request_id="ours")
+    vehicle.waits_for(1)
+    service = Door(ground.settings, ground.settings.mqtt_username_dispatcher)
+    service.say(request_topic("agent", vehicle.vin, "foreign"), b"not of this dispatcher")
+    service.close()
+
+    vehicle.ack(vehicle.waits_for(2)[1])
+    beat(ground, vehicle)
+    assert ground.in_flight(vehicle) == seq
+
+    vehicle.ack(vehicle.got[0])
+    ground.delivered(vehicle, seq)
+    assert vehicle.requests == ["ours", "foreign"]
+    vehicle.leave()
+
+
+def test_what_reaches_a_vehicle_is_in_flight_already(ground: Ground, protocol: int) -> None:
+    vehicle = silent(ground, protocol)
+    vehicle.acks = True
+    in_flight: list[int | None] = []
+    vehicle.look = lambda _: in_flight.append(ground.in_flight(vehicle))
+
+    seqs = [ground.batch(vehicle.vin) for _ in range(20)]
+
+    ground.delivered(vehicle, *seqs)
+    assert in_flight == seqs
+    vehicle.leave()
+
+
+@pytest.mark.parametrize("second", ["agent/{vin}/#", "agent/{vin}/proxy/request/both"])
+def test_two_filters_that_overlap_end_each_entry_once(ground: Ground, protocol: int, second: str) -> None:
+    vehicle = Vehicle(ground, protocol=protocol).connect()
+    vehicle.subscribe(second.format(vin=vehicle.vin))
+    ground.seen(vehicle, connected="yes", subscribed="yes")
+
+    seqs = [ground.batch(vehicle.vin, request_id="both", data=str(n).encode()) for n in range(5)]
+
+    ended = ground.delivered(vehicle, *seqs)
+    assert {record.attempts for record in ended.values()} == {1}
+    assert list(dict.fromkeys(got.payload for got in vehicle.got)) == [str(n).encode() for n in range(5)]
+    vehicle.leave()

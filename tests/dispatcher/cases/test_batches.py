@@ -1,0 +1,218 @@
+"""What the platform sends: order, repeats, bad input, and sizes."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from contracts import keys
+from contracts.envelope import Stream
+from contracts.names import Owner
+from contracts.seq import SeqSource, wall_clock_ms
+from contracts.topics import FANOUT, TRIGGER, Sign, data_topic, request_filter, sign_topic
+from queues import Queues
+from recorder import _records
+from tests.dispatcher.cases.ground import Ground
+from tests.dispatcher.door import trigger
+from tests.dispatcher.vehicle import Vehicle
+from tests.sandbox import wire
+from tests.servers import wait_until
+
+MANY_VINS, MANY_ENTRIES, A_PART = 100_000, 10_000, 1_000
+
+
+def test_batches_sent_back_to_back_come_in_the_order_of_their_sending(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    names = [f"task_{kind}_{n}" for kind in "ab" for n in range(8, 12)] * 3
+    ground.data("same", b"hello")
+    pause = iter(range(len(names)))  # the same trigger again would be a duplicate: each names another ghost
+
+    receipts = ground.door.send_all(
+        [(TRIGGER, trigger([vehicle.vin, f"{vehicle.vin}-GHOST{next(pause)}"], name, "same")) for name in names]
+    )
+    ground.here(vehicle.connect())
+
+    ground.delivered(vehicle, *(receipt["seq"] for receipt in receipts))
+    assert vehicle.requests == names
+    vehicle.leave()
+
+
+def test_the_same_trigger_again_is_not_delivered_again(ground: Ground, protocol: int) -> None:
+    vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
+    first = ground.batch(vehicle.vin, request_id="task_again", data_id="again")
+    ground.delivered(vehicle, first)
+
+    again = ground.door.send(TRIGGER, trigger([vehicle.vin, vehicle.vin], "task_again", "again"))
+    other = ground.batch(vehicle.vin, request_id="task_other", data_id="again")
+
+    assert (again["status"], again["duplicate_of"]) == ("duplicate", first)
+    ground.delivered(vehicle, first, other)
+    assert vehicle.requests == ["task_again", "task_other"]
+    vehicle.leave()
+
+
+VIN = "SPOILT"
+SPOILT: list[tuple[str, str, Any]] = [
+    ("not JSON", TRIGGER, "{"),
+    ("a wrong type in second place", TRIGGER, {"ids": [VIN, 7], "request_id": "r", "data_id": "d"}),
+    ("no VIN", TRIGGER, {"ids": [], "request_id": "r", "data_id": "d"}),
+    ("ids is no list", TRIGGER, {"ids": VIN, "request_id": "r", "data_id": "d"}),
+    ("a missing field", TRIGGER, {"ids": [VIN], "request_id": "r"}),
+    ("a slash in the request_id", TRIGGER, {"ids": [VIN], "request_id": "a/b", "data_id": "d"}),
+    ("a plus in the request_id", TRIGGER, {"ids": [VIN], "request_id": "a+b", "data_id": "d"}),
+    ("an unknown topic", f"{FANOUT}/other", {"ids": [VIN], "request_id": "r", "data_id": "d"}),
+]
+
+
+@pytest.mark.parametrize(("topic", "body"), [row[1:] for row in SPOILT], ids=[row[0] for row in SPOILT])
+def test_spoilt_input_is_refused_whole_and_said_and_kept(ground: Ground, topic: str, body: Any) -> None:
+    payload = (body if isinstance(body, str) else json.dumps(body)).encode()
+    if topic == TRIGGER:
+        receipt = ground.door.send(topic, payload)
+        assert receipt["status"] == "refused"
+        assert receipt["reason"]
+    else:
+        ground.door.say(topic, payload)  # the broker's access rules end it there
+
+    with ground.platform.blocking() as redis:
+        assert redis.exists(*keys.owner_keys(VIN)) == 0
+    if topic == TRIGGER:
+        files = [_records.read(path) for path in ground.settings.journal_folder.iterdir()]
+        kept = {message.seq: message for file in files for message in file.messages}[receipt["seq"]]
+        assert (kept.payload, kept.stream) == (payload, Stream.TRIGGER)
+        assert kept.refused_because == receipt["reason"]
+
+
+def test_a_known_data_id_with_other_bytes_is_refused_and_the_old_bytes_stay(ground: Ground, protocol: int) -> None:
+    vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
+    data_id = f"kept-{protocol}"
+    ground.data(data_id, b"old")
+
+    refused = ground.door.send(data_topic(data_id), b"new")
+    assert refused["status"] == "refused"
+    assert data_id in refused["reason"]
+
+    seq = ground.batch(vehicle.vin, data=b"old", data_id=data_id)
+    assert vehicle.waits_for(1)[0].payload == b"old"
+    ground.delivered(vehicle, seq)
+    vehicle.leave()
+
+
+def test_the_same_data_under_many_triggers_is_read_once_and_delivered_each_time(ground: Ground) -> None:
+    vehicles = [ground.here(Vehicle(ground, protocol=(4, 5)[n % 2]).connect()) for n in range(10)]
+    vins = [vehicle.vin for vehicle in vehicles]
+    before = ground.platform.metric("manifold_dispatcher_payload_loads_total")
+    ground.data("large", b"x" * 100_000)
+
+    seqs = [ground.batch(*vins, data=None, data_id="large") for _ in range(5)]
+
+    for vehicle in vehicles:
+        assert [len(got.payload) for got in vehicle.waits_for(5)] == [100_000] * 5
+        ground.delivered(vehicle, *seqs)
+        vehicle.leave()
+    assert ground.platform.metric("manifold_dispatcher_payload_loads_total") == before + 1
+
+
+def test_accepted_batches_outlive_a_kill_of_the_recorder_whole_and_in_order(ground: Ground) -> None:
+    vehicle = Vehicle(ground)
+    vins = [vehicle.vin, *(f"{vehicle.vin}-{n}" for n in range(199))]
+    ground.data("outlives", b"hello")
+    receipts = ground.door.send_all([(TRIGGER, trigger(vins, f"task_{n}", "outlives")) for n in range(20)])
+    assert ground.platform.recorder is not None
+    ground.platform.recorder.kill()
+    ground.platform.start_recorder()
+    seqs = [int(receipt["seq"]) for receipt in receipts]
+
+    def torn() -> list[str]:
+        with ground.platform.blocking() as redis:
+            return [vin for vin in vins if redis.zcard(keys.pending(vin)) != len(seqs)]
+
+    wait_until(lambda: not torn(), what="each vehicle to have every batch")
+    ground.here(vehicle.connect())
+    ground.delivered(vehicle, *seqs)
+    assert [got.seq for got in vehicle.got] == seqs
+    vehicle.leave()
+
+
+def test_one_trigger_with_a_hundred_thousand_vins_is_queued_and_the_connected_are_served(ground: Ground) -> None:
+    here = [ground.here(Vehicle(ground, protocol=(4, 5)[n % 2]).connect()) for n in range(5)]
+    others = [f"CROWD{n:06d}" for n in range(MANY_VINS - len(here))]
+    ground.data("crowd", b"hello")
+
+    named = [*others[: MANY_VINS // 2], *(vehicle.vin for vehicle in here), *others[MANY_VINS // 2 :]]
+    seq = ground.door.send(TRIGGER, trigger(named, "task_crowd", "crowd"))["seq"]
+
+    for vehicle in here:
+        ground.delivered(vehicle, seq)
+        vehicle.leave()
+
+    wait_until(lambda: ground.platform.pending(others[-1]) == [seq], within_s=60, what="the last one to be queued")
+    with ground.platform.blocking() as redis:
+        parts = [others[start : start + A_PART] for start in range(0, len(others), A_PART)]
+        assert [redis.exists(*map(keys.pending, part)) for part in parts] == [len(part) for part in parts]
+
+
+def queue_many(ground: Ground, vin: str, count: int) -> list[int]:
+    """So many entries of one vehicle straight into the queues, as a rebuild brings them."""
+    source = SeqSource(0)
+    seqs = [source.next() for _ in range(count)]
+
+    async def queue(queues: Queues) -> None:
+        await queues.store_data("many", b"hello", wall_clock_ms())
+        for part in (seqs[start : start + A_PART] for start in range(0, count, A_PART)):
+            batch = queues.batch()
+            batch.enqueue(vin, [(seq, "task_many") for seq in part], wall_clock_ms())
+            for seq in part:
+                batch.add(("HSET", keys.trigger(seq), "request_id", "task_many", "data_id", "many"), int)
+            await batch.run()
+
+    ground.platform.ask(queue)
+    return seqs
+
+
+def test_ten_thousand_pending_come_in_order_and_the_last_cost_what_the_first_did(ground: Ground) -> None:
+    vin = Owner("LONGQUEUE")
+    seqs = queue_many(ground, vin, MANY_ENTRIES)
+    got: list[int] = []
+
+    def commands() -> int:
+        """What Redis has done for the queue, in all scripts; what the recorder does comes in batches of any size."""
+        with ground.platform.blocking() as redis:
+            stats: Any = redis.info("commandstats")
+        return sum(stats[f"cmdstat_{name}"]["calls"] for name in ("zrange", "zrem", "zadd", "hset", "hmget"))
+
+    def take(connection: wire.Wire, count: int) -> int:
+        """Acknowledge so many; how many commands that took."""
+        before = commands()
+        for _ in range(count):
+            message = connection.expect(wire.PUBLISH)
+            got.append(_seq_in(message.body))
+            connection.send(wire.puback(message.mid))
+        return commands() - before
+
+    with wire.Wire(ground.settings.mqtt_port) as connection:
+        connection.open(vin)
+        connection.listen(request_filter("agent", vin))
+        connection.send(wire.publish(sign_topic(vin, Sign.ONLINE), mid=2))
+        first = take(connection, A_PART)
+        take(connection, MANY_ENTRIES - 2 * A_PART)
+        last = take(connection, A_PART)
+
+    assert got == seqs
+    assert abs(last - first) <= first / 10
+    wait_until(lambda: ground.platform.pending(vin) == [])
+
+
+def _seq_in(body: bytes) -> int:
+    after = body.index(b"seq") + 3
+    length = int.from_bytes(body[after : after + 2])
+    return int(body[after + 2 : after + 2 + length])
+
+
+def test_a_vehicle_named_twice_gets_it_once(ground: Ground, protocol: int) -> None:
+    vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
+    seqs = [ground.batch(*itertools.repeat(vehicle.vin, 3)), ground.batch(vehicle.vin)]
+    ground.delivered(vehicle, *seqs)
+    assert len(vehicle.got) == 2
+    vehicle.leave()

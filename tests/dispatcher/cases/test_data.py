@@ -1,0 +1,93 @@
+"""Data that comes late, or is to be found in the lake alone."""
+
+import pyarrow as pa
+
+from adapters.lake import ensure_tables, open_catalog
+from contracts import keys
+from contracts.messages import sha1_hex
+from contracts.seq import datetime_of
+from contracts.tables import DATA, IDS
+from contracts.topics import Sign
+from tests.dispatcher.cases.ground import Ground
+from tests.dispatcher.vehicle import Vehicle
+from tests.servers import wait_until
+
+DAY_MS = 86_400_000
+
+
+def test_an_entry_without_its_data_lets_later_ones_pass_and_goes_before_younger_ones_when_it_comes(
+    ground: Ground, protocol: int
+) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    late = f"late-{protocol}"
+    lacking = ground.batch(vehicle.vin, request_id="lacking", data=None, data_id=late)
+    complete = ground.batch(vehicle.vin, request_id="complete")
+    ground.here(vehicle.connect())
+    vehicle.waits_for(1)
+    wait_until(lambda: ground.parked(vehicle) == [lacking] and not ground.pending(vehicle))
+
+    vehicle.acks = False
+    occupying = ground.batch(vehicle.vin, request_id="occupying")
+    vehicle.waits_for(2)
+    younger = ground.batch(vehicle.vin, request_id="younger")
+    ground.data(late, b"at last")
+    wait_until(lambda: not ground.parked(vehicle))
+    vehicle.acks = True
+    vehicle.ack(vehicle.got[1])
+
+    ground.delivered(vehicle, lacking, complete, occupying, younger)
+    assert vehicle.requests == ["complete", "occupying", "lacking", "younger"]
+    assert vehicle.got[2].payload == b"at last"
+    vehicle.leave()
+
+
+def test_data_that_comes_wakes_a_vehicle_that_waits_for_nothing_else(ground: Ground, protocol: int) -> None:
+    vehicle = ground.here(Vehicle(ground, protocol=protocol).connect())
+    data_id = f"alone-{protocol}"
+    seq = ground.batch(vehicle.vin, data=None, data_id=data_id)
+    wait_until(lambda: ground.parked(vehicle) == [seq])
+
+    ground.data(data_id, b"at last")
+
+    assert [got.payload for got in vehicle.waits_for(1)] == [b"at last"]
+    assert ground.delivered(vehicle, seq)[seq].attempts == 1
+    vehicle.leave()
+
+
+def test_what_redis_has_lost_of_data_and_trigger_is_read_from_the_lake(altered: Ground, protocol: int) -> None:
+    vehicle = Vehicle(altered, protocol=protocol)
+    data_id, payload = f"lake-{protocol}", b"from the lake"
+    seq = altered.batch(vehicle.vin, request_id="task_lake", data=payload, data_id=data_id)
+    catalog = open_catalog(altered.settings)
+    ensure_tables(catalog)
+    at = datetime_of(seq)
+    datum = {"data_id": data_id, "payload": payload, "sha1": sha1_hex(payload), "size_bytes": len(payload), "seq": seq}
+    entry = {"vin": vehicle.vin, "ts": at, "request_id": "task_lake", "seq": seq, "data_id": data_id, "applied": True}
+    for table, row in ((DATA, datum | {"first_seen_at": at}), (IDS, entry)):
+        catalog.load_table(table.identifier).append(pa.Table.from_pylist([row], schema=table.arrow_schema))
+    with altered.platform.blocking() as redis:
+        assert redis.delete(keys.data(data_id), keys.trigger(seq)) == 2
+
+    vehicle.connect().say(Sign.ONLINE)
+
+    (got,) = vehicle.waits_for(1, within_s=60)  # the first look into the lake takes seconds
+    assert (got.request_id, got.payload) == ("task_lake", payload)
+    altered.delivered(vehicle, seq)
+    with altered.platform.blocking() as redis:
+        assert redis.get(keys.data(data_id)) == payload  # put back, for the others of its batch
+    vehicle.leave()
+
+
+def test_a_trigger_keeps_the_data_that_it_names_for_as_long_as_itself(ground: Ground) -> None:
+    vehicle = Vehicle(ground)
+    ground.data("aged", b"hello")
+    with ground.platform.blocking() as redis:
+        redis.pexpire(keys.data("aged"), DAY_MS // 24)  # as if it had come long ago
+
+        seq = ground.batch(vehicle.vin, data=None, data_id="aged")
+
+        wait_until(lambda: ground.pending(vehicle) == [seq])
+        assert redis.pttl(keys.data("aged")) > DAY_MS  # type: ignore[operator]  # the blocking client answers with a number
+    ground.here(vehicle.connect())
+    ground.delivered(vehicle, seq)
+    vehicle.leave()

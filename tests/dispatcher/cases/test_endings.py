@@ -1,0 +1,91 @@
+"""Entries that end without a delivery: superseded, cancelled, expired."""
+
+from contracts import keys
+from contracts.outcomes import Outcome
+from contracts.seq import SeqSource, unix_ms_of, wall_clock_ms
+from queues import Queues
+from tests.dispatcher.cases.ground import Ground
+from tests.dispatcher.vehicle import Vehicle
+from tests.servers import wait_until
+
+SOON_MS = 3_000
+
+
+def queue_aged(ground: Ground, vin: str, age_ms: int, data_id: str) -> int:
+    """An entry that was accepted so long ago, straight into the queues, as a rebuild brings it; its seq."""
+    now_ms = wall_clock_ms()
+    seq = SeqSource(0, clock_ms=lambda: now_ms - age_ms).next()
+
+    async def queue(queues: Queues) -> None:
+        await queues.enqueue_trigger(seq, [vin], "task_aged", data_id, now_ms)
+
+    ground.platform.ask(queue)
+    return seq
+
+
+def test_with_compaction_a_newer_batch_replaces_what_is_pending_and_not_what_is_in_flight(brisk: Ground, protocol: int) -> None:
+    vehicle = Vehicle(brisk, protocol=protocol)
+    vehicle.acks = False
+    brisk.here(vehicle.connect())
+    in_flight = brisk.batch(vehicle.vin, request_id="task_c", data=b"1")
+    vehicle.waits_for(1)
+    replaced = brisk.batch(vehicle.vin, request_id="task_c", data=b"2")
+    other = brisk.batch(vehicle.vin, request_id="task_other", data=b"3")
+    newest = brisk.batch(vehicle.vin, request_id="task_c", data=b"4")
+
+    vehicle.acks = True
+    vehicle.ack(vehicle.got[-1])
+
+    ended = brisk.ended(vehicle, in_flight, replaced, other, newest)
+    assert {seq for seq, record in ended.items() if record.outcome is Outcome.SUPERSEDED} == {replaced}
+    assert {seq for seq, record in ended.items() if record.outcome is Outcome.DELIVERED} == {in_flight, other, newest}
+    assert list(dict.fromkeys(got.payload for got in vehicle.got)) == [b"1", b"3", b"4"]
+    vehicle.leave()
+
+
+def test_with_compaction_a_newer_batch_replaces_one_that_waits_for_its_data(brisk: Ground, protocol: int) -> None:
+    vehicle = brisk.here(Vehicle(brisk, protocol=protocol).connect())
+    data_id = f"old-{protocol}"
+    old = brisk.batch(vehicle.vin, request_id="task_c", data=None, data_id=data_id)
+    wait_until(lambda: brisk.parked(vehicle) == [old])
+
+    new = brisk.batch(vehicle.vin, request_id="task_c", data=b"new")
+    ended = brisk.ended(vehicle, old, new)
+    brisk.data(data_id, b"old")
+
+    assert {seq: record.outcome for seq, record in ended.items()} == {old: Outcome.SUPERSEDED, new: Outcome.DELIVERED}
+    assert brisk.parked(vehicle) == []
+    after = brisk.batch(vehicle.vin, data=b"after")
+    brisk.ended(vehicle, old, new, after)
+    assert [got.payload for got in vehicle.got] == [b"new", b"after"]
+    vehicle.leave()
+
+
+def test_what_its_retention_has_passed_expires_and_is_never_sent(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    ground.data("aged-data", b"hello")
+    expired = [queue_aged(ground, vehicle.vin, ground.retention_ms + 1000 * n, "aged-data") for n in (3, 2, 1)]
+    young = ground.batch(vehicle.vin, request_id="young")
+
+    ground.here(vehicle.connect())
+
+    ended = ground.ended(vehicle, *expired, young)
+    assert {seq for seq, record in ended.items() if record.outcome is Outcome.EXPIRED} == set(expired)
+    assert ended[young].outcome is Outcome.DELIVERED
+    assert vehicle.requests == ["young"]
+    vehicle.leave()
+
+
+def test_data_that_comes_after_the_retention_of_its_trigger_sends_nothing(ground: Ground) -> None:
+    vehicle = ground.here(Vehicle(ground).connect())
+    seq = queue_aged(ground, vehicle.vin, ground.retention_ms - SOON_MS, "too-late")
+    wait_until(lambda: ground.parked(vehicle) == [seq])
+    wait_until(lambda: wall_clock_ms() > unix_ms_of(seq) + ground.retention_ms, what="its retention to pass")
+
+    ground.data("too-late", b"too late")
+
+    assert ground.ended(vehicle, seq)[seq].outcome is Outcome.EXPIRED
+    assert vehicle.got == []
+    with ground.platform.blocking() as redis:
+        assert redis.exists(keys.waiting_for("too-late")) == 0
+    vehicle.leave()
