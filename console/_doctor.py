@@ -18,6 +18,7 @@ from adapters.lake import SQLITE, open_catalog
 from adapters.redis import connect
 from console._output import FAILED, AsJson, out, print_json, settings_or_fail, speaks_plainly, table
 from contracts import keys
+from contracts.redis_url import split_redis_url
 from contracts.settings import Settings
 from contracts.tables import NAMESPACE
 from pipelines.conf import jars_for
@@ -114,7 +115,8 @@ def _redis(settings: Settings) -> str:
 
 def _loaded(settings: Settings) -> str:
     with connect(settings.redis, socket_timeout=3) as redis:
-        if not redis.exists(keys.LOADED):
+        marks = keys.loaded_marks(of_cluster=split_redis_url(settings.redis)[1])
+        if redis.exists(*marks) < len(marks):
             raise ValueError("rebuild needed: Redis does not hold what is pending")
     return "loaded"
 

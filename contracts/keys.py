@@ -1,6 +1,8 @@
 """Every Redis key. The braces keep all keys of one owner in one cluster slot."""
 
 import zlib
+from binascii import crc_hqx
+from itertools import count
 
 from contracts.names import DataId, Owner
 
@@ -11,6 +13,21 @@ WAKE_GROUP = "dispatchers"
 POPULATE_LOCK = "lock:populate"  # held by whoever compares the lake with the queues
 POPULATED = "populated"  # snapshot of the ids table up to which everything left over was offered to the queues
 DONE_PRUNED = "done:pruned"  # snapshot of the outcomes table up to which the done sets are pruned
+
+_SLOTS, _PARTS = 16384, 64  # of a cluster; parts of the slots that each have a mark of their own
+
+
+def loaded_marks(*, of_cluster: bool) -> list[str]:
+    """`LOADED`; in a cluster also one like it in every part of the slots, so that a master that lost its data is noticed."""
+    return [LOADED, *(f"{LOADED}:{{{tag}}}" for tag in _TAGS)] if of_cluster else [LOADED]
+
+
+def _tag_in(part: int) -> int:
+    """The first number whose slot (CRC-16/XMODEM, as Redis has it) lies in this part of the slots."""
+    return next(n for n in count() if crc_hqx(str(n).encode(), 0) % _SLOTS * _PARTS // _SLOTS == part)
+
+
+_TAGS = [_tag_in(part) for part in range(_PARTS)]
 
 
 def pending(owner: Owner | str) -> str:

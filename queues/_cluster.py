@@ -5,6 +5,7 @@ from typing import Any
 from redis.asyncio.cluster import ClusterPipeline, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster as BlockingCluster
 from redis.exceptions import ClusterDownError, RedisClusterException, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -14,7 +15,7 @@ _MOVED_AWAY = (RedisConnectionError, RedisTimeoutError, ClusterDownError)  # a n
 
 def is_cluster(redis: object) -> bool:
     """Whether this client speaks with many nodes, which know no order among each other."""
-    return isinstance(redis, Cluster)
+    return isinstance(redis, Cluster | BlockingCluster)
 
 
 class Cluster(RedisCluster):

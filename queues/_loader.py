@@ -11,6 +11,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from queues import _replies, _verbs
+from queues._cluster import is_cluster
 from queues._verbs import Args, Policy
 
 OWNERS_A_FLUSH = 500
@@ -101,11 +102,13 @@ class Loader:
 
     def is_loaded(self) -> bool:
         """Whether the queues hold everything pending."""
-        return bool(self._redis.exists(keys.LOADED))
+        marks = keys.loaded_marks(of_cluster=is_cluster(self._redis))
+        return bool(self._redis.exists(*marks) == len(marks))
 
     def mark_loaded(self, now_ms: int) -> None:
         """The queues hold everything pending."""
-        self._redis.set(keys.LOADED, now_ms)
+        for mark in keys.loaded_marks(of_cluster=is_cluster(self._redis)):
+            self._redis.set(mark, now_ms)
 
     def _flush(self, some: Sequence[tuple[str, Sequence[tuple[int, str]]]], now_ms: int) -> LoadResult:
         if not some:

@@ -11,6 +11,7 @@ from contracts import keys
 from contracts.outcomes import OutcomeRecord
 from queues import _verbs
 from queues._batch import Batch
+from queues._cluster import is_cluster
 from queues._verbs import Policy
 
 OWNERS_A_FLUSH = 500
@@ -219,11 +220,13 @@ class Queues:
 
     async def is_loaded(self) -> bool:
         """Whether the queues hold everything pending; false after Redis was wiped, until a rebuild."""
-        return bool(await self.redis.exists(keys.LOADED))
+        marks = keys.loaded_marks(of_cluster=is_cluster(self.redis))
+        return bool(await self.redis.exists(*marks) == len(marks))
 
     async def mark_loaded(self, now_ms: int) -> None:
         """The queues hold everything pending."""
-        await self.redis.set(keys.LOADED, now_ms)
+        for mark in keys.loaded_marks(of_cluster=is_cluster(self.redis)):
+            await self.redis.set(mark, now_ms)
 
     async def _make_group(self, stream: str, group: str) -> None:
         try:

@@ -11,6 +11,7 @@ from adapters.lake import ensure_tables, open_catalog
 from adapters.redis import connect
 from contracts import keys
 from contracts.envelope import Stream
+from contracts.redis_url import split_redis_url
 from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
 from contracts.tables import TABLES
@@ -58,4 +59,5 @@ def _empty(catalog: Catalog) -> bool:
 
 def _mark_loaded(settings: Settings) -> None:
     with connect(settings.redis) as client:
-        client.set(keys.LOADED, wall_clock_ms(), nx=True)
+        for mark in keys.loaded_marks(of_cluster=split_redis_url(settings.redis)[1]):
+            client.set(mark, wall_clock_ms(), nx=True)

@@ -12,6 +12,7 @@ import redis
 
 from adapters.redis import connect
 from contracts import keys
+from contracts.redis_url import split_redis_url
 from contracts.settings import Settings
 from sandbox import airflow
 from sandbox.programs import Program, programs
@@ -191,7 +192,8 @@ def _ask_redis(settings: Settings) -> Check:
 def _queues(settings: Settings) -> str:
     try:
         with _redis(settings) as client:
-            return "loaded" if client.exists(keys.LOADED) else REBUILD_NEEDED
+            marks = keys.loaded_marks(of_cluster=split_redis_url(settings.redis)[1])
+            return "loaded" if client.exists(*marks) == len(marks) else REBUILD_NEEDED
     except redis.RedisError:
         return "unknown"
 

@@ -8,9 +8,8 @@ from typing import Any
 from redis import Redis
 
 from contracts import topics
-from queues import Loader, Policy
 from tests.dispatcher.door import Door
-from tests.dispatcher.platform import Platform, a_platform, health
+from tests.dispatcher.platform import a_platform, health
 from tests.replicas.cluster import LocalCluster, a_cluster
 from tests.replicas.drivers import a_fleet, all_arrived_in_order
 from tests.servers import Server, wait_until
@@ -24,7 +23,6 @@ def test_a_master_dies_among_batches_and_everything_arrives_in_order(tmp_path: P
         a_cluster(tmp_path / "cluster", replicas=1) as cluster,
         a_platform(tmp_path, redis_url=cluster.url, ack_deadline_seconds=2, ack_deadline_max_seconds=4) as platform,
     ):
-        _say_loaded(platform)
         platform.start_recorder()
         platform.start_dispatcher()
         door = Door(platform.settings)
@@ -41,11 +39,6 @@ def test_a_master_dies_among_batches_and_everything_arrives_in_order(tmp_path: P
             seqs += [send() for _ in range(10)]
             all_arrived_in_order(platform, drivers, seqs, within_s=FAIL_OVER_S)
         door.close()
-
-
-def _say_loaded(platform: Platform) -> None:
-    with platform.blocking() as redis:
-        Loader(redis, Policy.of(platform.settings)).mark_loaded(1)
 
 
 def _sender(door: Door, vins: list[str]) -> Callable[[], int]:

@@ -8,7 +8,7 @@ import pytest
 from redis import Redis
 
 from adapters.redis import connect as connect_blocking
-from queues import Policy, Queues
+from queues import Loader, Policy, Queues
 from queues import connect as connect_async
 from tests.queues import test_invariants, test_queues
 from tests.queues.conftest import POLICY
@@ -37,6 +37,21 @@ def use(cluster: LocalCluster, redis: Redis) -> Callable[..., Any]:
         return asyncio.run(main())
 
     return run
+
+
+@pytest.mark.parametrize("master", range(3))
+def test_a_master_that_lost_its_data_is_noticed(
+    cluster: LocalCluster, redis: Redis, use: Callable[..., Any], master: int
+) -> None:
+    loader = Loader(redis, POLICY)
+    loader.mark_loaded(test_queues.NOW)
+    assert loader.is_loaded()
+    assert use(Queues.is_loaded)
+
+    cluster.clients()[master].flushall()
+
+    assert not loader.is_loaded()
+    assert not use(Queues.is_loaded)
 
 
 def test_the_tests_of_both_suites_are_here() -> None:
