@@ -3,7 +3,7 @@
 import typer
 
 from adapters.log import configure_logging
-from console import _ask, _doctor, _lake, _platform, _send, _settings
+from console import _ask, _doctor, _lake, _platform, _quarantine, _send, _settings
 from console._demo import demo
 
 app = typer.Typer(
@@ -34,3 +34,4 @@ app.command(rich_help_panel=LAKE)(_lake.ingest)
 app.command(rich_help_panel=LAKE)(_lake.populate)
 app.command(rich_help_panel=LAKE)(_lake.rebuild)
 app.command(rich_help_panel=LAKE)(_lake.report)
+app.add_typer(_quarantine.app, name="quarantine", rich_help_panel=LAKE)

@@ -21,6 +21,7 @@ from contracts.topics import TRIGGER, data_id_of, data_topic
 IDS_A_ROW = 10_000  # VINs of one row: a batch of a million becomes a hundred rows, not one of many megabytes
 BYTES_A_BATCH = 16 << 20
 LATEST_MS = 253_402_300_799_999  # the last millisecond that a timestamp's text form can show: year 9999
+OTHER_BYTES = "data_id %s is known with other bytes (SHA-1 %s); publish them under another data_id"
 
 _COMMON = [
     pa.field("seq", pa.int64()),

@@ -9,8 +9,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from contracts.seq import EPOCH_MS, TIME_SHIFT
-
-OTHER_BYTES = "data_id %s is known with other bytes (SHA-1 %s); publish them under another data_id"
+from pipelines.parsing import OTHER_BYTES
 
 
 def instant_of(seq: str) -> Column:

@@ -1,0 +1,129 @@
+"""Quarantine is workable: what was refused is listed, replayed under its own seq after a fix, or dropped; each once."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from adapters.lake import ensure_tables
+from console._app import app
+from contracts.envelope import Envelope, Stream
+from contracts.errors import Permanent
+from contracts.tables import ACTIONS, DATA, IDS, META, QUARANTINE
+from pipelines.quarantine import drop, refusal, refusals, replay
+from tests.pipelines.conftest import Place
+from tests.pipelines.makers import at, data, seq_at, trigger
+
+LATER = at(3_600_000)
+
+
+def refuse(place: Place, envelope: Envelope, reason: str) -> int:
+    """Put a message into quarantine, as ingest does."""
+    ensure_tables(place.catalog)
+    said = {"seq": envelope.seq, "received_at": envelope.received_at, "stream": envelope.stream.value, "topic": envelope.topic}
+    place.append(QUARANTINE, [said | {"reason": reason, "payload": envelope.payload}])
+    return envelope.seq
+
+
+def test_a_trigger_refused_for_a_limit_comes_in_under_its_own_seq_when_the_limit_is_raised(place: Place) -> None:
+    place.settings = place.settings.model_copy(update={"max_ids": 1})
+    place.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V1", "V2"]), trigger(3, ["V2"])])
+    place.ingest("first")
+    (refused,) = refusals(place.catalog)
+    with pytest.raises(Permanent, match=r"(?s)refused again.*max_ids=1"):
+        replay(place.catalog, place.settings, refused.seq, now=LATER)
+    place.settings = place.settings.model_copy(update={"max_ids": 2})
+    done = replay(place.catalog, place.settings, refused.seq, note="limit raised", now=LATER)
+    assert done.segment.startswith("trigger/dt=2026-03-01/hour=13/")
+    first = place.file(done.segment)
+    again = first.parent.with_name("hour=14") / first.name  # as if it had been replayed twice
+    again.parent.mkdir()
+    again.write_bytes(first.read_bytes())
+    assert place.ingest("second").skipped == 1
+    assert place.rows(IDS, "vin", "seq") == [
+        ("V1", seq_at(1)),
+        ("V1", seq_at(2)),
+        ("V2", seq_at(2)),
+        ("V2", seq_at(3)),
+    ]
+    assert refusals(place.catalog) == []
+    assert refusal(place.catalog, refused.seq).note == "limit raised"
+    with pytest.raises(Permanent, match="was replayed"):
+        replay(place.catalog, place.settings, refused.seq, now=LATER)
+
+
+def test_a_replay_may_correct_the_payload(place: Place) -> None:
+    seq = refuse(place, trigger(2, ["V 1"]), "ids[0] has a space")
+    corrected = trigger(2, ["V1"]).payload
+    with pytest.raises(Permanent, match="--payload"):
+        replay(place.catalog, place.settings, seq, now=LATER)
+    replay(place.catalog, place.settings, seq, payload=corrected, now=LATER)
+    place.ingest("again")
+    assert place.rows(IDS, "vin", "seq") == [("V1", seq)]
+
+
+def test_data_that_the_lake_knows_with_other_bytes_is_not_replayed(place: Place) -> None:
+    seq = refuse(place, data(2, "d1", b"other"), "too large then")
+    place.append(DATA, [{"data_id": "d1", "payload": b"one", "sha1": "", "size_bytes": 3, "seq": 1, "first_seen_at": at(0)}])
+    with pytest.raises(Permanent, match="known with other bytes"):
+        replay(place.catalog, place.settings, seq, now=LATER)
+    assert place.rows(META) == []
+
+
+def test_a_trigger_past_its_retention_is_replayed_for_the_record_only(place: Place) -> None:
+    seq = refuse(place, trigger(2, ["V1"]), "a limit")
+    assert not replay(place.catalog, place.settings, seq, now=at(0) + timedelta(days=40)).sent
+
+
+def test_a_file_cannot_be_replayed_and_can_be_dropped(place: Place) -> None:
+    place.file("trigger/x.jsonl").parent.mkdir(parents=True)
+    place.file("trigger/x.jsonl").write_bytes(b"nonsense")
+    place.ingest()
+    (refused,) = refusals(place.catalog)
+    with pytest.raises(Permanent, match="another path"):
+        replay(place.catalog, place.settings, refused.seq, now=LATER)
+    assert drop(place.catalog, [refused.seq, refused.seq], note="", now=LATER) == [refused.seq]
+    assert drop(place.catalog, [refused.seq], note="", now=LATER) == []
+    assert place.rows(ACTIONS, "seq", "action") == [(refused.seq, "dropped")]
+
+
+@pytest.fixture
+def manifold(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setenv("MANIFOLD_HOME", str(place.settings.home))
+    return lambda *arguments: CliRunner().invoke(app, ["quarantine", *arguments])
+
+
+def test_the_console_lists_shows_replays_and_drops(place: Place, manifold: Callable[..., Result]) -> None:
+    fixable = refuse(place, trigger(2, ["V1"]), "over max_ids=1")
+    hopeless = refuse(place, trigger(3, []), "ids is empty")
+    refuse(place, data(4, "d1", b"\xff"), "over max_data_bytes=0")
+
+    def told(*arguments: str) -> Any:
+        return json.loads(manifold(*arguments, "--json").stdout)
+
+    assert [r["seq"] for r in told("ls", "--stream", "trigger")] == [hopeless, fixable]
+    assert told("show", str(hopeless))["reason"] == "ids is empty"
+    assert [r["seq"] for r in told("replay", "--matching", "MAX_")["replayed"]] == [fixable, seq_at(4)]
+    assert told("drop", str(hopeless), "--note", "asked the platform")["dropped"] == [hopeless]
+    assert told("ls") == []
+    assert {r["seq"]: r["state"] for r in told("ls", "--all")} == {
+        seq_at(4): "replayed",
+        hopeless: "dropped",
+        fixable: "replayed",
+    }
+    assert "asked the platform" in manifold("show", str(hopeless)).stdout
+
+
+def test_the_console_says_what_cannot_be_done(place: Place, manifold: Callable[..., Result]) -> None:
+    seq = refuse(place, trigger(2, []), "ids is empty")
+    for arguments, word in (
+        (["replay", str(seq)], "refused again"),
+        (["show", "-5"], "no refused message has seq -5"),
+        (["drop"], "--matching"),
+    ):
+        result = manifold(*arguments)
+        assert result.exit_code != 0
+        assert word in result.stderr.replace("\n", " ")
