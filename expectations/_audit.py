@@ -10,6 +10,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from contracts.errors import Permanent
+from contracts.tables import RUN_TABLES
 from expectations._findings import Audit, Finding
 from expectations._flags import Case
 from expectations._pages import publish_pages, run_page
@@ -64,7 +65,7 @@ def audit(
     finally:
         for case in cases:
             case.close()
-    rows = dict.fromkeys(suites, 0) | {case.suite.table: case.rows for case in cases}
+    rows = {table.name: 0 for table in RUN_TABLES} | {case.suite.table: case.rows for case in cases}
     failures = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
     warnings = tuple(finding for finding in findings if finding.severity is Severity.WARNING)
     result = Audit(run_id, not failures, failures, warnings, rows, run_page(reports, run_id))

@@ -1,6 +1,7 @@
 """The reports folder: one page a run, one index of all, and only as many runs as the settings keep.
 
 index.html                  every run, the newest first; a stable address
+trends.html                 rows and broken rules over these runs, as charts
 runs/<run>/index.html       one run: verdict, findings with sample rows, links
 runs/<run>/audit.json       the same for programs
 validations/<table>/<run>/  Great Expectations' own pages
@@ -18,6 +19,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader
 
 from expectations._findings import Audit
+from expectations._results import CHART_HEIGHT, as_json, charts_of
 
 PAGES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -32,7 +34,7 @@ def run_page(reports: Path, run_id: str) -> Path:
 
 def publish_pages(audit: Audit, *, as_of: datetime, reports: Path, keep: int) -> None:
     """Write the run's page, remove the oldest runs beyond `keep`, and list what is left on the index."""
-    content = json.loads(audit.to_json()) | {"as_of": as_of.isoformat(timespec="seconds")}
+    content = as_json(audit, as_of)
     content["details"] = {table: _details(reports, table, audit.run_id) for table in audit.rows}
     folder = audit.report.parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,6 +44,8 @@ def publish_pages(audit: Audit, *, as_of: datetime, reports: Path, keep: int) ->
     for run in runs[keep:]:
         _remove(reports, run["run_id"])
     _write(reports / "index.html", PAGES.get_template("index.html").render(runs=runs[:keep]))
+    trends = PAGES.get_template("trends.html")
+    _write(reports / "trends.html", trends.render(charts=charts_of(runs[:keep]), runs=len(runs[:keep]), height=CHART_HEIGHT))
 
 
 def _runs(reports: Path) -> Iterator[dict[str, Any]]:

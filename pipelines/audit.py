@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from contracts.tables import DATA, IDS, META, SEGMENTS, Table
-from expectations import Audit, audit
-from pipelines.branches import RUN_ID, head_of, properties_of
+from contracts.tables import DATA, IDS, META, QUALITY, SEGMENTS, Table
+from expectations import Audit, audit, results_of
+from pipelines.branches import RUN_ID, append_rows, head_of, properties_of
 from pipelines.publish import Pinned, is_published, pins_in
 
 REFERENCES = (DATA, IDS, SEGMENTS)  # the tables that rules look values up in
@@ -50,6 +50,7 @@ def audit_run(spark: SparkSession, catalog: Catalog, settings: Settings, *, run_
         references=references,
         data_wait=timedelta(seconds=settings.data_wait_seconds),
     )
+    append_rows(catalog, QUALITY, results_of(result, now), {RUN_ID: run_id})
     for warning in result.warnings:
         log.warning("run breaks a rule", run_id=run_id, rule=str(warning))
     if not result.passed:
