@@ -128,6 +128,9 @@ class LakeSettings(BaseSettings):
     ingest_schedule: str = _s(
         "*/5 * * * *", "cron expression (UTC) of the DAG ingest_archives; empty: it runs only when triggered"
     )
+    catalog_wait_seconds: Annotated[float, Field(ge=0)] = _s(
+        60, "how long a pipeline's job waits for a catalog that is away or locked before it gives up; it can then be run again"
+    )
     late_seconds: Annotated[float, Field(ge=0)] = _s(
         3600, "a scheduled ingest also takes segments that began this long before its interval"
     )

@@ -15,12 +15,13 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 from redis.exceptions import RedisError
 
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import ensure_tables
 from adapters.log import configure_logging
 from contracts.errors import ManifoldError, Permanent, Retryable
 from contracts.settings import Settings, load_settings
 from pipelines.archive import Interval
 from pipelines.audit import audit_run
+from pipelines.catalog import await_catalog, naming_the_catalog
 from pipelines.flush import flush
 from pipelines.ingest import ingest
 from pipelines.populate import populate
@@ -39,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = load_settings()
         configure_logging(f"pipelines-{stage}", json=settings.log_format == "json")
-        result = _run(stage, settings, options)
+        with naming_the_catalog(settings):
+            result = _run(stage, settings, options)
     except RedisError as exc:
         sys.stderr.write(
             f"Redis: {exc}; see that it runs and that MANIFOLD_REDIS_URL or MANIFOLD_REDIS_PORT names it, then run this again\n"
@@ -100,7 +102,7 @@ def _run(stage: str, settings: Settings, options: argparse.Namespace) -> str:
         return run_all(settings, run_id=options.run_id, interval=interval, flush_first=not options.no_flush).to_json()
     if stage == "rebuild":
         return rebuild(settings, flush_first=not options.no_flush).to_json()
-    catalog, now = open_catalog(settings), datetime.now(UTC)
+    catalog, now = await_catalog(settings), datetime.now(UTC)
     ensure_tables(catalog)
     if stage == "publish":
         return _publish(settings, catalog, options.run_id, now)

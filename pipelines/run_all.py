@@ -10,10 +10,11 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import ensure_tables
 from contracts.settings import Settings
 from pipelines.archive import Interval
 from pipelines.audit import audit_run
+from pipelines.catalog import await_catalog, naming_the_catalog
 from pipelines.flush import flush
 from pipelines.ingest import ingest
 from pipelines.populate import Populated, populate
@@ -65,8 +66,8 @@ def run_all(
     run_id = run_id or new_run_id(now)
     if flush_first:
         flush(settings)
-    catalog = open_catalog(settings)
-    with session(settings, "rebuild" if everything else "ingest") as spark:
+    catalog = await_catalog(settings)
+    with naming_the_catalog(settings), session(settings, "rebuild" if everything else "ingest") as spark:
         written, report, warnings = ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=now, interval=interval)
         populated = populate(spark, catalog, settings, now=now, everything=everything) if with_populate else None
     return RunResult(run_id, written, populated, report, warnings)

@@ -1,0 +1,91 @@
+"""The catalog as a job needs it: waited for while it is away or locked, and named, with the remedy, where it stays so."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+from py4j.protocol import Py4JJavaError
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import ServiceUnavailableError
+from requests.exceptions import ConnectionError as HttpConnectionError
+from requests.exceptions import Timeout
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from adapters.lake import open_catalog
+from contracts.errors import Retryable
+from contracts.settings import Settings
+
+AWAY = (DBAPIError, PoolTimeout, sqlite3.OperationalError, HttpConnectionError, Timeout, ServiceUnavailableError)
+# How the Java side of a job says the same; its exceptions all come as one class.
+AWAY_IN_JAVA = (
+    "SQLITE_BUSY",
+    "SQLITE_LOCKED",
+    "java.net.ConnectException",
+    "UncheckedSQLException",
+    "ServiceUnavailableException",
+)
+LONGEST_PAUSE_S = 5
+
+log = structlog.get_logger(__name__)
+
+
+class CatalogAway(Retryable):
+    """The catalog could not be asked for as long as a job waits. What was done so far counts; running again goes on."""
+
+
+def await_catalog(settings: Settings) -> Catalog:
+    """The catalog, once it answers.
+
+    Raises:
+        CatalogAway: it does not answer within `catalog_wait_seconds`.
+    """
+    tries = Retrying(
+        retry=retry_if_exception_type(AWAY),
+        stop=stop_after_delay(settings.catalog_wait_seconds),
+        wait=wait_random_exponential(multiplier=0.1, max=LONGEST_PAUSE_S),
+        before_sleep=_say,
+        reraise=True,
+    )
+    with naming_the_catalog(settings):
+        return tries(_answering, settings)
+
+
+def _answering(settings: Settings) -> Catalog:
+    catalog = open_catalog(settings)
+    catalog.list_namespaces()
+    return catalog
+
+
+@contextmanager
+def naming_the_catalog(settings: Settings) -> Iterator[None]:
+    """Say of a catalog that goes away in the middle which one it is and what to do.
+
+    Raises:
+        CatalogAway: what is in the block could not ask it.
+    """
+    try:
+        yield
+    except AWAY as exc:
+        raise _away(settings, exc) from exc
+    except Py4JJavaError as exc:
+        if not any(sign in str(exc) for sign in AWAY_IN_JAVA):
+            raise
+        raise _away(settings, exc) from exc
+
+
+def _away(settings: Settings, exc: Exception) -> CatalogAway:
+    name = "MANIFOLD_CATALOG_URI" if settings.catalog_uri.get_secret_value() else "MANIFOLD_HOME"
+    at = settings.catalog.split("@")[-1]  # without a password
+    why = " ".join(str(exc).split())[:200]
+    return CatalogAway(
+        f"the catalog {at} is away or locked ({why}); see that it runs, that {name} names it and that no other program holds "
+        f"its lock, then run this again; MANIFOLD_CATALOG_WAIT_SECONDS={settings.catalog_wait_seconds:g} is how long a job waits"
+    )
+
+
+def _say(state: RetryCallState) -> None:
+    failed = state.outcome.exception() if state.outcome else None
+    log.warning("catalog does not answer; trying again", attempt=state.attempt_number, reason=" ".join(str(failed).split())[:200])

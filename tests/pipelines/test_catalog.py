@@ -1,0 +1,56 @@
+"""A catalog that is away or locked is waited for, with a bound, and then named with what to do."""
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from adapters.lake import ensure_tables
+from contracts.settings import Settings
+from pipelines.catalog import CatalogAway, await_catalog, naming_the_catalog
+from tests.servers import free_port, wait_until
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> sqlite3.Connection:
+    """A catalog of which another program holds the lock."""
+    connection = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None, check_same_thread=False)
+    connection.execute("CREATE TABLE other (a)")
+    connection.execute("BEGIN EXCLUSIVE")
+    return connection
+
+
+def over(folder: Path, **more: object) -> Settings:
+    uri = f"sqlite:///{folder}/catalog.db?timeout=0.01"
+    return Settings(home=folder, **({"catalog_uri": uri} | more))
+
+
+def test_a_locked_catalog_is_waited_for(tmp_path: Path, locked: sqlite3.Connection) -> None:
+    with capture_logs() as said, ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(await_catalog, over(tmp_path))
+        wait_until(lambda: [entry for entry in said if "trying again" in entry["event"]])
+        locked.execute("COMMIT")
+        assert opened.result(60).list_namespaces() == []
+
+
+def test_a_catalog_that_stays_locked_is_named_with_the_setting_and_the_remedy(tmp_path: Path, locked: sqlite3.Connection) -> None:
+    with pytest.raises(CatalogAway, match=r"catalog\.db.*locked.*MANIFOLD_CATALOG_URI.*run this again"):
+        await_catalog(over(tmp_path, catalog_wait_seconds=0.1))
+    locked.close()
+
+
+def test_a_catalog_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    uri = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(CatalogAway, match=rf"{uri}.*MANIFOLD_CATALOG_WAIT_SECONDS=0.1"):
+        await_catalog(Settings(home=tmp_path, catalog_type="rest", catalog_uri=uri, catalog_wait_seconds=0.1))
+
+
+def test_a_catalog_that_is_locked_in_the_middle_is_named_too(tmp_path: Path) -> None:
+    settings = over(tmp_path)
+    catalog = await_catalog(settings)
+    with sqlite3.connect(tmp_path / "catalog.db", isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(CatalogAway, match="locked"), naming_the_catalog(settings):
+            ensure_tables(catalog)
