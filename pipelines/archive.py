@@ -130,6 +130,11 @@ class Archive:
         """Whether the file is still there."""
         return bool(self._fs.get_file_info(f"{self._root}/{path}").type == fs.FileType.File)
 
+    def remove(self, path: str) -> None:
+        """Delete one file; nothing happens if it is gone already."""
+        if self.exists(path):
+            self._fs.delete_file(f"{self._root}/{path}")
+
     def probe(self, segments: Iterable[Segment]) -> list[Probe]:
         """What each segment holds, in their order; reads little more than the footers."""
         with ThreadPoolExecutor(PROBES_AT_ONCE, "probe") as pool:

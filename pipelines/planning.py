@@ -59,9 +59,7 @@ class Overlaps:
 def plan(catalog: Catalog, archive: Archive, interval: Interval | None) -> Plan:
     """What is new in the archive. `base` is read first: what others publish later makes this run start again."""
     loaded = catalog.load_table(SEGMENTS.identifier)
-    base = {SEGMENTS.name: _main(loaded)} | {
-        t.name: _main(catalog.load_table(t.identifier)) for t in RUN_TABLES if t is not SEGMENTS
-    }
+    base = main_snapshots(catalog, loaded)
     rows = loaded.scan(selected_fields=("path", "stream", "first_seq", "last_seq")).to_arrow()
     known = set(rows["path"].to_pylist())
     new = [segment for segment in archive.segments(interval) if segment.path not in known]
@@ -83,6 +81,13 @@ def plan(catalog: Catalog, archive: Archive, interval: Interval | None) -> Plan:
             )
             _look_at_overlaps(catalog, archive, fresh, old, found)
     return Plan(base, new, probes, found.skips, found.problems)
+
+
+def main_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int]:
+    """By table name, main's snapshot of what runs write; that of `segments` is from before the others were read."""
+    return {SEGMENTS.name: _main(segments)} | {
+        t.name: _main(catalog.load_table(t.identifier)) for t in RUN_TABLES if t is not SEGMENTS
+    }
 
 
 def _main(table: IcebergTable) -> int:

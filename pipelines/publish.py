@@ -30,6 +30,7 @@ from adapters.lake import where
 from contracts.errors import OutcomeUnknown, Retryable
 from contracts.tables import META, RUN_TABLES, SEGMENTS, Table
 from pipelines.branches import ATTEMPT, PINS, RUN_ID, ancestors, branch_of, close_run, drop_branch, head_of, properties_of
+from pipelines.removal import removes, repeat_removal
 
 MAIN = "main"
 TRIES = 60
@@ -129,7 +130,9 @@ def _repeat(catalog: Catalog, pinned: Pinned, written: Snapshot, main: Snapshot,
     table = catalog.load_table(pinned.table.identifier)
     said = {RUN_ID: run_id, ATTEMPT: name}
     try:
-        if pinned.table is META:
+        if removes(written):
+            repeat_removal(table, written, name, said)
+        elif pinned.table is META:
             _repeat_merge(table, written, name, said)
         else:
             with table.transaction() as change, change.update_snapshot(said, name).fast_append() as append:

@@ -62,7 +62,7 @@ class Run:
         for name, value in self.properties.items():
             writer = writer.option(f"snapshot-property.{name}", value)
         writer.append()
-        self._note(table, base)
+        self.note(table, base)
 
     def undo(self, table: Table) -> None:
         """Take back what this attempt has written to the table's branch."""
@@ -82,20 +82,20 @@ class Run:
             for name in said:
                 self.spark.conf.unset(name)
             self.spark.catalog.dropTempView("changes")
-        self._note(table, base)
+        self.note(table, base)
 
     def close(self, segments: pa.Table, result: Ingested, base: int) -> None:
         """Append to `ingested_segments`, last of all: this snapshot names the others, and publication moves main to it first."""
         said = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json()}
         self.catalog.load_table(SEGMENTS.identifier).append(segments, snapshot_properties=said, branch=branch_of(self.run_id))
-        self._note(SEGMENTS, base)
+        self.note(SEGMENTS, base)
 
     @property
     def properties(self) -> dict[str, str]:
         """What every snapshot of this attempt says about itself."""
         return {RUN_ID: self.run_id, ATTEMPT: self.attempt}
 
-    def _note(self, table: Table, base: int) -> None:
+    def note(self, table: Table, base: int) -> None:
         """Remember the snapshot just written; it has to be this attempt's, right on top of main."""
         head = head_of(self.catalog, table, self.run_id)
         said = properties_of(head) if head else {}

@@ -1,0 +1,72 @@
+"""What compaction has to do, decided from the numbers of a table's files. Pure: no lake, no Spark.
+
+A day that still grows is packed: its small files become few, in the order in which rows came, at the price of copying them.
+A settled day is clustered: its rows are sorted by vehicle, so that a vehicle's history prunes to few files. Files that are sorted
+carry the number of the table's sort order, so a day is clustered once, and again only when enough has come late.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+
+SMALL = 0.75  # of the target: what Iceberg's own rewriting calls too small
+UNSORTED_SHARE = 0.1  # of a settled day's bytes: from here on it is worth sorting the day again
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Data files of one table that are alike: of one day (None: the table has none), sorted or not, small or not."""
+
+    day: date | None
+    is_sorted: bool
+    is_small: bool
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When a rewrite pays; see the settings `compact_…`."""
+
+    target_bytes: int
+    min_files: int
+    max_manifests: int
+    settled_days: int
+
+    @property
+    def small_bytes(self) -> int:
+        """Below this, a file is small."""
+        return int(self.target_bytes * SMALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Which days of a table to rewrite; a table without days has the one day None."""
+
+    pack: list[date | None] = field(default_factory=list)
+    cluster: list[date | None] = field(default_factory=list)
+
+
+def work_of(groups: Iterable[Group], rules: Rules, *, today: date, can_sort: bool) -> Work:
+    """What pays in one table: `can_sort` says whether its rows are looked up by vehicle."""
+    by_day: dict[date | None, list[Group]] = {}
+    for group in groups:
+        by_day.setdefault(group.day, []).append(group)
+    pack: list[date | None] = []
+    cluster: list[date | None] = []
+    settled = today - timedelta(days=rules.settled_days)
+    for day in sorted(by_day, key=lambda d: d or date.min):
+        if can_sort and day is not None and day <= settled and _wants_sorting(by_day[day], rules):
+            cluster.append(day)
+        elif sum(g.files for g in by_day[day] if g.is_small) >= rules.min_files:
+            pack.append(day)
+    return Work(pack, cluster)
+
+
+def _wants_sorting(groups: Sequence[Group], rules: Rules) -> bool:
+    """Much of the day is unsorted; or little, but in many files, of a day so small that sorting it costs as little as packing."""
+    unsorted = [group for group in groups if not group.is_sorted]
+    all_bytes = sum(group.bytes for group in groups)
+    if sum(group.bytes for group in unsorted) > UNSORTED_SHARE * all_bytes:
+        return True
+    return sum(group.files for group in unsorted) >= rules.min_files and all_bytes <= rules.target_bytes

@@ -1,0 +1,127 @@
+"""Compaction: fewer, larger, sorted files, the same rows; beside ingest, and twice."""
+
+from datetime import date, timedelta
+
+import pytest
+
+from adapters.lake import ensure_tables
+from contracts.envelope import Stream
+from contracts.settings import Settings
+from contracts.tables import IDS, META, SEGMENTS
+from pipelines.branches import branch_of
+from pipelines.compact import Compacted, compact
+from pipelines.compact_plan import Group, Rules, Work, work_of
+from pipelines.ingest import ingest
+from pipelines.publish import finish, publish
+from tests.pipelines.conftest import Place
+from tests.pipelines.makers import NOON, at, data, seq_at, trigger
+
+TODAY = date(2026, 3, 10)
+SETTLED, OPEN = TODAY - timedelta(days=5), TODAY
+RULES = Rules(target_bytes=1000, min_files=4, max_manifests=10, settled_days=2)
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("groups", "work"),
+    [
+        pytest.param([Group(OPEN, False, True, 3, 30)], Work(), id="few small files are left alone"),
+        pytest.param([Group(OPEN, False, True, 4, 40)], Work([OPEN], []), id="an open day is packed"),
+        pytest.param([Group(OPEN, False, False, 9, 9000)], Work(), id="large files are left alone"),
+        pytest.param([Group(SETTLED, False, False, 1, 1000)], Work([], [SETTLED]), id="a settled day is sorted, be it one file"),
+        pytest.param([Group(SETTLED, True, False, 2, 2000)], Work(), id="a sorted day is left alone"),
+        pytest.param(
+            [Group(SETTLED, True, False, 2, 2000), Group(SETTLED, False, True, 3, 30)], Work(), id="a few late rows can wait"
+        ),
+        pytest.param(
+            [Group(SETTLED, True, False, 2, 2000), Group(SETTLED, False, True, 4, 40)],
+            Work([SETTLED], []),
+            id="many small late files are packed",
+        ),
+        pytest.param(
+            [Group(SETTLED, True, False, 2, 2000), Group(SETTLED, False, True, 1, 300)],
+            Work([], [SETTLED]),
+            id="many late rows: the day is sorted again",
+        ),
+        pytest.param(
+            [Group(SETTLED, True, True, 1, 500), Group(SETTLED, False, True, 4, 4)],
+            Work([], [SETTLED]),
+            id="a small day is sorted again rather than packed",
+        ),
+        pytest.param(
+            [Group(None, False, True, 4, 40)], Work([None], []), id="a table without days is one day that never settles"
+        ),
+    ],
+)
+def test_what_pays_is_decided_by_the_files_of_a_day(groups: list[Group], work: Work) -> None:
+    assert work_of(groups, RULES, today=TODAY, can_sort=True) == work
+
+
+def test_what_is_not_looked_up_by_vehicle_is_packed_and_never_sorted() -> None:
+    assert work_of([Group(SETTLED, False, True, 4, 40)], RULES, today=TODAY, can_sort=False) == Work([SETTLED], [])
+
+
+def with_settings(place: Place) -> Settings:
+    return place.settings.model_copy(update={"compact_min_files": 3, "compact_max_manifests": 2})
+
+
+def run(place: Place, ms: int) -> Compacted:
+    return compact(place.spark, place.catalog, with_settings(place), now=at(ms))
+
+
+def test_small_files_become_few_and_settled_days_sorted_and_the_rows_stay(place: Place) -> None:
+    ensure_tables(place.catalog)
+    for n in range(4):
+        for ms in (n, 5 * DAY_MS + n):
+            rows = [
+                {"vin": vin, "ts": at(ms), "request_id": "r", "seq": seq_at(ms), "data_id": "d", "applied": False}
+                for vin in "CAB"
+            ]
+            place.append(IDS, rows)
+    before = place.rows(IDS)
+    done = run(place, 5 * DAY_MS).tables[IDS.name]
+    assert (done.before.files, done.after.files, done.after.sorted_files) == (8, 2, 1)
+    assert (done.packed_days, done.sorted_days, done.rewritten_files, done.failed_files) == (1, 1, 8, 0)
+    assert done.before.manifests == 8
+    assert done.manifests_rewritten
+    assert place.rows(IDS) == before
+    name = f"{place.settings.catalog_name}.{IDS.identifier}"
+    (settled,) = place.spark.sql(f"SELECT file_path FROM {name}.files WHERE partition.ts_day = DATE '{NOON.date()}'").collect()
+    in_file = [row["vin"] for row in place.spark.read.parquet(settled["file_path"]).select("vin").collect()]
+    assert in_file == sorted(in_file)
+    again = run(place, 5 * DAY_MS).tables[IDS.name]
+    assert again.rewritten_files == 0
+    assert again.before == again.after == done.after
+
+
+def test_an_ingest_that_began_before_goes_in_afterwards(place: Place) -> None:
+    for n in range(4):
+        place.write(Stream.TRIGGER, [trigger(n, [f"V{n}"])])
+        place.write(Stream.DATA, [data(n, f"d{n}", b"bytes")])
+        place.ingest(f"before-{n}")
+    place.write(Stream.TRIGGER, [trigger(9, ["V9"])])
+    place.write(Stream.DATA, [data(9, "d0", b"bytes")])
+    ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(10))
+    done = run(place, 10).tables
+    assert done[IDS.name].rewritten_files == 4
+    assert done[META.name].rewritten_files >= 3
+    assert done[SEGMENTS.name].left_alone == f"run {branch_of('run')} is open"
+    publish(place.catalog, "run")
+    assert place.rows(IDS, "vin") == ["V0", "V1", "V2", "V3", "V9"]
+    assert place.rows(META, "data_id", "times_seen") == [("d0", 2), ("d1", 1), ("d2", 1), ("d3", 1)]
+    finish(place.catalog)
+    assert run(place, 10).tables[SEGMENTS.name].after.files == 1
+    assert len(place.rows(SEGMENTS)) == 10
+    assert place.ingest("afterwards").segments == 0
+
+
+def test_rows_that_were_deleted_by_delete_files_are_gone_from_the_data_files(place: Place) -> None:
+    ensure_tables(place.catalog)
+    row = {"first_seen_at": at(1), "last_seen_at": at(1), "times_seen": 1}
+    place.append(META, [{"data_id": f"d{n}", **row} for n in range(4)])
+    name = f"{place.settings.catalog_name}.{META.identifier}"
+    place.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
+    place.spark.sql(f"DELETE FROM {name} WHERE data_id = 'd1'")
+    done = run(place, 10).tables[META.name]
+    assert (done.before.delete_files, done.after.delete_files, done.after.files) == (1, 0, 1)
+    assert place.rows(META, "data_id") == ["d0", "d2", "d3"]
