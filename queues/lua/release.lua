@@ -10,7 +10,7 @@ if why == 'deadline' then
   if tonumber(held[3]) > now then return {'early', held[3]} end
   -- While the vehicle is away and its session lives, the broker holds the message and will redeliver it: publishing again would double it.
   local p = redis.call('HMGET', PRESENCE, 'connected', 'session_until')
-  if p[1] == 'no' and p[2] and tonumber(p[2]) > now then
+  if p[1] == 'no' and (tonumber(p[2]) or 0) > now then
     redis.call('HSET', INFLIGHT, 'deadline', p[2])
     return {'early', p[2]}
   end

@@ -30,7 +30,7 @@ if sign == 'heard' then
   redis.call('HDEL', PRESENCE, 'subscribed')
   if held[1] and tonumber(held[3]) <= now then
     -- Away with a living session, and heard: it has just resumed, and the event that says so is still on its way.
-    if p[1] == 'no' and tonumber(p[4] or '0') > now then wait_again() else let_go() end
+    if p[1] == 'no' and (tonumber(p[4]) or 0) > now then wait_again() else let_go() end
   end
 elseif sign == 'connected' then
   local at, clean, expiry = tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8]
@@ -45,9 +45,11 @@ elseif sign == 'connected' then
   end
 elseif sign == 'disconnected' then
   if p[2] and tonumber(ARGV[6]) < tonumber(p[2]) then return {'stale', '', 'none'} end
-  local expiry = tonumber(ARGV[8] ~= '' and ARGV[8] or p[3] or '0')
-  local session_until = string.format('%.0f', tonumber(ARGV[7]) + expiry * 1000)
-  redis.call('HSET', PRESENCE, 'connected', 'no', 'since', ARGV[6], 'expiry', expiry, 'session_until', session_until)
+  -- Where its own `connected` is still on its way to another dispatcher, its expiry is not known: what is in flight waits for its
+  -- deadline, since the session may live and the broker would redeliver it.
+  local expiry = tonumber(ARGV[8] ~= '' and ARGV[8] or p[2] == ARGV[6] and p[3] or '')
+  local session_until = expiry and string.format('%.0f', tonumber(ARGV[7]) + expiry * 1000) or ''
+  redis.call('HSET', PRESENCE, 'connected', 'no', 'since', ARGV[6], 'expiry', expiry or '', 'session_until', session_until)
   if expiry == 0 and held[1] and tonumber(held[4]) <= tonumber(ARGV[7]) then let_go() end
 elseif sign == 'subscribed' then
   redis.call('HSET', PRESENCE, 'subscribed', 'yes')
