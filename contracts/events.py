@@ -1,8 +1,9 @@
 """What the broker tells about vehicles, as typed events: the JSON of the rules in infra/emqx, and of the sandbox's tap."""
 
-import json
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from contracts.names import Owner
 from contracts.topics import BrokerEvent
@@ -73,7 +74,7 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
         ValueError: `payload` is not an event of this kind; the message says what is wrong with it.
     """
     try:
-        fields: dict[str, Any] = json.loads(payload)
+        fields: dict[str, Any] = msgspec.json.decode(payload)
         owner, at_ms = Owner(client_id), int(fields["timestamp"])
         match name:
             case BrokerEvent.CONNECTED:

@@ -7,6 +7,8 @@ from itertools import count
 from contracts.names import DataId, Owner
 
 LOADED = "queues:loaded"  # set while the queues hold everything pending; gone when Redis was wiped
+CENSUS = "census"  # hash: what the queues hold together, as the last walk over all keys has counted it
+CENSUS_LEASE = "census:lease"  # who walks
 OUTCOMES = "outcomes"  # stream: what the dispatcher decided, until the recorder has it on disk
 OUTCOMES_GROUP = "recorders"
 WAKE_GROUP = "dispatchers"
@@ -67,7 +69,8 @@ def done(owner: Owner | str) -> str:
 
 def owner_keys(owner: Owner | str) -> list[str]:
     """All keys of one owner, in the order in which every Lua verb takes them."""
-    return [pending(owner), inflight(owner), presence(owner), compaction(owner), done(owner), parked(owner), attempts(owner)]
+    q = f"q:{{{owner}}}:"  # spelled here once more: this is asked for every verb
+    return [f"{q}pending", f"{q}inflight", f"{q}presence", f"{q}keys", f"{q}done", f"{q}parked", f"{q}attempts"]
 
 
 def trigger(seq: int) -> str:

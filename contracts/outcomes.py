@@ -1,8 +1,11 @@
 """How entries end, and how that is written down."""
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
+
+_ENCODE = msgspec.json.Encoder().encode
 
 
 class State(StrEnum):
@@ -42,7 +45,7 @@ class OutcomeRecord:
 
     def to_wire(self) -> bytes:
         """JSON, as it lies in the outcomes stream and in the archive."""
-        return json.dumps({name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}).encode()
+        return _ENCODE({name: value for name in self.__slots__ if (value := getattr(self, name)) is not None})
 
     @classmethod
     def from_wire(cls, payload: bytes) -> "OutcomeRecord":
@@ -52,7 +55,7 @@ class OutcomeRecord:
             ValueError: `payload` is not such a record; the message says what is wrong with it.
         """
         try:
-            fields = json.loads(payload)
+            fields = msgspec.json.decode(payload)
             vin, seq, ended_ms = fields["vin"], fields["seq"], fields["ended_ms"]
             if not isinstance(vin, str) or not isinstance(seq, int) or not isinstance(ended_ms, int):
                 raise ValueError("vin must be a string, seq and ended_ms whole numbers")

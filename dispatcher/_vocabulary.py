@@ -1,30 +1,27 @@
 """What can happen to one owner's queue (events), and what is then to be done (effects). Plain values, no behaviour."""
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed
 from contracts.outcomes import Outcome, OutcomeRecord
 from queues import Over, ReleaseReason
 
 
-@dataclass(frozen=True, slots=True)
-class Woken:
+class Woken(Struct, frozen=True):
     """There may be something to claim: new entries, or a parked one whose data has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(Struct, frozen=True):
     """The vehicle sent an online or a heartbeat."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlinePassed:
+class DeadlinePassed(Struct, frozen=True):
     """Something of this owner may be in flight for longer than it should."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """What to send for the claimed entry is known. `claimed_ms` says which claim it was loaded for."""
 
     seq: int
@@ -34,8 +31,7 @@ class Loaded:
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(Struct, frozen=True):
     """Neither Redis nor the lake has what the claimed entry is to send."""
 
     seq: int
@@ -43,8 +39,7 @@ class Missing:
     data_id: str  # empty: the trigger itself is unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(Struct, frozen=True):
     """The broker's PUBACK to this dispatcher's own publish."""
 
     seq: int
@@ -52,37 +47,32 @@ class Published:
     reason_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class PublishLost:
+class PublishLost(Struct, frozen=True):
     """The connection broke before the PUBACK came: the broker may have the message, or not."""
 
     seq: int
     claimed_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class NotPublished:
+class NotPublished(Struct, frozen=True):
     """Its deadline passed before there was a connection, or room, to publish it."""
 
     seq: int
     claimed_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """Put the oldest pending entry in flight, if the vehicle is here and nothing is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Touch:
+class Touch(Struct, frozen=True):
     """Note what was seen of the vehicle's connection; with `claim`, claim in the same breath."""
 
     seen: Heard | Connected | Disconnected | Subscribed
     claim: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(Struct, frozen=True):
     """End the entry `seq`, however it stands, and claim the next one."""
 
     seq: int
@@ -93,15 +83,13 @@ class Ack:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """End the oldest pending entries, which must not be sent any more, and claim the next one."""
 
     over: tuple[Over, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """Put `seq` back to pending, if it is still what is in flight; with `again`, try at once to claim."""
 
     seq: int
@@ -110,46 +98,40 @@ class Release:
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Park:
+class Park(Struct, frozen=True):
     """Let `seq` step aside until `data_id` comes, and claim the next one."""
 
     seq: int
     data_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """Find out what to send for the entry that was just claimed; answered by `Loaded` or `Missing`."""
 
     seq: int
     claimed_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Struct, frozen=True):
     """Send it to the vehicle, unless `deadline_ms` has passed by then; `Published`, `PublishLost` or `NotPublished` answers."""
 
     what: Loaded
     deadline_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Struct, frozen=True):
     """Look at this owner again at that time (Unix milliseconds)."""
 
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class RecordOutcome:
+class RecordOutcome(Struct, frozen=True):
     """Hand the outcome to the recorder."""
 
     record: OutcomeRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Ignore:
+class Ignore(Struct, frozen=True):
     """Nothing is to be done, and why."""
 
     why: str
@@ -159,8 +141,7 @@ Verb = Claim | Touch | Ack | End | Release | Park  # Redis answers these, and th
 Effect = Verb | Load | Publish | Watch | RecordOutcome | Ignore
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """Redis has carried out a verb. `reply` is what the queues' face promises for it."""
 
     verb: Verb

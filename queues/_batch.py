@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError
 
 from contracts.outcomes import Outcome
 from contracts.topics import Sign
 from queues import _replies, _verbs
 from queues._cluster import is_cluster
+from queues._connection import exchange
 from queues._verbs import Args, Policy, ReleaseReason
 
 Parser = Callable[[Any], Any]
@@ -52,6 +53,10 @@ class Batch:
         """Answers `AckReply`."""
         command = _verbs.ack(self._policy, owner, seq, now_ms, request_id=request_id, claim_next=claim_next, outcome=outcome)
         self.add(command, _replies.ack_reply)
+
+    def over(self, owner: str, now_ms: int) -> None:
+        """Answers a `Claim` that claims nothing, and names the entries that must not be sent any more."""
+        self.add(_verbs.over(self._policy, owner, now_ms), _replies.claim_reply)
 
     def end(self, owner: str, ends: Sequence[tuple[int, Outcome]], now_ms: int, *, claim_next: bool = False) -> None:
         """Answers `EndReply`. `ends` are (seq, how it ends). Repeat it until its outcomes are recorded: it answers the same."""
@@ -131,11 +136,8 @@ class Batch:
         return raw
 
     async def _send_once(self, commands: list[Args]) -> list[Any]:
-        if len(commands) == 1:
-            try:
-                return [await self._redis.execute_command(*commands[0])]
-            except ResponseError as exc:
-                return [exc]
+        if not is_cluster(self._redis):
+            return await exchange(self._redis, commands)
         pipe = self._redis.pipeline(transaction=False)
         for command in commands:
             pipe.execute_command(*command)

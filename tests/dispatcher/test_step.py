@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as altered
 
 from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed
 from contracts.names import Owner
@@ -180,7 +181,7 @@ ROWS: list[Row] = [
     (
         "what is loaded for an older claim of the same entry is not published",
         BUSY,
-        replace(LOADED, claimed_ms=NOW - 50_000),
+        altered(LOADED, claimed_ms=NOW - 50_000),
         BUSY,
         [Ignore("late word of a claim that is over")],
     ),
@@ -238,7 +239,7 @@ ROWS: list[Row] = [
         BUSY,
         replace(ACKED, reason="no space left"),
         BUSY,
-        [replace(ACK, reason="no space left")],
+        [altered(ACK, reason="no space left")],
     ),
     (
         "an acknowledgement without a seq is somebody else's",
@@ -285,7 +286,7 @@ ROWS: list[Row] = [
     (
         "a late acknowledgement leaves the newer entry in hand",
         BUSY,
-        answered(replace(ACK, seq=OLDER), AckReply("known", None, None, HELD)),
+        answered(altered(ACK, seq=OLDER), AckReply("known", None, None, HELD)),
         BUSY,
         [RecordOutcome(OutcomeRecord(VIN, OLDER, Outcome.DELIVERED, NOW, NOW - 4)), watch(HELD)],
     ),
