@@ -30,3 +30,14 @@ PAYLOAD_LOADS = Counter(
     "manifold_dispatcher_payload_loads", "Payloads that were not in the cache, by where they were found", ["where"]
 )
 CACHED_BYTES = Gauge("manifold_dispatcher_payload_cache_bytes", "Payloads that are kept in memory")
+
+# Of all queues together, from the last census: every replica tells the same.
+ENTRIES = {
+    "pending": Gauge("manifold_queues_pending_entries", "Entries that wait, those in flight left out"),
+    "parked": Gauge("manifold_queues_parked_entries", "Entries whose data has not come"),
+    "in_flight": Gauge("manifold_queues_in_flight_entries", "Entries that were published and are not acknowledged"),
+}
+OLDEST_PENDING_SECONDS = Gauge("manifold_queues_oldest_pending_seconds", "Age of the oldest entry that is not acknowledged")
+WAITING_VEHICLES = Gauge("manifold_queues_waiting_vehicles", "Vehicles with something pending or in flight")
+PRESENT = Gauge("manifold_queues_present_vehicles", "Vehicles that are here and listening")
+CENSUS_AGE_SECONDS = Gauge("manifold_queues_census_age_seconds", "How long ago the last census was begun")

@@ -14,6 +14,7 @@ from adapters.mqtt import Mqtt
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from dispatcher import _metrics
+from dispatcher._census import CensusTaker
 from dispatcher._feeds import Deadlines, ParkedEntries, Wakes
 from dispatcher._inbox import Inbox, filters
 from dispatcher._lake import Lake
@@ -124,6 +125,7 @@ class Dispatcher:
             "deadlines": deadlines.run(),
             "parked": self._parked.run(),
             "fresh-parked": self._parked.run_fresh(),
+            "census": CensusTaker(self._queues, self.name).run(),
         }
 
     async def _settle(self) -> None:

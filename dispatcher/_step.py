@@ -186,7 +186,7 @@ def _claimed(state: State, answer: Answered, claim: ClaimReply) -> Step:
         hand = Hand(claim.seq, answer.now_ms, claim.deadline_ms)
         return state._replace(hand=hand), [Watch(look_at), Load(claim.seq, answer.now_ms)]
     if claim.word is ClaimWord.OVER:  # recorded before they end: a crash in between repeats the record instead of losing it
-        return state, [*(RecordOutcome(_over(state.owner, each, answer.now_ms)) for each in claim.over), End(claim.over)]
+        return state, [*(RecordOutcome(record_of(state.owner, each, answer.now_ms)) for each in claim.over), End(claim.over)]
     if claim.word is not ClaimWord.BUSY:
         return state, []
     if claim.deadline_ms <= answer.now_ms:
@@ -206,7 +206,8 @@ def _failed(owner: Owner, seq: int, attempts: int, now_ms: int) -> list[Effect]:
     return [RecordOutcome(record), Ack(seq, Outcome.FAILED, now_ms, reason=why)]
 
 
-def _over(owner: Owner, over: Over, now_ms: int) -> OutcomeRecord:
+def record_of(owner: str, over: Over, now_ms: int) -> OutcomeRecord:
+    """The outcome of an entry that must not be sent any more."""
     return OutcomeRecord(owner, over.seq, over.outcome, now_ms, attempts=over.attempts, reason=WHY.get(over.outcome))
 
 

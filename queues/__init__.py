@@ -1,6 +1,7 @@
 """The pending queues in Redis: entries in seq order, one in flight per owner, acknowledged away. A verb is one Lua script."""
 
 from queues._batch import FIRST, LAST, Batch
+from queues._census import Census, walk
 from queues._cluster import is_cluster
 from queues._connection import connect
 from queues._loader import Ended, Loader, LoadResult
@@ -13,6 +14,7 @@ __all__ = [
     "LAST",
     "AckReply",
     "Batch",
+    "Census",
     "Claim",
     "ClaimWord",
     "EndReply",
@@ -29,4 +31,5 @@ __all__ = [
     "Wake",
     "connect",
     "is_cluster",
+    "walk",
 ]

@@ -27,11 +27,11 @@ class Script:
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-ENQUEUE, CLAIM, ACK, END, RELEASE, TOUCH, PARK, UNPARK = (
-    Script(n) for n in ("enqueue", "claim", "ack", "end", "release", "touch", "park", "unpark")
+ENQUEUE, CLAIM, ACK, OVER, END, RELEASE, TOUCH, PARK, UNPARK = (
+    Script(n) for n in ("enqueue", "claim", "ack", "over", "end", "release", "touch", "park", "unpark")
 )
-STORE_DATA, SETTLE_DUE = Script("store_data", shared=False), Script("settle_due", shared=False)
-SCRIPTS = (ENQUEUE, CLAIM, ACK, END, RELEASE, TOUCH, PARK, UNPARK, STORE_DATA, SETTLE_DUE)
+STORE_DATA, SETTLE_DUE, CENSUS = (Script(n, shared=False) for n in ("store_data", "settle_due", "census"))
+SCRIPTS = (ENQUEUE, CLAIM, ACK, OVER, END, RELEASE, TOUCH, PARK, UNPARK, STORE_DATA, SETTLE_DUE, CENSUS)
 
 
 class ReleaseReason(StrEnum):
@@ -109,6 +109,11 @@ def ack(
     """End an entry for good, however it stands, and claim the next one."""
     key, flag = request_id if policy.compaction else "", "1" if claim_next else "0"
     return _evalsha(ACK, owner, now_ms, policy.presence_ms, policy.terms, seq, key, flag, CODES[outcome])
+
+
+def over(policy: Policy, owner: str, now_ms: int) -> Args:
+    """Which entries must not be sent any more."""
+    return _evalsha(OVER, owner, now_ms, policy.presence_ms, policy.terms)
 
 
 def end(policy: Policy, owner: str, ends: Iterable[tuple[int, Outcome]], now_ms: int, *, claim_next: bool = False) -> Args:

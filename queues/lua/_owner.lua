@@ -46,15 +46,17 @@ local function verdict(seq, marked, now, retention_ms)
   if math.floor(tonumber(seq) / SEQS_A_MS) + EPOCH_MS + retention_ms < now then return EXPIRED end
 end
 
--- The pending entries, oldest first, that must not be sent any more: {'over', seq, how, attempts, …}. They stay until `end` ends
--- them: so their outcomes are recorded first, and a crash in between repeats the record instead of losing it.
-local function over(now, retention_ms)
-  local found = {'over'}
-  for _, seq in ipairs(redis.call('ZRANGE', PENDING, 0, OVER_AT_ONCE - 1)) do
-    local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
-    local how = verdict(seq, tried[2], now, retention_ms)
-    if not how then break end
-    found[#found + 1], found[#found + 2], found[#found + 3] = seq, how, tried[1] or '0'
+-- The entries of a queue, oldest first, that are not in flight and must not be sent any more: {'over', seq, how, attempts, …}.
+-- They stay until `end` ends them: so their outcomes are recorded first, and a crash in between repeats the record instead of losing it.
+local function over(queue, now, retention_ms)
+  local found, held = {'over'}, redis.call('HGET', INFLIGHT, 'seq')
+  for _, seq in ipairs(redis.call('ZRANGE', queue, 0, OVER_AT_ONCE - 1)) do
+    if seq ~= held then
+      local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
+      local how = verdict(seq, tried[2], now, retention_ms)
+      if not how then break end
+      found[#found + 1], found[#found + 2], found[#found + 3] = seq, how, tried[1] or '0'
+    end
   end
   return found
 end
@@ -68,7 +70,7 @@ local function claim(now, presence_ms, terms)
   local seq = redis.call('ZRANGE', PENDING, 0, 0)[1]
   if not seq then return {'idle'} end
   local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
-  if verdict(seq, tried[2], now, terms.retention_ms) then return over(now, terms.retention_ms) end
+  if verdict(seq, tried[2], now, terms.retention_ms) then return over(PENDING, now, terms.retention_ms) end
   local where = whereabouts(now, presence_ms)
   if where ~= 'here' then return {where} end
   local attempt = tonumber(tried[1] or '0') + 1

@@ -1,0 +1,95 @@
+"""One of the dispatchers walks over all queues, slowly: it counts what they hold, and ends what has expired unseen.
+
+Nothing depends on there being only one: two that walk at once count the same, and end the same entries the same way.
+"""
+
+import asyncio
+import random
+
+import structlog
+from redis.exceptions import RedisError
+
+from contracts import keys
+from contracts.outcomes import OutcomeRecord
+from contracts.seq import unix_ms_of, wall_clock_ms
+from dispatcher import _metrics
+from dispatcher._step import record_of
+from queues import Census, Queues, walk
+
+KEYS_A_SLICE = 200  # Redis stands still for some 0.3 ms
+SHARE = 0.04  # of one core, at most, that a walk takes
+LONGEST_PAUSE_S = 1.0
+LOOK_S = 5.0  # between two walks of a small fleet, and between two looks at what another replica has counted
+LEASE_MS = 15_000
+GRACE_MS = 60_000  # by which the clocks of replicas may differ: none must end what another still sends
+
+log = structlog.get_logger(__name__)
+
+
+class CensusTaker:
+    """Takes the census while no other replica does, and tells the last one as metrics."""
+
+    def __init__(self, queues: Queues, name: str) -> None:
+        self._queues, self._name = queues, name
+
+    async def run(self) -> None:
+        """Again and again, and after a pause where Redis is away."""
+        while True:
+            try:
+                if await self._is_mine():
+                    await self._walk()
+                _tell(await Census.load(self._queues.redis))
+            except RedisError as exc:
+                log.warning("redis not reachable", feed="census", reason=str(exc))
+            await asyncio.sleep(LOOK_S * random.uniform(0.8, 1.2))
+
+    async def _is_mine(self) -> bool:
+        """Take the lease, or hold on to it."""
+        redis = self._queues.redis
+        if await redis.set(keys.CENSUS_LEASE, self._name, nx=True, px=LEASE_MS):
+            return True
+        if await redis.get(keys.CENSUS_LEASE) != self._name.encode():
+            return False
+        return bool(await redis.pexpire(keys.CENSUS_LEASE, LEASE_MS))
+
+    async def _walk(self) -> None:
+        census, loop = Census(wall_clock_ms()), asyncio.get_running_loop()
+        renew_at, seconds = loop.time() + LEASE_MS / 3000, 0.0
+        async for expired in walk(self._queues.redis, self._queues.policy, census, keys_a_slice=KEYS_A_SLICE):
+            began = loop.time()
+            if expired:
+                await self._end(expired)
+            if began > renew_at:
+                await self._is_mine()
+                renew_at = began + LEASE_MS / 3000
+            busy = census.seconds - seconds + loop.time() - began
+            seconds = census.seconds
+            await asyncio.sleep(min(busy * (1 / SHARE - 1), LONGEST_PAUSE_S))
+        await census.save(self._queues.redis)
+
+    async def _end(self, owners: list[str]) -> None:
+        """Record, then end, what must not be sent any more: entries of vehicles that have not come for it."""
+        batch, now_ms = self._queues.batch(), wall_clock_ms()
+        for owner in owners:
+            batch.over(owner, now_ms - GRACE_MS)
+        found = [(owner, claim.over) for owner, claim in zip(owners, await batch.run(), strict=True) if claim.over]
+        records: list[OutcomeRecord] = [record_of(owner, each, now_ms) for owner, over in found for each in over]
+        await self._queues.add_outcomes(records)
+        for owner, over in found:
+            batch.end(owner, [(each.seq, each.outcome) for each in over], now_ms)
+        await batch.run()
+        for record in records:
+            _metrics.OUTCOMES.labels(record.outcome.value).inc()
+
+
+def _tell(census: Census | None) -> None:
+    if census is None:
+        return
+    now_ms = wall_clock_ms()
+    _metrics.CENSUS_AGE_SECONDS.set((now_ms - census.at_ms) / 1000)
+    for state, gauge in _metrics.ENTRIES.items():
+        gauge.set(getattr(census, state))
+    _metrics.PRESENT.set(census.present)
+    _metrics.WAITING_VEHICLES.set(census.queues)
+    oldest = census.oldest[0][1] if census.oldest else None
+    _metrics.OLDEST_PENDING_SECONDS.set(0 if oldest is None else (now_ms - unix_ms_of(oldest)) / 1000)

@@ -1,0 +1,124 @@
+"""The census: a slow walk over all keys that says what the queues hold together. There is no index of owners to keep."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from heapq import nlargest, nsmallest
+from operator import itemgetter
+from typing import Any, cast
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import NoScriptError
+
+from contracts import keys
+from contracts.seq import MAX_SEQ, seq_of
+from queues._cluster import is_cluster
+from queues._verbs import CENSUS, Policy
+
+NAMED = 20  # queues that a census names: the longest, and those with the oldest entries
+Named = list[tuple[str, int]]
+
+
+@dataclass(slots=True)
+class Census:
+    """What the queues hold. Counted during a walk in which they changed, so the sums are near, not exact."""
+
+    at_ms: int  # when the walk began
+    seconds: float = 0.0  # that the walk took of Redis and this process, pauses left out
+    keys: int = 0  # of any kind
+    known: int = 0  # vehicles of whose connection something is known
+    present: int = 0  # of them, here and listening
+    unsubscribed: int = 0  # of them, here and not listening
+    queues: int = 0  # vehicles with something pending
+    pending: int = 0  # entries; those in flight left out
+    parked: int = 0
+    in_flight: int = 0
+    remembered: int = 0  # entries that ended and that the lake may not know yet
+    longest: Named = field(default_factory=list)  # owner and entries, most first
+    oldest: Named = field(default_factory=list)  # owner and seq of its oldest pending entry, oldest first
+
+    def take(self, counts: list[int], longest: list[Any], oldest: list[Any]) -> None:
+        """Add what one slice has found."""
+        seen, known, present, unsubscribed, queues, entries, parked, in_flight, remembered = counts
+        self.keys += seen
+        self.known += known
+        self.present += present
+        self.unsubscribed += unsubscribed
+        self.queues += queues
+        self.pending += entries - in_flight  # what is in flight counts among a queue's entries
+        self.parked += parked
+        self.in_flight += in_flight
+        self.remembered += remembered
+        by_number = itemgetter(1)
+        self.longest = nlargest(NAMED, dict(self.longest + _pairs(longest)).items(), by_number)  # a walk may see a key twice
+        self.oldest = nsmallest(NAMED, dict(self.oldest + _pairs(oldest)).items(), by_number)
+
+    @property
+    def longer(self) -> int:
+        """The length that a queue must be over to be among the longest."""
+        return self.longest[-1][1] if len(self.longest) == NAMED else 0
+
+    @property
+    def older(self) -> int:
+        """The seq that a queue's oldest entry must be below to be among the oldest."""
+        return self.oldest[-1][1] if len(self.oldest) == NAMED else MAX_SEQ
+
+    async def save(self, redis: Redis) -> None:
+        """Leave it in Redis for whoever asks."""
+        lists = {"longest": json.dumps(self.longest), "oldest": json.dumps(self.oldest)}
+        numbers: dict[Any, Any] = {name: getattr(self, name) for name in self.__slots__ if name not in lists}
+        await cast(Any, redis.hset(keys.CENSUS, mapping=numbers | lists))
+
+    @classmethod
+    async def load(cls, redis: Redis) -> "Census | None":
+        """The last one that was taken; None if there is none."""
+        raw: dict[bytes, bytes] = await cast(Any, redis.hgetall(keys.CENSUS))
+        if not raw:
+            return None
+        fields = {name.decode(): json.loads(value) for name, value in raw.items() if name.decode() in cls.__slots__}
+        census = cls(**fields)
+        census.longest, census.oldest = ([(owner, n) for owner, n in named] for named in (census.longest, census.oldest))
+        return census
+
+
+async def walk(redis: Redis, policy: Policy, census: Census, *, keys_a_slice: int) -> AsyncIterator[list[str]]:
+    """Walk over all keys, slice by slice, into `census`; gives the owners of each slice that have an expired entry.
+
+    Redis stands still for a slice: 1,000 keys take it about a millisecond or two. Pause between slices as you like.
+
+    Raises:
+        redis.RedisError: Redis is away or refuses.
+    """
+    expired = seq_of(census.at_ms - policy.retention_ms, 0, 0) - 1
+    terms = (census.at_ms, policy.presence_ms, max(0, expired))
+    for node in _nodes(redis):
+        cursor = b"0"
+        while True:
+            began = time.perf_counter()
+            args = (0, cursor, keys_a_slice, *terms, census.longer, census.older)
+            cursor, counts, longest, oldest, over = await _look(redis, node, args)
+            census.take(counts, longest, oldest)
+            census.seconds += time.perf_counter() - began
+            yield [owner.decode() for owner in over]
+            if cursor == b"0":
+                break
+
+
+def _nodes(redis: Redis) -> list[dict[str, Any]]:
+    """How to address each node that holds keys."""
+    if not is_cluster(redis):
+        return [{}]
+    return [{"target_nodes": node} for node in cast(RedisCluster, redis).get_primaries()]
+
+
+async def _look(redis: Redis, node: dict[str, Any], args: tuple[Any, ...]) -> Any:
+    try:
+        return await redis.execute_command("EVALSHA", CENSUS.sha, *args, **node)
+    except NoScriptError:
+        return await redis.execute_command("EVAL", CENSUS.text, *args, **node)
+
+
+def _pairs(flat: list[Any]) -> Named:
+    return [(owner.decode(), int(number)) for owner, number in zip(flat[::2], flat[1::2], strict=True)]

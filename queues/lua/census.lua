@@ -1,0 +1,53 @@
+#!lua flags=no-writes,allow-cross-slot-keys
+-- census.lua: one slice of a walk over all keys of a node, summed up where they lie. Changes nothing.
+-- ARGV[1] cursor   ARGV[2] keys to look at   ARGV[3] now_ms   ARGV[4] presence_ms   ARGV[5] seq up to which entries have expired
+-- ARGV[6] queues longer than this are named   ARGV[7] queues whose oldest entry has a smaller seq than this are named
+-- returns {cursor, {keys, known, present, unsubscribed, queues, entries, parked, in flight, remembered},
+--   {owner, length, …}, {owner, oldest seq, …}, {owner with an expired entry, …}}
+local now, presence_ms, expired = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local longer, older = tonumber(ARGV[6]), tonumber(ARGV[7])
+local known, present, unsubscribed, queues, entries, parked, in_flight, remembered = 0, 0, 0, 0, 0, 0, 0, 0
+local longest, oldest, over = {}, {}, {}
+
+local function name(list, owner, what)
+  list[#list + 1] = owner
+  list[#list + 1] = what
+end
+
+local look = {}
+
+function look.pending(key, owner)
+  local length = redis.call('ZCARD', key)
+  local seq = redis.call('ZRANGE', key, 0, 0)[1]
+  if not seq then return end
+  queues, entries = queues + 1, entries + length
+  if length > longer then name(longest, owner, length) end
+  if tonumber(seq) < older then name(oldest, owner, seq) end
+  if tonumber(seq) <= expired then over[#over + 1] = owner end
+end
+
+function look.parked(key, owner)
+  local seq = redis.call('ZRANGE', key, 0, 0)[1]
+  if not seq then return end
+  parked = parked + redis.call('ZCARD', key)
+  if tonumber(seq) <= expired then over[#over + 1] = owner end
+end
+
+function look.inflight() in_flight = in_flight + 1 end
+
+function look.done(key) remembered = remembered + redis.call('ZCARD', key) end
+
+function look.presence(key)
+  local p = redis.call('HMGET', key, 'connected', 'heard', 'subscribed')
+  known = known + 1
+  if p[1] == 'yes' or (p[1] == 'heard' and tonumber(p[2] or '0') + presence_ms >= now) then
+    if p[3] == 'no' then unsubscribed = unsubscribed + 1 else present = present + 1 end
+  end
+end
+
+local found = redis.call('SCAN', ARGV[1], 'COUNT', ARGV[2])
+for _, key in ipairs(found[2]) do
+  local owner, kind = string.match(key, '^q:{(.*)}:(%a+)$')
+  if owner and look[kind] then look[kind](key, owner) end
+end
+return {found[1], {#found[2], known, present, unsubscribed, queues, entries, parked, in_flight, remembered}, longest, oldest, over}

@@ -1,0 +1,90 @@
+"""The census: what all queues hold together, and what in them has expired."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from contracts import keys
+from contracts.seq import EPOCH_MS, seq_of
+from contracts.topics import Sign
+from queues import Census, Loader, Queues, connect, walk
+from tests.queues.conftest import POLICY
+from tests.servers import Server
+
+NOW = EPOCH_MS + 200_000_000_000
+OLD = seq_of(NOW - POLICY.retention_ms - 1, 0, 0)
+
+
+def seq(n: int) -> int:
+    return seq_of(NOW - 1000 + n, 0, 0)
+
+
+def take(server: Server, *, keys_a_slice: int = 3) -> tuple[Census, set[str]]:
+    """A census, and the owners with something expired."""
+
+    async def main() -> tuple[Census, set[str]]:
+        redis = connect(f"redis://127.0.0.1:{server.port}/0")
+        census, expired = Census(NOW), set[str]()
+        async for owners in walk(redis, POLICY, census, keys_a_slice=keys_a_slice):
+            expired |= set(owners)
+        await census.save(redis)
+        assert await Census.load(redis) == census
+        await redis.aclose()
+        return census, expired
+
+    return asyncio.run(main())
+
+
+def test_an_empty_redis_has_nothing_to_count(redis: Redis, redis_server: Server) -> None:
+    census, expired = take(redis_server)
+
+    assert (census.keys, census.pending, census.longest, census.oldest, expired) == (0, 0, [], [], set())
+
+
+def test_every_queue_is_counted_and_the_longest_and_oldest_are_named(redis: Redis, redis_server: Server) -> None:
+    Loader(redis, POLICY).enqueue([(f"V:{{{n}}}", [(seq(n + m), "r") for m in range(n)]) for n in range(1, 31)], NOW)
+
+    census, _ = take(redis_server)
+
+    assert (census.queues, census.pending) == (30, sum(range(1, 31)))
+    assert census.longest == [(f"V:{{{n}}}", n) for n in range(30, 10, -1)]
+    assert census.oldest == [(f"V:{{{n}}}", seq(n)) for n in range(1, 21)]
+
+
+def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_are(redis: Redis, redis_server: Server) -> None:
+    Loader(redis, POLICY).enqueue([(v, [(seq(1), "r"), (seq(2), "r")]) for v in ("here", "heard", "deaf", "gone", "silent")], NOW)
+
+    async def body(queues: Queues) -> None:
+        batch = queues.batch()
+        batch.connected("here", NOW, True, 0, NOW, claim_next=True)
+        batch.connected("deaf", NOW, True, 0, NOW)
+        batch.subscribed("deaf", False, NOW)
+        batch.heard("heard", Sign.ONLINE, NOW)
+        batch.park("heard", seq(1), NOW)
+        batch.disconnected("gone", NOW, NOW, 0, NOW)
+        batch.ack("gone", seq(1), NOW, claim_next=False)
+        await batch.run()
+
+    async def main() -> None:
+        redis = connect(f"redis://127.0.0.1:{redis_server.port}/0")
+        await body(Queues(redis, POLICY))
+        await redis.aclose()
+
+    asyncio.run(main())
+    census, _ = take(redis_server)
+
+    assert (census.known, census.present, census.unsubscribed) == (4, 2, 1)
+    assert (census.in_flight, census.parked, census.remembered) == (2, 1, 1)
+    assert census.pending == 10 - 2 - 1 - 1, "what is in flight, parked or has ended is not pending"
+
+
+@pytest.mark.parametrize("queue", [keys.pending, keys.parked])
+def test_an_owner_with_an_expired_entry_is_named(redis: Redis, redis_server: Server, queue: Any) -> None:
+    redis.zadd(queue("late"), {str(OLD): OLD, str(seq(1)): seq(1)})
+    redis.zadd(queue("in time"), {str(seq(1)): seq(1)})
+
+    _, expired = take(redis_server)
+
+    assert expired == {"late"}
