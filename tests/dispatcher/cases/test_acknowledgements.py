@@ -32,7 +32,7 @@ def test_what_is_not_acknowledged_comes_again_with_the_same_seq_and_ever_more_ti
 
     def note_wait(_: Got) -> None:
         with brisk.platform.blocking() as redis:
-            published, deadline = redis.hmget(keys.inflight(vehicle.vin), ["published_at", "deadline"])  # type: ignore[misc]
+            published, deadline = redis.hmget(keys.inflight(vehicle.vin), ["published_at", "deadline"])
         waits.append(int(deadline) - int(published))
 
     vehicle.look = note_wait

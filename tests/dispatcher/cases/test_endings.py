@@ -1,5 +1,6 @@
 """Entries that end without a delivery: superseded, cancelled, expired."""
 
+from console._cancel import cancel as console_cancel
 from contracts import keys
 from contracts.outcomes import Outcome
 from contracts.seq import SeqSource, unix_ms_of, wall_clock_ms
@@ -88,4 +89,66 @@ def test_data_that_comes_after_the_retention_of_its_trigger_sends_nothing(ground
     assert vehicle.got == []
     with ground.platform.blocking() as redis:
         assert redis.exists(keys.waiting_for("too-late")) == 0
+    vehicle.leave()
+
+
+def cancel(ground: Ground, request_id: str, *vins: str) -> dict[str, int]:
+    """As `manifold batch cancel` does; how many entries stand how afterwards."""
+    with ground.platform.blocking() as redis:
+        return dict(console_cancel(ground.settings, redis, request_id, vins))
+
+
+def test_a_cancelled_batch_is_not_sent_any_more_and_what_the_vehicle_has_already_ends_by_its_word(
+    ground: Ground, protocol: int
+) -> None:
+    busy, away = Vehicle(ground, protocol=protocol), Vehicle(ground, protocol=protocol)
+    busy.acks = False
+    ground.here(busy.connect())
+    request_id = f"task_stop_{protocol}"
+    seq = ground.batch(busy.vin, away.vin, request_id=request_id)
+    following = ground.batch(busy.vin, away.vin, request_id="task_go")
+    busy.waits_for(1)
+
+    assert cancel(ground, request_id) == {"cancelled": 1, "in flight": 1}
+    busy.acks = True
+    busy.ack(busy.got[0])
+    ground.here(away.connect())
+
+    ground.delivered(busy, seq, following)
+    ended = ground.ended(away, seq, following)
+    assert [ended[seq].outcome, ended[following].outcome] == [Outcome.CANCELLED, Outcome.DELIVERED]
+    assert (busy.requests, away.requests) == ([request_id, "task_go"], ["task_go"])
+    busy.leave()
+    away.leave()
+
+
+def test_one_vehicle_of_a_batch_can_be_cancelled(ground: Ground, protocol: int) -> None:
+    out, still = Vehicle(ground, protocol=protocol), Vehicle(ground, protocol=protocol)
+    request_id = f"task_one_{protocol}"
+    seq = ground.batch(out.vin, still.vin, request_id=request_id)
+
+    assert cancel(ground, request_id, out.vin) == {"cancelled": 1}
+    for vehicle in (out, still):
+        ground.here(vehicle.connect())
+
+    ground.delivered(still, seq)
+    assert ground.ended(out, seq)[seq].outcome is Outcome.CANCELLED
+    assert out.got == []
+    out.leave()
+    still.leave()
+
+
+def test_what_is_cancelled_in_flight_and_not_acknowledged_is_not_sent_again(brisk: Ground, protocol: int) -> None:
+    vehicle = Vehicle(brisk, protocol=protocol)
+    vehicle.acks = False
+    brisk.here(vehicle.connect())
+    request_id = f"task_silent_{protocol}"
+    seq = brisk.batch(vehicle.vin, request_id=request_id)
+    vehicle.waits_for(1)
+
+    assert cancel(brisk, request_id) == {"in flight": 1}
+
+    ended = brisk.ended(vehicle, seq)[seq]
+    assert ended.outcome is Outcome.CANCELLED
+    assert ended.attempts == len(vehicle.got)
     vehicle.leave()
