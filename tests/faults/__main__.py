@@ -9,8 +9,10 @@ import typer
 from rich.console import Console
 
 from contracts.errors import ManifoldError
-from tests.faults.report import stories, table_of
+from tests.faults.history import read
+from tests.faults.report import table_of
 from tests.faults.run import Plan, Result, play
+from tests.faults.stories import stories
 
 console = Console()
 
@@ -36,7 +38,9 @@ def main(
     failed = [result for result in results if not result.held]
     for result in failed:
         console.print(f"seed {result.plan.seed} FAILED; its history: {result.history}", style="red", highlight=False)
-        for line in stories(result):
+        if result.trouble:
+            console.print(result.trouble, highlight=False, markup=False)
+        for line in stories(read(result.history), result.verdict):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     if failed:
         raise typer.Exit(1)

@@ -9,11 +9,11 @@ request has one seq.
 - lost: accepted entries that never did, and did not end otherwise either (`superseded`, `expired`, `cancelled`, `failed`).
 - duplicated: every further copy of an entry, whoever sent it. It is *explained* by a fault of the platform, or an end of the
   vehicle's own connection, between the copy before it and itself, or at most `NEAR_S` before the former; or by an expired
-  deadline: the vehicle did not acknowledge the copy before it for as long as the first attempt has.
+  deadline: the vehicle did not acknowledge the copy before it within the time that the first attempt has, from its publish.
 - unexplained: duplicated and not explained. Promise 2 allows none.
 - out of order: entries delivered for the first time after a younger one was, except those that were ever parked.
-- in flight together: entries delivered for the first time while an older copy of another entry had been delivered, not
-  acknowledged by the vehicle, not ended and not parked.
+- in flight together: entries delivered for the first time while another entry had been delivered, not acknowledged by the
+  vehicle, not ended and not parked; except one that was parked before and took its place again after the other's connection.
 - resurrected: entries that were put in flight, or delivered without the broker's DUP more than `LATE_S` later, after their end
   was in Redis; except where Redis was wiped within `DRAIN_S` of that end, before the recorder can have had it: a duplicate.
 - unasked: copies of what the platform never attempted for that vehicle, or under another seq than the receipt's.
@@ -34,7 +34,7 @@ from tests.faults.history import Line, What
 NEAR_S = 5.0  # after a fault has ended: who reconnects within that time is still in its shadow
 LATE_S = 45.0  # how long a copy may lie in the sockets of a stopped process (30 s at most), and some
 DRAIN_S = 2.0  # outcomes leave Redis for the journal within a second; and some
-WIPED = "FLUSHALL"  # how the note of such a fault begins
+WIPED = "Redis lost"  # how the note of a fault begins in which Redis forgets something
 
 Entry = tuple[str, int]
 
@@ -116,7 +116,9 @@ class _Vehicle:
         self._attempted: dict[str, str] = {}  # request → SHA-1 of its payload
         self._accepted: set[int] = set()
         self._copies: dict[int, list[Line]] = {}
-        self._acknowledged: dict[int, float] = {}  # seq → when last
+        self._claimed: dict[int, list[float]] = {}  # seq → when each of its copies had been published
+        self._acknowledged: dict[int, list[float]] = {}  # seq → when
+        self._published: dict[int, float] = {}  # seq → when last
         self._parked: set[int] = set()
         self._ended: dict[int, float] = {}
         self._other_ends: set[int] = set()
@@ -158,9 +160,11 @@ class _Vehicle:
             case What.PARKED:
                 self._parked.add(seq)
             case What.ACKNOWLEDGED:
-                self._acknowledged[seq] = line.at
-            case What.PUBLISHED if seq in self._ended and not self._wiped_after(self._ended[seq]):
-                self._resurrect(seq)
+                self._acknowledged.setdefault(seq, []).append(line.at)
+            case What.PUBLISHED:
+                self._published[seq] = line.at
+                if seq in self._ended and not self._wiped_after(self._ended[seq]):
+                    self._resurrect(seq)
             case What.ENDED:
                 self._ended.setdefault(seq, line.at)
             case What.RECORDED:
@@ -183,25 +187,37 @@ class _Vehicle:
         else:
             self._first(seq)
         self._copies.setdefault(seq, []).append(line)
+        published = self._published.get(seq, line.at)
+        recently = line.at - published < self._deadline_s
+        self._claimed.setdefault(seq, []).append(published if recently else line.at)
 
     def _first(self, seq: int) -> None:
         if seq < self._youngest and seq not in self._parked:
             self._verdict.out_of_order.append((self._vin, seq))
         self._youngest = max(self._youngest, seq)
-        if any(self._is_open(other) for other in self._copies):
+        if any(self._is_open(other) and not self._gave_way(other, seq) for other in self._copies):
             self._verdict.in_flight_together.append((self._vin, seq))
 
     def _is_open(self, seq: int) -> bool:
         return seq not in self._acknowledged and seq not in self._ended and seq not in self._parked
 
+    def _gave_way(self, seq: int, to: int) -> bool:
+        """Whether the session that held `seq` may have ended, and `to`, which is older and was parked, has come before it."""
+        return to in self._parked and any(gone >= self._claimed[seq][-1] for gone in self._gone)
+
     def _repeat(self, line: Line, seq: int, before: Line) -> None:
         self._verdict.duplicated += 1
-        late = line.at - before.at >= self._deadline_s and self._acknowledged.get(seq, 0) < before.at
-        if not late and not self._explained(before.at, line.at):
+        overdue = not line.dup and self._overdue(before, seq, line.at)
+        if not overdue and not self._explained(before.at, line.at):
             self._verdict.unexplained.append((self._vin, seq))
         ended = self._ended.get(seq)
         if ended is not None and not line.dup and line.at > ended + LATE_S and not self._wiped_after(ended):
             self._resurrect(seq)
+
+    def _overdue(self, copy: Line, seq: int, at: float) -> bool:
+        """Whether the deadline of that copy's publish passed before `at`, and before the vehicle acknowledged it."""
+        deadline = self._claimed[seq][-1] + self._deadline_s
+        return deadline <= at and not any(copy.at <= ack < deadline for ack in self._acknowledged.get(seq, ()))
 
     def _explained(self, since: float, at: float) -> bool:
         """Whether a fault lay between the two copies, or ended shortly before the first."""

@@ -39,7 +39,7 @@ class Harm(StrEnum):
     CUT = "connections cut in the middle of packets"
     FULL = "disk full for the journal"
     CLOCK = "clock steps"
-    WIPE = f"{WIPED}, then rebuild"
+    WIPE = f"{WIPED} everything (FLUSHALL), then rebuild"
 
 
 @dataclass(frozen=True, slots=True)

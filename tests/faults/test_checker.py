@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.faults.checker import DRAIN_S, LATE_S, NEAR_S, check
+from tests.faults.checker import DRAIN_S, LATE_S, NEAR_S, WIPED, check
 from tests.faults.history import History, Line, What, about, read
 
 DEADLINE_S = 5.0
@@ -49,7 +49,9 @@ class Road:
         self.tell(W.ACKNOWLEDGED, seen, request)
         self.tell(W.ENDED, seq, note="delivered")
         if trouble == "wiped":
-            self.lines.append(Line(self.at + DRAIN_S / 2, W.FAULT, until=self.at + 40, note="FLUSHALL, then rebuild"))
+            self.lines.append(
+                Line(self.at + DRAIN_S / 2, W.FAULT, until=self.at + 40, note=f"{WIPED} everything (FLUSHALL), then rebuild")
+            )
             self.at += 40
             self.tell(W.PUBLISHED, seq)
             self.tell(W.DELIVERED, seen, request)
@@ -146,15 +148,15 @@ def resurrect(lines: list[Line]) -> list[Line]:
     """It was put in flight again long after its end."""
     ended = last(lines, W.ENDED)
     end = max(line.until or line.at for line in lines)
-    calm = [line for line in lines if not line.note.startswith("FLUSHALL")]
+    calm = [line for line in lines if not line.note.startswith(WIPED)]
     return [*calm, replace(ended, at=end + LATE_S, what=W.PUBLISHED, note="")]
 
 
 def resurrect_unseen(lines: list[Line]) -> list[Line]:
     """The same, where nobody watched Redis but the vehicle tells, and a fault is at hand as an excuse."""
     copy, end = last(lines, W.DELIVERED), max(line.until or line.at for line in lines)
-    calm = [line for line in lines if not line.note.startswith("FLUSHALL")]
-    return [*calm, Line(end + 50, W.FAULT, until=end + 90, note="FLUSHALL"), replace(copy, at=end + 91, dup=False)]
+    calm = [line for line in lines if not line.note.startswith(WIPED)]
+    return [*calm, Line(end + 50, W.FAULT, until=end + 90, note=WIPED), replace(copy, at=end + 91, dup=False)]
 
 
 def two_in_flight(lines: list[Line]) -> list[Line]:

@@ -1,0 +1,23 @@
+"""A broken promise, told for people: one vehicle's history around the entry concerned."""
+
+from collections.abc import Iterator, Sequence
+
+from tests.faults.checker import Verdict
+from tests.faults.history import Line, about
+
+AROUND = 14  # lines told before the first and after the last line of the entry
+EXAMPLES = 3
+
+
+def stories(lines: Sequence[Line], verdict: Verdict) -> Iterator[str]:
+    """For each broken promise: its word, how many entries, and the story of the first one; `>` marks that entry's lines."""
+    for word, entries in verdict.broken.items():
+        yield f"{word}: {len(entries)}, for example {', '.join(f'{vin} seq {seq}' for vin, seq in entries[:EXAMPLES])}"
+        vin, seq = entries[0]
+        own = list(about(lines, vin))
+        requests = {line.request for line in own if line.seq == seq and line.request}
+        places = [n for n, line in enumerate(own) if line.seq == seq or line.request in requests]
+        first, last = max(0, min(places, default=0) - AROUND), max(places, default=0) + AROUND
+        yield f"  {vin}:"
+        for place in range(first, min(last, len(own))):
+            yield f"  {'>' if place in places else ' '} {own[place]}"
