@@ -1,5 +1,6 @@
 """From effects to Redis commands: the effects of many owners, in one batch."""
 
+from collections import Counter
 from typing import Any
 
 from contracts import keys
@@ -63,11 +64,11 @@ class Round:
         verbs: list[tuple[int, Verb]] = []  # place of its answer in the batch
         for owner, effect in self._effects:
             if isinstance(effect, RecordOutcome):
-                batch.add(("XADD", keys.OUTCOMES, "*", "o", effect.record.to_wire()), bytes)
+                batch.insist(("XADD", keys.OUTCOMES, "*", "o", effect.record.to_wire()), bytes)
             else:
                 verbs.append((_add_verb(batch, owner, effect, self._now_ms), effect))
         for shard, watches in self._watches.items():
-            batch.add(
+            batch.insist(
                 ("ZADD", keys.deadlines(shard), *(part for owner, at_ms in watches.items() for part in (at_ms, owner))), int
             )
         replies = await batch.run()
@@ -76,13 +77,14 @@ class Round:
         return answers
 
     def _count(self, answers: list[Answered]) -> None:
-        for _, effect in self._effects:
-            if isinstance(effect, RecordOutcome):
-                _metrics.OUTCOMES.labels(effect.record.outcome.value).inc()
+        recorded = Counter(effect.record.outcome for _, effect in self._effects if isinstance(effect, RecordOutcome))
+        for outcome, count in recorded.items():
+            _metrics.OUTCOMES.labels(outcome.value).inc(count)
+        delivered = 0
         for answer in answers:
             match answer.verb:
                 case Ack(outcome=Outcome.DELIVERED, at_ms=at_ms) if answer.reply.word == "ended":
-                    _metrics.DELIVERED.inc()
+                    delivered += 1
                     if answer.reply.published_ms is not None:
                         _metrics.ACK_SECONDS.observe(max(0, at_ms - answer.reply.published_ms) / 1000)
                 case Release(reason=reason) if answer.reply.word == "released":
@@ -91,6 +93,7 @@ class Round:
                     _metrics.RELEASED.labels("session").inc()
                 case Park() if answer.reply.word is not ClaimWord.NONE:
                     _metrics.PARKED.inc()
+        _metrics.DELIVERED.inc(delivered)
 
 
 def _add_verb(batch: Batch, owner: Owner, verb: Verb, now_ms: int) -> int:
@@ -109,9 +112,9 @@ def _add_verb(batch: Batch, owner: Owner, verb: Verb, now_ms: int) -> int:
         case Park(seq, data_id):
             # The owner is noted as waiting before and after: an arrival between the two notes may have struck the first one out.
             waits: tuple[Any, ...] = ("SADD", keys.waiting_for(data_id), owner)
-            batch.add(waits, int, FIRST)
+            batch.insist(waits, int, FIRST)
             batch.park(owner, seq, now_ms)
-            batch.add(waits, int, LAST)
+            batch.insist(waits, int, LAST)
             return len(batch) - 2
     return len(batch) - 1
 

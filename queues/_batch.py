@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError
 
 from contracts.outcomes import Outcome
 from contracts.topics import Sign
@@ -28,6 +28,7 @@ class Batch:
         self._commands: list[Args] = []
         self._stages: list[int] = []
         self._parsers: list[Parser] = []
+        self._insists: list[int] = []
 
     def __len__(self) -> int:
         return len(self._commands)
@@ -103,15 +104,25 @@ class Batch:
         self._stages.append(stage)
         self._parsers.append(parser)
 
+    def insist(self, command: Args, parser: Parser, stage: int = THEN) -> None:
+        """A small command of one key (after its name) that is carried out also where Redis is out of memory."""
+        self._insists.append(len(self._commands))
+        self.add(command, parser, stage)
+
     async def run(self) -> list[Any]:
         """Sends everything and empties the batch; one parsed reply a verb.
 
         Raises:
             redis.RedisError: the connection failed (what was sent may have happened), or Redis refused a command.
         """
-        commands, parsers, stages = self._commands, self._parsers, self._stages
-        self._commands, self._parsers, self._stages = [], [], []
+        commands, parsers, stages, insists = self._commands, self._parsers, self._stages, self._insists
+        self._commands, self._parsers, self._stages, self._insists = [], [], [], []
         raw = await self._send_in_stages(commands, stages) if is_cluster(self._redis) else await self._send(commands)
+        denied = [place for place in insists if isinstance(raw[place], OutOfMemoryError)]
+        if denied:
+            again = await self._send([_verbs.insist(commands[place]) for place in denied])
+            for place, reply in zip(denied, again, strict=True):
+                raw[place] = reply
         for reply in raw:
             if isinstance(reply, RedisError):
                 raise reply

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 from contracts import keys
 from contracts.outcomes import OutcomeRecord
@@ -63,7 +63,7 @@ class Queues:
             ready = []
             for owner, reply in zip(some, await batch.run(), strict=True):
                 result.queued += reply.queued
-                result.known += reply.word == "known"
+                result.known += not reply.queued
                 result.superseded += [(owner, old) for old in reply.superseded]
                 if reply.word == "ready":
                     ready.append(owner)
@@ -231,6 +231,10 @@ class Queues:
     async def _make_group(self, stream: str, group: str) -> None:
         try:
             await self.redis.xgroup_create(stream, group, id="0", mkstream=True)
+        except OutOfMemoryError:  # said before Redis looks whether there is anything to make
+            groups: Any = await self.redis.xinfo_groups(stream)
+            if group not in {_as_text(each["name"]) for each in groups}:
+                raise
         except ResponseError as exc:
             if "BUSYGROUP" not in str(exc):
                 raise
@@ -239,6 +243,10 @@ class Queues:
 def _bytes(replies: Any) -> list[bytes | None]:
     """Replies of a client that does not decode."""
     return list(replies)
+
+
+def _as_text(name: bytes | str) -> str:
+    return name.decode() if isinstance(name, bytes) else name
 
 
 def _texts(replies: Any) -> list[str]:

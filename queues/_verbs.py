@@ -19,19 +19,24 @@ Args = tuple[Any, ...]
 
 
 class Script:
-    """One `.lua` file with what the verbs share in front of it, and its SHA-1 as Redis knows it."""
+    """One `.lua` file with what the verbs share in front of it, and its SHA-1 as Redis knows it.
 
-    def __init__(self, name: str, *, shared: bool = True) -> None:
+    Only one that `adds` is refused where Redis is out of memory: delivering what is queued is what makes room.
+    """
+
+    def __init__(self, name: str, *, shared: bool = True, adds: bool = False) -> None:
         self.name = name
-        self.text = (_SHARED if shared else "") + (_LUA / f"{name}.lua").read_text()
+        head = ("" if adds else "#!lua flags=allow-oom\n") + _SHARED if shared else ""
+        self.text = head + (_LUA / f"{name}.lua").read_text()
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-ENQUEUE, CLAIM, ACK, OVER, END, RELEASE, TOUCH, PARK, UNPARK = (
-    Script(n) for n in ("enqueue", "claim", "ack", "over", "end", "release", "touch", "park", "unpark")
+ENQUEUE = Script("enqueue", adds=True)
+CLAIM, ACK, OVER, END, RELEASE, TOUCH, PARK, UNPARK = (
+    Script(n) for n in ("claim", "ack", "over", "end", "release", "touch", "park", "unpark")
 )
-STORE_DATA, SETTLE_DUE, CENSUS = (Script(n, shared=False) for n in ("store_data", "settle_due", "census"))
-SCRIPTS = (ENQUEUE, CLAIM, ACK, OVER, END, RELEASE, TOUCH, PARK, UNPARK, STORE_DATA, SETTLE_DUE, CENSUS)
+STORE_DATA, SETTLE_DUE, CENSUS, INSIST = (Script(n, shared=False) for n in ("store_data", "settle_due", "census", "insist"))
+SCRIPTS = (ENQUEUE, CLAIM, ACK, OVER, END, RELEASE, TOUCH, PARK, UNPARK, STORE_DATA, SETTLE_DUE, CENSUS, INSIST)
 
 
 class ReleaseReason(StrEnum):
@@ -150,6 +155,12 @@ def store_data(policy: Policy, data_id: str, payload: bytes) -> Args:
 def deadline(policy: Policy, owner: str, deadline_ms: int) -> Args:
     """Note when to look whether what is in flight is overdue."""
     return ("ZADD", keys.deadlines(keys.shard_of(owner, policy.wake_shards)), deadline_ms, owner)
+
+
+def insist(command: Args) -> Args:
+    """The same command (of one key, which follows its name), carried out also where Redis is out of memory."""
+    name, key, *rest = command
+    return ("EVALSHA", INSIST.sha, 1, key, name, *rest)
 
 
 def settle_due(shard: int, owners: Sequence[str], before_ms: int) -> Args:

@@ -1,6 +1,6 @@
 -- enqueue.lua: queue entries of one owner. Offering an entry again changes nothing; one that has ended never comes back.
 -- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] '1' where compaction is on   then seq, or seq and compaction key, for each entry
--- returns {word, queued, superseded seq…}; word: 'ready' (the vehicle is here and has nothing in flight: wake a dispatcher),
+-- returns {word, queued, superseded seq…}; word: 'ready' (the vehicle is here and has something pending and nothing in flight: wake a dispatcher),
 -- 'queued', or 'known' (nothing was new). Where an entry is offered again, whoever offered it first may have died before it had
 -- recorded what was superseded: then all that is remembered as superseded is named again.
 local now, presence_ms, compacting = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
@@ -46,9 +46,8 @@ else
   if again and compacting then superseded = redis.call('ZRANGEBYSCORE', DONE, SUPERSEDED, SUPERSEDED) end
 end
 
-local word = 'known'
-if queued > 0 then
-  local ready = redis.call('EXISTS', INFLIGHT) == 0 and whereabouts(now, presence_ms) == 'here'
-  word = ready and 'ready' or 'queued'
-end
+-- Also where nothing was new: whoever offered it first may have died before anyone was woken.
+local idle = redis.call('EXISTS', INFLIGHT) == 0 and redis.call('EXISTS', PENDING) == 1
+local ready = idle and whereabouts(now, presence_ms) == 'here'
+local word = ready and 'ready' or queued > 0 and 'queued' or 'known'
 return {word, queued, unpack(superseded)}

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- settle_due.lua: these owners have been looked at. One that was put in again meanwhile, for a later time, stays.
 -- KEYS[1] deadline index   ARGV[1] the time up to which it was looked at   then the owners; returns how many were taken out
 local taken = 0

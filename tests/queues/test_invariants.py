@@ -124,7 +124,7 @@ class QueueMachine(RuleBasedStateMachine):
         m.pending |= new
         reply = _replies.enqueue_reply(self.run(_verbs.enqueue(POLICY, VIN, [(seq, "r") for seq in offered], self.now)))
         assert reply.queued == len(new)
-        ready = bool(new) and m.inflight is None and m.here(self.now) == "here"
+        ready = bool(m.pending) and m.inflight is None and m.here(self.now) == "here"
         assert reply.word == ("ready" if ready else "queued" if new else "known")
         return offered[0]
 
