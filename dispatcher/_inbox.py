@@ -14,6 +14,7 @@ from contracts.topics import (
     HEARTBEAT_FILTER,
     ONLINE_FILTER,
     BrokerEvent,
+    Sign,
     event_filter,
     event_of,
     shared,
@@ -32,6 +33,7 @@ NEEDED = (
 )
 FILTERS = (*map(event_filter, NEEDED), ONLINE_FILTER, HEARTBEAT_FILTER)
 HEARD = Heard()
+SEEN = {kind: _metrics.EVENTS.labels(kind.value) for kind in (*BrokerEvent, *Sign)}  # looking one up costs more than counting
 
 log = structlog.get_logger(__name__)
 Offer = Callable[[Owner, Event, Callable[[], Any]], None]
@@ -50,7 +52,7 @@ def read(message: Message) -> tuple[Owner, Event] | None:
     """
     sign = sign_of(message.topic)
     if sign is not None:
-        _metrics.EVENTS.labels(sign[1].value).inc()
+        SEEN[sign[1]].inc()
         return (sign[0], HEARD) if is_vin(sign[0]) else None
     named = event_of(message.topic)
     if named is None:
@@ -60,7 +62,7 @@ def read(message: Message) -> tuple[Owner, Event] | None:
     if is_service(client_id) or not is_vin(client_id):
         return None
     event = parse_event(name, client_id, message.payload)
-    _metrics.EVENTS.labels(name.value).inc()
+    SEEN[name].inc()
     return None if event is None else (event.owner, event)
 
 

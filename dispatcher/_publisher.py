@@ -15,6 +15,8 @@ from contracts.topics import request_topic
 from dispatcher import _metrics
 from dispatcher._vocabulary import Loaded, NotPublished, OfClaim, Publish, Published, PublishLost
 
+TAKEN = _metrics.REASON_CODES.labels("0")
+
 log = structlog.get_logger(__name__)
 Report = Callable[[Owner, OfClaim], None]
 
@@ -91,7 +93,7 @@ class Publisher:
             self._report(owner, PublishLost(what.seq, what.claimed_ms))
         else:
             code = answer.result()
-            _metrics.REASON_CODES.labels(str(code)).inc()
+            (TAKEN if code == 0 else _metrics.REASON_CODES.labels(str(code))).inc()
             if code >= FIRST_REFUSAL:
                 log.warning("publish refused", owner=owner, seq=what.seq, code=code)
             self._report(owner, Published(what.seq, what.claimed_ms, code))
