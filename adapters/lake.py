@@ -74,14 +74,22 @@ def ensure_tables(catalog: Catalog) -> None:
     """Create what is missing: the namespace, and the tables, each with an empty snapshot on main. Safe to repeat, and at once."""
     catalog.create_namespace_if_not_exists(NAMESPACE)
     for table in TABLES:
-        existing = catalog.create_table_if_not_exists(
+        existing = _ensure_table(catalog, table)
+        _ensure_columns(existing, table)
+        _ensure_snapshot(catalog, existing, table)
+
+
+def _ensure_table(catalog: Catalog, table: Table) -> IcebergTable:
+    """Load the table, or make it. Asked to make one that exists, an SQL catalog would leave a metadata file behind each time."""
+    try:
+        return catalog.load_table(table.identifier)
+    except NoSuchTableError:
+        return catalog.create_table_if_not_exists(
             table.identifier,
             schema=iceberg_schema(table),
             partition_spec=partition_spec(table),
             properties=COMMON_PROPERTIES | table.properties,
         )
-        _ensure_columns(existing, table)
-        _ensure_snapshot(catalog, existing, table)
 
 
 def _ensure_columns(existing: IcebergTable, table: Table) -> None:

@@ -53,10 +53,12 @@ def test_every_table_of_the_contract_is_there_with_its_columns_and_a_first_snaps
         assert [f.name for f in made.spec().fields] == ([] if table.day_of is None else [f"{table.day_of}_day"])
 
 
-def test_making_the_tables_again_changes_nothing(catalog: Catalog) -> None:
+def test_making_the_tables_again_changes_nothing_and_leaves_no_file(catalog: Catalog, tmp_path: Path) -> None:
     before = {t.name: catalog.load_table(t.identifier).metadata_location for t in TABLES}
+    files = set((tmp_path / "lake" / "warehouse").rglob("*"))
     ensure_tables(catalog)
     assert {t.name: catalog.load_table(t.identifier).metadata_location for t in TABLES} == before
+    assert set((tmp_path / "lake" / "warehouse").rglob("*")) == files
 
 
 def test_two_at_once_make_the_same_tables(settings: Settings) -> None:
