@@ -1,81 +1,40 @@
-"""Ingest of a trigger archive against the same job in bare Spark to Parquet, and beside DuckDB.
+"""Ingest of a trigger archive: against the same job in bare Spark to Parquet and in DuckDB, and where scale might hurt.
 
-`python -m benchmarks.ingest [--rows 10000000]`. Rows are entries: one for each VIN of each trigger.
+`python -m benchmarks.ingest [--case plain|many-segments|one-big-trigger|grown|all] [--rows 10000000]`. Rows are entries: one
+for each VIN of each trigger. Ratios are by the wall clock and by CPU time of all processes, which holds on a busy machine too.
 """
 
 import argparse
-import json
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ParamSpec
 
-import duckdb
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from adapters.lake import open_catalog
-from benchmarks.machine import Row, report
-from contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from contracts.seq import EPOCH_MS, TIME_SHIFT, datetime_of, seq_of
+from benchmarks.archives import Shape, bare_duckdb, bare_spark, write_archive
+from benchmarks.machine import Cost, Row, cost_of, report
 from contracts.settings import Settings
-from contracts.topics import TRIGGER
+from contracts.tables import IDS, SEGMENTS
+from pipelines.archive import Archive
 from pipelines.ingest import ingest
+from pipelines.planning import plan
 from pipelines.publish import publish
 from pipelines.session import session
 
-VINS_A_TRIGGER = 5000
-TRIGGERS_A_SEGMENT = 100
-AIM = 0.7
-DAY_MS = 86_400_000
-ROUNDS = 2
-P = ParamSpec("P")
 ROWS = 10_000_000
-FIRST_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
+VINS_A_TRIGGER, TRIGGERS_A_SEGMENT = 5000, 100
+SEGMENTS_AT_ONCE, BIG_TRIGGER, GROWN, HOURS_SEGMENTS = 10_000, 1_000_000, 50, 120
+AIM, GROWN_AIM = 0.75, 1.15
+ROUNDS = 2
 
 
-def write_archive(root: Path, rows: int, *, day: int = 0) -> int:
-    """Fill an archive with triggers of one day; how many rows that makes."""
-    triggers = max(1, rows // VINS_A_TRIGGER)
-    for first in range(0, triggers, TRIGGERS_A_SEGMENT):
-        batch = [_trigger(number, day) for number in range(first, min(first + TRIGGERS_A_SEGMENT, triggers))]
-        file = root / segment_path(Stream.TRIGGER, batch[0].seq, 0)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(to_arrow(batch), file, compression="zstd")
-    return triggers * VINS_A_TRIGGER
-
-
-def _trigger(number: int, day: int) -> Envelope:
-    seq = seq_of(FIRST_MS + day * DAY_MS + number * 10, 0, 0)
-    vins = [f"WMANF0LD{(number * VINS_A_TRIGGER + place) * 7919 % 10**9:09d}" for place in range(VINS_A_TRIGGER)]
-    payload = json.dumps({"ids": vins, "request_id": f"task_update_{number}", "data_id": f"firmware-{number % 50}"}).encode()
-    return Envelope(seq, datetime_of(seq), Stream.TRIGGER, TRIGGER, payload, applied=True)
-
-
-def bare_spark(spark: SparkSession, archive: Path, out: Path) -> None:
-    """The same rows by Spark's own means, without exactly-once, refusals or a table."""
-    messages = spark.read.parquet(f"file://{archive}/trigger")
-    said = sf.from_json(sf.col("payload").cast("string"), "ids array<string>, request_id string, data_id string").alias("m")
-    rows = messages.select("seq", "applied", said).select(
-        "seq", "applied", "m.request_id", "m.data_id", sf.explode("m.ids").alias("vin")
-    )
-    ts = sf.timestamp_millis(sf.shiftright("seq", TIME_SHIFT) + EPOCH_MS)
-    wanted = rows.select("vin", ts.alias("ts"), "request_id", "seq", "data_id", "applied")
-    wanted.write.option("compression", "zstd").parquet(f"file://{out}")
-
-
-def bare_duckdb(archive: Path, out: Path) -> None:
-    """The same rows by DuckDB."""
-    messages = f"read_parquet('{archive}/trigger/**/*.parquet', hive_partitioning = false)"
-    said = 'from_json(decode(payload)::json, \'{"ids": ["VARCHAR"], "request_id": "VARCHAR", "data_id": "VARCHAR"}\') AS m'
-    ts = f"make_timestamptz(((seq >> {TIME_SHIFT}) + {EPOCH_MS}) * 1000) AS ts"
-    select = f"SELECT unnest(m.ids) AS vin, {ts}, m.request_id, seq, m.data_id, applied"
-    duckdb.execute(
-        f"COPY ({select} FROM (SELECT seq, applied, {said} FROM {messages})) TO '{out}' (FORMAT parquet, COMPRESSION zstd)"
-    )
+def ordinary(rows: int) -> Shape:
+    """Triggers of 5,000 VINs, a hundred in a segment."""
+    return Shape(max(1, rows // VINS_A_TRIGGER), VINS_A_TRIGGER, TRIGGERS_A_SEGMENT)
 
 
 def whole_run(spark: SparkSession, settings: Settings, archive: Path, run_id: str, count: int) -> None:
@@ -84,48 +43,141 @@ def whole_run(spark: SparkSession, settings: Settings, archive: Path, run_id: st
     of_archive = settings.model_copy(update={"archive_url": f"file://{archive}"})
     done = ingest(spark, catalog, of_archive, run_id=run_id, now=datetime.now(UTC))
     publish(catalog, run_id)
-    assert done.written["sdv_fanout_ids"] == count, done
+    assert done.written[IDS.name] == count, done
 
 
-def measure(rows: int, folder: Path) -> list[Row]:
-    """Each on the same archives in turn, so that what else the machine does falls on all; after a small run that warms it up."""
-    home = folder / "home"
-    archives = [folder / f"archive-{number}" for number in range(ROUNDS + 1)]
-    warm_rows = min(rows, VINS_A_TRIGGER * TRIGGERS_A_SEGMENT * 4)
-    counts = [write_archive(archive, rows if day else warm_rows, day=day) for day, archive in enumerate(archives)]
-    bare_s = ours_s = duck_s = 0.0
-    settings = Settings(home=home, spark_driver_memory="4g")
+@contextmanager
+def warm(folder: Path, shape: Shape | None = None) -> Iterator[tuple[SparkSession, Settings]]:
+    """Spark over a new lake, after a small run of everything that is measured."""
+    settings = Settings(home=folder / "home", spark_driver_memory="4g")
+    archive = folder / "warm"
+    count = write_archive(archive, shape or ordinary(VINS_A_TRIGGER * TRIGGERS_A_SEGMENT * 4), day=0)
     with session(settings, "bench") as spark:
-        for day, archive in enumerate(archives):
-            bare = timed(bare_spark, spark, archive, folder / f"spark-{day}")
-            ours = timed(whole_run, spark, settings, archive, f"day_{day}", counts[day])
-            duck = timed(bare_duckdb, archive, folder / f"duckdb-{day}.parquet")
-            if day:  # the first one warms up
-                bare_s, ours_s, duck_s = bare_s + bare, ours_s + ours, duck_s + duck
-    count = sum(counts[1:])
-    ratio = bare_s / ours_s
+        bare_spark(spark, archive, folder / "warm-spark")
+        whole_run(spark, settings, archive, "warm", count)
+        yield spark, settings
+
+
+def plain(folder: Path, rows: int) -> list[Row]:
+    """Each on the same archives in turn, so that what else the machine does falls on all."""
+    bare = ours = duck = Cost()
+    with warm(folder) as (spark, settings):
+        for day in range(1, ROUNDS + 1):
+            archive = folder / f"archive-{day}"
+            count = write_archive(archive, ordinary(rows), day=day)
+            bare += cost_of(bare_spark, spark, archive, folder / f"spark-{day}")
+            ours += cost_of(whole_run, spark, settings, archive, f"day_{day}", count)
+            duck += cost_of(bare_duckdb, archive, folder / f"duckdb-{day}.parquet")
+    count *= ROUNDS
     return [
-        Row("bare Spark to Parquet", f"{count / bare_s:,.0f} rows/s", "1.00"),
-        Row("ingest and publish", f"{count / ours_s:,.0f} rows/s", f"{ratio:.2f}", f"≥ {AIM}", ratio >= AIM),
-        Row("DuckDB to Parquet", f"{count / duck_s:,.0f} rows/s", f"{bare_s / duck_s:.2f}"),
+        _speed("bare Spark to Parquet", count, bare, bare),
+        _speed("ingest and publish", count, ours, bare, AIM),
+        _speed("DuckDB to Parquet", count, duck, bare),
     ]
 
 
-def timed(work: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> float:
-    """Seconds that `work` takes by the wall clock."""
-    start = time.perf_counter()
-    work(*arguments, **named)
-    return time.perf_counter() - start
+def many_segments(folder: Path, rows: int) -> list[Row]:
+    """The same entries in 10,000 segments and in a few, and what planning alone takes."""
+    small = Shape(SEGMENTS_AT_ONCE * 5, max(1, rows // SEGMENTS_AT_ONCE // 5), 5)
+    few = Shape(small.triggers, small.vins, small.triggers // 8)
+    with warm(folder) as (spark, settings):
+        write_archive(folder / "few", few, day=1)
+        write_archive(folder / "small", small, day=2)
+        whole = cost_of(whole_run, spark, settings, folder / "few", "few", few.rows)
+        archive = Archive(f"file://{folder}/small")
+        planned = cost_of(plan, open_catalog(settings), archive, None)
+        many = cost_of(whole_run, spark, settings, folder / "small", "small", small.rows)
+        known = cost_of(plan, open_catalog(settings), archive, None)
+    return [
+        _speed("in 8 segments", few.rows, whole, whole),
+        _speed(f"in {SEGMENTS_AT_ONCE:,} segments", small.rows, many, whole),
+        Row("planning of them, all new", f"{planned.wall_s:.1f} s", cpu=f"{planned.cpu_s:.1f} s"),
+        Row("planning when all are known", f"{known.wall_s:.1f} s", cpu=f"{known.cpu_s:.1f} s"),
+    ]
 
 
-def run(rows: int = ROWS) -> list[Row]:
+def one_big_trigger(folder: Path, rows: int) -> list[Row]:
+    """A batch for a million VINs, beside the same VINs in batches of 5,000."""
+    del rows
+    big = Shape(1, BIG_TRIGGER, 1)
+    with warm(folder) as (spark, settings):
+        write_archive(folder / "ordinary", ordinary(BIG_TRIGGER), day=1)
+        write_archive(folder / "big", big, day=2)
+        usual = cost_of(whole_run, spark, settings, folder / "ordinary", "ordinary", BIG_TRIGGER)
+        once = cost_of(whole_run, spark, settings, folder / "big", "big", BIG_TRIGGER)
+    return [
+        _speed(f"{BIG_TRIGGER:,} entries in ordinary triggers", BIG_TRIGGER, usual, usual),
+        _speed("in one trigger", BIG_TRIGGER, once, usual),
+    ]
+
+
+def grown(folder: Path, rows: int) -> list[Row]:
+    """The same new hour into a lake with one hour, and into one that has grown 50-fold: rows, files, snapshots and segments."""
+    hour = Shape(HOURS_SEGMENTS, max(1, rows // GROWN // HOURS_SEGMENTS), 1)
+    young = old = Cost()
+    with warm(folder, hour) as (spark, settings):
+        for day in range(1, 2 * ROUNDS + 1):
+            write_archive(folder / f"hour-{day}", hour, day=day)
+        for day in range(1, ROUNDS + 1):
+            young += cost_of(whole_run, spark, settings, folder / f"hour-{day}", f"young_{day}", hour.rows)
+        _grow(spark, settings, hour.rows, GROWN)
+        for day in range(ROUNDS + 1, 2 * ROUNDS + 1):
+            old += cost_of(whole_run, spark, settings, folder / f"hour-{day}", f"old_{day}", hour.rows)
+    ratio, cpu = old.wall_s / young.wall_s, old.cpu_s / young.cpu_s
+    return [
+        Row(f"an hour of {hour.rows:,} entries, new lake", f"{young.wall_s / ROUNDS:.1f} s", "1.00", cpu="1.00"),
+        Row(
+            f"grown {GROWN}-fold",
+            f"{old.wall_s / ROUNDS:.1f} s",
+            f"{ratio:.2f}",
+            f"≤ {GROWN_AIM}",
+            ratio <= GROWN_AIM,
+            f"{cpu:.2f}",
+        ),
+    ]
+
+
+def _grow(spark: SparkSession, settings: Settings, rows: int, times: int) -> None:
+    """As many hours more: entries and segments, each hour in a commit of its own as runs make them, on days before the first."""
+    name = f"{settings.catalog_name}.{IDS.identifier}"
+    hour = spark.read.table(name).limit(rows).persist()
+    segments = spark.read.table(f"{settings.catalog_name}.{SEGMENTS.identifier}").limit(HOURS_SEGMENTS).persist()
+    for number in range(1, times + 1):
+        earlier = sf.make_interval(days=sf.lit(number))
+        hour.withColumn("ts", sf.col("ts") - earlier).writeTo(name).option("fanout-enabled", "true").append()
+        renamed = segments.withColumn("path", sf.concat(sf.lit(f"grown-{number}/"), sf.col("path")))
+        gone = renamed.withColumn("first_seq", sf.lit(number).cast("bigint")).withColumn(
+            "last_seq", sf.lit(number).cast("bigint")
+        )
+        gone.writeTo(f"{settings.catalog_name}.{SEGMENTS.identifier}").append()
+    hour.unpersist()
+    segments.unpersist()
+
+
+def _speed(what: str, rows: int, cost: Cost, limit: Cost, aim: float | None = None) -> Row:
+    ratio, cpu = limit.wall_s / cost.wall_s, limit.cpu_s / cost.cpu_s
+    met = None if aim is None else ratio >= aim
+    return Row(what, f"{rows / cost.wall_s:,.0f} rows/s", f"{ratio:.2f}", "" if aim is None else f"≥ {aim}", met, f"{cpu:.2f}")
+
+
+CASES: dict[str, Callable[[Path, int], list[Row]]] = {
+    "plain": plain,
+    "many-segments": many_segments,
+    "one-big-trigger": one_big_trigger,
+    "grown": grown,
+}
+
+
+def run(case: str = "plain", rows: int = ROWS) -> list[Row]:
     """Measure in a folder that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="manifold-bench-") as folder:
-        return measure(rows, Path(folder))
+        return CASES[case](Path(folder), rows)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", choices=[*CASES, "all"], default="plain")
     parser.add_argument("--rows", type=int, default=ROWS)
-    rows = parser.parse_args().rows
-    report("ingest", f"{rows:,} entries, {VINS_A_TRIGGER:,} a trigger", run(rows))
+    options = parser.parse_args()
+    for case in CASES if options.case == "all" else (options.case,):
+        report(f"ingest-{case}" if case != "plain" else "ingest", f"{case}, {options.rows:,} entries", run(case, options.rows))

@@ -4,10 +4,14 @@ import json
 import platform
 import socket
 import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import ParamSpec
 
 import psutil
 from rich.console import Console
@@ -15,6 +19,7 @@ from rich.table import Table
 
 from contracts.settings import load_settings
 
+P = ParamSpec("P")
 LIBRARIES = ("pyspark", "pyiceberg", "duckdb", "redis", "mqtt5", "pyarrow")
 PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port")
 
@@ -28,6 +33,34 @@ class Row:
     ratio: str = ""
     aim: str = ""
     met: bool | None = None
+    cpu: str = ""  # the same ratio by CPU time, which holds on a busy machine too
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What some work took."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0  # of this process and all its children, Spark's JVM and workers among them
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.wall_s + other.wall_s, self.cpu_s + other.cpu_s)
+
+
+def cost_of(work: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> Cost:
+    """What `work` takes by the wall clock and in CPU time."""
+    wall, cpu = time.perf_counter(), _cpu_s()
+    work(*arguments, **named)
+    return Cost(time.perf_counter() - wall, _cpu_s() - cpu)
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process, its children, and those that have ended."""
+    me, total = psutil.Process(), 0.0
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])  # user, system, and both of children that were waited for
+    return total
 
 
 def free_ports() -> dict[str, int]:
@@ -58,10 +91,10 @@ def facts() -> dict[str, str]:
 def report(name: str, setting: str, rows: list[Row]) -> None:
     """Print the figures as a table, and keep them as JSON in `<home>/bench/<name>.json`."""
     table = Table(title=f"{name}: {setting}", title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for column in ("what", "figure", "ratio", "aim", "met"):
+    for column in ("what", "figure", "ratio", "aim", "met", "ratio by CPU"):
         table.add_column(column)
     for row in rows:
-        table.add_row(row.what, row.figure, row.ratio, row.aim, {True: "yes", False: "NO", None: ""}[row.met])
+        table.add_row(row.what, row.figure, row.ratio, row.aim, {True: "yes", False: "NO", None: ""}[row.met], row.cpu)
     console = Console(soft_wrap=True)
     console.print(table)
     console.print(", ".join(f"{key} {value}" for key, value in facts().items()), highlight=False)

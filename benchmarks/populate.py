@@ -16,8 +16,7 @@ from pyspark.sql import functions as sf
 from redis import Redis
 
 from adapters.lake import ensure_tables, open_catalog
-from benchmarks.ingest import timed
-from benchmarks.machine import Row, report
+from benchmarks.machine import Row, cost_of, report
 from contracts import keys
 from contracts.seq import EPOCH_MS, TIME_SHIFT, seq_of
 from contracts.settings import Settings
@@ -78,7 +77,7 @@ def measure(entries: int, folder: Path) -> list[Row]:
     """Both on a Redis of their own; Spark is warm, as it is after an ingest."""
     now = datetime.now(UTC)
     with empty_redis(folder / "alone") as redis:
-        alone_s = timed(zadd_alone, redis, entries)
+        alone_s = cost_of(zadd_alone, redis, entries).wall_s
     with empty_redis(folder / "redis") as redis:
         port = redis.connection_pool.connection_kwargs["port"]
         settings = Settings(home=folder / "home", redis_port=port, spark_driver_memory="4g")
@@ -89,7 +88,7 @@ def measure(entries: int, folder: Path) -> list[Row]:
             redis.flushall()
             catalog.drop_table(IDS.identifier)
             fill_lake(spark, catalog, settings, entries, now)
-            ours_s = timed(populate, spark, catalog, settings, now=now)
+            ours_s = cost_of(populate, spark, catalog, settings, now=now).wall_s
         assert redis.zcard(keys.pending(vin_of(0))) == ENTRIES_A_VEHICLE
     ratio = alone_s / ours_s
     return [
