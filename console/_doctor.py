@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import typer
@@ -63,11 +64,15 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _home(settings)
     yield _attempt("catalog", lambda: _catalog(settings), "make up makes it; else correct MANIFOLD_CATALOG_URI")
     yield _attempt("redis", lambda: _redis(settings), "make up; else correct MANIFOLD_REDIS_URL")
+    yield _attempt("redis memory", lambda: _memory(settings), "raise maxmemory, and set maxmemory-policy to noeviction")
     yield _attempt("queues", lambda: _loaded(settings), "manifold rebuild fills the queues from the lake")
     ports = {"recorder": settings.recorder_port, "tap": settings.tap_port}
     ports |= {f"dispatcher {n}": settings.dispatcher_port + n for n in range(settings.dispatchers)}
     for name, port in ports.items():
         yield _attempt(name, lambda port=port: _healthz(settings.host, port), f"make up; its log is in {settings.home}/logs")  # type: ignore[misc]
+    yield _attempt(
+        "express hand-off", lambda: _express(settings), "cure what it says; what is recorded meanwhile is offered then"
+    )
     url = f"http://{settings.host}:{settings.airflow_port}/api/v2/monitor/health"
     yield _attempt("airflow", lambda: _get(url), f"make up; its log is in {settings.home}/logs")
 
@@ -111,6 +116,28 @@ def _redis(settings: Settings) -> str:
     with connect(settings.redis, socket_timeout=3) as redis:
         redis.ping()
     return "answers"
+
+
+def _memory(settings: Settings) -> str:
+    """Of every node: a Redis that is full refuses what is new, and one that evicts forgets what is queued."""
+    of_cluster = split_redis_url(settings.redis)[1]
+    with connect(settings.redis, socket_timeout=3) as redis:
+        nodes: Any = redis.info("memory", **({"target_nodes": "primaries"} if of_cluster else {}))
+    seen = []
+    for info in nodes.values() if of_cluster else [nodes]:
+        used, most, policy = info["used_memory"], info["maxmemory"], info["maxmemory_policy"]
+        seen.append(f"{used >> 20} of {most >> 20} MiB, {policy}" if most else f"{used >> 20} MiB, no limit")
+        if most and (used >= most or policy != "noeviction"):
+            raise ValueError(seen[-1])
+    return "; ".join(seen)
+
+
+def _express(settings: Settings) -> str:
+    reply = httpx.get(f"http://{settings.host}:{settings.recorder_port}/healthz", timeout=5)
+    said = str(reply.json().get("express"))
+    if said.startswith("suspended"):
+        raise ValueError(said)
+    return said
 
 
 def _loaded(settings: Settings) -> str:

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import structlog
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 from tenacity import retry, retry_if_exception_type, wait_exponential_jitter
 
 from contracts.seq import wall_clock_ms
@@ -20,6 +21,15 @@ log = structlog.get_logger(__name__)
 _when_redis_is_back = retry(
     retry=retry_if_exception_type(RedisError), wait=wait_exponential_jitter(initial=0.05, max=2, jitter=0.1)
 )
+
+
+@contextmanager
+def _without_room() -> Iterator[None]:
+    """Redis would have it back for others' sake; where it has no memory for that, each reads the lake for itself."""
+    try:
+        yield
+    except OutOfMemoryError as exc:
+        log.warning("redis is out of memory: not put back", reason=str(exc))
 
 
 class Found(NamedTuple):
@@ -111,7 +121,8 @@ class Payloads:
         if trigger is None:
             trigger = await self._lake.trigger(owner, seq)
             if trigger is not None:
-                await self._queues.store_trigger(seq, *trigger)
+                with _without_room():
+                    await self._queues.store_trigger(seq, *trigger)
         return trigger
 
     @_when_redis_is_back
@@ -120,7 +131,8 @@ class Payloads:
         if payload is None:
             where, payload = "lake", await self._lake.data(data_id)
             if payload is not None:
-                await self._queues.store_data(data_id, payload, wall_clock_ms())
+                with _without_room():
+                    await self._queues.store_data(data_id, payload, wall_clock_ms())
         _metrics.PAYLOAD_LOADS.labels(where if payload is not None else "nowhere").inc()
         if payload is not None:
             self._keep_payload(data_id, payload)

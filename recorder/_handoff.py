@@ -17,7 +17,7 @@ from recorder._express import Express
 from recorder._intake import Incoming, Intake
 from recorder._journal import Journal, JournalFile
 from recorder._lake import Lake
-from recorder._redis import RestartGuard, run_id
+from recorder._redis import RestartGuard, run_id, why
 from recorder._segments import Archive, seq_ago
 from recorder._state import StateFile
 
@@ -119,7 +119,7 @@ class Handoff:
                     await self._express.offer(group)
                 self._alive_seq = group[-1].seq
             except (RedisError, Retryable, OSError) as exc:
-                await self._suspend(str(exc), group)
+                await self._suspend(why(exc), group)
         elif self._express is not None and self._state.state.gap_since is None:
             await self._suspend(str(self.suspended), group)
         notes = [incoming.note for incoming in group if _was_offerable(incoming)]
@@ -153,9 +153,9 @@ class Handoff:
             if since is not None and since <= self._upto:
                 await self._offer_again(since)
         except (RedisError, Retryable, OSError) as exc:
-            if str(exc) != self.suspended:
-                log.warning("express hand-off suspended", reason=str(exc))
-            self.suspended, self._guard.expected = str(exc), None
+            if why(exc) != self.suspended:
+                log.warning("express hand-off suspended", reason=why(exc))
+            self.suspended, self._guard.expected = why(exc), None
             _metrics.EXPRESS.set(0)
             return
         if state.gap_since is not None or state.redis_run_id != found:
@@ -183,6 +183,10 @@ class Handoff:
         for stream in (Stream.DATA, Stream.TRIGGER):
             source = self._recorded(stream, since)
             while group := await asyncio.to_thread(self._next_group, source):
+                if stream is Stream.TRIGGER:
+                    self._state.state.gap_since = group[
+                        0
+                    ].seq  # what came before is in the queues: where this is refused, go on here
                 await self._express.offer(group, skip=ended)
                 self._note_again(group)
                 offered += len(group)

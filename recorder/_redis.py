@@ -7,6 +7,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError
 
 from contracts.settings import Settings
 from queues import connect, is_cluster
@@ -63,6 +64,13 @@ async def run_id(redis: Redis) -> str:
         return str(info["run_id"])
     of_masters: Any = await redis.execute_command("INFO", "server", target_nodes="primaries")
     return ",".join(sorted(str(info["run_id"]) for info in of_masters.values()))
+
+
+def why(exc: Exception) -> str:
+    """What an error means for whoever runs Redis."""
+    if isinstance(exc, OutOfMemoryError):
+        return "Redis is out of memory: raise its maxmemory, or let vehicles take what is queued; it goes on by itself"
+    return str(exc)
 
 
 def run_id_in(info: Any) -> str | None:
