@@ -1,0 +1,90 @@
+"""Redis without memory, and payloads that are large: what is new is refused and recorded, what is queued is delivered."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from console._doctor import examine
+from contracts import topics
+from contracts.topics import Sign
+from tests.dispatcher.door import Door
+from tests.dispatcher.platform import Platform, a_platform, health, healthy
+from tests.dispatcher.vehicle import Vehicle
+from tests.servers import wait_until
+
+OUT_OF_MEMORY = "suspended: Redis is out of memory"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with a_platform(tmp_path_factory.mktemp("memory")) as it:
+        it.start_recorder()
+        it.start_dispatcher()
+        yield it
+
+
+@pytest.fixture
+def platform(running: Platform) -> Iterator[Platform]:
+    yield running
+    limit(running, 0)
+    wait_until(lambda: express(running) == "on")
+
+
+def limit(platform: Platform, bytes_: int) -> None:
+    """How much memory Redis may have; 0: any, 1: it has too much already."""
+    with platform.blocking() as redis:
+        redis.config_set("maxmemory-policy", "noeviction")
+        redis.config_set("maxmemory", bytes_)
+
+
+def express(platform: Platform) -> str:
+    return str(health(platform.settings.recorder_port).get("express"))
+
+
+def findings(platform: Platform) -> dict[str, Any]:
+    return {finding.check: finding for finding in examine(platform.settings)}
+
+
+def trigger(vin: str, request_id: str) -> bytes:
+    return json.dumps({"ids": [vin], "request_id": request_id, "data_id": "d"}).encode()
+
+
+def test_without_memory_the_queued_is_delivered_the_new_is_recorded_and_all_goes_on_by_itself(platform: Platform) -> None:
+    door, vehicle = Door(platform.settings), Vehicle(platform)
+    door.send(topics.data_topic("d"), b"hello")
+    seqs = [door.send(topics.TRIGGER, trigger(vehicle.vin, f"before_{n}"))["seq"] for n in range(5)]
+    limit(platform, 1)
+    vehicle.connect().say(Sign.ONLINE)
+    vehicle.waits_for(5)  # delivering is what makes room
+    wait_until(lambda: len(platform.outcomes(vehicle.vin)) == 5)
+
+    seqs += [door.send(topics.TRIGGER, trigger(vehicle.vin, f"amid_{n}"))["seq"] for n in range(3)]
+    wait_until(lambda: express(platform).startswith(OUT_OF_MEMORY))
+    assert healthy(platform.settings.recorder_port)
+    found = findings(platform)
+    assert not found["redis memory"].passed
+    assert "maxmemory" in found["redis memory"].remedy
+    assert found["express hand-off"].seen.startswith(OUT_OF_MEMORY)
+    assert len(vehicle.got) == 5
+
+    limit(platform, 0)
+    vehicle.waits_for(8)
+    wait_until(lambda: express(platform) == "on")
+    seqs.append(door.send(topics.TRIGGER, trigger(vehicle.vin, "after"))["seq"])
+    assert [got.seq for got in vehicle.waits_for(9)] == seqs
+    assert findings(platform)["redis memory"].passed
+    vehicle.leave()
+    door.close()
+
+
+def test_a_dispatcher_starts_without_memory(platform: Platform) -> None:
+    vehicle = Vehicle(platform)
+    seq = platform.enqueue(vehicle.vin)
+    limit(platform, 1)
+    platform.dispatchers[0].kill()
+    platform.start_dispatcher()
+    vehicle.connect().say(Sign.ONLINE)
+    assert [got.seq for got in vehicle.waits_for(1)] == [seq]
+    vehicle.leave()
