@@ -4,7 +4,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin
 READY := .tools/ready
 
-.PHONY: help setup demo up down status test check fix bench lock clean
+.PHONY: help setup stores demo up down status test check fix bench lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -13,6 +13,9 @@ setup: $(READY) ## everything that the other verbs need; they call it themselves
 
 $(READY): requirements.lock pyproject.toml infra/setup.sh
 	@PYTHON="$(PYTHON)"; [ -n "$$PYTHON" ] || unset PYTHON; infra/setup.sh
+
+stores: $(READY) ## servers for the tests of object storage, a REST catalog and PostgreSQL; optional
+	@infra/stores/setup.sh
 
 demo: $(READY) ## the main job on a fresh platform, with a fleet; ends by itself
 	@.venv/bin/manifold demo
@@ -28,6 +31,9 @@ status: $(READY) ## how it is
 
 test: $(READY) ## all tests, against real servers on loopback
 	@.venv/bin/pytest
+
+faults: $(READY) ## harm a platform for MINUTES=10, for each of SEEDS=1,2; prove that nothing is lost
+	@.venv/bin/python -m tests.faults --minutes $(or $(MINUTES),10) --seeds $(or $(SEEDS),1)
 
 check: $(READY) ## format, lint, import rules, types; edits nothing
 	.venv/bin/ruff format --check .

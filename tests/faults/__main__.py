@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 from rich.console import Console
 
@@ -15,6 +16,7 @@ from tests.faults.run import Plan, Result, play
 from tests.faults.stories import stories
 
 console = Console()
+structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))  # each lost connection is in the history
 
 
 def main(

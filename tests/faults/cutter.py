@@ -38,7 +38,7 @@ class Cutter:
         """Cut about that share of the connections, each as soon as bytes pass, after a part of them; how many."""
         chosen = [pair for pair in self._open.items() if self._rng.random() < share]
         for pair in chosen:
-            self._doomed.add(self._rng.choice(pair))
+            self._doomed.update(pair)
         return len(chosen)
 
     def heal(self) -> None:
@@ -72,7 +72,7 @@ class Cutter:
         with contextlib.suppress(OSError):
             while part := await reader.read(_CHUNK):
                 if writer in self._doomed:
-                    writer.write(part[: self._rng.randrange(len(part))])
+                    writer.write(part[: self._rng.randrange(1, max(2, len(part)))])
                     await writer.drain()
                     return
                 writer.write(part)

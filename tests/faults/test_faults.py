@@ -1,0 +1,44 @@
+"""The short form of `make faults`: a whole platform, a few faults, and the checker's word on all that happened."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.faults.history import read
+from tests.faults.injector import KINDS, Fault, Harm, faults
+from tests.faults.run import Plan, play
+from tests.faults.stories import stories
+
+SHORT = (
+    Fault(Harm.KILL, "recorder"),
+    Fault(Harm.STOP, "dispatcher", 4.5),
+    Fault(Harm.CUT, lasts_s=1.0),
+    Fault(Harm.KILL, "tap"),
+    Fault(Harm.CLOCK, "recorder", 1.0),
+    Fault(Harm.FULL, "recorder", 1.0),
+    Fault(Harm.KILL, "redis"),
+)
+
+
+@pytest.mark.slow
+def test_faults_cost_no_message_no_order_and_bring_nothing_back(tmp_path: Path) -> None:
+    plan = Plan(seed=1, seconds=0, home=tmp_path / "p", vehicles=20, batch=5, every_s=0.2, calm_s=0.5, only=SHORT)
+    result = play(plan)
+
+    assert result.held, "\n".join([result.trouble, *stories(read(result.history), result.verdict)])
+    assert [name for name, _ in result.injected] == [str(fault) for fault in SHORT]
+    assert result.verdict.accepted == result.verdict.delivered > 100
+    for what in ("enqueued", "published", "acknowledged", "ended", "recorded"):
+        assert result.seen[what] >= result.verdict.accepted, f"{what} was not watched throughout"
+
+
+def test_a_seed_gives_the_same_faults_again_and_every_round_has_them_all() -> None:
+    def round_of(seed: int) -> list[Fault]:
+        source = faults(Random(seed), stop_s=30, wipes=True)
+        return [next(source) for _ in range(16)]
+
+    assert round_of(1) == round_of(1) != round_of(2)
+    assert {fault.kind for fault in round_of(1) if fault.harm is Harm.KILL} == set(KINDS)
+    assert {fault.kind for fault in round_of(1) if fault.harm is Harm.STOP} == set(KINDS)
+    assert {fault.harm for fault in round_of(1)} == set(Harm)
