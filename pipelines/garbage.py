@@ -1,6 +1,7 @@
 """Removing what nobody needs any more, in an order that no crash turns into lost data: `python -m pipelines garbage`."""
 
 import json
+import secrets
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 
@@ -62,8 +63,10 @@ def collect_garbage(
         expired, data = look(Run(spark, catalog, settings, run_id, now), cut=cut)
     else:
         reason = None if flush(settings) else UNASKED
-        ingest_audit_publish(spark, catalog, settings, run_id=f"{run_id}_ingest", now=now, interval=None)
-        expired, data = _collect_rows(spark, catalog, settings, run_id=run_id, now=now, keep_data_because=reason)
+        # Run ids of its own for each attempt: a run that counts already is not done again, and here there may be more to do.
+        attempt = f"{run_id}_{secrets.token_hex(3)}"
+        ingest_audit_publish(spark, catalog, settings, run_id=f"{attempt}_ingest", now=now, interval=None)
+        expired, data = _collect_rows(spark, catalog, settings, run_id=attempt, now=now, keep_data_because=reason)
         finish(catalog)
     result = Collected(
         dry_run,

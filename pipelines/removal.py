@@ -21,5 +21,5 @@ def repeat_removal(table: IcebergTable, written: Snapshot, branch: str, said: di
         set(table.scan(selected_fields=(column,), snapshot_id=at).to_arrow()[column].to_pylist())
         for at in (written.parent_snapshot_id, written.snapshot_id)
     )
-    gone = In(column, before - after)  # type: ignore[call-arg,misc]  # pydantic hides its own constructor
+    gone = In(term=column, literals=before - after)
     table.delete(gone, snapshot_properties=said | {REMOVES: column}, branch=branch)

@@ -1,0 +1,55 @@
+"""The housekeeping stages of the command line, in the manner of `pipelines.stages`; the console runs them, too."""
+
+import argparse
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from contracts.settings import Settings
+from pipelines.catalog import await_catalog
+
+
+def compact_tables(settings: Settings) -> Any:
+    """`pipelines.compact.Compacted`: what compaction did, by table."""
+    from pipelines.compact import compact
+    from pipelines.session import session
+
+    catalog = await_catalog(settings)
+    with session(settings, "compact") as spark:
+        return compact(spark, catalog, settings, now=datetime.now(UTC))
+
+
+def collect_garbage(settings: Settings, *, run_id: str | None = None, dry_run: bool = False) -> Any:
+    """`pipelines.garbage.Collected`: what went, or with `dry_run` would go."""
+    from pipelines.garbage import collect_garbage as collect
+    from pipelines.run_all import new_run_id
+    from pipelines.session import session
+
+    catalog, now = await_catalog(settings), datetime.now(UTC)
+    with session(settings, "garbage") as spark:
+        return collect(spark, catalog, settings, run_id=run_id or new_run_id(now), now=now, dry_run=dry_run)
+
+
+def verify_queues(settings: Settings, *, repair: bool = False) -> Any:
+    """`pipelines.verify.Verified`: how queues and lake compare."""
+    from pipelines.session import session
+    from pipelines.verify import verify
+
+    catalog = await_catalog(settings)
+    with session(settings, "verify") as spark:
+        return verify(spark, catalog, settings, now=datetime.now(UTC), repair=repair)
+
+
+HOUSEKEEPING: dict[str, Callable[[Settings, argparse.Namespace], str]] = {
+    "compact": lambda settings, _: str(compact_tables(settings).to_json()),
+    "garbage": lambda settings, options: str(collect_garbage(settings, run_id=options.run_id, dry_run=options.dry_run).to_json()),
+    "verify": lambda settings, options: str(verify_queues(settings, repair=options.repair).to_json()),
+}
+
+
+def add_options(parser: argparse.ArgumentParser, stage: str) -> None:
+    """What these stages take besides what all take."""
+    if stage == "garbage":
+        parser.add_argument("--dry-run", action="store_true", help="list what would go; change nothing")
+    if stage == "verify":
+        parser.add_argument("--repair", action="store_true", help="queue what is missing, end what has ended, put in order")

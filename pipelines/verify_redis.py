@@ -1,0 +1,139 @@
+"""What the queues hold, as rows: all of it in one walk, or some entries once more, live. The workers read Redis with this."""
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from itertools import pairwise
+
+import pyarrow as pa
+from redis import Redis
+
+from adapters.redis import connect
+from contracts import keys
+
+KEYS_A_PAGE = 2000
+ROWS_A_BATCH = 100_000
+ENTRIES_A_FLUSH = 5000
+PREFIX = "q:{"
+
+Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+class Place(StrEnum):
+    """Where an entry lies in Redis; the last word of the key."""
+
+    PENDING = "pending"
+    PARKED = "parked"
+    DONE = "done"  # ended lately
+    IN_FLIGHT = "inflight"
+
+
+class Difference(StrEnum):
+    """How queues and lake disagree about an entry."""
+
+    MISSING = "missing"  # pending in the lake; the queues do not have it, and do not remember that it ended
+    ENDED = "ended"  # has an outcome in the lake, and still waits in the queues
+    EXTRA = "extra"  # waits in the queues, and the lake does not know it although it knows younger ones of that recorder
+    OVERDUE = "overdue"  # waits in both past its retention: the next garbage collection, or a claim, ends it
+    DISORDERED = "disordered"  # stands before an older entry of the same queue
+    STRAY = "stray"  # in flight without being pending
+
+
+ROWS = "vin string, seq bigint, place string, disordered boolean"
+ROW_SCHEMA = pa.schema([("vin", pa.string()), ("seq", pa.int64()), ("place", pa.string()), ("disordered", pa.bool_())])
+
+
+def walk(url: str) -> Batches:
+    """Rows of all queues. Whoever changes while this walks is seen before or after; what is there all the time is seen."""
+
+    def read(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with connect(url) as redis:
+            rows: list[tuple[str, int, str, bool]] = []
+            for page in _pages(redis):
+                rows += _rows(redis, page)
+                if len(rows) >= ROWS_A_BATCH:
+                    yield _batch(rows)
+                    rows = []
+            yield _batch(rows)
+
+    return read
+
+
+def still(url: str) -> Batches:
+    """Of rows (difference, vin, seq, …): those that are still so, as far as the queues alone can say."""
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with connect(url) as redis:
+            for batch in batches:
+                for start in range(0, batch.num_rows, ENTRIES_A_FLUSH):
+                    some = batch.slice(start, ENTRIES_A_FLUSH)
+                    yield some.filter(pa.array(_hold(redis, some), pa.bool_()))
+
+    return read
+
+
+def _pages(redis: Redis) -> Iterator[list[tuple[str, Place]]]:
+    """Owner and place of every queue that can hold an entry, some at a time."""
+    places = {place.value: place for place in Place}
+    page: list[tuple[str, Place]] = []
+    for raw in redis.scan_iter(match=f"{PREFIX}*", count=KEYS_A_PAGE):
+        owner, _, word = raw.decode().removeprefix(PREFIX).rpartition("}:")
+        if word in places:
+            page.append((owner, places[word]))
+        if len(page) >= KEYS_A_PAGE:
+            yield page
+            page = []
+    yield page
+
+
+def _rows(redis: Redis, page: list[tuple[str, Place]]) -> Iterator[tuple[str, int, str, bool]]:
+    pipe = redis.pipeline(transaction=False)
+    for owner, place in page:
+        if place is Place.IN_FLIGHT:
+            pipe.hget(keys.inflight(owner), "seq")
+        else:
+            pipe.zrange(f"{PREFIX}{owner}}}:{place}", 0, -1)
+    for (owner, place), raw in zip(page, pipe.execute(), strict=True):
+        seqs = list(map(int, filter(None, [raw] if place is Place.IN_FLIGHT else raw)))
+        ordered = place is Place.DONE or all(a <= b for a, b in pairwise(seqs))
+        for n, seq in enumerate(seqs):
+            yield owner, seq, place.value, not ordered and any(seq > later for later in seqs[n + 1 :])
+
+
+def _batch(rows: list[tuple[str, int, str, bool]]) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) or [()] * len(ROW_SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
+
+
+def _hold(redis: Redis, some: pa.RecordBatch) -> list[bool]:
+    pairs = list(zip(some["difference"].to_pylist(), some["vin"].to_pylist(), some["seq"].to_pylist(), strict=True))
+    pipe = redis.pipeline(transaction=False)
+    for difference, vin, seq in pairs:
+        pipe.zscore(keys.pending(vin), seq)
+        pipe.zscore(keys.parked(vin), seq)
+        pipe.zscore(keys.done(vin), seq)
+        pipe.hget(keys.inflight(vin), "seq")
+        pipe.zrange(keys.pending(vin), 0, -1 if difference == Difference.DISORDERED else 0)
+    replies = pipe.execute()
+    return [_holds(Difference(d), seq, *replies[5 * n : 5 * n + 5]) for n, (d, _, seq) in enumerate(pairs)]
+
+
+def _holds(
+    difference: Difference,
+    seq: int,
+    pending: float | None,
+    parked: float | None,
+    done: float | None,
+    inflight: bytes | None,
+    queue: list[bytes],
+) -> bool:
+    match difference:
+        case Difference.MISSING:
+            return pending is None and parked is None and done is None
+        case Difference.STRAY:
+            return pending is None and inflight is not None and int(inflight) == seq
+        case Difference.DISORDERED:
+            seqs = [int(raw) for raw in queue]
+            return seq in seqs and any(seq > later for later in seqs[seqs.index(seq) + 1 :])
+        case _:
+            return pending is not None or parked is not None
