@@ -1,11 +1,5 @@
 """The `manifold` command: run the platform, send, ask, ingest, rebuild, and see that all is well."""
 
-from console._app import app
+from console._app import main
 
-
-def main() -> None:
-    """The entry point of the console script."""
-    app()
-
-
-__all__ = ["app", "main"]
+__all__ = ["main"]

@@ -1,37 +1,77 @@
-"""Every command of `manifold`, by name."""
+"""Every command of `manifold`, by name. Only the module of the command that is asked for is loaded: an answer takes no second."""
+
+import sys
+from dataclasses import dataclass
+from importlib import import_module
 
 import typer
 
-from adapters.log import configure_logging
-from console import _ask, _doctor, _lake, _platform, _quarantine, _send, _settings
-from console._demo import demo
+RUN, ASK, LAKE = "The platform", "Send and ask", "The lake and the queues"
 
-app = typer.Typer(
-    help="Manifold: data to a million vehicles, in order, until they acknowledge, and every message on record.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command, or a group of commands where `what` is a Typer application."""
+
+    name: str
+    panel: str
+    module: str
+    what: str
+
+    def join(self, app: typer.Typer) -> None:
+        """Load it, and make it part of `app`."""
+        found = getattr(import_module(f"console.{self.module}"), self.what)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=self.name, rich_help_panel=self.panel)
+        else:
+            app.command(self.name, rich_help_panel=self.panel)(found)
+
+
+COMMANDS = (
+    Command("up", RUN, "_platform", "up"),
+    Command("down", RUN, "_platform", "down"),
+    Command("status", RUN, "_platform", "status"),
+    Command("settings", RUN, "_settings", "settings"),
+    Command("doctor", RUN, "_doctor", "doctor"),
+    Command("demo", RUN, "_demo", "demo"),
+    Command("send", ASK, "_send", "send"),
+    Command("vin", ASK, "_ask", "vin_app"),
+    Command("batch", ASK, "_ask", "batch_app"),
+    Command("queue", ASK, "_queue", "app"),
+    Command("fleet", ASK, "_fleet", "fleet"),
+    Command("watch", ASK, "_watch", "watch"),
+    Command("ingest", LAKE, "_lake", "ingest"),
+    Command("populate", LAKE, "_lake", "populate"),
+    Command("rebuild", LAKE, "_lake", "rebuild"),
+    Command("report", LAKE, "_lake", "report"),
+    Command("compact", LAKE, "_housekeeping", "compact"),
+    Command("gc", LAKE, "_housekeeping", "gc"),
+    Command("verify", LAKE, "_housekeeping", "verify"),
+    Command("quarantine", LAKE, "_quarantine", "app"),
 )
 
 
-@app.callback()
+def make_app(asked: str | None = None) -> typer.Typer:
+    """The application with the command `asked`; with all of them where it is None, or no command."""
+    app = typer.Typer(
+        help="Manifold: data to a million vehicles, in order, until they acknowledge, and every message on record.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+    app.callback()(quiet)
+    for command in [c for c in COMMANDS if c.name == asked] or COMMANDS:
+        command.join(app)
+    return app
+
+
 def quiet() -> None:
     """Library logs only where something is wrong; the command itself says what it did."""
+    from adapters.log import configure_logging  # not for a mere --help
+
     configure_logging("console", level="warning")
 
 
-RUN, ASK, LAKE = "The platform", "Send and ask", "The lake and the queues"
-app.command(rich_help_panel=RUN)(_platform.up)
-app.command(rich_help_panel=RUN)(_platform.down)
-app.command(rich_help_panel=RUN)(_platform.status)
-app.command(rich_help_panel=RUN)(_settings.settings)
-app.command(rich_help_panel=RUN)(_doctor.doctor)
-app.command(rich_help_panel=RUN)(demo)
-app.command(rich_help_panel=ASK)(_send.send)
-app.add_typer(_ask.vin_app, name="vin", rich_help_panel=ASK)
-app.add_typer(_ask.batch_app, name="batch", rich_help_panel=ASK)
-app.command(rich_help_panel=LAKE)(_lake.ingest)
-app.command(rich_help_panel=LAKE)(_lake.populate)
-app.command(rich_help_panel=LAKE)(_lake.rebuild)
-app.command(rich_help_panel=LAKE)(_lake.report)
-app.add_typer(_quarantine.app, name="quarantine", rich_help_panel=LAKE)
+def main() -> None:
+    """The entry point of the console script."""
+    make_app(next((word for word in sys.argv[1:] if not word.startswith("-")), None))()

@@ -9,7 +9,6 @@ from functools import wraps
 from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
-from redis.exceptions import RedisError
 from rich.console import Console
 from rich.table import Table
 
@@ -47,7 +46,11 @@ def speaks_plainly(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except ManifoldError as exc:
             fail(str(exc))
-        except RedisError as exc:
+        except Exception as exc:  # whether it is Redis's own error is looked up only now: loading its client takes long
+            from redis.exceptions import RedisError
+
+            if not isinstance(exc, RedisError):
+                raise
             fail(f"Redis cannot be asked ({exc}); is the platform up? See `manifold status`")
 
     return run

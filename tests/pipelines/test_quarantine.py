@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from adapters.lake import ensure_tables
-from console._app import app
+from console._app import make_app
 from contracts.envelope import Envelope, Stream
 from contracts.errors import Permanent
 from contracts.tables import ACTIONS, DATA, IDS, META, QUARANTINE
@@ -93,7 +93,7 @@ def test_a_file_cannot_be_replayed_and_can_be_dropped(place: Place) -> None:
 @pytest.fixture
 def manifold(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.setenv("MANIFOLD_HOME", str(place.settings.home))
-    return lambda *arguments: CliRunner().invoke(app, ["quarantine", *arguments])
+    return lambda *arguments: CliRunner().invoke(make_app("quarantine"), ["quarantine", *arguments])
 
 
 def test_the_console_lists_shows_replays_and_drops(place: Place, manifold: Callable[..., Result]) -> None:

@@ -1,0 +1,108 @@
+"""`manifold watch`: what the platform does now, second by second."""
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import typer
+from prometheus_client.parser import text_string_to_metric_families
+from redis.asyncio import Redis
+from rich.live import Live
+
+from console._census import aged
+from console._output import AsJson, out, settings_or_fail, speaks_plainly, table
+from contracts import keys
+from contracts.settings import Settings
+from queues import Census, connect
+
+EVERY_S = 1.0
+SCRAPE_WAIT_S = 0.5
+RATES = {  # what is shown a second → the counter, and the label that a sample must have
+    "messages recorded": ("manifold_recorder_messages_total", ("status", "recorded")),
+    "messages refused": ("manifold_recorder_messages_total", ("status", "refused")),
+    "entries queued": ("manifold_recorder_entries_total", ("result", "queued")),
+    "published": ("manifold_dispatcher_published_total", None),
+    "published again": ("manifold_dispatcher_redeliveries_total", None),
+    "delivered": ("manifold_dispatcher_delivered_total", None),
+    "parked": ("manifold_dispatcher_parked_total", None),
+}
+Sample = dict[str, Any]
+
+
+@speaks_plainly
+def watch(
+    count: Annotated[int, typer.Option(min=0, help="Seconds to watch; 0: until Ctrl-C.")] = 0, as_json: AsJson = False
+) -> None:
+    """What happens now: messages and deliveries a second, what waits, and the last census. With --json one line a second."""
+    try:
+        asyncio.run(_watch(settings_or_fail(), count, as_json))
+    except KeyboardInterrupt:
+        return
+
+
+async def _watch(settings: Settings, count: int, as_json: bool) -> None:
+    async with AsyncExitStack() as stack:
+        redis = await stack.enter_async_context(connect(settings.redis))
+        live = None if as_json else stack.enter_context(Live(console=out, auto_refresh=False))
+        before, began = await _counted(settings), time.monotonic()
+        shown = 0
+        while not count or shown < count:
+            await asyncio.sleep(EVERY_S)
+            after, now = await _counted(settings), time.monotonic()
+            sample = await _sample(settings, redis, before, after, now - began)
+            before, began, shown = after, now, shown + 1
+            if live is None:
+                sys.stdout.write(json.dumps(sample) + "\n")
+                sys.stdout.flush()
+            else:
+                live.update(_shown(sample), refresh=True)
+
+
+async def _sample(settings: Settings, redis: Redis, before: Counter[str], after: Counter[str], seconds: float) -> Sample:
+    pipe = redis.pipeline(transaction=False)
+    pipe.xlen(keys.OUTCOMES)
+    for shard in range(settings.wake_shards):
+        pipe.xlen(keys.wake(shard))
+    outcomes, *wakes = await pipe.execute()
+    census = await Census.load(redis)
+    return {
+        "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "per_second": {what: round(max(0, after[what] - before[what]) / seconds, 1) for what in RATES},
+        "waiting": {"wake-ups": sum(wakes), "outcomes": outcomes},
+        "census": None if census is None else aged(census),
+    }
+
+
+async def _counted(settings: Settings) -> Counter[str]:
+    """The counters of all services that answer; one that does not counts nothing."""
+    ports = [settings.recorder_port, *(settings.dispatcher_port + n for n in range(settings.dispatchers))]
+    pages = await asyncio.gather(*(asyncio.to_thread(_page, settings.host, port) for port in ports))
+    counted = Counter[str]()
+    for family in text_string_to_metric_families("\n".join(pages)):
+        for sample in family.samples:
+            for what, (name, label) in RATES.items():
+                if sample.name == name and (label is None or sample.labels.get(label[0]) == label[1]):
+                    counted[what] += int(sample.value)
+    return counted
+
+
+def _page(host: str, port: int) -> str:
+    try:
+        with urlopen(f"http://{host}:{port}/metrics", timeout=SCRAPE_WAIT_S) as answer:
+            return str(answer.read().decode())
+    except (URLError, OSError):
+        return ""
+
+
+def _shown(sample: Sample) -> Any:
+    rows: list[tuple[object, ...]] = [(f"{what} a second", rate) for what, rate in sample["per_second"].items()]
+    rows += [(f"{what} waiting", number) for what, number in sample["waiting"].items()]
+    rows += [(name.replace("_", " "), value) for name, value in (sample["census"] or {}).items()]
+    return table(sample["at"], ("what", "now"), rows)
