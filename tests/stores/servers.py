@@ -1,0 +1,117 @@
+"""The servers that a deployed lake stands on, as `make stores` fetched them: an S3 gateway, a REST catalog, PostgreSQL."""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+from contracts.storage import S3
+from tests.servers import ROOT, Server, free_port, start, stopping, wait_until
+
+TOOLS = ROOT / ".tools" / "stores"
+VERSITYGW, REST_JARS = TOOLS / "versitygw", TOOLS / "rest"
+ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "manifold", "manifold-secret", "us-east-1", "lake"
+
+
+def postgresql_programs() -> Path | None:
+    """The folder of PostgreSQL's own programs; None if it is not installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    on_path = shutil.which("initdb")
+    return found[-1].parent if found else Path(on_path).parent if on_path else None
+
+
+@contextmanager
+def object_storage(folder: Path) -> Iterator[S3]:
+    """An S3 gateway over a folder, with one bucket; it checks signatures."""
+    port, buckets = free_port(), folder / "buckets"
+    (buckets / BUCKET).mkdir(parents=True)
+    command = [str(VERSITYGW), "--port", f"127.0.0.1:{port}", "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--region", REGION]
+    with stopping(start([*command, "posix", str(buckets)], port=port, log=folder / "versitygw.log")):
+        yield S3(f"http://127.0.0.1:{port}", REGION, ACCESS_KEY, SECRET_KEY)
+
+
+@contextmanager
+def rest_catalog(folder: Path, warehouse: str, s3: S3) -> Iterator[str]:
+    """Iceberg's REST catalog over a SQLite file; its address.
+
+    The server's own main class listens on every address, so its servlet is put into a Jetty on loopback here.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    port = launch_gateway(classpath=f"{REST_JARS}/*", die_on_exit=True, javaopts=["-Xmx512m"])
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
+    jvm = gateway.jvm
+    backend = {
+        "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "uri": f"jdbc:sqlite:{folder}/rest.db",
+        "jdbc.schema-version": "V1",
+        "warehouse": warehouse,
+        "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        **s3.for_iceberg(),
+    }
+    catalog = jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(
+        "backend", backend, jvm.org.apache.hadoop.conf.Configuration()
+    )
+    servlet = jvm.org.apache.iceberg.rest.RESTCatalogServlet(jvm.org.apache.iceberg.rest.RESTCatalogAdapter(catalog))
+    context = jvm.org.eclipse.jetty.servlet.ServletContextHandler()
+    context.addServlet(jvm.org.eclipse.jetty.servlet.ServletHolder(servlet), "/*")
+    http = free_port()
+    server = jvm.org.eclipse.jetty.server.Server(jvm.java.net.InetSocketAddress("127.0.0.1", http))
+    server.setHandler(context)
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{http}"
+    finally:
+        server.stop()
+        gateway.shutdown()
+
+
+@contextmanager
+def postgresql(folder: Path) -> Iterator[str]:
+    """A PostgreSQL cluster of its own; the address of its database, as SQLAlchemy takes it."""
+    programs = postgresql_programs()
+    assert programs is not None
+    folder.mkdir(parents=True)
+    user, data, port = _unprivileged(folder), folder / "data", free_port()
+    subprocess.run(
+        [programs / "initdb", "-D", data, "-U", "manifold", "-A", "trust", "--no-sync", "-E", "UTF8"],
+        user=user,
+        check=True,
+        capture_output=True,
+    )
+    command = [str(programs / "postgres"), "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", str(folder), "-F"]
+    if user is not None:
+        command = ["setpriv", f"--reuid={user}", "--clear-groups", *command]
+    server = start(command, port=port, log=folder / "postgresql.log")
+    try:
+        wait_until(lambda: _accepts(server), what="PostgreSQL to accept connections")
+        yield f"postgresql+psycopg://manifold@127.0.0.1:{port}/postgres"
+    finally:
+        server.process.send_signal(signal.SIGINT)  # do not wait for clients
+        server.stop()
+
+
+def _unprivileged(folder: Path) -> int | None:
+    """PostgreSQL refuses to run as root: whom to run it as, to whom the folder then belongs."""
+    if os.geteuid() != 0:
+        return None
+    nobody = pwd.getpwnam("nobody").pw_uid
+    os.chown(folder, nobody, -1)
+    for parent in folder.parents:
+        if parent.owner() == "root" and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o011)  # pytest's own folders are closed to others
+    return nobody
+
+
+def _accepts(server: Server) -> bool:
+    try:
+        psycopg.connect(host="127.0.0.1", port=server.port, user="manifold", dbname="postgres", connect_timeout=2).close()
+    except psycopg.OperationalError:
+        return False
+    return True
