@@ -107,6 +107,12 @@ class DispatchSettings(BaseSettings):
     publish_window: Positive = _s(500, "publishes of one dispatcher that the broker has not confirmed")
     payload_cache_bytes: Positive = _s(64 << 20, "payloads that one dispatcher keeps in memory")
     parked_retry_seconds: Seconds = _s(10, "how often parked entries are looked at again")
+    emqx_api_url: Annotated[str, Field(pattern="^(https?://.+/api/v5/?)?$")] = _s(
+        "", "EMQX's REST API, such as http://emqx:18083/api/v5, with which presence is reconciled; empty: it is not"
+    )
+    emqx_api_key: str = _s("", "key of EMQX's REST API; it may be one that only reads")
+    emqx_api_secret: SecretStr = _s(SecretStr(""), "secret that belongs to emqx_api_key")
+    reconcile_seconds: Seconds = _s(300, "how often presence is compared with EMQX's sessions")
 
 
 class StorageSettings(BaseSettings):
@@ -128,6 +134,10 @@ class LakeSettings(BaseSettings):
     ingest_schedule: str = _s(
         "*/5 * * * *", "cron expression (UTC) of the DAG ingest_archives; empty: it runs only when triggered"
     )
+    alert_url: SecretStr = _s(
+        SecretStr(""), "gets a POST of JSON with `text` when a DAG's run fails or is late; empty: only the log says so"
+    )
+    alert_after_seconds: Seconds = _s(3600, "a DAG's run that has not ended so long after it was queued is late")
     catalog_wait_seconds: Annotated[float, Field(ge=0)] = _s(
         60, "how long a pipeline's job waits for a catalog that is away or locked before it gives up; it can then be run again"
     )

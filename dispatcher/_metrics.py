@@ -29,6 +29,8 @@ LOOP_LAG_SECONDS = Gauge("manifold_dispatcher_loop_lag_seconds", "By how much th
 PAYLOAD_LOADS = Counter(
     "manifold_dispatcher_payload_loads", "Payloads that were not in the cache, by where they were found", ["where"]
 )
+RECONCILED = Counter("manifold_dispatcher_reconciled", "Events that the broker's REST API told and nobody had", ["event"])
+RECONCILE_FAILURES = Counter("manifold_dispatcher_reconcile_failures", "Comparisons with the broker's sessions that failed")
 CACHED_BYTES = Gauge("manifold_dispatcher_payload_cache_bytes", "Payloads that are kept in memory")
 
 # Of all queues together, from the last census: every replica tells the same.

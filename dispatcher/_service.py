@@ -20,6 +20,7 @@ from dispatcher._inbox import Inbox, filters
 from dispatcher._lake import Lake
 from dispatcher._lanes import Lanes
 from dispatcher._payloads import Payloads
+from dispatcher._reconcile import Reconciler
 from dispatcher._rules import Rules
 from queues import Policy, Queues, connect
 
@@ -117,7 +118,7 @@ class Dispatcher:
 
     def _make_feeds(self) -> dict[str, Coroutine[Any, Any, None]]:
         s, offer = self.settings, self._lanes.offer
-        wakes = Wakes(self._queues, self.name, offer)
+        wakes = Wakes(self._queues, self.name, offer, self._payloads)
         deadlines = Deadlines(self._queues, offer, every_s=min(MAX_LOOK_S, s.ack_deadline_seconds / 4))
         return {
             "wakes": wakes.run(),
@@ -126,6 +127,7 @@ class Dispatcher:
             "parked": self._parked.run(),
             "fresh-parked": self._parked.run_fresh(),
             "census": CensusTaker(self._queues, self.name).run(),
+            "reconcile": Reconciler(s, self._queues, offer).run(),
         }
 
     async def _settle(self) -> None:

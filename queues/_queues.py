@@ -35,6 +35,7 @@ class Wake:
     shard: int
     record_id: bytes
     owners: list[str]
+    trigger: tuple[int, str, str] | None = None  # seq, request_id, data_id, where the record tells of a single trigger
 
 
 class Queues:
@@ -183,10 +184,11 @@ class Queues:
 
     async def add_outcomes(self, records: Iterable[OutcomeRecord]) -> None:
         """Hand outcomes to the recorder."""
-        pipe = self.redis.pipeline(transaction=False)
+        batch = self.batch()
         for record in records:
-            pipe.xadd(keys.OUTCOMES, {"o": record.to_wire()})
-        await pipe.execute()
+            batch.insist(("XADD", keys.OUTCOMES, "*", "o", record.to_wire()), bytes)
+        if batch:
+            await batch.run()
 
     async def join_outcomes(self) -> None:
         """Make the consumer group of the outcomes stream, where it is missing."""
@@ -263,7 +265,15 @@ def _streams(found: Any) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, byte
 
 
 def _wakes(shard: int, records: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Wake]:
-    return [Wake(shard, record_id, fields[b"owners"].decode().split("\n")) for record_id, fields in records if fields]
+    return [_wake(shard, record_id, fields) for record_id, fields in records if fields]
+
+
+def _wake(shard: int, record_id: bytes, fields: dict[bytes, bytes]) -> Wake:
+    owners = fields[b"owners"].decode().split("\n")
+    if b"trigger" not in fields:
+        return Wake(shard, record_id, owners)
+    seq, request_id, data_id = fields[b"trigger"].decode().split(" ")  # no name holds a space
+    return Wake(shard, record_id, owners, (int(seq), request_id, data_id))
 
 
 def _shard(stream: bytes) -> int:

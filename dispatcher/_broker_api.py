@@ -1,0 +1,114 @@
+"""EMQX's REST API: which sessions the broker has.
+
+Written from the documentation and the source of EMQX 5.8; it has not met a running one.
+"""
+
+from base64 import b64encode
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import aiohttp
+
+from contracts.errors import Retryable
+from contracts.settings import Settings
+
+PAGE = 1000  # sessions that one request asks for; the API allows 10,000
+_ANSWER_S = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What the broker knows of one client id. Instants in Unix milliseconds."""
+
+    client_id: str
+    connected: bool
+    connected_at_ms: int  # of the last connection
+    created_at_ms: int  # of the session: older than the connection that resumed it
+    clean_start: bool
+    expiry_s: int
+
+
+def session_of(row: Mapping[str, Any]) -> Session:
+    """One row of `GET /clients`, or the answer of `GET /clients/<client id>`.
+
+    Raises:
+        ValueError: a field is missing or not what it should be; the text says which.
+    """
+    try:
+        return Session(
+            client_id=str(row["clientid"]),
+            connected=row["connected"] is True,
+            connected_at_ms=_unix_ms(row["connected_at"]),
+            created_at_ms=_unix_ms(row["created_at"]),
+            clean_start=row["clean_start"] is True,
+            expiry_s=int(row["expiry_interval"]),
+        )
+    except (KeyError, TypeError, ValueError) as exc:
+        raise ValueError(f"not a client as EMQX describes one: {exc!r}") from exc
+
+
+class BrokerApi:
+    """`async with BrokerApi(settings) as api`.
+
+    Raises:
+        Retryable: from every method, where the API is away, refuses the key, or answers with something else.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._url = settings.emqx_api_url.rstrip("/")
+        login = f"{settings.emqx_api_key}:{settings.emqx_api_secret.get_secret_value()}"
+        self._headers = {"Authorization": f"Basic {b64encode(login.encode()).decode()}"}
+        self._http: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._http = aiohttp.ClientSession(headers=self._headers, timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
+        return self
+
+    async def __aexit__(self, _t: type[BaseException] | None, _e: BaseException | None, _b: TracebackType | None) -> None:
+        assert self._http is not None
+        await self._http.close()
+
+    async def sessions(self) -> AsyncIterator[Session]:
+        """All sessions, also of clients that are away. One that moves between two pages may be left out, or come twice."""
+        page, more = 1, True
+        while more:
+            answer = await self._get("/clients", {"page": str(page), "limit": str(PAGE)})
+            try:
+                rows, more = answer["data"], answer["meta"]["hasnext"] is True
+                for row in rows:
+                    yield session_of(row)
+            except (KeyError, TypeError, ValueError) as exc:
+                raise Retryable(f"{self._url}/clients answers with something else: {exc!r}") from exc
+            page += 1
+
+    async def session(self, client_id: str) -> Session | None:
+        """The session of one client id; None where the broker has none."""
+        answer = await self._get(f"/clients/{quote(client_id, safe='')}", {})
+        try:
+            return session_of(answer) if answer else None
+        except ValueError as exc:
+            raise Retryable(f"{self._url}/clients/{client_id}: {exc}") from exc
+
+    async def _get(self, path: str, params: Mapping[str, str]) -> dict[str, Any]:
+        assert self._http is not None
+        try:
+            async with self._http.get(f"{self._url}{path}", params=params) as answer:
+                if answer.status == 404 and not params:
+                    return {}
+                if answer.status != 200:
+                    raise Retryable(f"{self._url}{path} answers {answer.status}; are emqx_api_key and emqx_api_secret right?")
+                found: dict[str, Any] = await answer.json()
+                return found
+        except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
+            raise Retryable(f"{self._url}{path} cannot be read ({exc!r}); is emqx_api_url right?") from exc
+
+
+def _unix_ms(rfc_3339: str) -> int:
+    instant = datetime.fromisoformat(rfc_3339)
+    if instant.tzinfo is None:
+        raise ValueError(f"{rfc_3339!r} names no time zone")
+    return round(instant.timestamp() * 1000)

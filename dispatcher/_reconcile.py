@@ -1,0 +1,126 @@
+"""Presence and what is in flight, compared with the sessions that the broker has: what its events did not tell is made good.
+
+One replica at a time does it, and nothing depends on that: an event that is told twice changes nothing.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from redis.exceptions import RedisError
+
+from contracts import keys
+from contracts.errors import Retryable
+from contracts.events import Connected, Disconnected
+from contracts.names import Owner, is_service, is_vin
+from contracts.seq import wall_clock_ms
+from contracts.settings import Settings
+from dispatcher import _metrics
+from dispatcher._broker_api import BrokerApi, Session
+from dispatcher._feeds import Offer, all_handled
+from queues import Queues
+
+OWNERS_A_LOOK = 500
+GRACE_MS = 10_000  # what is younger, or by which the broker's clock may differ: its own event tells it
+UNKNOWN = "the broker has no such session"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the queues know of one vehicle's connection. Instants in Unix milliseconds."""
+
+    connected: str = ""  # `yes`, `no`, `heard`, or empty where nothing is known
+    since_ms: int = 0  # of the last connection that was seen to begin
+    in_flight: bool = False
+
+
+def missed(owner: Owner, known: Known, session: Session | None, at_ms: int) -> Connected | Disconnected | None:
+    """The event that was missed, if what is known does not agree with the session that the broker had at `at_ms`."""
+    if session is None:
+        if known.since_ms > at_ms - GRACE_MS or (known.connected != "yes" and not known.in_flight):
+            return None
+        return Disconnected(owner, at_ms, known.since_ms, 0, UNKNOWN)
+    if session.connected_at_ms < known.since_ms or session.connected_at_ms > at_ms - GRACE_MS:
+        return None
+    if not session.connected:
+        gone = known.connected == "yes" and known.since_ms <= session.connected_at_ms
+        return Disconnected(owner, at_ms, session.connected_at_ms, session.expiry_s, "away") if gone else None
+    if known.connected == "yes" and known.since_ms == session.connected_at_ms:
+        return None
+    is_new = session.clean_start or session.created_at_ms >= session.connected_at_ms
+    return Connected(owner, session.connected_at_ms, is_new, session.expiry_s)
+
+
+class Reconciler:
+    """Compares at start, and then again and again. Without `emqx_api_url` there is nothing to compare with."""
+
+    def __init__(self, settings: Settings, queues: Queues, offer: Offer) -> None:
+        self._settings, self._queues, self._offer = settings, queues, offer
+
+    async def run(self) -> None:
+        """For ever; a broker or Redis that is away is asked again the next time."""
+        every_s, at_start = self._settings.reconcile_seconds, True
+        while self._settings.emqx_api_url:
+            try:
+                is_mine = await self._queues.redis.set(keys.RECONCILE_LEASE, 1, nx=True, px=int(every_s * 900))
+                if is_mine or at_start:  # nobody may have listened until now
+                    at_start = False
+                    await self._compare()
+            except (RedisError, Retryable) as exc:
+                _metrics.RECONCILE_FAILURES.inc()
+                log.warning("presence not reconciled", reason=str(exc))
+            await asyncio.sleep(every_s * random.uniform(0.9, 1.1))
+
+    async def _compare(self) -> None:
+        at_ms = wall_clock_ms()
+        async with BrokerApi(self._settings) as api:
+            sessions = {s.client_id: s async for s in api.sessions() if is_vin(s.client_id) and not is_service(s.client_id)}
+            told = 0
+            async for found in self._known():
+                for owner, known in found.items():
+                    session = sessions.pop(owner, None)
+                    if session is None and missed(owner, known, None, at_ms) is not None:
+                        session = await api.session(owner)  # it may have moved between two pages
+                    told += await self._tell(missed(owner, known, session, at_ms))
+        for client_id, session in sessions.items():  # nothing is known of these
+            told += await self._tell(missed(Owner(client_id), Known(), session, at_ms))
+        log.info("presence reconciled", told=told)
+
+    async def _tell(self, event: Connected | Disconnected | None) -> int:
+        if event is None:
+            return 0
+        _metrics.RECONCILED.labels(type(event).__name__.lower()).inc()
+        await all_handled(self._offer, [event.owner], event)
+        return 1
+
+    async def _known(self) -> AsyncIterator[dict[Owner, Known]]:
+        """What is known of every vehicle, some hundred at a time."""
+        begin, end = keys.presence("|").split("|")
+        some: list[Owner] = []
+        async for key in self._queues.redis.scan_iter(match=f"{begin}*{end}", count=OWNERS_A_LOOK):
+            some.append(Owner(key.decode().removeprefix(begin).removesuffix(end)))
+            if len(some) == OWNERS_A_LOOK:
+                yield await self._look_at(some)
+                some = []
+        yield await self._look_at(some)
+
+    async def _look_at(self, owners: list[Owner]) -> dict[Owner, Known]:
+        pipe = self._queues.redis.pipeline(transaction=False)
+        for owner in owners:
+            pipe.hmget(keys.presence(owner), ["connected", "since"])
+            pipe.exists(keys.inflight(owner))
+        replies: list[Any] = await pipe.execute()
+        return {owner: _known(*replies[2 * n : 2 * n + 2]) for n, owner in enumerate(owners)}
+
+
+def _known(presence: list[bytes | None], in_flight: int) -> Known:
+    connected, since = presence
+    return Known((connected or b"").decode(), int(since or 0), bool(in_flight))
+
+
+__all__ = ["Known", "Reconciler", "missed"]

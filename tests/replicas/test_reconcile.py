@@ -1,0 +1,114 @@
+"""What is known of vehicles, compared with the sessions that the broker has."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+from redis.asyncio import Redis
+
+from contracts.errors import Retryable
+from contracts.events import Connected, Disconnected
+from contracts.names import Owner
+from contracts.settings import Settings
+from dispatcher._broker_api import BrokerApi, Session, session_of
+from dispatcher._reconcile import UNKNOWN, Known, Reconciler, missed
+from queues import Policy, Queues
+from tests.servers import Server, free_port, wait_until
+
+V = Owner("V")
+AT = 1_704_083_700_000  # when the sessions were listed
+EARLY, LATE = AT - 60_000, AT - 30_000
+JUST_NOW = AT - 1_000
+
+# The documentation's example of one client, without the counters.
+ROW: dict[str, Any] = {
+    "clientid": "01",
+    "connected": True,
+    "connected_at": "2024-01-01T12:34:56.789+08:00",
+    "created_at": "2024-01-01T12:34:56.789+08:00",
+    "clean_start": True,
+    "expiry_interval": 0,
+    "node": "emqx@127.0.0.1",
+    "username": None,
+    "is_persistent": False,
+}
+
+
+def session(connected: bool, connected_at_ms: int, *, resumed: bool = True, expiry_s: int = 300) -> Session:
+    created_at_ms = connected_at_ms - 1000 if resumed else connected_at_ms
+    return Session(V, connected, connected_at_ms, created_at_ms, clean_start=False, expiry_s=expiry_s)
+
+
+def test_a_client_is_read_as_the_documentation_describes_one() -> None:
+    assert session_of(ROW) == Session("01", True, 1_704_083_696_789, 1_704_083_696_789, clean_start=True, expiry_s=0)
+
+
+@pytest.mark.parametrize("wrong", [{"clientid": "01"}, ROW | {"connected_at": "yesterday"}, ROW | {"connected_at": None}])
+def test_what_is_no_client_is_said_to_be_none(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not a client as EMQX describes one"):
+        session_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("known", "found", "event"),
+    [
+        pytest.param(Known("yes", EARLY), session(True, EARLY), None, id="both say that it is here"),
+        pytest.param(Known(), session(True, EARLY), Connected(V, EARLY, False, 300), id="nobody saw it come"),
+        pytest.param(Known("heard", 0), session(True, EARLY), Connected(V, EARLY, False, 300), id="it was only heard"),
+        pytest.param(Known("no", EARLY), session(True, LATE), Connected(V, LATE, False, 300), id="nobody saw it come back"),
+        pytest.param(
+            Known("yes", EARLY, in_flight=True),
+            session(True, LATE, resumed=False),
+            Connected(V, LATE, True, 300),
+            id="it came back to a new session, and what was in flight is lost",
+        ),
+        pytest.param(Known("yes", LATE), session(True, EARLY), None, id="the list is older than what is known"),
+        pytest.param(Known(), session(True, JUST_NOW), None, id="it has just come, and its own event says so"),
+        pytest.param(Known("yes", EARLY), session(False, EARLY), Disconnected(V, AT, EARLY, 300, "away"), id="nobody saw it go"),
+        pytest.param(
+            Known("no", EARLY, in_flight=True), session(False, EARLY), None, id="away, and its session holds the message"
+        ),
+        pytest.param(Known("yes", EARLY), None, Disconnected(V, AT, EARLY, 0, UNKNOWN), id="it went, session and all"),
+        pytest.param(
+            Known("no", EARLY, in_flight=True),
+            None,
+            Disconnected(V, AT, EARLY, 0, UNKNOWN),
+            id="away, its session is gone, and what was in flight with it",
+        ),
+        pytest.param(Known("no", EARLY), None, None, id="away, and nothing waits for it"),
+        pytest.param(Known("heard", 0), None, None, id="heard of lately: that ends by itself"),
+        pytest.param(Known("yes", JUST_NOW), None, None, id="it came while the list was read"),
+    ],
+)
+def test_what_the_broker_has_and_nobody_told_is_an_event(
+    known: Known, found: Session | None, event: Connected | Disconnected | None
+) -> None:
+    assert missed(V, known, found, AT) == event
+
+
+def test_an_api_that_is_away_is_named_with_the_setting_that_says_where_it_is() -> None:
+    settings = Settings(emqx_api_url=f"http://127.0.0.1:{free_port()}/api/v5", emqx_api_key="key")
+
+    async def ask() -> None:
+        async with BrokerApi(settings) as api:
+            await api.session("V")
+
+    with pytest.raises(Retryable, match="is emqx_api_url right"):
+        asyncio.run(ask())
+
+
+def test_an_api_that_is_away_is_counted_and_asked_again(redis_server: Server) -> None:
+    settings = Settings(emqx_api_url=f"http://127.0.0.1:{free_port()}/api/v5", reconcile_seconds=0.05)
+    failures = partial(REGISTRY.get_sample_value, "manifold_dispatcher_reconcile_failures_total")
+    before = failures() or 0
+
+    async def compare() -> None:
+        async with Redis(port=redis_server.port) as redis:
+            reconciler = Reconciler(settings, Queues(redis, Policy.of(settings)), lambda *_: None)
+            running = asyncio.create_task(reconciler.run())
+            await asyncio.to_thread(wait_until, lambda: (failures() or 0) >= before + 2, what="two failures to be counted")
+            running.cancel()
+
+    asyncio.run(compare())
