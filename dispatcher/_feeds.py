@@ -59,8 +59,8 @@ async def _for_ever(what: str, once: Callable[[], Awaitable[None]]) -> None:
 class Wakes:
     """Owners with new entries, from the wake-up streams; settled when their entries are claimed."""
 
-    def __init__(self, queues: Queues, consumer: str, offer: Offer) -> None:
-        self._queues, self._consumer, self._offer = queues, consumer, offer
+    def __init__(self, queues: Queues, consumer: str, offer: Offer, payloads: Payloads) -> None:
+        self._queues, self._consumer, self._offer, self._payloads = queues, consumer, offer, payloads
 
     async def run(self) -> None:
         """First what this consumer had in hand when it died, then what is new."""
@@ -83,6 +83,10 @@ class Wakes:
     async def _handle(self, wakes: list[Wake]) -> None:
         if not wakes:
             return
+        for wake in wakes:
+            if wake.trigger is not None:
+                seq, request_id, data_id = wake.trigger
+                self._payloads.learn(seq, request_id, data_id)
         owners = [owner for wake in wakes for owner in wake.owners]
         _metrics.WAKES.inc(len(owners))
         await all_handled(self._offer, owners, WOKEN)

@@ -82,6 +82,10 @@ class Payloads:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def learn(self, seq: int, request_id: str, data_id: str) -> None:
+        """A trigger that Redis told of by the way: nobody needs to ask for it."""
+        self._keep_trigger(seq, (request_id, data_id))
+
     async def read(self, data_id: str) -> bytes | None:
         """The payload, from Redis or the lake. Found in the lake, it is put back into Redis, and what waited for it is queued."""
         reading = self._reading.get(data_id)
