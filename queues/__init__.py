@@ -6,7 +6,7 @@ from queues._cluster import is_cluster
 from queues._connection import connect
 from queues._loader import Ended, Loader, LoadResult
 from queues._queues import EnqueueResult, Queues, Wake
-from queues._replies import AckReply, Claim, ClaimWord, EndReply, Over, ReleaseReply, TouchReply
+from queues._replies import AckReply, Claim, ClaimWord, EndReply, EnqueueReply, Over, ReleaseReply, TouchReply
 from queues._verbs import Policy, ReleaseReason
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "ClaimWord",
     "EndReply",
     "Ended",
+    "EnqueueReply",
     "EnqueueResult",
     "LoadResult",
     "Loader",

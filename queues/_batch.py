@@ -37,6 +37,10 @@ class Batch:
         """Answers `EnqueueReply`. `entries` are (seq, request_id), oldest first."""
         self.add(_verbs.enqueue(self._policy, owner, entries, now_ms), _replies.enqueue_reply)
 
+    def express(self, owner: str, seq: int, request_id: str, data_id: str, digest: str, now_ms: int) -> None:
+        """Answers `EnqueueReply`, its word also `unloaded` or `duplicate`; wakes a dispatcher by itself. Not for a cluster."""
+        self.add(_verbs.express(self._policy, owner, seq, request_id, data_id, digest, now_ms), _replies.enqueue_reply)
+
     def claim(self, owner: str, now_ms: int) -> None:
         """Answers `Claim`."""
         self.add(_verbs.claim(self._policy, owner, now_ms), _replies.claim_reply)

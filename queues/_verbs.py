@@ -24,19 +24,21 @@ class Script:
     Only one that `adds` is refused where Redis is out of memory: delivering what is queued is what makes room.
     """
 
-    def __init__(self, name: str, *, shared: bool = True, adds: bool = False) -> None:
+    def __init__(self, name: str, *, shared: bool = True, adds: bool = False, calls: str = "") -> None:
         self.name = name
         head = ("" if adds else "#!lua flags=allow-oom\n") + _SHARED if shared else ""
+        if calls:  # another verb, as a function of its arguments
+            head += f"local function {calls}(ARGV)\n{(_LUA / f'{calls}.lua').read_text()}end\n"
         self.text = head + (_LUA / f"{name}.lua").read_text()
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-ENQUEUE = Script("enqueue", adds=True)
+ENQUEUE, EXPRESS = Script("enqueue", adds=True), Script("express", adds=True, calls="enqueue")
 CLAIM, ACK, OVER, END, RELEASE, TOUCH, PARK, UNPARK = (
     Script(n) for n in ("claim", "ack", "over", "end", "release", "touch", "park", "unpark")
 )
 STORE_DATA, SETTLE_DUE, CENSUS, INSIST = (Script(n, shared=False) for n in ("store_data", "settle_due", "census", "insist"))
-SCRIPTS = (ENQUEUE, CLAIM, ACK, OVER, END, RELEASE, TOUCH, PARK, UNPARK, STORE_DATA, SETTLE_DUE, CENSUS, INSIST)
+SCRIPTS = (ENQUEUE, EXPRESS, CLAIM, ACK, OVER, END, RELEASE, TOUCH, PARK, UNPARK, STORE_DATA, SETTLE_DUE, CENSUS, INSIST)
 
 
 class ReleaseReason(StrEnum):
@@ -45,6 +47,7 @@ class ReleaseReason(StrEnum):
     DEADLINE = "deadline"  # the vehicle did not acknowledge in time
     UNSUBSCRIBED = "unsubscribed"  # the broker had nobody to give it to; no attempt is counted
     LOST = "lost"  # the publish, or the session that held it, is gone
+    UNSENT = "unsent"  # it was never given to the broker; no attempt is counted
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,15 @@ def enqueue(policy: Policy, owner: str, entries: Sequence[tuple[int, str]], now_
     flag = "1" if policy.compaction else "0"
     flat: Iterable[Any] = (part for entry in entries for part in entry) if policy.compaction else (seq for seq, _ in entries)
     return _evalsha(ENQUEUE, owner, now_ms, policy.presence_ms, flag, *flat)
+
+
+def express(policy: Policy, owner: str, seq: int, request_id: str, data_id: str, digest: str, now_ms: int) -> Args:
+    """Queue the one entry of one trigger, if the queues are loaded and the digest is registered for it, and wake a dispatcher."""
+    shared = (keys.LOADED, keys.dedupe(digest), keys.wake(keys.shard_of(owner, policy.wake_shards)))
+    all_keys = (*keys.owner_keys(owner), *shared)
+    flag = "1" if policy.compaction else "0"
+    args = (now_ms, policy.presence_ms, flag, seq, owner, request_id, data_id)
+    return ("EVALSHA", EXPRESS.sha, len(all_keys), *all_keys, *args)
 
 
 def claim(policy: Policy, owner: str, now_ms: int) -> Args:

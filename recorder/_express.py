@@ -1,6 +1,6 @@
 """The express hand-off: what is on disk goes to the queues at once, strictly in seq order."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from contracts import keys
@@ -9,13 +9,14 @@ from contracts.messages import Data, Trigger
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import wall_clock_ms
-from queues import FIRST, Queues
+from queues import FIRST, Batch, EnqueueReply, Queues, is_cluster
 from recorder import _metrics
 from recorder._dedupe import DedupeWindow
 from recorder._intake import Incoming
 from recorder._lake import Lake
 
 OWNERS_A_FLUSH = 500
+OWNERS_ALONE = 16  # of a trigger that goes the short way
 NOT_LOADED = "the queues are not loaded: run `manifold rebuild`"
 Ended = AbstractSet[tuple[str, int]]  # vin and seq of entries that have ended
 NOTHING: Ended = frozenset()
@@ -44,6 +45,8 @@ class Express:
         asked = [incoming for incoming in group if incoming.offerable]
         if not asked:
             return
+        if len(asked) == 1 and not skip and await self._offer_alone(asked[0]):
+            return
         unknown = await self._admit(asked)
         for incoming in asked:
             data = _data_of(incoming)
@@ -52,6 +55,30 @@ class Express:
         await self._enqueue([incoming for incoming in asked if incoming.trigger and incoming.offerable], skip)
         for incoming in asked:
             incoming.applied = incoming.offerable
+
+    async def _offer_alone(self, incoming: Incoming) -> bool:
+        """A small trigger that came alone, in one round trip: at light load its delivery waits for that. False: it is not one."""
+        trigger, digest, now_ms = incoming.trigger, incoming.digest, wall_clock_ms()
+        left_ms = self._dedupe.remaining_ms(incoming.seq, now_ms)
+        if trigger is None or digest is None or trigger.data is not None or incoming.applied or left_ms <= 0:
+            return False
+        if len(trigger.ids) > OWNERS_ALONE or is_cluster(self._queues.redis):
+            return False
+        batch = self._queues.batch()
+        batch.add(("SET", keys.dedupe(digest), incoming.seq, "NX", "GET", "PX", left_ms), _number)
+        self._add_trigger(batch, incoming.seq, trigger)
+        before = len(batch)
+        for owner in trigger.ids:
+            batch.express(owner, incoming.seq, trigger.request_id, trigger.data_id, digest, now_ms)
+        first, *answers = await batch.run()
+        replies = dict(zip(trigger.ids, answers[before - 1 :], strict=True))
+        if any(reply.word == "unloaded" for reply in replies.values()):
+            raise Retryable(NOT_LOADED)
+        self._note_first(incoming, first)
+        if incoming.offerable:
+            await self._settle(replies, len(replies), now_ms)
+        incoming.applied = incoming.offerable
+        return True
 
     async def _admit(self, asked: Sequence[Incoming]) -> set[str]:
         """One round trip: are the queues loaded, which triggers are duplicates, which data ids are unknown to Redis."""
@@ -72,9 +99,7 @@ class Express:
         if not loaded:
             raise Retryable(NOT_LOADED)
         for incoming, first in zip(registering, answers, strict=False):
-            if first is not None and int(first) != incoming.seq:
-                incoming.duplicate_of = int(first)
-                self._dedupe.correct(str(incoming.digest), incoming.seq, int(first))
+            self._note_first(incoming, _number(first))
         found = zip(data_ids, answers[len(registering) :], strict=True)
         return {data_id for data_id, exists in found if not exists}
 
@@ -94,14 +119,10 @@ class Express:
         """All entries of all triggers; those of one owner in one call, in seq order."""
         entries: dict[Owner, list[tuple[int, str]]] = {}
         batch = self._queues.batch()
-        retention_ms = self._queues.policy.retention_ms
         for incoming in asked:
             trigger = incoming.trigger
             assert trigger is not None
-            key = keys.trigger(incoming.seq)
-            batch.add(("HSET", key, "request_id", trigger.request_id, "data_id", trigger.data_id), int, FIRST)
-            batch.add(("PEXPIRE", key, retention_ms), int, FIRST)
-            batch.add(("PEXPIRE", keys.data(trigger.data_id), retention_ms), int, FIRST)  # data lives as long as what names it
+            self._add_trigger(batch, incoming.seq, trigger)
             for owner in trigger.ids:
                 if (owner, incoming.seq) not in skip:
                     entries.setdefault(owner, []).append((incoming.seq, trigger.request_id))
@@ -111,14 +132,30 @@ class Express:
             before, now_ms = len(batch), wall_clock_ms()
             for owner in some:
                 batch.enqueue(owner, entries[owner], now_ms)
-            replies = list(zip(some, (await batch.run())[before:], strict=True))
-            queued = sum(reply.queued for _, reply in replies)
-            _metrics.ENTRIES.labels("queued").inc(queued)
-            _metrics.ENTRIES.labels("known").inc(sum(len(entries[owner]) for owner in some) - queued)
-            await self._queues.wake([owner for owner, reply in replies if reply.word == "ready"])
-            ended = [(vin, seq) for vin, reply in replies for seq in reply.superseded]
-            if ended:
-                await self._queues.add_outcomes(OutcomeRecord(vin, seq, Outcome.SUPERSEDED, now_ms) for vin, seq in ended)
+            replies = dict(zip(some, (await batch.run())[before:], strict=True))
+            await self._queues.wake([owner for owner, reply in replies.items() if reply.word == "ready"])
+            await self._settle(replies, sum(len(entries[owner]) for owner in some), now_ms)
+
+    def _add_trigger(self, batch: Batch, seq: int, trigger: Trigger) -> None:
+        """What all its entries share. Data lives as long as what names it."""
+        key, retention_ms = keys.trigger(seq), self._queues.policy.retention_ms
+        batch.add(("HSET", key, "request_id", trigger.request_id, "data_id", trigger.data_id), int, FIRST)
+        batch.add(("PEXPIRE", key, retention_ms), int, FIRST)
+        batch.add(("PEXPIRE", keys.data(trigger.data_id), retention_ms), int, FIRST)
+
+    def _note_first(self, incoming: Incoming, first: int | None) -> None:
+        """`first` is the seq under which the digest was registered before; None: it was not."""
+        if first is not None and first != incoming.seq:
+            incoming.duplicate_of = first
+            self._dedupe.correct(str(incoming.digest), incoming.seq, first)
+
+    async def _settle(self, replies: Mapping[Owner, EnqueueReply], offered: int, now_ms: int) -> None:
+        queued = sum(reply.queued for reply in replies.values())
+        _metrics.ENTRIES.labels("queued").inc(queued)
+        _metrics.ENTRIES.labels("known").inc(offered - queued)
+        ended = [(vin, seq) for vin, reply in replies.items() for seq in reply.superseded]
+        if ended:
+            await self._queues.add_outcomes(OutcomeRecord(vin, seq, Outcome.SUPERSEDED, now_ms) for vin, seq in ended)
 
 
 def _data_of(incoming: Incoming) -> Data | None:
@@ -129,3 +166,7 @@ def _data_of(incoming: Incoming) -> Data | None:
     if trigger is not None and trigger.data is not None:
         return Data(trigger.data_id, trigger.data)
     return None
+
+
+def _number(reply: bytes | None) -> int | None:
+    return None if reply is None else int(reply)
