@@ -1,0 +1,6 @@
+"""What one dispatcher does and costs, against the raw limit of its client library over the same broker to the same vehicles."""
+
+from benchmarks.dispatch._run import SETTING, run
+from benchmarks.dispatch._size import Size
+
+__all__ = ["SETTING", "Size", "run"]

@@ -1,0 +1,190 @@
+"""Vehicles that cost next to nothing: many bare connections in one process of their own, each acknowledging whatever comes."""
+
+import asyncio
+import multiprocessing
+import time
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import mqtt5
+import uvloop
+
+from adapters._link import Link, Place, open_link
+from contracts import topics
+
+AT_ONCE = 100  # connections under way: fewer than the broker's backlog
+KEEPALIVE_S = 600  # longer than any run: nobody pings
+BEATS_A_TURN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What came: seq (0: it had none) and when, by the machine's monotonic clock, in the order of arrival."""
+
+    seqs: "array[int]"
+    at_s: "array[float]"
+
+
+class Fleet:
+    """Tells the process of the vehicles what to do. From `fleet`; vehicles are numbered from 0."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    def connect(self, first: int, count: int) -> None:
+        """Connect and subscribe these, and let each say `online`."""
+        self._ask("connect", first, count)
+
+    def beat(self, count: int, rounds: int) -> None:
+        """A heartbeat of each of the first `count`, so many times over; returns when the broker has confirmed them."""
+        self._ask("beat", count, rounds)
+
+    def wait(self, total: int, within_s: float) -> float:
+        """When (monotonic) `total` messages had come since the last `take`.
+
+        Raises:
+            TimeoutError: not so many came.
+        """
+        at_s, came = self._ask("wait", total, within_s)
+        if came < total:
+            raise TimeoutError(f"{came} of {total} messages came within {within_s} s")
+        return float(at_s)
+
+    def take(self) -> Arrivals:
+        """What came since the last call."""
+        return Arrivals(*self._ask("take"))
+
+    def _ask(self, *command: Any) -> Any:
+        self._pipe.send(command)
+        answer = self._pipe.recv()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@contextmanager
+def fleet(url: str, prefix: str, name: Callable[[int], str]) -> Iterator[Fleet]:
+    """A process for vehicles of the broker at `url`; it ends with the block."""
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_main, args=(there, url, prefix, name), daemon=True)
+    process.start()
+    try:
+        yield Fleet(here)
+    finally:
+        here.send(None)
+        process.join(20)
+        if process.is_alive():
+            process.kill()
+
+
+class _Vehicle:
+    """One connection."""
+
+    def __init__(self, name: str, road: "_Road") -> None:
+        self.name, self._road = name, road
+        self._link: Link
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def come(self, place: Place) -> None:
+        self._link = await open_link(place, self._take, self._lost)
+        self._link.send(mqtt5.ConnectPacket(self.name, clean_start=True, keep_alive=KEEPALIVE_S).write())
+        await self._ready
+        self.say(topics.Sign.ONLINE)
+
+    def say(self, sign: topics.Sign) -> None:
+        self._road.unconfirmed += 1
+        packet = mqtt5.PublishPacket(topics.sign_topic(self.name, sign), b"", qos=mqtt5.QoS.AT_LEAST_ONCE, packet_id=1)
+        self._link.send(packet.write())
+
+    def _take(self, packet: mqtt5.Packet) -> None:
+        match packet:
+            case mqtt5.PublishPacket():
+                if packet.packet_id is not None:
+                    self._link.send(mqtt5.PubAckPacket(packet.packet_id).write())
+                self._road.arrived(packet)
+            case mqtt5.PubAckPacket():
+                self._road.confirmed()
+            case mqtt5.ConnAckPacket():
+                one = mqtt5.TopicFilter(topics.request_filter(self._road.prefix, self.name), max_qos=mqtt5.QoS.AT_LEAST_ONCE)
+                self._link.send(mqtt5.SubscribePacket(2, [one]).write())
+            case mqtt5.SubAckPacket() if not self._ready.done():
+                self._ready.set_result(None)
+
+    def _lost(self, reason: str) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(ConnectionError(f"{self.name}: {reason}"))
+
+
+class _Road:
+    """All vehicles, and what they got."""
+
+    def __init__(self, url: str, prefix: str, name: Callable[[int], str]) -> None:
+        self.prefix, self._place, self._name = prefix, Place.of(url), name
+        self.unconfirmed = 0
+        self._vehicles: dict[int, _Vehicle] = {}
+        self._seqs, self._at_s = array("q"), array("d")
+        self._awaited: tuple[int, asyncio.Event] = (1 << 62, asyncio.Event())
+        self._quiet = asyncio.Event()
+
+    def arrived(self, packet: mqtt5.PublishPacket) -> None:
+        self._at_s.append(time.monotonic())
+        pairs = packet.user_properties
+        self._seqs.append(int(pairs[0][1]) if pairs and pairs[0][0] == "seq" else 0)
+        if len(self._at_s) >= self._awaited[0]:
+            self._awaited[1].set()
+
+    def confirmed(self) -> None:
+        self.unconfirmed -= 1
+        self._quiet.set()
+
+    async def connect(self, first: int, count: int) -> None:
+        some = asyncio.Semaphore(AT_ONCE)
+
+        async def come(number: int) -> None:
+            vehicle = self._vehicles[number] = _Vehicle(self._name(number), self)
+            async with some:
+                await vehicle.come(self._place)
+
+        await asyncio.gather(*(come(number) for number in range(first, first + count)))
+
+    async def beat(self, count: int, rounds: int) -> None:
+        for _ in range(rounds):
+            for number in range(count):
+                self._vehicles[number].say(topics.Sign.HEARTBEAT)
+                while self.unconfirmed >= BEATS_A_TURN:
+                    self._quiet.clear()
+                    await self._quiet.wait()
+
+    async def wait(self, total: int, within_s: float) -> tuple[float, int]:
+        reached = asyncio.Event()
+        if len(self._at_s) < total:
+            self._awaited = (total, reached)
+            try:
+                async with asyncio.timeout(within_s):
+                    await reached.wait()
+            except TimeoutError:
+                return 0.0, len(self._at_s)
+        return self._at_s[total - 1], len(self._at_s)
+
+    async def take(self) -> "tuple[array[int], array[float]]":
+        taken = self._seqs, self._at_s
+        self._seqs, self._at_s = array("q"), array("d")
+        return taken
+
+
+def _main(pipe: Connection, url: str, prefix: str, name: Callable[[int], str]) -> None:
+    async def obey() -> None:
+        road = _Road(url, prefix, name)
+        while (command := await asyncio.to_thread(pipe.recv)) is not None:
+            verb, *args = command
+            try:
+                answer = await getattr(road, verb)(*args)
+            except (OSError, ConnectionError, RuntimeError) as exc:
+                answer = exc
+            pipe.send(answer)
+
+    uvloop.run(obey())
