@@ -1,0 +1,33 @@
+"""### Rewrite small files, sort settled days by vehicle, apply deletes.
+
+**Reads** the files of all Iceberg tables. **Writes** other files with the same rows. Days that still grow are packed: many
+small files become few. Days that are settled (`MANIFOLD_COMPACT_SETTLED_DAYS`) are sorted by vehicle, so that a vehicle's
+history is found in few files. What pays is decided by the settings `MANIFOLD_COMPACT_…`; a run that finds nothing worth it
+changes nothing.
+
+**Trigger it** after a backfill, which writes many files at once. It runs beside ingestion: neither is in the other's way.
+**Do not trigger it** when storage is short: old files stay until `collect_garbage` has removed the snapshots that know them.
+
+**When it fails** the tables are as they were, or partly compacted: clear the task, or wait for the next run.
+
+**To back out** there is nothing to do: each query gives what it gave before. The task's result tells files, bytes and manifests
+of each table before and after.
+
+Owner: data-platform.
+"""
+
+from airflow.sdk import DAG, CronTriggerTimetable
+
+from contracts.settings import load_settings
+from dags._house import HOUSE, spark_job
+
+schedule = load_settings().compact_schedule
+
+with DAG(
+    "compact_tables",
+    schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
+    tags=["housekeeping", "lake"],
+    doc_md=__doc__,
+    **HOUSE,
+):
+    spark_job("compact")

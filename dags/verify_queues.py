@@ -1,0 +1,34 @@
+"""### Compare the queues with the lake.
+
+**Reads** Redis and the lake. **Writes** a report of every difference to `reports/queues/`, and with `repair` the queues. An
+entry is *missing* in the queues; it has *ended* in the lake and still waits; it is *extra*, unknown to a lake that knows
+younger ones; it is *overdue*, past its retention; it stands out of order (*disordered*); or it is in flight and not queued
+(*stray*). Each was looked at once more, live, before it counts.
+
+**Trigger it** when somebody doubts the queues, or after Redis or the lake was restored from a copy. With `repair`, what is
+missing is queued, what has ended is ended, and what is out of order is put in order; the rest is left to `collect_garbage` or
+to you. It runs beside the dispatchers. **Do not trigger it** on empty queues: `rebuild_queues` is quicker.
+
+**When it fails** nothing has changed, or a part is repaired: clear the task.
+
+**To back out** a repair there is nothing to do: it does what `rebuild_queues` would, and what the dispatchers would have done.
+
+Owner: data-platform.
+"""
+
+from airflow.sdk import DAG, CronTriggerTimetable, Param
+
+from contracts.settings import load_settings
+from dags._house import HOUSE, spark_job
+
+schedule = load_settings().verify_schedule
+
+with DAG(
+    "verify_queues",
+    schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
+    tags=["housekeeping", "queues", "repair"],
+    doc_md=__doc__,
+    params={"repair": Param(False, type="boolean", description="queue what is missing, end what has ended, put in order")},
+    **HOUSE,
+):
+    spark_job("verify", "{{ '--repair' if params['repair'] else '' }}")
