@@ -30,6 +30,7 @@ class PlaceSettings(BaseSettings):
     with_airflow: bool = _s(True, "`make up` starts Airflow; off: for quick trials, nothing is scheduled")
     recorder_port: Port = _s(9101, "HTTP of the recorder: /metrics, /healthz, /flush")
     tap_port: Port = _s(9102, "HTTP of the event tap: /metrics, /healthz")
+    stream_port: Port = _s(9103, "HTTP of `manifold stream`: /metrics")
     dispatcher_port: Port = _s(9110, "HTTP of the first dispatcher: /metrics, /healthz; each further replica takes the next port")
     mqtt_url: str = _s("", "where services find the broker; empty: mqtt://<host>:<mqtt_port>")
     redis_url: SecretStr = _s(
@@ -39,6 +40,9 @@ class PlaceSettings(BaseSettings):
     archive_url: str = _s("", "root of the archive, file:// or s3://; empty: <home>/archive")
     log_format: Annotated[str, Field(pattern="^(text|json)$")] = _s(
         "text", "how services write their log: text (key=value) or json"
+    )
+    log_level: Annotated[str, Field(pattern="^(debug|info|warning|error)$")] = _s(
+        "info", "the least important log lines of recorder and dispatchers; debug: a line for every claim and acknowledgement"
     )
 
 
@@ -105,6 +109,7 @@ class DispatchSettings(BaseSettings):
     )
     presence_seconds: Seconds = _s(180, "a vehicle that was only heard, never seen to connect, counts as present for this long")
     publish_window: Positive = _s(500, "publishes of one dispatcher that the broker has not confirmed")
+    publish_window_bytes: Positive = _s(16 << 20, "the same in bytes of payload; a single publish may be larger")
     payload_cache_bytes: Positive = _s(64 << 20, "payloads that one dispatcher keeps in memory")
     parked_retry_seconds: Seconds = _s(10, "how often parked entries are looked at again")
     emqx_api_url: Annotated[str, Field(pattern="^(https?://.+/api/v5/?)?$")] = _s(
@@ -141,6 +146,8 @@ class LakeSettings(BaseSettings):
     catalog_wait_seconds: Annotated[float, Field(ge=0)] = _s(
         60, "how long a pipeline's job waits for a catalog that is away or locked before it gives up; it can then be run again"
     )
+    stream_seconds: Seconds = _s(30, "how often `manifold stream` looks for new segments")
+    stream_max_segments: Positive = _s(500, "segments that one micro-batch of `manifold stream` takes at most")
     late_seconds: Annotated[float, Field(ge=0)] = _s(
         3600, "a scheduled ingest also takes segments that began this long before its interval"
     )

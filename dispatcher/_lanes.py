@@ -17,7 +17,7 @@ from contracts.seq import wall_clock_ms
 from dispatcher import _metrics
 from dispatcher._carry import Round
 from dispatcher._payloads import Found, Lacking, Payloads
-from dispatcher._publisher import Publisher
+from dispatcher._publisher import Publisher, Window
 from dispatcher._rules import Rules
 from dispatcher._step import Hand, State, step
 from dispatcher._vocabulary import Answered, Effect, Event, Load, Loaded, Missing, OfClaim, Park, Publish, Published
@@ -46,9 +46,10 @@ class Lanes:
     what is not begun stays unacknowledged at the broker or in the stream, and so bounds itself.
     """
 
-    def __init__(self, rules: Rules, queues: Queues, payloads: Payloads, mqtt: Mqtt, *, window: int, parked: Parked) -> None:
+    def __init__(self, rules: Rules, queues: Queues, payloads: Payloads, mqtt: Mqtt, *, window: Window, parked: Parked) -> None:
         self._rules, self._queues, self._payloads, self._parked = rules, queues, payloads, parked
         self.publisher = Publisher(mqtt, prefix=rules.topic_prefix, window=window, report=self.report, room=self.go_on)
+        payloads.may_read = self.publisher.is_light.wait
         self._lanes: dict[Owner, deque[Job] | None] = {}  # what waits behind the job that the owner has in hand
         self._ready: deque[Job] = deque()
         self._claims: deque[Job] = deque()  # ready, and about a claim in hand: they make room, so they never wait for it
@@ -121,7 +122,7 @@ class Lanes:
             self._work.clear()
             return
         now = wall_clock_ms()
-        this = Round(self._queues, now)
+        this = Round(self._queues, now, self._payloads.request_id_of)
         unanswered: list[Job] = []
         for job, event in turns:
             asked = [self._carry(job.owner, effect, this) for effect in self._step(job.owner, event)]

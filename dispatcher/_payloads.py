@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 from redis.exceptions import OutOfMemoryError, RedisError
@@ -16,6 +16,7 @@ from dispatcher._lake import Lake
 from queues import Queues
 
 TRIGGERS_KEPT = 10_000
+READ_AT_ONCE = 16  # payloads; what is read waits in memory until the broker has room for it
 
 log = structlog.get_logger(__name__)
 _when_redis_is_back = retry(
@@ -30,6 +31,10 @@ def _without_room() -> Iterator[None]:
         yield
     except OutOfMemoryError as exc:
         log.warning("redis is out of memory: not put back", reason=str(exc))
+
+
+async def _at_once() -> None:
+    """Whoever reads need not wait."""
 
 
 class Found(NamedTuple):
@@ -60,6 +65,8 @@ class Payloads:
         self._asking: dict[int, list[Answer]] = {}  # those who wait for the entry's trigger and data, by seq
         self._reading: dict[str, asyncio.Task[bytes | None]] = {}  # one reader for each data id
         self._tasks: set[asyncio.Task[None]] = set()
+        self._readers = asyncio.Semaphore(READ_AT_ONCE)
+        self.may_read: Callable[[], Awaitable[Any]] = _at_once
 
     def at_hand(self, seq: int) -> Found | None:
         """What the entry sends, if it is in memory."""
@@ -70,6 +77,11 @@ class Payloads:
         self._triggers.move_to_end(seq)
         self._payloads.move_to_end(trigger[1])
         return Found(trigger[0], trigger[1], payload)
+
+    def request_id_of(self, seq: int) -> str | None:
+        """The request id of an entry, if it is in memory."""
+        trigger = self._triggers.get(seq)
+        return trigger[0] if trigger else None
 
     def fetch(self, owner: str, seq: int, answer: Answer) -> None:
         """Calls `answer` as soon as it is known what the entry sends, or that nobody has it."""
@@ -110,7 +122,7 @@ class Payloads:
     async def _find(self, owner: str, seq: int) -> Found | Lacking:
         trigger = self._triggers.get(seq) or await self._trigger(owner, seq)
         if trigger is None:
-            log.warning("trigger unknown", seq=seq, owner=owner)
+            log.warning("trigger unknown", seq=seq, vin=owner)
             return Lacking("")
         self._keep_trigger(seq, trigger)
         request_id, data_id = trigger
@@ -131,9 +143,11 @@ class Payloads:
 
     @_when_redis_is_back
     async def _read(self, data_id: str) -> bytes | None:
-        where, payload = "redis", await self._queues.data(data_id)
-        if payload is None:
-            where, payload = "lake", await self._lake.data(data_id)
+        async with self._readers:
+            await self.may_read()
+            where, payload = "redis", await self._queues.data(data_id)
+            if payload is None:
+                where, payload = "lake", await self._lake.data(data_id)
             if payload is not None:
                 with _without_room():
                     await self._queues.store_data(data_id, payload, wall_clock_ms())

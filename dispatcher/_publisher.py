@@ -1,9 +1,10 @@
-"""The way to the broker: a bounded window of publishes that it has not confirmed, and a backlog behind it."""
+"""The way to the broker: a window, bounded in number and bytes, of unconfirmed publishes, and a backlog behind it."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 
@@ -21,15 +22,27 @@ log = structlog.get_logger(__name__)
 Report = Callable[[Owner, OfClaim], None]
 
 
+class Window(NamedTuple):
+    """How much may be under way to the broker; a single publish may be larger."""
+
+    publishes: int
+    bytes_: int
+
+
 class Publisher:
     """Sends in the order in which it was asked to; reports what became of each publish.
 
     A publish whose deadline has passed before there was room is not sent: another replica may have it by then.
+    Each publish under way is a copy of its payload, in the connection's buffer; `is_light` is set while the payloads in the
+    backlog, which may be as many different ones, are fewer bytes than may be under way: only then more are to be read.
     """
 
-    def __init__(self, mqtt: Mqtt, *, prefix: str, window: int, report: Report, room: Callable[[], None]) -> None:
+    def __init__(self, mqtt: Mqtt, *, prefix: str, window: Window, report: Report, room: Callable[[], None]) -> None:
         self._mqtt, self._prefix, self._window, self._report, self._room = mqtt, prefix, window, report, room
         self._backlog: deque[tuple[Owner, Publish]] = deque()
+        self._backlog_bytes = self._under_way_bytes = 0
+        self.is_light = asyncio.Event()
+        self.is_light.set()
         self._under_way: set[asyncio.Future[int]] = set()
         self._stuck = asyncio.Event()  # there is a backlog, and no PUBACK will come that makes room for it
 
@@ -46,6 +59,7 @@ class Publisher:
     def send(self, owner: Owner, publish: Publish) -> None:
         """Publish now, or as soon as there is room. A backlog is served in its order."""
         self._backlog.append((owner, publish))
+        self._weigh(len(publish.what.payload))
         self._fill()
 
     async def run(self) -> None:
@@ -62,11 +76,23 @@ class Publisher:
             await asyncio.wait(self._under_way)
 
     def _has_room(self) -> bool:
-        return len(self._under_way) < self._window and self._mqtt.connected.is_set()
+        if not self._under_way:
+            return self._mqtt.connected.is_set()
+        few = len(self._under_way) < self._window.publishes and self._under_way_bytes < self._window.bytes_
+        return few and self._mqtt.connected.is_set()
+
+    def _weigh(self, more: int) -> None:
+        self._backlog_bytes += more
+        if self._backlog_bytes < self._window.bytes_:
+            self.is_light.set()
+        else:
+            self.is_light.clear()
 
     def _fill(self) -> None:
         while self._backlog and self._has_room():
-            self._start(*self._backlog.popleft())
+            owner, publish = self._backlog.popleft()
+            self._weigh(-len(publish.what.payload))
+            self._start(owner, publish)
         if not self._backlog:
             self._room()
         elif not self._under_way:
@@ -85,17 +111,19 @@ class Publisher:
             return
         _metrics.PUBLISHED.inc()
         self._under_way.add(answer)
+        self._under_way_bytes += len(what.payload)
         answer.add_done_callback(partial(self._answered, owner, what))
 
     def _answered(self, owner: Owner, what: Loaded, answer: "asyncio.Future[int]") -> None:
         self._under_way.discard(answer)
+        self._under_way_bytes -= len(what.payload)
         if answer.cancelled() or answer.exception() is not None:
             self._report(owner, PublishLost(what.seq, what.claimed_ms))
         else:
             code = answer.result()
             (TAKEN if code == 0 else _metrics.REASON_CODES.labels(str(code))).inc()
             if code >= FIRST_REFUSAL:
-                log.warning("publish refused", owner=owner, seq=what.seq, code=code)
+                log.warning("publish refused", vin=owner, seq=what.seq, request_id=what.request_id, code=code)
             self._report(owner, Published(what.seq, what.claimed_ms, code))
         if self._backlog:
             self._fill()

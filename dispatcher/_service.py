@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
 from adapters.http import Health, serve
+from adapters.lag import watch_lag
 from adapters.mqtt import Mqtt
 from contracts.errors import Permanent
 from contracts.settings import Settings
@@ -20,6 +21,7 @@ from dispatcher._inbox import Inbox, filters
 from dispatcher._lake import Lake
 from dispatcher._lanes import Lanes
 from dispatcher._payloads import Payloads
+from dispatcher._publisher import Window
 from dispatcher._reconcile import Reconciler
 from dispatcher._rules import Rules
 from queues import Policy, Queues, connect
@@ -28,7 +30,6 @@ SETTLE_S = 5.0  # for what is in hand when the process is asked to end
 # A member of a shared subscription that is away keeps getting its share. After this the others get it; what is lost then (an
 # acknowledgement, a sign) is made good by a deadline or the next heartbeat.
 SESSION_EXPIRY_S = 30
-LAG_EVERY_S = 0.5
 MAX_LOOK_S = 1.0  # between two looks at the deadlines
 
 log = structlog.get_logger(__name__)
@@ -61,7 +62,7 @@ class Dispatcher:
             self._queues,
             self._payloads,
             self._mqtt,
-            window=settings.publish_window,
+            window=Window(settings.publish_window, settings.publish_window_bytes),
             parked=self._parked.parked,
         )
         self._inbox = Inbox(self._mqtt, self._lanes.offer)
@@ -107,7 +108,7 @@ class Dispatcher:
         async with self._mqtt, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._lanes.run(), name="dispatcher.lanes")
             tasks.create_task(self._lanes.publisher.run(), name="dispatcher.publisher")
-            tasks.create_task(_measure_lag(self._lanes), name="dispatcher.lag")
+            tasks.create_task(watch_lag(self._note), name="dispatcher.lag")
             await self._mqtt.wait_connected()
             try:
                 await self._mqtt.subscribe(*filters(in_a_group=self.settings.shares_subscriptions))
@@ -130,6 +131,13 @@ class Dispatcher:
             "reconcile": Reconciler(s, self._queues, offer).run(),
         }
 
+    def _note(self, lag_s: float) -> None:
+        """How late the loop is, and what waits in the process."""
+        _metrics.LOOP_LAG_SECONDS.set(lag_s)
+        _metrics.JOBS.set(self._lanes.jobs)
+        _metrics.BACKLOG.set(self._lanes.publisher.backlog)
+        _metrics.UNCONFIRMED.set(self._lanes.publisher.unconfirmed)
+
     async def _settle(self) -> None:
         """Take nothing new, and finish what is in hand; what is not finished in time comes again."""
         self._inbox.open = False
@@ -142,18 +150,6 @@ class Dispatcher:
                 await self._lanes.settle()
         except TimeoutError:
             log.warning("ended with work in hand: it comes again", jobs=self._lanes.jobs)
-
-
-async def _measure_lag(lanes: Lanes) -> None:
-    """Notes how late the loop is for its own appointments, and what waits in the process."""
-    loop = asyncio.get_running_loop()
-    while True:
-        due = loop.time() + LAG_EVERY_S
-        await asyncio.sleep(LAG_EVERY_S)
-        _metrics.LOOP_LAG_SECONDS.set(max(0.0, loop.time() - due))
-        _metrics.JOBS.set(lanes.jobs)
-        _metrics.BACKLOG.set(lanes.publisher.backlog)
-        _metrics.UNCONFIRMED.set(lanes.publisher.unconfirmed)
 
 
 def _say_why(state: RetryCallState) -> None:

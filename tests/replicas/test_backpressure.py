@@ -1,0 +1,85 @@
+"""A broker that does not keep up slows the dispatcher, and nothing grows."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from contracts.seq import SeqSource, wall_clock_ms
+from contracts.topics import Sign
+from queues import Queues
+from tests.dispatcher.platform import Platform, a_platform, healthy
+from tests.dispatcher.vehicle import Vehicle
+from tests.servers import wait_until
+
+MIB = 1 << 20
+VEHICLES = 80
+# Window, cache and backlog may hold 2 MiB each, and 16 payloads be read at once; 80 copies would be 80 MiB and more.
+MOST_MIB = 50
+STILL = 20  # looks between which nothing changes
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    small = {"publish_window_bytes": 2 * MIB, "payload_cache_bytes": 2 * MIB}
+    with a_platform(tmp_path_factory.mktemp("pressure"), **small) as it:
+        it.start_dispatcher()
+        yield it
+
+
+@contextmanager
+def standing_still(platform: Platform) -> Iterator[None]:
+    """The broker's door neither reads nor answers during the block."""
+    platform.tap.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        platform.tap.process.send_signal(signal.SIGCONT)
+
+
+def resident_mib(platform: Platform) -> float:
+    return float(psutil.Process(platform.dispatchers[0].pid).memory_info().rss) / MIB
+
+
+def most_mib_until_it_stands_still(platform: Platform) -> float:
+    """The most memory that the dispatcher had while it did all that it can do without the broker."""
+    sizes = [resident_mib(platform)]
+
+    def stands_still() -> bool:
+        sizes.append(resident_mib(platform))
+        return len(set(sizes[-STILL:])) == 1 and platform.metric("manifold_dispatcher_unconfirmed_publishes") > 0
+
+    wait_until(stands_still, within_s=60)
+    return max(sizes)
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["the same payload for all", "a payload for each"])
+def test_large_payloads_for_many_vehicles_do_not_multiply_in_memory(platform: Platform, shared: bool) -> None:
+    vins = [f"{'S' if shared else 'E'}{n}" for n in range(VEHICLES)]
+    seqs = SeqSource(1)
+
+    async def queue(queues: Queues) -> None:
+        now = wall_clock_ms()
+        batch = queues.batch()
+        for vin in vins:
+            batch.connected(vin, now, True, 0, now)
+        await batch.run()
+        for n, vin in enumerate(vins):
+            data_id = "large" if shared else f"large_{n}"
+            await queues.store_data(data_id, bytes([n]) * MIB if not shared else b"x" * MIB, now)
+            await queues.enqueue_trigger(seqs.next(), [vin], "r", data_id, now)
+
+    last = Vehicle(platform).connect()
+    last.say(Sign.ONLINE)
+    wait_until(lambda: platform.presence(last.vin).get("connected") == "yes")
+    before = resident_mib(platform)
+    with standing_still(platform):
+        platform.ask(queue)
+        assert most_mib_until_it_stands_still(platform) - before < MOST_MIB
+
+    following = platform.enqueue(last.vin)  # nobody listens for the others; it waits behind them all
+    assert [got.seq for got in last.waits_for(1, within_s=40)] == [following]
+    wait_until(lambda: healthy(platform.settings.dispatcher_port))
+    last.leave()
