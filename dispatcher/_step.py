@@ -56,6 +56,7 @@ class Hand(NamedTuple):
     claimed_ms: int  # tells two claims of one seq apart
     deadline_ms: int
     heard: bool = False  # the vehicle gave a sign since
+    sent: bool = False  # it was handed to the publisher
 
 
 class State(NamedTuple):
@@ -117,13 +118,13 @@ def _of_claim(state: State, event: OfClaim) -> Step:
         return state, [Ignore("late word of a claim that is over")]
     assert state.hand is not None
     if isinstance(event, Loaded):
-        return state, [Publish(event, state.hand.deadline_ms)]
+        return state._replace(hand=state.hand._replace(sent=True)), [Publish(event, state.hand.deadline_ms)]
     empty = state._replace(hand=None)
     match event:
         case Missing(seq=seq, data_id=data_id):
             return empty, [Park(seq, data_id)]
-        case NotPublished():
-            return empty, [Claim()]
+        case NotPublished(seq=seq):
+            return empty, [Release(seq, ReleaseReason.UNSENT, event.claimed_ms, again=True)]
         case PublishLost(seq=seq):
             return empty, [Release(seq, ReleaseReason.LOST, event.claimed_ms, again=True)]
         case Published(seq=seq, reason_code=code) if code == NO_SUBSCRIBERS:
@@ -190,8 +191,16 @@ def _claimed(state: State, answer: Answered, claim: ClaimReply) -> Step:
     if claim.word is not ClaimWord.BUSY:
         return state, []
     if claim.deadline_ms <= answer.now_ms:
-        return state, [Release(claim.seq, ReleaseReason.DEADLINE, again=True)]
+        return state, [_overdue(state, claim.seq)]
     return state, [Watch(rules.look_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms))]
+
+
+def _overdue(state: State, seq: int) -> Release:
+    """An attempt counts from the publish: what this process is still loading was none."""
+    hand = state.hand
+    if hand is not None and hand.seq == seq and not hand.sent:
+        return Release(seq, ReleaseReason.UNSENT, hand.claimed_ms, again=True)
+    return Release(seq, ReleaseReason.DEADLINE, again=True)
 
 
 def _was_mine(state: State, answer: Answered, claim: ClaimReply) -> bool:

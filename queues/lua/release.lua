@@ -1,6 +1,7 @@
 -- release.lua: what is in flight goes back to pending, keeping its place. Names its seq, so that a late answer never touches a newer entry.
--- ARGV[1] now_ms   ARGV[2] seq   ARGV[4] when that claim was made, or '' for any   ARGV[3] why: 'deadline' (only if it has passed), 'unsubscribed' (the broker had nobody to give it to:
--- no attempt is counted) or 'lost' (the publish or the session is gone)
+-- ARGV[1] now_ms   ARGV[2] seq   ARGV[3] why   ARGV[4] when that claim was made, or '' for any
+-- why: 'deadline' (only if it has passed), 'lost' (the publish or the session is gone), or, and then no attempt is counted,
+-- 'unsubscribed' (the broker had nobody to give it to) or 'unsent' (the broker never got it)
 -- returns {'released', attempts} | {'early', deadline_ms} (not yet) | {'stale'} (another entry, another claim of it, or none is in flight)
 local now, seq, why = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline', 'published_at')
@@ -16,7 +17,10 @@ if why == 'deadline' then
   end
 elseif why == 'unsubscribed' then
   attempts = attempts - 1
-  redis.call('HSET', PRESENCE, 'subscribed', 'no')
+  local since = tonumber(redis.call('HGET', PRESENCE, 'subscribed') or '')
+  if not since or since < tonumber(held[4]) then redis.call('HSET', PRESENCE, 'subscribed', 'no') end -- else it subscribed meanwhile
+elseif why == 'unsent' then
+  attempts = attempts - 1
 end
 put_back(seq, attempts)
 return {'released', tostring(attempts)}

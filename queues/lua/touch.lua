@@ -52,7 +52,7 @@ elseif sign == 'disconnected' then
   redis.call('HSET', PRESENCE, 'connected', 'no', 'since', ARGV[6], 'expiry', expiry or '', 'session_until', session_until)
   if expiry == 0 and held[1] and tonumber(held[4]) <= tonumber(ARGV[7]) then let_go() end
 elseif sign == 'subscribed' then
-  redis.call('HSET', PRESENCE, 'subscribed', 'yes')
+  redis.call('HSET', PRESENCE, 'subscribed', ARGV[1])
 elseif sign == 'unsubscribed' then
   redis.call('HSET', PRESENCE, 'subscribed', 'no')
 end

@@ -17,7 +17,7 @@ from contracts import keys
 
 T = TypeVar("T")
 Command = tuple[Any, ...]
-AT_ONCE = 200  # worlds in lockstep
+AT_ONCE = 1000  # worlds in lockstep
 _BUFFER = 1 << 20
 
 

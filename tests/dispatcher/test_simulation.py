@@ -17,7 +17,7 @@ from tests.dispatcher.world import World
 from tests.faults.stories import stories
 from tests.servers import Server, start_redis, stopping
 
-SEEDS, MOVES = range(250), 400
+SEEDS, MOVES = range(200), 300
 SHOWN = 3  # stories of as many failing seeds
 
 

@@ -35,7 +35,7 @@ class Model:
         self.deadline, self.published_at = 0, 0
         self.attempts: dict[int, int] = {}
         self.connected, self.heard, self.since = "no", 0, START_MS
-        self.listens = True
+        self.listens, self.subscribed_at = True, 0
         self.expiry, self.session_until = 0, 0
 
     def here(self, now: int) -> str:
@@ -189,7 +189,9 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             if reason is ReleaseReason.UNSUBSCRIBED:
                 m.attempts[seq] -= 1
-                m.listens = False
+                m.listens = m.listens and m.subscribed_at >= m.published_at
+            elif reason is ReleaseReason.UNSENT:
+                m.attempts[seq] -= 1
             m.let_go()
             assert reply == ("released", m.attempts[seq], 0)
 
@@ -200,7 +202,7 @@ class QueueMachine(RuleBasedStateMachine):
         if overdue is not None and m.connected == "no" and m.session_until > self.now:
             m.deadline, overdue = self.now + m.wait(m.attempts[overdue]), None
         m.connected = m.connected if m.connected == "yes" else "heard"
-        m.heard, m.listens = self.now, True
+        m.heard, m.listens, m.subscribed_at = self.now, True, 0
         if overdue is not None:
             m.let_go()
         reply = _replies.touch_reply(self.run(_verbs.touch(POLICY, VIN, self.now, True, "heard")))
@@ -219,7 +221,7 @@ class QueueMachine(RuleBasedStateMachine):
         m.connected, m.since, m.expiry, m.heard, m.session_until = "yes", at, expiry, self.now, 0
         released = None
         if clean or over:
-            m.listens = True
+            m.listens, m.subscribed_at = True, 0
             released = m.let_go() if m.published_at <= at else None
         elif m.inflight is not None:
             m.deadline = self.now + m.wait(m.attempts[m.inflight])
@@ -242,7 +244,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(on=st.booleans(), claim_next=st.booleans())
     def subscribed(self, on: bool, claim_next: bool) -> None:
-        self.model.listens = on
+        self.model.listens, self.model.subscribed_at = on, self.now if on else 0
         sign = "subscribed" if on else "unsubscribed"
         reply = _replies.touch_reply(self.run(_verbs.touch(POLICY, VIN, self.now, claim_next, sign)))
         if claim_next:

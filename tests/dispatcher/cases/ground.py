@@ -52,9 +52,9 @@ class Ground:
         return vehicle
 
     def seen(self, vehicle: Vehicle, **fields: str) -> None:
-        """Returns when these fields of the vehicle's presence are so; an empty word stands for a field that is not there."""
+        """Returns when these fields of the vehicle's presence are so."""
         wait_until(
-            lambda: all(self.presence(vehicle).get(name, "") == value for name, value in fields.items()),
+            lambda: all(self.presence(vehicle).get(name) == value for name, value in fields.items()),
             what=f"{vehicle.vin} to be {fields}, not {self.presence(vehicle)}",
         )
 
@@ -63,7 +63,9 @@ class Ground:
         self.seen(vehicle, connected="no")
 
     def presence(self, vehicle: Vehicle) -> dict[str, str]:
-        return self.platform.presence(vehicle.vin)
+        """What is known of its connection; `yes` stands for the instant at which it was seen to subscribe."""
+        known = self.platform.presence(vehicle.vin)
+        return known | {"subscribed": "yes"} if known.get("subscribed", "no") != "no" else known
 
     def in_flight(self, vehicle: Vehicle) -> int | None:
         return self.platform.in_flight(vehicle.vin)

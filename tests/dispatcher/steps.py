@@ -1,0 +1,65 @@
+"""What the tests of `step` say again and again: states, events and answers about one vehicle."""
+
+from dataclasses import replace
+
+import pytest
+
+from contracts.events import Acked, Connected, Disconnected, Subscribed
+from contracts.names import Owner
+from contracts.outcomes import Outcome, OutcomeRecord
+from dispatcher._rules import Rules
+from dispatcher._step import Hand, State
+from dispatcher._vocabulary import Ack, Answered, Effect, Event, Loaded, RecordOutcome, Verb, Watch
+from queues import Claim as ClaimReply
+from queues import ClaimWord, Over
+
+Row = tuple[str, State, Event, State, list[Effect]]
+
+VIN = Owner("VIN-1")
+NOW = 1_000_000
+OLDER, SEQ, NEWER = 41, 42, 43
+RULES = Rules("agent", (30_000, 60_000, 120_000), max_attempts=0, dispatch_on_connect=False, dispatch_on_subscribe=False)
+THREE = replace(RULES, max_attempts=3)
+EAGER = replace(RULES, dispatch_on_connect=True, dispatch_on_subscribe=True)
+
+IDLE = State(RULES, VIN)
+HAND = Hand(SEQ, NOW - 5, NOW + 29_995)
+BUSY = IDLE._replace(hand=HAND)
+SENT = IDLE._replace(hand=HAND._replace(sent=True))
+LOADED = Loaded(SEQ, NOW - 5, "task_a_1", "d1", b"hello")
+
+NONE, ABSENT = ClaimReply(ClaimWord.NONE), ClaimReply(ClaimWord.ABSENT)
+CLAIMED = ClaimReply(ClaimWord.CLAIMED, SEQ, 1, NOW + 30_000)
+NEXT = ClaimReply(ClaimWord.CLAIMED, NEWER, 1, NOW + 30_000)
+HELD = ClaimReply(ClaimWord.BUSY, SEQ, 1, NOW + 20_000)
+OVER = ClaimReply(ClaimWord.OVER, over=(Over(OLDER, Outcome.EXPIRED, 0), Over(SEQ, Outcome.CANCELLED, 2)))
+NOT_ACKNOWLEDGED = "cancelled while it was in flight, and not acknowledged"
+OVERDUE = ClaimReply(ClaimWord.BUSY, SEQ, 2, NOW)
+CLEAN, RESUMED = Connected(VIN, NOW, True, 0), Connected(VIN, NOW, False, 300)
+LEFT = Disconnected(VIN, NOW, NOW - 9, None, "tcp_closed")
+LISTENS = Subscribed(VIN, NOW, "agent/VIN-1/proxy/request/+", True)
+ACKED = Acked(VIN, NOW, "agent/VIN-1/proxy/request/task_a_1", SEQ, NOW - 4, None)
+ACK = Ack(SEQ, Outcome.DELIVERED, NOW, "task_a_1", NOW - 4)
+
+
+def table(rows: list[Row]) -> pytest.MarkDecorator:
+    """Runs a test for each row: its name, the state before, the event, the state after, the effects."""
+    names = ("before", "event", "after", "effects")
+    return pytest.mark.parametrize(names, [row[1:] for row in rows], ids=[row[0] for row in rows])
+
+
+def answered(verb: Verb, reply: object, *, repeated: bool = False) -> Answered:
+    return Answered(verb, reply, NOW, repeated)
+
+
+def watch(claim: ClaimReply) -> Watch:
+    return Watch(RULES.look_at_ms(VIN, claim.seq, claim.attempts, claim.deadline_ms))
+
+
+def record(outcome: Outcome = Outcome.DELIVERED, **fields: object) -> RecordOutcome:
+    known: dict[str, object] = {"dispatched_ms": NOW - 5, "attempts": 1, **fields}
+    return RecordOutcome(OutcomeRecord(VIN, SEQ, outcome, NOW, **known))  # type: ignore[arg-type]  # fields by name
+
+
+def is_mine(claim: ClaimReply) -> State:
+    return IDLE._replace(hand=Hand(claim.seq, NOW, claim.deadline_ms))

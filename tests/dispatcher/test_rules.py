@@ -1,0 +1,37 @@
+"""The calculations over the settings: filters, deadlines, jitter."""
+
+import pytest
+
+from tests.dispatcher.steps import NOW, RULES, SEQ, VIN
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "reaches"),
+    [
+        ("agent/VIN-1/proxy/request/+", True),
+        ("agent/VIN-1/proxy/request/task_a_1", True),
+        ("agent/VIN-1/proxy/#", True),
+        ("agent/VIN-1/proxy/request/#", True),
+        ("agent/+/proxy/request/+", True),
+        ("#", True),
+        ("$share/garage/agent/VIN-1/proxy/request/+", True),
+        ("agent/VIN-1", False),
+        ("agent/VIN-1/proxy/request", False),
+        ("agent/VIN-1/proxy/request/a/b", False),
+        ("agent/VIN-2/proxy/request/+", False),
+        ("other/VIN-1/proxy/request/+", False),
+    ],
+)
+def test_a_filter_reaches_the_vehicle_if_it_can_get_one_of_its_requests(topic_filter: str, reaches: bool) -> None:
+    assert RULES.reaches(topic_filter, VIN) is reaches
+
+
+def test_each_attempt_has_twice_the_time_up_to_the_maximum() -> None:
+    assert [RULES.wait_ms(attempt) for attempt in (1, 2, 3, 4, 9)] == [30_000, 60_000, 120_000, 120_000, 120_000]
+
+
+def test_the_deadlines_of_one_batch_are_not_looked_at_together_and_never_too_early() -> None:
+    looks = [RULES.look_at_ms(f"VIN-{n}", SEQ, 1, NOW) for n in range(100)]
+    assert min(looks) > NOW
+    assert max(looks) <= NOW + 1 + 3_000
+    assert len({look // 100 for look in looks}) > 20

@@ -1,0 +1,169 @@
+"""Claims, and what becomes of them on their way to the broker."""
+
+import pytest
+from msgspec.structs import replace as altered
+
+from dispatcher._step import Hand, State, step
+from dispatcher._vocabulary import (
+    Claim,
+    Effect,
+    Event,
+    Ignore,
+    Load,
+    Missing,
+    NotPublished,
+    Park,
+    Publish,
+    Published,
+    PublishLost,
+    Release,
+)
+from queues import AckReply, ReleaseReason
+from tests.dispatcher.steps import (
+    ABSENT,
+    BUSY,
+    CLAIMED,
+    HAND,
+    HELD,
+    IDLE,
+    LOADED,
+    NEWER,
+    NEXT,
+    NONE,
+    NOW,
+    OVERDUE,
+    SENT,
+    SEQ,
+    Row,
+    answered,
+    is_mine,
+    table,
+    watch,
+)
+
+ROWS: list[Row] = [
+    # Claims.
+    (
+        "what is claimed is watched, then loaded",
+        IDLE,
+        answered(Claim(), CLAIMED),
+        is_mine(CLAIMED),
+        [watch(CLAIMED), Load(SEQ, NOW)],
+    ),
+    ("an absent vehicle is left alone", IDLE, answered(Claim(), ABSENT), IDLE, []),
+    ("what is found in flight is watched: whoever claimed it may be dead", IDLE, answered(Claim(), HELD), IDLE, [watch(HELD)]),
+    (
+        "what is found overdue is released, and only because it is overdue",
+        IDLE,
+        answered(Claim(), OVERDUE),
+        IDLE,
+        [Release(SEQ, ReleaseReason.DEADLINE, again=True)],
+    ),
+    (
+        "a claim whose answer was lost is taken up",
+        IDLE,
+        answered(Claim(), HELD._replace(deadline_ms=NOW + 30_000), repeated=True),
+        is_mine(HELD._replace(deadline_ms=NOW + 30_000)),
+        [watch(HELD._replace(deadline_ms=NOW + 30_000)), Load(SEQ, NOW)],
+    ),
+    (
+        "another's claim is not taken up when a verb is repeated",
+        IDLE,
+        answered(Claim(), HELD, repeated=True),
+        IDLE,
+        [watch(HELD)],
+    ),
+    (
+        "what is found overdue while it is still being loaded was no attempt",
+        BUSY,
+        answered(Claim(), OVERDUE),
+        BUSY,
+        [Release(SEQ, ReleaseReason.UNSENT, NOW - 5, again=True)],
+    ),
+    (
+        "what is found overdue after it was published was one",
+        SENT,
+        answered(Claim(), OVERDUE),
+        SENT,
+        [Release(SEQ, ReleaseReason.DEADLINE, again=True)],
+    ),
+    # Publishing.
+    ("what is loaded is published", BUSY, LOADED, SENT, [Publish(LOADED, HAND.deadline_ms)]),
+    (
+        "what is loaded after its claim was released is not published",
+        IDLE,
+        LOADED,
+        IDLE,
+        [Ignore("late word of a claim that is over")],
+    ),
+    (
+        "what is loaded for an older claim of the same entry is not published",
+        BUSY,
+        altered(LOADED, claimed_ms=NOW - 50_000),
+        BUSY,
+        [Ignore("late word of a claim that is over")],
+    ),
+    ("the broker's word ends the claim in hand", BUSY, Published(SEQ, NOW - 5, 0), IDLE, []),
+    (
+        "no subscriber releases that claim, and waits for a sign",
+        BUSY,
+        Published(SEQ, NOW - 5, 16),
+        IDLE,
+        [Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW - 5)],
+    ),
+    (
+        "no subscriber, but a sign came since: it may have subscribed by now",
+        IDLE._replace(hand=HAND._replace(heard=True)),
+        Published(SEQ, NOW - 5, 16),
+        IDLE,
+        [Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW - 5, again=True)],
+    ),
+    (
+        "a late PUBACK 16 never touches a newer entry",
+        IDLE._replace(hand=Hand(NEWER, NOW, NOW + 30_000)),
+        Published(SEQ, NOW - 5, 16),
+        IDLE._replace(hand=Hand(NEWER, NOW, NOW + 30_000)),
+        [Ignore("late word of a claim that is over")],
+    ),
+    (
+        "a late PUBACK 16 never touches a newer claim of the same entry",
+        BUSY,
+        Published(SEQ, NOW - 40_000, 16),
+        BUSY,
+        [Ignore("late word of a claim that is over")],
+    ),
+    (
+        "a refusal by the broker waits for the deadline",
+        BUSY,
+        Published(SEQ, NOW - 5, 0x97),
+        IDLE,
+        [Ignore("refused by the broker; its deadline brings it again")],
+    ),
+    (
+        "a publish lost with the connection is released by name and claimed again",
+        BUSY,
+        PublishLost(SEQ, NOW - 5),
+        IDLE,
+        [Release(SEQ, ReleaseReason.LOST, NOW - 5, again=True)],
+    ),
+    (
+        "a publish that came too late for its deadline was no attempt",
+        SENT,
+        NotPublished(SEQ, NOW - 5),
+        IDLE,
+        [Release(SEQ, ReleaseReason.UNSENT, NOW - 5, again=True)],
+    ),
+    ("data that nobody has parks the entry", BUSY, Missing(SEQ, NOW - 5, "d1"), IDLE, [Park(SEQ, "d1")]),
+    ("the next one follows a parked one", IDLE, answered(Park(SEQ, "d1"), NEXT), is_mine(NEXT), [watch(NEXT), Load(NEWER, NOW)]),
+    ("a parked one that was released meanwhile leaves nothing to do", IDLE, answered(Park(SEQ, "d1"), NONE), IDLE, []),
+]
+
+
+@table(ROWS)
+def test_step(before: State, event: Event, after: State, effects: list[Effect]) -> None:
+    assert step(before, event) == (after, effects)
+
+
+def test_an_answer_that_does_not_fit_its_verb_is_a_mistake_of_the_caller() -> None:
+    with pytest.raises(TypeError, match="is not an answer to"):
+        step(IDLE, answered(Claim(), AckReply("ended", None, None, NONE)))

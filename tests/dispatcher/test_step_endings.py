@@ -1,0 +1,204 @@
+"""Acknowledgements, releases, and entries that end."""
+
+from dataclasses import replace
+
+from msgspec.structs import replace as altered
+
+from contracts.outcomes import Outcome, OutcomeRecord
+from dispatcher._step import Hand, State, step
+from dispatcher._vocabulary import Ack, Claim, Effect, End, Event, Heard, Ignore, Load, RecordOutcome, Release, Touch, Watch
+from queues import AckReply, ClaimWord, EndReply, ReleaseReason, ReleaseReply, TouchReply
+from queues import Claim as ClaimReply
+from tests.dispatcher.steps import (
+    ACK,
+    ACKED,
+    BUSY,
+    CLAIMED,
+    HELD,
+    IDLE,
+    NEWER,
+    NEXT,
+    NONE,
+    NOT_ACKNOWLEDGED,
+    NOW,
+    OLDER,
+    OVER,
+    SEQ,
+    THREE,
+    VIN,
+    Row,
+    answered,
+    is_mine,
+    record,
+    table,
+    watch,
+)
+
+FAILS: list[Effect] = [
+    RecordOutcome(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW, attempts=3, reason="not acknowledged after 3 attempts")),
+    Ack(SEQ, Outcome.FAILED, NOW, reason="not acknowledged after 3 attempts"),
+]
+
+ROWS: list[Row] = [
+    # Acknowledgements.
+    ("an acknowledgement ends its entry", BUSY, ACKED, BUSY, [ACK]),
+    (
+        "what the vehicle says goes with it",
+        BUSY,
+        replace(ACKED, reason="no space left"),
+        BUSY,
+        [altered(ACK, reason="no space left")],
+    ),
+    (
+        "an acknowledgement without a seq is somebody else's",
+        BUSY,
+        replace(ACKED, seq=None),
+        BUSY,
+        [Ignore("an acknowledgement of a message that is not its own")],
+    ),
+    (
+        "a vehicle that listens to another one's topic proves nothing",
+        BUSY,
+        replace(ACKED, topic="agent/VIN-2/proxy/request/task_a_1"),
+        BUSY,
+        [Ignore("an acknowledgement of a message that is not its own")],
+    ),
+    (
+        "delivered: the outcome is recorded and the next one claimed, before the broker has confirmed the first",
+        BUSY,
+        answered(ACK, AckReply("ended", NOW - 5, 1, NEXT)),
+        is_mine(NEXT),
+        [record(), watch(NEXT), Load(NEWER, NOW)],
+    ),
+    (
+        "an acknowledgement after the release still ends the entry",
+        IDLE,
+        answered(ACK, AckReply("ended", None, 1, NONE)),
+        IDLE,
+        [record(dispatched_ms=NOW - 4)],
+    ),
+    (
+        "an acknowledgement that comes again is recorded again: the first may have died before its record",
+        IDLE,
+        answered(ACK, AckReply("known", None, None, HELD)),
+        IDLE,
+        [record(dispatched_ms=NOW - 4, attempts=None), watch(HELD)],
+    ),
+    (
+        "an acknowledgement that a wiped Redis does not know is recorded",
+        IDLE,
+        answered(ACK, AckReply("unknown", None, None, ClaimReply(ClaimWord.IDLE))),
+        IDLE,
+        [record(dispatched_ms=NOW - 4, attempts=None)],
+    ),
+    (
+        "a late acknowledgement leaves the newer entry in hand",
+        BUSY,
+        answered(altered(ACK, seq=OLDER), AckReply("known", None, None, HELD)),
+        BUSY,
+        [RecordOutcome(OutcomeRecord(VIN, OLDER, Outcome.DELIVERED, NOW, NOW - 4)), watch(HELD)],
+    ),
+    # Releases.
+    (
+        "released by its deadline: claimed again",
+        IDLE,
+        answered(Release(SEQ, ReleaseReason.DEADLINE, again=True), ReleaseReply("released", attempts=2)),
+        IDLE,
+        [Claim()],
+    ),
+    (
+        "another replica was faster with the deadline: look again",
+        IDLE,
+        answered(Release(SEQ, ReleaseReason.DEADLINE, again=True), ReleaseReply("stale")),
+        IDLE,
+        [Claim()],
+    ),
+    (
+        "the vehicle is away and its session lives: the broker holds the message, look when the session ends",
+        IDLE,
+        answered(Release(SEQ, ReleaseReason.DEADLINE, again=True), ReleaseReply("early", deadline_ms=NOW + 300_000)),
+        IDLE,
+        [Watch(NOW + 300_000)],
+    ),
+    (
+        "released for want of a subscriber: nothing until the next sign",
+        IDLE,
+        answered(Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW - 5), ReleaseReply("released")),
+        IDLE,
+        [],
+    ),
+    (
+        "released for want of a subscriber, after a sign: as if it came now",
+        IDLE,
+        answered(Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW - 5, again=True), ReleaseReply("released")),
+        IDLE,
+        [Touch(Heard(), claim=True)],
+    ),
+    (
+        "a release that names what is not in flight any more changes nothing",
+        IDLE,
+        answered(Release(SEQ, ReleaseReason.LOST, NOW - 5, again=True), ReleaseReply("stale")),
+        IDLE,
+        [Ignore("released too late: it is not in flight")],
+    ),
+    (
+        "released because it was never sent: claimed again, with nothing of the old claim in hand",
+        BUSY,
+        answered(Release(SEQ, ReleaseReason.UNSENT, NOW - 5, again=True), ReleaseReply("released", attempts=0)),
+        IDLE,
+        [Claim()],
+    ),
+    # Attempts.
+    (
+        "the last attempt's deadline fails the entry",
+        State(THREE, VIN),
+        answered(Release(SEQ, ReleaseReason.DEADLINE, again=True), ReleaseReply("released", attempts=3)),
+        State(THREE, VIN),
+        FAILS,
+    ),
+    (
+        "an attempt is left: it goes again",
+        State(THREE, VIN),
+        answered(Release(SEQ, ReleaseReason.DEADLINE, again=True), ReleaseReply("released", attempts=2)),
+        State(THREE, VIN),
+        [Claim()],
+    ),
+    (
+        "a claim beyond the last attempt fails the entry instead of publishing it",
+        State(THREE, VIN),
+        answered(Touch(Heard(), True), TouchReply("noted", SEQ, CLAIMED._replace(attempts=4))),
+        State(THREE, VIN),
+        FAILS,
+    ),
+    (
+        "a failure was recorded before it was made: the next one goes",
+        State(THREE, VIN),
+        answered(Ack(SEQ, Outcome.FAILED, NOW, reason="why"), AckReply("ended", None, 3, NEXT)),
+        State(THREE, VIN, Hand(NEWER, NOW, NEXT.deadline_ms)),
+        [watch(NEXT), Load(NEWER, NOW)],
+    ),
+    # What must not be sent any more.
+    (
+        "what has expired, or was cancelled in flight, is recorded, then ended, and never published",
+        IDLE,
+        answered(Touch(Heard(), True), TouchReply("noted", None, OVER)),
+        IDLE,
+        [
+            RecordOutcome(OutcomeRecord(VIN, OLDER, Outcome.EXPIRED, NOW, attempts=0, reason="its retention has passed")),
+            RecordOutcome(OutcomeRecord(VIN, SEQ, Outcome.CANCELLED, NOW, attempts=2, reason=NOT_ACKNOWLEDGED)),
+            End(OVER.over),
+        ],
+    ),
+    (
+        "the next one follows what was ended",
+        IDLE,
+        answered(End(OVER.over), EndReply((Outcome.EXPIRED, Outcome.CANCELLED), NEXT)),
+        is_mine(NEXT),
+        [watch(NEXT), Load(NEWER, NOW)],
+    ),
+]
+
+
+@table(ROWS)
+def test_step(before: State, event: Event, after: State, effects: list[Effect]) -> None:
+    assert step(before, event) == (after, effects)
