@@ -1,18 +1,20 @@
 """### Take new archive segments into the lake, judge them, publish them.
 
-**Reads** the archive: segments that no run has taken in yet. **Writes** all Iceberg tables, the quality reports, and the queues:
-`ingest` writes to branches that nobody reads, `audit` judges what they add, `publish` makes them count all at once, `populate`
-offers what the queues do not have.
+**Reads** the archive: segments that no run has taken in yet. **Writes** all Iceberg tables, the quality reports, and the queues.
+`look` finds what is new; if nothing is, the rest is skipped and the run is green. `ingest` writes to branches that nobody reads,
+and judges what it wrote while Spark runs; `audit` holds it back if it broke a rule; `publish` makes it count, all at once;
+`populate` offers what the queues do not have. Each task's result (XCom) has its numbers.
 
 **A scheduled run** takes its data interval, and segments that came late for it. **Triggered by hand** it takes all that is new,
-or what lies between `from` and `to`. To backfill, trigger one run with both: it gives the same tables as running at the time.
+or what lies between `from` and `to`. To backfill, trigger one run with both, or let Airflow make a run for each interval: both
+give the same tables as running at the time. **Two runs at once** are safe: the one that publishes last does its work again.
 
 **Do not trigger it** to make delivery faster (vehicles are served without it), nor while an archive is still being copied in.
 
 **When it fails.** Nothing is published, vehicles are still served, and the next run takes the same segments again.
-- `ingest`, `populate`: the log's last line says what to do; clear the task.
+- `look`, `ingest`, `populate`: the log's last line says what to do; clear the task. What can pass by itself was tried again.
 - `audit`: a rule of severity error is broken. The log names rule, rows and reason, the quality report shows more. Clear `ingest`
-  and what follows once the cause is gone.
+  and what follows once the cause is gone; clear `audit` alone to judge the same rows again.
 - `publish` was overtaken by another run and could not repeat itself: clear `ingest` and what follows.
 
 **To back out** a published run, roll the tables back to the snapshots before the one with its `manifold.run-id`, and
@@ -26,7 +28,7 @@ from typing import Any
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 
 from contracts.settings import load_settings
-from dags._house import HOUSE, plain_job, spark_job
+from dags._house import HOUSE, LAKE, QUEUES, QualityReport, look_job, plain_job, spark_job
 
 schedule = load_settings().ingest_schedule
 
@@ -37,8 +39,10 @@ INTERVAL = (
     BOUND.format("from", SCHEDULED, "data_interval_start"),
     BOUND.format("to", SCHEDULED, "data_interval_end"),
     "{{ '' if dag_run.run_type == 'manual' or params['from'] else '--late' }}",
-    "{{ '' if params['flush'] else '--no-flush' }}",
 )
+LOOK = ("{{ '' if params['flush'] else '--no-flush' }}", "{{ '--dry-run' if params['dry_run'] else '' }}")
+# How large the job is, only `look` knows.
+DRIVER = {"spark.driver.extraJavaOptions": "{{ (ti.xcom_pull(task_ids='look') or {}).get('java_options', '') }}"}
 INSTANT: dict[str, Any] = {"type": ["null", "string"], "format": "date-time"}
 
 with DAG(
@@ -50,7 +54,14 @@ with DAG(
         "from": Param(None, **INSTANT, description="take segments that began at or after this instant; goes with `to`"),
         "to": Param(None, **INSTANT, description="take segments that began before this instant; goes with `from`"),
         "flush": Param(True, type="boolean", description="first ask the recorder to close its open segments"),
+        "dry_run": Param(False, type="boolean", description="only look: say what is new, and take nothing"),
     },
     **HOUSE,
 ):
-    spark_job("ingest", *INTERVAL) >> spark_job("audit") >> plain_job("publish") >> spark_job("populate")
+    look = look_job("look", *INTERVAL, *LOOK)
+    ingest = spark_job("ingest", *INTERVAL, "--no-flush", "--judge", conf=DRIVER)
+    audit = spark_job("audit", plain_first=True, links=[QualityReport()])
+    publish = plain_job("publish", outlets=[LAKE])
+    populate = spark_job("populate", plain_first=True, outlets=[QUEUES], trigger_rule="none_failed_min_one_success")
+    look >> ingest >> audit >> publish >> populate
+    look >> populate  # the queues may lag behind the lake where nothing is new

@@ -16,7 +16,7 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Param
 
-from dags._house import HOUSE, spark_job
+from dags._house import HOUSE, LAKE, QUEUES, spark_job
 
 with DAG(
     "rebuild_queues",
@@ -28,4 +28,4 @@ with DAG(
     },
     **HOUSE,
 ):
-    spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}")
+    spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}", outlets=[LAKE, QUEUES])

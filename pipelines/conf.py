@@ -17,6 +17,10 @@ POSTGRESQL_JAR = "postgresql-42.7.14.jar"
 S3_JAR = "iceberg-aws-bundle-1.12.0.jar"
 LOCAL_SHUFFLE_PARTITIONS = 8
 LOOPBACK = "127.0.0.1"
+CLASS_ARCHIVE = "spark.jsa"  # beside the jars: what the JVM has parsed of them once (`pipelines.classes` makes it)
+# A short job ends before the optimising compiler has paid for itself.
+SHORT_JVM = "-XX:TieredStopAtLevel=1"
+SHORT_BYTES = 16 << 20  # of the archive: some 1.5 million entries
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
@@ -64,6 +68,11 @@ def jars_for(settings: Settings) -> list[str]:
     return jars
 
 
+def java_options(size: int) -> str:
+    """The driver's options for a job over so many bytes of the archive."""
+    return SHORT_JVM if size <= SHORT_BYTES else ""
+
+
 def launch_conf(settings: Settings) -> dict[str, str]:
     """What must be known before the driver's JVM starts: jars, memory, and no open port beyond loopback on a local master."""
     jars = [str(settings.jars / name) for name in jars_for(settings)]
@@ -77,6 +86,9 @@ def launch_conf(settings: Settings) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
     }
+    classes = settings.jars / CLASS_ARCHIVE
+    if classes.is_file():  # where it does not fit this JVM or these jars, the JVM goes without
+        conf["spark.driver.defaultJavaOptions"] = f'"-XX:SharedArchiveFile={classes}" -Xshare:auto -Xlog:cds=off'
     if settings.spark_master.startswith("local"):
         local = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
         return conf | local | {"spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS)}
@@ -84,7 +96,9 @@ def launch_conf(settings: Settings) -> dict[str, str]:
 
 
 def write_defaults(settings: Settings, folder: Path) -> Path:
-    """Write `spark-defaults.conf` into `folder` for spark-submit, which finds it by SPARK_CONF_DIR; the folder again.
+    """Write `spark-defaults.conf` into `folder` for spark-submit's option --properties-file; the folder again.
+
+    Not for SPARK_CONF_DIR: that folder would be on the class path, and the JVM refuses the class archive with a folder there.
 
     The catalog's password is not among it: the jobs themselves add `session_conf`.
     """

@@ -11,19 +11,18 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.table.snapshots import Operation
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from redis import Redis
 
 from adapters.redis import connect
 from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
-from contracts.tables import IDS, OUTCOMES, Table
-from pipelines.branches import ancestors, properties_of
+from contracts.tables import IDS, OUTCOMES
+from pipelines.few import ended_few, pending_few, unpopulated, wanted_since
 from pipelines.lock import populate_lock
 from pipelines.pending import candidates, pending
+from pipelines.stretch import Stretch, newest_before
 from queues import Loader, LoadResult, Policy
 
 FEW = 200_000  # entries whose keys are sent to where the outcomes are, rather than the outcomes shuffled
@@ -53,28 +52,13 @@ class Populated:
         return json.dumps(asdict(self))
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """The snapshots of a table after `start` (None: from the beginning) up to `end`, and how many rows they added."""
-
-    table: Table
-    start: int | None
-    end: int
-    rows: int
-
-    def read(self, spark: SparkSession, catalog_name: str) -> DataFrame:
-        """The rows that these snapshots added."""
-        name = f"{catalog_name}.{self.table.identifier}"
-        if self.start is None:
-            return spark.read.option("versionAsOf", self.end).table(name)
-        return spark.read.option("start-snapshot-id", self.start).option("end-snapshot-id", self.end).table(name)
-
-
-def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, everything: bool = False) -> Populated:
+def populate(
+    spark: SparkSession | None, catalog: Catalog, settings: Settings, *, now: datetime, everything: bool = False
+) -> Populated:
     """Offer what is pending to the queues, and prune what they remember of ended entries.
 
     Args:
-        spark: a session over the catalog.
+        spark: a session over the catalog; None: only if little is to be done.
         catalog: the same catalog in PyIceberg.
         settings: where Redis is, and how entries wait.
         now: the instant, timezone-aware, from which the retention counts back.
@@ -82,20 +66,26 @@ def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: 
             since the last time.
 
     Raises:
+        NeedsSpark: there is too much to do without Spark; nothing has happened yet.
         Retryable: another process is at it, or Redis lost the lock; nothing is lost, do it again.
         redis.RedisError: Redis is away or refuses.
     """
     redis = connect(settings.redis)
     with populate_lock(redis) as lock:
-        ids = _stretch(catalog, IDS, None if everything else _remembered(redis, keys.POPULATED))
-        ended = _stretch(catalog, OUTCOMES, None if everything else _remembered(redis, keys.DONE_PRUNED))
-        loaded = _load(spark, settings, ids, ended.end, now, everything=everything) if ids.rows else LoadResult()
+        ids, ended = unpopulated(redis, catalog, everything=everything)
+        waiting: DataFrame | pa.Table
+        gone: DataFrame | pa.Table
+        if spark is None:
+            waiting, gone = _few(catalog, settings, ids, ended, now, everything=everything)
+        else:
+            waiting, gone = _many(spark, settings, ids, ended, now, everything=everything)
+        loaded = _load(waiting, settings, now) if ids.rows else LoadResult()
         lock.check()
         # Only now: an entry offered above may have ended in between, and only the queues' own memory knew.
-        forgotten = _forget(spark, settings, ended, now) if ended.rows else 0
+        forgotten = _forget(gone, settings) if ended.rows else 0
         lock.check()
         redis.set(keys.DONE_PRUNED, ended.end)
-        settled = _settled(catalog, now)
+        settled = newest_before(catalog, IDS, now - SETTLED)  # Redis may lose its last second, and that must be offered again
         if settled is not None:
             redis.set(keys.POPULATED, settled)
         if everything:
@@ -105,44 +95,52 @@ def populate(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: 
     return result
 
 
-def _remembered(redis: Redis, key: str) -> int | None:
-    snapshot_id = redis.get(key)
-    return None if snapshot_id is None else int(snapshot_id)
-
-
-def _stretch(catalog: Catalog, table: Table, since: int | None) -> Stretch:
-    """What was added since a snapshot that Redis remembers; everything, where it remembers none that the table still has."""
-    history = list(ancestors(catalog.load_table(table.identifier)))
-    start = next((place for place, snapshot in enumerate(history) if snapshot.snapshot_id == since), None)
-    added = [
-        properties_of(s).get("added-records", "0")
-        for s in history[:start]
-        if s.summary and s.summary.operation == Operation.APPEND
-    ]
-    if start is not None:
-        return Stretch(table, history[start].snapshot_id, history[0].snapshot_id, sum(map(int, added)))
-    total = properties_of(history[0]).get("total-records", "0")
-    return Stretch(table, None, history[0].snapshot_id, int(total))
-
-
-def _settled(catalog: Catalog, now: datetime) -> int | None:
-    """The newest snapshot of ids from before the last minutes: Redis may lose its last second, and that must be offered again."""
-    latest_ms = _unix_ms(now - SETTLED)
-    old = (s.snapshot_id for s in ancestors(catalog.load_table(IDS.identifier)) if s.timestamp_ms <= latest_ms)
-    return next(old, None)
-
-
-def _load(spark: SparkSession, settings: Settings, ids: Stretch, outcomes: int, now: datetime, *, everything: bool) -> LoadResult:
+def _many(
+    spark: SparkSession, settings: Settings, ids: Stretch, ended: Stretch, now: datetime, *, everything: bool
+) -> tuple[DataFrame, DataFrame]:
+    """What is pending, and (vin, seq) of what has ended lately."""
     since = now - timedelta(days=settings.retention_days)
-    entries = candidates(ids.read(spark, settings.catalog_name), since=since, everything=everything)
-    ended = spark.read.option("versionAsOf", outcomes).table(f"{settings.catalog_name}.{OUTCOMES.identifier}")
+    entries = candidates(_rows(spark, settings, ids), since=since, everything=everything)
+    outcomes = spark.read.option("versionAsOf", ended.end).table(f"{settings.catalog_name}.{OUTCOMES.identifier}")
     parts = max(spark.sparkContext.defaultParallelism, -(-ids.rows // ROWS_A_PART))
-    waiting = pending(entries, ended.where(sf.col("accepted_at") >= sf.lit(since)), parts=parts, few=ids.rows <= FEW)
+    waiting = pending(entries, outcomes.where(sf.col("accepted_at") >= sf.lit(since)), parts=parts, few=ids.rows <= FEW)
+    gone = _rows(spark, settings, ended)
+    if ended.start is None:  # a new Redis remembers little; not to forget an entry costs some bytes and nothing else
+        gone = gone.where(sf.col("ended_at") >= sf.lit(now - REMEMBERED))
+    return waiting, gone.select("vin", "seq")
+
+
+def _few(
+    catalog: Catalog, settings: Settings, ids: Stretch, ended: Stretch, now: datetime, *, everything: bool
+) -> tuple[pa.Table, pa.Table]:
+    """The same, read by this process."""
+    wanted = wanted_since(now - timedelta(days=settings.retention_days), everything=everything)
+    gone = ended_few(catalog, ended, now - REMEMBERED if ended.start is None else None)
+    return pending_few(catalog, ids, ended.end, wanted), gone
+
+
+def _rows(spark: SparkSession, settings: Settings, stretch: Stretch) -> DataFrame:
+    name = f"{settings.catalog_name}.{stretch.table.identifier}"
+    if stretch.start is None:
+        return spark.read.option("versionAsOf", stretch.end).table(name)
+    return spark.read.option("start-snapshot-id", stretch.start).option("end-snapshot-id", stretch.end).table(name)
+
+
+def _load(waiting: DataFrame | pa.Table, settings: Settings, now: datetime) -> LoadResult:
     load = _loader(settings.redis, Policy.of(settings), _unix_ms(now))
-    counts = waiting.mapInArrow(load, "owners bigint, offered bigint, queued bigint, superseded bigint")
-    row = counts.agg(*(sf.coalesce(sf.sum(c), sf.lit(0)).alias(c) for c in counts.columns)).first()
-    assert row is not None  # an aggregation has one row
-    return LoadResult(row["owners"], row["offered"], row["queued"], [("", 0)] * row["superseded"])
+    done = _counted(waiting, load, ("owners", "offered", "queued", "superseded"))
+    return LoadResult(done["owners"], done["offered"], done["queued"], [("", 0)] * done["superseded"])
+
+
+def _counted(rows: DataFrame | pa.Table, work: Batches, names: tuple[str, ...]) -> dict[str, int]:
+    """What `work` counts, where the rows are: in Spark's workers, or here."""
+    if isinstance(rows, DataFrame):
+        counts = rows.mapInArrow(work, ", ".join(f"{name} bigint" for name in names))
+        row = counts.agg(*(sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names)).first()
+        assert row is not None  # an aggregation has one row
+        return {name: row[name] for name in names}
+    batches = list(work(rows.to_batches()))
+    return {name: sum(sum(batch[name].to_pylist()) for batch in batches) for name in names}
 
 
 def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
@@ -198,10 +196,7 @@ def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, l
                 yield owner, [(seq, "") for seq in sorted(mine)]
 
 
-def _forget(spark: SparkSession, settings: Settings, ended: Stretch, now: datetime) -> int:
-    rows = ended.read(spark, settings.catalog_name)
-    if ended.start is None:  # a new Redis remembers little; not to forget an entry costs some bytes and nothing else
-        rows = rows.where(sf.col("ended_at") >= sf.lit(now - REMEMBERED))
+def _forget(gone: DataFrame | pa.Table, settings: Settings) -> int:
     url, policy = settings.redis, Policy.of(settings)
 
     def forget(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -210,10 +205,7 @@ def _forget(spark: SparkSession, settings: Settings, ended: Stretch, now: dateti
             pairs = zip(batch["vin"].to_pylist(), batch["seq"].to_pylist(), strict=True)
             yield pa.RecordBatch.from_pydict({"forgotten": [loader.forget_done(pairs)]})
 
-    counts = rows.select("vin", "seq").mapInArrow(forget, "forgotten bigint")
-    row = counts.agg(sf.coalesce(sf.sum("forgotten"), sf.lit(0)).alias("forgotten")).first()
-    assert row is not None  # an aggregation has one row
-    return int(row["forgotten"])
+    return _counted(gone, forget, ("forgotten",))["forgotten"]
 
 
 def _unix_ms(instant: datetime) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
@@ -12,15 +13,16 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from adapters.lake import ensure_tables
 from contracts.settings import Settings
-from pipelines.archive import Interval
+from pipelines.archive import Interval, Segment
 from pipelines.audit import audit_run
 from pipelines.catalog import await_catalog, naming_the_catalog
 from pipelines.flush import flush
-from pipelines.ingest import ingest
+from pipelines.ingest import ingest, published_result
+from pipelines.look import look
 from pipelines.populate import Populated, populate
 from pipelines.publish import Overtaken, publish
 from pipelines.run import Ingested
-from pipelines.session import session
+from pipelines.session import GREAT_EXPECTATIONS, session
 
 TRIES = 20  # runs that begin at once are published one after the other; the others do their work again
 
@@ -67,7 +69,13 @@ def run_all(
     if flush_first:
         flush(settings)
     catalog = await_catalog(settings)
-    with naming_the_catalog(settings), session(settings, "rebuild" if everything else "ingest") as spark:
+    with naming_the_catalog(settings):
+        ensure_tables(catalog)
+        found = look(catalog, settings, now=now, interval=interval)
+        if not (found.segments or with_populate):  # Spark would start for nothing
+            return RunResult(run_id, published_result(catalog, run_id), None, None, 0)
+    job, judging = "rebuild" if everything else "ingest", GREAT_EXPECTATIONS if found.segments else ()
+    with naming_the_catalog(settings), session(settings, job, java_options=found.java_options, meanwhile=judging) as spark:
         written, report, warnings = ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=now, interval=interval)
         populated = populate(spark, catalog, settings, now=now, everything=everything) if with_populate else None
     return RunResult(run_id, written, populated, report, warnings)
@@ -79,7 +87,14 @@ def rebuild(settings: Settings, *, flush_first: bool = True) -> RunResult:
 
 
 def ingest_audit_publish(
-    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, interval: Interval | None
+    spark: SparkSession,
+    catalog: Catalog,
+    settings: Settings,
+    *,
+    run_id: str,
+    now: datetime,
+    interval: Interval | None = None,
+    segments: Sequence[Segment] | None = None,
 ) -> tuple[Ingested, str | None, int]:
     """The run's numbers, its report and the number of its warnings; done again for as long as others are published first."""
     ensure_tables(catalog)
@@ -88,7 +103,7 @@ def ingest_audit_publish(
     )
     for attempt in again:
         with attempt:
-            written = ingest(spark, catalog, settings, run_id=run_id, now=now, interval=interval)
+            written = ingest(spark, catalog, settings, run_id=run_id, now=now, interval=interval, segments=segments)
             judged = audit_run(spark, catalog, settings, run_id=run_id, now=now)
             publish(catalog, run_id)
     return written, str(judged.report) if judged else None, len(judged.warnings) if judged else 0

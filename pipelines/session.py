@@ -2,8 +2,10 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 
 from pyspark.sql import SparkSession
 
@@ -13,9 +15,13 @@ from pipelines.conf import jars_for, launch_conf, session_conf
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and has its own master and memory
 
+GREAT_EXPECTATIONS = ("great_expectations",)  # three seconds of CPU
 
-def open_session(settings: Settings, job: str) -> SparkSession:
+
+def open_session(settings: Settings, job: str, *, java_options: str = "") -> SparkSession:
     """A session over the settings' catalog. `job` is its name in Spark's own pages and logs.
+
+    `java_options` are those of a JVM that is started here.
 
     Raises:
         Permanent: Spark's extra jars are not in their folder.
@@ -30,19 +36,25 @@ def open_session(settings: Settings, job: str) -> SparkSession:
         builder = builder.master(settings.spark_master)
         for name, value in launch_conf(settings).items():
             builder = builder.config(name, value)
+        if java_options:
+            builder = builder.config("spark.driver.extraJavaOptions", java_options)
     for name, value in session_conf(settings).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
 @contextmanager
-def session(settings: Settings, job: str) -> Iterator[SparkSession]:
-    """A session that ends with the block."""
-    spark = open_session(settings, job)
-    try:
-        yield spark
-    finally:
-        spark.stop()
+def session(settings: Settings, job: str, *, java_options: str = "", meanwhile: Sequence[str] = ()) -> Iterator[SparkSession]:
+    """A session that ends with the block. Modules in `meanwhile` are imported while Spark starts, which leaves a core idle."""
+    with ThreadPoolExecutor(1, "import") as pool:
+        imported = [pool.submit(import_module, name) for name in meanwhile]
+        spark = open_session(settings, job, java_options=java_options)
+        try:
+            yield spark
+            for module in imported:
+                module.result()
+        finally:
+            spark.stop()
 
 
 def _require_jars(settings: Settings) -> None:

@@ -11,6 +11,7 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
+from contracts import assets
 from tests.servers import ROOT
 
 FOLDER = ROOT / "dags"
@@ -18,7 +19,7 @@ FILES = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith(
 TEAMS = {"data-platform"}
 MAX_LINES = 70  # the runbook is among them
 RUNBOOK = ("**Reads**", "**Writes**", "**Do not trigger it**", "**When it fails", "**To back out**", "Owner: ")
-JOBS = {"ingest", "audit", "publish", "populate", "rebuild"}
+JOBS = {"look", "ingest", "audit", "publish", "populate", "rebuild", "compact", "garbage", "verify"}
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +79,21 @@ def test_spark_tasks_leave_the_place_of_spark_to_the_connection(dag: DAG) -> Non
     for task in dag.tasks:
         if isinstance(task, SparkSubmitOperator):
             assert task._conn_id == "spark_default", f"{task.task_id}: use the connection spark_default"
-            assert not task.conf, f"{task.task_id}: Spark's configuration belongs to the settings and the connection"
+            other = set(task.conf or {}) - {"spark.driver.extraJavaOptions"}
+            assert not other, f"{task.task_id}: {other} of Spark's configuration belongs to the settings and the connection"
             assert Path(task.application).is_file(), f"{task.task_id}: {task.application} is not there"
         assert task.task_id in JOBS, f"{task.task_id}: name the task after its job in pipelines/"
 
 
-def test_ingest_writes_judges_publishes_and_populates_in_this_order(bag: DagBag) -> None:
+def test_ingest_looks_writes_judges_publishes_and_populates_in_this_order(bag: DagBag) -> None:
     follows = {task.task_id: task.downstream_task_ids for task in bag.dags["ingest_archives"].tasks}
-    assert follows == {"ingest": {"audit"}, "audit": {"publish"}, "publish": {"populate"}, "populate": set()}
+    assert follows == {
+        "look": {"ingest", "populate"},
+        "ingest": {"audit"},
+        "audit": {"publish"},
+        "publish": {"populate"},
+        "populate": set(),
+    }
 
 
 def test_the_ingest_schedule_has_a_data_interval(bag: DagBag) -> None:
@@ -106,3 +114,17 @@ def test_loading_the_dag_files_imports_neither_spark_nor_a_pipeline(schedule: st
     env = {**os.environ, "PYTHONPATH": str(ROOT), "MANIFOLD_INGEST_SCHEDULE": schedule}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "", "DAG files are read again and again: import nothing heavy at their top"
+
+
+def test_somebody_is_told_of_a_run_that_fails_or_is_late(dag: DAG) -> None:
+    assert dag.has_on_failure_callback, "make the DAG with **HOUSE"
+    assert dag.deadline, "make the DAG with **HOUSE"
+
+
+def test_dags_start_from_results_that_another_dag_has(bag: DagBag) -> None:
+    made = {asset.name for dag in bag.dags.values() for task in dag.tasks for asset in task.outlets}
+    assert made == {assets.LAKE, assets.QUEUES}, "name what a DAG makes in contracts/assets.py, and give it as a task's outlets"
+
+
+def test_every_param_has_a_default_so_that_a_dag_can_be_run_without_any(dag: DAG) -> None:
+    dag.params.validate()

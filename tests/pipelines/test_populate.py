@@ -12,11 +12,15 @@ from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
+from pipelines import few as little
 from pipelines import populate as population
+from pipelines.few import NeedsSpark, is_behind
 from pipelines.populate import Populated, populate
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, seq_at
 from tests.servers import Server
+
+NO_SPARK = "without Spark"
 
 
 @pytest.fixture
@@ -48,18 +52,19 @@ def add_outcome(place: Place, vin: str, ms: int) -> None:
     place.append(OUTCOMES, [said])
 
 
-@pytest.fixture
-def filled(place: Place, redis_server: Server) -> Place:
+@pytest.fixture(params=["local[2]", NO_SPARK])
+def filled(request: pytest.FixtureRequest, place: Place, redis_server: Server) -> Place:
     """V1 has seq 1 (express brought it) and 2, 3 (it did not); V2 has 2, which ended; V3 has an entry past its retention."""
     ensure_tables(place.catalog)
     old_ms = -31 * 86_400_000
     add_ids(place, (1, "V1", True), (2, "V1", False), (2, "V2", False), (3, "V1", False), (old_ms, "V3", False))
     add_outcome(place, "V2", 2)
-    return replace(place, settings=Settings(home=place.settings.home, redis_port=redis_server.port))
+    return replace(place, settings=Settings(home=place.settings.home, redis_port=redis_server.port, spark_master=request.param))
 
 
 def run(place: Place, *, everything: bool = False, ms: int = 100) -> Populated:
-    return populate(place.spark, place.catalog, place.settings, now=at(ms), everything=everything)
+    spark = None if place.settings.spark_master == NO_SPARK else place.spark
+    return populate(spark, place.catalog, place.settings, now=at(ms), everything=everything)
 
 
 def queued(redis: Redis, vin: str) -> list[int]:
@@ -151,3 +156,23 @@ def test_a_lake_without_rows_populates_nothing(place: Place, redis: Redis, redis
     place.settings = Settings(home=place.settings.home, redis_port=redis_server.port)
     assert run(place, everything=True) == Populated()
     assert redis.exists(keys.LOADED)
+
+
+def test_more_than_one_process_should_do_is_left_to_spark_before_anything_happens(
+    place: Place, redis: Redis, redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ensure_tables(place.catalog)
+    add_ids(place, (1, "V1", False), (2, "V2", False))
+    settings = Settings(home=place.settings.home, redis_port=redis_server.port)
+    monkeypatch.setattr(little, "FEW", 1)
+    with pytest.raises(NeedsSpark, match="2 rows of sdv_fanout_ids"):
+        populate(None, place.catalog, settings, now=at(100))
+    assert queued(redis, "V1") == []
+
+
+def test_what_express_brought_is_known_without_reading_it(place: Place, redis: Redis) -> None:
+    ensure_tables(place.catalog)
+    add_ids(place, (1, "V1", True), (2, "V2", True))
+    assert not is_behind(redis, place.catalog, place.settings, at(100))
+    add_ids(place, (3, "V3", False))
+    assert is_behind(redis, place.catalog, place.settings, at(100))

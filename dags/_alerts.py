@@ -1,0 +1,56 @@
+"""Tell somebody: a run failed, or has not ended when it should have. One POST of JSON to the setting `alert_url`.
+
+The JSON has `text`, which chat services show, and the same in parts: `dag_id`, `run_id`, `what` (failed, late), `tasks`, `url`.
+"""
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+from airflow.sdk.configuration import conf
+from airflow.sdk.definitions.callback import SyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert, DeadlineReference
+
+from contracts.settings import Settings, load_settings
+
+TIMEOUT_S = 10
+
+log = logging.getLogger(__name__)
+
+
+def late(settings: Settings) -> DeadlineAlert:
+    """What makes Airflow call `tell_late`: a run that has not ended `alert_after_seconds` after it was queued."""
+    return DeadlineAlert(
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=timedelta(seconds=settings.alert_after_seconds),
+        callback=SyncCallback("dags._alerts.tell_late"),
+        name="late",
+    )
+
+
+def tell_late(context: Mapping[str, Any]) -> None:
+    """Called by Airflow when a run has missed its deadline; `context` has the run as the REST API shows it."""
+    run = context["dag_run"]
+    _tell("late", run["dag_id"], run["dag_run_id"], [])
+
+
+def tell_failed(context: Mapping[str, Any]) -> None:
+    """Called by Airflow when a run has failed: when its tasks have used up their retries."""
+    task = context.get("task")
+    _tell("failed", context["dag"].dag_id, context["run_id"], [task.task_id] if task else [])
+
+
+def _tell(what: str, dag_id: str, run_id: str, tasks: list[str]) -> None:
+    url = load_settings().alert_url.get_secret_value()
+    page = f"{conf.get('api', 'base_url')}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
+    text = f"{dag_id} {'has failed' if what == 'failed' else 'has not ended in time'}: run {run_id}, {page}"
+    if not url:
+        log.warning("%s (nobody is told: MANIFOLD_ALERT_URL is empty)", text)
+        return
+    import httpx  # DAG files are read again and again, and need no HTTP
+
+    message = {"text": text, "what": what, "dag_id": dag_id, "run_id": run_id, "tasks": tasks, "url": page}
+    httpx.post(url, json=message, timeout=TIMEOUT_S).raise_for_status()
+    log.info("told: %s", text)
