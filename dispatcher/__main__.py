@@ -28,7 +28,7 @@ def main(replica: Annotated[int, typer.Option(min=0, help="Number of this proces
     """Deliver pending entries to the vehicles that are there."""
     try:
         settings = load_settings()
-        configure_logging(f"dispatcher-{replica}")
+        configure_logging(f"dispatcher-{replica}", json=settings.log_format == "json", level=settings.log_level)
         # What is loaded by now stays. Without it in the way, and with room for some rounds of objects, collecting costs little.
         gc.freeze()
         gc.set_threshold(GC_OBJECTS, 20, 50)

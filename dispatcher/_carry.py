@@ -1,14 +1,12 @@
 """From effects to Redis commands: the effects of many owners, in one batch."""
 
-from collections import Counter
 from typing import Any
 
 from contracts import keys
 from contracts.events import Connected, Disconnected, Subscribed
 from contracts.names import Owner
-from contracts.outcomes import Outcome
 from contracts.topics import Sign
-from dispatcher import _metrics
+from dispatcher._account import RequestIdOf, account_answers, account_outcomes
 from dispatcher._vocabulary import (
     Ack,
     Answered,
@@ -24,14 +22,14 @@ from dispatcher._vocabulary import (
     Verb,
     Watch,
 )
-from queues import FIRST, LAST, Batch, ClaimWord, Queues
+from queues import FIRST, LAST, Batch, Queues
 
 
 class Round:
     """The Redis side of one round. It can be sent again: the time in every verb stays, and no verb twice does more than once."""
 
-    def __init__(self, queues: Queues, now_ms: int) -> None:
-        self._queues, self._now_ms = queues, now_ms
+    def __init__(self, queues: Queues, now_ms: int, request_id_of: RequestIdOf = lambda _: None) -> None:
+        self._queues, self._now_ms, self._request_id_of = queues, now_ms, request_id_of
         self._effects: list[tuple[Owner, Verb | RecordOutcome]] = []
         self._watches: dict[int, dict[str, int]] = {}  # shard → owner → when to look
 
@@ -73,27 +71,11 @@ class Round:
             )
         replies = await batch.run()
         answers = [Answered(verb, replies[place], self._now_ms, repeated) for place, verb in verbs]
-        self._count(answers)
+        records = (effect.record for _, effect in self._effects if isinstance(effect, RecordOutcome))
+        account_outcomes(records, self._request_id_of)
+        owners = (owner for owner, effect in self._effects if not isinstance(effect, RecordOutcome))
+        account_answers(zip(owners, answers, strict=True), self._request_id_of)
         return answers
-
-    def _count(self, answers: list[Answered]) -> None:
-        recorded = Counter(effect.record.outcome for _, effect in self._effects if isinstance(effect, RecordOutcome))
-        for outcome, count in recorded.items():
-            _metrics.OUTCOMES.labels(outcome.value).inc(count)
-        delivered = 0
-        for answer in answers:
-            match answer.verb:
-                case Ack(outcome=Outcome.DELIVERED, at_ms=at_ms) if answer.reply.word == "ended":
-                    delivered += 1
-                    if answer.reply.published_ms is not None:
-                        _metrics.ACK_SECONDS.observe(max(0, at_ms - answer.reply.published_ms) / 1000)
-                case Release(reason=reason) if answer.reply.word == "released":
-                    _metrics.RELEASED.labels(reason.value).inc()
-                case Touch() if answer.reply.released is not None:
-                    _metrics.RELEASED.labels("session").inc()
-                case Park() if answer.reply.word is not ClaimWord.NONE:
-                    _metrics.PARKED.inc()
-        _metrics.DELIVERED.inc(delivered)
 
 
 def _add_verb(batch: Batch, owner: Owner, verb: Verb, now_ms: int) -> int:

@@ -11,6 +11,10 @@ BACKLOG = Gauge("manifold_dispatcher_backlog", "Claimed entries that wait for ro
 REASON_CODES = Counter("manifold_dispatcher_publish_reasons", "PUBACKs to the dispatcher's own publishes", ["code"])
 DELIVERED = Counter("manifold_dispatcher_delivered", "Entries that a vehicle acknowledged")
 OUTCOMES = Counter("manifold_dispatcher_outcomes", "Outcomes that were handed to the recorder", ["outcome"])
+REDELIVERIES = Counter("manifold_dispatcher_redeliveries", "Entries that were claimed to be published once more")
+ATTEMPTS = Histogram(
+    "manifold_dispatcher_attempts", "Publishes that an entry took until it was acknowledged", buckets=(1, 2, 3, 5, 10, 20)
+)
 RELEASED = Counter("manifold_dispatcher_released", "Entries that went back to pending", ["reason"])
 PARKED = Counter("manifold_dispatcher_parked", "Entries that stepped aside because their data has not come")
 ACK_SECONDS = Histogram(

@@ -26,7 +26,7 @@ def main() -> int:
     """Exit status 0 after an orderly end, 2 for what the operator has to change."""
     try:
         settings = load_settings()
-        configure_logging(f"recorder-{settings.node}", json=settings.log_format == "json")
+        configure_logging(f"recorder-{settings.node}", json=settings.log_format == "json", level=settings.log_level)
         uvloop.run(serve(settings))
     except Permanent as exc:
         sys.stderr.write(f"recorder: {exc}\n")

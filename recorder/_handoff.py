@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from contracts.envelope import Envelope, Stream
 from contracts.errors import Retryable
-from contracts.seq import datetime_of, first_seq_at
+from contracts.seq import datetime_of, first_seq_at, unix_ms_of, wall_clock_ms
 from recorder import _metrics, _records
 from recorder._express import Express
 from recorder._intake import Incoming, Intake
@@ -118,6 +118,7 @@ class Handoff:
                 with _metrics.HANDOFF_SECONDS.time():
                     await self._express.offer(group)
                 self._alive_seq = group[-1].seq
+                _metrics.HANDOFF_LAG_SECONDS.observe(max(0, wall_clock_ms() - unix_ms_of(group[0].seq)) / 1000)
             except (RedisError, Retryable, OSError) as exc:
                 await self._suspend(why(exc), group)
         elif self._express is not None and self._state.state.gap_since is None:

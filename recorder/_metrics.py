@@ -8,6 +8,10 @@ MESSAGES = Counter("manifold_recorder_messages", "messages recorded, by stream a
 BYTES = Counter("manifold_recorder_bytes", "payload bytes recorded", ["stream"])
 FSYNC_SECONDS = Histogram("manifold_recorder_fsync_seconds", "one group of messages: written and on disk", buckets=_FAST)
 HANDOFF_SECONDS = Histogram("manifold_recorder_handoff_seconds", "one group of messages: offered to the queues", buckets=_FAST)
+HANDOFF_LAG_SECONDS = Histogram(
+    "manifold_recorder_handoff_lag_seconds", "from the acceptance of a message to its being in the queues", buckets=_FAST
+)
+LOOP_LAG_SECONDS = Gauge("manifold_recorder_loop_lag_seconds", "by how much the event loop was late for its last appointment")
 JOURNAL_WRITABLE = Gauge("manifold_recorder_journal_writable", "1 while the journal can be written")
 ARCHIVE_WRITABLE = Gauge("manifold_recorder_archive_writable", "1 while segments can be written")
 EXPRESS = Gauge("manifold_recorder_express", "1 while accepted messages reach the queues at once")

@@ -7,12 +7,13 @@ import structlog
 from aiohttp import web
 
 from adapters.http import Health, serve
+from adapters.lag import watch_lag
 from adapters.mqtt import Message, Mqtt
 from contracts import topics
 from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
 from queues import Policy, Queues
-from recorder import _recovery
+from recorder import _metrics, _recovery
 from recorder._dedupe import DedupeWindow
 from recorder._door import Door
 from recorder._express import Express
@@ -93,6 +94,7 @@ class Recorder:
                 async with self._mqtt, asyncio.TaskGroup() as group:
                     works = [self._door.run, self._handoff.run, self._handoff.watch, self._sealer.run, self._lake.keep_fresh]
                     tasks = [group.create_task(work(), name=f"recorder.{work.__qualname__}") for work in works]
+                    tasks.append(group.create_task(watch_lag(_metrics.LOOP_LAG_SECONDS.set), name="recorder.lag"))
                     outcomes = group.create_task(self._outcomes.run(), name="recorder.outcomes")
                     self._mqtt.on_message = self._door.put
                     self._mqtt.subscribe(self._filter())

@@ -1,0 +1,15 @@
+"""How late an event loop is for its own appointments: the first sign that a process has more to do than it can."""
+
+import asyncio
+from collections.abc import Callable
+
+EVERY_S = 0.5
+
+
+async def watch_lag(note: Callable[[float], object]) -> None:
+    """Tell `note` again and again by how many seconds the loop was late."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + EVERY_S
+        await asyncio.sleep(EVERY_S)
+        note(max(0.0, loop.time() - due))

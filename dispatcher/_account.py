@@ -1,0 +1,95 @@
+"""What a round did, as metrics and as log lines: a line for each entry that did not simply go to its vehicle."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import structlog
+
+from contracts.names import Owner
+from contracts.outcomes import Outcome, OutcomeRecord
+from dispatcher import _metrics
+from dispatcher._vocabulary import Ack, Answered, Claim, End, Park, Release, Touch
+from queues import AckReply, ClaimWord
+from queues import Claim as ClaimReply
+
+RequestIdOf = Callable[[int], str | None]  # of a seq, where this process knows it
+
+log = structlog.get_logger(__name__)
+
+
+def account_outcomes(records: Iterable[OutcomeRecord], request_id_of: RequestIdOf) -> None:
+    """Outcomes that were handed to the recorder."""
+    counted = Counter[Outcome]()
+    for record in records:
+        counted[record.outcome] += 1
+        if record.outcome is not Outcome.DELIVERED:
+            log.info(
+                "ended",
+                vin=record.vin,
+                seq=record.seq,
+                request_id=request_id_of(record.seq),
+                outcome=record.outcome.value,
+                attempts=record.attempts,
+                reason=record.reason,
+            )
+    for outcome, count in counted.items():
+        _metrics.OUTCOMES.labels(outcome.value).inc(count)
+
+
+def account_answers(answers: Iterable[tuple[Owner, Answered]], request_id_of: RequestIdOf) -> None:
+    """What Redis answered to the verbs of a round."""
+    delivered = again = 0
+    verbose = logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
+    for owner, answer in answers:
+        verb, reply = answer.verb, answer.reply
+        if verbose:
+            _trace(owner, answer, request_id_of)
+        match verb:
+            case Ack(outcome=Outcome.DELIVERED) if reply.word == "ended":
+                delivered += 1
+                _account_delivered(verb, reply)
+            case Release(seq, reason) if reply.word == "released":
+                _metrics.RELEASED.labels(reason.value).inc()
+                log.info(
+                    "released", vin=owner, seq=seq, request_id=request_id_of(seq), reason=reason.value, attempts=reply.attempts
+                )
+            case Touch() if reply.released is not None:
+                _metrics.RELEASED.labels("session").inc()
+                log.info("released", vin=owner, seq=reply.released, request_id=request_id_of(reply.released), reason="session")
+            case Park(seq, data_id) if reply.word is not ClaimWord.NONE:
+                _metrics.PARKED.inc()
+                log.info("parked", vin=owner, seq=seq, request_id=request_id_of(seq), data_id=data_id)
+        claim = _claim_of(answer)
+        if claim is not None and claim.word is ClaimWord.CLAIMED and claim.attempts > 1:
+            again += 1
+    _metrics.DELIVERED.inc(delivered)
+    _metrics.REDELIVERIES.inc(again)
+
+
+def _account_delivered(ack: Ack, reply: AckReply) -> None:
+    if reply.published_ms is not None:
+        _metrics.ACK_SECONDS.observe(max(0, ack.at_ms - reply.published_ms) / 1000)
+    if reply.attempts is not None:
+        _metrics.ATTEMPTS.observe(reply.attempts)
+
+
+def _claim_of(answer: Answered) -> ClaimReply | None:
+    """The claim that was made along with a verb, if one was."""
+    match answer.verb:
+        case Claim() | Park():
+            claim: ClaimReply = answer.reply
+            return claim
+        case Touch() | Ack() | End():
+            following: ClaimReply = answer.reply.next
+            return following
+    return None
+
+
+def _trace(owner: Owner, answer: Answered, request_id_of: RequestIdOf) -> None:
+    if isinstance(answer.verb, Ack):
+        seq = answer.verb.seq
+        log.debug("acknowledged", vin=owner, seq=seq, request_id=request_id_of(seq), word=answer.reply.word)
+    claim = _claim_of(answer)
+    if claim is not None and claim.word is ClaimWord.CLAIMED:
+        log.debug("claimed", vin=owner, seq=claim.seq, request_id=request_id_of(claim.seq), attempt=claim.attempts)
