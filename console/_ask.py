@@ -1,5 +1,6 @@
 """`manifold vin` and `manifold batch`: what happened to a vehicle, and to a batch; and taking a batch back."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 vin_app = typer.Typer(help="What happened to a vehicle.", no_args_is_help=True)
 batch_app = typer.Typer(help="What happened to a batch, and taking it back.", no_args_is_help=True)
+EVERYTHING = 1_000_000
 Vin = Annotated[str, typer.Argument(help="The vehicle.")]
 RequestId = Annotated[str, typer.Argument(help="The triggers' request_id.")]
 
@@ -41,6 +43,29 @@ def vin_show(vin: Vin, as_json: AsJson = False) -> None:
     with redis_of(settings) as redis:
         entries = Lives(settings, redis).of_vin(vin)
     _print_lives(vin, entries, as_json, nothing="nothing was ever sent to it")
+
+
+@vin_app.command("pending")
+@speaks_plainly
+def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
+    """What is pending, parked or in flight, oldest first: from the queues alone."""
+    settings = _checked(vin)
+    from console._waiting import waiting_of
+
+    _, entries = asyncio.run(waiting_of(settings, vin, EVERYTHING))
+    _print_lives(vin, entries, as_json, nothing="nothing is pending")
+
+
+@vin_app.command("history")
+@speaks_plainly
+def vin_history(vin: Vin, as_json: AsJson = False) -> None:
+    """What has ended, oldest first: how, and when what happened to it."""
+    settings = _checked(vin)
+    from console._lives import Lives
+
+    with redis_of(settings) as redis:
+        entries = [life for life in Lives(settings, redis).of_vin(vin) if not life.is_open]
+    _print_lives(vin, entries, as_json, nothing="nothing has ended yet")
 
 
 @batch_app.command("show")

@@ -1,7 +1,6 @@
 """`manifold queue`: which queues are the longest, whose entries are the oldest, and what one of them holds."""
 
 import asyncio
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -9,10 +8,9 @@ from redis.asyncio import Redis
 
 from console._census import Fresh, aged, census_of, print_age
 from console._output import USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table
+from console._waiting import waiting_of
 from contracts import keys
-from contracts.lives import Life, instant_of
 from contracts.names import is_vin
-from contracts.outcomes import State
 from contracts.seq import datetime_of
 from contracts.settings import Settings
 from queues import Census, connect
@@ -46,7 +44,7 @@ def peek(
     """The entries of one queue, next one first, from Redis alone; takes nothing."""
     if not is_vin(vin):
         fail(f"VIN {vin!r} must be 1 to 64 printable ASCII characters without space, + # /", USAGE)
-    length, lives = asyncio.run(_peek(settings_or_fail(), vin, count))
+    length, lives = asyncio.run(waiting_of(settings_or_fail(), vin, count))
     if as_json:
         print_json({"vin": vin, "length": length, "entries": [life.to_json() for life in lives]})
         return
@@ -74,32 +72,3 @@ async def _look_again(redis: Redis, vins: list[str]) -> list[dict[str, Any]]:
     replies = await pipe.execute() if vins else []
     found = zip(vins, replies[::2], replies[1::2], strict=True)
     return [{"vin": vin, "entries": n, "oldest_at": datetime_of(int(head[0]))} for vin, n, head in found if head]
-
-
-async def _peek(settings: Settings, vin: str, count: int) -> tuple[int, list[Life]]:
-    async with connect(settings.redis) as redis:
-        pipe = redis.pipeline(transaction=False)
-        for key in (keys.pending(vin), keys.parked(vin)):
-            pipe.zcard(key)
-            pipe.zrange(key, 0, count - 1)
-        pipe.hgetall(keys.inflight(vin))
-        pipe.hgetall(keys.attempts(vin))
-        pending_count, pending, parked_count, parked, inflight, attempts = await pipe.execute()
-        seqs = sorted([*map(int, pending), *map(int, parked)])[:count]
-        for seq in seqs:
-            pipe.hmget(keys.trigger(seq), ["request_id", "data_id"])
-        triggers = await pipe.execute() if seqs else []
-    aside = set(map(int, parked))
-    lives = []
-    for seq, (request_id, data_id) in zip(seqs, triggers, strict=True):
-        tries = int(attempts.get(str(seq).encode(), 0))
-        life = Life(vin, seq, (request_id or b"").decode(), (data_id or b"").decode(), attempts=tries)
-        lives.append(_standing(life, inflight, aside))
-    return pending_count + parked_count, lives
-
-
-def _standing(life: Life, inflight: dict[bytes, bytes], parked: set[int]) -> Life:
-    if int(inflight.get(b"seq", 0)) == life.seq:
-        dispatched_at = instant_of(int(inflight[b"published_at"]))
-        return replace(life, state=State.IN_FLIGHT, dispatched_at=dispatched_at, attempts=int(inflight[b"attempts"]))
-    return replace(life, state=State.PARKED) if life.seq in parked else life

@@ -1,0 +1,73 @@
+"""The census taker: counts by and by, and ends what has expired for vehicles that never come."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from contracts import keys
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.seq import seq_of, wall_clock_ms
+from contracts.settings import Settings
+from dispatcher._census import GRACE_MS, CensusTaker
+from queues import Census, Policy, Queues, connect
+from tests.servers import Server
+
+POLICY = Policy.of(Settings())
+
+
+def with_queues(server: Server, body: Callable[[Queues], Awaitable[None]]) -> None:
+    async def main() -> None:
+        redis = connect(f"redis://127.0.0.1:{server.port}/0")
+        await redis.flushall()
+        await body(Queues(redis, POLICY))
+        await redis.aclose()
+
+    asyncio.run(main())
+
+
+async def counted(queues: Queues, *names: str) -> Census:
+    """Takers run until one of them has left a census."""
+    takers = [asyncio.create_task(CensusTaker(queues, name).run()) for name in names]
+    async with asyncio.timeout(20):
+        while (census := await Census.load(queues.redis)) is None:  # noqa: ASYNC110  # it comes by way of Redis
+            await asyncio.sleep(0.01)
+    for taker in takers:
+        taker.cancel()
+    await asyncio.gather(*takers, return_exceptions=True)
+    return census
+
+
+def test_what_has_expired_for_a_vehicle_that_never_comes_is_recorded_and_ended(redis_server: Server) -> None:
+    """Pending and parked alike; what expired within the last minute is left to a dispatcher whose clock may be behind."""
+    born = wall_clock_ms() - POLICY.retention_ms
+    old, parked, just, young = (seq_of(ms, 0, 0) for ms in (born - GRACE_MS - 9, born - GRACE_MS - 5, born - 1, born + 3_600_000))
+
+    async def body(queues: Queues) -> None:
+        batch = queues.batch()
+        batch.enqueue("V", [(seq, "r") for seq in (old, just, young)], wall_clock_ms())
+        await batch.run()
+        await queues.redis.zadd(keys.parked("V"), {str(parked): parked})
+
+        await counted(queues, "one")
+
+        await queues.join_outcomes()
+        outcomes = await queues.read_outcomes("r", count=10, block_ms=1)
+        ended = [OutcomeRecord.from_wire(wire) for _, wire in outcomes]
+        assert {(record.seq, record.outcome) for record in ended} == {(old, Outcome.EXPIRED), (parked, Outcome.EXPIRED)}
+        assert await queues.redis.zrange(keys.pending("V"), 0, -1) == [str(just).encode(), str(young).encode()]
+        assert not await queues.redis.exists(keys.parked("V"))
+
+    with_queues(redis_server, body)
+
+
+def test_one_of_many_counts(redis_server: Server) -> None:
+    async def body(queues: Queues) -> None:
+        batch = queues.batch()
+        batch.enqueue("V", [(seq_of(wall_clock_ms(), 0, 0), "r")], wall_clock_ms())
+        await batch.run()
+
+        census = await counted(queues, "one", "two", "three")
+
+        assert (census.queues, census.pending) == (1, 1)
+        assert await queues.redis.get(keys.CENSUS_LEASE) in (b"one", b"two", b"three")
+
+    with_queues(redis_server, body)
