@@ -15,7 +15,7 @@ from queues._cluster import is_cluster
 from queues._verbs import Args, Policy
 
 OWNERS_A_FLUSH = 500
-DONE_A_FLUSH = 5000
+DONE_AT_ONCE = 100_000  # entries that are gathered by owner before they are sent
 T = TypeVar("T")
 
 
@@ -92,13 +92,17 @@ class Loader:
 
     def forget_done(self, ended: Iterable[tuple[str, int]]) -> int:
         """The lake knows these outcomes (owner, seq): the queues need not remember them. How many they had remembered."""
-        forgotten = 0
-        pipe = self._redis.pipeline(transaction=False)
-        for owner, seq in ended:
-            pipe.zrem(keys.done(owner), seq)
-            if len(pipe) == DONE_A_FLUSH:
+        left, forgotten = iter(ended), 0
+        while some := list(islice(left, DONE_AT_ONCE)):
+            by_owner: dict[str, list[int]] = {}
+            for owner, seq in some:
+                by_owner.setdefault(owner, []).append(seq)
+            for owners in _in_flushes(by_owner.items()):
+                pipe = self._redis.pipeline(transaction=False)
+                for owner, seqs in owners:
+                    pipe.zrem(keys.done(owner), *seqs)
                 forgotten += sum(map(int, pipe.execute()))
-        return forgotten + sum(map(int, pipe.execute()))
+        return forgotten
 
     def is_loaded(self) -> bool:
         """Whether the queues hold everything pending."""
