@@ -19,6 +19,7 @@ has_java || missing+=(openjdk-17-jre-headless)
 command -v redis-server >/dev/null || missing+=(redis-server)
 command -v mosquitto >/dev/null || missing+=(mosquitto)
 command -v mosquitto_sub >/dev/null || missing+=(mosquitto-clients)
+can_install() { command -v apt-get >/dev/null && { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; }; }
 "$python" -c 'import ensurepip' 2>/dev/null || missing+=("python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv")
 
 # Debian starts a packaged server as soon as it is installed; policy-rc.d is its way to say no.
@@ -36,7 +37,7 @@ install_packages() {
 }
 
 if [ ${#missing[@]} -gt 0 ]; then
-  if command -v apt-get >/dev/null && { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; }; then
+  if can_install; then
     say "system packages: ${missing[*]}"
     install_packages "${missing[@]}" || fail "apt-get could not install ${missing[*]}; its own message is above"
   else
@@ -45,6 +46,12 @@ if [ ${#missing[@]} -gt 0 ]; then
   macOS:           brew install openjdk@17 redis mosquitto   (the clients come with it)
 then run make setup again"
   fi
+fi
+
+# For the tests in a real browser only; without it they are skipped, and say so.
+if ! command -v chromium >/dev/null && can_install; then
+  say "chromium"
+  install_packages chromium || say "without chromium: the tests in a browser are skipped"
 fi
 
 mkdir -p .tools
@@ -66,5 +73,7 @@ say "environment (.venv)"
 
 say "Spark's jars (.tools/jars)"
 .venv/bin/python -m pipelines.jars
+say "Spark's classes, kept for quicker starts (half a minute, once)"
+.venv/bin/python -m pipelines.classes || say "without them: Spark only starts slower"
 
 touch .tools/ready
