@@ -4,12 +4,13 @@ from console._cancel import cancel as console_cancel
 from contracts import keys
 from contracts.outcomes import Outcome
 from contracts.seq import SeqSource, unix_ms_of, wall_clock_ms
+from contracts.topics import Sign
 from queues import Queues
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
 from tests.servers import wait_until
 
-SOON_MS = 3_000
+SOON_MS, MINUTE_MS, DAY_MS = 3_000, 60_000, 86_400_000
 
 
 def queue_aged(ground: Ground, vin: str, age_ms: int, data_id: str) -> int:
@@ -90,6 +91,27 @@ def test_data_that_comes_after_the_retention_of_its_trigger_sends_nothing(ground
     with ground.platform.blocking() as redis:
         assert redis.exists(keys.waiting_for("too-late")) == 0
     vehicle.leave()
+
+
+def test_what_nobody_comes_for_expires_all_the_same_also_without_its_data(brisk: Ground) -> None:
+    away, lacking = Vehicle(brisk), Vehicle(brisk)  # neither ever connects
+    age_ms = brisk.retention_ms + 10 * MINUTE_MS
+    seq = queue_aged(brisk, away.vin, age_ms, "aged-alone")
+    parked = queue_aged(brisk, lacking.vin, age_ms, "never-came")
+
+    async def park(queues: Queues) -> None:
+        """As a dispatcher did while the vehicle was here, a day ago."""
+        then_ms, batch = wall_clock_ms() - DAY_MS, queues.batch()
+        batch.heard(lacking.vin, Sign.ONLINE, then_ms)
+        batch.park(lacking.vin, parked, then_ms)
+        await batch.run()
+
+    brisk.platform.ask(park)
+    assert brisk.pending(lacking) == []
+
+    assert brisk.ended(away, seq)[seq].outcome is Outcome.EXPIRED
+    assert brisk.ended(lacking, parked)[parked].outcome is Outcome.EXPIRED
+    assert brisk.parked(lacking) == []
 
 
 def cancel(ground: Ground, request_id: str, *vins: str) -> dict[str, int]:
