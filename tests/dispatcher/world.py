@@ -9,6 +9,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, cast
 
 from redis.asyncio import Redis
@@ -53,6 +54,18 @@ START_MS = 1_800_000_000_000
 EXPIRIES_S = (0, 60, 3600)
 DEADLINE_S = 30
 LATE_DATA = 0.15  # of the entries: their data comes after their turn
+
+
+@cache
+def settings_of(max_attempts: int, retention_days: float) -> Settings:
+    """Those of a world."""
+    return Settings(
+        ack_deadline_seconds=DEADLINE_S,
+        ack_deadline_max_seconds=120,
+        wake_shards=1,
+        max_attempts=max_attempts,
+        retention_days=retention_days,
+    )
 
 
 @dataclass
@@ -103,13 +116,7 @@ class World:
 
     def __init__(self, seed: int, *, calm: bool, replicas: int = 2, vehicles: int = 2) -> None:
         self.name, self.rng, self.calm, self.now = f"SIM{seed}-{calm}", random.Random(f"{seed}/{calm}"), calm, START_MS
-        settings = Settings(
-            ack_deadline_seconds=DEADLINE_S,
-            ack_deadline_max_seconds=120,
-            wake_shards=1,
-            max_attempts=0 if calm else self.rng.choice((0, 0, 3)),
-            retention_days=30 if calm else self.rng.choice((30, 1 / 24)),
-        )
+        settings = settings_of(0, 30) if calm else settings_of(self.rng.choice((0, 0, 3)), self.rng.choice((30, 1 / 24)))
         self.calm_throughout = calm
         self.redis = Asking(self.name)
         self.queues, self.rules = Queues(cast(Redis, self.redis), Policy.of(settings)), Rules.of(settings)
