@@ -107,7 +107,9 @@ class DispatchSettings(BaseSettings):
     dispatch_on_subscribe: bool = _s(
         False, "publish as soon as a vehicle subscribes, without waiting for its online or heartbeat"
     )
-    presence_seconds: Seconds = _s(180, "a vehicle that was only heard, never seen to connect, counts as present for this long")
+    presence_seconds: Seconds = _s(
+        180, "how long a vehicle that was heard counts as present, if it was not seen to connect or does not acknowledge"
+    )
     publish_window: Positive = _s(500, "publishes of one dispatcher that the broker has not confirmed")
     publish_window_bytes: Positive = _s(16 << 20, "the same in bytes of payload; a single publish may be larger")
     payload_cache_bytes: Positive = _s(64 << 20, "payloads that one dispatcher keeps in memory")

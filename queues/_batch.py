@@ -69,7 +69,7 @@ class Batch:
 
     def release(self, owner: str, seq: int, now_ms: int, reason: ReleaseReason, claimed_ms: int | None = None) -> None:
         """Answers `ReleaseReply`. `claimed_ms`, the time given to a claim, leaves any later claim of `seq` alone."""
-        self.add(_verbs.release(owner, seq, now_ms, reason, claimed_ms), _replies.release_reply)
+        self.add(_verbs.release(self._policy, owner, seq, now_ms, reason, claimed_ms), _replies.release_reply)
 
     def heard(self, owner: str, sign: Sign, now_ms: int, *, claim_next: bool = True) -> None:
         """An online or a heartbeat. Answers `TouchReply`."""

@@ -139,9 +139,9 @@ def end(policy: Policy, owner: str, ends: Iterable[tuple[int, Outcome]], now_ms:
     return _evalsha(END, owner, now_ms, policy.presence_ms, policy.terms, "1" if claim_next else "0", *flat)
 
 
-def release(owner: str, seq: int, now_ms: int, reason: ReleaseReason, claimed_ms: int | None = None) -> Args:
+def release(policy: Policy, owner: str, seq: int, now_ms: int, reason: ReleaseReason, claimed_ms: int | None = None) -> Args:
     """Put what is in flight back to pending."""
-    return _evalsha(RELEASE, owner, now_ms, seq, reason.value, "" if claimed_ms is None else claimed_ms)
+    return _evalsha(RELEASE, owner, now_ms, seq, reason.value, "" if claimed_ms is None else claimed_ms, policy.presence_ms)
 
 
 def touch(policy: Policy, owner: str, now_ms: int, claim_next: bool, *sign: Any) -> Args:

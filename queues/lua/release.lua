@@ -1,5 +1,5 @@
 -- release.lua: what is in flight goes back to pending, keeping its place. Names its seq, so that a late answer never touches a newer entry.
--- ARGV[1] now_ms   ARGV[2] seq   ARGV[3] why   ARGV[4] when that claim was made, or '' for any
+-- ARGV[1] now_ms   ARGV[2] seq   ARGV[3] why   ARGV[4] when that claim was made, or '' for any   ARGV[5] presence_ms
 -- why: 'deadline' (only if it has passed), 'lost' (the publish or the session is gone), or, and then no attempt is counted,
 -- 'unsubscribed' (the broker had nobody to give it to) or 'unsent' (the broker never got it)
 -- returns {'released', attempts} | {'early', deadline_ms} (not yet) | {'stale'} (another entry, another claim of it, or none is in flight)
@@ -10,11 +10,13 @@ local attempts = tonumber(held[2])
 if why == 'deadline' then
   if tonumber(held[3]) > now then return {'early', held[3]} end
   -- While the vehicle is away and its session lives, the broker holds the message and will redeliver it: publishing again would double it.
-  local p = redis.call('HMGET', PRESENCE, 'connected', 'session_until')
+  local p = redis.call('HMGET', PRESENCE, 'connected', 'session_until', 'heard')
   if p[1] == 'no' and (tonumber(p[2]) or 0) > now then
     redis.call('HSET', INFLIGHT, 'deadline', p[2])
     return {'early', p[2]}
   end
+  -- It was seen to connect, is silent, and does not acknowledge: nobody may have told that it went. The next sign tells that it is here.
+  if p[1] == 'yes' and (tonumber(p[3]) or 0) + tonumber(ARGV[5]) < now then redis.call('HSET', PRESENCE, 'connected', 'heard') end
 elseif why == 'unsubscribed' then
   attempts = attempts - 1
   local since = tonumber(redis.call('HGET', PRESENCE, 'subscribed') or '')

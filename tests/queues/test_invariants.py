@@ -178,7 +178,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Of any claim, of that very claim, and of an older one."""
         m = self.model
         claimed_ms = None if older is None else m.published_at - older
-        reply = _replies.release_reply(self.run(_verbs.release(VIN, seq, self.now, reason, claimed_ms)))
+        reply = _replies.release_reply(self.run(_verbs.release(POLICY, VIN, seq, self.now, reason, claimed_ms)))
         if m.inflight != seq or older:
             assert reply.word == "stale"
         elif reason is ReleaseReason.DEADLINE and m.deadline > self.now:
@@ -192,6 +192,8 @@ class QueueMachine(RuleBasedStateMachine):
                 m.listens = m.listens and m.subscribed_at >= m.published_at
             elif reason is ReleaseReason.UNSENT:
                 m.attempts[seq] -= 1
+            elif reason is ReleaseReason.DEADLINE and m.connected == "yes" and m.heard + POLICY.presence_ms < self.now:
+                m.connected = "heard"  # and that long ago
             m.let_go()
             assert reply == ("released", m.attempts[seq], 0)
 

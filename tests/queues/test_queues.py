@@ -12,7 +12,8 @@ from redis.asyncio import Redis as AsyncRedis
 from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import EPOCH_MS, seq_of
-from queues import Claim, ClaimWord, Loader, Policy, Queues
+from contracts.topics import Sign
+from queues import Claim, ClaimWord, Loader, Policy, Queues, ReleaseReason
 from tests.queues.conftest import POLICY, seqs_of
 from tests.servers import Server
 
@@ -287,3 +288,25 @@ def test_with_compaction_a_cancelled_entry_leaves_no_trace_of_its_key(use: Calla
 
     use(body, replace(POLICY, compaction=True))
     assert redis.hgetall(keys.compaction("V")) == {b"two": str(SEQ[1]).encode()}
+
+
+def test_a_vehicle_that_went_unseen_counts_as_absent_once_it_neither_acknowledges_nor_is_heard(use: Callable[..., Any]) -> None:
+    async def overdue(queues: Queues, now_ms: int) -> ClaimWord:
+        batch = queues.batch()
+        batch.release("V", SEQ[0], now_ms, ReleaseReason.DEADLINE)
+        batch.claim("V", now_ms)
+        _, again = await batch.run()
+        return ClaimWord(again.word)
+
+    async def body(queues: Queues) -> None:
+        await connect(queues, "V")
+        await queues.enqueue_trigger(SEQ[0], ["V"], "r", "d", NOW)
+        await claim(queues, "V")
+        assert await overdue(queues, NOW + POLICY.presence_ms) is ClaimWord.CLAIMED
+        assert await overdue(queues, NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms) is ClaimWord.ABSENT
+        batch = queues.batch()
+        batch.heard("V", Sign.HEARTBEAT, NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms + 1)
+        (reply,) = await batch.run()
+        assert reply.next.seq == SEQ[0]
+
+    use(body)
