@@ -12,14 +12,15 @@ from contracts.errors import ManifoldError, Permanent
 from contracts.settings import Settings
 from sandbox import supervise
 
+SCHEDULES = ("ingest_schedule", "compact_schedule", "garbage_schedule", "verify_schedule")
 STEPS = (SpinnerColumn(finished_text="[green]✓[/]"), TextColumn("{task.description}"), TimeElapsedColumn())
 
 
 @speaks_plainly
 def demo() -> None:
     """The main job from end to end: a fleet, a batch, Airflow, the lake, a wiped Redis. Exit status 0 only if all held."""
-    # The demo triggers the DAG itself; a scheduled run beside it would only be waited for.
-    settings = settings_or_fail().model_copy(update={"ingest_schedule": ""})
+    # The demo triggers the DAG itself; scheduled runs beside it would only be waited for.
+    settings = settings_or_fail().model_copy(update=dict.fromkeys(SCHEDULES, ""))
     if supervise.status(settings).running:
         raise Permanent("the platform is up, and the demo wants to start and stop it itself; run make down first")
     began = time.monotonic()
