@@ -41,6 +41,7 @@ COMMANDS = (
     Command("fleet", ASK, "_fleet", "fleet"),
     Command("watch", ASK, "_watch", "watch"),
     Command("ingest", LAKE, "_lake", "ingest"),
+    Command("stream", LAKE, "_stream", "stream"),
     Command("populate", LAKE, "_lake", "populate"),
     Command("rebuild", LAKE, "_lake", "rebuild"),
     Command("report", LAKE, "_lake", "report"),

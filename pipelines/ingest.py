@@ -30,9 +30,18 @@ log = structlog.get_logger(__name__)
 
 
 def ingest(
-    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, interval: Interval | None = None
+    spark: SparkSession,
+    catalog: Catalog,
+    settings: Settings,
+    *,
+    run_id: str,
+    now: datetime,
+    interval: Interval | None = None,
+    segments: Sequence[Segment] | None = None,
 ) -> Ingested:
     """Write what is new in the archive to the branches of the run; what an earlier attempt at it left is dropped.
+
+    New is what no run has taken in: of the whole archive, of an interval, or of `segments`.
 
     Raises:
         Retryable: another process works at the same run; nothing of either is published.
@@ -46,7 +55,7 @@ def ingest(
     for branch in close_abandoned(catalog, now):
         log.warning("dropped what an abandoned run left", branch=branch)
     archive = Archive(settings.archive, settings.s3)
-    todo = plan(catalog, archive, interval)
+    todo = plan(catalog, archive, interval, segments)
     if not todo.segments:
         log.info("nothing new in the archive", run_id=run_id)
         return Ingested(run_id)

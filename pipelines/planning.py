@@ -56,13 +56,17 @@ class Overlaps:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def plan(catalog: Catalog, archive: Archive, interval: Interval | None) -> Plan:
-    """What is new in the archive. `base` is read first: what others publish later makes this run start again."""
+def plan(catalog: Catalog, archive: Archive, interval: Interval | None = None, segments: Sequence[Segment] | None = None) -> Plan:
+    """What is new in the archive, or among `segments` where they are given.
+
+    `base` is read first: what others publish later makes this run start again.
+    """
     loaded = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, loaded)
     rows = loaded.scan(selected_fields=("path", "stream", "first_seq", "last_seq")).to_arrow()
     known = set(rows["path"].to_pylist())
-    new = [segment for segment in archive.segments(interval) if segment.path not in known]
+    offered = archive.segments(interval) if segments is None else segments
+    new = [segment for segment in offered if segment.path not in known]
     probes = dict(zip((s.path for s in new), archive.probe(new), strict=True))
     found = Overlaps(problems={path: probe.problem for path, probe in probes.items() if probe.problem is not None})
     told = rows.to_pylist()

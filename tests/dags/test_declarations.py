@@ -19,7 +19,7 @@ FILES = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith(
 TEAMS = {"data-platform"}
 MAX_LINES = 70  # the runbook is among them
 RUNBOOK = ("**Reads**", "**Writes**", "**Do not trigger it**", "**When it fails", "**To back out**", "Owner: ")
-JOBS = {"look", "ingest", "audit", "publish", "populate", "rebuild", "compact", "garbage", "verify"}
+JOBS = {"look", "ingest", "audit", "publish", "populate", "rebuild", "compact", "garbage", "verify", "stream"}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,39 @@
+"""### Take new archive segments into the lake as they come, in micro-batches.
+
+**The alternative to `ingest_archives`** where tables must follow the archive within a minute: one Spark application stays up and
+looks every `stream_seconds`. **Reads** and judges what `ingest_archives` does, and **Writes** the same tables by the same
+transformations. Both may run: a segment counts once, whoever takes it.
+
+**It is paused at first.** Unpaused, a run streams for `hours` and ends after its micro-batch; the next begins at once, so that
+a new version of the pipelines is taken up without anybody's help. `/metrics` of the stream are on `stream_port`.
+
+**Do not trigger it** beside a run of itself: there is one checkpoint, and Airflow keeps it to one run.
+
+**When it fails** nothing of its last micro-batch is published; the retry does that micro-batch again. A broken rule of severity
+error stops it until the cause is gone: the log names rule, rows and reason.
+
+**To back out**: pause it, and let `ingest_archives` do the work. Its checkpoint (`<home>/stream`) may be deleted at any time.
+
+Owner: data-platform.
+"""
+
+from airflow.sdk import DAG, Param
+
+from dags._house import HOUSE, LAKE, QUEUES, spark_job
+
+with DAG(
+    "stream_archives",
+    schedule="@continuous",
+    tags=["fanout", "lake", "queues"],
+    doc_md=__doc__,
+    params={"hours": Param(6, type="number", exclusiveMinimum=0, maximum=24, description="how long one run streams")},
+    **HOUSE | {"is_paused_upon_creation": True},
+):
+    spark_job(
+        "stream",
+        "--for-seconds",
+        "{{ params['hours'] * 3600 }}",
+        outlets=[LAKE, QUEUES],
+        execution_timeout=None,
+        retries=10,
+    )
