@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from redis.exceptions import RedisError
+from redis.exceptions import OutOfMemoryError, RedisError
 
 from adapters.log import configure_logging
 from contracts.errors import ManifoldError, Retryable
@@ -33,6 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         configure_logging(f"pipelines-{stage}", json=settings.log_format == "json")
         with naming_the_catalog(settings):
             result = STAGES[stage](settings, options)
+    except OutOfMemoryError:
+        sys.stderr.write("Redis is out of memory: raise its maxmemory, then run this again; nothing is lost\n")
+        return TRY_AGAIN
     except RedisError as exc:
         sys.stderr.write(
             f"Redis: {exc}; see that it runs and that MANIFOLD_REDIS_URL or MANIFOLD_REDIS_PORT names it, then run this again\n"
