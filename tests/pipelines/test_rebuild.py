@@ -1,0 +1,87 @@
+"""A rebuild that dies half-way, while vehicles are served: done again, everything pending is queued, and nothing comes back."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from redis import Redis
+
+from adapters.lake import ensure_tables, open_catalog
+from contracts import keys
+from contracts.outcomes import Outcome
+from contracts.settings import Settings
+from contracts.tables import IDS, OUTCOMES
+from pipelines.populate import populate
+from queues import Loader, Policy, _loader
+from tests.pipelines.makers import at, seq_at
+from tests.servers import Server
+
+VEHICLES, A_FLUSH = 10, 2
+
+
+@pytest.fixture
+def redis(redis_server: Server) -> Iterator[Redis]:
+    with Redis(port=redis_server.port) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def settings(tmp_path: Path, redis_server: Server) -> Settings:
+    return Settings(home=tmp_path, redis_port=redis_server.port)
+
+
+@pytest.fixture
+def catalog(settings: Settings) -> Catalog:
+    """Ten vehicles with the entries 1, 2 and 3; every vehicle's 3 was delivered."""
+    catalog = open_catalog(settings)
+    ensure_tables(catalog)
+    ids = [
+        {"vin": f"V{n}", "ts": at(ms), "request_id": f"r{ms}", "seq": seq_at(ms), "data_id": "d", "applied": True}
+        for n in range(VEHICLES)
+        for ms in (1, 2, 3)
+    ]
+    catalog.load_table(IDS.identifier).append(pa.Table.from_pylist(ids, schema=IDS.arrow_schema))
+    ended: list[dict[str, Any]] = [
+        {"vin": f"V{n}", "seq": seq_at(3), "outcome": "delivered", "accepted_at": at(3), "ended_at": at(4)}
+        for n in range(VEHICLES)
+    ]
+    catalog.load_table(OUTCOMES.identifier).append(pa.Table.from_pylist(ended, schema=OUTCOMES.arrow_schema))
+    return catalog
+
+
+def queued(redis: Redis) -> dict[str, list[int]]:
+    found: dict[str, Any] = {f"V{n}": redis.zrange(keys.pending(f"V{n}"), 0, -1) for n in range(VEHICLES)}
+    return {vin: [int(seq) for seq in seqs] for vin, seqs in found.items()}
+
+
+def test_a_rebuild_that_died_half_way_is_completed_by_the_next(
+    catalog: Catalog, settings: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_loader, "OWNERS_A_FLUSH", A_FLUSH)
+    flush, flushes = Loader._flush, []
+
+    def die_at_the_third(self: Loader, *arguments: Any) -> Any:
+        flushes.append(arguments)
+        if len(flushes) == 3:
+            raise KeyboardInterrupt
+        return flush(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Loader, "_flush", die_at_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            populate(None, catalog, settings, now=at(100), everything=True)
+    there = {vin: seqs for vin, seqs in queued(redis).items() if seqs}
+    assert len(there) == 2 * A_FLUSH
+    assert not redis.exists(keys.LOADED), "so status still says that a rebuild is needed"
+
+    served = next(iter(there))  # the lake has not heard of it when the rebuild goes on
+    list(Loader(redis, Policy.of(settings)).end([(served, [seq_at(1)])], Outcome.DELIVERED, 0))
+    done = populate(None, catalog, settings, now=at(100), everything=True)
+    assert done.offered == 2 * VEHICLES
+    assert done.queued == 2 * (VEHICLES - len(there))
+    assert queued(redis) == {f"V{n}": [seq_at(1), seq_at(2)] for n in range(VEHICLES)} | {served: [seq_at(2)]}
+    assert redis.exists(keys.LOADED)

@@ -1,0 +1,128 @@
+"""Queues against lake: every kind of difference is found, looked at once more, reported, and repaired where that is asked for."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from redis import Redis
+
+from adapters.lake import ensure_tables
+from contracts import keys
+from contracts.tables import IDS, OUTCOMES, SEGMENTS
+from pipelines.verify import Verified, verify
+from pipelines.verify_redis import Batches, still
+from queues import Loader, Policy
+from tests.pipelines.conftest import Place
+from tests.pipelines.makers import at, seq_at
+from tests.servers import Server
+
+DAY_MS = 86_400_000
+NOW_MS = 100
+OLD_MS = -31 * DAY_MS
+NONE = dict.fromkeys(("missing", "ended", "extra", "overdue", "disordered", "stray"), 0)
+
+
+@pytest.fixture
+def redis(redis_server: Server) -> Iterator[Redis]:
+    with Redis(port=redis_server.port) as client:
+        client.flushall()
+        yield client
+
+
+def add(place: Place, *entries: tuple[int, str, str | None]) -> None:
+    """Entries (milliseconds, vin, outcome or None) into the lake."""
+    ids = [
+        {"vin": vin, "ts": at(ms), "request_id": f"r{ms}", "seq": seq_at(ms), "data_id": "d", "applied": True}
+        for ms, vin, _ in entries
+    ]
+    place.append(IDS, ids)
+    ended = [
+        {"vin": vin, "seq": seq_at(ms), "outcome": how, "accepted_at": at(ms), "ended_at": at(ms + 1)}
+        for ms, vin, how in entries
+        if how
+    ]
+    if ended:
+        place.append(OUTCOMES, ended)
+
+
+@pytest.fixture
+def home(place: Place, redis_server: Server, redis: Redis) -> Place:
+    """V1 waits for 1, 2 and 3, V2 for 1; V2's 2 was delivered. The queues agree, and hold entries too young to be ingested."""
+    ensure_tables(place.catalog)
+    add(place, (1, "V1", None), (2, "V1", None), (3, "V1", None), (1, "V2", None), (2, "V2", "delivered"))
+    newest = {"path": "p", "stream": "trigger", "messages": 1, "first_seq": seq_at(1), "last_seq": seq_at(50)}
+    place.append(SEGMENTS, [newest | {"run_id": "r", "ingested_at": at(60)}])
+    home = replace(place, settings=place.settings.model_copy(update={"redis_port": redis_server.port}))
+    queue(home, redis, ("V1", [1, 2, 3, 70]), ("V2", [1]))
+    queue(home, redis, ("V7", [2]), node=3)  # of another recorder, nothing of which is ingested
+    redis.zadd(keys.done("V8"), {str(seq_at(9)): 1})
+    redis.set(keys.LOADED, 1)
+    return home
+
+
+def queue(place: Place, redis: Redis, *owners: tuple[str, list[int]], node: int = 0) -> None:
+    entries = ((vin, [(seq_at(ms, node), "")]) for vin, all_ms in owners for ms in all_ms)
+    Loader(redis, Policy.of(place.settings)).enqueue(entries, 0)
+
+
+def run(place: Place, *, repair: bool = False) -> Verified:
+    return verify(place.spark, place.catalog, place.settings, now=at(NOW_MS), repair=repair)
+
+
+def queued(redis: Redis, vin: str) -> list[int]:
+    found: Any = redis.zrange(keys.pending(vin), 0, -1)
+    return [int(seq) for seq in found]
+
+
+def disturb(home: Place, redis: Redis) -> None:
+    """One difference of each kind."""
+    redis.zrem(keys.pending("V1"), seq_at(2))  # missing
+    queue(home, redis, ("V2", [2]), ("V5", [7]))  # ended; extra
+    add(home, (OLD_MS, "V6", None))
+    queue(home, redis, ("V6", [OLD_MS]))  # overdue
+    redis.zadd(keys.pending("V1"), {str(seq_at(3)): seq_at(0)})  # disordered
+    redis.hset(keys.inflight("V9"), mapping={"seq": seq_at(4)})  # stray
+
+
+def test_queues_that_agree_agree(home: Place) -> None:
+    result = run(home)
+    assert (result.loaded, result.agree, result.in_queues, result.too_young, result.report) == (True, True, 6, 2, None)
+    assert result.differences == NONE
+
+
+def test_each_kind_of_difference_is_found_reported_and_repaired(home: Place, redis: Redis) -> None:
+    disturb(home, redis)
+    result = run(home, repair=True)
+    assert result.differences == dict.fromkeys(NONE, 1)
+    assert result.repaired == {"missing": 1, "ended": 1, "disordered": 1}
+    assert not result.agree  # nobody knows what to do about the extra and the stray one
+    reported = {(r["difference"], r["vin"], r["seq"]) for r in pq.read_table(f"{result.report}/differences.parquet").to_pylist()}
+    assert reported == {
+        ("missing", "V1", seq_at(2)),
+        ("ended", "V2", seq_at(2)),
+        ("extra", "V5", seq_at(7)),
+        ("overdue", "V6", seq_at(OLD_MS)),
+        ("disordered", "V1", seq_at(3)),
+        ("stray", "V9", seq_at(4)),
+    }
+    assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3), seq_at(70)]
+    assert redis.hgetall(keys.trigger(seq_at(2))) == {b"request_id": b"r2", b"data_id": b"d"}
+    assert queued(redis, "V2") == [seq_at(1)]
+    assert not redis.exists(keys.done("V2"))
+
+
+def test_what_has_changed_meanwhile_is_no_difference(home: Place, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    disturb(home, redis)
+
+    def after_a_while(url: str) -> Batches:
+        redis.zadd(keys.pending("V1"), {str(seq_at(2)): seq_at(2), str(seq_at(3)): seq_at(3)})
+        redis.delete(keys.pending("V2"), keys.pending("V5"), keys.pending("V6"), keys.inflight("V9"))
+        add(home, (5, "V1", None))
+        redis.zrem(keys.pending("V2"), seq_at(1))
+        home.append(OUTCOMES, [{"vin": "V2", "seq": seq_at(1), "outcome": "delivered", "accepted_at": at(1), "ended_at": at(9)}])
+        return still(url)
+
+    monkeypatch.setattr("pipelines.verify.still", after_a_while)
+    assert run(home).differences == NONE
