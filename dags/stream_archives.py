@@ -17,6 +17,8 @@ error stops it until the cause is gone: the log names rule, rows and reason.
 Owner: data-platform.
 """
 
+from datetime import timedelta
+
 from airflow.sdk import DAG, Param
 
 from dags._house import HOUSE, LAKE, QUEUES, spark_job
@@ -34,6 +36,6 @@ with DAG(
         "--for-seconds",
         "{{ params['hours'] * 3600 }}",
         outlets=[LAKE, QUEUES],
-        execution_timeout=None,
+        execution_timeout=timedelta(hours=25),  # the longest run, and its last micro-batch
         retries=10,
     )
