@@ -15,6 +15,7 @@ from contracts.settings import Settings
 if TYPE_CHECKING:
     from redis import Redis
 
+    from console._lives import Lives
     from contracts.lives import Life
 
 vin_app = typer.Typer(help="What happened to a vehicle.", no_args_is_help=True)
@@ -38,10 +39,8 @@ def redis_of(settings: Settings) -> "Iterator[Redis]":
 def vin_show(vin: Vin, as_json: AsJson = False) -> None:
     """Every entry of a vehicle, oldest first: where it stands and when what happened to it."""
     settings = _checked(vin)
-    from console._lives import Lives
-
     with redis_of(settings) as redis:
-        entries = Lives(settings, redis).of_vin(vin)
+        entries = _lives(settings, redis).of_vin(vin)
     _print_lives(vin, entries, as_json, nothing="nothing was ever sent to it")
 
 
@@ -61,10 +60,8 @@ def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
 def vin_history(vin: Vin, as_json: AsJson = False) -> None:
     """What has ended, oldest first: how, and when what happened to it."""
     settings = _checked(vin)
-    from console._lives import Lives
-
     with redis_of(settings) as redis:
-        entries = [life for life in Lives(settings, redis).of_vin(vin) if not life.is_open]
+        entries = [life for life in _lives(settings, redis).of_vin(vin) if not life.is_open]
     _print_lives(vin, entries, as_json, nothing="nothing has ended yet")
 
 
@@ -73,10 +70,8 @@ def vin_history(vin: Vin, as_json: AsJson = False) -> None:
 def batch_show(request_id: RequestId, as_json: AsJson = False) -> None:
     """Every trigger with this request_id: how many vehicles, and where their entries stand."""
     settings = _checked_request(request_id)
-    from console._lives import Lives
-
     with redis_of(settings) as redis:
-        entries = Lives(settings, redis).of_batch(request_id)
+        entries = _lives(settings, redis).of_batch(request_id)
     batches: dict[int, list[Life]] = {}
     for life in entries:
         batches.setdefault(life.seq, []).append(life)
@@ -107,6 +102,12 @@ def batch_cancel(
         print_json({"request_id": request_id, "entries": dict(sorted(standing.items()))})
     else:
         out.print(f"{request_id}: {_counted(standing)}")
+
+
+def _lives(settings: Settings, redis: "Redis") -> "Lives":
+    from console._lives import Lives
+
+    return Lives(settings, redis)
 
 
 def _checked(vin: str) -> Settings:

@@ -6,7 +6,7 @@ import pytest
 
 from contracts import keys
 from contracts.envelope import SEGMENT_SCHEMA
-from contracts.outcomes import Outcome, State
+from contracts.outcomes import CODES, Outcome, State
 from contracts.tables import TABLES, Table
 from tests.servers import ROOT
 
@@ -23,9 +23,15 @@ def test_the_page_has_each_tables_key_day_and_columns(table: Table) -> None:
 def test_the_page_has_every_redis_key() -> None:
     owner = [key.replace("V}", "owner}") for key in keys.owner_keys("V")]
     others = [keys.trigger(0), keys.data("x"), keys.waiting_for("x"), keys.dedupe("x"), keys.wake(0), keys.deadlines(0)]
-    shapes = owner + [key.rpartition(":")[0] + ":<" for key in others] + [keys.OUTCOMES, keys.LOADED]
+    shapes = (
+        owner + [key.rpartition(":")[0] + ":<" for key in others] + [keys.OUTCOMES, keys.LOADED, keys.CENSUS, keys.CENSUS_LEASE]
+    )
 
     assert [shape for shape in shapes if f"| `{shape}" not in PAGE] == []
+
+
+def test_the_page_says_which_number_stands_for_which_outcome() -> None:
+    assert ", ".join(f"{code} {outcome.value}" for outcome, code in CODES.items()) in PAGE
 
 
 def test_the_page_has_every_column_of_the_archive_and_every_word_for_a_state() -> None:
