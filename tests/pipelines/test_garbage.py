@@ -1,0 +1,217 @@
+"""Garbage collection on a lake, an archive and a Redis: what goes, what stays, wherever it dies."""
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from adapters.lake import ensure_tables
+from contracts import keys
+from contracts.envelope import Stream
+from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
+from pipelines import garbage_run
+from pipelines import publish as publication
+from pipelines.branches import open_run
+from pipelines.garbage import UNASKED, collect_garbage
+from pipelines.garbage_files import expire_snapshots
+from pipelines.garbage_plan import Entry, overdue, unneeded_data
+from pipelines.garbage_run import Gone, Rows
+from pipelines.planning import main_snapshots
+from pipelines.publish import Overtaken, finish, publish
+from pipelines.run import Ingested, Run
+from queues import Loader, Policy
+from tests.pipelines.conftest import Place
+from tests.pipelines.makers import at, data, seq_at, trigger
+from tests.servers import Server, free_port
+
+DAY_MS = 86_400_000
+NOW_MS = 40 * DAY_MS
+
+
+@pytest.fixture
+def redis(redis_server: Server) -> Iterator[Redis]:
+    with Redis(port=redis_server.port) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def home(place: Place, redis_server: Server) -> Place:
+    """A place with a Redis, and where no recorder can be asked."""
+    more = {"redis_port": redis_server.port, "recorder_port": free_port()}
+    return replace(place, settings=place.settings.model_copy(update=more))
+
+
+def collect(place: Place, **more: Any) -> tuple[Gone, Gone]:
+    """The part of garbage collection that changes rows."""
+    run = Run(place.spark, place.catalog, place.settings, "gc", at(NOW_MS))
+    return garbage_run.collect(run, cut=at(NOW_MS - 30 * DAY_MS), **more)
+
+
+def add_entry(place: Place, ms: int, vin: str, data_id: str, *, outcome: str | None = None) -> None:
+    row = {"vin": vin, "ts": at(ms), "request_id": "r", "seq": seq_at(ms), "data_id": data_id, "applied": True}
+    place.append(IDS, [row])
+    if outcome is not None:
+        said = {"vin": vin, "seq": seq_at(ms), "outcome": outcome, "accepted_at": at(ms), "ended_at": at(ms + 1)}
+        place.append(OUTCOMES, [said])
+
+
+@pytest.fixture
+def history(home: Place) -> Place:
+    """Day 0: V1 and V2 get `old`, V2 acknowledged. Day 39: V3 is to get `needed`, last seen on day 0; `fresh` is new."""
+    ensure_tables(home.catalog)
+    days = {"old": 1, "needed": 2, "done": 3, "fresh": 39 * DAY_MS}
+    payloads = [
+        {"data_id": d, "payload": d.encode(), "sha1": "0" * 40, "size_bytes": len(d), "seq": seq_at(ms), "first_seen_at": at(ms)}
+        for d, ms in days.items()
+    ]
+    seen = [{"data_id": d, "first_seen_at": at(ms), "last_seen_at": at(ms), "times_seen": 1} for d, ms in days.items()]
+    home.append(DATA, payloads)
+    home.append(META, seen)
+    add_entry(home, 4, "V1", "old")
+    add_entry(home, 5, "V2", "done", outcome="delivered")
+    add_entry(home, 39 * DAY_MS, "V3", "needed")
+    return home
+
+
+def test_what_is_past_its_retention_goes_and_what_a_younger_entry_needs_stays(history: Place, redis: Redis) -> None:
+    Loader(redis, Policy.of(history.settings)).enqueue([("V1", [(seq_at(4), "")])], 0)
+    would = garbage_run.look(
+        Run(history.spark, history.catalog, history.settings, "gc", at(NOW_MS)), cut=at(NOW_MS - 30 * DAY_MS)
+    )
+    assert would == (Gone(1, [f"V1 {seq_at(4)}"]), Gone(2, ["done", "old"], 7))
+    assert len(history.rows(DATA)) == 4
+    assert redis.zcard(keys.pending("V1")) == 1
+    assert collect(history) == would
+    assert history.rows(DATA, "data_id") == history.rows(META, "data_id") == ["fresh", "needed"]
+    assert history.rows(OUTCOMES, "vin", "outcome") == [("V1", "expired"), ("V2", "delivered")]
+    assert redis.zcard(keys.pending("V1")) == 0
+    assert [gone.count for gone in collect(history)] == [0, 0]
+
+
+def test_what_is_in_flight_is_not_expired_and_keeps_its_data(history: Place, redis: Redis) -> None:
+    Loader(redis, Policy.of(history.settings)).enqueue([("V1", [(seq_at(4), "")])], 0)
+    redis.hset(keys.inflight("V1"), mapping={"seq": seq_at(4), "published_at": 1, "attempts": 1, "deadline": 2})
+    expired, data = collect(history)
+    assert (expired.count, data.sample) == (0, ["done"])
+    assert history.rows(OUTCOMES, "vin") == ["V2"]
+
+
+def test_wherever_it_dies_nothing_is_lost_and_the_next_time_does_the_rest(
+    history: Place, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    for module, name in ((garbage_run, "_remove_data"), (garbage_run, "publish"), (publication, "_bring_to_main")):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, die)
+            with pytest.raises(KeyboardInterrupt):
+                collect(history)
+        assert len(history.rows(DATA)) == 4
+        assert history.rows(OUTCOMES, "vin") == ["V2"]
+    finish(history.catalog)  # the last one counted before it died, so whoever comes next completes it
+    assert history.rows(DATA, "data_id") == history.rows(META, "data_id") == ["fresh", "needed"]
+    assert history.rows(OUTCOMES, "vin", "outcome") == [("V1", "expired"), ("V2", "delivered")]
+
+
+def test_a_removal_goes_in_although_maintenance_has_rewritten_main_meanwhile(
+    history: Place, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rewrite_first(catalog: Any, run_id: str) -> bool:
+        for table in (DATA, META):
+            name = f"{history.settings.catalog_name}.{table.identifier}"
+            options = "options => map('rewrite-all', 'true')"
+            history.spark.sql(f"CALL {history.settings.catalog_name}.system.rewrite_data_files(table => '{name}', {options})")
+        return publish(catalog, run_id)
+
+    monkeypatch.setattr(garbage_run, "publish", rewrite_first)
+    collect(history)
+    assert history.rows(DATA, "data_id") == history.rows(META, "data_id") == ["fresh", "needed"]
+
+
+def test_a_run_that_began_before_data_went_is_done_again(history: Place, redis: Redis) -> None:
+    base = main_snapshots(history.catalog, history.catalog.load_table(SEGMENTS.identifier))
+    open_run(history.catalog, "slow", base[SEGMENTS.name], at(NOW_MS))
+    slow = Run(history.spark, history.catalog, history.settings, "slow", at(NOW_MS))
+    slow.close(SEGMENTS.arrow_schema.empty_table(), Ingested("slow"), base[SEGMENTS.name])
+    collect(history, keep_data_because="this is about the entries")
+    assert len(history.rows(DATA)) == 4
+    with pytest.raises(Overtaken, match="slow"):
+        publish(history.catalog, "slow")
+
+
+def test_the_whole_job_takes_in_what_is_recorded_and_removes_what_nothing_needs(home: Place, redis: Redis) -> None:
+    home.write(Stream.DATA, [data(1, "old", b"old"), data(2, "needed", b"needed")])
+    home.write(Stream.TRIGGER, [trigger(4, ["V1"], "old"), trigger(6, [7])])
+    last = home.write(Stream.TRIGGER, [trigger(39 * DAY_MS, ["V3"], "needed")])
+    more = {"archive_retention_days": 20.0, "quarantine_retention_days": 20.0, "snapshot_retention_days": 20.0}
+    home.settings = home.settings.model_copy(update=more)
+    ensure_tables(home.catalog)
+    orphan = home.settings.home / "lake/warehouse/sdv/sdv_fanout_ids/data/orphan.parquet"
+    orphan.parent.mkdir(parents=True, exist_ok=True)
+    orphan.write_bytes(b"left by a crash")
+    os.utime(orphan, (0, 0))
+
+    done = collect_garbage(home.spark, home.catalog, home.settings, run_id="gc", now=at(NOW_MS))
+    assert done.expired.sample == [f"V1 {seq_at(4)}"]
+    assert done.data == Gone(kept_because=UNASKED)  # no recorder answers here
+    assert (done.quarantine.count, home.rows(QUARANTINE)) == (1, [])
+    assert done.orphans[IDS.name].sample == [f"file:{orphan}"]
+    assert not orphan.exists()
+    assert home.file(last).exists()
+    assert not home.file("trigger/dt=2026-03-01").exists()
+    assert home.rows(IDS, "vin") == ["V1", "V3"]
+    assert sum(gone.count for gone in done.snapshots.values()) == 0
+
+    later = datetime.now(UTC) + timedelta(days=21)  # snapshots are dated by the wall clock
+    assert expire_snapshots(home.spark, home.catalog, home.settings, now=later, dry_run=False)[IDS.name].count >= 1
+    assert home.rows(IDS, "vin") == ["V1", "V3"]
+    finish(home.catalog)
+    assert home.ingest("afterwards").segments == 0
+
+
+def test_the_lake_s_decision_is_the_pure_one(home: Place) -> None:
+    """The same random history, judged by Spark and by the functions that the property test holds."""
+    chance = random.Random(5)
+    ensure_tables(home.catalog)
+    entries, ended, last_seen = [], set(), {}
+    for _ in range(300):
+        ms = chance.randrange(NOW_MS)
+        entry = Entry(f"V{chance.randrange(9)}", seq_at(ms), f"d{chance.randrange(60)}", at(ms))
+        entries.append(entry)
+        if chance.random() < 0.8:
+            ended.add(entry.key)
+    for n in range(80):
+        last_seen[f"d{n}"] = at(chance.randrange(NOW_MS))
+    home.append(
+        IDS,
+        [
+            {"vin": e.vin, "ts": e.accepted_at, "request_id": "r", "seq": e.seq, "data_id": e.data_id, "applied": True}
+            for e in entries
+        ],
+    )
+    home.append(
+        OUTCOMES,
+        [
+            {"vin": e.vin, "seq": e.seq, "outcome": "delivered", "accepted_at": e.accepted_at, "ended_at": e.accepted_at}
+            for e in entries
+            if e.key in ended
+        ],
+    )
+    home.append(META, [{"data_id": d, "first_seen_at": s, "last_seen_at": s, "times_seen": 1} for d, s in last_seen.items()])
+    cut = at(NOW_MS - 30 * DAY_MS)
+    rows = Rows(Run(home.spark, home.catalog, home.settings, "gc", at(NOW_MS)), cut=cut)
+    expiring = overdue(entries, ended, cut=cut)
+    assert {(r["vin"], r["seq"]) for r in rows.overdue().collect()} == {e.key for e in expiring}
+    ended_later = ended | {e.key for e in expiring}
+    found = {r["data_id"] for r in rows.unneeded(rows.main(OUTCOMES), and_overdue=True).collect()}
+    assert found == unneeded_data(last_seen, entries, ended_later, cut=cut)
+    found = {r["data_id"] for r in rows.unneeded(rows.main(OUTCOMES)).collect()}
+    assert found == unneeded_data(last_seen, entries, ended, cut=cut)
+    assert found < set(last_seen)
