@@ -81,7 +81,7 @@ class Reconciler:
         async with BrokerApi(self._settings) as api:
             sessions = {s.client_id: s async for s in api.sessions() if is_vin(s.client_id) and not is_service(s.client_id)}
             told = 0
-            async for found in self._known():
+            async for found in what_is_known(self._queues):
                 for owner, known in found.items():
                     session = sessions.pop(owner, None)
                     if session is None and missed(owner, known, None, at_ms) is not None:
@@ -98,24 +98,26 @@ class Reconciler:
         await all_handled(self._offer, [event.owner], event)
         return 1
 
-    async def _known(self) -> AsyncIterator[dict[Owner, Known]]:
-        """What is known of every vehicle, some hundred at a time."""
-        begin, end = keys.presence("|").split("|")
-        some: list[Owner] = []
-        async for key in self._queues.redis.scan_iter(match=f"{begin}*{end}", count=OWNERS_A_LOOK):
-            some.append(Owner(key.decode().removeprefix(begin).removesuffix(end)))
-            if len(some) == OWNERS_A_LOOK:
-                yield await self._look_at(some)
-                some = []
-        yield await self._look_at(some)
 
-    async def _look_at(self, owners: list[Owner]) -> dict[Owner, Known]:
-        pipe = self._queues.redis.pipeline(transaction=False)
-        for owner in owners:
-            pipe.hmget(keys.presence(owner), ["connected", "since"])
-            pipe.exists(keys.inflight(owner))
-        replies: list[Any] = await pipe.execute()
-        return {owner: _known(*replies[2 * n : 2 * n + 2]) for n, owner in enumerate(owners)}
+async def what_is_known(queues: Queues) -> AsyncIterator[dict[Owner, Known]]:
+    """What is known of every vehicle, some hundred at a time."""
+    begin, end = keys.presence("|").split("|")
+    some: list[Owner] = []
+    async for key in queues.redis.scan_iter(match=f"{begin}*{end}", count=OWNERS_A_LOOK):
+        some.append(Owner(key.decode().removeprefix(begin).removesuffix(end)))
+        if len(some) == OWNERS_A_LOOK:
+            yield await _look_at(queues, some)
+            some = []
+    yield await _look_at(queues, some)
+
+
+async def _look_at(queues: Queues, owners: list[Owner]) -> dict[Owner, Known]:
+    pipe = queues.redis.pipeline(transaction=False)
+    for owner in owners:
+        pipe.hmget(keys.presence(owner), ["connected", "since"])
+        pipe.exists(keys.inflight(owner))
+    replies: list[Any] = await pipe.execute()
+    return {owner: _known(*replies[2 * n : 2 * n + 2]) for n, owner in enumerate(owners)}
 
 
 def _known(presence: list[bytes | None], in_flight: int) -> Known:
@@ -123,4 +125,4 @@ def _known(presence: list[bytes | None], in_flight: int) -> Known:
     return Known((connected or b"").decode(), int(since or 0), bool(in_flight))
 
 
-__all__ = ["Known", "Reconciler", "missed"]
+__all__ = ["Known", "Reconciler", "missed", "what_is_known"]

@@ -11,10 +11,11 @@ from redis.asyncio import Redis
 from contracts.errors import Retryable
 from contracts.events import Connected, Disconnected
 from contracts.names import Owner
+from contracts.seq import seq_of
 from contracts.settings import Settings
 from dispatcher._broker_api import BrokerApi, Session, session_of
-from dispatcher._reconcile import UNKNOWN, Known, Reconciler, missed
-from queues import Policy, Queues
+from dispatcher._reconcile import OWNERS_A_LOOK, UNKNOWN, Known, Reconciler, missed, what_is_known
+from queues import Policy, Queues, connect
 from tests.servers import Server, free_port, wait_until
 
 V = Owner("V")
@@ -112,3 +113,24 @@ def test_an_api_that_is_away_is_counted_and_asked_again(redis_server: Server) ->
             running.cancel()
 
     asyncio.run(compare())
+
+
+@pytest.mark.parametrize("server", ["redis_server", "cluster"])
+def test_what_is_known_of_every_vehicle_is_found(request: pytest.FixtureRequest, server: str) -> None:
+    place = request.getfixturevalue(server)
+    url = f"redis://127.0.0.1:{place.port}" if server == "redis_server" else place.url
+    vins = [f"KNOWN{n}" for n in range(OWNERS_A_LOOK + 10)]
+
+    async def look() -> dict[Owner, Known]:
+        async with connect(url) as redis:
+            queues = Queues(redis, Policy.of(Settings()))
+            batch = queues.batch()
+            for vin in vins:
+                batch.connected(vin, AT, True, 0, AT)
+            batch.enqueue(vins[0], [(seq_of(AT, 0, 0), "r")], AT)
+            batch.claim(vins[0], AT)
+            await batch.run()
+            return {owner: known async for found in what_is_known(queues) for owner, known in found.items()}
+
+    found = asyncio.run(look())
+    assert {vin: found[Owner(vin)] for vin in vins} == {vin: Known("yes", AT, in_flight=vin == vins[0]) for vin in vins}
