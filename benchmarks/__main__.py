@@ -1,12 +1,13 @@
 """`make bench`: every benchmark at the size of its aim, one after the other. Takes minutes, and wants the machine to itself."""
 
 from adapters.log import configure_logging
-from benchmarks import audit, ingest, latency, populate
+from benchmarks import audit, dispatch, ingest, latency, populate
 from benchmarks.machine import report
 
 if __name__ == "__main__":
     configure_logging("benchmark", level="warning")
     report("latency", latency.SETTING, latency.run())
+    report("dispatch", dispatch.SETTING.format(size=dispatch.Size()), dispatch.run(dispatch.Size()))
     for case in ingest.CASES:
         report("ingest" if case == "plain" else f"ingest-{case}", f"{case}, {ingest.ROWS:,} entries", ingest.run(case))
     report("audit", f"{audit.ROWS:,} rows", audit.run())
