@@ -1,0 +1,201 @@
+"""The replicas of a simulated world: dispatcher processes around the real `step`, one effect at a time."""
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, cast
+
+from redis.asyncio import Redis
+
+from contracts import keys
+from contracts.names import Owner
+from contracts.settings import Settings
+from dispatcher._carry import Round
+from dispatcher._rules import Rules
+from dispatcher._step import Hand, State, step
+from dispatcher._vocabulary import (
+    Answered,
+    DeadlinePassed,
+    Effect,
+    Event,
+    Ignore,
+    Load,
+    Loaded,
+    Missing,
+    NotPublished,
+    OfClaim,
+    Park,
+    Publish,
+    Published,
+    PublishLost,
+    RecordOutcome,
+)
+from queues import Policy, Queues
+from tests.dispatcher.lockstep import Asking
+from tests.dispatcher.roads import Roads
+from tests.faults.history import Line, What
+
+DEADLINE_S = 30
+
+
+@cache
+def settings_of(max_attempts: int, retention_days: float) -> Settings:
+    """Those of a world."""
+    return Settings(
+        ack_deadline_seconds=DEADLINE_S,
+        ack_deadline_max_seconds=120,
+        wake_shards=1,
+        max_attempts=max_attempts,
+        retention_days=retention_days,
+    )
+
+
+@dataclass
+class Job:
+    """An event in a replica's hand, with the effects that are still to be carried out."""
+
+    owner: Owner
+    event: Event
+    effects: deque[Effect]
+    retry: Round | None = None  # this verb was carried out, and its answer was lost
+
+
+@dataclass
+class Replica:
+    """A dispatcher process: what it would lose by dying."""
+
+    inbox: list[tuple[Owner, Event]] = field(default_factory=list)
+    jobs: dict[Owner, Job] = field(default_factory=dict)
+    hands: dict[Owner, Hand] = field(default_factory=dict)
+    air: list[tuple[Owner, Publish]] = field(default_factory=list)  # publishes that have not reached the broker
+    answers: list[tuple[Owner, OfClaim]] = field(default_factory=list)  # what comes back to it
+
+
+class Replicas(Roads):
+    """Dispatcher processes over queues in a real Redis, beside the roads."""
+
+    def __init__(self, name: str, rng: random.Random, settings: Settings, *, calm: bool, replicas: int, vehicles: int) -> None:
+        super().__init__(name, rng, calm=calm, vehicles=vehicles)
+        self.redis = Asking(name)
+        self.queues, self.rules = Queues(cast(Redis, self.redis), Policy.of(settings)), Rules.of(settings)
+        self.replicas = [Replica() for _ in range(replicas)]
+        self.missing: dict[int, Owner] = {}  # seq of an entry whose data has not come
+
+    def take_from_feed(self, replica: Replica) -> None:
+        if self.feed:
+            replica.inbox.append(self.feed.popleft())
+
+    def _begin(self, replica: Replica, owner: Owner, event: Event) -> None:
+        replica.jobs[owner] = Job(owner, event, deque(self._step(replica, owner, event)))
+
+    def _step(self, replica: Replica, owner: Owner, event: Event) -> list[Effect]:
+        state, effects = step(State(self.rules, owner, replica.hands.get(owner)), event)
+        if state.hand is None:
+            replica.hands.pop(owner, None)
+        else:
+            replica.hands[owner] = state.hand
+        return effects
+
+    async def work(self, replica: Replica) -> None:
+        """Begin one job, or carry out one effect of one; a job without effects left is done."""
+        waiting = list(dict.fromkeys(owner for owner, _ in replica.inbox if owner not in replica.jobs))
+        choices = [*waiting, *replica.jobs]
+        if not choices:
+            return
+        owner = self.rng.choice(choices)
+        if owner in waiting:
+            place = next(n for n, (of, _) in enumerate(replica.inbox) if of == owner)
+            self._begin(replica, *replica.inbox.pop(place))
+        job = replica.jobs[owner]
+        if job.effects:
+            await self._carry(replica, job)
+        while self.calm and any(isinstance(effect, Load | Publish) for effect in job.effects):
+            await self._carry(replica, job)
+        if not job.effects:
+            del replica.jobs[owner]
+            if isinstance(job.event, DeadlinePassed):
+                await self.queues.settle_due(0, [owner], self.now)
+
+    async def _carry(self, replica: Replica, job: Job) -> None:
+        effect = job.effects[0]
+        match effect:
+            case Ignore():
+                pass
+            case Publish():
+                replica.air.append((job.owner, effect))
+                if self.calm:
+                    self.reach_broker(replica)
+            case Load(seq, claimed_ms):
+                gone = Missing(seq, claimed_ms, f"{self.name}-{seq}")
+                found = gone if seq in self.missing else Loaded(seq, claimed_ms, "r", "d", b"")
+                if self.calm:
+                    job.effects.extend(self._step(replica, job.owner, found))
+                else:
+                    replica.answers.append((job.owner, found))
+            case _:
+                this = job.retry or Round(self.queues, self.now)
+                verb = this.add(job.owner, effect) if job.retry is None else True
+                answers = await this.run(repeated=job.retry is not None)
+                if verb and job.retry is None and not self.calm and self.rng.random() < 0.03:
+                    job.retry = this
+                    return
+                job.retry = None
+                if isinstance(effect, RecordOutcome):
+                    self.tell(What.ENDED, effect.record.vin, effect.record.seq, note=effect.record.outcome.value)
+                if isinstance(effect, Park):
+                    self.tell(What.PARKED, job.owner, effect.seq)
+                job.effects.popleft()
+                for answer in answers:
+                    assert isinstance(answer, Answered)
+                    following = self._step(replica, job.owner, answer)
+                    job.effects.extend(following)
+                    self._note_claims(job.owner, following)
+                return
+        job.effects.popleft()
+
+    def _note_claims(self, owner: Owner, following: list[Effect]) -> None:
+        for load in following:
+            if isinstance(load, Load):
+                self.history.tell(Line(load.claimed_ms / 1000, What.PUBLISHED, owner, load.seq))
+
+    def reach_broker(self, replica: Replica) -> None:
+        """One of its publishes reaches the broker, unless its deadline has passed; the answer is on its way back."""
+        if replica.air:
+            owner, publish = replica.air.pop(self.rng.randrange(len(replica.air)))
+            seq, claimed_ms = publish.what.seq, publish.what.claimed_ms
+            if publish.deadline_ms <= self.now:
+                replica.answers.append((owner, NotPublished(seq, claimed_ms)))
+            else:
+                replica.answers.append((owner, Published(seq, claimed_ms, self.publish(owner, seq))))
+
+    def deliver_answer(self, replica: Replica) -> None:
+        """One of the broker's answers reaches it."""
+        if replica.answers:
+            replica.inbox.append(replica.answers.pop(self.rng.randrange(len(replica.answers))))
+
+    def crash(self, replica: Replica) -> None:
+        """`kill -9`: what it had taken and not finished comes again; what was in the air reached the broker, or not."""
+        repeated = [(job.owner, job.event) for job in replica.jobs.values()] + replica.inbox
+        self.feed.extendleft(reversed([(o, e) for o, e in repeated if not isinstance(e, OfClaim | DeadlinePassed)]))
+        self._half_of_the_air(replica)
+        self.harm("kill -9 of a dispatcher")
+        self.replicas[self.replicas.index(replica)] = Replica()
+
+    def cut_off(self, replica: Replica) -> None:
+        """Its connection to the broker breaks: no PUBACK comes any more, whether the broker has the message or not."""
+        self._half_of_the_air(replica)
+        self.harm("a dispatcher's connection to the broker broke")
+        replica.inbox += [(owner, PublishLost(publish.what.seq, publish.what.claimed_ms)) for owner, publish in replica.air]
+        lost = [(o, PublishLost(e.seq, e.claimed_ms) if isinstance(e, Published) else e) for o, e in replica.answers]
+        replica.air, replica.answers = [], []
+        replica.inbox += lost
+
+    def _half_of_the_air(self, replica: Replica) -> None:
+        for owner, publish in replica.air:
+            if self.rng.random() < 0.5 and publish.deadline_ms > self.now:
+                self.publish(owner, publish.what.seq)
+
+    async def look_at_deadlines(self, replica: Replica) -> None:
+        due: Any = await self.redis.execute_command("ZRANGEBYSCORE", keys.deadlines(0), "-inf", self.now)
+        replica.inbox += [(Owner(owner.decode()), DeadlinePassed()) for owner in due]

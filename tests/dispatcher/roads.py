@@ -1,0 +1,127 @@
+"""The roads of a simulated world: vehicles, the broker's sessions, and the events that it tells, or that get lost."""
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+from contracts.events import Acked, Connected, Disconnected, Subscribed
+from contracts.names import Owner
+from contracts.topics import request_filter, request_topic
+from dispatcher._vocabulary import Event, Heard
+from tests.faults.history import History, Line, What
+
+START_MS = 1_800_000_000_000
+
+
+@dataclass
+class Session:
+    """What the broker holds for a vehicle."""
+
+    expiry_s: int
+    subscribed: bool = False
+    unacked: list[int] = field(default_factory=list)
+    until_ms: int | None = None  # set while the vehicle is away
+
+
+@dataclass
+class Vehicle:
+    """A vehicle: what it got, as (seq, dup, number of its session), and what it acknowledged."""
+
+    vin: Owner
+    session: Session | None = None
+    sessions: int = 0
+    connected_at: int | None = None
+    got: list[tuple[int, bool, int]] = field(default_factory=list)
+    in_time: list[tuple[int, bool, int]] = field(default_factory=list)  # what it had got before the first deadline passed
+
+
+class Roads:
+    """Vehicles and broker. What the broker tells goes to `feed`; what happens, to the history."""
+
+    def __init__(self, name: str, rng: random.Random, *, calm: bool, vehicles: int) -> None:
+        self.name, self.rng, self.calm, self.now = name, rng, calm, START_MS
+        self.vehicles = [Vehicle(Owner(f"{name}-{n}")) for n in range(vehicles)]
+        self.feed: deque[tuple[Owner, Event]] = deque()  # at least once: what a dying replica had in hand comes back
+        self.history = History()
+
+    def tell(self, what: What, vin: str, seq: int | None = None, *, dup: bool = False, note: str = "") -> None:
+        """A line in the history."""
+        self.history.tell(Line(self.now / 1000, what, vin, seq, f"r{seq}" if seq else "", dup, note=note))
+
+    def harm(self, what: str, since_ms: int | None = None) -> None:
+        """Somebody did harm."""
+        at = self.now if since_ms is None else since_ms
+        self.history.tell(Line(at / 1000, What.FAULT, until=self.now / 1000, note=what))
+
+    def connect(self, vehicle: Vehicle, *, clean: bool, expiry_s: int) -> None:
+        if vehicle.connected_at is not None:
+            self.disconnect(vehicle, reason="discarded" if clean else "takenover")
+        self._expire(vehicle)
+        vehicle.connected_at = self.now
+        self.tell(What.CAME, vehicle.vin)
+        self._report(vehicle.vin, Connected(vehicle.vin, self.now, clean, expiry_s))
+        if clean or vehicle.session is None:
+            vehicle.session, vehicle.sessions = Session(expiry_s), vehicle.sessions + 1
+            return
+        vehicle.session.expiry_s, vehicle.session.until_ms = expiry_s, None
+        for seq in vehicle.session.unacked:
+            self._get(vehicle, seq, dup=True)
+
+    def _get(self, vehicle: Vehicle, seq: int, *, dup: bool) -> None:
+        vehicle.got.append((seq, dup, vehicle.sessions))
+        self.tell(What.DELIVERED, vehicle.vin, seq, dup=dup)
+
+    def _report(self, vin: Owner, event: Event) -> None:
+        """The broker tells what happened; the adversary loses it, doubles it or lets it wait."""
+        copies = 1 if self.calm else self.rng.choices((0, 1, 2), (3, 94, 3))[0]
+        for _ in range(copies):
+            late = not self.calm and self.feed and self.rng.random() < 0.05
+            self.feed.insert(self.rng.randrange(len(self.feed)) if late else len(self.feed), (vin, event))
+        if copies == 0:
+            self.harm(f"lost event {type(event).__name__} of {vin}")
+
+    def disconnect(self, vehicle: Vehicle, reason: str = "tcp_closed") -> None:
+        assert vehicle.connected_at is not None
+        assert vehicle.session is not None
+        self.tell(What.GONE, vehicle.vin, note=reason)
+        self._report(vehicle.vin, Disconnected(vehicle.vin, self.now, vehicle.connected_at, None, reason))
+        vehicle.connected_at, vehicle.session.until_ms = None, self.now + vehicle.session.expiry_s * 1000
+        if reason == "discarded" or vehicle.session.expiry_s == 0:
+            vehicle.session = None
+        self.now += 1
+
+    def _expire(self, vehicle: Vehicle) -> None:
+        session = vehicle.session
+        if session is not None and session.until_ms is not None and session.until_ms < self.now:
+            vehicle.session = None
+
+    def sign(self, vehicle: Vehicle) -> None:
+        self._report(vehicle.vin, Heard())
+
+    def subscribe(self, vehicle: Vehicle) -> None:
+        assert vehicle.session is not None
+        vehicle.session.subscribed = True
+        self._report(vehicle.vin, Subscribed(vehicle.vin, self.now, request_filter("agent", vehicle.vin), True))
+
+    def ack(self, vehicle: Vehicle) -> None:
+        """Of the oldest unacknowledged message; now and then the PUBACK is lost with its connection."""
+        if vehicle.session is not None and vehicle.session.unacked:
+            seq = vehicle.session.unacked[0]
+            self.tell(What.ACKNOWLEDGED, vehicle.vin, seq)
+            if not self.calm and self.rng.random() < 0.05:
+                self.disconnect(vehicle)
+                return
+            vehicle.session.unacked.pop(0)
+            acked = Acked(vehicle.vin, self.now, request_topic("agent", vehicle.vin, "r"), seq, None, None)
+            self._report(vehicle.vin, acked)
+
+    def publish(self, owner: Owner, seq: int) -> int:
+        """A request reaches the broker; the reason code of its PUBACK."""
+        vehicle = next(v for v in self.vehicles if v.vin == owner)
+        self._expire(vehicle)
+        if vehicle.session is None or not vehicle.session.subscribed:
+            return 16
+        vehicle.session.unacked.append(seq)
+        if vehicle.connected_at is not None:
+            self._get(vehicle, seq, dup=False)
+        return 0
