@@ -5,9 +5,10 @@ from queues._census import Census, walk
 from queues._cluster import is_cluster
 from queues._connection import connect
 from queues._loader import Ended, Loader, LoadResult
-from queues._queues import EnqueueResult, Queues, Wake
+from queues._queues import EnqueueResult, Queues
 from queues._replies import AckReply, Claim, ClaimWord, EndReply, EnqueueReply, Over, ReleaseReply, TouchReply
 from queues._verbs import Policy, ReleaseReason
+from queues._wakes import Wake
 
 __all__ = [
     "FIRST",

@@ -1,0 +1,48 @@
+"""The stream of outcomes: from whoever ends entries to the recorder."""
+
+from collections.abc import Iterable, Sequence
+
+from contracts import keys
+from contracts.outcomes import OutcomeRecord
+from queues._streams import Streams, records_of
+
+
+class OutcomeStream(Streams):
+    """How entries ended, until it is on disk.
+
+    Raises:
+        redis.RedisError: from every method, where Redis is away or refuses.
+    """
+
+    async def add_outcomes(self, records: Iterable[OutcomeRecord]) -> None:
+        """Hand outcomes to the recorder."""
+        batch = self.batch()
+        for record in records:
+            batch.insist(("XADD", keys.OUTCOMES, "*", "o", record.to_wire()), bytes)
+        if batch:
+            await batch.run()
+
+    async def join_outcomes(self) -> None:
+        """Make the consumer group of the outcomes stream, where it is missing."""
+        await self.make_group(keys.OUTCOMES, keys.OUTCOMES_GROUP)
+
+    async def read_outcomes(self, consumer: str, *, count: int, block_ms: int, again: bool = False) -> list[tuple[bytes, bytes]]:
+        """Record id and JSON of outcomes; `again`: those this consumer read before and has not settled."""
+        start = "0" if again else ">"
+        found = await self.redis.xreadgroup(
+            keys.OUTCOMES_GROUP, consumer, {keys.OUTCOMES: start}, count=count, block=None if again else block_ms
+        )
+        return [(record_id, fields[b"o"]) for _, records in records_of(found) for record_id, fields in records if fields]
+
+    async def claim_stale_outcomes(self, consumer: str, *, idle_ms: int, count: int) -> list[tuple[bytes, bytes]]:
+        """Outcomes that another recorder took and has not settled for `idle_ms`."""
+        found = await self.redis.xautoclaim(keys.OUTCOMES, keys.OUTCOMES_GROUP, consumer, idle_ms, count=count)
+        return [(record_id, fields[b"o"]) for record_id, fields in found[1] if fields]
+
+    async def settle_outcomes(self, record_ids: Sequence[bytes]) -> None:
+        """These outcomes are on disk."""
+        if record_ids:
+            pipe = self.redis.pipeline(transaction=False)
+            pipe.xack(keys.OUTCOMES, keys.OUTCOMES_GROUP, *record_ids)
+            pipe.xdel(keys.OUTCOMES, *record_ids)
+            await pipe.execute()

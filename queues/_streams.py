@@ -1,0 +1,50 @@
+"""What the streams of the queues share: where they lie, and how consumer groups read them."""
+
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from queues._batch import Batch
+from queues._verbs import Policy
+
+
+class Streams:
+    """Redis and a policy. `redis` must not decode responses: payloads are bytes."""
+
+    def __init__(self, redis: Redis, policy: Policy) -> None:
+        self.redis, self.policy = redis, policy
+
+    def batch(self) -> Batch:
+        """An empty batch of verbs."""
+        return Batch(self.redis, self.policy)
+
+    async def make_group(self, stream: str, group: str) -> None:
+        """Make a consumer group that reads a stream from its beginning, where it is missing."""
+        try:
+            await self.redis.xgroup_create(stream, group, id="0", mkstream=True)
+        except OutOfMemoryError:  # said before Redis looks whether there is anything to make
+            groups: Any = await self.redis.xinfo_groups(stream)
+            if group not in {_as_text(each["name"]) for each in groups}:
+                raise
+        except ResponseError as exc:
+            if "BUSYGROUP" not in str(exc):
+                raise
+
+
+def records_of(found: Any) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
+    """One shape for what XREADGROUP gives under RESP2 (a list) and RESP3 (a map of lists of lists)."""
+    if not found:
+        return []
+    if isinstance(found, dict):
+        return [(name, records[0] if records and isinstance(records[0], list) else records) for name, records in found.items()]
+    return [(name, records) for name, records in found]
+
+
+def texts(replies: Any) -> list[str]:
+    """Replies of a client that does not decode."""
+    return [reply.decode() for reply in replies]
+
+
+def _as_text(name: bytes | str) -> str:
+    return name.decode() if isinstance(name, bytes) else name

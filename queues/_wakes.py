@@ -1,0 +1,104 @@
+"""Whom to look at: wake-up streams for owners with something new, and an index of deadlines for those that may be overdue."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from contracts import keys
+from queues import _verbs
+from queues._streams import Streams, records_of, texts
+
+OWNERS_A_WAKE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """One record of a wake-up stream."""
+
+    shard: int
+    record_id: bytes
+    owners: list[str]
+    trigger: tuple[int, str, str] | None = None  # seq, request_id, data_id, where the record tells of a single trigger
+
+
+class WakeStreams(Streams):
+    """Which owners the dispatchers should look at.
+
+    Raises:
+        redis.RedisError: from every method, where Redis is away or refuses.
+    """
+
+    async def wake(self, owners: Iterable[str]) -> None:
+        """Tell the dispatchers that these owners have something to claim."""
+        by_shard: dict[int, list[str]] = {}
+        for owner in owners:
+            by_shard.setdefault(keys.shard_of(owner, self.policy.wake_shards), []).append(owner)
+        if not by_shard:
+            return
+        pipe = self.redis.pipeline(transaction=False)
+        for shard, some in by_shard.items():
+            for start in range(0, len(some), OWNERS_A_WAKE):
+                pipe.xadd(keys.wake(shard), {"owners": "\n".join(some[start : start + OWNERS_A_WAKE])})
+        await pipe.execute()
+
+    async def join_wakes(self) -> None:
+        """Make the consumer groups of the wake-up streams, where they are missing."""
+        for shard in range(self.policy.wake_shards):
+            await self.make_group(keys.wake(shard), keys.WAKE_GROUP)
+
+    async def read_wakes(self, consumer: str, *, count: int, block_ms: int) -> list[Wake]:
+        """New wake-ups for this consumer, waiting up to `block_ms` (0 is for ever)."""
+        streams: dict[Any, Any] = {keys.wake(shard): ">" for shard in range(self.policy.wake_shards)}
+        found = await self.redis.xreadgroup(keys.WAKE_GROUP, consumer, streams, count=count, block=block_ms)
+        return [wake for name, records in records_of(found) for wake in _wakes(_shard(name), records)]
+
+    async def claim_stale_wakes(self, consumer: str, *, idle_ms: int, count: int) -> list[Wake]:
+        """Wake-ups that another consumer took and has not settled for `idle_ms`: it is dead or stuck."""
+        taken: list[Wake] = []
+        for shard in range(self.policy.wake_shards):
+            found = await self.redis.xautoclaim(keys.wake(shard), keys.WAKE_GROUP, consumer, idle_ms, count=count)
+            taken += _wakes(shard, found[1])
+        return taken
+
+    async def settle_wakes(self, wakes: Iterable[Wake]) -> None:
+        """These wake-ups are dealt with."""
+        by_shard: dict[int, list[bytes]] = {}
+        for wake in wakes:
+            by_shard.setdefault(wake.shard, []).append(wake.record_id)
+        pipe = self.redis.pipeline(transaction=False)
+        for shard, ids in by_shard.items():
+            pipe.xack(keys.wake(shard), keys.WAKE_GROUP, *ids)
+            pipe.xdel(keys.wake(shard), *ids)
+        await pipe.execute()
+
+    async def due(self, shard: int, now_ms: int, count: int) -> list[str]:
+        """Owners of this shard whose in-flight entry may be overdue, soonest first. They stay in the index until `settle_due`."""
+        owners = await self.redis.zrangebyscore(keys.deadlines(shard), "-inf", now_ms, start=0, num=count)
+        return texts(owners)
+
+    async def settle_due(self, shard: int, owners: Sequence[str], before_ms: int | None = None) -> None:
+        """These owners have been looked at; `before_ms`: except those that were put in again for a time after it."""
+        if not owners:
+            return
+        if before_ms is None:
+            await self.redis.zrem(keys.deadlines(shard), *owners)
+            return
+        batch = self.batch()
+        batch.add(_verbs.settle_due(shard, owners, before_ms), int)
+        await batch.run()
+
+
+def _wakes(shard: int, records: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Wake]:
+    return [_wake(shard, record_id, fields) for record_id, fields in records if fields]
+
+
+def _wake(shard: int, record_id: bytes, fields: dict[bytes, bytes]) -> Wake:
+    owners = fields[b"owners"].decode().split("\n")
+    if b"trigger" not in fields:
+        return Wake(shard, record_id, owners)
+    seq, request_id, data_id = fields[b"trigger"].decode().split(" ")  # no name holds a space
+    return Wake(shard, record_id, owners, (int(seq), request_id, data_id))
+
+
+def _shard(stream: bytes) -> int:
+    return int(stream.rpartition(b":")[2])
