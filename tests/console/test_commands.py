@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from console._watch import RATES
 from contracts.settings import Settings
 from sandbox.fleet import Fleet, vins
 from sandbox.programs import environment
@@ -139,6 +140,43 @@ def test_a_batch_is_taken_back_from_some_of_its_vehicles_and_then_from_all(platf
 
 
 @pytest.mark.slow
+def test_queues_and_fleet_are_told_from_the_census_and_each_queue_as_it_is_now(platform: Settings) -> None:
+    run = uuid.uuid4().hex[:8]
+    vin, request_ids = f"LONG-{run}", [f"task_{run}_{n}" for n in range(3)]
+    seqs = [ask(platform, "send", vin, "--data-id", "d", "--request-id", request_id)[0]["seq"] for request_id in request_ids]
+
+    fleet = ask(platform, "fleet", "--fresh")
+    top = ask(platform, "queue", "top", "--count", "20")
+    peeked = ask(platform, "queue", "peek", vin, "--count", "2")
+    pending = ask(platform, "vin", "pending", vin)
+    history = ask(platform, "vin", "history", vin)
+
+    assert fleet["pending"] >= 3
+    assert fleet["oldest_at"] is not None
+    assert 0 <= top["census"]["age_seconds"] < 60
+    assert {"vin": vin, "entries": 3} in [{name: queue[name] for name in ("vin", "entries")} for queue in top["longest"]]
+    assert (peeked["length"], [entry["seq"] for entry in peeked["entries"]]) == (3, seqs[:2])
+    assert [(entry["request_id"], entry["state"]) for entry in pending["entries"]] == [(r, "pending") for r in request_ids]
+    assert history["entries"] == []
+
+
+@pytest.mark.slow
+def test_a_running_platform_can_be_watched(platform: Settings) -> None:
+    done = manifold("watch", "--count", "1", "--json", env=environment(platform))
+
+    (line,) = done.stdout.splitlines()
+    sample = json.loads(line)
+    assert set(sample) == {"at", "per_second", "waiting", "census"}
+    assert set(sample["per_second"]) == set(RATES)
+    assert "delivered a second" in manifold("watch", "--count", "1", env=environment(platform)).stdout
+
+
+@pytest.mark.parametrize(("rate", "counter"), [(what, name) for what, (name, _) in RATES.items()])
+def test_what_is_watched_is_a_counter_that_is_documented(rate: str, counter: str) -> None:
+    assert f"| `{counter}` | counter |" in (ROOT / "docs" / "operations.md").read_text(), rate
+
+
+@pytest.mark.slow
 def test_the_same_trigger_again_is_a_duplicate_and_a_bad_one_is_refused_with_a_reason(platform: Settings, tmp_path: Path) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.write_text(json.dumps({"ids": ["TWICE"], "request_id": f"task_{uuid.uuid4().hex[:8]}", "data_id": "d"}))
@@ -160,6 +198,7 @@ def test_the_same_trigger_again_is_a_duplicate_and_a_bad_one_is_refused_with_a_r
         pytest.param(["send", "V", "--data", "/no/such/file"], "cannot read /no/such/file", id="a file that is not there"),
         pytest.param(["vin", "show", "A B"], "VIN 'A B' must be 1 to 64", id="no VIN"),
         pytest.param(["batch", "show", "a/b"], "request_id 'a/b' must be 1 to 128", id="no request_id"),
+        pytest.param(["queue", "peek", "A B"], "VIN 'A B' must be 1 to 64", id="no VIN to peek at"),
         pytest.param(["batch", "cancel", "a/b"], "request_id 'a/b' must be 1 to 128", id="no request_id to cancel"),
         pytest.param(
             ["ingest", "--from", "2026-01-02", "--to", "2026-01-01"], "is no interval", id="an interval that ends early"
