@@ -12,6 +12,7 @@ CENSUS_LEASE = "census:lease"  # who walks
 OUTCOMES = "outcomes"  # stream: what the dispatcher decided, until the recorder has it on disk
 OUTCOMES_GROUP = "recorders"
 WAKE_GROUP = "dispatchers"
+PARKED = "parked"  # sorted set: data id → when an entry was last parked for it
 RECONCILE_LEASE = "reconcile:lease"  # set while the last comparison with the broker's sessions is fresh enough
 POPULATE_LOCK = "lock:populate"  # held by whoever compares the lake with the queues
 POPULATED = "populated"  # snapshot of the ids table up to which everything left over was offered to the queues

@@ -1,7 +1,5 @@
 """From effects to Redis commands: the effects of many owners, in one batch."""
 
-from typing import Any
-
 from contracts import keys
 from contracts.events import Connected, Disconnected, Subscribed
 from contracts.names import Owner
@@ -22,7 +20,7 @@ from dispatcher._vocabulary import (
     Verb,
     Watch,
 )
-from queues import FIRST, LAST, Batch, Queues
+from queues import Batch, Queues
 
 
 class Round:
@@ -92,12 +90,7 @@ def _add_verb(batch: Batch, owner: Owner, verb: Verb, now_ms: int) -> int:
         case Touch(seen, claim):
             _add_touch(batch, owner, seen, claim, now_ms)
         case Park(seq, data_id):
-            # The owner is noted as waiting before and after: an arrival between the two notes may have struck the first one out.
-            waits: tuple[Any, ...] = ("SADD", keys.waiting_for(data_id), owner)
-            batch.insist(waits, int, FIRST)
-            batch.park(owner, seq, now_ms)
-            batch.insist(waits, int, LAST)
-            return len(batch) - 2
+            return batch.park(owner, seq, data_id, now_ms)
     return len(batch) - 1
 
 

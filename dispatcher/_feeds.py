@@ -141,7 +141,7 @@ class ParkedEntries:
 
     async def _look(self) -> None:
         await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))
-        for data_id in await self._queues.waiting_data_ids():
+        for data_id in await self._queues.waiting_data_ids(wall_clock_ms()):
             # Without a trigger nobody knows the data: the entries are claimed again, and looked up again.
             if not data_id or await self._payloads.read(data_id) is not None:
                 await self._queues.unpark_waiting(data_id, wall_clock_ms())

@@ -90,9 +90,18 @@ class Batch:
         """Answers `TouchReply`."""
         self._touch(owner, now_ms, claim_next, "subscribed" if on else "unsubscribed")
 
-    def park(self, owner: str, seq: int, now_ms: int) -> None:
-        """Answers the `Claim` of the entry that follows."""
+    def park(self, owner: str, seq: int, data_id: str, now_ms: int) -> int:
+        """Let an entry step aside until its data comes; the place of the reply: the `Claim` of the entry that follows.
+
+        Noted as waiting before and after: an arrival between the two notes may have struck the first one out.
+        """
+        notes = _verbs.waits(self._policy, owner, data_id, now_ms)
+        for note in notes:
+            self.insist(note, int, FIRST)
         self.add(_verbs.park(self._policy, owner, seq, now_ms), _replies.park_reply)
+        for note in notes:
+            self.insist(note, int, LAST)
+        return len(self) - 1 - len(notes)
 
     def unpark(self, owner: str, now_ms: int) -> None:
         """Answers `EnqueueReply`."""

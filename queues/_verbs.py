@@ -154,6 +154,12 @@ def park(policy: Policy, owner: str, seq: int, now_ms: int) -> Args:
     return _evalsha(PARK, owner, now_ms, policy.presence_ms, policy.terms, seq)
 
 
+def waits(policy: Policy, owner: str, data_id: str, now_ms: int) -> list[Args]:
+    """Note that `owner` has an entry parked for this data. The note goes with the retention, as the entry does."""
+    key = keys.waiting_for(data_id)
+    return [("SADD", key, owner), ("PEXPIRE", key, policy.retention_ms), ("ZADD", keys.PARKED, now_ms, data_id)]
+
+
 def unpark(policy: Policy, owner: str, now_ms: int) -> Args:
     """Parked entries of this owner take their places again."""
     return _evalsha(UNPARK, owner, now_ms, policy.presence_ms)

@@ -62,7 +62,7 @@ def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_a
         batch.connected("deaf", NOW, True, 0, NOW)
         batch.subscribed("deaf", False, NOW)
         batch.heard("heard", Sign.ONLINE, NOW)
-        batch.park("heard", seq(1), NOW)
+        batch.park("heard", seq(1), "d", NOW)
         batch.disconnected("gone", NOW, NOW, 0, NOW)
         batch.ack("gone", seq(1), NOW, claim_next=False)
         await batch.run()

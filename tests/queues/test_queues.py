@@ -101,19 +101,32 @@ def test_a_parked_entry_lets_younger_ones_pass_and_goes_first_when_its_data_come
         for n in (0, 1, 2):
             await queues.enqueue_trigger(SEQ[n], ["V"], f"r{n}", f"d{n}", NOW)
         assert (await claim(queues, "V")).seq == SEQ[0]
-        await queues.wait_for_data("V", "d0")
         batch = queues.batch()
-        batch.park("V", SEQ[0], NOW)
-        (following,) = await batch.run()
-        assert following.seq == SEQ[1]
-        assert await queues.waiting_data_ids() == ["d0"]
+        place = batch.park("V", SEQ[0], "d0", NOW)
+        assert (await batch.run())[place].seq == SEQ[1]
+        assert await queues.waiting_data_ids(NOW) == ["d0"]
 
         assert await queues.store_data("d0", b"late", NOW) == "stored"
         batch.ack("V", SEQ[1], NOW)
         (acked,) = await batch.run()
 
         assert acked.next.seq == SEQ[0]
-        assert await queues.waiting_data_ids() == []
+        assert await queues.waiting_data_ids(NOW) == []
+
+    use(body)
+
+
+def test_data_that_never_comes_is_not_looked_for_beyond_the_retention(use: Callable[..., Any]) -> None:
+    async def body(queues: Queues) -> None:
+        await connect(queues, "V")
+        await queues.enqueue_trigger(SEQ[0], ["V"], "r", "never", NOW)
+        await claim(queues, "V")
+        batch = queues.batch()
+        batch.park("V", SEQ[0], "never", NOW)
+        await batch.run()
+
+        assert await queues.waiting_data_ids(NOW + queues.policy.retention_ms - 1) == ["never"]
+        assert await queues.waiting_data_ids(NOW + queues.policy.retention_ms) == []
 
     use(body)
 

@@ -103,7 +103,7 @@ def test_what_nobody_comes_for_expires_all_the_same_also_without_its_data(brisk:
         """As a dispatcher did while the vehicle was here, a day ago."""
         then_ms, batch = wall_clock_ms() - DAY_MS, queues.batch()
         batch.heard(lacking.vin, Sign.ONLINE, then_ms)
-        batch.park(lacking.vin, parked, then_ms)
+        batch.park(lacking.vin, parked, "never-came", then_ms)
         await batch.run()
 
     brisk.platform.ask(park)
