@@ -58,7 +58,9 @@ class Run:
     def append(self, table: Table, rows: DataFrame, base: int) -> None:
         """Append to the table's branch, in the order in which rows come."""
         create_branch(self.catalog, table, self.run_id, base)
-        writer = rows.writeTo(self.name(table, on_branch=True)).option("fanout-enabled", "true")
+        # Level 1 saves some CPU time, and packs VINs in arrival order better than the usual level 3; compaction writes again.
+        options = {"fanout-enabled": "true", "compression-level": "1"}
+        writer = rows.writeTo(self.name(table, on_branch=True)).options(**options)
         for name, value in self.properties.items():
             writer = writer.option(f"snapshot-property.{name}", value)
         writer.append()
