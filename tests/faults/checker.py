@@ -7,8 +7,8 @@ request has one seq.
 - accepted: entries that a receipt names.
 - delivered: accepted entries that reached the vehicle's application at least once.
 - lost: accepted entries that never did, and did not end otherwise either (`superseded`, `expired`, `cancelled`, `failed`).
-- duplicated: every further copy of an entry, whoever sent it. It is *explained* by a fault of the platform, or an end of the
-  vehicle's own connection, between the copy before it and itself, or at most `NEAR_S` before the former; or by an expired
+- duplicated: every further copy of an entry, whoever sent it. It is *explained* by a fault of the platform, or a beginning or end
+  of the vehicle's own connection, between the copy before it and itself, or at most `NEAR_S` before the former; or by an expired
   deadline: the vehicle did not acknowledge the copy before it within the time that the first attempt has, from its publish.
 - unexplained: duplicated and not explained. Promise 2 allows none.
 - out of order: entries delivered for the first time after a younger one was, except those that were ever parked.
@@ -124,7 +124,7 @@ class _Vehicle:
         self._other_ends: set[int] = set()
         self._recorded: dict[int, str] = {}
         self._youngest = 0  # of those delivered
-        self._gone: list[float] = []
+        self._turns: list[float] = []  # when its connection began or ended
         self._wipes = [fault.at for fault in faults if fault.note.startswith(WIPED)]
 
     def judge(self, archive_was_read: bool) -> None:
@@ -146,8 +146,8 @@ class _Vehicle:
     def _take(self, line: Line, seq: int | None) -> None:
         if line.what is What.ATTEMPTED:
             self._attempted[line.request] = line.sha1
-        elif line.what is What.GONE:
-            self._gone.append(line.at)
+        elif line.what in (What.GONE, What.CAME):
+            self._turns.append(line.at)
         elif line.what is What.DELIVERED:
             self._deliver(line, seq)
         elif seq is not None:
@@ -203,7 +203,7 @@ class _Vehicle:
 
     def _gave_way(self, seq: int, to: int) -> bool:
         """Whether the session that held `seq` may have ended, and `to`, which is older and was parked, has come before it."""
-        return to in self._parked and any(gone >= self._claimed[seq][-1] for gone in self._gone)
+        return to in self._parked and any(turn >= self._claimed[seq][-1] for turn in self._turns)
 
     def _repeat(self, line: Line, seq: int, before: Line) -> None:
         self._verdict.duplicated += 1
@@ -222,8 +222,8 @@ class _Vehicle:
     def _explained(self, since: float, at: float) -> bool:
         """Whether a fault lay between the two copies, or ended shortly before the first."""
         since -= NEAR_S
-        place = bisect_left(self._gone, since)
-        if place < len(self._gone) and self._gone[place] <= at:
+        place = bisect_left(self._turns, since)
+        if place < len(self._turns) and self._turns[place] <= at:
             return True
         return any(fault.at <= at and (fault.until or fault.at) >= since for fault in self._faults)
 
