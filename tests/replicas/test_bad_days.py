@@ -1,18 +1,24 @@
-"""Redis without memory, and payloads that are large: what is new is refused and recorded, what is queued is delivered."""
+"""Redis without memory, or without what it held: what is new is recorded, and everything goes on by itself."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from adapters.lake import ensure_tables, open_catalog
 from console._doctor import examine
 from contracts import topics
 from contracts.topics import Sign
+from pipelines.cli import TRY_AGAIN
+from queues import Loader, Policy
 from tests.dispatcher.door import Door
 from tests.dispatcher.platform import Platform, a_platform, health, healthy
 from tests.dispatcher.vehicle import Vehicle
-from tests.servers import wait_until
+from tests.servers import start_redis, wait_until
 
 OUT_OF_MEMORY = "suspended: Redis is out of memory"
 
@@ -88,3 +94,39 @@ def test_a_dispatcher_starts_without_memory(platform: Platform) -> None:
     vehicle.connect().say(Sign.ONLINE)
     assert [got.seq for got in vehicle.waits_for(1)] == [seq]
     vehicle.leave()
+
+
+def test_populating_without_memory_says_so_and_is_to_be_done_again(platform: Platform) -> None:
+    ensure_tables(open_catalog(platform.settings))
+    limit(platform, 1)
+
+    command = [sys.executable, "-m", "pipelines", "populate", "--without-spark"]
+    done = subprocess.run(command, env=os.environ | platform.env, capture_output=True, text=True, timeout=120)
+
+    assert (done.returncode, "raise its maxmemory, then run this again" in done.stderr) == (TRY_AGAIN, True), done.stderr
+
+
+def test_redis_that_comes_back_empty_is_served_and_after_a_rebuild_everything_goes_on(platform: Platform) -> None:
+    door, vehicle = Door(platform.settings), Vehicle(platform).connect()
+    door.send(topics.data_topic("d"), b"hello")
+    platform.redis.kill()
+    seqs = [door.send(topics.TRIGGER, trigger(vehicle.vin, "away"))["seq"]]
+    platform.redis = start_redis(platform.home / "another", port=platform.settings.redis_port)
+    wait_until(lambda: "rebuild" in express(platform))
+    seqs.append(door.send(topics.TRIGGER, trigger(vehicle.vin, "empty"))["seq"])
+    wait_until(lambda: healthy(platform.settings.dispatcher_port))
+    vehicle.say(Sign.HEARTBEAT)  # nobody knows that it is connected; this is enough
+    wait_until(lambda: platform.presence(vehicle.vin).get("connected") == "heard")
+    assert vehicle.got == []
+
+    say_loaded(platform)
+    seqs.append(door.send(topics.TRIGGER, trigger(vehicle.vin, "after"))["seq"])
+    assert [got.seq for got in vehicle.waits_for(3)] == seqs
+    vehicle.leave()
+    door.close()
+
+
+def say_loaded(platform: Platform) -> None:
+    """As a rebuild does at its end; here nothing was pending."""
+    with platform.blocking() as redis:
+        Loader(redis, Policy.of(platform.settings)).mark_loaded(1)
