@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
 from pyiceberg.table import Table as IcebergTable
@@ -64,12 +67,11 @@ def plan(catalog: Catalog, archive: Archive, interval: Interval | None = None, s
     loaded = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, loaded)
     rows = loaded.scan(selected_fields=("path", "stream", "first_seq", "last_seq")).to_arrow()
-    known = set(rows["path"].to_pylist())
     offered = archive.segments(interval) if segments is None else segments
-    new = [segment for segment in offered if segment.path not in known]
+    is_known = pc.is_in(pa.array([segment.path for segment in offered], pa.string()), value_set=rows["path"])
+    new = [segment for segment, known in zip(offered, is_known.to_pylist(), strict=True) if not known]
     probes = dict(zip((s.path for s in new), archive.probe(new), strict=True))
     found = Overlaps(problems={path: probe.problem for path, probe in probes.items() if probe.problem is not None})
-    told = rows.to_pylist()
     for stream, replays in product(WATCHED, (False, True)):
         # A replay brings seqs that the archive has: those of messages that were refused. Only another replay repeats it.
         fresh = _spans(
@@ -78,11 +80,8 @@ def plan(catalog: Catalog, archive: Archive, interval: Interval | None = None, s
             if s.stream is stream and s.is_replay is replays and (p := probes[s.path])
         )
         if fresh:
-            old = _spans(
-                Span(r["path"], r["first_seq"], r["last_seq"]) if r["first_seq"] is not None else None
-                for r in told
-                if r["stream"] == stream and is_replay(r["path"]) is replays
-            )
+            near = _near(rows, stream, min(s.first for s in fresh), max(s.last for s in fresh))
+            old = _spans(Span(r["path"], r["first_seq"], r["last_seq"]) for r in near if is_replay(r["path"]) is replays)
             _look_at_overlaps(catalog, archive, fresh, old, found)
     return Plan(base, new, probes, found.skips, found.problems)
 
@@ -102,6 +101,13 @@ def _main(table: IcebergTable) -> int:
 
 def _spans(spans: Iterable[Span | None]) -> list[Span]:
     return sorted((span for span in spans if span is not None), key=lambda s: s.first)
+
+
+def _near(rows: pa.Table, stream: Stream, first: int, last: int) -> list[dict[str, Any]]:
+    """The segments of a stream that reach into these seqs. There may be millions of others."""
+    reaching = pc.and_(pc.less_equal(rows["first_seq"], last), pc.greater_equal(rows["last_seq"], first))
+    found: list[dict[str, Any]] = rows.filter(pc.and_(pc.equal(rows["stream"], stream.value), reaching)).to_pylist()
+    return found
 
 
 def _look_at_overlaps(catalog: Catalog, archive: Archive, fresh: list[Span], old: list[Span], found: Overlaps) -> None:
