@@ -44,7 +44,7 @@ def tell_failed(context: Mapping[str, Any]) -> None:
 
 def _tell(what: str, dag_id: str, run_id: str, tasks: list[str]) -> None:
     url = load_settings().alert_url.get_secret_value()
-    page = f"{conf.get('api', 'base_url')}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
+    page = f"{conf.get('api', 'base_url', fallback='')}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
     text = f"{dag_id} {'has failed' if what == 'failed' else 'has not ended in time'}: run {run_id}, {page}"
     if not url:
         log.warning("%s (nobody is told: MANIFOLD_ALERT_URL is empty)", text)

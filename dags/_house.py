@@ -46,6 +46,8 @@ HOUSE: dict[str, Any] = {
     "on_failure_callback": tell_failed,
     "deadline": late(load_settings()),
 }
+# For a cron expression without data intervals: with a start date, Airflow would make up for the last tick as soon as it starts.
+FROM_THE_NEXT_TICK: dict[str, Any] = {"start_date": None}
 LAKE, QUEUES = Asset(assets.LAKE), Asset(assets.QUEUES)
 # The id of a run names its branches and its pages; Airflow makes it the same on every retry.
 RUN = ("--run-id", "{{ run_id }}")
@@ -63,7 +65,7 @@ class QualityReport(BaseOperatorLink):
         del operator
         page = Path("runs", ti_key.run_id, "index.html")
         there = (load_settings().reports_folder / page).is_file()
-        return f"{conf.get('api', 'base_url')}/reports/{quote(str(page))}" if there else ""
+        return f"{conf.get('api', 'base_url', fallback='')}/reports/{quote(str(page))}" if there else ""
 
 
 class PlainJob(BaseOperator):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable
 
 from contracts import assets
 from tests.servers import ROOT
@@ -57,7 +57,12 @@ def test_every_dag_can_be_operated_by_a_stranger(dag: DAG) -> None:
 def test_every_dag_says_when_it_runs(dag: DAG) -> None:
     assert dag.catchup is False, "write catchup=False on the DAG; a backfill is a run with from and to"
     assert dag.max_active_runs == 1, "write max_active_runs=1: runs of one DAG would only overtake each other"
-    assert dag.start_date is not None, "give it a fixed start_date"
+    if isinstance(dag.timetable, CronTriggerTimetable):
+        assert dag.start_date is None, (
+            "with a start_date it runs whenever Airflow starts, for the tick before: FROM_THE_NEXT_TICK"
+        )
+    else:
+        assert dag.start_date is not None, "give it a fixed start_date"
 
 
 def test_every_task_is_tried_again_with_growing_pauses_and_ends_some_time(dag: DAG) -> None:

@@ -1,0 +1,88 @@
+"""An Airflow that runs the DAGs for real, on an archive, a lake and a Redis of its own."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from redis import Redis
+
+from adapters.lake import open_catalog
+from contracts import keys, topics
+from contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from contracts.names import Owner
+from contracts.seq import datetime_of, first_seq_at
+from contracts.settings import Settings
+from contracts.tables import Table
+from sandbox import airflow
+from sandbox.airflow_api import AirflowApi
+from tests.servers import Server, free_port, start_python, start_redis, stopping, wait_until
+
+RUN_S = 400  # one JVM, on a machine that may be busy
+DAGS = ("ingest_archives", "rebuild_queues")
+VINS = [Owner(f"VIN-{n}") for n in range(20)]
+
+
+@dataclass(slots=True)
+class Platform:
+    """Archive, lake, queues, and an Airflow that works on them."""
+
+    settings: Settings
+    redis: Server
+    api: AirflowApi
+
+    def archive(self, stream: Stream, seq: int, topic: str, payload: bytes) -> None:
+        """A segment of one message, as the recorder leaves it when the express hand-off is off."""
+        file = self.settings.home / "archive" / segment_path(stream, seq, 0)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(to_arrow([Envelope(seq, datetime_of(seq), stream, topic, payload)]), file)
+
+    def archive_batch(self, at: datetime, request_id: str) -> int:
+        """One payload and one trigger for every VIN, received at `at`; the trigger's seq."""
+        first = first_seq_at(at)
+        self.archive(Stream.DATA, first, topics.data_topic(f"{request_id}-data"), request_id.encode())
+        trigger = {"ids": VINS, "request_id": request_id, "data_id": f"{request_id}-data"}
+        self.archive(Stream.TRIGGER, first + 1, topics.TRIGGER, json.dumps(trigger).encode())
+        return first + 1
+
+    def values(self, table: Table, column: str) -> list[str]:
+        scan = open_catalog(self.settings).load_table(table.identifier).scan(selected_fields=(column,))
+        return sorted(map(str, scan.to_arrow()[column].to_pylist()))
+
+    def pending(self, vin: Owner) -> list[int]:
+        with Redis(port=self.redis.port) as redis:
+            return [int(seq) for seq in redis.zrange(keys.pending(vin), 0, -1)]
+
+    def run(self, dag_id: str, **conf: object) -> str:
+        """Trigger, wait for success; the run's id. A failure shows the log of the task that failed."""
+        run_id = self.api.trigger_dag(dag_id, conf)
+        state = self.api.wait(dag_id, run_id, within_s=RUN_S)
+        failed = [task for task, ended in self.api.task_states(dag_id, run_id).items() if ended == "failed"]
+        assert state == "success", "\n".join(self.api.task_log(dag_id, run_id, task) for task in failed)
+        return run_id
+
+
+@contextmanager
+def running_platform(home: Path) -> Iterator[Platform]:
+    """Up, with its DAGs read, and down again."""
+    with stopping(start_redis(home / "redis")) as redis:
+        more: dict[str, Any] = {"redis_port": redis.port, "airflow_port": free_port(), "recorder_port": free_port()}
+        # One interval a day, so that a week is seven; the other DAGs only run when they are triggered.
+        more |= {"ingest_schedule": "0 0 * * *", "compact_schedule": "", "garbage_schedule": "", "verify_schedule": ""}
+        settings = Settings(home=home, spark_driver_memory="1g", **more)
+        env = {"MANIFOLD_HOME": str(home), "MANIFOLD_SPARK_DRIVER_MEMORY": "1g"}
+        env |= {f"MANIFOLD_{name.upper()}": str(value) for name, value in more.items()}
+        server = start_python(
+            "sandbox.airflow",
+            port=settings.airflow_port,
+            log=home / "airflow.log",
+            env=env,
+            ready=lambda: airflow.is_healthy(settings),
+        )
+        with stopping(server), AirflowApi(airflow.url(settings)) as api:
+            wait_until(lambda: all(map(api.knows, DAGS)), within_s=60, what="the DAGs to be read")
+            yield Platform(settings, redis, api)

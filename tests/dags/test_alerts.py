@@ -1,0 +1,64 @@
+"""Somebody is told of a run that failed or is late: what arrives at `alert_url`."""
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dags._alerts import tell_failed, tell_late
+
+RUN = "scheduled__2026-05-04T00:00:00+00:00"
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What a server at `alert_url` was sent."""
+    sent: list[dict[str, Any]] = []
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            sent.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Listener) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("MANIFOLD_ALERT_URL", f"http://127.0.0.1:{server.server_port}/hook")
+        yield sent
+        server.shutdown()
+
+
+def test_a_late_run_is_told_with_the_address_of_its_page(told: list[dict[str, Any]]) -> None:
+    tell_late({"dag_run": {"dag_id": "ingest_archives", "dag_run_id": RUN}})
+
+    (message,) = told
+    assert message["text"].startswith(f"ingest_archives has not ended in time: run {RUN}")
+    assert message["what"] == "late"
+    assert message["url"].endswith("/dags/ingest_archives/runs/scheduled__2026-05-04T00%3A00%3A00%2B00%3A00")
+
+
+def test_a_failed_run_is_told_with_the_task_that_failed(told: list[dict[str, Any]]) -> None:
+    tell_failed({"dag": SimpleNamespace(dag_id="ingest_archives"), "run_id": RUN, "task": SimpleNamespace(task_id="audit")})
+
+    (message,) = told
+    assert (message["what"], message["dag_id"], message["run_id"], message["tasks"]) == (
+        "failed",
+        "ingest_archives",
+        RUN,
+        ["audit"],
+    )
+
+
+def test_without_an_address_nobody_is_told_and_nothing_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("MANIFOLD_ALERT_URL", raising=False)
+    tell_failed({"dag": SimpleNamespace(dag_id="ingest_archives"), "run_id": RUN})
+    assert "MANIFOLD_ALERT_URL is empty" in caplog.text

@@ -1,0 +1,171 @@
+"""What an operator does in the Airflow UI, in a real browser. With PICTURES=1 the pictures in docs/img are made again."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect, sync_playwright
+
+from sandbox import airflow
+from tests.dags.running import Platform
+from tests.servers import ROOT, wait_until
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)"),
+]
+DAG = "ingest_archives"
+SEEN_MS = 60_000
+ENDED_S = 240
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1200, "height": 750})
+        page.set_default_timeout(SEEN_MS)
+        expect.set_options(timeout=SEEN_MS)
+        yield page
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Page, running: Platform) -> Page:
+    """The page of the DAG."""
+    chromium.goto(f"{airflow.url(running.settings)}/dags/{DAG}")
+    expect(chromium.get_by_test_id("trigger-dag-button")).to_be_visible()
+    return chromium
+
+
+def picture(page: Page, name: str) -> None:
+    """Keep what is seen for the documentation, if asked to."""
+    if os.environ.get("PICTURES"):
+        page.wait_for_timeout(2500)  # fonts, and what still moves
+        page.screenshot(path=ROOT / "docs" / "img" / f"{name}.png")
+
+
+def runs(running: Platform, run_type: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = running.api._ask("GET", f"/dags/{DAG}/dagRuns?run_type={run_type}&limit=100")["dag_runs"]
+    return found
+
+
+def ended(running: Platform, run_type: str, known: set[str], count: int) -> list[dict[str, Any]]:
+    """The runs of this type beside those that are known, once there are so many and all have ended."""
+
+    def new() -> list[dict[str, Any]]:
+        made = [run for run in runs(running, run_type) if run["dag_run_id"] not in known]
+        return made if len(made) == count and all(run["state"] in ("success", "failed") for run in made) else []
+
+    return wait_until(new, within_s=ENDED_S, what=f"{count} {run_type} runs")
+
+
+def ids(running: Platform, run_type: str) -> set[str]:
+    return {run["dag_run_id"] for run in runs(running, run_type)}
+
+
+def form(page: Page, kind: str) -> Locator:
+    """The form behind the button Trigger, with `dry_run` switched on."""
+    page.get_by_test_id("trigger-dag-button").click()
+    dialog = page.get_by_role("dialog").filter(has_text="Run Parameters")
+    dialog.get_by_text(kind, exact=True).click()
+    dialog.locator("label[id='switch:element_dry_run']").click()
+    return dialog
+
+
+def choose(page: Page, field: Locator, day: datetime) -> None:
+    field.click()
+    page.get_by_placeholder("YYYY/MM/DD").locator("visible=true").fill(f"{day:%Y/%m/%d}")
+    page.get_by_placeholder("HH:mm").locator("visible=true").fill("00:00")
+    page.keyboard.press("Escape")
+
+
+def test_a_run_is_triggered_with_params(page: Page, running: Platform) -> None:
+    known = ids(running, "manual")
+    dialog = form(page, "Single Run")
+    picture(page, "airflow-trigger")
+    dialog.get_by_test_id("trigger-dag-submit").click()
+
+    (run,) = ended(running, "manual", known, 1)
+    assert run["state"] == "success"
+    assert run["conf"] == {"from": None, "to": None, "flush": True, "dry_run": True}
+    states = running.api.task_states(DAG, run["dag_run_id"])
+    assert states == {"look": "success"} | dict.fromkeys(("ingest", "audit", "publish", "populate"), "skipped")
+    page.goto(f"{airflow.url(running.settings)}/dags/{DAG}/runs/{run['dag_run_id']}")
+    expect(page.get_by_text("Skipped").first).to_be_visible()
+    picture(page, "airflow-run")
+
+
+def test_a_week_is_backfilled_from_the_ui(page: Page, running: Platform) -> None:
+    known = ids(running, "backfill")
+    dialog = form(page, "Backfill")
+    fields = dialog.get_by_test_id("datetime-input")
+    first = datetime(2026, 5, 4, tzinfo=UTC)
+    choose(page, fields.nth(0), first)
+    choose(page, fields.nth(1), first + timedelta(days=6))
+    dialog.locator("input[name='max_active_runs']").fill("4")
+    picture(page, "airflow-backfill")
+    dialog.get_by_role("button", name="Run Backfill").click()
+
+    made = ended(running, "backfill", known, 7)
+    assert {run["state"] for run in made} == {"success"}
+    assert sorted(run["data_interval_start"][:10] for run in made) == [f"2026-05-{day:02}" for day in range(4, 11)]
+    page.goto(f"{airflow.url(running.settings)}/dags/{DAG}/backfills")
+    expect(page.get_by_text(re.compile("2026-05-04")).first).to_be_visible()
+    picture(page, "airflow-backfills")
+
+
+def test_a_week_is_backfilled_from_the_command_line(running: Platform) -> None:
+    known = ids(running, "backfill")
+    command = ["backfill", "create", "--dag-id", DAG, "--from-date", "2026-04-06", "--to-date", "2026-04-12"]
+    command += ["--max-active-runs", "4", "--dag-run-conf", '{"dry_run": true}']
+    env = airflow.environment(running.settings, os.environ)
+    done = subprocess.run([sys.executable, "-m", "airflow", *command], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+    made = ended(running, "backfill", known, 7)
+    assert {run["state"] for run in made} == {"success"}
+    assert sorted(run["data_interval_start"][:10] for run in made) == [f"2026-04-{day:02}" for day in range(6, 13)]
+
+
+def test_a_task_that_failed_is_cleared_and_runs_again(page: Page, running: Platform) -> None:
+    in_the_way = running.settings.home / "archive" / "outcome"
+    in_the_way.parent.mkdir(parents=True, exist_ok=True)
+    in_the_way.write_text("a file where the archive has a folder")
+    known = ids(running, "manual")
+    try:
+        run_id = running.api.trigger_dag(DAG, {"dry_run": True})
+        (run,) = ended(running, "manual", known, 1)
+    finally:
+        in_the_way.unlink()
+    assert run["state"] == "failed"
+
+    page.goto(f"{airflow.url(running.settings)}/dags/{DAG}/runs/{run_id}/tasks/look")
+    expect(page.get_by_text("Failed").first).to_be_visible()
+    picture(page, "airflow-failed")
+    page.get_by_role("button", name=re.compile("clear", re.IGNORECASE)).first.click()
+    dialog = page.get_by_role("dialog").filter(has_text="look").last
+    picture(page, "airflow-clear")
+    dialog.get_by_role("button", name="Confirm").click()
+
+    wait_until(lambda: running.api.run_state(DAG, run_id) == "success", within_s=ENDED_S, what="the run to succeed after all")
+
+
+def test_a_dag_is_paused_and_goes_on(page: Page, running: Platform) -> None:
+    def is_paused() -> bool:
+        return bool(running.api._ask("GET", f"/dags/{DAG}")["is_paused"])
+
+    switch = page.locator("label[data-scope='switch']").first
+    switch.click()
+    wait_until(is_paused, what="the DAG to be paused")
+    picture(page, "airflow-paused")
+    switch.click()
+    wait_until(lambda: not is_paused(), what="the DAG to go on")
