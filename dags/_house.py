@@ -154,7 +154,8 @@ def _run(hook: SubprocessHook, arguments: Iterable[str]) -> tuple[int, str, Any]
     with tempfile.TemporaryDirectory(prefix="manifold-task-") as folder:
         file = Path(folder) / "result.json"
         given = [argument for argument in arguments if argument]
-        done = hook.run_command([sys.executable, "-m", "pipelines", *given, "--result", str(file)])
+        command = [sys.executable, "-m", "pipelines", *given, "--result", str(file)]
+        done = hook.run_command(command, cwd=str(PIPELINES.parents[1]))  # settings may name folders from there
         return done.exit_code, done.output, json.loads(file.read_text()) if file.exists() else None
 
 
