@@ -166,7 +166,7 @@ class LakeSettings(BaseSettings):
 class HousekeepingSettings(BaseSettings):
     """What keeps the lake in shape: compaction, garbage, and the comparison of queues and lake."""
 
-    compact_schedule: str = _s("17 * * * *", "cron expression (UTC) of the DAG compact_tables; empty: only when triggered")
+    compact_schedule: str = _s("17 */6 * * *", "cron expression (UTC) of the DAG compact_tables; empty: only when triggered")
     compact_target_bytes: Positive = _s(128 << 20, "size of the files that compaction makes")
     compact_min_files: Annotated[int, Field(ge=2)] = _s(8, "small files of one day, or of a table without days, worth a rewrite")
     compact_max_manifests: Positive = _s(30, "manifests of one table above which they are rewritten")

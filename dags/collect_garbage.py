@@ -22,7 +22,7 @@ Owner: data-platform.
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
 from contracts.settings import load_settings
-from dags._house import HOUSE, spark_job
+from dags._house import FROM_THE_NEXT_TICK, HOUSE, spark_job
 
 schedule = load_settings().garbage_schedule
 
@@ -32,6 +32,6 @@ with DAG(
     tags=["archive", "housekeeping", "lake", "queues"],
     doc_md=__doc__,
     params={"dry_run": Param(False, type="boolean", description="list what would go, and change nothing")},
-    **HOUSE,
+    **HOUSE | FROM_THE_NEXT_TICK,
 ):
     spark_job("garbage", "{{ '--dry-run' if params['dry_run'] else '' }}")

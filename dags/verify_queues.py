@@ -19,7 +19,7 @@ Owner: data-platform.
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
 from contracts.settings import load_settings
-from dags._house import HOUSE, spark_job
+from dags._house import FROM_THE_NEXT_TICK, HOUSE, spark_job
 
 schedule = load_settings().verify_schedule
 
@@ -29,6 +29,6 @@ with DAG(
     tags=["housekeeping", "queues", "repair"],
     doc_md=__doc__,
     params={"repair": Param(False, type="boolean", description="queue what is missing, end what has ended, put in order")},
-    **HOUSE,
+    **HOUSE | FROM_THE_NEXT_TICK,
 ):
     spark_job("verify", "{{ '--repair' if params['repair'] else '' }}")

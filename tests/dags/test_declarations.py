@@ -58,9 +58,7 @@ def test_every_dag_says_when_it_runs(dag: DAG) -> None:
     assert dag.catchup is False, "write catchup=False on the DAG; a backfill is a run with from and to"
     assert dag.max_active_runs == 1, "write max_active_runs=1: runs of one DAG would only overtake each other"
     if isinstance(dag.timetable, CronTriggerTimetable):
-        assert dag.start_date is None, (
-            "with a start_date it runs whenever Airflow starts, for the tick before: FROM_THE_NEXT_TICK"
-        )
+        assert dag.start_date is None, "FROM_THE_NEXT_TICK: else it runs whenever Airflow starts, for the tick before"
     else:
         assert dag.start_date is not None, "give it a fixed start_date"
 
