@@ -51,7 +51,9 @@ class Rows:
     def __init__(self, run: Run, *, cut: datetime) -> None:
         self._run, self._cut = run, cut
         self.base = main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier))
-        self._days = open_days(self._counts(IDS), self._counts(OUTCOMES))
+        entries = self._counts(IDS)
+        self._days = open_days(entries, self._counts(OUTCOMES))
+        self._parts = max(run.spark.sparkContext.defaultParallelism, -(-sum(entries.values()) // ROWS_A_PART))
 
     def overdue(self) -> DataFrame:
         """(vin, seq, data_id, ts) of entries accepted before the cut-off that have no outcome."""
@@ -79,9 +81,7 @@ class Rows:
     def _pending(self, ended: DataFrame) -> DataFrame:
         """Entries without an outcome: young ones, and old ones of the days on which there are any, by the files' own counts."""
         entries = self.main(IDS).where(self._of_days("ts")).select(*KEYS, "data_id", "ts")
-        parallelism = self._run.spark.sparkContext.defaultParallelism
-        parts = max(parallelism, -(-sum(self._counts(IDS).values()) // ROWS_A_PART))
-        return pending(entries, ended.where(self._of_days("accepted_at")), parts=parts, few=False)
+        return pending(entries, ended.where(self._of_days("accepted_at")), parts=self._parts, few=False)
 
     def _of_days(self, column: str) -> Column:
         first = datetime.combine(self._cut.date(), datetime.min.time(), self._cut.tzinfo)

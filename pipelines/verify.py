@@ -5,12 +5,10 @@ changed in between: each difference is looked at once more in the queues, live, 
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import reduce
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 from pyiceberg.catalog import Catalog
@@ -19,25 +17,21 @@ from pyspark.sql import functions as sf
 
 from adapters.lake import ensure_tables
 from adapters.redis import connect
-from contracts import keys
 from contracts.envelope import Stream
-from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import COUNTER_BITS, MAX_NODE, MAX_SEQ, datetime_of, node_of
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
-from pipelines.lock import populate_lock
 from pipelines.pending import KEYS, pending
 from pipelines.planning import main_snapshots
 from pipelines.verify_redis import ROWS, Difference, Place, still, walk
+from pipelines.verify_repair import repair as mend
 from queues import Loader, Policy
 
 MOST_REPORTED = 1_000_000  # differences that the report lists one by one; all are counted
 ROWS_A_PART = 400_000
-SUPERSEDED_BY = "a newer trigger of this request_id took its place"
 DIFFERENCES = "difference string, vin string, seq bigint, request_id string, data_id string, outcome string"
 
 log = structlog.get_logger(__name__)
-Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +70,7 @@ def verify(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: da
         counted = {row["difference"]: row["count"] for row in found.groupBy("difference").count().collect()}
         in_queues, too_young = comparison.totals()
         report = _report(found, settings, now) if counted else None
-        repaired = _repair(found, settings, now) if repair and counted else {}
+        repaired = mend(found, settings, now) if repair and counted else {}
     finally:
         found.unpersist()
         comparison.close()
@@ -207,58 +201,3 @@ def _report(found: DataFrame, settings: Settings, now: datetime) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(found.orderBy("difference", "vin", "seq").limit(MOST_REPORTED).toArrow(), folder / "differences.parquet")
     return str(folder)
-
-
-def _repair(found: DataFrame, settings: Settings, now: datetime) -> dict[str, int]:
-    """Queue what is missing, end what has ended, and put in order; what is extra, overdue or stray is left as it is."""
-    now_ms = round(now.timestamp() * 1000)
-    mend = _mender(settings.redis, Policy.of(settings), now_ms)
-    by_owner = found.repartition(found.sparkSession.sparkContext.defaultParallelism, "vin")
-    with connect(settings.redis) as redis, populate_lock(redis) as lock:
-        counts = by_owner.mapInArrow(mend, "difference string, repaired bigint").groupBy("difference").sum("repaired").collect()
-        lock.check()
-    return {row["difference"]: row["sum(repaired)"] for row in counts}
-
-
-def _mender(url: str, policy: Policy, now_ms: int) -> Batches:
-    def mend(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with connect(url) as redis:
-            loader = Loader(redis, policy)
-            for batch in batches:
-                rows = batch.to_pylist()
-                done = {
-                    Difference.MISSING: _queue(loader, [r for r in rows if r["difference"] == Difference.MISSING], now_ms),
-                    Difference.ENDED: _end(loader, [r for r in rows if r["difference"] == Difference.ENDED], now_ms),
-                }
-                disordered = [r for r in rows if r["difference"] == Difference.DISORDERED]
-                for row in disordered:  # XX: what has ended meanwhile does not come back
-                    redis.zadd(keys.pending(row["vin"]), {str(row["seq"]): row["seq"]}, xx=True)
-                done[Difference.DISORDERED] = len(disordered)
-                counts = [{"difference": kind.value, "repaired": count} for kind, count in done.items() if count]
-                yield pa.RecordBatch.from_pylist(counts, pa.schema([("difference", pa.string()), ("repaired", pa.int64())]))
-
-    return mend
-
-
-def _queue(loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:
-    owners: dict[str, list[tuple[int, str]]] = {}
-    for row in rows:
-        owners.setdefault(row["vin"], []).append((int(row["seq"]), row["request_id"]))
-    loader.store_triggers({int(row["seq"]): (row["request_id"], row["data_id"]) for row in rows})
-    done = loader.enqueue(((owner, sorted(entries)) for owner, entries in owners.items()), now_ms)
-    superseded = (OutcomeRecord(o, s, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY) for o, s in done.superseded)
-    loader.add_outcomes(superseded)
-    return done.queued + len(done.superseded)
-
-
-def _end(loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:
-    """The lake has the outcomes: the queues need not remember them. What is in flight ends when acknowledged or released."""
-    ended = 0
-    for outcome in Outcome:
-        owners: dict[str, list[int]] = {}
-        for row in (row for row in rows if row["outcome"] == outcome):
-            owners.setdefault(row["vin"], []).append(int(row["seq"]))
-        done = [(e.owner, e.seq) for e in loader.end(owners.items(), outcome, now_ms) if e.outcome is not None]
-        loader.forget_done(done)
-        ended += len(done)
-    return ended
