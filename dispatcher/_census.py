@@ -12,8 +12,7 @@ from redis.exceptions import RedisError
 from contracts import keys
 from contracts.outcomes import OutcomeRecord
 from contracts.seq import unix_ms_of, wall_clock_ms
-from dispatcher import _metrics
-from dispatcher._step import record_of
+from dispatcher import _endings, _metrics
 from queues import Census, Queues, walk
 
 KEYS_A_SLICE = 200  # Redis stands still for some 0.3 ms
@@ -73,7 +72,7 @@ class CensusTaker:
         for owner in owners:
             batch.over(owner, now_ms - GRACE_MS)
         found = [(owner, claim.over) for owner, claim in zip(owners, await batch.run(), strict=True) if claim.over]
-        records: list[OutcomeRecord] = [record_of(owner, each, now_ms) for owner, over in found for each in over]
+        records: list[OutcomeRecord] = [_endings.over(owner, each, now_ms) for owner, over in found for each in over]
         await self._queues.add_outcomes(records)
         for owner, over in found:
             batch.end(owner, [(each.seq, each.outcome) for each in over], now_ms)

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed
 from contracts.names import Owner
-from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.outcomes import Outcome
 from contracts.topics import request_of
+from dispatcher._endings import acknowledged, failed, over
 from dispatcher._rules import Rules
 from dispatcher._vocabulary import (
     Ack,
@@ -41,11 +42,10 @@ from dispatcher._vocabulary import (
     Watch,
     Woken,
 )
-from queues import AckReply, ClaimWord, EndReply, Over, ReleaseReason, ReleaseReply, TouchReply
+from queues import AckReply, ClaimWord, EndReply, ReleaseReason, ReleaseReply, TouchReply
 from queues import Claim as ClaimReply
 
 NO_SUBSCRIBERS, FIRST_REFUSAL = 0x10, 0x80  # MQTT 5 reason codes of a PUBACK
-WHY = {Outcome.EXPIRED: "its retention has passed", Outcome.CANCELLED: "cancelled while it was in flight, and not acknowledged"}
 SESSION_DESTROYED = frozenset({"discarded", "kicked"})  # reasons of a disconnect that take the session along
 
 
@@ -139,7 +139,7 @@ def _answered(state: State, answer: Answered) -> Step:
         case Ack() as ack, AckReply() as reply:
             after, effects = _claimed(state.without(ack.seq), answer, reply.next)
             recorded = ack.outcome is Outcome.FAILED  # before: no event would repeat it
-            return after, effects if recorded else [_outcome(state.owner, ack, reply), *effects]
+            return after, effects if recorded else [RecordOutcome(acknowledged(state.owner, ack, reply)), *effects]
         case Touch() as touch, TouchReply() as reply:
             return _touched(state.without(reply.released), answer, touch, reply)
         case End(), EndReply() as reply:
@@ -165,11 +165,10 @@ def _released(state: State, answer: Answered, release: Release, reply: ReleaseRe
     if reply.word == "early":
         return state, [Watch(reply.deadline_ms)]
     if reply.word == "stale":
-        return state, [Claim()] if release.reason is ReleaseReason.DEADLINE else [
-            Ignore("released too late: it is not in flight")
-        ]
+        looks_again = release.reason in (ReleaseReason.DEADLINE, ReleaseReason.UNSENT)  # what is there now may be overdue, too
+        return state, [Claim() if looks_again else Ignore("released too late: it is not in flight")]
     if release.reason is ReleaseReason.DEADLINE and state.rules.used_up(reply.attempts):
-        return state, _failed(state.owner, release.seq, reply.attempts, answer.now_ms)
+        return state, failed(state.owner, release.seq, reply.attempts, answer.now_ms)
     if not release.again:
         return state, []
     if release.reason is ReleaseReason.UNSUBSCRIBED:  # the sign came after the publish: it may have subscribed since
@@ -182,12 +181,12 @@ def _claimed(state: State, answer: Answered, claim: ClaimReply) -> Step:
     rules = state.rules
     if claim.word is ClaimWord.CLAIMED or _was_mine(state, answer, claim):
         if rules.used_up(claim.attempts - 1):
-            return state, _failed(state.owner, claim.seq, claim.attempts - 1, answer.now_ms)
+            return state, failed(state.owner, claim.seq, claim.attempts - 1, answer.now_ms)
         look_at = rules.look_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms)
         hand = Hand(claim.seq, answer.now_ms, claim.deadline_ms)
         return state._replace(hand=hand), [Watch(look_at), Load(claim.seq, answer.now_ms)]
     if claim.word is ClaimWord.OVER:  # recorded before they end: a crash in between repeats the record instead of losing it
-        return state, [*(RecordOutcome(record_of(state.owner, each, answer.now_ms)) for each in claim.over), End(claim.over)]
+        return state, [*(RecordOutcome(over(state.owner, each, answer.now_ms)) for each in claim.over), End(claim.over)]
     if claim.word is not ClaimWord.BUSY:
         return state, []
     if claim.deadline_ms <= answer.now_ms:
@@ -207,20 +206,3 @@ def _was_mine(state: State, answer: Answered, claim: ClaimReply) -> bool:
     """Whether the first sending of this verb made the claim, and only its answer was lost: the deadline tells."""
     mine = claim.word is ClaimWord.BUSY and claim.deadline_ms == answer.now_ms + state.rules.wait_ms(claim.attempts)
     return answer.repeated and mine and (state.hand is None or state.hand.seq != claim.seq)
-
-
-def _failed(owner: Owner, seq: int, attempts: int, now_ms: int) -> list[Effect]:
-    why = f"not acknowledged after {attempts} attempts"
-    record = OutcomeRecord(owner, seq, Outcome.FAILED, now_ms, attempts=attempts, reason=why)
-    return [RecordOutcome(record), Ack(seq, Outcome.FAILED, now_ms, reason=why)]
-
-
-def record_of(owner: str, over: Over, now_ms: int) -> OutcomeRecord:
-    """The outcome of an entry that must not be sent any more."""
-    return OutcomeRecord(owner, over.seq, over.outcome, now_ms, attempts=over.attempts, reason=WHY.get(over.outcome))
-
-
-def _outcome(owner: Owner, ack: Ack, reply: AckReply) -> RecordOutcome:
-    """Also of what had ended before: a crash may have come between end and record, and recording twice is recording once."""
-    published_ms = reply.published_ms if reply.published_ms is not None else ack.published_ms
-    return RecordOutcome(OutcomeRecord(owner, ack.seq, ack.outcome, ack.at_ms, published_ms, reply.attempts, ack.reason))

@@ -142,6 +142,13 @@ ROWS: list[Row] = [
         [Ignore("released too late: it is not in flight")],
     ),
     (
+        "what was never sent is not that claim any more: what is in flight now may be overdue, too",
+        BUSY,
+        answered(Release(SEQ, ReleaseReason.UNSENT, NOW - 5, again=True), ReleaseReply("stale")),
+        IDLE,
+        [Claim()],
+    ),
+    (
         "released because it was never sent: claimed again, with nothing of the old claim in hand",
         BUSY,
         answered(Release(SEQ, ReleaseReason.UNSENT, NOW - 5, again=True), ReleaseReply("released", attempts=0)),
