@@ -6,10 +6,12 @@ from redis.asyncio.cluster import ClusterPipeline, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.cluster import RedisCluster as BlockingCluster
-from redis.exceptions import ClusterDownError, RedisClusterException, RedisError
+from redis.exceptions import ClusterDownError, RedisClusterException
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+# While one task reads the topology anew, others may find the library without a node to ask, or a connection closed under them.
+_TORN = (RedisClusterException, AttributeError, IndexError, KeyError, RuntimeError)
 _MOVED_AWAY = (RedisConnectionError, RedisTimeoutError, ClusterDownError)  # a node is gone, or another one serves its slots
 
 
@@ -42,8 +44,11 @@ class Cluster(RedisCluster):
         """
         try:
             return await super().execute_command(*args, **kwargs)
-        except RedisClusterException as exc:
-            raise RedisConnectionError(str(exc)) from exc
+        except _TORN as exc:
+            raise RedisConnectionError(repr(exc)) from exc
+        except _MOVED_AWAY:
+            await self.look_again()
+            raise
 
     def pipeline(self, transaction: Any | None = None, shard_hint: Any | None = None) -> "ClusterPipeline":
         """Commands for many nodes in one round trip, those of one node in their order; never a transaction."""
@@ -58,8 +63,9 @@ class Cluster(RedisCluster):
         """
         try:
             await self.nodes_manager.initialize()
-        except RedisClusterException as exc:
-            raise RedisConnectionError(str(exc)) from exc
+            self.commands_parser.node = self.nodes_manager.default_node  # which it asks where a command has its keys
+        except _TORN as exc:
+            raise RedisConnectionError(repr(exc)) from exc
 
 
 class _Pipeline(ClusterPipeline):
@@ -69,13 +75,13 @@ class _Pipeline(ClusterPipeline):
         assert isinstance(client, Cluster)
         try:
             replies = await super().execute(raise_on_error, allow_redirections)
-        except RedisClusterException as exc:
-            raise RedisConnectionError(str(exc)) from exc
+        except _TORN as exc:
+            raise RedisConnectionError(repr(exc)) from exc
         except _MOVED_AWAY:
             await client.look_again()
             raise
-        lost = next((reply for reply in replies if isinstance(reply, RedisError) and isinstance(reply, _MOVED_AWAY)), None)
+        lost = next((reply for reply in replies if isinstance(reply, (*_MOVED_AWAY, *_TORN))), None)
         if lost is not None:
             await client.look_again()
-            raise lost
+            raise RedisConnectionError(repr(lost)) from lost
         return replies
