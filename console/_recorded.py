@@ -1,21 +1,26 @@
-"""What is recorded and not in the lake yet: read from the archive's own segments."""
+"""What is recorded: read from the archive's segments where the lake has not taken them in, and by the recorder in the lake."""
 
 import contextlib
+import json
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from urllib.error import URLError
+from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from contracts.envelope import Envelope, Stream, from_arrow
+from contracts.lives import Life
 from contracts.messages import Trigger, parse_trigger
 from contracts.outcomes import OutcomeRecord
 from contracts.settings import Settings
 from pipelines.archive import Archive, Interval
-from pipelines.formats import Unreadable, decode
+from pipelines.content import Unreadable
+from pipelines.formats import decode
 
 BACK = timedelta(days=1)  # how far back segments are looked for that no ingest has taken in
 FLUSH_WAIT_S = 60
+LAKE_WAIT_S = 30
 
 
 @dataclass(slots=True)
@@ -45,6 +50,17 @@ def flush(settings: Settings) -> bool:
             return True
     except (URLError, OSError):
         return False
+
+
+def lives_in_lake(settings: Settings, vin: str, since: datetime) -> tuple[list[Life], Set[str]] | None:
+    """What the recorder reads in the lake: a vehicle's entries, and the segments ingested since. None: it cannot be asked."""
+    query = urlencode({"vin": vin, "since": since.isoformat()})
+    try:
+        with urlopen(f"http://{settings.host}:{settings.recorder_port}/lives?{query}", timeout=LAKE_WAIT_S) as answer:
+            told = json.load(answer)
+    except (URLError, OSError, ValueError):
+        return None
+    return [Life.from_json(vin, fields) for fields in told["entries"]], set(told["ingested"])
 
 
 def _take(settings: Settings, envelopes: Iterable[Envelope], found: Recorded) -> None:

@@ -16,7 +16,8 @@ from adapters.storage import open_storage
 from contracts.envelope import Stream, hour_folder
 from contracts.seq import MAX_SEQ, datetime_of
 from contracts.storage import AWS, S3
-from pipelines.formats import PARQUET, SUFFIXES, Unreadable, check_columns, decode, own_seq
+from pipelines.content import Unreadable, own_seq
+from pipelines.formats import PARQUET, SUFFIXES, check_columns, decode
 
 SMALLEST_FILE = 12  # bytes: the magic word twice and the length of the footer
 PROBES_AT_ONCE = 16

@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pipelines.archive import Archive, Segment
-from pipelines.formats import Unreadable, decode
+from pipelines.content import Unreadable
+from pipelines.formats import decode
 from pipelines.parsing import Limits, Parser
 
 PARTITIONS_A_CORE = 4

@@ -16,7 +16,7 @@ from contracts.envelope import Stream
 from contracts.seq import datetime_of
 from contracts.tables import IDS, QUARANTINE, RUN_TABLES, SEGMENTS, Table
 from pipelines.archive import Archive, Interval, Probe, Segment, is_replay
-from pipelines.formats import Unreadable
+from pipelines.content import Unreadable
 
 # The outcome stream needs no such care: its rows are made distinct by (vin, seq), not by their message.
 WATCHED = (Stream.TRIGGER, Stream.DATA)

@@ -10,7 +10,8 @@ import pytest
 
 from contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, segment_path, to_arrow
 from pipelines.archive import Archive, Interval
-from pipelines.formats import Unreadable, decode
+from pipelines.content import Unreadable
+from pipelines.formats import decode
 from tests.pipelines.makers import at, seq_at, trigger
 
 

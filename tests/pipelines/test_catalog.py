@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from adapters.lake import ensure_tables
-from contracts.settings import Settings
+from contracts.settings import Settings, load_settings
 from pipelines.catalog import CatalogAway, await_catalog, naming_the_catalog
 from tests.servers import free_port, wait_until
 
@@ -22,9 +22,8 @@ def locked(tmp_path: Path) -> sqlite3.Connection:
     return connection
 
 
-def over(folder: Path, **more: object) -> Settings:
-    uri = f"sqlite:///{folder}/catalog.db?timeout=0.01"
-    return Settings(home=folder, **({"catalog_uri": uri} | more))
+def over(folder: Path, wait_s: float = 60) -> Settings:
+    return load_settings(home=folder, catalog_uri=f"sqlite:///{folder}/catalog.db?timeout=0.01", catalog_wait_seconds=wait_s)
 
 
 def test_a_locked_catalog_is_waited_for(tmp_path: Path, locked: sqlite3.Connection) -> None:
@@ -37,14 +36,14 @@ def test_a_locked_catalog_is_waited_for(tmp_path: Path, locked: sqlite3.Connecti
 
 def test_a_catalog_that_stays_locked_is_named_with_the_setting_and_the_remedy(tmp_path: Path, locked: sqlite3.Connection) -> None:
     with pytest.raises(CatalogAway, match=r"catalog\.db.*locked.*MANIFOLD_CATALOG_URI.*run this again"):
-        await_catalog(over(tmp_path, catalog_wait_seconds=0.1))
+        await_catalog(over(tmp_path, wait_s=0.1))
     locked.close()
 
 
 def test_a_catalog_that_does_not_answer_is_named(tmp_path: Path) -> None:
     uri = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(CatalogAway, match=rf"{uri}.*MANIFOLD_CATALOG_WAIT_SECONDS=0.1"):
-        await_catalog(Settings(home=tmp_path, catalog_type="rest", catalog_uri=uri, catalog_wait_seconds=0.1))
+        await_catalog(load_settings(home=tmp_path, catalog_type="rest", catalog_uri=uri, catalog_wait_seconds=0.1))
 
 
 def test_a_catalog_that_is_locked_in_the_middle_is_named_too(tmp_path: Path) -> None:
