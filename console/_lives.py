@@ -1,14 +1,13 @@
 """The life of every entry: from the queues, from the lake, and from the archive's segments that are not in the lake yet."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from redis import Redis
 
-from adapters.lake import open_catalog, read_batch, read_entries, read_segments
-from console._recorded import BACK, Recorded, flush, read_recorded
+from console._recorded import BACK, Recorded, flush, lives_in_lake, read_recorded
 from contracts import keys
 from contracts.errors import Retryable
 from contracts.lives import Life, instant_of
@@ -23,15 +22,15 @@ class Lives:
 
     def __init__(self, settings: Settings, redis: Redis) -> None:
         self._settings, self._redis = settings, redis
-        self._catalog = open_catalog(settings)
 
     def of_vin(self, vin: str) -> list[Life]:
         """Every entry of a vehicle, oldest first."""
-        lives = {life.seq: life for life in read_entries(self._catalog, vin)}
-        recorded = self._recorded()
+        in_lake, ingested = self._in_lake(vin)
+        lives = {life.seq: life for life in in_lake}
+        recorded = read_recorded(self._settings, ingested)
         ended = {seq for owner, seq in recorded.outcomes if owner == vin} | {s for s, life in lives.items() if not life.is_open}
         if not self._seqs(keys.done(vin)) <= ended and flush(self._settings):
-            recorded = self._recorded()  # how it ended was still in the recorder's journal
+            recorded = read_recorded(self._settings, ingested)  # how it ended was still in the recorder's journal
         for seq, trigger in recorded.triggers:
             if vin in trigger.ids:
                 lives.setdefault(seq, Life(vin, seq, trigger.request_id, trigger.data_id))
@@ -57,8 +56,11 @@ class Lives:
         return _by_seq(_ended(life, recorded) for life in lives)
 
     def _batch(self, request_id: str) -> tuple[list[Life], Recorded]:
-        recorded = self._recorded()
-        lives = {(life.seq, life.vin): life for life in read_batch(self._catalog, request_id)}
+        from adapters.lake import open_catalog, read_batch, read_segments
+
+        catalog = open_catalog(self._settings)
+        recorded = read_recorded(self._settings, read_segments(catalog, datetime.now(UTC) - BACK))
+        lives = {(life.seq, life.vin): life for life in read_batch(catalog, request_id)}
         for seq, trigger in recorded.triggers:
             if trigger.request_id == request_id:
                 for vin in trigger.ids:
@@ -85,8 +87,16 @@ class Lives:
             found += [_standing(life, *replies[4 * n : 4 * n + 4]) for n, life in enumerate(some)]
         return found
 
-    def _recorded(self) -> Recorded:
-        return read_recorded(self._settings, read_segments(self._catalog, datetime.now(UTC) - BACK))
+    def _in_lake(self, vin: str) -> tuple[list[Life], Set[str]]:
+        """The entries that the lake knows, and the segments that it has lately taken in: from the recorder, which has it open."""
+        since = datetime.now(UTC) - BACK
+        told = lives_in_lake(self._settings, vin, since)
+        if told is not None:
+            return told
+        from adapters.lake import open_catalog, read_entries, read_segments  # loading it takes a second
+
+        catalog = open_catalog(self._settings)
+        return read_entries(catalog, vin), read_segments(catalog, since)
 
     def _seqs(self, *queues: str) -> set[int]:
         pipe = self._redis.pipeline(transaction=False)

@@ -53,6 +53,14 @@ class Life:
         values = {name: getattr(self, name) for name in SHOWN}
         return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
 
+    @classmethod
+    def from_json(cls, vin: str, fields: dict[str, Any]) -> "Life":
+        """What `to_json` gave, of this vehicle."""
+        said = {name: value for name, value in fields.items() if name in SHOWN and name != "accepted_at"}
+        for name in ("dispatched_at", "acknowledged_at"):
+            said[name] = None if said[name] is None else datetime.fromisoformat(said[name])
+        return cls(vin, **said)
+
 
 _OPEN = frozenset(state.value for state in State)
 

@@ -9,7 +9,8 @@ from typing import TypeVar
 import structlog
 from pyiceberg.catalog import Catalog
 
-from adapters.lake import open_catalog, read_data, read_data_ids, read_ended
+from adapters.lake import open_catalog, read_data, read_data_ids, read_ended, read_entries, read_segments
+from contracts.lives import Life
 from contracts.settings import Settings
 
 REFRESH_S = 60.0
@@ -38,6 +39,11 @@ class Lake:
     async def ended_since(self, instant: datetime) -> set[tuple[str, int]]:
         """(vin, seq) of entries accepted since `instant` whose end the lake knows; empty if it is away."""
         return await self._ask(lambda catalog: read_ended(catalog, instant), set())
+
+    async def lives(self, vin: str, since: datetime) -> tuple[list[Life], set[str]] | None:
+        """Every entry of a vehicle, and the segments that were ingested since then; None if the lake is away."""
+        unknown: tuple[list[Life], set[str]] | None = None
+        return await self._ask(lambda catalog: (read_entries(catalog, vin), read_segments(catalog, since)), unknown)
 
     async def keep_fresh(self) -> None:
         """Learn, again and again, which data the lake has got from elsewhere: data of this recorder's own is in Redis."""

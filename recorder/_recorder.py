@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime
 
 import structlog
 from aiohttp import web
@@ -89,7 +90,8 @@ class Recorder:
         """
         settings = self._settings
         try:
-            async with serve(settings.host, settings.recorder_port, self.health, [web.post("/flush", self._flush)]):
+            routes = [web.post("/flush", self._flush), web.get("/lives", self._lives)]
+            async with serve(settings.host, settings.recorder_port, self.health, routes):
                 await self._start()
                 async with self._mqtt, asyncio.TaskGroup() as group:
                     works = [self._door.run, self._handoff.run, self._handoff.watch, self._sealer.run, self._lake.keep_fresh]
@@ -170,6 +172,18 @@ class Recorder:
         left = [file.path.name for file in files if not file.sealed.is_set()]
         answer = {"segments": segments, "left_in_journal": left, "problem": self._sealer.problem}
         return web.json_response(answer, status=503 if left else 200)
+
+    async def _lives(self, request: web.Request) -> web.Response:
+        """What the lake knows of one vehicle: this process has it open, and opening it takes a console longer than the answer."""
+        try:
+            vin, since = request.query["vin"], datetime.fromisoformat(request.query["since"])
+        except (KeyError, ValueError) as exc:
+            return web.json_response({"problem": f"vin and since (ISO 8601) must be given: {exc!r}"}, status=400)
+        found = await self._lake.lives(vin, since)
+        if found is None:
+            return web.json_response({"problem": self._lake.problem}, status=503)
+        lives, ingested = found
+        return web.json_response({"entries": [life.to_json() for life in lives], "ingested": sorted(ingested)})
 
 
 def _leave_unacknowledged(_: Message) -> None:
