@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,14 @@ class Ground:
             what=f"{vehicle.vin} to be {fields}, not {self.presence(vehicle)}",
         )
 
+    def one_unacknowledged(self, vehicle: Vehicle) -> int:
+        """Connects the vehicle; the seq of an entry that it has got and not acknowledged."""
+        vehicle.acks = False
+        self.seen(vehicle.connect(), connected="yes", subscribed="yes")
+        seq = self.batch(vehicle.vin)
+        vehicle.waits_for(1)
+        return seq
+
     def gone(self, vehicle: Vehicle) -> None:
         """Returns when the dispatcher knows that the vehicle has gone."""
         self.seen(vehicle, connected="no")
@@ -108,8 +117,9 @@ class Ground:
 def a_ground(home: Path, **settings: Any) -> Iterator[Ground]:
     """The sandbox with these settings, up."""
     with a_platform(home, segment_max_seconds=3600, **settings) as platform:
-        platform.start_recorder()
-        platform.start_dispatcher()
+        with ThreadPoolExecutor() as starting:  # side by side: mostly they load modules
+            for started in [starting.submit(platform.start_recorder), starting.submit(platform.start_dispatcher)]:
+                started.result()
         door = Door(platform.settings)
         try:
             yield Ground(platform, door)

@@ -13,15 +13,6 @@ from tests.servers import wait_until
 NO_SUBSCRIBERS = 16
 
 
-def one_unacknowledged(ground: Ground, vehicle: Vehicle) -> int:
-    """The seq of an entry that the vehicle, now connected, has got and not acknowledged."""
-    vehicle.acks = False
-    ground.seen(vehicle.connect(), connected="yes", subscribed="yes")
-    seq = ground.batch(vehicle.vin)
-    vehicle.waits_for(1)
-    return seq
-
-
 def test_batches_that_came_while_it_was_away_wait_for_its_sign_and_come_in_order(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     ground.here(vehicle.connect())
@@ -46,7 +37,7 @@ def test_batches_that_came_while_it_was_away_wait_for_its_sign_and_come_in_order
 @pytest.mark.parametrize("end", ["crash", "leave"])
 def test_what_was_unacknowledged_comes_once_from_the_broker_whatever_signs_come(ground: Ground, protocol: int, end: str) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
-    seq = one_unacknowledged(ground, vehicle)
+    seq = ground.one_unacknowledged(vehicle)
     getattr(vehicle, end)()
     ground.gone(vehicle)
     assert ground.in_flight(vehicle) == seq
@@ -65,7 +56,7 @@ def test_what_was_unacknowledged_comes_once_from_the_broker_whatever_signs_come(
 
 def test_what_waits_behind_a_redelivery_follows_its_acknowledgement(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
-    first = one_unacknowledged(ground, vehicle)
+    first = ground.one_unacknowledged(vehicle)
     vehicle.crash()
     ground.gone(vehicle)
     second = ground.batch(vehicle.vin, request_id="second")
@@ -82,7 +73,7 @@ def test_what_waits_behind_a_redelivery_follows_its_acknowledgement(ground: Grou
 
 def test_a_clean_start_has_it_published_again_with_the_same_seq(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
-    seq = one_unacknowledged(ground, vehicle)
+    seq = ground.one_unacknowledged(vehicle)
     vehicle.crash()
     ground.gone(vehicle)
 
@@ -100,7 +91,7 @@ def test_a_clean_start_has_it_published_again_with_the_same_seq(ground: Ground, 
 
 def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol, expiry_s=0)
-    seq = one_unacknowledged(ground, vehicle)
+    seq = ground.one_unacknowledged(vehicle)
     vehicle.crash()
     ground.nothing_in_flight(vehicle)
     assert ground.pending(vehicle) == [seq]
@@ -114,7 +105,7 @@ def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(gr
 
 def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(ground: Ground) -> None:
     vehicle = Vehicle(ground, protocol=5, expiry_s=1)
-    seq = one_unacknowledged(ground, vehicle)
+    seq = ground.one_unacknowledged(vehicle)
     vehicle.crash()
     ground.gone(vehicle)
     topic = request_topic("agent", vehicle.vin, "probe")
@@ -133,7 +124,7 @@ def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(g
 
 def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground: Ground) -> None:
     vehicle = Vehicle(ground, protocol=5, expiry_s=300)
-    seq = one_unacknowledged(ground, vehicle)
+    seq = ground.one_unacknowledged(vehicle)
     vehicle.leave(expiry_s=0)
     ground.nothing_in_flight(vehicle)
     assert ground.pending(vehicle) == [seq]
@@ -148,7 +139,7 @@ def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground:
 
 def test_a_disconnect_that_prolongs_its_session_is_waited_for(ground: Ground) -> None:
     vehicle = Vehicle(ground, protocol=5, expiry_s=1)
-    seq = one_unacknowledged(ground, vehicle)
+    seq = ground.one_unacknowledged(vehicle)
     vehicle.leave(expiry_s=600)
     ground.seen(vehicle, connected="no", expiry="600")
     assert ground.in_flight(vehicle) == seq
@@ -163,7 +154,7 @@ def test_a_disconnect_that_prolongs_its_session_is_waited_for(ground: Ground) ->
 
 def test_while_it_is_away_and_its_session_lives_the_deadline_waits(brisk: Ground, protocol: int) -> None:
     vehicle = Vehicle(brisk, protocol=protocol)
-    seq = one_unacknowledged(brisk, vehicle)
+    seq = brisk.one_unacknowledged(vehicle)
     vehicle.crash()
     copies = len(vehicle.got)
     brisk.gone(vehicle)
@@ -178,56 +169,6 @@ def test_while_it_is_away_and_its_session_lives_the_deadline_waits(brisk: Ground
     vehicle.connect(subscribe=False).say(Sign.HEARTBEAT)
     brisk.delivered(vehicle, seq)
     assert [got.dup for got in vehicle.got[copies:]] == [True]
-    vehicle.leave()
-
-
-def test_a_second_connection_takes_the_session_over_with_what_is_in_flight(ground: Ground, protocol: int) -> None:
-    vehicle = Vehicle(ground, protocol=protocol)
-    seq = one_unacknowledged(ground, vehicle)
-
-    again = Vehicle(ground, protocol=protocol, vin=vehicle.vin).connect(subscribe=False)
-    vehicle.forget()
-    assert again.session_present
-    again.say(Sign.HEARTBEAT)
-
-    assert [got.dup for got in again.waits_for(1)] == [True]
-    assert ground.delivered(vehicle, seq)[seq].attempts == 1
-    assert len(again.got) == 1
-    again.leave()
-
-
-def test_a_second_connection_with_a_clean_start_has_it_published_again(ground: Ground, protocol: int) -> None:
-    vehicle = Vehicle(ground, protocol=protocol)
-    seq = one_unacknowledged(ground, vehicle)
-
-    again = Vehicle(ground, protocol=protocol, vin=vehicle.vin).connect(clean=True)
-    vehicle.forget()
-    ground.nothing_in_flight(again)
-    again.say(Sign.HEARTBEAT)
-
-    assert [got.dup for got in again.waits_for(1)] == [False]
-    assert ground.delivered(vehicle, seq)[seq].attempts == 2
-    again.leave()
-
-
-def test_a_vehicle_that_flaps_gets_everything_published_once_and_in_order(ground: Ground, protocol: int) -> None:
-    vehicle = Vehicle(ground, protocol=protocol)
-    vehicle.acks = False
-    names = [f"task_{n}" for n in range(12)]
-    seqs = [ground.batch(vehicle.vin, request_id=name) for name in names]
-    for n in range(20):
-        before = len(vehicle.got)
-        vehicle.connect(subscribe=n == 0).say(Sign.ONLINE)
-        got = vehicle.waits_for(before + 1)
-        if n % 2:  # every other connection ends before the acknowledgement
-            vehicle.ack(got[before])
-        vehicle.crash()
-
-    vehicle.acks = True
-    vehicle.connect(subscribe=False).say(Sign.HEARTBEAT)
-    ended = ground.delivered(vehicle, *seqs)
-    assert {record.attempts for record in ended.values()} == {1}
-    assert list(dict.fromkeys(vehicle.requests)) == names
     vehicle.leave()
 
 

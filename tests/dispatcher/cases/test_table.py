@@ -29,8 +29,8 @@ def test_every_case_has_its_row() -> None:
 
 @pytest.mark.parametrize("named", [name for _, name in ROWS if "::" in name])
 def test_a_test_that_lies_elsewhere_exists(named: str) -> None:
-    file, name = named.split("::")
-    assert name in names_in(ROOT / file)
+    folder, name = named.split("::")
+    assert any(name in names_in(file) for file in (ROOT / folder).glob("test_*.py"))
 
 
 def test_no_row_and_no_test_is_there_twice() -> None:

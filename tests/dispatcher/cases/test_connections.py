@@ -1,0 +1,55 @@
+"""More connections than one: take-overs, and vehicles that come and go."""
+
+from contracts.topics import Sign
+from tests.dispatcher.cases.ground import Ground
+from tests.dispatcher.vehicle import Vehicle
+
+
+def test_a_second_connection_takes_the_session_over_with_what_is_in_flight(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    seq = ground.one_unacknowledged(vehicle)
+
+    again = Vehicle(ground, protocol=protocol, vin=vehicle.vin).connect(subscribe=False)
+    vehicle.forget()
+    assert again.session_present
+    again.say(Sign.HEARTBEAT)
+
+    assert [got.dup for got in again.waits_for(1)] == [True]
+    assert ground.delivered(vehicle, seq)[seq].attempts == 1
+    assert len(again.got) == 1
+    again.leave()
+
+
+def test_a_second_connection_with_a_clean_start_has_it_published_again(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    seq = ground.one_unacknowledged(vehicle)
+
+    again = Vehicle(ground, protocol=protocol, vin=vehicle.vin).connect(clean=True)
+    vehicle.forget()
+    ground.nothing_in_flight(again)
+    again.say(Sign.HEARTBEAT)
+
+    assert [got.dup for got in again.waits_for(1)] == [False]
+    assert ground.delivered(vehicle, seq)[seq].attempts == 2
+    again.leave()
+
+
+def test_a_vehicle_that_flaps_gets_everything_published_once_and_in_order(ground: Ground, protocol: int) -> None:
+    vehicle = Vehicle(ground, protocol=protocol)
+    vehicle.acks = False
+    names = [f"task_{n}" for n in range(12)]
+    seqs = [ground.batch(vehicle.vin, request_id=name) for name in names]
+    for n in range(20):
+        before = len(vehicle.got)
+        vehicle.connect(subscribe=n == 0).say(Sign.ONLINE)
+        got = vehicle.waits_for(before + 1)
+        if n % 2:  # every other connection ends before the acknowledgement
+            vehicle.ack(got[before])
+        vehicle.crash()
+
+    vehicle.acks = True
+    vehicle.connect(subscribe=False).say(Sign.HEARTBEAT)
+    ended = ground.delivered(vehicle, *seqs)
+    assert {record.attempts for record in ended.values()} == {1}
+    assert list(dict.fromkeys(vehicle.requests)) == names
+    vehicle.leave()
