@@ -5,20 +5,26 @@ import secrets
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from adapters.lake import open_catalog
 from contracts.envelope import Stream
-from contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS, TABLES, Table
+from contracts.tables import DATA, IDS, META, QUARANTINE, RUN_TABLES, SEGMENTS, TABLES, Table
 from pipelines import publish as publication
+from pipelines import run_all
+from pipelines.archive import Interval
 from pipelines.branches import PINS, branch_of, head_of, properties_of
 from pipelines.conf import write_defaults
 from pipelines.ingest import ingest
 from pipelines.publish import Overtaken, finish, publish
-from pipelines.run_all import ingest_audit_publish
+from pipelines.run import Run
 from tests.pipelines.conftest import Place, new_session
 from tests.pipelines.makers import at, data, trigger
 from tests.servers import ROOT, wait_until
@@ -88,16 +94,96 @@ def test_a_run_that_was_overtaken_is_done_again(place: Place) -> None:
     assert leftovers(place.catalog) == []
 
 
-def test_two_at_once_bring_everything_once(place: Place) -> None:
+@dataclass(frozen=True)
+class Death:
+    """Where a job dies: before or after a call of `name`, with this argument if one is given."""
+
+    owner: object
+    name: str
+    of: Table | None = None
+    after: bool = False
+
+    def strike(self, patched: pytest.MonkeyPatch) -> None:
+        right = getattr(self.owner, self.name)
+
+        def dying(*args: Any, **named: Any) -> Any:
+            mine = self.of is None or self.of in args
+            if mine and not self.after:
+                raise KeyboardInterrupt
+            result = right(*args, **named)
+            if mine:
+                raise KeyboardInterrupt
+            return result
+
+        patched.setattr(self.owner, self.name, dying)
+
+
+WRITING = {
+    "before the first write": Death(Run, "append"),
+    "ids are committed, the reply is lost": Death(Run, "append", IDS, after=True),
+    "meta are merged, the reply is lost": Death(Run, "merge", META, after=True),
+    "before the run is whole": Death(Run, "close"),
+}
+WRITTEN = {
+    "before the audit": Death(run_all, "audit_run"),
+    "before publication": Death(run_all, "publish"),
+    "before the commit point": Death(publication, "_move_main", SEGMENTS),
+}
+COMMITTED = {"the reply to the commit point is lost": Death(publication, "_move_main", SEGMENTS, after=True)}
+
+
+@pytest.mark.parametrize("deaths", [WRITING, WRITTEN, COMMITTED], ids=["writing", "written", "committed"])
+def test_wherever_a_job_dies_the_next_one_brings_everything_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch, deaths: dict[str, Death]
+) -> None:
     write_some(place)
-
-    def whole_run(run_id: str) -> None:
-        spark = new_session(place.spark, place.settings)
-        ingest_audit_publish(spark, open_catalog(place.settings), place.settings, run_id=run_id, now=at(10), interval=None)
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(whole_run, ["one", "other"]))
+    for stage, death in deaths.items():
+        with monkeypatch.context() as patched:
+            death.strike(patched)
+            with pytest.raises(KeyboardInterrupt):
+                whole_run(place, "run")
+        counts = [table.name for table in RUN_TABLES if place.rows(table)]
+        assert counts == ([SEGMENTS.name] if deaths is COMMITTED else []), stage
+    whole_run(place, "another" if deaths is COMMITTED else "run")
     assert_all_is_in_once(place)
+
+
+def whole_run(place: Place, run_id: str, interval: Interval | None = None) -> None:
+    spark = new_session(place.spark, place.settings)
+    catalog = open_catalog(place.settings)
+    run_all.ingest_audit_publish(spark, catalog, place.settings, run_id=run_id, now=at(10), interval=interval)
+
+
+def test_a_commit_whose_reply_is_lost_is_looked_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_some(place)
+    ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
+    commit, lost = place.catalog.commit_table, []
+
+    def losing_each_first_reply(table: Any, requirements: Any, updates: Any) -> Any:
+        reply = commit(table, requirements, updates)
+        if any(isinstance(update, SetSnapshotRefUpdate) for update in updates) and table.name() not in lost:
+            lost.append(table.name())
+            raise CommitStateUnknownException("no reply")
+        return reply
+
+    with monkeypatch.context() as patched:
+        patched.setattr(place.catalog, "commit_table", losing_each_first_reply)
+        assert publish(place.catalog, "run")
+    assert len(lost) == 5
+    assert_all_is_in_once(place)
+
+
+def test_two_runs_of_overlapping_intervals_at_once_bring_everything_once(place: Place) -> None:
+    write_some(place)
+    hour = 3_600_000
+    later = place.write(TRIGGER, [trigger(hour, ["V3"])])
+    intervals = {"one": Interval(at(-hour), at(hour)), "other": Interval(at(0), at(2 * hour))}
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda run_id: whole_run(place, run_id, intervals[run_id]), intervals))
+    assert place.rows(IDS, "vin") == ["V1", "V2", "V3"]
+    assert place.rows(META, "times_seen") == [2]
+    assert place.rows(SEGMENTS, "path").count(later) == 1
+    assert leftovers(place.catalog) == []
 
 
 def test_a_run_goes_in_although_maintenance_has_rewritten_main_meanwhile(place: Place) -> None:
@@ -154,6 +240,7 @@ def test_killed_half_way_and_submitted_again_everything_is_in_once(place: Place)
     def has_begun_to_write() -> bool:
         assert child.poll() is None, "it should have been killed before it was done"
         tables = place.catalog.list_tables("sdv") if place.catalog.namespace_exists("sdv") else []
+        # The branch is there, so Spark is at writing: the kill comes before, between or after files and commit.
         return len(tables) == len(TABLES) and head_of(place.catalog, DATA, run_id) is not None
 
     wait_until(has_begun_to_write, within_s=120)
