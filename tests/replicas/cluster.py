@@ -9,9 +9,10 @@ from typing import Any
 
 from redis import Redis
 
-from tests.servers import Server, free_port, start, wait_until
+from tests.servers import Server, free_port, listens, start, wait_until
 
 BUS_PORTS = 10_000  # above the port of each node
+BUS_LIMIT = 32_000
 NODE_TIMEOUT_MS = 1000
 
 
@@ -59,7 +60,8 @@ def a_cluster(folder: Path, *, masters: int = 3, replicas: int = 0) -> Iterator[
 
 def _node(folder: Path) -> Server:
     folder.mkdir(parents=True)
-    port = free_port()
+    # Clients are given ports from 32,768 on: the bus must not want one of those, nor one of another server.
+    port = next(p for p in iter(free_port, None) if p + BUS_PORTS < BUS_LIMIT and not listens(p + BUS_PORTS))
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--appendonly"]
     command += ["no", "--cluster-enabled", "yes", "--cluster-node-timeout", str(NODE_TIMEOUT_MS), "--repl-diskless-sync-delay"]
     command += ["0", "--cluster-replica-validity-factor", "0", "--repl-ping-replica-period", "1"]
