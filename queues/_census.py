@@ -93,7 +93,7 @@ async def walk(redis: Redis, policy: Policy, census: Census, *, keys_a_slice: in
     """
     expired = seq_of(census.at_ms - policy.retention_ms, 0, 0) - 1
     terms = (census.at_ms, policy.presence_ms, max(0, expired))
-    for node in _nodes(redis):
+    for node in await _nodes(redis):
         cursor = b"0"
         while True:
             began = time.perf_counter()
@@ -106,10 +106,11 @@ async def walk(redis: Redis, policy: Policy, census: Census, *, keys_a_slice: in
                 break
 
 
-def _nodes(redis: Redis) -> list[dict[str, Any]]:
+async def _nodes(redis: Redis) -> list[dict[str, Any]]:
     """How to address each node that holds keys."""
     if not is_cluster(redis):
         return [{}]
+    await cast(Any, redis.ping())  # a client that was not used yet knows none
     return [{"target_nodes": node} for node in cast(RedisCluster, redis).get_primaries()]
 
 

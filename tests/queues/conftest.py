@@ -27,6 +27,12 @@ def redis(redis_server: Server) -> Iterator[Redis]:
         yield client
 
 
+@pytest.fixture
+def url(redis_server: Server) -> str:
+    """Where that Redis is."""
+    return f"redis://127.0.0.1:{redis_server.port}/0"
+
+
 def seqs_of(redis: Redis, key: str) -> list[int]:
     """The seqs of a queue, in its order."""
     found: Any = redis.zrange(key, 0, -1)

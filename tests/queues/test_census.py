@@ -11,7 +11,6 @@ from contracts.seq import EPOCH_MS, seq_of
 from contracts.topics import Sign
 from queues import Census, Loader, Queues, connect, walk
 from tests.queues.conftest import POLICY
-from tests.servers import Server
 
 NOW = EPOCH_MS + 200_000_000_000
 OLD = seq_of(NOW - POLICY.retention_ms - 1, 0, 0)
@@ -21,11 +20,11 @@ def seq(n: int) -> int:
     return seq_of(NOW - 1000 + n, 0, 0)
 
 
-def take(server: Server, *, keys_a_slice: int = 3) -> tuple[Census, set[str]]:
+def take(url: str, *, keys_a_slice: int = 3) -> tuple[Census, set[str]]:
     """A census, and the owners with something expired."""
 
     async def main() -> tuple[Census, set[str]]:
-        redis = connect(f"redis://127.0.0.1:{server.port}/0")
+        redis = connect(url)
         census, expired = Census(NOW), set[str]()
         async for owners in walk(redis, POLICY, census, keys_a_slice=keys_a_slice):
             expired |= set(owners)
@@ -37,23 +36,23 @@ def take(server: Server, *, keys_a_slice: int = 3) -> tuple[Census, set[str]]:
     return asyncio.run(main())
 
 
-def test_an_empty_redis_has_nothing_to_count(redis: Redis, redis_server: Server) -> None:
-    census, expired = take(redis_server)
+def test_an_empty_redis_has_nothing_to_count(redis: Redis, url: str) -> None:
+    census, expired = take(url)
 
     assert (census.keys, census.pending, census.longest, census.oldest, expired) == (0, 0, [], [], set())
 
 
-def test_every_queue_is_counted_and_the_longest_and_oldest_are_named(redis: Redis, redis_server: Server) -> None:
+def test_every_queue_is_counted_and_the_longest_and_oldest_are_named(redis: Redis, url: str) -> None:
     Loader(redis, POLICY).enqueue([(f"V:{{{n}}}", [(seq(n + m), "r") for m in range(n)]) for n in range(1, 31)], NOW)
 
-    census, _ = take(redis_server)
+    census, _ = take(url)
 
     assert (census.queues, census.pending) == (30, sum(range(1, 31)))
     assert census.longest == [(f"V:{{{n}}}", n) for n in range(30, 10, -1)]
     assert census.oldest == [(f"V:{{{n}}}", seq(n)) for n in range(1, 21)]
 
 
-def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_are(redis: Redis, redis_server: Server) -> None:
+def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_are(redis: Redis, url: str) -> None:
     Loader(redis, POLICY).enqueue([(v, [(seq(1), "r"), (seq(2), "r")]) for v in ("here", "heard", "deaf", "gone", "silent")], NOW)
 
     async def body(queues: Queues) -> None:
@@ -68,12 +67,12 @@ def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_a
         await batch.run()
 
     async def main() -> None:
-        redis = connect(f"redis://127.0.0.1:{redis_server.port}/0")
+        redis = connect(url)
         await body(Queues(redis, POLICY))
         await redis.aclose()
 
     asyncio.run(main())
-    census, _ = take(redis_server)
+    census, _ = take(url)
 
     assert (census.known, census.present, census.unsubscribed) == (4, 2, 1)
     assert (census.in_flight, census.parked, census.remembered) == (2, 1, 1)
@@ -81,10 +80,10 @@ def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_a
 
 
 @pytest.mark.parametrize("queue", [keys.pending, keys.parked])
-def test_an_owner_with_an_expired_entry_is_named(redis: Redis, redis_server: Server, queue: Any) -> None:
+def test_an_owner_with_an_expired_entry_is_named(redis: Redis, url: str, queue: Any) -> None:
     redis.zadd(queue("late"), {str(OLD): OLD, str(seq(1)): seq(1)})
     redis.zadd(queue("in time"), {str(seq(1)): seq(1)})
 
-    _, expired = take(redis_server)
+    _, expired = take(url)
 
     assert expired == {"late"}

@@ -10,9 +10,10 @@ from redis import Redis
 from adapters.redis import connect as connect_blocking
 from queues import Loader, Policy, Queues
 from queues import connect as connect_async
-from tests.queues import test_invariants, test_queues
+from tests.queues import test_census, test_invariants, test_queues
 from tests.queues.conftest import POLICY
-from tests.queues.test_invariants import *  # noqa: F403  # its tests run here with the fixtures of this module
+from tests.queues.test_census import *  # noqa: F403  # its tests run here with the fixtures of this module
+from tests.queues.test_invariants import *  # noqa: F403
 from tests.queues.test_queues import *  # noqa: F403
 from tests.replicas.cluster import LocalCluster
 
@@ -23,6 +24,12 @@ def redis(cluster: LocalCluster) -> Iterator[Redis]:
     cluster.flush()
     with connect_blocking(cluster.url) as client:
         yield client
+
+
+@pytest.fixture
+def url(cluster: LocalCluster) -> str:
+    """A node of that cluster."""
+    return cluster.url
 
 
 @pytest.fixture  # type: ignore[no-redef]  # it takes the place of theirs
@@ -55,6 +62,6 @@ def test_a_master_that_lost_its_data_is_noticed(
 
 
 def test_the_tests_of_both_suites_are_here() -> None:
-    theirs = {name for suite in (test_queues, test_invariants) for name in vars(suite) if name.startswith("test_")}
+    theirs = {name for suite in (test_census, test_queues, test_invariants) for name in vars(suite) if name.startswith("test_")}
 
     assert theirs <= set(globals())
