@@ -9,7 +9,7 @@ from benchmarks.dispatch import SETTING, Size, run
 from benchmarks.machine import report
 
 
-def main(part: Annotated[float, typer.Option(min=0.001, max=1, help="of the full size; 1 takes half an hour")] = 1.0) -> None:
+def main(part: Annotated[float, typer.Option(min=0.001, max=1, help="of the full size")] = 1.0) -> None:
     """Measure the dispatcher; nothing else should use the machine."""
     configure_logging("benchmark", level="warning")
     size = Size.of(part)
