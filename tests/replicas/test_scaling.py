@@ -5,9 +5,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from contracts.settings import Settings
 from tests.dispatcher.platform import Platform, a_platform
-from tests.replicas.drivers import Driver, a_fleet, all_arrived_in_order
+from tests.dispatcher.vehicle import Got
+from tests.replicas.drivers import Acker, Driver, a_fleet, all_arrived_in_order
 from tests.servers import wait_until
 
 BOUND_S = 45  # docs/replicas.md: 35 s with the deadlines of the default settings
@@ -65,3 +69,15 @@ def test_from_one_to_four_and_back_with_kill_9_among_it(tmp_path: Path) -> None:
                 load.more(10)
             all_arrived_in_order(platform, drivers, load.seqs, within_s=BOUND_S)
             assert platform.dispatchers[2].process.returncode == 0
+
+
+def test_a_vehicle_notices_what_comes_before_its_puback() -> None:
+    place: Any = SimpleNamespace(settings=Settings())
+    driver = Driver(place, Acker())
+    first, again, second = (Got("agent/V/proxy/request/r", b"", n == 1, seq, n, 1) for n, seq in enumerate((7, 7, 8)))
+
+    driver.look(first)
+    driver.look(again)
+    assert driver.wrong == []
+    driver.look(second)
+    assert driver.wrong == [f"{driver.vin}: 8 came before the PUBACK of 7"]
