@@ -191,3 +191,20 @@ def test_in_pieces_or_at_once_the_lake_is_the_same(place: Place, another_place: 
         each.write(OUT, [outcome(6, "V1", 1), outcome(7, "V1", 1)])
         each.ingest("last")
     assert whole_lake(place) == whole_lake(another_place)
+
+
+def test_hours_that_come_in_the_wrong_order_give_the_same_lake(place: Place, another_place: Place) -> None:
+    hour = 3_600_000
+    for each in (place, another_place):
+        for start in (0, hour, 2 * hour):
+            each.write(TRIGGER, [trigger(start, ["V1", "V2"]), trigger(start + 1, ["V1", 7])])
+            each.write(Stream.DATA, [data(start + 2, "d1", b"one")])
+        each.write(OUT, [outcome(2 * hour + 5, "V1", 0), outcome(2 * hour + 6, "V1", 0, Outcome.FAILED)])
+    place.ingest("at once")
+    for start in (2 * hour, 0, hour):
+        another_place.ingest(f"hour {start}", Interval(at(start), at(start + hour)))
+    one, other = whole_lake(place), whole_lake(another_place)
+    # The payload is written once, by the message that comes in first; when it was first seen is told by meta.
+    assert one.pop(DATA.name) != other.pop(DATA.name)
+    assert one == other
+    assert place.rows(DATA, "data_id", "payload") == another_place.rows(DATA, "data_id", "payload")
