@@ -201,8 +201,9 @@ class Handoff:
         for file in files:
             try:
                 envelopes = _records.read(file.path).envelopes(file.notes)
-            except FileNotFoundError:  # it has become segments
-                envelopes = []
+            except FileNotFoundError:  # it has become segments, perhaps after the archive was listed: look there again
+                again = self._archive.recorded_since(stream, max(since, file.first_seq), self._node)
+                envelopes = [e for e in again if e.seq <= file.last_seq]
             yield from (e for e in envelopes if e.stream is stream and since <= e.seq <= self._upto)
 
     def _next_group(self, source: Iterator[Envelope]) -> list[Incoming]:
