@@ -50,7 +50,7 @@ def inflight(owner: Owner | str) -> str:
 
 
 def presence(owner: Owner | str) -> str:
-    """Hash connected, since, expiry, heard, subscribed (when it was seen to, or `no`): what is known of the vehicle's connection."""
+    """Hash connected, since, expiry, heard, subscribed (when it was seen to, or `no`): what is known of its connection."""
     return f"q:{{{owner}}}:presence"
 
 
