@@ -14,12 +14,12 @@ from datetime import date, datetime, timedelta
 import structlog
 from pyiceberg.catalog import Catalog
 from pyspark.sql import Row, SparkSession
-from pyspark.sql import functions as sf
 
 from adapters.lake import ensure_tables
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS, TABLES, Table
 from pipelines.branches import BEGAN
+from pipelines.compact_look import Shape, look
 from pipelines.compact_plan import Group, Rules, Work, work_of
 from pipelines.sorting import NULLS, sort_order_id
 
@@ -28,18 +28,6 @@ DAYS_A_CALL = 31
 COMMITS_A_CALL = 10  # so that a kill or a conflict costs a tenth of the work
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a table consists of at one moment."""
-
-    files: int
-    small_files: int
-    sorted_files: int
-    bytes: int
-    delete_files: int
-    manifests: int
 
 
 @dataclass(slots=True)
@@ -68,8 +56,11 @@ class Compacted:
         return json.dumps(asdict(self))
 
 
-def compact(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime) -> Compacted:
-    """Rewrite what pays, by the settings `compact_…`; `now` tells which days are settled. Doing it again finds nothing to do."""
+def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *, now: datetime) -> Compacted:
+    """Rewrite what pays, by the settings `compact_…`; `now` tells which days are settled. Doing it again finds nothing to do.
+
+    Without Spark (None) nothing is rewritten; the result has the shape of each table.
+    """
     ensure_tables(catalog)
     rules = rules_of(settings)
     result = Compacted()
@@ -78,6 +69,14 @@ def compact(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: d
         result.tables[table.name] = done
         log.info("table is compacted", table=table.name, **asdict(done))
     return result
+
+
+def has_work(catalog: Catalog, settings: Settings, *, now: datetime) -> bool:
+    """Whether anything pays: else Spark need not be started."""
+    ensure_tables(catalog)
+    rules = rules_of(settings)
+    tables = (_Compaction(None, catalog, f"{settings.catalog_name}.{table.identifier}", table, rules) for table in TABLES)
+    return any(table.has_work(now.date()) for table in tables)
 
 
 def rules_of(settings: Settings) -> Rules:
@@ -90,23 +89,33 @@ def rules_of(settings: Settings) -> Rules:
 class _Compaction:
     """The compaction of one table."""
 
-    def __init__(self, spark: SparkSession, catalog: Catalog, name: str, table: Table, rules: Rules) -> None:
+    def __init__(self, spark: SparkSession | None, catalog: Catalog, name: str, table: Table, rules: Rules) -> None:
         self._spark, self._catalog, self._name, self._table, self._rules = spark, catalog, name, table, rules
         self._sort = SORTED_BY.get(table.name)
         self._order_id = sort_order_id(catalog, table, self._sort) if self._sort else 0
 
+    def has_work(self, today: date) -> bool:
+        """Whether anything pays in this table."""
+        groups, shape = self._look()
+        if self._table is SEGMENTS and self._open_run():
+            return False
+        work = self._work(groups, today)
+        return bool(work.pack or work.cluster or shape.delete_files or shape.manifests > self._rules.max_manifests)
+
     def run(self, today: date) -> TableResult:
+        """Do what pays."""
         began = time.monotonic()
         groups, before = self._look()
         result = TableResult(before, before)
         if self._table is SEGMENTS and (run := self._open_run()):
             result.left_alone = f"run {run} is open"
+        if self._spark is None or result.left_alone:
             return result
-        work = work_of(groups, self._rules, today=today, can_sort=self._sort is not None)
+        work = self._work(groups, today)
         self._rewrite(work, result)
         if before.delete_files:
             self._apply_deletes(result)
-        manifests = self._count("manifests") if result.rewritten_files else before.manifests
+        manifests = self._look()[1].manifests if result.rewritten_files else before.manifests
         if manifests > self._rules.max_manifests:
             self._call("rewrite_manifests", "use_caching => false")
             result.manifests_rewritten = True
@@ -115,26 +124,11 @@ class _Compaction:
         result.seconds = round(time.monotonic() - began, 1)
         return result
 
-    def _look(self) -> tuple[list[Group], Shape]:
-        day = sf.col(f"partition.{self._table.day_of}_day") if self._table.day_of else sf.lit(None).cast("date")
-        is_sorted = sf.coalesce("sort_order_id", sf.lit(0)) == (self._order_id or -1)
-        is_small = sf.col("file_size_in_bytes") < self._rules.small_bytes
-        files = self._spark.table(f"{self._name}.data_files")
-        alike = files.groupBy(day.alias("day"), is_sorted.alias("is_sorted"), is_small.alias("is_small"))
-        rows = alike.agg(sf.count("*").alias("files"), sf.sum("file_size_in_bytes").alias("bytes")).collect()
-        groups = [Group(row["day"], row["is_sorted"], row["is_small"], row["files"], row["bytes"]) for row in rows]
-        shape = Shape(
-            files=sum(g.files for g in groups),
-            small_files=sum(g.files for g in groups if g.is_small),
-            sorted_files=sum(g.files for g in groups if g.is_sorted),
-            bytes=sum(g.bytes for g in groups),
-            delete_files=self._count("delete_files"),
-            manifests=self._count("manifests"),
-        )
-        return groups, shape
+    def _work(self, groups: list[Group], today: date) -> Work:
+        return work_of(groups, self._rules, today=today, can_sort=self._sort is not None)
 
-    def _count(self, metadata_table: str) -> int:
-        return self._spark.table(f"{self._name}.{metadata_table}").count()
+    def _look(self) -> tuple[list[Group], Shape]:
+        return look(self._catalog, self._table, self._rules, self._order_id)
 
     def _open_run(self) -> str | None:
         properties = self._catalog.load_table(SEGMENTS.identifier).properties
@@ -172,6 +166,7 @@ class _Compaction:
         return f"({column} >= TIMESTAMP '{day} 00:00:00+00:00' AND {column} < TIMESTAMP '{end} 00:00:00+00:00')"
 
     def _call(self, procedure: str, arguments: str) -> Row:
+        assert self._spark is not None  # `run` has returned before, without
         catalog_name = self._name.split(".")[0]
         (row,) = self._spark.sql(f"CALL {catalog_name}.system.{procedure}(table => '{self._name}', {arguments})").collect()
         return row

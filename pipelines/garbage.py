@@ -17,6 +17,7 @@ from pipelines.flush import flush
 from pipelines.garbage_files import drop_refused, drop_segments, expire_snapshots, remove_orphans
 from pipelines.garbage_run import Gone, collect, look
 from pipelines.lock import populate_lock
+from pipelines.populate import populate
 from pipelines.publish import Overtaken, finish
 from pipelines.run import Run
 from pipelines.run_all import ingest_audit_publish
@@ -66,6 +67,7 @@ def collect_garbage(
         # Run ids of its own for each attempt: a run that counts already is not done again, and here there may be more to do.
         attempt = f"{run_id}_{secrets.token_hex(3)}"
         ingest_audit_publish(spark, catalog, settings, run_id=f"{attempt}_ingest", now=now, interval=None)
+        populate(spark, catalog, settings, now=now)  # what this ingest brought is not to wait for the next one
         expired, data = _collect_rows(spark, catalog, settings, run_id=attempt, now=now, keep_data_because=reason)
         finish(catalog)
     result = Collected(

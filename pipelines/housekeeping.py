@@ -11,12 +11,14 @@ from pipelines.catalog import await_catalog
 
 def compact_tables(settings: Settings) -> Any:
     """`pipelines.compact.Compacted`: what compaction did, by table."""
-    from pipelines.compact import compact
+    from pipelines.compact import compact, has_work
     from pipelines.session import session
 
-    catalog = await_catalog(settings)
+    catalog, now = await_catalog(settings), datetime.now(UTC)
+    if not has_work(catalog, settings, now=now):
+        return compact(None, catalog, settings, now=now)
     with session(settings, "compact") as spark:
-        return compact(spark, catalog, settings, now=datetime.now(UTC))
+        return compact(spark, catalog, settings, now=now)
 
 
 def collect_garbage(settings: Settings, *, run_id: str | None = None, dry_run: bool = False) -> Any:
