@@ -1,0 +1,60 @@
+"""What a run finds before it starts anything, and the verdict that it need not ask for twice."""
+
+from dataclasses import replace
+
+from redis import Redis
+
+from adapters.lake import ensure_tables
+from contracts.envelope import Stream
+from contracts.settings import Settings
+from pipelines.audit import audit_run
+from pipelines.conf import SHORT_BYTES, SHORT_JVM, java_options
+from pipelines.ingest import ingest
+from pipelines.look import look
+from pipelines.publish import publish
+from pipelines.verdict import passed_already
+from tests.pipelines.conftest import Place
+from tests.pipelines.makers import at, trigger
+from tests.servers import Server, free_port
+
+
+def test_only_what_there_is_to_do_follows(place: Place, redis_server: Server) -> None:
+    with Redis(port=redis_server.port) as redis:
+        redis.flushall()
+    here = replace(place, settings=Settings(home=place.settings.home, redis_port=redis_server.port))
+    ensure_tables(here.catalog)
+    assert look(here.catalog, here.settings, now=at(0)).next == []
+    here.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+    found = look(here.catalog, here.settings, now=at(0))
+    assert (found.segments, found.next, found.java_options) == (1, ["ingest"], SHORT_JVM)
+    assert look(here.catalog, here.settings, now=at(0), dry_run=True).next == []
+    here.ingest()
+    assert look(here.catalog, here.settings, now=at(0)).segments == 0
+
+
+def test_where_redis_does_not_answer_populate_has_to_see(place: Place) -> None:
+    ensure_tables(place.catalog)
+    away = Settings(home=place.settings.home, redis_port=free_port())
+    assert look(place.catalog, away, now=at(0)).next == ["populate"]
+
+
+def test_a_large_job_gets_the_optimising_compiler() -> None:
+    assert java_options(SHORT_BYTES) == SHORT_JVM
+    assert java_options(SHORT_BYTES + 1) == ""
+
+
+def test_a_verdict_holds_for_the_attempt_that_it_was_about(place: Place) -> None:
+    def attempt(ms: int) -> None:
+        ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(ms))
+
+    place.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+    attempt(0)
+    assert passed_already(place.catalog, place.settings, "run") is None
+    audit_run(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
+    known = passed_already(place.catalog, place.settings, "run")
+    assert known is not None
+    assert known["warnings"] >= 1
+    attempt(60_000)
+    assert passed_already(place.catalog, place.settings, "run") is None
+    publish(place.catalog, "run")
+    assert passed_already(place.catalog, place.settings, "run") == {"report": None, "warnings": 0}
