@@ -55,7 +55,7 @@ def refused(seq: int = SEQ + 2, **changed: Any) -> Row:
 
 def segment(path: str = "trigger/dt=2026-03-01/hour=11/1-0.parquet", **changed: Any) -> Row:
     right = {"path": path, "stream": "trigger", "messages": 2, "first_seq": SEQ, "last_seq": SEQ + 2}
-    return {**right, "run_id": RUN, "ingested_at": NOON, **changed}
+    return {**right, "run_id": RUN, "ingested_at": NOON, "refused_because": None, **changed}
 
 
 def good() -> dict[str, list[Row]]:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from contracts.errors import Permanent
 from contracts.seq import datetime_of
-from expectations import Severity
+from expectations import Severity, load_suites, results_of
 from tests.expectations.rows import NOON, SEQ, VIN, data, entry, frame, good, judged, meta, outcome, refused, segment
 
 pytestmark = pytest.mark.slow
@@ -73,6 +73,7 @@ def test_each_broken_rule_is_found_with_its_severity_and_its_rows(spark: SparkSe
             segment("b", run_id="other"),
             segment("c", last_seq=SEQ - 1),
             segment("d", stream="xray"),
+            segment("e", refused_because="torn"),
         ],
     }
 
@@ -114,6 +115,7 @@ def test_each_broken_rule_is_found_with_its_severity_and_its_rows(spark: SparkSe
         ("ingested_segments", "run_id_is_of_this_run", "error", 1),
         ("ingested_segments", "seqs_are_in_order", "error", 1),
         ("ingested_segments", "stream_is_a_known_word", "warning", 1),
+        ("ingested_segments", "a_refused_file_brought_nothing", "error", 1),
     }
 
 
@@ -124,6 +126,43 @@ def test_a_failure_names_the_rule_the_reason_and_the_rows(spark: SparkSession, t
     assert str(failure).startswith("sdv_fanout_data: sha1_is_of_payload (sha1 = sha1(payload)) does not hold for 1 of 2 rows: ")
     assert [json.loads(sample)["data_id"] for sample in failure.samples] == ["other-bytes"]
     assert "other-bytes" in result.report.read_text()
+
+
+def test_each_rule_leaves_a_row_that_says_how_it_was_kept_and_these_rows_keep_the_rules_of_their_own(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    result = judged(spark, {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)]}, tmp_path)
+    rows = results_of(result, NOON).to_pylist()
+
+    assert len(rows) == len(load_suites()["sdv_fanout_data"].rules)
+    (broken,) = [row for row in rows if row["outcome"] != "passed"]
+    assert (broken["suite"], broken["rule"], broken["severity"]) == ("sdv_fanout_data", "sha1_is_of_payload", "error")
+    assert (broken["judged"], broken["unexpected"], broken["at"]) == (2, 1, NOON)
+    assert [row["data_id"] for row in json.loads(broken["sample"])] == ["other-bytes"]
+
+    settled = {"seq": SEQ, "action": "replayed", "at": NOON, "note": None, "segment": "trigger/x.replay.parquet"}
+    own = {
+        "quality_results": [*rows, rows[0], rows[1] | {"unexpected": 1}],
+        "quarantine_actions": [settled, settled | {"segment": None}],
+    }
+    assert {(f.table, f.rule, f.rows) for f in judged(spark, own, tmp_path, run_id="own").failures} == {
+        ("quality_results", "run_id_suite_rule_at_is_unique", 4),
+        ("quality_results", "counts_fit_the_outcome", 1),
+        ("quarantine_actions", "seq_at_is_unique", 2),
+        ("quarantine_actions", "a_replay_names_its_segment", 1),
+    }
+
+
+def test_charts_show_each_kept_run_and_the_share_of_rows_that_broke_a_rule(spark: SparkSession, tmp_path: Path) -> None:
+    judged(spark, {"quarantine": [refused(), refused(SEQ + 3)]}, tmp_path, run_id="good", as_of=NOON)
+    judged(
+        spark, {"quarantine": [refused(reason=""), *(refused(SEQ + n) for n in (3, 4, 5))]}, tmp_path, run_id="bad", as_of=LATE
+    )
+
+    page = (tmp_path / "trends.html").read_text()
+    assert page.count("<svg") == 2
+    assert page.index("4, bad") > page.index("2, good")
+    assert "25.00%, bad" in page
 
 
 def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too_long(
@@ -190,7 +229,7 @@ class Links(HTMLParser):
 def test_every_link_of_the_pages_leads_somewhere(spark: SparkSession, tmp_path: Path) -> None:
     report = judged(spark, {"quarantine": [refused()]}, tmp_path).report
 
-    for page in (report, tmp_path / "index.html"):
+    for page in (report, tmp_path / "index.html", tmp_path / "trends.html"):
         links = Links()
         links.feed(page.read_text())
         assert links.found
