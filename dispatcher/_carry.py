@@ -1,9 +1,15 @@
 """From effects to Redis commands: the effects of many owners, in one batch."""
 
+from collections.abc import Iterator, Sequence
+
+import structlog
+from redis.exceptions import ResponseError
+
 from contracts import keys
 from contracts.events import Connected, Disconnected, Subscribed
 from contracts.names import Owner
 from contracts.topics import Sign
+from dispatcher import _metrics
 from dispatcher._account import RequestIdOf, account_answers, account_outcomes
 from dispatcher._vocabulary import (
     Ack,
@@ -21,6 +27,10 @@ from dispatcher._vocabulary import (
     Watch,
 )
 from queues import Batch, Queues
+
+SPOILT = "WRONGTYPE"  # what Redis says where somebody has put another type under an owner's key: no wait cures that
+
+log = structlog.get_logger(__name__)
 
 
 class Round:
@@ -50,12 +60,48 @@ class Round:
                 assert isinstance(effect, Ignore)
                 return False
 
-    async def run(self, *, repeated: bool) -> list[Answered]:
-        """The answers of the verbs, in the order in which they were added.
+    async def run(self, *, repeated: bool) -> list[Answered | None]:
+        """The answers of the verbs, in the order in which they were added; None to one whose owner's keys are spoilt.
 
         Raises:
             redis.RedisError: the connection failed, or Redis refused a command; send it again.
         """
+        try:
+            answers = await self._run_together(repeated)
+        except ResponseError as exc:
+            if not str(exc).startswith(SPOILT):
+                raise
+            answers = [answer for each in self._apart() for answer in await each._run_alone(repeated)]
+        records = (effect.record for _, effect in self._effects if isinstance(effect, RecordOutcome))
+        account_outcomes(records, self._request_id_of)
+        owners = (owner for owner, effect in self._effects if not isinstance(effect, RecordOutcome))
+        answered = ((owner, answer) for owner, answer in zip(owners, answers, strict=True) if answer is not None)
+        account_answers(answered, self._request_id_of)
+        return answers
+
+    def _apart(self) -> "Iterator[Round]":
+        """The same round in pieces: each effect by itself, the outcomes first, as in the whole."""
+        for owner, effect in self._effects:
+            each = Round(self._queues, self._now_ms, self._request_id_of)
+            each._effects.append((owner, effect))
+            yield each
+        rest = Round(self._queues, self._now_ms, self._request_id_of)
+        rest._watches = self._watches
+        yield rest
+
+    async def _run_alone(self, repeated: bool) -> "Sequence[Answered | None]":
+        """One effect, which must not hold up the others for ever. An outcome is never given up."""
+        try:
+            return await self._run_together(repeated)
+        except ResponseError as exc:
+            if not self._effects or isinstance(self._effects[0][1], RecordOutcome) or not str(exc).startswith(SPOILT):
+                raise
+        owner, verb = self._effects[0]
+        _metrics.GIVEN_UP.inc()
+        log.error("this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=owner, verb=repr(verb))
+        return [None]
+
+    async def _run_together(self, repeated: bool) -> list[Answered | None]:
         batch = self._queues.batch()
         verbs: list[tuple[int, Verb]] = []  # place of its answer in the batch
         for owner, effect in self._effects:
@@ -68,12 +114,7 @@ class Round:
                 ("ZADD", keys.deadlines(shard), *(part for owner, at_ms in watches.items() for part in (at_ms, owner))), int
             )
         replies = await batch.run()
-        answers = [Answered(verb, replies[place], self._now_ms, repeated) for place, verb in verbs]
-        records = (effect.record for _, effect in self._effects if isinstance(effect, RecordOutcome))
-        account_outcomes(records, self._request_id_of)
-        owners = (owner for owner, effect in self._effects if not isinstance(effect, RecordOutcome))
-        account_answers(zip(owners, answers, strict=True), self._request_id_of)
-        return answers
+        return [Answered(verb, replies[place], self._now_ms, repeated) for place, verb in verbs]
 
 
 def _add_verb(batch: Batch, owner: Owner, verb: Verb, now_ms: int) -> int:

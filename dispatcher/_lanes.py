@@ -129,11 +129,12 @@ class Lanes:
             if any(asked):
                 unanswered.append(job)
         answers = await self._send(this)
-        self._turns += zip(unanswered, answers, strict=True)
-        for answer in answers:
+        turns_to_come = [(job, answer) for job, answer in zip(unanswered, answers, strict=True) if answer is not None]
+        self._turns += turns_to_come
+        for _, answer in turns_to_come:
             if isinstance(answer.verb, Park):
                 self._parked(answer.verb.data_id)
-        still = {id(job) for job in unanswered}
+        still = {id(job) for job, _ in turns_to_come}
         for job, _ in turns:
             if id(job) not in still:
                 self._finish(job)
@@ -173,7 +174,7 @@ class Lanes:
             if isinstance(effect, Publish):
                 self.publisher.send(owner, effect)
 
-    async def _send(self, this: Round) -> list[Answered]:
+    async def _send(self, this: Round) -> list[Answered | None]:
         """The answers of this round's verbs. Waits for Redis as long as it takes: every verb twice is as good as once."""
         if not this:
             return []

@@ -28,6 +28,7 @@ ROUND_SECONDS = Histogram(
     "One round: decide, one round trip to Redis",
     buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 10),
 )
+GIVEN_UP = Counter("manifold_dispatcher_spoilt", "Verbs given up because the vehicle's keys in Redis are of a wrong type")
 REDIS_UP = Gauge("manifold_dispatcher_redis_up", "Whether the last round trip to Redis succeeded")
 LOOP_LAG_SECONDS = Gauge("manifold_dispatcher_loop_lag_seconds", "By how much the event loop was late for its last appointment")
 PAYLOAD_LOADS = Counter(

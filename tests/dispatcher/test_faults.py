@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from contracts import keys
 from contracts.outcomes import Outcome
 from contracts.topics import Sign
 from tests.dispatcher.platform import Platform, a_platform, healthy
@@ -164,3 +165,14 @@ def test_asked_to_end_it_finishes_what_is_in_hand(brisk: Platform) -> None:
 def test_a_port_that_is_taken_is_named(brisk: Platform) -> None:
     with pytest.raises(RuntimeError, match=f"cannot listen on 127.0.0.1:{brisk.settings.dispatcher_port}"):
         brisk.start_dispatcher_on_the_same_port()
+
+
+def test_a_vehicle_whose_keys_are_spoilt_holds_up_nobody(brisk: Platform) -> None:
+    with fleet(brisk, 3) as vehicles:
+        spoilt, *others = vehicles
+        with brisk.blocking() as redis:
+            redis.set(keys.presence(spoilt.vin), "not a hash")  # SET takes the place of any type
+        spoilt.say(Sign.HEARTBEAT)
+        seq = batch(brisk, others)
+
+        all_delivered(brisk, others, [seq])
