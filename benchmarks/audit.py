@@ -21,7 +21,7 @@ from contracts.settings import Settings
 from contracts.tables import DATA, IDS, SEGMENTS
 from expectations import audit, results_of
 from expectations._vin import iso_3779
-from pipelines.session import session
+from pipelines.spark.session import session
 
 ROWS = 10_000_000
 VINS_A_TRIGGER, DATA_IDS = 5000, 50

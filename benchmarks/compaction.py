@@ -18,8 +18,8 @@ from benchmarks.machine import Cost, Row, cost_of, report
 from contracts.seq import EPOCH_MS, TIME_SHIFT
 from contracts.settings import Settings
 from contracts.tables import IDS
-from pipelines.compact import Compacted, compact
-from pipelines.session import session
+from pipelines.spark.session import session
+from pipelines.upkeep.compact import Compacted, compact
 
 FILES, ROWS_A_FILE, DAYS, COMMITS = 4000, 1000, 10, 40
 VEHICLES = 50_000

@@ -19,11 +19,11 @@ from benchmarks.archives import Shape, bare_duckdb, bare_spark, write_archive
 from benchmarks.machine import Cost, Row, cost_of, report
 from contracts.settings import Settings
 from contracts.tables import IDS, SEGMENTS
-from pipelines.archive import Archive
-from pipelines.ingest import ingest
-from pipelines.planning import plan
-from pipelines.publish import publish
-from pipelines.session import session
+from pipelines.archive.segments import Archive
+from pipelines.ingest.planning import plan
+from pipelines.ingest.publish import publish
+from pipelines.ingest.write import ingest
+from pipelines.spark.session import session
 
 ROWS = 10_000_000
 VINS_A_TRIGGER, TRIGGERS_A_SEGMENT = 5000, 100

@@ -21,8 +21,8 @@ from contracts import keys
 from contracts.seq import EPOCH_MS, TIME_SHIFT, seq_of
 from contracts.settings import Settings
 from contracts.tables import IDS
-from pipelines.populate import populate
-from pipelines.session import session
+from pipelines.populate.load import populate
+from pipelines.spark.session import session
 from tests.servers import start_redis, stopping
 
 ENTRIES_A_VEHICLE = 20

@@ -22,8 +22,8 @@ from benchmarks.populate import ENTRIES_A_VEHICLE, VEHICLES_A_FLUSH, empty_redis
 from contracts import keys
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
-from pipelines.populate import Populated, populate
-from pipelines.session import session
+from pipelines.populate.load import Populated, populate
+from pipelines.spark.session import session
 
 AIM, WITHIN_S = 0.5, 60
 ENTRIES = 10_000_000

@@ -22,7 +22,7 @@ from contracts import keys
 from contracts.redis_url import split_redis_url
 from contracts.settings import Settings
 from contracts.tables import NAMESPACE
-from pipelines.conf import jars_for
+from pipelines.spark.conf import jars_for
 
 SPARE_BYTES = 2 << 30
 OLDEST_JAVA = 17

@@ -10,7 +10,7 @@ import typer
 
 from adapters.lake import open_catalog
 from console._output import FAILED, USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table, working
-from pipelines.archive import Interval
+from pipelines.archive.segments import Interval
 
 Flush = Annotated[bool, typer.Option("--flush/--no-flush", help="First ask the recorder to close its open segments.")]
 FORMATS = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
@@ -30,7 +30,7 @@ def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJs
     """
     settings = settings_or_fail()
     interval = _interval(from_, to)
-    from pipelines.run_all import run_all  # Spark's library takes a second that other commands need not wait
+    from pipelines.ingest.run_all import run_all  # Spark's library takes a second that other commands need not wait
 
     result = _run("ingesting", as_json, lambda: run_all(settings, interval=interval, flush_first=flush, with_populate=False))
     ingested = result.ingested
@@ -43,8 +43,8 @@ def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJs
 def populate(as_json: AsJson = False) -> None:
     """Offer to the queues what is pending in the lake and was not handed over."""
     settings = settings_or_fail()
-    from pipelines.populate import populate as run
-    from pipelines.session import session
+    from pipelines.populate.load import populate as run
+    from pipelines.spark.session import session
 
     def work() -> Any:
         with session(settings, "populate") as spark:
@@ -58,7 +58,7 @@ def populate(as_json: AsJson = False) -> None:
 def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
     """Take in everything recorded, then fill the queues with everything pending. Safe on loaded queues."""
     settings = settings_or_fail()
-    from pipelines.run_all import rebuild as run
+    from pipelines.ingest.run_all import rebuild as run
 
     result = _run("rebuilding the queues", as_json, lambda: run(settings, flush_first=flush))
     _show(

@@ -14,9 +14,9 @@ from contracts.lives import Life
 from contracts.messages import Trigger, parse_trigger
 from contracts.outcomes import OutcomeRecord
 from contracts.settings import Settings
-from pipelines.archive import Archive, Interval
-from pipelines.content import Unreadable
-from pipelines.formats import decode
+from pipelines.archive.content import Unreadable
+from pipelines.archive.formats import decode
+from pipelines.archive.segments import Archive, Interval
 
 BACK = timedelta(days=1)  # how far back segments are looked for that no ingest has taken in
 FLUSH_WAIT_S = 60

@@ -20,7 +20,7 @@ def stream(
     """
     settings = settings_or_fail()
     from adapters.log import configure_logging
-    from pipelines.stream import stream as run  # Spark's library takes a second that other commands need not wait
+    from pipelines.stream.query import stream as run  # Spark's library takes a second that other commands need not wait
 
     configure_logging("stream", json=settings.log_format == "json")
     done = run(settings, until_idle=until_idle)

@@ -72,8 +72,8 @@ say "environment (.venv)"
 "$uv" pip install -q --no-deps --no-build-isolation -e .
 
 say "Spark's jars (.tools/jars)"
-.venv/bin/python -m pipelines.jars
+.venv/bin/python -m pipelines.spark.jars
 say "Spark's classes, kept for quicker starts (half a minute, once)"
-.venv/bin/python -m pipelines.classes || say "without them: Spark only starts slower"
+.venv/bin/python -m pipelines.spark.classes || say "without them: Spark only starts slower"
 
 touch .tools/ready

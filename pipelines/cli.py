@@ -16,9 +16,9 @@ from adapters.log import configure_logging
 from contracts.errors import ManifoldError, Retryable
 from contracts.settings import load_settings
 from pipelines.catalog import naming_the_catalog
-from pipelines.few import NeedsSpark
-from pipelines.housekeeping import add_options
+from pipelines.populate.few import NeedsSpark
 from pipelines.stages import STAGES
+from pipelines.upkeep.stages import add_options
 
 NOT_DONE, TRY_AGAIN, NEEDS_SPARK = 1, 3, 4
 OF_INTERVALS = ("look", "ingest", "run_all")

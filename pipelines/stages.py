@@ -14,17 +14,17 @@ from pyiceberg.catalog import Catalog
 from adapters.lake import ensure_tables
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from pipelines.archive import Interval
+from pipelines.archive.segments import Interval
 from pipelines.catalog import await_catalog
-from pipelines.housekeeping import HOUSEKEEPING
+from pipelines.upkeep.stages import HOUSEKEEPING
 
 Stage = Callable[[Settings, argparse.Namespace], str]
 
 
 def look(settings: Settings, options: argparse.Namespace) -> str:
     """What there is to do."""
-    from pipelines.flush import flush
-    from pipelines.look import look as look_at
+    from pipelines.archive.flush import flush
+    from pipelines.ingest.look import look as look_at
 
     if not options.no_flush:
         flush(settings)
@@ -34,11 +34,11 @@ def look(settings: Settings, options: argparse.Namespace) -> str:
 
 def ingest(settings: Settings, options: argparse.Namespace) -> str:
     """Archive to branches; with `--judge` the audit too, while Spark runs: the stage `audit` then finds its verdict."""
-    from pipelines.audit import AuditFailed, audit_run
-    from pipelines.flush import flush
-    from pipelines.ingest import ingest as write
-    from pipelines.run_all import new_run_id
-    from pipelines.session import GREAT_EXPECTATIONS, session
+    from pipelines.archive.flush import flush
+    from pipelines.ingest.audit import AuditFailed, audit_run
+    from pipelines.ingest.run_all import new_run_id
+    from pipelines.ingest.write import ingest as write
+    from pipelines.spark.session import GREAT_EXPECTATIONS, session
 
     interval, catalog, now = _interval(settings, options), _lake(settings), _now()
     if not options.no_flush:
@@ -56,15 +56,15 @@ def ingest(settings: Settings, options: argparse.Namespace) -> str:
 
 def audit(settings: Settings, options: argparse.Namespace) -> str:
     """Judge the run, unless `ingest --judge` has done so and it passed."""
-    from pipelines.verdict import passed_already
+    from pipelines.ingest.verdict import passed_already
 
     catalog, run_id = _lake(settings), options.run_id
     known = passed_already(catalog, settings, run_id)
     if known is not None:
         return json.dumps({"run_id": run_id, **known})
     _require_spark(options, f"run {run_id} is not judged yet, or did not pass")
-    from pipelines.audit import audit_run
-    from pipelines.session import GREAT_EXPECTATIONS, session
+    from pipelines.ingest.audit import audit_run
+    from pipelines.spark.session import GREAT_EXPECTATIONS, session
 
     with session(settings, "audit", meanwhile=GREAT_EXPECTATIONS) as spark:
         judged = audit_run(spark, catalog, settings, run_id=run_id, now=_now())
@@ -74,16 +74,16 @@ def audit(settings: Settings, options: argparse.Namespace) -> str:
 
 def publish(settings: Settings, options: argparse.Namespace) -> str:
     """Publication needs no Spark, unless another run was faster: then this one is done again here, from its segments on."""
-    from pipelines.publish import Overtaken
-    from pipelines.publish import publish as move
+    from pipelines.ingest.publish import Overtaken
+    from pipelines.ingest.publish import publish as move
 
     catalog, run_id = _lake(settings), options.run_id
     try:
         published = move(catalog, run_id)
     except Overtaken as exc:
         sys.stderr.write(f"{exc}; doing so\n")
-        from pipelines.run_all import ingest_audit_publish
-        from pipelines.session import session
+        from pipelines.ingest.run_all import ingest_audit_publish
+        from pipelines.spark.session import session
 
         with session(settings, "publish") as spark:
             ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=_now(), interval=None)
@@ -93,15 +93,15 @@ def publish(settings: Settings, options: argparse.Namespace) -> str:
 
 def populate(settings: Settings, options: argparse.Namespace) -> str:
     """Lake to queues; little is done without Spark."""
-    from pipelines.few import NeedsSpark
-    from pipelines.populate import populate as offer
+    from pipelines.populate.few import NeedsSpark
+    from pipelines.populate.load import populate as offer
 
     catalog = _lake(settings)
     try:
         return offer(None, catalog, settings, now=_now()).to_json()
     except NeedsSpark as exc:
         _require_spark(options, str(exc))
-    from pipelines.session import session
+    from pipelines.spark.session import session
 
     with session(settings, "populate") as spark:
         return offer(spark, catalog, settings, now=_now()).to_json()
@@ -109,14 +109,14 @@ def populate(settings: Settings, options: argparse.Namespace) -> str:
 
 def rebuild(settings: Settings, options: argparse.Namespace) -> str:
     """Everything pending into empty queues."""
-    from pipelines.run_all import rebuild as run
+    from pipelines.ingest.run_all import rebuild as run
 
     return run(settings, flush_first=not options.no_flush).to_json()
 
 
 def run_all(settings: Settings, options: argparse.Namespace) -> str:
     """Every stage of an ingest in one application."""
-    from pipelines.run_all import run_all as run
+    from pipelines.ingest.run_all import run_all as run
 
     interval = _interval(settings, options)
     return run(settings, run_id=options.run_id, interval=interval, flush_first=not options.no_flush).to_json()
@@ -124,7 +124,7 @@ def run_all(settings: Settings, options: argparse.Namespace) -> str:
 
 def stream(settings: Settings, options: argparse.Namespace) -> str:
     """The stages of an ingest in micro-batches, again and again."""
-    from pipelines.stream import stream as run
+    from pipelines.stream.query import stream as run
 
     return run(settings, until_idle=options.until_idle, for_s=options.for_seconds).to_json()
 
@@ -143,7 +143,7 @@ STAGES: dict[str, Stage] = {
 
 
 def _require_spark(options: argparse.Namespace, why: str) -> None:
-    from pipelines.few import NeedsSpark
+    from pipelines.populate.few import NeedsSpark
 
     if options.without_spark:
         raise NeedsSpark(why)

@@ -133,7 +133,7 @@ def _prepare(settings: Settings, env: Mapping[str, str]) -> None:
     """The database, and Spark's defaults for spark-submit, both at once."""
     (settings.home / "airflow").mkdir(parents=True, exist_ok=True)
     migrate = _airflow(("db", "migrate"), env)
-    defaults = subprocess.Popen([sys.executable, "-m", "pipelines.conf", str(_spark_folder(settings))], env=env)
+    defaults = subprocess.Popen([sys.executable, "-m", "pipelines.spark.conf", str(_spark_folder(settings))], env=env)
     if migrate.wait():
         raise Permanent(f"Airflow could not make its database in {settings.home / 'airflow'}; its last words are above")
     if defaults.wait():

@@ -37,4 +37,4 @@ if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
   fi
 fi
 
-.venv/bin/python -m pipelines.jars --all || lacks "Spark's jars for them" "they could not be fetched"
+.venv/bin/python -m pipelines.spark.jars --all || lacks "Spark's jars for them" "they could not be fetched"

@@ -15,11 +15,11 @@ from adapters.lake import open_catalog
 from contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from contracts.settings import Settings
 from contracts.tables import Table
-from pipelines.archive import Interval
-from pipelines.conf import session_conf
-from pipelines.ingest import ingest
-from pipelines.publish import publish
-from pipelines.run import Ingested
+from pipelines.archive.segments import Interval
+from pipelines.ingest.publish import publish
+from pipelines.ingest.run import Ingested
+from pipelines.ingest.write import ingest
+from pipelines.spark.conf import session_conf
 from tests.pipelines.makers import at
 
 

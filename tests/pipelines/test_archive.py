@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, segment_path, to_arrow
-from pipelines.archive import Archive, Interval
-from pipelines.content import Unreadable
-from pipelines.formats import decode
+from pipelines.archive.content import Unreadable
+from pipelines.archive.formats import decode
+from pipelines.archive.segments import Archive, Interval
 from tests.pipelines.makers import at, seq_at, trigger
 
 

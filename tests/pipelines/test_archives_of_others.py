@@ -7,8 +7,8 @@ from pathlib import Path
 
 from contracts.envelope import Stream
 from contracts.tables import DATA, IDS, OUTCOMES, QUARANTINE, SEGMENTS
-from pipelines.archive import Archive, Interval
-from pipelines.formats import decode
+from pipelines.archive.formats import decode
+from pipelines.archive.segments import Archive, Interval
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, trigger
 from tests.servers import ROOT

@@ -9,11 +9,11 @@ from adapters.lake import ensure_tables
 from contracts.envelope import Stream
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, SEGMENTS
-from pipelines.branches import branch_of
-from pipelines.compact import Compacted, compact
-from pipelines.compact_plan import Group, Rules, Work, work_of
-from pipelines.ingest import ingest
-from pipelines.publish import publish
+from pipelines.ingest.branches import branch_of
+from pipelines.ingest.publish import publish
+from pipelines.ingest.write import ingest
+from pipelines.upkeep.compact import Compacted, compact
+from pipelines.upkeep.compact_plan import Group, Rules, Work, work_of
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import NOON, at, data, seq_at, trigger
 

@@ -17,14 +17,14 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from adapters.lake import open_catalog
 from contracts.envelope import Stream
 from contracts.tables import DATA, IDS, META, QUARANTINE, RUN_TABLES, SEGMENTS, TABLES, Table
-from pipelines import publish as publication
-from pipelines import run_all
-from pipelines.archive import Interval
-from pipelines.branches import PINS, branch_of, head_of, properties_of
-from pipelines.conf import write_defaults
-from pipelines.ingest import ingest
-from pipelines.publish import Overtaken, finish, publish
-from pipelines.run import Run
+from pipelines.archive.segments import Interval
+from pipelines.ingest import publish as publication
+from pipelines.ingest import run_all
+from pipelines.ingest.branches import PINS, branch_of, head_of, properties_of
+from pipelines.ingest.publish import Overtaken, finish, publish
+from pipelines.ingest.run import Run
+from pipelines.ingest.write import ingest
+from pipelines.spark.conf import write_defaults
 from tests.pipelines.conftest import Place, new_session
 from tests.pipelines.makers import at, data, trigger
 from tests.servers import ROOT, wait_until

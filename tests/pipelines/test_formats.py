@@ -13,8 +13,8 @@ import pytest
 from contracts.envelope import SEGMENT_SCHEMA, to_arrow
 from contracts.seq import MAX_SEQ, SKIPPED_MS, datetime_of, unix_ms_of
 from contracts.topics import TRIGGER
-from pipelines.content import DERIVED, Unreadable
-from pipelines.formats import decode
+from pipelines.archive.content import DERIVED, Unreadable
+from pipelines.archive.formats import decode
 from tests.pipelines.makers import NOON_MS, at, seq_at, trigger
 
 JSONL = "trigger/depot.jsonl"

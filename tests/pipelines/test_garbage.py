@@ -14,16 +14,16 @@ from adapters.lake import ensure_tables
 from contracts import keys
 from contracts.envelope import Stream
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
-from pipelines import garbage_run
-from pipelines import publish as publication
-from pipelines.branches import open_run
-from pipelines.garbage import UNASKED, collect_garbage
-from pipelines.garbage_files import expire_snapshots
-from pipelines.garbage_plan import Entry, overdue, unneeded_data
-from pipelines.garbage_run import Gone, Rows
-from pipelines.planning import main_snapshots
-from pipelines.publish import Overtaken, finish, publish
-from pipelines.run import Ingested, Run
+from pipelines.ingest import publish as publication
+from pipelines.ingest.branches import open_run
+from pipelines.ingest.planning import main_snapshots
+from pipelines.ingest.publish import Overtaken, finish, publish
+from pipelines.ingest.run import Ingested, Run
+from pipelines.upkeep import garbage_run
+from pipelines.upkeep.garbage import UNASKED, collect_garbage
+from pipelines.upkeep.garbage_files import expire_snapshots
+from pipelines.upkeep.garbage_plan import Entry, overdue, unneeded_data
+from pipelines.upkeep.garbage_run import Gone, Rows
 from queues import Loader, Policy
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, data, seq_at, trigger

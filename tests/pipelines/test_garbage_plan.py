@@ -6,7 +6,7 @@ from datetime import date, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.garbage_plan import Entry, Recorded, Version, old_segments, old_versions, open_days, overdue, unneeded_data
+from pipelines.upkeep.garbage_plan import Entry, Recorded, Version, old_segments, old_versions, open_days, overdue, unneeded_data
 from tests.pipelines.makers import NOON
 
 RETENTION = timedelta(days=30)

@@ -8,7 +8,7 @@ from contracts.envelope import Stream
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, TABLES
-from pipelines.archive import Interval
+from pipelines.archive.segments import Interval
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, data, duplicate, inline, outcome, seq_at, trigger
 

@@ -7,12 +7,12 @@ from redis import Redis
 from adapters.lake import ensure_tables
 from contracts.envelope import Stream
 from contracts.settings import Settings
-from pipelines.audit import audit_run
-from pipelines.conf import SHORT_BYTES, SHORT_JVM, java_options
-from pipelines.ingest import ingest
-from pipelines.look import look
-from pipelines.publish import publish
-from pipelines.verdict import passed_already
+from pipelines.ingest.audit import audit_run
+from pipelines.ingest.look import look
+from pipelines.ingest.publish import publish
+from pipelines.ingest.verdict import passed_already
+from pipelines.ingest.write import ingest
+from pipelines.spark.conf import SHORT_BYTES, SHORT_JVM, java_options
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, trigger
 from tests.servers import Server, free_port

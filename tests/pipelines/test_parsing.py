@@ -9,8 +9,8 @@ from contracts.envelope import Envelope, Stream, to_arrow
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome
 from contracts.topics import TRIGGER
-from pipelines import parsing
-from pipelines.parsing import Limits, Parser
+from pipelines.archive import parsing
+from pipelines.archive.parsing import Limits, Parser
 from tests.pipelines.makers import NOON_MS, data, duplicate, envelope, inline, outcome, seq_at, trigger
 
 LIMITS = Limits(max_ids=25_000, max_data_bytes=8)

@@ -12,10 +12,10 @@ from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
-from pipelines import few as little
-from pipelines import populate as population
-from pipelines.few import NeedsSpark, is_behind
-from pipelines.populate import Populated, populate
+from pipelines.populate import few as little
+from pipelines.populate import load as population
+from pipelines.populate.few import NeedsSpark, is_behind
+from pipelines.populate.load import Populated, populate
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, seq_at
 from tests.servers import Server

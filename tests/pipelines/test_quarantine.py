@@ -13,7 +13,7 @@ from console._app import make_app
 from contracts.envelope import Envelope, Stream
 from contracts.errors import Permanent
 from contracts.tables import ACTIONS, DATA, IDS, META, QUARANTINE
-from pipelines.quarantine import drop, refusal, refusals, replay
+from pipelines.archive.quarantine import drop, refusal, refusals, replay
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, data, seq_at, trigger
 

@@ -14,7 +14,7 @@ from contracts import keys
 from contracts.outcomes import Outcome
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
-from pipelines.populate import populate
+from pipelines.populate.load import populate
 from queues import Loader, Policy, _loader
 from tests.pipelines.makers import at, seq_at
 from tests.servers import Server

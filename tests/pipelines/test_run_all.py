@@ -6,12 +6,12 @@ from pyspark.sql import DataFrame
 from contracts.envelope import Stream
 from contracts.settings import Settings
 from contracts.tables import IDS, SEGMENTS
-from pipelines import transforms
-from pipelines.audit import AuditFailed, audit_run
-from pipelines.branches import branch_of
-from pipelines.flush import flush
-from pipelines.ingest import ingest
-from pipelines.run_all import ingest_audit_publish
+from pipelines.archive.flush import flush
+from pipelines.ingest import transforms
+from pipelines.ingest.audit import AuditFailed, audit_run
+from pipelines.ingest.branches import branch_of
+from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.ingest.write import ingest
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, data, outcome, trigger
 from tests.servers import free_port

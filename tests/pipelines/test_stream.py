@@ -8,8 +8,8 @@ import pytest
 
 from contracts.envelope import Stream
 from contracts.tables import IDS, SEGMENTS
-from pipelines.run_all import ingest_audit_publish
-from pipelines.stream import Streamed, Streaming, checkpoint_of
+from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.stream.query import Streamed, Streaming, checkpoint_of
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, seq_at, trigger
 from tests.servers import Server

@@ -11,8 +11,8 @@ from redis import Redis
 from adapters.lake import ensure_tables
 from contracts import keys
 from contracts.tables import IDS, OUTCOMES, SEGMENTS
-from pipelines.verify import Verified, verify
-from pipelines.verify_redis import Batches, still
+from pipelines.upkeep.verify import Verified, verify
+from pipelines.upkeep.verify_redis import Batches, still
 from queues import Loader, Policy
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, seq_at
@@ -124,5 +124,5 @@ def test_what_has_changed_meanwhile_is_no_difference(home: Place, redis: Redis, 
         home.append(OUTCOMES, [{"vin": "V2", "seq": seq_at(1), "outcome": "delivered", "accepted_at": at(1), "ended_at": at(9)}])
         return still(url)
 
-    monkeypatch.setattr("pipelines.verify.still", after_a_while)
+    monkeypatch.setattr("pipelines.upkeep.verify.still", after_a_while)
     assert run(home).differences == NONE

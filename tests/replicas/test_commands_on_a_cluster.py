@@ -3,7 +3,7 @@
 from adapters.redis import connect as connect_blocking
 from console._doctor import examine
 from contracts.settings import Settings
-from pipelines.lock import populate_lock
+from pipelines.populate.lock import populate_lock
 from queues import Loader, Policy
 from tests.replicas.cluster import LocalCluster
 

@@ -1,0 +1,92 @@
+"""From the bytes of an archive file to messages with the envelope's columns. `docs/archives.md` says the shapes.
+
+No Spark: the workers read with this too, and so does whoever looks into a file.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from contracts.envelope import SEGMENT_SCHEMA
+from contracts.seq import EPOCH_MS, TIME_SHIFT
+from pipelines.archive.content import Content, Integers, Unreadable, derived_seqs, one_line
+from pipelines.archive.lines import COMPRESSED, from_lines
+
+PARQUET = ".parquet"
+JSON_LINES = (".jsonl", ".json")
+SUFFIXES = (PARQUET, *JSON_LINES, *(line + zipped for line in JSON_LINES for zipped in COMPRESSED))
+REQUIRED = ("topic", "payload")
+
+
+def decode(path: str, content: bytes) -> Content:
+    """The messages of the file at `path` (below the archive's root), each seq once.
+
+    Raises:
+        Unreadable: these bytes are no segment.
+    """
+    found = _from_parquet(path, content) if path.endswith(PARQUET) else from_lines(path, content)
+    seqs = found.messages["seq"].to_numpy()
+    if len(seqs) < 2 or bool((np.diff(seqs) > 0).all()):
+        return found
+    _, firsts = np.unique(seqs, return_index=True)
+    return Content(found.messages.take(pa.array(np.sort(firsts))), found.derived) if len(firsts) < len(seqs) else found
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Whether a Parquet file has what nothing else can stand in for.
+
+    Raises:
+        Unreadable: it has not.
+    """
+    missing = [name for name in REQUIRED if name not in schema.names]
+    if missing:
+        raise Unreadable(f"columns {', '.join(missing)} are missing")
+    if "seq" not in schema.names and "received_at" not in schema.names:
+        raise Unreadable("columns seq and received_at are missing; one of them must be there")
+
+
+def _from_parquet(path: str, content: bytes) -> Content:
+    try:
+        table = pq.read_table(pa.BufferReader(content))
+    except (pa.ArrowException, OSError) as exc:
+        raise Unreadable(f"not a whole Parquet file ({one_line(exc)})") from exc
+    check_columns(table.schema)
+    try:
+        columns = {field.name: _column(table, field) for field in SEGMENT_SCHEMA}
+    except (pa.ArrowException, ValueError) as exc:
+        raise Unreadable(f"columns are not of the envelope's types ({one_line(exc)})") from exc
+    derived = "seq" not in table.schema.names
+    given = "received_at" if derived else "seq"
+    if holes := [name for name in (*REQUIRED, given) if columns[name].null_count]:
+        raise Unreadable(f"rows without {', '.join(holes)}")
+    if derived:
+        columns["seq"] = pa.array(derived_seqs(path, _milliseconds(columns["received_at"])))
+    elif table.num_rows and pc.min(columns["seq"]).as_py() < 0:
+        raise Unreadable("a seq is negative")
+    if columns["received_at"].null_count:
+        columns["received_at"] = _given_at(columns)
+    return Content(pa.table(columns), derived)
+
+
+def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    if field.name not in table.schema.names:
+        return pa.nulls(table.num_rows, field.type)
+    column = table[field.name]
+    if pa.types.is_timestamp(field.type) and pa.types.is_integer(column.type):
+        column = column.cast(pa.timestamp("ms", tz="UTC"))  # milliseconds since 1970, as everywhere else
+    return column.cast(field.type)
+
+
+def _given_at(columns: dict[str, Any]) -> pa.Array:
+    """`received_at`, or, where it is null, the instant in the seq."""
+    seqs = columns["seq"].to_numpy()
+    instants = pa.array((seqs >> TIME_SHIFT) + EPOCH_MS).cast(pa.timestamp("ms", tz="UTC"))
+    return pc.coalesce(columns["received_at"], instants.cast(SEGMENT_SCHEMA.field("received_at").type))
+
+
+def _milliseconds(instants: pa.ChunkedArray | pa.Array) -> Integers:
+    found: Integers = pc.floor_temporal(instants, unit="millisecond").cast(pa.int64()).to_numpy() // 1000
+    return found

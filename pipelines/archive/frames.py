@@ -1,0 +1,101 @@
+"""Segments as DataFrames: each worker reads whole files, checks them, and parses what they hold."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from pipelines.archive.content import Unreadable
+from pipelines.archive.formats import decode
+from pipelines.archive.parsing import Limits, Parser
+from pipelines.archive.segments import Archive, Segment
+
+PARTITIONS_A_CORE = 4
+KEPT_BYTES = 16 << 20  # of a file that is no segment; the rest stays in the archive
+
+_Reader = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A segment as a worker sees it."""
+
+    path: str
+    skip: Sequence[int]  # seqs that another segment has brought
+    own_seq: int  # quarantine key of the file itself
+    began_at: datetime
+    problem: str | None  # why it is not to be read
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What to read: segments of one stream, the seqs in them that other segments have brought, and which are not to be read."""
+
+    archive: Archive
+    segments: Sequence[Segment]
+    skips: Mapping[str, Sequence[int]]  # by path
+    problems: Mapping[str, str]  # by path
+    limits: Limits
+
+    def parsed(self, spark: SparkSession, parser: Parser, schema: pa.Schema, *, with_unreadable: bool = True) -> DataFrame:
+        """The parsed messages; and one refused row for each file that is no segment, with the file's bytes as its message."""
+        parts = _balanced(self.segments, spark.sparkContext.defaultParallelism * PARTITIONS_A_CORE)
+        files = [[self._file(segment) for segment in part] for part in parts]
+        read = _reader(files, self.archive, parser, self.limits, schema if with_unreadable else None)
+        # The places of the parts, one a partition: no Python is needed to make them, and no shuffle to spread them.
+        places = spark.range(0, len(parts), 1, max(1, len(parts)))
+        return places.mapInArrow(read, from_arrow_schema(schema))
+
+    def _file(self, segment: Segment) -> File:
+        skip = self.skips.get(segment.path, ())
+        began_at = segment.began_at or segment.modified_at
+        return File(segment.path, skip, segment.own_seq, began_at, self.problems.get(segment.path))
+
+
+def _reader(
+    parts: Sequence[Sequence[File]], archive: Archive, parser: Parser, limits: Limits, unreadable: pa.Schema | None
+) -> _Reader:
+    def read(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for file in (file for batch in places for place in batch["id"].to_pylist() for file in parts[place]):
+            content = archive.read(file.path)
+            try:
+                if file.problem is not None:
+                    raise Unreadable(file.problem)
+                messages = decode(file.path, content).messages
+            except Unreadable as exc:
+                if unreadable is not None:
+                    yield _refused_file(file, str(exc), content, unreadable)
+                continue
+            yield from parser(_without(messages, file.skip), limits)
+
+    return read
+
+
+def _refused_file(file: File, reason: str, content: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """The row by which a file that is no segment goes to quarantine, under a seq of its own."""
+    if len(content) > KEPT_BYTES:
+        reason += f"; of its {len(content)} bytes the first {KEPT_BYTES} are kept here, all of them in the archive"
+    kept = content[:KEPT_BYTES]
+    said = {"seq": file.own_seq, "received_at": file.began_at, "topic": file.path, "reason": reason, "message": kept}
+    return pa.RecordBatch.from_pylist([said], schema=schema)
+
+
+def _without(messages: pa.Table, seqs: Sequence[int]) -> pa.Table:
+    if not seqs:
+        return messages
+    return messages.filter(pc.invert(pc.is_in(messages["seq"], pa.array(seqs, pa.int64()))))
+
+
+def _balanced(segments: Sequence[Segment], parts: int) -> list[list[Segment]]:
+    """Into at most `parts` groups: the largest first, each to the group that is the smallest so far."""
+    groups: list[list[Segment]] = [[] for _ in range(min(parts, len(segments)))]
+    sizes = [0] * len(groups)
+    for segment in sorted(segments, key=lambda s: (-s.size, s.path)):
+        smallest = sizes.index(min(sizes))
+        groups[smallest].append(segment)
+        sizes[smallest] += segment.size + 1
+    return groups

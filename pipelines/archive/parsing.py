@@ -1,0 +1,215 @@
+"""What a segment's messages say, as Arrow batches: the same parsers as at the door, so that the door and the lake agree.
+
+Pure functions of Arrow tables; `pipelines.archive.frames` runs them on Spark's workers. A row with a `reason` is refused.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contracts.envelope import DUPLICATE_OF
+from contracts.messages import Refused, Trigger, parse_data, parse_trigger, sha1_hex
+from contracts.names import is_vin
+from contracts.outcomes import OutcomeRecord
+from contracts.seq import MAX_SEQ
+from contracts.tables import INSTANT
+from contracts.topics import TRIGGER, data_id_of, data_topic
+
+IDS_A_ROW = 10_000  # VINs of one row: a batch of a million becomes a hundred rows, not one of many megabytes
+BYTES_A_BATCH = 16 << 20
+LATEST_MS = 253_402_300_799_999  # the last millisecond that a timestamp's text form can show: year 9999
+OTHER_BYTES = "data_id %s is known with other bytes (SHA-1 %s); publish them under another data_id"
+
+_COMMON = [
+    pa.field("seq", pa.int64()),
+    pa.field("received_at", INSTANT),
+    pa.field("topic", pa.string()),
+    pa.field("reason", pa.string()),
+    pa.field("message", pa.binary()),  # the payload of what is refused, or may be
+]
+TRIGGERS = pa.schema(
+    [
+        *_COMMON,
+        ("request_id", pa.string()),
+        ("data_id", pa.string()),
+        ("applied", pa.bool_()),
+        ("vins", pa.list_(pa.string())),
+        ("has_data", pa.bool_()),
+    ]
+)
+DATA = pa.schema([*_COMMON, ("data_id", pa.string()), ("sha1", pa.string()), ("payload", pa.binary())])
+OUTCOMES = pa.schema(
+    [
+        *_COMMON,
+        ("vin", pa.string()),
+        ("entry_seq", pa.int64()),
+        ("outcome", pa.string()),
+        ("dispatched_ms", pa.int64()),
+        ("ended_ms", pa.int64()),
+        ("attempts", pa.int32()),
+        ("said", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one message may hold; the settings of the same names."""
+
+    max_ids: int
+    max_data_bytes: int
+
+
+Parser = Callable[[pa.Table, Limits], Iterator[pa.RecordBatch]]
+Row = dict[str, Any]
+
+
+def triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """One row for each accepted trigger and up to 10,000 of its VINs; one for each refused message.
+
+    A duplicate brings no VINs, and a row only where it has data, which was published once more.
+    """
+    for chunk in _chunks(messages):
+        rows: list[Row] = []
+        for row in chunk:
+            refused_or_trigger = _trigger(row, limits)
+            if isinstance(refused_or_trigger, Refused):
+                rows.append(_refused(row, refused_or_trigger.reason))
+            else:
+                rows += _trigger_rows(row, refused_or_trigger)
+        yield _batch(rows, TRIGGERS)
+
+
+def refused_triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """Only the refused ones of `triggers`."""
+    for batch in triggers(messages, limits):
+        yield batch.filter(pc.is_valid(batch["reason"]))
+
+
+def inline_data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """The data that accepted triggers carry, duplicates too; messages that cannot hold any are not even parsed."""
+    payload = messages["payload"]
+    # A JSON key "data" is spelled so, or with an escape.
+    perhaps = pc.or_(pc.match_substring(payload, '"data"'), pc.match_substring(payload, "\\"))
+    for chunk in _chunks(messages.filter(perhaps)):
+        rows: list[Row] = []
+        for row in chunk:
+            trigger = _trigger(row, limits)
+            if isinstance(trigger, Trigger) and trigger.data is not None:
+                said = {"data_id": trigger.data_id, "sha1": trigger.data_id, "payload": trigger.data}
+                rows.append(_common(row) | {"message": row["payload"]} | said)
+        yield _batch(rows, DATA)
+
+
+def data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """One row for each message of the data stream, accepted or refused."""
+    for chunk in _chunks(messages):
+        rows: list[Row] = []
+        for row in chunk:
+            data_id, payload = data_id_of(row["topic"]), row["payload"]
+            parsed = parse_data(data_id, payload, max_data_bytes=limits.max_data_bytes) if data_id is not None else _unknown(row)
+            reason = row["refused_because"] or (parsed.reason if isinstance(parsed, Refused) else None)
+            if reason is not None:
+                rows.append(_refused(row, reason))
+            else:
+                rows.append(_common(row) | {"data_id": data_id, "sha1": sha1_hex(payload), "payload": payload, "message": None})
+        yield _batch(rows, DATA)
+
+
+def outcomes(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """One row for each message of the outcome stream, accepted or refused."""
+    del limits
+    for chunk in _chunks(messages):
+        yield _batch([_outcome(row) for row in chunk], OUTCOMES)
+
+
+def _outcome(row: Row) -> Row:
+    if row["refused_because"]:
+        return _refused(row, row["refused_because"])
+    try:
+        record = OutcomeRecord.from_wire(row["payload"])
+    except ValueError as exc:
+        return _refused(row, str(exc))
+    wrong = _wrong_values(record)
+    if wrong:
+        return _refused(row, f"not an outcome record: {wrong}")
+    said = {"vin": record.vin, "entry_seq": record.seq, "outcome": record.outcome.value, "attempts": record.attempts}
+    return (
+        _common(row) | said | {"dispatched_ms": record.dispatched_ms, "ended_ms": record.ended_ms, "said": _text(record.reason)}
+    )
+
+
+def _wrong_values(record: OutcomeRecord) -> str | None:
+    """What no column could hold; JSON's numbers have no end."""
+    if not is_vin(record.vin):
+        return f"vin {record.vin!r} cannot be one"
+    whole = {"seq": (record.seq, MAX_SEQ), "ended_ms": (record.ended_ms, LATEST_MS)}
+    whole |= {
+        name: (value, most)
+        for name, value, most in (
+            ("dispatched_ms", record.dispatched_ms, LATEST_MS),
+            ("attempts", record.attempts, (1 << 31) - 1),
+        )
+        if value is not None
+    }
+    for name, (value, most) in whole.items():
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+            return f"{name} {value!r} must be a whole number from 0 to {most}"
+    return None if record.reason is None or isinstance(record.reason, str) else f"reason {record.reason!r} must be a string"
+
+
+def _trigger(row: Row, limits: Limits) -> Trigger | Refused:
+    if row["refused_because"]:
+        return Refused(row["refused_because"])
+    if row["topic"] != TRIGGER:
+        return _unknown(row)
+    return parse_trigger(row["payload"], max_ids=limits.max_ids, max_data_bytes=limits.max_data_bytes)
+
+
+def _trigger_rows(row: Row, trigger: Trigger) -> Iterator[Row]:
+    said = _common(row) | {"request_id": trigger.request_id, "data_id": trigger.data_id, "applied": bool(row["applied"])}
+    if trigger.data is not None:
+        said["has_data"] = True
+    if _is_duplicate(row):
+        if trigger.data is not None:
+            yield said | {"vins": []}
+        return
+    for first in range(0, len(trigger.ids), IDS_A_ROW):
+        yield said | {"vins": trigger.ids[first : first + IDS_A_ROW]}
+
+
+def _is_duplicate(row: Row) -> bool:
+    return any(name == DUPLICATE_OF for name, _ in row["headers"] or ())
+
+
+def _unknown(row: Row) -> Refused:
+    return Refused(f"topic {row['topic']} is unknown here; publish to {TRIGGER} or {data_topic('<data_id>')}")
+
+
+def _common(row: Row) -> Row:
+    return {"seq": row["seq"], "received_at": row["received_at"], "topic": row["topic"], "reason": None}
+
+
+def _refused(row: Row, reason: str) -> Row:
+    return _common(row) | {"reason": _text(reason), "message": row["payload"]}
+
+
+def _text(value: str | None) -> str | None:
+    """Text that UTF-8 can hold: JSON's escapes can name half a character."""
+    return None if value is None else value.encode("utf-8", "replace").decode()
+
+
+def _chunks(messages: pa.Table) -> Iterator[list[Row]]:
+    """The messages as Python rows, some megabytes at a time."""
+    if messages.num_rows == 0:
+        return
+    rows = max(1, messages.num_rows * BYTES_A_BATCH // max(messages["payload"].nbytes, 1))
+    for batch in messages.to_batches(max_chunksize=rows):
+        yield batch.to_pylist()
+
+
+def _batch(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([row.get(f.name) for row in rows], f.type) for f in schema], schema=schema)

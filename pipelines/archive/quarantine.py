@@ -1,0 +1,173 @@
+"""Refused messages, and what an operator may do with them: look, replay after a fix, or drop. No Spark.
+
+A replay is a new segment of the archive with the message's own seq, so ingest and populate do the rest: it takes the place in
+each vehicle's order that it would have had. The refused row stays; what was done about it is a row of `quarantine_actions`.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
+
+from adapters.lake import ensure_tables, read_data, where
+from contracts.envelope import Envelope, Stream, to_arrow
+from contracts.errors import Permanent
+from contracts.messages import sha1_hex
+from contracts.seq import datetime_of, node_of
+from contracts.settings import Settings
+from contracts.tables import ACTIONS, QUARANTINE, Table
+from contracts.topics import data_id_of
+from pipelines.archive import parsing
+from pipelines.archive.segments import Archive, replay_path
+from pipelines.ingest.branches import append_rows
+
+OPEN, REPLAYED, DROPPED = "open", "replayed", "dropped"
+BRIEF = ("seq", "received_at", "stream", "topic", "reason")
+PARSERS = {Stream.TRIGGER: parsing.triggers, Stream.DATA: parsing.data, Stream.OUTCOME: parsing.outcomes}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One refused message, and what became of it."""
+
+    seq: int
+    received_at: datetime
+    stream: str
+    topic: str
+    reason: str
+    state: str = OPEN
+    settled_at: datetime | None = None
+    note: str | None = None
+    segment: str | None = None  # of a replay: what brings it again
+    payload: bytes = b""  # only where one is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One message on its way in again."""
+
+    seq: int
+    segment: str
+    sent: bool  # false: a trigger older than the retention, which is recorded and never sent
+
+
+def refusals(
+    catalog: Catalog, *, stream: str | None = None, since: datetime | None = None, matching: str = "", settled: bool = False
+) -> list[Refusal]:
+    """What was refused, newest first: of one stream, since an instant (UTC), with a text in its reason; `settled` ones too."""
+    wanted: BooleanExpression = AlwaysTrue()
+    if stream is not None:
+        wanted = And(wanted, where(EqualTo, "stream", stream))
+    if since is not None:
+        wanted = And(wanted, where(GreaterThanOrEqual, "received_at", since))
+    latest = {row["seq"]: row for row in _rows(catalog, QUARANTINE, wanted, BRIEF)}  # refused again, a replay has a second row
+    actions = _actions(catalog)
+    found = [_refusal(row, actions.get(seq)) for seq, row in latest.items() if matching.lower() in row["reason"].lower()]
+    return sorted((r for r in found if settled or r.state == OPEN), key=lambda r: (r.received_at, r.seq), reverse=True)
+
+
+def refusal(catalog: Catalog, seq: int) -> Refusal:
+    """One of them, with its payload.
+
+    Raises:
+        Permanent: no message with this seq was refused.
+    """
+    rows = list(_rows(catalog, QUARANTINE, where(EqualTo, "seq", seq), (*BRIEF, "payload")))
+    if not rows:
+        raise Permanent(f"no refused message has seq {seq}; `manifold quarantine ls --all` lists them")
+    return replace(_refusal(rows[-1], _actions(catalog).get(seq)), payload=rows[-1]["payload"])
+
+
+def drop(catalog: Catalog, seqs: Sequence[int], *, note: str, now: datetime) -> list[int]:
+    """Say of refused messages that nothing is to be done; those that were settled already are left out. Their rows stay.
+
+    Raises:
+        Permanent: one of them was never refused; then nothing is dropped.
+    """
+    open_ones = [seq for seq in dict.fromkeys(seqs) if refusal(catalog, seq).state == OPEN]
+    _note(catalog, [{"seq": seq, "action": DROPPED, "at": now, "note": note or None} for seq in open_ones])
+    return open_ones
+
+
+def replay(
+    catalog: Catalog, settings: Settings, seq: int, *, payload: bytes | None = None, note: str = "", now: datetime
+) -> Replayed:
+    """Write the message into the archive once more, with its own seq, and these bytes in place of its own if given.
+
+    Raises:
+        Permanent: it would be refused again, it is no message, or it was replayed before.
+    """
+    refused = refusal(catalog, seq)
+    if refused.state == REPLAYED:
+        raise Permanent(f"seq {seq} was replayed at {refused.settled_at:%Y-%m-%dT%H:%M:%SZ}; publish the message anew instead")
+    if seq < 0:
+        raise Permanent(f"{refused.topic} is no message but a file, or a line of one; put the corrected file under another path")
+    stream = Stream(refused.stream)
+    again = Envelope(seq, refused.received_at, stream, refused.topic, refused.payload if payload is None else payload)
+    if reason := _judge(catalog, settings, again):
+        raise Permanent(f"seq {seq} would be refused again: {reason}; correct the payload and pass it with --payload FILE")
+    archive, path = Archive(settings.archive, settings.s3), replay_path(stream, seq, node_of(seq), now)
+    if archive.exists(path):
+        raise Permanent(f"{path} is there already: seq {seq} is being replayed; see `manifold quarantine show {seq}`")
+    archive.put(path, to_arrow([again]))
+    _note(catalog, [{"seq": seq, "action": REPLAYED, "at": now, "note": note or None, "segment": path}])
+    old = stream is Stream.TRIGGER and datetime_of(seq) < now - timedelta(days=settings.retention_days)
+    return Replayed(seq, path, not old)
+
+
+def _judge(catalog: Catalog, settings: Settings, envelope: Envelope) -> str | None:
+    """Why ingest would refuse it; None if it would not."""
+    limits = parsing.Limits(settings.max_ids, settings.max_data_bytes)
+    rows = (row for batch in PARSERS[envelope.stream](to_arrow([envelope]), limits) for row in batch.to_pylist())
+    reason: str | None = next((row["reason"] for row in rows if row["reason"] is not None), None)
+    data_id = data_id_of(envelope.topic)
+    if reason is None and envelope.stream is Stream.DATA and data_id is not None:
+        stored = read_data(catalog, data_id)
+        if stored is not None and stored != envelope.payload:
+            return parsing.OTHER_BYTES % (data_id, sha1_hex(stored))
+    return reason
+
+
+def _refusal(row: dict[str, Any], action: dict[str, Any] | None) -> Refusal:
+    said = {name: row[name] for name in BRIEF}
+    if action is None:
+        return Refusal(**said)
+    return Refusal(**said, state=action["action"], settled_at=action["at"], note=action["note"], segment=action["segment"])
+
+
+def _actions(catalog: Catalog) -> dict[int, dict[str, Any]]:
+    """The last action on each message; they are few, because people take them."""
+    return {row["seq"]: row for row in sorted(_rows(catalog, ACTIONS), key=lambda row: row["at"])}
+
+
+def _note(catalog: Catalog, rows: Iterable[dict[str, Any]]) -> None:
+    if made := list(rows):
+        ensure_tables(catalog)
+        append_rows(catalog, ACTIONS, pa.Table.from_pylist(made, schema=ACTIONS.arrow_schema), {})
+
+
+def _rows(
+    catalog: Catalog, table: Table, wanted: BooleanExpression | None = None, columns: tuple[str, ...] = ("*",)
+) -> Iterator[dict[str, Any]]:
+    try:
+        yield from catalog.load_table(table.identifier).scan(wanted or AlwaysTrue(), columns).to_arrow().to_pylist()
+    except NoSuchTableError:  # nothing has been ingested yet
+        return
+
+
+def readable(payload: bytes) -> str:
+    """A payload as people read it: JSON with indents, text, or its length."""
+    try:
+        return json.dumps(json.loads(payload), indent=1, ensure_ascii=False)
+    except ValueError:
+        pass
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return f"{len(payload)} bytes that are no text; --payload-to FILE writes them"

@@ -1,0 +1,1 @@
+"""Archive to lake: written to branches, judged, published."""

@@ -1,0 +1,78 @@
+"""The audit of a run, between writing and publishing: `python -m pipelines audit --run-id …`."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyspark.sql import DataFrame, SparkSession
+
+from contracts.errors import Permanent
+from contracts.settings import Settings
+from contracts.tables import DATA, IDS, META, QUALITY, SEGMENTS, Table
+from expectations import Audit, audit, results_of
+from pipelines.ingest.branches import RUN_ID, append_rows, head_of, properties_of
+from pipelines.ingest.publish import Pinned, is_published, pins_in
+
+REFERENCES = (DATA, IDS, SEGMENTS)  # the tables that rules look values up in
+
+log = structlog.get_logger(__name__)
+
+
+class AuditFailed(Permanent):
+    """The run breaks rules of severity `error`. It stays on its branches, and main is as it was."""
+
+    def __init__(self, result: Audit) -> None:
+        super().__init__("\n".join([str(result), *map(str, result.failures)]))
+        self.result = result
+
+
+def audit_run(spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) -> Audit | None:
+    """Judge what the run has written; None if it has written nothing, or counts already.
+
+    Raises:
+        AuditFailed: it must not be published; the message names the rules and some of the rows.
+    """
+    head = head_of(catalog, SEGMENTS, run_id)
+    if head is None or properties_of(head).get(RUN_ID) != run_id or is_published(catalog, run_id):
+        log.info("run has nothing to judge", run_id=run_id)
+        return None
+    written = [*pins_in(head), Pinned(SEGMENTS, head.snapshot_id)]
+    frames = {pinned.table.name: _added(spark, catalog, settings, pinned) for pinned in written}
+    versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
+    references = {table.name: _whole(spark, catalog, settings, table, versions) for table in REFERENCES}
+    result = audit(
+        frames,
+        run_id=run_id,
+        as_of=now,
+        reports=settings.reports_folder,
+        keep=settings.report_max,
+        references=references,
+        data_wait=timedelta(seconds=settings.data_wait_seconds),
+    )
+    append_rows(catalog, QUALITY, results_of(result, now), {RUN_ID: run_id})
+    for warning in result.warnings:
+        log.warning("run breaks a rule", run_id=run_id, rule=str(warning))
+    if not result.passed:
+        raise AuditFailed(result)
+    log.info("run is judged", run_id=run_id, passed=result.passed, warnings=len(result.warnings), report=str(result.report))
+    return result
+
+
+def _added(spark: SparkSession, catalog: Catalog, settings: Settings, pinned: Pinned) -> DataFrame:
+    """The rows that the run's snapshot adds; of a merged table, those that it leaves otherwise than they were."""
+    table, snapshot_id = pinned.table, pinned.snapshot_id
+    snapshot = catalog.load_table(table.identifier).snapshot_by_id(snapshot_id)
+    assert snapshot is not None  # it is the head of a branch, or pinned by one
+    name, before = f"{settings.catalog_name}.{table.identifier}", snapshot.parent_snapshot_id
+    if table is META:
+        after = spark.read.option("versionAsOf", snapshot_id).table(name)
+        return after.exceptAll(spark.read.option("versionAsOf", str(before)).table(name))
+    return spark.read.option("start-snapshot-id", str(before)).option("end-snapshot-id", snapshot_id).table(name)
+
+
+def _whole(spark: SparkSession, catalog: Catalog, settings: Settings, table: Table, versions: Mapping[str, int]) -> DataFrame:
+    """The table as it will be when the run counts."""
+    main = catalog.load_table(table.identifier).metadata.current_snapshot_id
+    version = versions.get(table.name, main)
+    return spark.read.option("versionAsOf", str(version)).table(f"{settings.catalog_name}.{table.identifier}")

@@ -1,0 +1,56 @@
+"""What there is to do, before anything is started for it: `python -m pipelines look`. No Spark."""
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+import structlog
+from pyiceberg.catalog import Catalog
+from redis.exceptions import RedisError
+
+from adapters.redis import connect
+from contracts.settings import Settings
+from contracts.tables import SEGMENTS
+from pipelines.archive.segments import Archive, Interval
+from pipelines.ingest.publish import finish
+from pipelines.populate.few import is_behind
+from pipelines.spark.conf import java_options
+
+INGEST, POPULATE = "ingest", "populate"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was found, and which stages have to follow."""
+
+    segments: int  # of the archive that are not in the lake
+    bytes: int  # of them
+    next: list[str]  # ingest (then audit, publish and populate), only populate, or nothing
+    java_options: str  # what suits a job of this size
+
+    def to_json(self) -> str:
+        """One line, for logs and for whoever started the job."""
+        return json.dumps(asdict(self))
+
+
+def look(catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None, dry_run: bool = False) -> Look:
+    """List the archive against `ingested_segments`, and see whether the queues lag behind the lake; `dry_run`: only say it."""
+    finish(catalog)  # a run that died half published counts, and nothing else would bring it to an end if nothing is new
+    rows = catalog.load_table(SEGMENTS.identifier).scan(selected_fields=("path",)).to_arrow()
+    known = set(rows["path"].to_pylist())
+    new = [s for s in Archive(settings.archive, settings.s3).segments(interval) if s.path not in known]
+    size = sum(segment.size for segment in new)
+    following = [INGEST] if new else [POPULATE] if _behind(catalog, settings, now) else []
+    found = Look(len(new), size, [] if dry_run else following, java_options(size))
+    log.info("looked", **asdict(found), would_follow=following)
+    return found
+
+
+def _behind(catalog: Catalog, settings: Settings, now: datetime) -> bool:
+    try:
+        return is_behind(connect(settings.redis), catalog, settings, now)
+    except RedisError as exc:
+        log.warning("Redis does not say what it has; populate will see", reason=str(exc))
+        return True

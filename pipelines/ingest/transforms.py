@@ -1,0 +1,116 @@
+"""From parsed messages to the rows of the tables: DataFrame in, DataFrame out. No session, no clock, no table's name.
+
+The columns of what comes in are those of `pipelines.archive.parsing`.
+"""
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sf
+
+from contracts.seq import EPOCH_MS, TIME_SHIFT
+from pipelines.archive.parsing import OTHER_BYTES
+
+
+def instant_of(seq: str) -> Column:
+    """The instant at which the seq in this column was given."""
+    return sf.timestamp_millis(sf.shiftright(sf.col(seq), TIME_SHIFT) + sf.lit(EPOCH_MS))
+
+
+def ids_rows(triggers: DataFrame) -> DataFrame:
+    """One row for each VIN of each accepted trigger."""
+    accepted = triggers.where("reason is null")
+    exploded = accepted.select("seq", "request_id", "data_id", "applied", sf.explode("vins").alias("vin"))
+    return exploded.select("vin", instant_of("seq").alias("ts"), "request_id", "seq", "data_id", "applied")
+
+
+def judged(sightings: DataFrame, known: DataFrame) -> DataFrame:
+    """Accepted data messages (seq, received_at, data_id, sha1) against what is `known` (data_id, sha1).
+
+    Adds `stored_sha1`, the bytes that the data_id stands for: those known, else those of the lowest seq; `is_new`, true for the
+    one message whose payload is to be stored; and `is_conflict`, true where the message has other bytes.
+    """
+    by_seq = Window.partitionBy("data_id").orderBy("seq")
+    joined = sightings.join(known.select("data_id", sf.col("sha1").alias("known_sha1")), "data_id", "left")
+    ranked = joined.withColumn("first_sha1", sf.first("sha1").over(by_seq)).withColumn("place", sf.row_number().over(by_seq))
+    stored = sf.coalesce("known_sha1", "first_sha1")
+    flags = ranked.withColumn("stored_sha1", stored).withColumn("is_new", sf.col("known_sha1").isNull() & (sf.col("place") == 1))
+    return flags.withColumn("is_conflict", sf.col("sha1") != sf.col("stored_sha1")).drop("known_sha1", "first_sha1", "place")
+
+
+def data_rows(sightings: DataFrame, judgement: DataFrame) -> DataFrame:
+    """The payloads to be stored. `sightings` has the payloads, `judgement` is what `judged` made of them."""
+    new = sf.broadcast(judgement.where("is_new").select("seq"))  # few and small beside the payloads
+    return sightings.join(new, "seq", "left_semi").select(
+        "data_id",
+        "payload",
+        "sha1",
+        sf.octet_length("payload").cast("bigint").alias("size_bytes"),
+        "seq",
+        sf.col("received_at").alias("first_seen_at"),
+    )
+
+
+def meta_changes(judgement: DataFrame) -> DataFrame:
+    """How often and when each data_id was seen, by messages that were accepted."""
+    accepted = judgement.where("not is_conflict")
+    return accepted.groupBy("data_id").agg(
+        sf.min("received_at").alias("first_seen_at"),
+        sf.max("received_at").alias("last_seen_at"),
+        sf.count("*").alias("times_seen"),
+    )
+
+
+def outcome_rows(outcomes: DataFrame) -> DataFrame:
+    """One row for each entry that ended: what the first message about it says."""
+    accepted = outcomes.where("reason is null")
+    first = accepted.groupBy("vin", "entry_seq").agg(
+        sf.min_by(sf.struct("outcome", "dispatched_ms", "ended_ms", "attempts", "said"), "seq").alias("o")
+    )
+    acknowledged = sf.when(sf.col("o.outcome") == "delivered", sf.timestamp_millis("o.ended_ms"))
+    return first.select(
+        "vin",
+        sf.col("entry_seq").alias("seq"),
+        sf.col("o.outcome").alias("outcome"),
+        instant_of("entry_seq").alias("accepted_at"),
+        sf.timestamp_millis("o.dispatched_ms").alias("dispatched_at"),
+        acknowledged.alias("acknowledged_at"),
+        sf.timestamp_millis("o.ended_ms").alias("ended_at"),
+        sf.col("o.attempts").alias("attempts"),
+        sf.col("o.said").alias("reason"),
+    )
+
+
+def not_in(rows: DataFrame, known: DataFrame, keys: list[str]) -> DataFrame:
+    """Rows whose keys are not among those of `known`, found without sorting either side."""
+    return rows.join(known.select(*keys).hint("shuffle_hash"), keys, "left_anti")
+
+
+def refused_rows(parsed: DataFrame, stream: str) -> DataFrame:
+    """The quarantine rows of messages that a parser has refused."""
+    refused = parsed.where("reason is not null")
+    return refused.select(
+        "seq", "received_at", sf.lit(stream).alias("stream"), "topic", "reason", sf.col("message").alias("payload")
+    )
+
+
+def conflict_rows(sightings: DataFrame, conflicts: DataFrame, stream: str) -> DataFrame:
+    """The quarantine rows of data that came with other bytes than its data_id stands for.
+
+    `sightings` has the payloads, `conflicts` the few (seq, stored_sha1) of those that differ. Where the data came inside
+    a trigger, its `message` is that trigger.
+    """
+    reason = sf.format_string(OTHER_BYTES, "data_id", "stored_sha1")
+    return sightings.join(sf.broadcast(conflicts), "seq").select(
+        "seq",
+        "received_at",
+        sf.lit(stream).alias("stream"),
+        "topic",
+        reason.alias("reason"),
+        sf.coalesce("message", "payload").alias("payload"),
+    )
+
+
+def all_of(frames: list[DataFrame]) -> DataFrame:
+    """The rows of every frame; all have the same columns."""
+    return reduce(DataFrame.unionByName, frames)

@@ -1,0 +1,233 @@
+"""Archive to the run's branches: `python -m pipelines ingest`. New segments become rows; main stays as it is."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+
+import pyarrow as pa
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import LessThan
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sf
+
+from adapters.lake import ensure_tables, where
+from contracts.envelope import Stream
+from contracts.settings import Settings
+from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
+from pipelines.archive import parsing
+from pipelines.archive.frames import Source
+from pipelines.archive.segments import Archive, Interval, Probe, Segment
+from pipelines.ingest import transforms
+from pipelines.ingest.branches import RESULT, RUN_ID, branch_of, close_abandoned, close_run, open_run, properties_of
+from pipelines.ingest.planning import Plan, plan
+from pipelines.ingest.publish import finish, is_published
+from pipelines.ingest.run import Ingested, Run
+
+FEW = 1000  # data ids that a filter can name one by one
+FEW_OUTCOMES = 200_000  # outcomes whose keys are sent to every worker, so that a day's outcomes are not shuffled
+
+log = structlog.get_logger(__name__)
+
+
+def ingest(
+    spark: SparkSession,
+    catalog: Catalog,
+    settings: Settings,
+    *,
+    run_id: str,
+    now: datetime,
+    interval: Interval | None = None,
+    segments: Sequence[Segment] | None = None,
+) -> Ingested:
+    """Write what is new in the archive to the branches of the run; what an earlier attempt at it left is dropped.
+
+    New is what no run has taken in: of the whole archive, of an interval, or of `segments`.
+
+    Raises:
+        Retryable: another process works at the same run; nothing of either is published.
+    """
+    ensure_tables(catalog)
+    finish(catalog)
+    if is_published(catalog, run_id):
+        log.info("run counts already", run_id=run_id)
+        return published_result(catalog, run_id)
+    close_run(catalog, branch_of(run_id))
+    for branch in close_abandoned(catalog, now):
+        log.warning("dropped what an abandoned run left", branch=branch)
+    archive = Archive(settings.archive, settings.s3)
+    todo = plan(catalog, archive, interval, segments)
+    if not todo.segments:
+        log.info("nothing new in the archive", run_id=run_id)
+        return Ingested(run_id)
+    open_run(catalog, run_id, todo.base[SEGMENTS.name], now)
+    return _write(Run(spark, catalog, settings, run_id, now), todo)
+
+
+def published_result(catalog: Catalog, run_id: str) -> Ingested:
+    """The numbers of a run, as its snapshot of `ingested_segments` keeps them."""
+    for snapshot in catalog.load_table(SEGMENTS.identifier).snapshots():
+        said = properties_of(snapshot)
+        if said.get(RUN_ID) == run_id and RESULT in said:
+            return Ingested.from_json(said[RESULT])
+    return Ingested(run_id)
+
+
+def _write(run: Run, todo: Plan) -> Ingested:
+    refused: list[DataFrame] = []
+    has_data = _write_ids(run, todo, refused)
+    conflicting = _write_data(run, todo, refused) if has_data or todo.of(Stream.DATA) else []
+    if conflicting:  # seldom: a trigger's inline data has a data_id that was published with other bytes
+        run.undo(IDS)
+        _write_ids(run, todo, [], but=conflicting)
+    _write_outcomes(run, todo, refused)
+    if refused:
+        run.append(QUARANTINE, transforms.all_of(refused), todo.base[QUARANTINE.name])
+    return _write_segments(run, todo)
+
+
+def _source(run: Run, todo: Plan, stream: Stream) -> Source:
+    limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
+    archive = Archive(run.settings.archive, run.settings.s3)
+    return Source(archive, todo.of(stream), todo.skips, todo.problems, limits)
+
+
+def _write_data(run: Run, todo: Plan, refused: list[DataFrame]) -> list[int]:
+    """Payloads and when they were seen; the seqs of triggers whose inline data is refused."""
+    streams = {Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}
+    brought = {
+        stream: _source(run, todo, stream).parsed(run.spark, parser, parsing.DATA, with_unreadable=stream is Stream.DATA)
+        for stream, parser in streams.items()
+        if todo.of(stream)
+    }
+    if not brought:
+        return []
+    light = [frame.drop("payload", "message").withColumn("stream", sf.lit(stream.value)) for stream, frame in brought.items()]
+    seen = transforms.all_of(light).persist()
+    accepted = seen.where("reason is null")
+    judgement = transforms.judged(accepted, _known_data(run, todo, accepted)).persist()
+    try:
+        bad = seen.where("reason is not null").count()
+        count = judgement.agg(
+            *(sf.count_if(sf.col(c)).alias(c) for c in ("is_new", "is_conflict")), sf.count("*").alias("all")
+        ).first()
+        assert count is not None  # an aggregation has one row
+        if bad:
+            refused.append(transforms.refused_rows(brought[Stream.DATA], Stream.DATA))
+        if count["is_new"]:
+            rows = transforms.all_of([transforms.data_rows(frame, judgement) for frame in brought.values()])
+            run.append(DATA, rows, todo.base[DATA.name])
+        if count["all"] > count["is_conflict"]:
+            run.merge(META, transforms.meta_changes(judgement), MERGE_META, todo.base[META.name])
+        if not count["is_conflict"]:
+            return []
+        conflicts = judgement.where("is_conflict").select("seq", "stream", "stored_sha1").collect()
+    finally:
+        seen.unpersist()
+        judgement.unpersist()
+    named = run.spark.createDataFrame([(r["seq"], r["stored_sha1"]) for r in conflicts], "seq bigint, stored_sha1 string")
+    refused += [transforms.conflict_rows(frame, named, stream) for stream, frame in brought.items()]
+    return [r["seq"] for r in conflicts if r["stream"] == Stream.TRIGGER]
+
+
+MERGE_META = """ON t.data_id = c.data_id
+    WHEN MATCHED THEN UPDATE SET
+        first_seen_at = least(t.first_seen_at, c.first_seen_at),
+        last_seen_at = greatest(t.last_seen_at, c.last_seen_at),
+        times_seen = t.times_seen + c.times_seen
+    WHEN NOT MATCHED THEN INSERT *"""
+
+
+def _known_data(run: Run, todo: Plan, accepted: DataFrame) -> DataFrame:
+    """(data_id, sha1) of what is stored; only of the run's own data ids where those are few."""
+    known = run.main(DATA, todo.base[DATA.name]).select("data_id", "sha1")
+    few = [row["data_id"] for row in accepted.select("data_id").distinct().limit(FEW + 1).collect()]
+    return known if len(few) > FEW else known.where(sf.col("data_id").isin(few))
+
+
+def _write_ids(run: Run, todo: Plan, refused: list[DataFrame], *, but: Sequence[int] = ()) -> bool:
+    """The entries of all triggers but those with the seqs `but`; whether some trigger brings data."""
+    if not todo.of(Stream.TRIGGER):
+        return False
+    source = _source(run, todo, Stream.TRIGGER)
+    seen = Observation()
+    parsed = source.parsed(run.spark, parsing.triggers, parsing.TRIGGERS)
+    observed = parsed.observe(seen, sf.count("reason").alias("refused"), sf.count("has_data").alias("with_data"))
+    wanted = observed.where(~sf.col("seq").isin(list(but))) if but else observed
+    run.append(IDS, transforms.ids_rows(wanted), todo.base[IDS.name])
+    if seen.get["refused"]:
+        bad = source.parsed(run.spark, parsing.refused_triggers, parsing.TRIGGERS)
+        refused.append(transforms.refused_rows(bad, Stream.TRIGGER))
+    return bool(seen.get["with_data"])
+
+
+def _write_outcomes(run: Run, todo: Plan, refused: list[DataFrame]) -> None:
+    if not todo.of(Stream.OUTCOME):
+        return
+    parsed = _source(run, todo, Stream.OUTCOME).parsed(run.spark, parsing.outcomes, parsing.OUTCOMES).persist()
+    try:
+        rows = transforms.outcome_rows(parsed)
+        facts = parsed.where("reason is null").agg(sf.min("entry_seq").alias("first"), sf.max("entry_seq").alias("last")).first()
+        assert facts is not None  # an aggregation has one row
+        if facts["first"] is not None:
+            known = _known_outcomes(run, todo, facts["first"], facts["last"])
+            run.append(
+                OUTCOMES, _unknown(rows, known, few=todo.messages(Stream.OUTCOME) <= FEW_OUTCOMES), todo.base[OUTCOMES.name]
+            )
+        bad = transforms.refused_rows(parsed, Stream.OUTCOME)
+        if bad.count():
+            refused.append(bad)
+    finally:
+        parsed.unpersist()
+
+
+def _known_outcomes(run: Run, todo: Plan, first: int, last: int) -> DataFrame:
+    """(vin, seq) in the lake between two entries' seqs: only those days' files, and of them only those with such seqs."""
+    instants = run.spark.range(1).select(sf.lit(first).alias("a"), sf.lit(last).alias("b"))
+    bounds = instants.select(transforms.instant_of("a").alias("a"), transforms.instant_of("b").alias("b")).first()
+    assert bounds is not None  # a range of one has one row
+    of_days = run.main(OUTCOMES, todo.base[OUTCOMES.name]).where(sf.col("accepted_at").between(bounds["a"], bounds["b"]))
+    return of_days.where(sf.col("seq").between(first, last)).select("vin", "seq")
+
+
+def _unknown(rows: DataFrame, known: DataFrame, *, few: bool) -> DataFrame:
+    keys = ["vin", "seq"]
+    if few:
+        known = known.join(sf.broadcast(rows.select(*keys)), keys, "left_semi")
+    return transforms.not_in(rows, known, keys)
+
+
+def _write_segments(run: Run, todo: Plan) -> Ingested:
+    read = {stream.value: todo.messages(stream) for stream in Stream}
+    written = run.written | {SEGMENTS.name: len(todo.segments)}
+    skipped = sum(map(len, todo.skips.values()))
+    result = Ingested(run.run_id, len(todo.segments), read, skipped, written, written.get(QUARANTINE.name, 0))
+    refused = _refused_files(run)
+    rows = [_segment_row(run, todo.probes[segment.path], segment, refused.get(segment.path)) for segment in todo.segments]
+    run.close(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result, todo.base[SEGMENTS.name])
+    log.info("run is written, not published", **asdict(result))
+    return result
+
+
+def _refused_files(run: Run) -> dict[str, str]:
+    """Why each file that this run has refused as a whole is no segment, by path. Only such rows have a negative seq."""
+    if QUARANTINE.name not in run.snapshots:
+        return {}
+    table, snapshot_id = run.catalog.load_table(QUARANTINE.identifier), run.snapshots[QUARANTINE.name]
+    rows = table.scan(where(LessThan, "seq", 0), ("topic", "reason"), snapshot_id=snapshot_id).to_arrow()
+    return dict(zip(rows["topic"].to_pylist(), rows["reason"].to_pylist(), strict=True))
+
+
+def _segment_row(run: Run, probe: Probe, segment: Segment, refused_because: str | None) -> dict[str, object]:
+    if refused_because is not None:
+        probe = Probe()
+    return {
+        "path": segment.path,
+        "stream": segment.stream.value,
+        "messages": probe.messages,
+        "first_seq": probe.first_seq,
+        "last_seq": probe.last_seq,
+        "run_id": run.run_id,
+        "ingested_at": run.now,
+        "refused_because": refused_because,
+    }

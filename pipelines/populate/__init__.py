@@ -1,0 +1,1 @@
+"""Lake to queues: what is pending and was not handed over."""

@@ -1,0 +1,88 @@
+"""What is to be populated, and doing it where it is little: with PyIceberg and PyArrow. Spark would take longer to start."""
+
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThanOrEqual
+from redis import Redis
+
+from adapters.lake import where
+from contracts import keys
+from contracts.errors import Retryable
+from contracts.seq import datetime_of
+from contracts.settings import Settings
+from contracts.tables import IDS, OUTCOMES
+from pipelines.populate.stretch import ALL_ROWS, Stretch, stretch_of
+
+FEW = 100_000  # rows that are read here; more are Spark's
+FEW_TRIGGERS = 1000  # seqs that a filter can name one by one
+KEYS = ["vin", "seq"]
+
+
+class NeedsSpark(Retryable):
+    """There is more to do than one process should; nothing has happened yet."""
+
+
+def wanted_since(since: datetime, *, everything: bool = False) -> BooleanExpression:
+    """Entries accepted at or after `since`: those that the express hand-off did not bring into the queues, or all of them."""
+    young = where(GreaterThanOrEqual, "ts", since)
+    return young if everything else And(young, where(EqualTo, "applied", False))
+
+
+def unpopulated(redis: Redis, catalog: Catalog, *, everything: bool = False) -> tuple[Stretch, Stretch]:
+    """What ids and outcomes have that was not looked at since Redis remembers; or all of both."""
+    populated, pruned = (None if everything else _remembered(redis, key) for key in (keys.POPULATED, keys.DONE_PRUNED))
+    return stretch_of(catalog, IDS, populated), stretch_of(catalog, OUTCOMES, pruned)
+
+
+def is_behind(redis: Redis, catalog: Catalog, settings: Settings, now: datetime) -> bool:
+    """Whether populate has anything to do."""
+    ids, ended = unpopulated(redis, catalog)
+    return bool(ended.rows) or ids.most(catalog, wanted_since(now - timedelta(days=settings.retention_days))) > 0
+
+
+def _remembered(redis: Redis, key: str) -> int | None:
+    snapshot_id = redis.get(key)
+    return None if snapshot_id is None else int(snapshot_id)
+
+
+def pending_few(catalog: Catalog, ids: Stretch, outcomes: int, wanted: BooleanExpression) -> pa.Table:
+    """The wanted entries of `ids` that have no outcome in the snapshot `outcomes`: vin, seq, request_id, data_id.
+
+    Raises:
+        NeedsSpark: they may be too many.
+    """
+    _require_few(catalog, ids, wanted)
+    entries = ids.read(catalog, wanted, ("vin", "seq", "request_id", "data_id"))
+    seqs = set(entries["seq"].to_pylist())
+    if not seqs:
+        return entries
+    if len(seqs) > FEW_TRIGGERS:
+        raise NeedsSpark(f"entries of {len(seqs)} triggers are to be looked at")
+    days = And(
+        where(GreaterThanOrEqual, "accepted_at", datetime_of(min(seqs))),
+        where(LessThanOrEqual, "accepted_at", datetime_of(max(seqs))),
+    )
+    scan = catalog.load_table(OUTCOMES.identifier).scan(
+        And(days, In(term="seq", literals=seqs)), tuple(KEYS), snapshot_id=outcomes
+    )
+    same = pa.schema([(key, entries.schema.field(key).type) for key in KEYS])  # without rows, PyIceberg gives another string type
+    return entries.join(scan.to_arrow().select(KEYS).cast(same), keys=KEYS, join_type="left anti")
+
+
+def ended_few(catalog: Catalog, ended: Stretch, since: datetime | None) -> pa.Table:
+    """(vin, seq) of the outcomes in this stretch, or of those since an instant.
+
+    Raises:
+        NeedsSpark: they may be too many.
+    """
+    wanted = ALL_ROWS if since is None else where(GreaterThanOrEqual, "ended_at", since)
+    _require_few(catalog, ended, wanted)
+    return ended.read(catalog, wanted, KEYS)
+
+
+def _require_few(catalog: Catalog, stretch: Stretch, wanted: BooleanExpression) -> None:
+    rows = stretch.most(catalog, wanted)
+    if rows > FEW:
+        raise NeedsSpark(f"{rows} rows of {stretch.table.name} are to be looked at")

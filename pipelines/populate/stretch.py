@@ -1,0 +1,74 @@
+"""What was added to a table since somebody last looked: a stretch of its history. No Spark."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
+from pyiceberg.table import DataScan, FileScanTask, IncrementalAppendScan
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from contracts.tables import Table
+from pipelines.ingest.branches import ancestors, properties_of
+
+ALL_ROWS = AlwaysTrue()
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The snapshots of a table after `start` (None: from the beginning) up to `end`, and how many rows they added."""
+
+    table: Table
+    start: int | None
+    end: int
+    rows: int
+
+    def scan(
+        self, catalog: Catalog, row_filter: BooleanExpression = ALL_ROWS, columns: Iterable[str] = ("*",)
+    ) -> DataScan | IncrementalAppendScan:
+        """PyIceberg's scan of the rows that these snapshots added."""
+        loaded, fields = catalog.load_table(self.table.identifier), tuple(columns)
+        if self.start is None:
+            return loaded.scan(row_filter, fields, snapshot_id=self.end)
+        if not self.rows:  # of no snapshots PyIceberg makes no incremental scan
+            return loaded.scan(AlwaysFalse(), fields, snapshot_id=self.end)
+        return loaded.incremental_append_scan(
+            from_snapshot_id_exclusive=self.start,
+            to_snapshot_id_inclusive=self.end,
+            row_filter=row_filter,
+            selected_fields=fields,
+        )
+
+    def most(self, catalog: Catalog, row_filter: BooleanExpression) -> int:
+        """At most so many rows pass the filter: those of the files that the metadata cannot rule out."""
+        tasks: Iterable[FileScanTask] = self.scan(catalog, row_filter).plan_files()
+        return sum(task.file.record_count for task in tasks)
+
+    def read(self, catalog: Catalog, row_filter: BooleanExpression, columns: Iterable[str]) -> pa.Table:
+        """The rows that pass the filter, in this process's memory."""
+        return self.scan(catalog, row_filter, columns).to_arrow()
+
+
+def stretch_of(catalog: Catalog, table: Table, since: int | None) -> Stretch:
+    """What was added since the snapshot `since`; everything, where that is None or the table does not have it any more."""
+    history = list(ancestors(catalog.load_table(table.identifier)))
+    start = next((place for place, snapshot in enumerate(history) if snapshot.snapshot_id == since), None)
+    if start is not None:
+        return Stretch(table, history[start].snapshot_id, history[0].snapshot_id, sum(_added(history[:start])))
+    total = properties_of(history[0]).get("total-records", "0")
+    return Stretch(table, None, history[0].snapshot_id, int(total))
+
+
+def _added(snapshots: Iterable[Snapshot]) -> Iterator[int]:
+    for snapshot in snapshots:
+        if snapshot.summary and snapshot.summary.operation == Operation.APPEND:
+            yield int(properties_of(snapshot).get("added-records", "0"))
+
+
+def newest_before(catalog: Catalog, table: Table, instant: datetime) -> int | None:
+    """The newest snapshot of main that was made at `instant` or before; None where there is none."""
+    latest_ms = round(instant.timestamp() * 1000)
+    old = (s.snapshot_id for s in ancestors(catalog.load_table(table.identifier)) if s.timestamp_ms <= latest_ms)
+    return next(old, None)

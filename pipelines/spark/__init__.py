@@ -1,0 +1,1 @@
+"""How Spark is started: its configuration, jars, workers and session."""

@@ -1,0 +1,125 @@
+"""Spark's configuration, made from the settings. Plain dictionaries: nothing here imports Spark.
+
+`python -m pipelines.spark.conf <folder>` writes what spark-submit needs into `<folder>/spark-defaults.conf`.
+"""
+
+import sys
+from pathlib import Path
+
+from sqlalchemy.engine import make_url
+
+from contracts.errors import ManifoldError
+from contracts.settings import Settings, load_settings
+
+ICEBERG_JAR = "iceberg-spark-runtime-4.1_2.13-1.12.0.jar"
+SQLITE_JAR = "sqlite-jdbc-3.54.1.0.jar"
+POSTGRESQL_JAR = "postgresql-42.7.14.jar"
+S3_JAR = "iceberg-aws-bundle-1.12.0.jar"
+LOCAL_SHUFFLE_PARTITIONS = 8
+LOOPBACK = "127.0.0.1"
+CLASS_ARCHIVE = "spark.jsa"  # beside the jars: what the JVM has parsed of them once (`pipelines.spark.classes` makes it)
+# A short job ends before the optimising compiler has paid for itself.
+SHORT_JVM = "-XX:TieredStopAtLevel=1"
+SHORT_BYTES = 16 << 20  # of the archive: some 1.5 million entries
+
+
+def session_conf(settings: Settings) -> dict[str, str]:
+    """What every session needs, whoever started its JVM: the catalog, UTC, and joins that use the tables' layout."""
+    catalog = f"spark.sql.catalog.{settings.catalog_name}"
+    return {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.warehouse": settings.warehouse_url,
+        f"{catalog}.cache-enabled": "false",  # others commit to the same tables
+        **{f"{catalog}.{name}": value for name, value in _catalog_conf(settings).items()},
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.sources.v2.bucketing.enabled": "true",
+        "spark.sql.iceberg.planning.preserve-data-grouping": "true",
+        "spark.sql.requireAllClusterKeysForCoPartition": "false",  # one shuffle by vin serves a join on (vin, seq)
+    }
+
+
+def _catalog_conf(settings: Settings) -> dict[str, str]:
+    storage = {}
+    if settings.warehouse_url.startswith("s3://"):
+        storage = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **settings.s3.for_iceberg()}
+    if settings.catalog_type == "rest":
+        return {"type": "rest", "uri": settings.catalog, **storage}
+    return {"type": "jdbc", "jdbc.schema-version": "V1", **_jdbc(settings.catalog), **storage}
+
+
+def _jdbc(uri: str) -> dict[str, str]:
+    """The JDBC form of an SQLAlchemy address, as PyIceberg takes it."""
+    url = make_url(uri)
+    if url.get_backend_name() == "sqlite":
+        return {"uri": f"jdbc:sqlite:{url.database}?busy_timeout=30000&journal_mode=WAL"}
+    address = f"jdbc:{url.get_backend_name()}://{url.host}{f':{url.port}' if url.port else ''}/{url.database}"
+    login = {"jdbc.user": url.username, "jdbc.password": str(url.password) if url.password else None}
+    return {"uri": address, **{name: value for name, value in login.items() if value}}
+
+
+def jars_for(settings: Settings) -> list[str]:
+    """Names of the jars that Spark needs for the catalog and the storage of the settings."""
+    jars = [ICEBERG_JAR]
+    if settings.catalog_type == "sql":
+        jars.append(POSTGRESQL_JAR if settings.catalog.startswith("postgresql") else SQLITE_JAR)
+    if settings.warehouse_url.startswith("s3://"):
+        jars.append(S3_JAR)
+    return jars
+
+
+def java_options(size: int) -> str:
+    """The driver's options for a job over so many bytes of the archive."""
+    return SHORT_JVM if size <= SHORT_BYTES else ""
+
+
+def launch_conf(settings: Settings) -> dict[str, str]:
+    """What must be known before the driver's JVM starts: jars, memory, and no open port beyond loopback on a local master."""
+    jars = [str(settings.jars / name) for name in jars_for(settings)]
+    conf = {
+        "spark.driver.memory": settings.spark_driver_memory,
+        "spark.driver.extraClassPath": ":".join(jars),
+        "spark.python.daemon.module": "pipelines.spark.daemon",
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+    }
+    classes = settings.jars / CLASS_ARCHIVE
+    if classes.is_file():  # where it does not fit this JVM or these jars, the JVM goes without
+        conf["spark.driver.defaultJavaOptions"] = f'"-XX:SharedArchiveFile={classes}" -Xshare:auto -Xlog:cds=off'
+    if settings.spark_master.startswith("local"):
+        local = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+        return conf | local | {"spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS)}
+    return conf | {"spark.jars": ",".join(jars)}
+
+
+def write_defaults(settings: Settings, folder: Path) -> Path:
+    """Write `spark-defaults.conf` into `folder` for spark-submit's option --properties-file; the folder again.
+
+    Not for SPARK_CONF_DIR: that folder would be on the class path, and the JVM refuses the class archive with a folder there.
+
+    The catalog's password is not among it: the jobs themselves add `session_conf`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [f"{name} {value}" for name, value in sorted(launch_conf(settings).items())]
+    (folder / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def main() -> int:
+    """Write the defaults into the folder that the first argument names."""
+    if len(sys.argv) != 2:
+        sys.stderr.write("usage: python -m pipelines.spark.conf <folder for spark-defaults.conf>\n")
+        return 2
+    try:
+        write_defaults(load_settings(), Path(sys.argv[1]))
+    except (ManifoldError, OSError) as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""The Spark session of a job: started here, or taken from spark-submit."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib import import_module
+
+from pyspark.sql import SparkSession
+
+from contracts.errors import Permanent
+from contracts.settings import Settings
+from pipelines.spark.conf import jars_for, launch_conf, session_conf
+
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and has its own master and memory
+
+GREAT_EXPECTATIONS = ("great_expectations",)  # three seconds of CPU
+
+
+def open_session(settings: Settings, job: str, *, java_options: str = "") -> SparkSession:
+    """A session over the settings' catalog. `job` is its name in Spark's own pages and logs.
+
+    `java_options` are those of a JVM that is started here.
+
+    Raises:
+        Permanent: Spark's extra jars are not in their folder.
+    """
+    builder = SparkSession.builder.appName(f"manifold {job}")
+    if SUBMITTED not in os.environ:
+        _require_jars(settings)
+        # Otherwise workers take the first python on PATH, which need not have Manifold's libraries.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if settings.spark_master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = builder.master(settings.spark_master)
+        for name, value in launch_conf(settings).items():
+            builder = builder.config(name, value)
+        if java_options:
+            builder = builder.config("spark.driver.extraJavaOptions", java_options)
+    for name, value in session_conf(settings).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+@contextmanager
+def session(settings: Settings, job: str, *, java_options: str = "", meanwhile: Sequence[str] = ()) -> Iterator[SparkSession]:
+    """A session that ends with the block. Modules in `meanwhile` are imported while Spark starts, which leaves a core idle."""
+    with ThreadPoolExecutor(1, "import") as pool:
+        imported = [pool.submit(import_module, name) for name in meanwhile]
+        spark = open_session(settings, job, java_options=java_options)
+        try:
+            yield spark
+            for module in imported:
+                module.result()
+        finally:
+            spark.stop()
+
+
+def _require_jars(settings: Settings) -> None:
+    missing = [name for name in jars_for(settings) if not (settings.jars / name).is_file()]
+    if missing:
+        raise Permanent(f"{settings.jars} lacks {', '.join(missing)}; run `make setup`, or name their folder in MANIFOLD_JARS")

@@ -1,0 +1,1 @@
+"""The ingest in micro-batches."""

@@ -1,0 +1,177 @@
+"""Streaming ingest: micro-batches over the archive, into the same tables, by the same transformations and the same commit.
+
+A micro-batch is a run of the batch ingest over named segments, and its run id follows from them. Whatever Spark repeats after
+a crash, and whatever a batch ingest takes meanwhile, a segment counts once: `ingested_segments` decides, for both.
+"""
+
+import hashlib
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+import structlog
+from prometheus_client import Counter, Gauge, Histogram, start_http_server
+from pyiceberg.catalog import Catalog
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from adapters.lake import ensure_tables
+from contracts.errors import Retryable
+from contracts.settings import Settings
+from pipelines.archive.segments import Segment
+from pipelines.catalog import await_catalog
+from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.populate.load import populate
+from pipelines.spark.session import session
+from pipelines.stream.source import FORMAT, segment_of, source_of
+
+WAIT_S = 1  # between two looks whether the stream is to stop
+
+SEGMENTS = Counter("manifold_stream_segments_total", "segments taken in")
+ROWS = Counter("manifold_stream_rows_total", "rows written, by table", ["table"])
+BATCH_SECONDS = Histogram(
+    "manifold_stream_batch_seconds", "duration of a micro-batch", buckets=(1, 2, 5, 10, 20, 30, 60, 120, 300)
+)
+LAG_SECONDS = Gauge("manifold_stream_lag_seconds", "age of the newest segment taken in, when its micro-batch was published")
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Streamed:
+    """What a stream did until it ended."""
+
+    batches: int = 0
+    segments: int = 0
+    rows: int = 0
+
+    def to_json(self) -> str:
+        """One line, for logs and for whoever started the job."""
+        return orjson.dumps(asdict(self)).decode()
+
+
+class Streaming:
+    """One streaming query. `run` returns when it is told to stop, or, with `until_idle`, when nothing is left to take in.
+
+    The checkpoint lies beside the lake's state in `<home>/stream`. It may be lost: what is in the lake is not taken in again.
+    """
+
+    def __init__(self, spark: SparkSession, catalog: Catalog, settings: Settings) -> None:
+        self._spark, self._catalog, self._settings = spark, catalog, settings
+        self._at_work = threading.Lock()
+        self._streamed = Streamed()
+
+    def run(self, stop: threading.Event, *, until_idle: bool = False) -> Streamed:
+        """Take in what is new, again and again.
+
+        Raises:
+            Retryable: a micro-batch failed; the next start does it again.
+        """
+        ensure_tables(self._catalog)
+        self._spark.dataSource.register(source_of(self._settings))
+        every = {"processingTime": f"{self._settings.stream_seconds} seconds"}
+        writer = self._spark.readStream.format(FORMAT).load().writeStream.foreachBatch(self._take)
+        query = writer.option("checkpointLocation", str(checkpoint_of(self._settings))).trigger(**every).start()
+        try:
+            while not stop.is_set() and query.isActive and not (until_idle and self._is_idle(query)):
+                query.awaitTermination(WAIT_S)
+        except StreamingQueryException as exc:
+            raise Retryable(f"a micro-batch failed, the next start does it again: {_cause(exc)}") from exc
+        with self._at_work:  # the micro-batch under way is finished, and no other begins
+            query.stop()
+        return self._streamed
+
+    def _take(self, rows: DataFrame, batch: int) -> None:
+        """One micro-batch."""
+        segments = [segment_of(*row) for row in rows.collect()]
+        if not segments:
+            return
+        began = datetime.now(UTC)
+        with self._at_work, BATCH_SECONDS.time():
+            written, _, _ = ingest_audit_publish(
+                self._spark, self._catalog, self._settings, run_id=run_id_of(segments), now=began, segments=segments
+            )
+            populate(self._spark, self._catalog, self._settings, now=began)
+        rows_written = sum(written.written.values())
+        self._note(segments, written.written)
+        lag_s = (datetime.now(UTC) - max(s.began_at or s.modified_at for s in segments)).total_seconds()
+        LAG_SECONDS.set(lag_s)
+        log.info("micro-batch published", batch=batch, segments=len(segments), rows=rows_written, lag_s=round(lag_s, 1))
+
+    def _note(self, segments: list[Segment], written: dict[str, int]) -> None:
+        self._streamed.batches += 1
+        self._streamed.segments += len(segments)
+        self._streamed.rows += sum(written.values())
+        SEGMENTS.inc(len(segments))
+        for table, rows in written.items():
+            ROWS.labels(table).inc(rows)
+
+    def _is_idle(self, query: StreamingQuery) -> bool:
+        """Whether a look at the archive found nothing after the last micro-batch."""
+        status = query.status
+        return query.lastProgress is not None and not status["isDataAvailable"] and not status["isTriggerActive"]
+
+
+def checkpoint_of(settings: Settings) -> Path:
+    """Folder of Spark's checkpoint."""
+    return settings.home / "stream"
+
+
+def run_id_of(segments: list[Segment]) -> str:
+    """The id of the run over these segments: the same whenever they are offered again."""
+    return f"stream_{hashlib.sha256(chr(10).join(s.path for s in segments).encode()).hexdigest()[:16]}"
+
+
+@contextmanager
+def stopping_on_signals() -> Iterator[threading.Event]:
+    """An event that is set by SIGTERM and SIGINT, for as long as the block lasts."""
+    stop = threading.Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def telling_metrics(settings: Settings) -> Iterator[None]:
+    """`/metrics` on `stream_port`, for as long as the block lasts."""
+    server, _ = start_http_server(settings.stream_port, settings.host)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _cause(exc: StreamingQueryException) -> str:
+    """The last line that says anything: Spark wraps a Python error in pages of its own."""
+    lines = [line.strip() for line in str(exc).splitlines() if line.strip() and not line.startswith(("\t", "at "))]
+    errors = [line for line in lines if "Error" in line or "errors." in line or "Failed" in line]
+    return (errors or lines)[-1][:500]
+
+
+def stream(settings: Settings, *, until_idle: bool = False, for_s: float | None = None) -> Streamed:
+    """Stream until SIGTERM or SIGINT; `until_idle`: until nothing is new; `for_s`: at most that long.
+
+    Raises:
+        Retryable: a micro-batch failed; the next start does it again.
+    """
+    catalog = await_catalog(settings)
+    with stopping_on_signals() as stop, telling_metrics(settings), session(settings, "stream") as spark:
+        limit = threading.Timer(for_s, stop.set) if for_s is not None else None
+        if limit is not None:
+            limit.daemon = True
+            limit.start()
+        try:
+            return Streaming(spark, catalog, settings).run(stop, until_idle=until_idle)
+        finally:
+            if limit is not None:
+                limit.cancel()

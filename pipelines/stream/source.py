@@ -1,0 +1,97 @@
+"""The archive as a source of Spark Structured Streaming: each micro-batch is a list of segments that are not in the lake."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from adapters.lake import open_catalog
+from contracts.envelope import Stream
+from contracts.settings import Settings
+from contracts.tables import SEGMENTS
+from pipelines.archive.segments import Archive, Interval, Segment
+
+FORMAT = "manifold_segments"
+SCHEMA = "path string, stream string, size long, modified_at string"
+RECENT = timedelta(days=1)  # where new segments usually are; the rest of the archive is listed now and then
+WHOLE_EVERY = timedelta(hours=1)
+NOTHING = "[]"
+
+
+class Paths(InputPartition):
+    """The segments of one micro-batch, as JSON."""
+
+
+class NewSegments(DataSourceStreamReader):
+    """Offers what the archive has and the lake has not, the oldest first, at most `stream_max_segments` at a time.
+
+    An offset is the micro-batch itself: its segments as JSON. Spark writes it to the checkpoint before the work begins, so a
+    restart does the same batch again.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.last = NOTHING
+        self.listed_whole_at = datetime.min.replace(tzinfo=UTC)
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802  # Spark's name
+        """Nothing has been offered."""
+        return {"segments": NOTHING}
+
+    def latestOffset(self) -> dict[str, str]:  # noqa: N802  # Spark's name
+        """The next micro-batch; the last one again while nothing is new."""
+        new = self._new(datetime.now(UTC))
+        if new:
+            rows = [(s.path, s.stream.value, s.size, s.modified_at.isoformat()) for s in new]
+            self.last = orjson.dumps(rows).decode()
+        return {"segments": self.last}
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        """One partition: a list of names is little."""
+        return [] if start == end else [Paths(end["segments"])]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """The segments' rows."""
+        yield from (tuple(row) for row in orjson.loads(partition.value))
+
+    def _new(self, now: datetime) -> list[Segment]:
+        whole = now - self.listed_whole_at > WHOLE_EVERY
+        listed = Archive(self.settings.archive, self.settings.s3).segments(
+            None if whole else Interval(now - RECENT, now + RECENT)
+        )
+        table = open_catalog(self.settings).load_table(SEGMENTS.identifier)
+        known = set(table.scan(selected_fields=("path",)).to_arrow()["path"].to_pylist())
+        new = sorted((s for s in listed if s.path not in known), key=_age)
+        if whole and len(new) <= self.settings.stream_max_segments:
+            self.listed_whole_at = now
+        return new[: self.settings.stream_max_segments]
+
+
+def source_of(settings: Settings) -> type[DataSource]:
+    """The data source over these settings. A class of its own, because Spark makes the instances and options are only text."""
+
+    class Segments(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return FORMAT
+
+        def schema(self) -> StructType | str:
+            return SCHEMA
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+            del schema
+            return NewSegments(settings)
+
+    return Segments
+
+
+def segment_of(path: str, stream: str, size: int, modified_at: str) -> Segment:
+    """A segment from its row."""
+    return Segment(path, Stream(stream), size, datetime.fromisoformat(modified_at))
+
+
+def _age(segment: Segment) -> datetime:
+    return segment.began_at or segment.modified_at

@@ -1,0 +1,1 @@
+"""Compaction, garbage collection, and the comparison of queues and lake."""

@@ -1,0 +1,181 @@
+"""Fewer, larger and sorted files: `python -m pipelines compact`. Rows stay what they are, and so does every query's answer.
+
+Safe beside ingest: a rewrite replaces files by others with the same rows, so whoever has written meanwhile is not in its way,
+and publication repeats on top of it what was written before (see `pipelines.ingest.publish`). Only `ingested_segments` is left
+alone while a run is open: that run would have to start again. Killed half-way, the rest is done next time.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import date, datetime, timedelta
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyspark.sql import Row, SparkSession
+
+from adapters.lake import ensure_tables
+from contracts.settings import Settings
+from contracts.tables import IDS, OUTCOMES, SEGMENTS, TABLES, Table
+from pipelines.ingest.branches import BEGAN
+from pipelines.upkeep.compact_look import Shape, look
+from pipelines.upkeep.compact_plan import Group, Rules, Work, work_of
+from pipelines.upkeep.sorting import NULLS, sort_order_id
+
+SORTED_BY: Mapping[str, Sequence[str]] = {IDS.name: ("vin", "seq"), OUTCOMES.name: ("vin", "seq")}
+DAYS_A_CALL = 31
+COMMITS_A_CALL = 10  # so that a kill or a conflict costs a tenth of the work
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class TableResult:
+    """What compaction did to one table."""
+
+    before: Shape
+    after: Shape
+    packed_days: int = 0
+    sorted_days: int = 0
+    rewritten_files: int = 0
+    failed_files: int = 0  # another commit was in the way; they are rewritten the next time
+    manifests_rewritten: bool = False
+    seconds: float = 0.0
+    left_alone: str | None = None  # why
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What compaction did, by table."""
+
+    tables: dict[str, TableResult] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """One line, for logs and for whoever started the job."""
+        return json.dumps(asdict(self))
+
+
+def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *, now: datetime) -> Compacted:
+    """Rewrite what pays, by the settings `compact_…`; `now` tells which days are settled. Doing it again finds nothing to do.
+
+    Without Spark (None) nothing is rewritten; the result has the shape of each table.
+    """
+    ensure_tables(catalog)
+    rules = rules_of(settings)
+    result = Compacted()
+    for table in TABLES:
+        done = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, rules).run(now.date())
+        result.tables[table.name] = done
+        log.info("table is compacted", table=table.name, **asdict(done))
+    return result
+
+
+def has_work(catalog: Catalog, settings: Settings, *, now: datetime) -> bool:
+    """Whether anything pays: else Spark need not be started."""
+    ensure_tables(catalog)
+    rules = rules_of(settings)
+    tables = (_Compaction(None, catalog, f"{settings.catalog_name}.{table.identifier}", table, rules) for table in TABLES)
+    return any(table.has_work(now.date()) for table in tables)
+
+
+def rules_of(settings: Settings) -> Rules:
+    """The thresholds that the settings give."""
+    return Rules(
+        settings.compact_target_bytes, settings.compact_min_files, settings.compact_max_manifests, settings.compact_settled_days
+    )
+
+
+class _Compaction:
+    """The compaction of one table."""
+
+    def __init__(self, spark: SparkSession | None, catalog: Catalog, name: str, table: Table, rules: Rules) -> None:
+        self._spark, self._catalog, self._name, self._table, self._rules = spark, catalog, name, table, rules
+        self._sort = SORTED_BY.get(table.name)
+        self._order_id = sort_order_id(catalog, table, self._sort) if self._sort else 0
+
+    def has_work(self, today: date) -> bool:
+        """Whether anything pays in this table."""
+        groups, shape = self._look()
+        if self._table is SEGMENTS and self._open_run():
+            return False
+        work = self._work(groups, today)
+        return bool(work.pack or work.cluster or shape.delete_files or shape.manifests > self._rules.max_manifests)
+
+    def run(self, today: date) -> TableResult:
+        """Do what pays."""
+        began = time.monotonic()
+        groups, before = self._look()
+        result = TableResult(before, before)
+        if self._table is SEGMENTS and (run := self._open_run()):
+            result.left_alone = f"run {run} is open"
+        if self._spark is None or result.left_alone:
+            return result
+        work = self._work(groups, today)
+        self._rewrite(work, result)
+        if before.delete_files:
+            self._apply_deletes(result)
+        manifests = self._look()[1].manifests if result.rewritten_files else before.manifests
+        if manifests > self._rules.max_manifests:
+            self._call("rewrite_manifests", "use_caching => false")
+            result.manifests_rewritten = True
+        if result.rewritten_files or result.manifests_rewritten:
+            result.after = self._look()[1]
+        result.seconds = round(time.monotonic() - began, 1)
+        return result
+
+    def _work(self, groups: list[Group], today: date) -> Work:
+        return work_of(groups, self._rules, today=today, can_sort=self._sort is not None)
+
+    def _look(self) -> tuple[list[Group], Shape]:
+        return look(self._catalog, self._table, self._rules, self._order_id)
+
+    def _open_run(self) -> str | None:
+        properties = self._catalog.load_table(SEGMENTS.identifier).properties
+        return next((name.removeprefix(BEGAN) for name in properties if name.startswith(BEGAN)), None)
+
+    def _rewrite(self, work: Work, result: TableResult) -> None:
+        for days in _chunks(work.pack):
+            self._note(self._rewrite_files(days, "strategy => 'binpack'", {"min-input-files": self._rules.min_files}), result)
+        if self._sort:
+            order = ", ".join(f"{column} ASC {NULLS}" for column in self._sort)
+            for days in _chunks(work.cluster):
+                how = f"strategy => 'sort', sort_order => '{order}'"
+                self._note(self._rewrite_files(days, how, {"rewrite-all": "true"}), result)
+        result.packed_days, result.sorted_days = len(work.pack), len(work.cluster)
+
+    def _apply_deletes(self, result: TableResult) -> None:
+        """Rewrite the files that delete files refer to, whatever their size, and drop delete files that refer to nothing."""
+        whatever_size = {"min-file-size-bytes": 0, "max-file-size-bytes": 1 << 62, "min-input-files": 1 << 30}
+        self._note(self._rewrite_files([None], "strategy => 'binpack'", whatever_size | {"delete-file-threshold": 1}), result)
+        self._call("rewrite_position_delete_files", "options => map('rewrite-all', 'true')")
+
+    def _rewrite_files(self, days: Sequence[date | None], how: str, options: Mapping[str, object]) -> Row:
+        common = {
+            "target-file-size-bytes": self._rules.target_bytes,
+            "partial-progress.enabled": "true",
+            "partial-progress.max-commits": COMMITS_A_CALL,
+        }
+        pairs = ", ".join(f"'{name}', '{value}'" for name, value in (common | dict(options)).items())
+        ranges = [self._range(day) for day in days if day is not None]
+        where = f', where => "{" OR ".join(ranges)}"' if ranges else ""
+        return self._call("rewrite_data_files", f"{how}, options => map({pairs}){where}")
+
+    def _range(self, day: date) -> str:
+        column, end = self._table.day_of, day + timedelta(days=1)
+        return f"({column} >= TIMESTAMP '{day} 00:00:00+00:00' AND {column} < TIMESTAMP '{end} 00:00:00+00:00')"
+
+    def _call(self, procedure: str, arguments: str) -> Row:
+        assert self._spark is not None  # `run` has returned before, without
+        catalog_name = self._name.split(".")[0]
+        (row,) = self._spark.sql(f"CALL {catalog_name}.system.{procedure}(table => '{self._name}', {arguments})").collect()
+        return row
+
+    @staticmethod
+    def _note(row: Row, result: TableResult) -> None:
+        result.rewritten_files += row["rewritten_data_files_count"]
+        result.failed_files += row["failed_data_files_count"]
+
+
+def _chunks(days: Sequence[date | None]) -> list[Sequence[date | None]]:
+    return [days[start : start + DAYS_A_CALL] for start in range(0, len(days), DAYS_A_CALL)]

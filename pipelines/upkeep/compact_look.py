@@ -1,0 +1,66 @@
+"""What a table consists of, read from its manifests. No Spark: where nothing is to be done, none is started for it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.table import Table as IcebergTable
+
+from contracts.tables import Table
+from pipelines.upkeep.compact_plan import Group, Rules
+
+EPOCH_DAY = date(1970, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a table consists of at one moment."""
+
+    files: int
+    small_files: int
+    sorted_files: int
+    bytes: int
+    delete_files: int
+    manifests: int
+
+
+def look(catalog: Catalog, table: Table, rules: Rules, order_id: int) -> tuple[list[Group], Shape]:
+    """Main's files, grouped and counted; sorted are those that carry `order_id` (0: none is)."""
+    loaded = catalog.load_table(table.identifier)
+    snapshot = loaded.current_snapshot()
+    manifests = snapshot.manifests(loaded.io) if snapshot else []
+    files, sizes = Counter[tuple[date | None, bool, bool]](), Counter[tuple[date | None, bool, bool]]()
+    for file in _data_files(loaded, manifests):
+        day = _day(file) if table.day_of else None
+        kind = (day, bool(order_id) and file.sort_order_id == order_id, file.file_size_in_bytes < rules.small_bytes)
+        files[kind] += 1
+        sizes[kind] += file.file_size_in_bytes
+    groups = [Group(*kind, count, sizes[kind]) for kind, count in files.items()]
+    shape = Shape(
+        files=sum(g.files for g in groups),
+        small_files=sum(g.files for g in groups if g.is_small),
+        sorted_files=sum(g.files for g in groups if g.is_sorted),
+        bytes=sum(g.bytes for g in groups),
+        delete_files=sum(_living(m) for m in manifests if m.content == ManifestContent.DELETES),
+        manifests=len(manifests),
+    )
+    return groups, shape
+
+
+def _data_files(loaded: IcebergTable, manifests: list[ManifestFile]) -> Iterator[DataFile]:
+    for manifest in manifests:
+        if manifest.content == ManifestContent.DATA:
+            yield from (entry.data_file for entry in manifest.fetch_manifest_entry(loaded.io, discard_deleted=True))
+
+
+def _day(file: DataFile) -> date | None:
+    """The day of the file's partition, which Iceberg counts from 1970."""
+    value = file.partition[0]
+    return EPOCH_DAY + timedelta(days=value) if isinstance(value, int) else value
+
+
+def _living(manifest: ManifestFile) -> int:
+    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)

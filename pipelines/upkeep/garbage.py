@@ -1,0 +1,95 @@
+"""Removing what nobody needs any more, in an order that no crash turns into lost data: `python -m pipelines garbage`."""
+
+import json
+import secrets
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
+
+from adapters.lake import ensure_tables
+from adapters.redis import connect
+from contracts.settings import Settings
+from pipelines.archive.flush import flush
+from pipelines.ingest.publish import Overtaken, finish
+from pipelines.ingest.run import Run
+from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.populate.load import populate
+from pipelines.populate.lock import populate_lock
+from pipelines.upkeep.garbage_files import drop_refused, drop_segments, expire_snapshots, remove_orphans
+from pipelines.upkeep.garbage_run import Gone, collect, look
+
+TRIES = 20
+UNASKED = "the recorder cannot be asked to close its open segments, and a trigger in them may need it"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What went; with `dry_run`, what would go."""
+
+    dry_run: bool
+    expired: Gone  # entries
+    data: Gone  # payloads
+    quarantine: Gone  # refused messages
+    segments: Gone  # of the archive
+    snapshots: dict[str, Gone] = field(default_factory=dict)  # by table
+    orphans: dict[str, Gone] = field(default_factory=dict)  # files, by table
+
+    def to_json(self) -> str:
+        """One line, for logs and for whoever started the job."""
+        return json.dumps(asdict(self))
+
+
+def collect_garbage(
+    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, dry_run: bool = False
+) -> Collected:
+    """Expire entries, then remove data, refused messages, snapshots, orphans and segments that are past their retentions.
+
+    `now` is taken first, and everything recorded is ingested after it: a trigger that came while its data was within the
+    retention is therefore a row when it is decided what goes. A dry run changes nothing, and lists what would go if nothing new
+    has been recorded.
+
+    Raises:
+        AuditFailed: what is new in the archive breaks a rule; nothing was removed.
+        Retryable: something was away, or other runs were in the way; do it again.
+    """
+    ensure_tables(catalog)
+    cut = now - timedelta(days=settings.retention_days)
+    if dry_run:
+        expired, data = look(Run(spark, catalog, settings, run_id, now), cut=cut)
+    else:
+        reason = None if flush(settings) else UNASKED
+        # Run ids of its own for each attempt: a run that counts already is not done again, and here there may be more to do.
+        attempt = f"{run_id}_{secrets.token_hex(3)}"
+        ingest_audit_publish(spark, catalog, settings, run_id=f"{attempt}_ingest", now=now, interval=None)
+        populate(spark, catalog, settings, now=now)  # what this ingest brought is not to wait for the next one
+        expired, data = _collect_rows(spark, catalog, settings, run_id=attempt, now=now, keep_data_because=reason)
+        finish(catalog)
+    result = Collected(
+        dry_run,
+        expired,
+        data,
+        quarantine=drop_refused(spark, settings, now=now, dry_run=dry_run),
+        segments=drop_segments(catalog, settings, now=now, dry_run=dry_run),
+        snapshots=expire_snapshots(spark, catalog, settings, now=now, dry_run=dry_run),
+        orphans=remove_orphans(spark, settings, now=now, dry_run=dry_run),
+    )
+    log.info("garbage is collected", **asdict(result))
+    return result
+
+
+def _collect_rows(
+    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, keep_data_because: str | None
+) -> tuple[Gone, Gone]:
+    """Under the lock of whoever compares lake and queues: a populate that began earlier could queue what expires here."""
+    cut = now - timedelta(days=settings.retention_days)
+    again = Retrying(
+        retry=retry_if_exception_type(Overtaken), stop=stop_after_attempt(TRIES), wait=wait_random(0, 2), reraise=True
+    )
+    with connect(settings.redis) as redis, populate_lock(redis):
+        return again(lambda: collect(Run(spark, catalog, settings, run_id, now), cut=cut, keep_data_because=keep_data_because))

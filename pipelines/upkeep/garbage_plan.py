@@ -1,0 +1,104 @@
+"""What may go, decided over rows. Pure: no lake, no Redis, no clock; `pipelines.upkeep.garbage` says the same in Spark.
+
+The order of the steps is part of the promise. Whatever is removed in one step is not needed by anything that an earlier step
+leaves behind, also if the run dies in between:
+
+1. everything recorded before the cut-off is ingested, so that every trigger that could refer to old data is a row;
+2. entries past the retention end as `expired`: first in the queues, so that none is sent any more, then in the lake;
+3. data goes that is past the retention and that no entry without an outcome refers to;
+4. only then files: snapshots that nobody can be reading, files that no snapshot knows, segments that the lake has.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
+from datetime import date, datetime
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Entry:
+    """One delivery, as a row of `sdv_fanout_ids`."""
+
+    vin: str
+    seq: int
+    data_id: str
+    accepted_at: datetime
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What an outcome is about."""
+        return (self.vin, self.seq)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One snapshot of a table. `parent` is None for the first, and where the parent has gone already."""
+
+    id: int
+    parent: int | None
+    made_at: datetime
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Recorded:
+    """One segment of the archive: `node` is the recorder that wrote it, as its name says."""
+
+    path: str
+    stream: str
+    node: str
+    began_at: datetime
+
+
+def overdue(entries: Iterable[Entry], ended: Set[tuple[str, int]], *, cut: datetime) -> list[Entry]:
+    """Entries without an outcome that were accepted before `cut`: they are to end as expired."""
+    return [entry for entry in entries if entry.accepted_at < cut and entry.key not in ended]
+
+
+def unneeded_data(
+    last_seen: Mapping[str, datetime], entries: Iterable[Entry], ended: Set[tuple[str, int]], *, cut: datetime
+) -> set[str]:
+    """Data ids that were last seen before `cut` and that no entry without an outcome refers to, however old it is.
+
+    An entry that is in flight past its retention has no outcome yet, so its data stays.
+    """
+    needed = {entry.data_id for entry in entries if entry.key not in ended}
+    return {data_id for data_id, at in last_seen.items() if at < cut and data_id not in needed}
+
+
+def open_days(entries: Mapping[date, int], ended: Mapping[date, int]) -> list[date]:
+    """Days, of the rows counted in both tables, on which some entry has no outcome: only those need to be looked at."""
+    return sorted(day for day, count in entries.items() if count > ended.get(day, 0))
+
+
+def old_versions(
+    versions: Iterable[Version], heads: Collection[int], main: int, *, keep: Collection[int], cut: datetime
+) -> set[int]:
+    """Snapshots that can go.
+
+    Main's stay for as long as they were the newest at some moment since `cut`: whoever began to read one then can finish. They
+    also stay down to the oldest of `keep`, because publication looks for the newest run among main's ancestors. Of any other
+    branch the head and its parent stay: the parent is what its run began from. What no branch has goes by its age.
+    """
+    known = {version.id: version for version in versions}
+    staying = set(heads)
+    staying |= {parent for head in heads if head != main and (parent := known[head].parent) is not None}
+    line, at = [], known.get(main)
+    while at is not None:
+        line.append(at)
+        at = known.get(at.parent) if at.parent is not None else None
+    read_since = (place for place in range(1, len(line)) if line[place - 1].made_at >= cut)
+    wanted = (place for place, version in enumerate(line) if version.id in keep)
+    staying |= {version.id for version in line[: max([0, *read_since, *wanted]) + 1]}
+    of_main = {version.id for version in line}
+    return {v.id for v in known.values() if v.id not in staying and (v.id in of_main or v.made_at < cut)}
+
+
+def old_segments(segments: Iterable[Recorded], ingested: Set[str], *, cut: datetime) -> list[Recorded]:
+    """Segments that began before `cut` and are in the lake; never a recorder's newest of a stream: it tells its last seq."""
+    newest: dict[tuple[str, str], Recorded] = {}
+    known = list(segments)
+    for segment in known:
+        place = (segment.stream, segment.node)
+        if place not in newest or segment.began_at > newest[place].began_at:
+            newest[place] = segment
+    staying = {segment.path for segment in newest.values()}
+    return sorted(s for s in known if s.began_at < cut and s.path in ingested and s.path not in staying)

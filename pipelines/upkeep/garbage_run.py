@@ -1,0 +1,211 @@
+"""Ending overdue entries and removing unneeded data: a run of its own, so that no ingest relies on rows that are about to go.
+
+Like an ingest it writes to branches, and counts from the moment at which main of `ingested_segments` is moved. An ingest that
+began before is overtaken and done again; one that comes later sees what is left. For the order see `garbage_plan`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from functools import reduce
+
+import pyarrow as pa
+import structlog
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from adapters.redis import connect
+from contracts.outcomes import Outcome
+from contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
+from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
+from pipelines.ingest.planning import main_snapshots
+from pipelines.ingest.publish import finish, publish
+from pipelines.ingest.removal import REMOVES
+from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.transforms import instant_of
+from pipelines.populate.pending import KEYS, pending
+from pipelines.upkeep.garbage_plan import open_days
+from queues import Loader, Policy
+
+SAMPLE = 20
+ROWS_A_PART = 400_000
+MOST_DAYS = 60  # old days with open entries that are read one by one; if there are more, all are read
+
+log = structlog.get_logger(__name__)
+Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """What went, or would go: how many, a few of them, and their bytes where they are known."""
+
+    count: int = 0
+    sample: list[str] = field(default_factory=list)
+    bytes: int | None = None
+    kept_because: str | None = None  # nothing went, although something might have
+
+
+class Rows:
+    """Overdue entries and unneeded data, in main as it was when this was made."""
+
+    def __init__(self, run: Run, *, cut: datetime) -> None:
+        self._run, self._cut = run, cut
+        self.base = main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier))
+        entries = self._counts(IDS)
+        self._days = open_days(entries, self._counts(OUTCOMES))
+        self._parts = max(run.spark.sparkContext.defaultParallelism, -(-sum(entries.values()) // ROWS_A_PART))
+
+    def overdue(self) -> DataFrame:
+        """(vin, seq, data_id, ts) of entries accepted before the cut-off that have no outcome."""
+        return self._pending(self.main(OUTCOMES)).where(sf.col("ts") < sf.lit(self._cut))
+
+    def unneeded(self, ended: DataFrame, *, and_overdue: bool = False) -> DataFrame:
+        """data_id of data last seen before the cut-off, to which no entry refers that is not among `ended` (vin, seq).
+
+        With `and_overdue`, overdue entries count as ended, too.
+        """
+        waiting = self._pending(ended)
+        needed = waiting.where(sf.col("ts") >= sf.lit(self._cut)) if and_overdue else waiting
+        old = self.main(META).where(sf.col("last_seen_at") < sf.lit(self._cut)).select("data_id")
+        return old.join(needed.select("data_id").distinct().hint("shuffle_hash"), "data_id", "left_anti")
+
+    def main(self, table: Table) -> DataFrame:
+        """The table as it was when this was made."""
+        return self._run.main(table, self.base[table.name])
+
+    def _counts(self, table: Table) -> dict[date, int]:
+        counted = self._run.spark.table(f"{self._run.name(table)}.partitions")
+        rows = counted.select(sf.col(f"partition.{table.day_of}_day").alias("day"), "record_count").collect()
+        return {row["day"]: row["record_count"] for row in rows}
+
+    def _pending(self, ended: DataFrame) -> DataFrame:
+        """Entries without an outcome: young ones, and old ones of the days on which there are any, by the files' own counts."""
+        entries = self.main(IDS).where(self._of_days("ts")).select(*KEYS, "data_id", "ts")
+        return pending(entries, ended.where(self._of_days("accepted_at")), parts=self._parts, few=False)
+
+    def _of_days(self, column: str) -> Column:
+        first = datetime.combine(self._cut.date(), datetime.min.time(), self._cut.tzinfo)
+        old = [day for day in self._days if day < first.date()]
+        if len(old) > MOST_DAYS:
+            return sf.lit(True)
+        starts = [datetime.combine(day, datetime.min.time(), self._cut.tzinfo) for day in old]
+        ranges = [(sf.col(column) >= sf.lit(at)) & (sf.col(column) < sf.lit(at + timedelta(days=1))) for at in starts]
+        return reduce(Column.__or__, ranges, sf.col(column) >= sf.lit(first))
+
+
+def look(run: Run, *, cut: datetime) -> tuple[Gone, Gone]:
+    """The entries that would expire, and the data that would go, if nothing new has been recorded."""
+    rows = Rows(run, cut=cut)
+    unneeded = rows.unneeded(rows.main(OUTCOMES), and_overdue=True).persist()
+    try:
+        return _entries(rows.overdue()), _data(rows, unneeded)
+    finally:
+        unneeded.unpersist()
+
+
+def collect(run: Run, *, cut: datetime, keep_data_because: str | None = None) -> tuple[Gone, Gone]:
+    """End overdue entries as expired, remove unneeded data (unless there is a reason to keep it), and publish that.
+
+    Raises:
+        Overtaken: another run was published meanwhile; nothing of the lake has changed, do it again.
+        redis.RedisError: Redis is away or refuses; nothing of the lake has changed.
+    """
+    finish(run.catalog)
+    close_run(run.catalog, branch_of(run.run_id))
+    rows = Rows(run, cut=cut)
+    open_run(run.catalog, run.run_id, rows.base[SEGMENTS.name], run.now)
+    expired = _write_expired(run, rows)
+    ended = run.spark.table(run.name(OUTCOMES, on_branch=True)) if OUTCOMES.name in run.snapshots else rows.main(OUTCOMES)
+    data = Gone(kept_because=keep_data_because) if keep_data_because else _remove_data(run, rows, ended)
+    if not run.snapshots:
+        close_run(run.catalog, branch_of(run.run_id))
+        return expired, data
+    run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run.run_id, written=run.written), rows.base[SEGMENTS.name])
+    publish(run.catalog, run.run_id)
+    return expired, data
+
+
+def _write_expired(run: Run, rows: Rows) -> Gone:
+    """End overdue entries in the queues, and write those that ended so to the run's branch of outcomes.
+
+    In the queues first: if the run dies in between, the same entries are overdue again, and the queues answer the same. An entry
+    that the queues have in flight, or know to have ended otherwise, is left to the outcome that is on its way.
+    """
+    overdue = rows.overdue().persist()
+    try:
+        if not overdue.limit(1).count():
+            return Gone()
+        end = _ender(run.settings.redis, Policy.of(run.settings), round(run.now.timestamp() * 1000))
+        reason = f"its retention of {run.settings.retention_days:g} days passed while it was pending"
+        said = {
+            "outcome": sf.lit(Outcome.EXPIRED.value),
+            "accepted_at": instant_of("seq"),
+            "dispatched_at": sf.lit(None).cast("timestamp"),
+            "acknowledged_at": sf.lit(None).cast("timestamp"),
+            "ended_at": sf.lit(run.now),
+            "attempts": sf.lit(None).cast("int"),
+            "reason": sf.lit(reason),
+        }
+        ended = overdue.select(*KEYS).mapInArrow(end, "vin string, seq bigint")
+        run.append(OUTCOMES, ended.select(*KEYS, *(c.alias(name) for name, c in said.items())), rows.base[OUTCOMES.name])
+        sample = _entries(overdue).sample
+    finally:
+        overdue.unpersist()
+    return Gone(run.written[OUTCOMES.name], sample)
+
+
+def _ender(url: str, policy: Policy, now_ms: int) -> Batches:
+    def end(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        loader = Loader(connect(url), policy)
+        for batch in batches:
+            grouped = pa.Table.from_batches([batch]).group_by("vin", use_threads=False).aggregate([("seq", "list")])
+            owners = zip(grouped["vin"].to_pylist(), grouped["seq_list"].to_pylist(), strict=True)
+            done = [e for e in loader.end(owners, Outcome.EXPIRED, now_ms) if e.outcome is Outcome.EXPIRED]
+            yield pa.RecordBatch.from_pydict(
+                {"vin": pa.array([e.owner for e in done], pa.string()), "seq": pa.array([e.seq for e in done], pa.int64())}
+            )
+
+    return end
+
+
+def _remove_data(run: Run, rows: Rows, ended: DataFrame) -> Gone:
+    unneeded = rows.unneeded(ended).persist()
+    try:
+        gone = _data(rows, unneeded)
+        if gone.count:
+            for table in (DATA, META):
+                if rows.main(table).join(unneeded, "data_id", "left_semi").limit(1).count():
+                    _remove(run, table, unneeded, rows.base[table.name])
+        return gone
+    finally:
+        unneeded.unpersist()
+
+
+def _remove(run: Run, table: Table, named: DataFrame, base: int) -> None:
+    """Remove the rows whose data_id is among `named`, on the run's branch."""
+    create_branch(run.catalog, table, run.run_id, base)
+    named.createOrReplaceTempView("unneeded")
+    said = {f"spark.sql.iceberg.snapshot-property.{k}": v for k, v in (run.properties | {REMOVES: "data_id"}).items()}
+    for name, value in said.items():
+        run.spark.conf.set(name, value)
+    try:
+        name_in_sql = run.name(table, on_branch=True)
+        run.spark.sql(f"DELETE FROM {name_in_sql} WHERE data_id IN (SELECT data_id FROM unneeded)")  # noqa: S608  # our own names
+    finally:
+        for name in said:
+            run.spark.conf.unset(name)
+        run.spark.catalog.dropTempView("unneeded")
+    run.note(table, base)
+
+
+def _entries(overdue: DataFrame) -> Gone:
+    sample = overdue.orderBy("seq", "vin").limit(SAMPLE).collect()
+    return Gone(overdue.count(), [f"{row['vin']} {row['seq']}" for row in sample])
+
+
+def _data(rows: Rows, unneeded: DataFrame) -> Gone:
+    sample = [row["data_id"] for row in unneeded.orderBy("data_id").limit(SAMPLE).collect()]
+    size = rows.main(DATA).join(unneeded, "data_id", "left_semi").agg(sf.coalesce(sf.sum("size_bytes"), sf.lit(0)).alias("b"))
+    row = size.first()
+    assert row is not None  # an aggregation has one row
+    return Gone(unneeded.count(), sample, int(row["b"]))

@@ -1,0 +1,78 @@
+"""Repair of what verification found: what the lake is sure of is done, the rest is left as it is."""
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from adapters.redis import connect
+from contracts import keys
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.settings import Settings
+from pipelines.populate.load import SUPERSEDED_BY
+from pipelines.populate.lock import populate_lock
+from pipelines.upkeep.verify_redis import Difference
+from queues import Loader, Policy
+
+COUNTS = pa.schema([("difference", pa.string()), ("repaired", pa.int64())])
+Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+def repair(found: DataFrame, settings: Settings, now: datetime) -> dict[str, int]:
+    """Queue what is missing, end what has ended, and put in order; by kind, how many. Extra, overdue and stray entries stay.
+
+    Raises:
+        Retryable: another process that compares lake and queues is at work.
+    """
+    now_ms = round(now.timestamp() * 1000)
+    mend = _mender(settings.redis, Policy.of(settings), now_ms)
+    by_owner = found.repartition(found.sparkSession.sparkContext.defaultParallelism, "vin")
+    with connect(settings.redis) as redis, populate_lock(redis) as lock:
+        counts = by_owner.mapInArrow(mend, "difference string, repaired bigint").groupBy("difference").sum("repaired").collect()
+        lock.check()
+    return {row["difference"]: row["sum(repaired)"] for row in counts}
+
+
+def _mender(url: str, policy: Policy, now_ms: int) -> Batches:
+    def mend(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with connect(url) as redis:
+            loader = Loader(redis, policy)
+            for batch in batches:
+                rows = batch.to_pylist()
+                done = {
+                    Difference.MISSING: _queue(loader, [r for r in rows if r["difference"] == Difference.MISSING], now_ms),
+                    Difference.ENDED: _end(loader, [r for r in rows if r["difference"] == Difference.ENDED], now_ms),
+                }
+                disordered = [r for r in rows if r["difference"] == Difference.DISORDERED]
+                for row in disordered:  # XX: what has ended meanwhile does not come back
+                    redis.zadd(keys.pending(row["vin"]), {str(row["seq"]): row["seq"]}, xx=True)
+                done[Difference.DISORDERED] = len(disordered)
+                counts = [{"difference": kind.value, "repaired": count} for kind, count in done.items() if count]
+                yield pa.RecordBatch.from_pylist(counts, COUNTS)
+
+    return mend
+
+
+def _queue(loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:
+    owners: dict[str, list[tuple[int, str]]] = {}
+    for row in rows:
+        owners.setdefault(row["vin"], []).append((int(row["seq"]), row["request_id"]))
+    loader.store_triggers({int(row["seq"]): (row["request_id"], row["data_id"]) for row in rows})
+    done = loader.enqueue(((owner, sorted(entries)) for owner, entries in owners.items()), now_ms)
+    superseded = (OutcomeRecord(o, s, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY) for o, s in done.superseded)
+    loader.add_outcomes(superseded)
+    return done.queued + len(done.superseded)
+
+
+def _end(loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:
+    """The lake has the outcomes: the queues need not remember them. What is in flight ends when acknowledged or released."""
+    ended = 0
+    for outcome in Outcome:
+        owners: dict[str, list[int]] = {}
+        for row in (row for row in rows if row["outcome"] == outcome):
+            owners.setdefault(row["vin"], []).append(int(row["seq"]))
+        done = [(e.owner, e.seq) for e in loader.end(owners.items(), outcome, now_ms) if e.outcome is not None]
+        loader.forget_done(done)
+        ended += len(done)
+    return ended
