@@ -25,7 +25,7 @@ class Lives:
 
     def of_vin(self, vin: str) -> list[Life]:
         """Every entry of a vehicle, oldest first."""
-        in_lake, ingested = self._in_lake(vin)
+        in_lake, ingested = self._in_lake(vin=vin)
         lives = {life.seq: life for life in in_lake}
         recorded = read_recorded(self._settings, ingested)
         ended = {seq for owner, seq in recorded.outcomes if owner == vin} | {s for s, life in lives.items() if not life.is_open}
@@ -56,11 +56,9 @@ class Lives:
         return _by_seq(_ended(life, recorded) for life in lives)
 
     def _batch(self, request_id: str) -> tuple[list[Life], Recorded]:
-        from adapters.lake import open_catalog, read_batch, read_segments
-
-        catalog = open_catalog(self._settings)
-        recorded = read_recorded(self._settings, read_segments(catalog, datetime.now(UTC) - BACK))
-        lives = {(life.seq, life.vin): life for life in read_batch(catalog, request_id)}
+        in_lake, ingested = self._in_lake(request_id=request_id)
+        recorded = read_recorded(self._settings, ingested)
+        lives = {(life.seq, life.vin): life for life in in_lake}
         for seq, trigger in recorded.triggers:
             if trigger.request_id == request_id:
                 for vin in trigger.ids:
@@ -87,16 +85,16 @@ class Lives:
             found += [_standing(life, *replies[4 * n : 4 * n + 4]) for n, life in enumerate(some)]
         return found
 
-    def _in_lake(self, vin: str) -> tuple[list[Life], Set[str]]:
+    def _in_lake(self, *, vin: str = "", request_id: str = "") -> tuple[list[Life], Set[str]]:
         """The entries that the lake knows, and the segments that it has lately taken in: from the recorder, which has it open."""
         since = datetime.now(UTC) - BACK
-        told = lives_in_lake(self._settings, vin, since)
+        told = lives_in_lake(self._settings, since, **({"vin": vin} if vin else {"request_id": request_id}))
         if told is not None:
             return told
-        from adapters.lake import open_catalog, read_entries, read_segments  # loading it takes a second
+        from adapters.lake import open_catalog, read_batch, read_entries, read_segments  # loading it takes a second
 
         catalog = open_catalog(self._settings)
-        return read_entries(catalog, vin), read_segments(catalog, since)
+        return read_entries(catalog, vin) if vin else read_batch(catalog, request_id), read_segments(catalog, since)
 
     def _seqs(self, *queues: str) -> set[int]:
         pipe = self._redis.pipeline(transaction=False)

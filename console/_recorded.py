@@ -52,15 +52,18 @@ def flush(settings: Settings) -> bool:
         return False
 
 
-def lives_in_lake(settings: Settings, vin: str, since: datetime) -> tuple[list[Life], Set[str]] | None:
-    """What the recorder reads in the lake: a vehicle's entries, and the segments ingested since. None: it cannot be asked."""
-    query = urlencode({"vin": vin, "since": since.isoformat()})
+def lives_in_lake(settings: Settings, since: datetime, **asked: str) -> tuple[list[Life], Set[str]] | None:
+    """What the recorder reads in the lake: the entries of a `vin` or a `request_id`, and the segments ingested since.
+
+    None: it cannot be asked, or they are too many for it to tell.
+    """
+    query = urlencode({"since": since.isoformat(), **asked})
     try:
         with urlopen(f"http://{settings.host}:{settings.recorder_port}/lives?{query}", timeout=LAKE_WAIT_S) as answer:
             told = json.load(answer)
     except (URLError, OSError, ValueError):
         return None
-    return [Life.from_json(vin, fields) for fields in told["entries"]], set(told["ingested"])
+    return [Life.from_json(fields["vin"], fields) for fields in told["entries"]], set(told["ingested"])
 
 
 def _take(settings: Settings, envelopes: Iterable[Envelope], found: Recorded) -> None:

@@ -6,14 +6,15 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
+import orjson
 import structlog
 from pyiceberg.catalog import Catalog
 
-from adapters.lake import open_catalog, read_data, read_data_ids, read_ended, read_entries, read_segments
-from contracts.lives import Life
+from adapters.lake import open_catalog, read_batch, read_data, read_data_ids, read_ended, read_entries, read_segments
 from contracts.settings import Settings
 
 REFRESH_S = 60.0
+MOST_LIVES = 20_000  # entries that are told over HTTP
 OVERLAP = timedelta(days=1)  # data that came this long before a refresh may be ingested after it
 T = TypeVar("T")
 
@@ -40,10 +41,21 @@ class Lake:
         """(vin, seq) of entries accepted since `instant` whose end the lake knows; empty if it is away."""
         return await self._ask(lambda catalog: read_ended(catalog, instant), set())
 
-    async def lives(self, vin: str, since: datetime) -> tuple[list[Life], set[str]] | None:
-        """Every entry of a vehicle, and the segments that were ingested since then; None if the lake is away."""
-        unknown: tuple[list[Life], set[str]] | None = None
-        return await self._ask(lambda catalog: (read_entries(catalog, vin), read_segments(catalog, since)), unknown)
+    async def lives(self, since: datetime, *, vin: str | None = None, request_id: str = "") -> bytes | None:
+        """JSON of every entry of a vehicle, or of a batch, and of the segments that were ingested since then.
+
+        None if the lake is away, or knows more than `MOST_LIVES`: whoever asks has to read them there.
+        """
+
+        def read(catalog: Catalog) -> bytes | None:
+            lives = read_batch(catalog, request_id) if vin is None else read_entries(catalog, vin)
+            if len(lives) > MOST_LIVES:
+                return None
+            entries = [{"vin": life.vin, **life.to_json()} for life in lives]
+            return orjson.dumps({"entries": entries, "ingested": sorted(read_segments(catalog, since))})
+
+        nothing: bytes | None = None
+        return await self._ask(read, nothing)
 
     async def keep_fresh(self) -> None:
         """Learn, again and again, which data the lake has got from elsewhere: data of this recorder's own is in Redis."""

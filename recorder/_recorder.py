@@ -174,16 +174,18 @@ class Recorder:
         return web.json_response(answer, status=503 if left else 200)
 
     async def _lives(self, request: web.Request) -> web.Response:
-        """What the lake knows of one vehicle: this process has it open, and opening it takes a console longer than the answer."""
+        """What the lake knows of a vehicle or a batch: this process has it open, and opening it takes a console longer."""
+        asked = {name: request.query[name] for name in ("vin", "request_id") if name in request.query}
         try:
-            vin, since = request.query["vin"], datetime.fromisoformat(request.query["since"])
+            since = datetime.fromisoformat(request.query["since"])
         except (KeyError, ValueError) as exc:
-            return web.json_response({"problem": f"vin and since (ISO 8601) must be given: {exc!r}"}, status=400)
-        found = await self._lake.lives(vin, since)
+            return web.json_response({"problem": f"since (ISO 8601) must be given: {exc!r}"}, status=400)
+        if len(asked) != 1:
+            return web.json_response({"problem": "either vin or request_id must be given"}, status=400)
+        found = await self._lake.lives(since, **asked)
         if found is None:
-            return web.json_response({"problem": self._lake.problem}, status=503)
-        lives, ingested = found
-        return web.json_response({"entries": [life.to_json() for life in lives], "ingested": sorted(ingested)})
+            return web.json_response({"problem": self._lake.problem or "too many entries"}, status=503)
+        return web.Response(body=found, content_type="application/json")
 
 
 def _leave_unacknowledged(_: Message) -> None:
