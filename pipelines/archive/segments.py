@@ -14,6 +14,7 @@ from pyarrow import fs
 
 from adapters.storage import open_storage
 from contracts.envelope import Stream, hour_folder
+from contracts.errors import Permanent
 from contracts.seq import MAX_SEQ, datetime_of
 from contracts.storage import AWS, S3
 from pipelines.archive.content import Unreadable, own_seq
@@ -114,8 +115,16 @@ class Archive:
         self._fs, self._root = open_storage(url, s3)
 
     def segments(self, interval: Interval | None = None) -> list[Segment]:
-        """Every whole segment, or those that began in `interval`, by path. Files that begin with `.` or `_` are unfinished."""
-        listed = [segment for folder in self._folders(interval) for segment in self._list(folder)]
+        """Every whole segment, or those that began in `interval`, by path. Files that begin with `.` or `_` are unfinished.
+
+        Raises:
+            Permanent: a file lies where the archive has a folder.
+            OSError: the storage failed.
+        """
+        try:
+            listed = [segment for folder in self._folders(interval) for segment in self._list(folder)]
+        except NotADirectoryError as exc:
+            raise Permanent(f"in the archive {self.url} a file lies where a folder should be; move it away: {exc}") from exc
         return sorted(s for s in listed if interval is None or interval.holds(s))
 
     def read(self, path: str) -> bytes:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, segment_path, to_arrow
+from contracts.errors import Permanent
 from pipelines.archive.content import Unreadable
 from pipelines.archive.formats import decode
 from pipelines.archive.segments import Archive, Interval
@@ -33,6 +34,12 @@ HOUR = int(timedelta(hours=1).total_seconds() * 1000)
 
 def test_an_archive_without_folders_has_no_segments(tmp_path: Path) -> None:
     assert Archive(f"file://{tmp_path}/nowhere").segments() == []
+
+
+def test_a_file_in_the_place_of_a_folder_is_said_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / Stream.OUTCOME).write_bytes(b"x")
+    with pytest.raises(Permanent, match=r"move it away: .*outcome"):
+        Archive(f"file://{tmp_path}").segments()
 
 
 def test_segments_are_listed_by_path_and_unfinished_files_are_not(tmp_path: Path) -> None:
