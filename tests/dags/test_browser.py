@@ -75,6 +75,11 @@ def ids(running: Platform, run_type: str) -> set[str]:
     return {run["dag_run_id"] for run in runs(running, run_type)}
 
 
+def no_backfill_is_open(running: Platform) -> bool:
+    made = running.api._ask("GET", f"/backfills?dag_id={DAG}")["backfills"]
+    return all(each["completed_at"] for each in made)
+
+
 @contextmanager
 def paused(running: Platform) -> Iterator[None]:
     """The embedded Airflow has SQLite, where the scheduler must not take up a backfill that is being made."""
@@ -145,6 +150,7 @@ def test_a_week_is_backfilled_from_the_ui(page: Page, running: Platform) -> None
 
 def test_a_week_is_backfilled_from_the_command_line(running: Platform) -> None:
     known = ids(running, "backfill")
+    wait_until(lambda: no_backfill_is_open(running), within_s=ENDED_S, what="Airflow to close the backfill before")
     command = ["backfill", "create", "--dag-id", DAG, "--from-date", "2026-04-06", "--to-date", "2026-04-12"]
     command += ["--max-active-runs", "4", "--dag-run-conf", '{"dry_run": true}']
     env = airflow.environment(running.settings, os.environ)

@@ -3,10 +3,12 @@
 import logging
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
+from dispatcher import _account
 from dispatcher._account import account_answers, account_outcomes
 from dispatcher._vocabulary import Ack, Answered, Claim, Heard, Park, Release, Touch, Verb
 from queues import AckReply, ClaimWord, ReleaseReason, ReleaseReply, TouchReply
@@ -15,6 +17,14 @@ from queues import Claim as ClaimReply
 VIN, SEQ, NOW = Owner("VIN-1"), 42, 1_000_000
 NONE = ClaimReply(ClaimWord.NONE)
 CLAIMED = ClaimReply(ClaimWord.CLAIMED, SEQ, 2, NOW)
+
+
+@pytest.fixture(autouse=True)
+def as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow, where another test has loaded it, leaves every logger of this process with its own filters, or disabled."""
+    structlog.reset_defaults()
+    monkeypatch.setattr(_account, "log", structlog.get_logger(_account.__name__))
+    monkeypatch.setattr(logging.getLogger(_account.__name__), "disabled", False)
 
 
 def said(verb: Verb, reply: object) -> list[dict[str, object]]:
