@@ -1,0 +1,12 @@
+"""Makes known to Airflow from when on a run can be late: Airflow looks for such a class among its plugins."""
+
+from airflow.plugins_manager import AirflowPlugin
+
+from dags._alerts import RunQueued
+
+
+class Deadlines(AirflowPlugin):
+    """What Airflow reads of this file."""
+
+    name = "deadlines"
+    deadline_references = [RunQueued]  # noqa: RUF012  # as Airflow declares it
