@@ -120,7 +120,7 @@ class Demo:
         await platform.trigger(vins, request_id, data_id)
         await self._received(fleet, request_id, online)
         before = len(fleet.received)
-        await asyncio.to_thread(_demo_lake.wipe_redis, self.settings)
+        await asyncio.to_thread(_demo_lake.wipe_redis, self.settings, online)
         self.say("rebuilding the queues from the lake")
         queued, seconds = await asyncio.to_thread(_demo_lake.rebuild)
         self._check("the rebuild found what was pending", queued == len(later), f"{queued} entries in {seconds:.0f} s")

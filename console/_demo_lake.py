@@ -4,12 +4,17 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyiceberg.expressions import EqualTo, In
+from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from adapters.lake import open_catalog, where
 from adapters.redis import connect
+from contracts import keys
+from contracts.errors import Retryable
+from contracts.names import Owner
 from contracts.outcomes import Outcome
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, QUARANTINE, SEGMENTS
@@ -18,6 +23,7 @@ from sandbox.airflow_api import AirflowApi
 
 DAG = "ingest_archives"
 DAG_WAIT_S = 150.0
+RECORDED_WAIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +70,29 @@ def verdict_of(settings: Settings, run_id: str) -> tuple[str, str]:
     return "passed" if audit["passed"] else "failed", str(page / "index.html")
 
 
-def wipe_redis(settings: Settings) -> None:
-    """What a lost disk does to Redis."""
+def wipe_redis(settings: Settings, ended: Sequence[Owner]) -> None:
+    """What a lost disk does to Redis, once the outcomes of the vehicles that have `ended` all their entries are on record.
+
+    They leave Redis for the journal within a second; one that is wiped before that means one more delivery.
+
+    Raises:
+        Retryable: they are not on record after `RECORDED_WAIT_S`.
+    """
     with connect(settings.redis) as redis:
+
+        def on_record() -> bool:
+            pipe = redis.pipeline(transaction=False)
+            for owner in ended:
+                pipe.exists(keys.pending(owner))
+            return not any(pipe.execute()) and not redis.xlen(keys.OUTCOMES)
+
+        waits = Retrying(
+            retry=retry_if_result(lambda done: not done), wait=wait_fixed(0.05), stop=stop_after_delay(RECORDED_WAIT_S)
+        )
+        try:
+            waits(on_record)
+        except RetryError as exc:
+            raise Retryable("the outcomes of what was delivered are not recorded; see `manifold status`") from exc
         redis.flushall()
 
 
