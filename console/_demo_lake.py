@@ -70,13 +70,13 @@ def verdict_of(settings: Settings, run_id: str) -> tuple[str, str]:
     return "passed" if audit["passed"] else "failed", str(page / "index.html")
 
 
-def wipe_redis(settings: Settings, ended: Sequence[Owner]) -> None:
-    """What a lost disk does to Redis, once the outcomes of the vehicles that have `ended` all their entries are on record.
+def wait_until_on_record(settings: Settings, ended: Sequence[Owner]) -> None:
+    """Return when all entries of these vehicles have ended, and the recorder has their outcomes.
 
-    They leave Redis for the journal within a second; one that is wiped before that means one more delivery.
+    Outcomes leave Redis for the journal within a second; one that is wiped before that means one more delivery.
 
     Raises:
-        Retryable: they are not on record after `RECORDED_WAIT_S`.
+        Retryable: it has not come to that within `RECORDED_WAIT_S`.
     """
     with connect(settings.redis) as redis:
 
@@ -93,7 +93,14 @@ def wipe_redis(settings: Settings, ended: Sequence[Owner]) -> None:
             waits(on_record)
         except RetryError as exc:
             raise Retryable("the outcomes of what was delivered are not recorded; see `manifold status`") from exc
+
+
+def wipe_redis(settings: Settings) -> int:
+    """What a lost disk does to Redis; how many entries were pending."""
+    with connect(settings.redis) as redis:
+        pending = sum(int(redis.zcard(key)) for key in redis.scan_iter(match=keys.pending("*"), count=1000))
         redis.flushall()
+    return pending
 
 
 def rebuild() -> tuple[int, float]:
