@@ -1,5 +1,6 @@
 """`manifold stream`: the streaming ingest, without Airflow."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -25,6 +26,6 @@ def stream(
     configure_logging("stream", json=settings.log_format == "json")
     done = run(settings, until_idle=until_idle)
     if as_json:
-        print_json({"batches": done.batches, "segments": done.segments, "rows": done.rows})
+        print_json(asdict(done))
     else:
         out.print(f"{done.batches} micro-batches: {done.segments} segments, {done.rows} rows")

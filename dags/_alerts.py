@@ -13,7 +13,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import BaseDeadlineReference, DeadlineAlert
 
-from contracts.settings import Settings, load_settings
+from contracts.settings import load_settings
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -40,11 +40,11 @@ class RunQueued(BaseDeadlineReference):
         return found
 
 
-def late(settings: Settings) -> DeadlineAlert:
-    """What makes Airflow call `tell_late`: a run that has not ended `alert_after_seconds` after it was queued."""
+def late(after: timedelta) -> DeadlineAlert:
+    """What makes Airflow call `tell_late`: a run that has not ended so long after it was queued."""
     return DeadlineAlert(
         reference=RunQueued(),
-        interval=timedelta(seconds=settings.alert_after_seconds),
+        interval=after,
         callback=SyncCallback("dags._alerts.tell_late"),
         name="late",
     )

@@ -44,7 +44,7 @@ HOUSE: dict[str, Any] = {
     "is_paused_upon_creation": False,
     "default_args": DEFAULTS,
     "on_failure_callback": tell_failed,
-    "deadline": late(load_settings()),
+    "deadline": late(timedelta(seconds=load_settings().alert_after_seconds)),
 }
 # For a cron expression without data intervals: with a start date, Airflow would make up for the last tick as soon as it starts.
 FROM_THE_NEXT_TICK: dict[str, Any] = {"start_date": None}

@@ -21,7 +21,10 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
+from dags._alerts import late
 from dags._house import HOUSE, LAKE, QUEUES, spark_job
+
+LONGEST = timedelta(hours=25)  # a day, and the last micro-batch
 
 with DAG(
     "stream_archives",
@@ -29,13 +32,13 @@ with DAG(
     tags=["fanout", "lake", "queues"],
     doc_md=__doc__,
     params={"hours": Param(6, type="number", exclusiveMinimum=0, maximum=24, description="how long one run streams")},
-    **HOUSE | {"is_paused_upon_creation": True},
+    **HOUSE | {"is_paused_upon_creation": True, "deadline": late(LONGEST)},
 ):
     spark_job(
         "stream",
         "--for-seconds",
         "{{ params['hours'] * 3600 }}",
         outlets=[LAKE, QUEUES],
-        execution_timeout=timedelta(hours=25),  # the longest run, and its last micro-batch
+        execution_timeout=LONGEST,
         retries=10,
     )

@@ -17,21 +17,22 @@ import orjson
 import structlog
 from prometheus_client import Counter, Gauge, Histogram, start_http_server
 from pyiceberg.catalog import Catalog
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from redis.exceptions import RedisError
 
 from adapters.lake import ensure_tables
-from contracts.errors import Retryable
+from contracts.errors import ManifoldError, Permanent, Retryable
 from contracts.settings import Settings
 from pipelines.archive.segments import Segment
 from pipelines.catalog import await_catalog
+from pipelines.ingest.run import Ingested
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.populate.load import populate
 from pipelines.spark.session import session
 from pipelines.stream.source import FORMAT, segment_of, source_of
 
-WAIT_S = 1  # between two looks whether the stream is to stop
+LOOK_S = 0.5  # between two looks whether the stream is to stop
 
 SEGMENTS = Counter("manifold_stream_segments_total", "segments taken in")
 ROWS = Counter("manifold_stream_rows_total", "rows written, by table", ["table"])
@@ -65,26 +66,33 @@ class Streaming:
     def __init__(self, spark: SparkSession, catalog: Catalog, settings: Settings) -> None:
         self._spark, self._catalog, self._settings = spark, catalog, settings
         self._at_work = threading.Lock()
+        self._stopping = threading.Event()
+        self._problem: Exception | None = None  # why the last micro-batch failed
         self._streamed = Streamed()
 
     def run(self, stop: threading.Event, *, until_idle: bool = False) -> Streamed:
         """Take in what is new, again and again.
 
         Raises:
-            Retryable: a micro-batch failed; the next start does it again.
+            ManifoldError, redis.RedisError: a micro-batch failed, for example its audit; the next start does it again.
+            Retryable: the stream failed otherwise.
         """
         ensure_tables(self._catalog)
         self._spark.dataSource.register(source_of(self._settings))
         every = {"processingTime": f"{self._settings.stream_seconds} seconds"}
         writer = self._spark.readStream.format(FORMAT).load().writeStream.foreachBatch(self._take)
         query = writer.option("checkpointLocation", str(checkpoint_of(self._settings))).trigger(**every).start()
-        try:
-            while not stop.is_set() and query.isActive and not (until_idle and self._is_idle(query)):
-                query.awaitTermination(WAIT_S)
-        except StreamingQueryException as exc:
-            raise Retryable(f"a micro-batch failed, the next start does it again: {_cause(exc)}") from exc
-        with self._at_work:  # the micro-batch under way is finished, and no other begins
-            query.stop()
+        while not stop.is_set() and query.isActive and not (until_idle and self._is_idle(query)):
+            stop.wait(LOOK_S)
+        self._stopping.set()
+        with self._at_work:  # the micro-batch under way is finished; one that begins now does nothing
+            pass
+        query.stop()
+        failure = query.exception()
+        if isinstance(self._problem, ManifoldError | RedisError):
+            raise self._problem
+        if failure is not None:
+            raise Retryable(f"the stream failed, the next start goes on: {self._problem or failure}") from failure
         return self._streamed
 
     def _take(self, rows: DataFrame, batch: int) -> None:
@@ -94,15 +102,24 @@ class Streaming:
             return
         began = datetime.now(UTC)
         with self._at_work, BATCH_SECONDS.time():
-            written, _, _ = ingest_audit_publish(
-                self._spark, self._catalog, self._settings, run_id=run_id_of(segments), now=began, segments=segments
-            )
-            populate(self._spark, self._catalog, self._settings, now=began)
+            if self._stopping.is_set():  # the lake does not have them, so they are offered again
+                return
+            try:
+                written = self._ingest(segments, began)
+            except Exception as exc:  # Spark tells only its own words for it
+                self._problem = exc
+                raise
         rows_written = sum(written.written.values())
         self._note(segments, written.written)
         lag_s = (datetime.now(UTC) - max(s.began_at or s.modified_at for s in segments)).total_seconds()
         LAG_SECONDS.set(lag_s)
         log.info("micro-batch published", batch=batch, segments=len(segments), rows=rows_written, lag_s=round(lag_s, 1))
+
+    def _ingest(self, segments: list[Segment], now: datetime) -> Ingested:
+        run_id, settings = run_id_of(segments), self._settings
+        written, _, _ = ingest_audit_publish(self._spark, self._catalog, settings, run_id=run_id, now=now, segments=segments)
+        populate(self._spark, self._catalog, settings, now=now)
+        return written
 
     def _note(self, segments: list[Segment], written: dict[str, int]) -> None:
         self._streamed.batches += 1
@@ -143,19 +160,15 @@ def stopping_on_signals() -> Iterator[threading.Event]:
 @contextmanager
 def telling_metrics(settings: Settings) -> Iterator[None]:
     """`/metrics` on `stream_port`, for as long as the block lasts."""
-    server, _ = start_http_server(settings.stream_port, settings.host)
+    try:
+        server, _ = start_http_server(settings.stream_port, settings.host)
+    except OSError as exc:
+        raise Permanent(f"MANIFOLD_STREAM_PORT={settings.stream_port} cannot be used ({exc}); choose another") from exc
     try:
         yield
     finally:
         server.shutdown()
         server.server_close()
-
-
-def _cause(exc: StreamingQueryException) -> str:
-    """The last line that says anything: Spark wraps a Python error in pages of its own."""
-    lines = [line.strip() for line in str(exc).splitlines() if line.strip() and not line.startswith(("\t", "at "))]
-    errors = [line for line in lines if "Error" in line or "errors." in line or "Failed" in line]
-    return (errors or lines)[-1][:500]
 
 
 def stream(settings: Settings, *, until_idle: bool = False, for_s: float | None = None) -> Streamed:

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from redis.exceptions import RedisError
 
 from contracts.envelope import Stream
 from contracts.tables import IDS, SEGMENTS
@@ -12,7 +13,7 @@ from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.stream.query import Streamed, Streaming, checkpoint_of
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, seq_at, trigger
-from tests.servers import Server
+from tests.servers import Server, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -66,3 +67,16 @@ def test_a_stream_and_a_batch_ingest_at_once_take_each_segment_once(place: Place
 
     assert place.rows(IDS, "seq") == [seq_at(ms) for ms in range(1, 6)]
     assert len(place.rows(SEGMENTS, "path")) == 5
+
+
+def test_a_micro_batch_that_fails_ends_the_stream_with_its_error_and_the_next_start_goes_on(place: Place) -> None:
+    with_redis = place.settings
+    place.settings = with_redis.model_copy(update={"redis_port": free_port()})
+    write_triggers(place, 1)
+
+    with pytest.raises(RedisError):
+        stream(place)
+    place.settings = with_redis
+    stream(place)
+
+    assert place.rows(IDS, "seq") == [seq_at(1)]
