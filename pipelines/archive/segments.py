@@ -14,7 +14,7 @@ from pyarrow import fs
 
 from adapters.storage import open_storage
 from contracts.envelope import Stream, hour_folder
-from contracts.errors import Permanent
+from contracts.errors import Permanent, Retryable
 from contracts.seq import MAX_SEQ, datetime_of
 from contracts.storage import AWS, S3
 from pipelines.archive.content import Unreadable, own_seq
@@ -119,12 +119,15 @@ class Archive:
 
         Raises:
             Permanent: a file lies where the archive has a folder.
-            OSError: the storage failed.
+            Retryable: the storage cannot be read.
         """
         try:
             listed = [segment for folder in self._folders(interval) for segment in self._list(folder)]
         except NotADirectoryError as exc:
             raise Permanent(f"in the archive {self.url} a file lies where a folder should be; move it away: {exc}") from exc
+        except OSError as exc:
+            remedy = "see that it is there, and that MANIFOLD_ARCHIVE_URL and MANIFOLD_S3_… name it"
+            raise Retryable(f"the archive {self.url} cannot be read: {exc}; {remedy}") from exc
         return sorted(s for s in listed if interval is None or interval.holds(s))
 
     def read(self, path: str) -> bytes:

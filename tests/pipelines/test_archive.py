@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, segment_path, to_arrow
-from contracts.errors import Permanent
+from contracts.errors import Permanent, Retryable
+from contracts.storage import S3
 from pipelines.archive.content import Unreadable
 from pipelines.archive.formats import decode
 from pipelines.archive.segments import Archive, Interval
@@ -40,6 +41,12 @@ def test_a_file_in_the_place_of_a_folder_is_said_with_the_remedy(tmp_path: Path)
     (tmp_path / Stream.OUTCOME).write_bytes(b"x")
     with pytest.raises(Permanent, match=r"move it away: .*outcome"):
         Archive(f"file://{tmp_path}").segments()
+
+
+def test_a_store_that_is_away_is_said_with_its_address_and_the_settings() -> None:
+    away = S3("http://127.0.0.1:9", "us-east-1", "key", "secret")
+    with pytest.raises(Retryable, match=r"s3://lake/archive cannot be read: .*MANIFOLD_S3_"):
+        Archive("s3://lake/archive", away).segments()
 
 
 def test_segments_are_listed_by_path_and_unfinished_files_are_not(tmp_path: Path) -> None:
