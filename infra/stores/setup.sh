@@ -31,7 +31,8 @@ if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
     mkdir -p /etc/postgresql-common
     [ -e /etc/postgresql-common/createcluster.conf ] || echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
     apt-get update -qq
-    apt-get install -y -qq --no-install-recommends postgresql >/dev/null || lacks PostgreSQL "apt-get could not install it"
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o Dpkg::Options::=--force-confold postgresql \
+      >/dev/null </dev/null || lacks PostgreSQL "apt-get could not install it"
   else
     lacks PostgreSQL "it is missing (Debian: apt-get install postgresql)"
   fi
