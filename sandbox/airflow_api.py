@@ -44,7 +44,16 @@ class AirflowApi:
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """`queued`, `running`, `success` or `failed`."""
-        return str(self._ask("GET", _run(dag_id, run_id))["state"])
+        return str(self.run(dag_id, run_id)["state"])
+
+    def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """All that Airflow has on record of a run: `run_after` (when it was due), `start_date`, `end_date` and more."""
+        found: dict[str, Any] = self._ask("GET", _run(dag_id, run_id))
+        return found
+
+    def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+        """All that it has of the last attempt at a task: `queued_when`, `start_date`, `end_date` and more."""
+        return next(task for task in self._tasks(dag_id, run_id) if task["task_id"] == task_id)
 
     def wait(self, dag_id: str, run_id: str, *, within_s: float) -> str:
         """The state in which the run ended: `success` or `failed`.
