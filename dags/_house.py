@@ -18,7 +18,9 @@ from urllib.parse import quote
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, Context
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
-from airflow.sdk import Asset, BaseOperator, BaseOperatorLink, BranchMixIn
+from airflow.providers.standard.utils.skipmixin import SkipMixin
+from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.configuration import conf
 
 from contracts import assets
@@ -94,15 +96,17 @@ class PlainJob(BaseOperator):
         self._hook.send_sigterm()  # type: ignore[no-untyped-call]  # the provider's
 
 
-class LookJob(PlainJob, BranchMixIn):
+class LookJob(PlainJob, SkipMixin):
     """A stage whose result names, as `next`, the tasks that are to follow. Without any the run is over, and green."""
 
     inherits_from_skipmixin = True
 
     def execute(self, context: Context) -> Any:
-        """Run it, and skip what need not follow."""
+        """Run it, and skip what need not follow: all of it at once, where the scheduler would go from task to task."""
         result = super().execute(context)
-        self.do_branch(context, result["next"])
+        context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=result)  # to skip is to raise: nothing would be returned
+        following = set(result["next"]).union(*(self.dag.get_task(name).get_flat_relative_ids() for name in result["next"]))
+        self.skip(context["ti"], [self.dag.get_task(name) for name in sorted(self.get_flat_relative_ids() - following)])
         return result
 
 

@@ -28,6 +28,7 @@ COMPONENTS = (("scheduler", "--skip-serve-logs"), ("dag-processor",), ("api-serv
 NEEDED = ("metadatabase", "scheduler", "dag_processor")
 STOP_S = 15
 LOOK_S = 0.2
+IDLE_SLEEP_S = 0.5  # between two looks of a scheduler with nothing to do; a run waits for several of them
 WORKERS = 2  # tasks that run at once; each idle worker keeps 47 MB
 
 
@@ -71,6 +72,7 @@ def _options(settings: Settings) -> dict[str, str]:
         "API__INSTANCE_NAME": "Manifold",
         "API__EXPOSE_CONFIG": "False",
         "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": str(IDLE_SLEEP_S),
         "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",  # what a stop interrupted is taken up soon after the next start
         "DAG_PROCESSOR__PARSING_PROCESSES": "1",
         "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
