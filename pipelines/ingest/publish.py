@@ -112,11 +112,10 @@ def _bring_to_main(catalog: Catalog, pinned: Pinned, run_id: str) -> None:
             raise OutcomeUnknown(
                 f"{table.name()} has lost snapshot {pinned.snapshot_id} of run {run_id}; restore its metadata, then run again"
             )
-        target = (
-            written.snapshot_id
-            if written.parent_snapshot_id == main.snapshot_id
-            else _repeat(catalog, pinned, written, main, run_id)
-        )
+        target = written.snapshot_id
+        if written.parent_snapshot_id != main.snapshot_id:
+            log.info("main was rewritten meanwhile; the run's change is repeated on top", table=pinned.table.name, run_id=run_id)
+            target = _repeat(catalog, pinned, written, main, run_id)
         if _move_main(catalog, pinned.table, main.snapshot_id, target):
             return
     raise Retryable(f"{pinned.table.identifier} is being changed all the time; try again")

@@ -1,12 +1,7 @@
 """Publication: killed half-way and run again, two at once, overtaken by maintenance, the same tables come out."""
 
-import os
-import secrets
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,14 +15,12 @@ from contracts.tables import DATA, IDS, META, QUARANTINE, RUN_TABLES, SEGMENTS, 
 from pipelines.archive.segments import Interval
 from pipelines.ingest import publish as publication
 from pipelines.ingest import run_all
-from pipelines.ingest.branches import PINS, branch_of, head_of, properties_of
-from pipelines.ingest.publish import Overtaken, finish, publish
+from pipelines.ingest.branches import branch_of, head_of
+from pipelines.ingest.publish import Overtaken, publish
 from pipelines.ingest.run import Run
 from pipelines.ingest.write import ingest
-from pipelines.spark.conf import write_defaults
 from tests.pipelines.conftest import Place, new_session
 from tests.pipelines.makers import at, data, trigger
-from tests.servers import ROOT, wait_until
 
 TRIGGER = Stream.TRIGGER
 
@@ -228,29 +221,3 @@ def test_run_ids_of_any_spelling_have_branches_of_their_own() -> None:
     names = [branch_of(run_id) for run_id in ids]
     assert len(set(names)) == len(ids)
     assert all(name.isascii() and name.replace("_", "").isalnum() for name in names)
-
-
-def test_killed_half_way_and_submitted_again_everything_is_in_once(place: Place) -> None:
-    write_some(place)
-    run_id = f"run-{secrets.token_hex(3)}"
-    env = {**os.environ, "MANIFOLD_HOME": str(place.settings.home), "MANIFOLD_SPARK_DRIVER_MEMORY": "1g"}
-    stage = ["--run-id", run_id, "--no-flush"]
-    child = subprocess.Popen([sys.executable, "-m", "pipelines", "ingest", *stage], cwd=ROOT, env=env, start_new_session=True)
-
-    def has_begun_to_write() -> bool:
-        assert child.poll() is None, "it should have been killed before it was done"
-        tables = place.catalog.list_tables("sdv") if place.catalog.namespace_exists("sdv") else []
-        # The branch is there, so Spark is at writing: the kill comes before, between or after files and commit.
-        return len(tables) == len(TABLES) and head_of(place.catalog, DATA, run_id) is not None
-
-    wait_until(has_begun_to_write, within_s=120)
-    os.killpg(child.pid, 9)
-    child.wait()
-    head = head_of(place.catalog, SEGMENTS, run_id)
-    assert head is None or PINS not in properties_of(head)
-    env["SPARK_CONF_DIR"] = str(write_defaults(place.settings, place.settings.home / "spark"))
-    submit = str(Path(sys.executable).parent / "spark-submit")
-    subprocess.run([submit, "--master", "local[2]", "pipelines/__main__.py", "ingest", *stage], cwd=ROOT, env=env, check=True)
-    subprocess.run([sys.executable, "-m", "pipelines", "publish", "--run-id", run_id], cwd=ROOT, env=env, check=True)
-    finish(place.catalog)
-    assert_all_is_in_once(place)

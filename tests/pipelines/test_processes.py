@@ -1,0 +1,119 @@
+"""Ingest and compaction as processes of their own: killed with its files written, overtaken in its commit, all is in once."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+
+import pytest
+from structlog.testing import capture_logs
+
+from adapters.lake import ensure_tables
+from contracts.envelope import Stream
+from contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS
+from pipelines.ingest.branches import ATTEMPT, head_of, properties_of
+from pipelines.ingest.publish import publish
+from pipelines.upkeep import garbage_files
+from pipelines.upkeep.compact import has_work
+from tests.pipelines.conftest import Place
+from tests.pipelines.makers import at, data, seq_at, trigger
+from tests.pipelines.processes import (
+    BOUND_S,
+    StageProcess,
+    a_stage,
+    commits_begun,
+    data_files,
+    known_files,
+    locked,
+    waits_to_commit,
+)
+from tests.servers import wait_until
+
+pytestmark = pytest.mark.slow
+
+RUN_ID = "run-1+00:00"
+INGEST = ("ingest", "--run-id", RUN_ID, "--no-flush")
+RETRIED = "Retrying task after failure"  # how Iceberg says that somebody else's commit came first
+
+
+@pytest.fixture
+def place(place: Place) -> Place:
+    """With a batch in the archive."""
+    ensure_tables(place.catalog)
+    place.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7])])
+    place.write(Stream.DATA, [data(3, "d1", b"one"), data(4, "d1", b"one")])
+    return place
+
+
+@contextmanager
+def about_to_commit(place: Place, ingesting: StageProcess) -> Iterator[None]:
+    """During the block the ingest waits to commit to ids: its Spark has written the files, and the catalog is locked."""
+
+    def has_begun() -> bool:
+        assert ingesting.process.poll() is None, ingesting.said()
+        return head_of(place.catalog, IDS, RUN_ID) is not None
+
+    wait_until(has_begun, within_s=BOUND_S, what=f"a branch of ids; log {ingesting.log}")
+    with locked(place.settings):
+        head = head_of(place.catalog, IDS, RUN_ID)
+        assert head is not None
+        assert ATTEMPT not in properties_of(head), "the lock came after the commit"
+        waits_to_commit(ingesting, place.settings, IDS, commits_begun(place.settings, IDS))
+        yield
+
+
+def test_killed_between_files_and_commit_it_is_done_again_and_garbage_collection_removes_the_files(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_stage(place.settings, *INGEST) as ingesting, about_to_commit(place, ingesting):
+        ingesting.kill()
+    left = data_files(place.settings, IDS)
+    assert left
+    assert known_files(place.catalog, IDS) == set()
+
+    place.ingest(RUN_ID)
+    assert_all_is_in_once(place)
+    assert data_files(place.settings, IDS) - known_files(place.catalog, IDS) == left
+
+    monkeypatch.setattr(garbage_files, "TABLES", (IDS,))  # one table tells
+    for file in (place.settings.home / "lake/warehouse").rglob("*.*"):
+        os.utime(file, (0, 0))  # so that none stays for its youth
+    removed = garbage_files.remove_orphans(place.spark, place.settings, now=datetime.now(UTC), dry_run=False)
+    assert data_files(place.settings, IDS) == known_files(place.catalog, IDS)
+    assert removed[IDS.name].count > len(left), "the manifests that name them, too"
+    assert_all_is_in_once(place)
+
+
+def test_ingest_and_compaction_in_one_moment_both_succeed_and_who_comes_second_tries_again(place: Place) -> None:
+    row = {"ts": at(0), "request_id": "r", "seq": seq_at(0), "data_id": "d", "applied": True}
+    for vin in ("V7", "V8", "V9"):
+        place.append(IDS, [row | {"vin": vin}])
+    assert has_work(place.catalog, place.settings, now=datetime.now(UTC))  # it also notes the sort order, which is a commit
+
+    with ExitStack() as running:
+        ingesting = running.enter_context(a_stage(place.settings, *INGEST))
+        with about_to_commit(place, ingesting):
+            ingesting.signal(signal.SIGSTOP)  # or it would have waited too long when the other's Spark is up
+            begun = commits_begun(place.settings, IDS)
+            compacting = running.enter_context(a_stage(place.settings, "compact"))
+            waits_to_commit(compacting, place.settings, IDS, begun)
+            ingesting.signal(signal.SIGCONT)
+        # Both were about to commit to one table, each on top of the same state.
+        assert ingesting.result()["written"][IDS.name] == 2
+        compacted = compacting.result()["tables"][IDS.name]
+    assert (compacted["rewritten_files"], compacted["failed_files"]) == (3, 0)
+    assert RETRIED in ingesting.said() + compacting.said()
+
+    with capture_logs() as said:
+        publish(place.catalog, RUN_ID)
+    assert [entry["table"] for entry in said if entry["event"].startswith("main was rewritten")] == [IDS.name]
+    assert_all_is_in_once(place, "V7", "V8", "V9")
+
+
+def assert_all_is_in_once(place: Place, *more_vins: str) -> None:
+    assert place.rows(IDS, "vin") == ["V1", "V2", *more_vins]
+    assert place.rows(DATA, "data_id") == ["d1"]
+    assert place.rows(META, "times_seen") == [2]
+    assert len(place.rows(QUARANTINE)) == 1
+    assert len(place.rows(SEGMENTS)) == 2
