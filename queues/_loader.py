@@ -11,6 +11,7 @@ from redis.exceptions import NoScriptError, ResponseError
 from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from queues import _replies, _verbs
+from queues._blocking import exchange
 from queues._cluster import is_cluster
 from queues._verbs import Args, Policy
 
@@ -57,8 +58,12 @@ class Loader:
 
     def enqueue(self, entries: Iterable[tuple[str, Sequence[tuple[int, str]]]], now_ms: int) -> LoadResult:
         """Offer (owner, [(seq, request_id), …] oldest first); wakes the dispatchers for owners that can have theirs now."""
+        return self.offer(((owner, _verbs.flat(self._policy, mine)) for owner, mine in entries), now_ms)
+
+    def offer(self, parts: Iterable[tuple[str, Sequence[Any]]], now_ms: int) -> LoadResult:
+        """The same of (owner, [seq, …] oldest first), or where compaction is on (owner, [seq, request_id, seq, …])."""
         total = LoadResult()
-        for some in _in_flushes(entries):
+        for some in _in_flushes(parts):
             total += self._flush(some, now_ms)
         return total
 
@@ -77,18 +82,12 @@ class Loader:
     def add_outcomes(self, records: Iterable[OutcomeRecord]) -> None:
         """Hand outcomes to the recorder."""
         for some in _in_flushes(records):
-            pipe = self._redis.pipeline(transaction=False)
-            for record in some:
-                pipe.xadd(keys.OUTCOMES, {"o": record.to_wire()})
-            pipe.execute()
+            self._send([("XADD", keys.OUTCOMES, "*", "o", record.to_wire()) for record in some])
 
     def store_triggers(self, triggers: Mapping[int, tuple[str, str]]) -> None:
         """Keep request_id and data_id of each trigger seq."""
-        pipe = self._redis.pipeline(transaction=False)
-        for seq, (request_id, data_id) in triggers.items():
-            pipe.hset(keys.trigger(seq), mapping={"request_id": request_id, "data_id": data_id})
-            pipe.pexpire(keys.trigger(seq), self._policy.retention_ms)
-        pipe.execute()
+        for some in _in_flushes(triggers.items()):
+            self._send([command for seq, said in some for command in _verbs.store_trigger(self._policy, seq, *said)])
 
     def forget_done(self, ended: Iterable[tuple[str, int]]) -> int:
         """The lake knows these outcomes (owner, seq): the queues need not remember them. How many they had remembered."""
@@ -98,10 +97,7 @@ class Loader:
             for owner, seq in some:
                 by_owner.setdefault(owner, []).append(seq)
             for owners in _in_flushes(by_owner.items()):
-                pipe = self._redis.pipeline(transaction=False)
-                for owner, seqs in owners:
-                    pipe.zrem(keys.done(owner), *seqs)
-                forgotten += sum(map(int, pipe.execute()))
+                forgotten += sum(self._send([("ZREM", keys.done(owner), *seqs) for owner, seqs in owners]))
         return forgotten
 
     def is_loaded(self) -> bool:
@@ -114,14 +110,13 @@ class Loader:
         for mark in keys.loaded_marks(of_cluster=is_cluster(self._redis)):
             self._redis.set(mark, now_ms)
 
-    def _flush(self, some: Sequence[tuple[str, Sequence[tuple[int, str]]]], now_ms: int) -> LoadResult:
-        if not some:
-            return LoadResult()
-        commands = [_verbs.enqueue(self._policy, owner, entries, now_ms) for owner, entries in some]
-        replies = [_replies.enqueue_reply(raw) for raw in self._send(commands)]
-        result = LoadResult(owners=len(some), offered=sum(len(entries) for _, entries in some))
+    def _flush(self, some: Sequence[tuple[str, Sequence[Any]]], now_ms: int) -> LoadResult:
+        commands = [_verbs.offer(self._policy, owner, parts, now_ms) for owner, parts in some]
+        an_entry = 2 if self._policy.compaction else 1
+        result = LoadResult(owners=len(some), offered=sum(len(parts) for _, parts in some) // an_entry)
         ready: dict[int, list[str]] = {}
-        for (owner, _), reply in zip(some, replies, strict=True):
+        for (owner, _), raw in zip(some, self._send(commands), strict=True):
+            reply = _replies.enqueue_reply(raw)
             result.queued += reply.queued
             result.superseded += [(owner, seq) for seq in reply.superseded]
             if reply.word == "ready":
@@ -131,21 +126,17 @@ class Loader:
         return result
 
     def _send(self, commands: Sequence[Args]) -> list[Any]:
-        replies = self._pipeline(commands)
-        if any(isinstance(reply, NoScriptError) for reply in replies):  # offering again is safe, so the whole flush goes again
+        replies = exchange(self._redis, commands)
+        unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:  # others may have loaded the scripts meanwhile: only what was refused goes again, so that each counts once
             for script in _verbs.SCRIPTS:
                 self._redis.script_load(script.text)
-            replies = self._pipeline(commands)
+            for place, reply in zip(unknown, exchange(self._redis, [commands[place] for place in unknown]), strict=True):
+                replies[place] = reply
         for reply in replies:
             if isinstance(reply, ResponseError):
                 raise reply
         return replies
-
-    def _pipeline(self, commands: Sequence[Args]) -> list[Any]:
-        pipe = self._redis.pipeline(transaction=False)
-        for command in commands:
-            pipe.execute_command(*command)
-        return pipe.execute(raise_on_error=False)
 
 
 def _in_flushes(items: Iterable[T]) -> Iterator[list[T]]:

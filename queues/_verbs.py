@@ -94,9 +94,17 @@ def _evalsha(script: Script, owner: str, *args: Any) -> Args:
 
 def enqueue(policy: Policy, owner: str, entries: Sequence[tuple[int, str]], now_ms: int) -> Args:
     """Queue entries (seq, request_id) of one owner, oldest first."""
-    flag = "1" if policy.compaction else "0"
-    flat: Iterable[Any] = (part for entry in entries for part in entry) if policy.compaction else (seq for seq, _ in entries)
-    return _evalsha(ENQUEUE, owner, now_ms, policy.presence_ms, flag, *flat)
+    return offer(policy, owner, flat(policy, entries), now_ms)
+
+
+def offer(policy: Policy, owner: str, parts: Sequence[Any], now_ms: int) -> Args:
+    """The same, of what `flat` makes of the entries."""
+    return _evalsha(ENQUEUE, owner, now_ms, policy.presence_ms, "1" if policy.compaction else "0", *parts)
+
+
+def flat(policy: Policy, entries: Iterable[tuple[int, str]]) -> list[Any]:
+    """Entries (seq, request_id) as `offer` takes them: seq after seq, each with its request_id where compaction is on."""
+    return [part for entry in entries for part in entry] if policy.compaction else [seq for seq, _ in entries]
 
 
 def express(policy: Policy, owner: str, seq: int, request_id: str, data_id: str, digest: str, now_ms: int) -> Args:
@@ -163,6 +171,12 @@ def waits(policy: Policy, owner: str, data_id: str, now_ms: int) -> list[Args]:
 def unpark(policy: Policy, owner: str, now_ms: int) -> Args:
     """Parked entries of this owner take their places again."""
     return _evalsha(UNPARK, owner, now_ms, policy.presence_ms)
+
+
+def store_trigger(policy: Policy, seq: int, request_id: str, data_id: str) -> list[Args]:
+    """Keep what a trigger says, for as long as its entries may wait."""
+    key = keys.trigger(seq)
+    return [("HSET", key, "request_id", request_id, "data_id", data_id), ("PEXPIRE", key, policy.retention_ms)]
 
 
 def store_data(policy: Policy, data_id: str, payload: bytes) -> Args:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 import structlog
@@ -153,10 +154,9 @@ def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
             triggers = {seq: said for seq, said in _triggers(rows).items() if seq not in stored}
             loader.store_triggers(triggers)
             stored.update(triggers)
-            done = loader.enqueue(_by_owner(rows, with_request_id=policy.compaction), now_ms)
-            for owner, seq in done.superseded:
-                record = OutcomeRecord(owner, seq, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY)
-                redis.xadd(keys.OUTCOMES, {"o": record.to_wire()})
+            done = loader.offer(_by_owner(rows, with_request_id=policy.compaction), now_ms)
+            superseded = (OutcomeRecord(o, s, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY) for o, s in done.superseded)
+            loader.add_outcomes(superseded)
             counts = {"owners": done.owners, "offered": done.offered, "queued": done.queued, "superseded": len(done.superseded)}
             yield pa.RecordBatch.from_pylist([counts])
 
@@ -182,18 +182,18 @@ def _triggers(rows: pa.Table) -> dict[int, tuple[str, str]]:
     return dict(zip(distinct["seq"], said, strict=True))
 
 
-def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, list[tuple[int, str]]]]:
-    """Each vehicle with its entries, oldest first. Hashing takes a fraction of the time of sorting all rows."""
+def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, list[Any]]]:
+    """Each vehicle with its entries, oldest first, as `Loader.offer` takes them. Hashing costs a fraction of sorting all rows."""
     lists = [("seq", "list"), ("request_id", "list")] if with_request_id else [("seq", "list")]
     grouped = rows.group_by("vin", use_threads=False).aggregate(lists)
     for batch in grouped.to_batches(max_chunksize=VEHICLES_AT_ONCE):
         owners, seqs = batch["vin"].to_pylist(), batch["seq_list"].to_pylist()
         if with_request_id:
             for owner, mine, requests in zip(owners, seqs, batch["request_id_list"].to_pylist(), strict=True):
-                yield owner, sorted(zip(mine, requests, strict=True))
+                yield owner, [part for entry in sorted(zip(mine, requests, strict=True)) for part in entry]
         else:
             for owner, mine in zip(owners, seqs, strict=True):
-                yield owner, [(seq, "") for seq in sorted(mine)]
+                yield owner, sorted(mine)
 
 
 def _forget(gone: DataFrame | pa.Table, settings: Settings) -> int:
