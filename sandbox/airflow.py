@@ -65,6 +65,7 @@ def _options(settings: Settings) -> dict[str, str]:
         "CORE__PARALLELISM": str(WORKERS),
         "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
+        "DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "sandbox.airflow_sqlite.CONNECT",
         "API__HOST": settings.host,
         "API__PORT": str(settings.airflow_port),
         "API__BASE_URL": address,
