@@ -17,6 +17,7 @@ class Command:
     panel: str
     module: str
     what: str
+    passes_on: bool = False  # takes whatever follows, --help too
 
     def join(self, app: typer.Typer) -> None:
         """Load it, and make it part of `app`."""
@@ -24,7 +25,10 @@ class Command:
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=self.name, rich_help_panel=self.panel)
         else:
-            app.command(self.name, rich_help_panel=self.panel)(found)
+            anything = (
+                {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []} if self.passes_on else {}
+            )
+            app.command(self.name, rich_help_panel=self.panel, context_settings=anything)(found)
 
 
 COMMANDS = (
@@ -34,6 +38,7 @@ COMMANDS = (
     Command("settings", RUN, "_settings", "settings"),
     Command("doctor", RUN, "_doctor", "doctor"),
     Command("demo", RUN, "_demo", "demo"),
+    Command("airflow", RUN, "_airflow", "airflow", passes_on=True),
     Command("send", ASK, "_send", "send"),
     Command("vin", ASK, "_ask", "vin_app"),
     Command("batch", ASK, "_ask", "batch_app"),
