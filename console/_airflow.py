@@ -1,0 +1,19 @@
+"""`manifold airflow …`: Airflow's own command line, on the embedded Airflow."""
+
+import os
+import sys
+
+import typer
+
+from console._output import settings_or_fail, speaks_plainly
+
+
+@speaks_plainly
+def airflow(context: typer.Context) -> None:
+    """Airflow's own commands (`dags list`, `backfill create`, …), on the Airflow of this platform."""
+    settings = settings_or_fail()
+    from sandbox.airflow import environment
+    from sandbox.programs import environment as spelled
+
+    env = environment(settings, spelled(settings))
+    os.execve(sys.executable, [sys.executable, "-m", "airflow", *context.args], env)  # noqa: S606  # as long as it runs, it is Airflow
