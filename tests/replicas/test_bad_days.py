@@ -1,20 +1,26 @@
 """Redis without memory, or without what it held: what is new is recorded, and everything goes on by itself."""
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from adapters.lake import ensure_tables, open_catalog
 from console._doctor import examine
 from contracts import topics
+from contracts.seq import datetime_of
+from contracts.tables import DATA, IDS
 from contracts.topics import Sign
 from pipelines.cli import TRY_AGAIN
-from queues import Loader, Policy
+from pipelines.populate.load import populate
+from queues import Loader, LoadResult, Policy, _loader
 from tests.dispatcher.door import Door
 from tests.dispatcher.platform import Platform, a_platform, health, healthy
 from tests.dispatcher.vehicle import Vehicle
@@ -53,20 +59,20 @@ def findings(platform: Platform) -> dict[str, Any]:
     return {finding.check: finding for finding in examine(platform.settings)}
 
 
-def trigger(vin: str, request_id: str) -> bytes:
-    return json.dumps({"ids": [vin], "request_id": request_id, "data_id": "d"}).encode()
+def trigger(request_id: str, *vins: str) -> bytes:
+    return json.dumps({"ids": vins, "request_id": request_id, "data_id": "d"}).encode()
 
 
 def test_without_memory_the_queued_is_delivered_the_new_is_recorded_and_all_goes_on_by_itself(platform: Platform) -> None:
     door, vehicle = Door(platform.settings), Vehicle(platform)
     door.send(topics.data_topic("d"), b"hello")
-    seqs = [door.send(topics.TRIGGER, trigger(vehicle.vin, f"before_{n}"))["seq"] for n in range(5)]
+    seqs = [door.send(topics.TRIGGER, trigger(f"before_{n}", vehicle.vin))["seq"] for n in range(5)]
     limit(platform, 1)
     vehicle.connect().say(Sign.ONLINE)
     vehicle.waits_for(5)  # delivering is what makes room
     wait_until(lambda: len(platform.outcomes(vehicle.vin)) == 5)
 
-    seqs += [door.send(topics.TRIGGER, trigger(vehicle.vin, f"amid_{n}"))["seq"] for n in range(3)]
+    seqs += [door.send(topics.TRIGGER, trigger(f"amid_{n}", vehicle.vin))["seq"] for n in range(3)]
     wait_until(lambda: express(platform).startswith(OUT_OF_MEMORY))
     assert healthy(platform.settings.recorder_port)
     found = findings(platform)
@@ -78,7 +84,7 @@ def test_without_memory_the_queued_is_delivered_the_new_is_recorded_and_all_goes
     limit(platform, 0)
     vehicle.waits_for(8)
     wait_until(lambda: express(platform) == "on")
-    seqs.append(door.send(topics.TRIGGER, trigger(vehicle.vin, "after"))["seq"])
+    seqs.append(door.send(topics.TRIGGER, trigger("after", vehicle.vin))["seq"])
     assert [got.seq for got in vehicle.waits_for(9)] == seqs
     assert findings(platform)["redis memory"].passed
     vehicle.leave()
@@ -110,20 +116,74 @@ def test_redis_that_comes_back_empty_is_served_and_after_a_rebuild_everything_go
     door, vehicle = Door(platform.settings), Vehicle(platform).connect()
     door.send(topics.data_topic("d"), b"hello")
     platform.redis.kill()
-    seqs = [door.send(topics.TRIGGER, trigger(vehicle.vin, "away"))["seq"]]
+    seqs = [door.send(topics.TRIGGER, trigger("away", vehicle.vin))["seq"]]
     platform.redis = start_redis(platform.home / "another", port=platform.settings.redis_port)
     wait_until(lambda: "rebuild" in express(platform))
-    seqs.append(door.send(topics.TRIGGER, trigger(vehicle.vin, "empty"))["seq"])
+    seqs.append(door.send(topics.TRIGGER, trigger("empty", vehicle.vin))["seq"])
     wait_until(lambda: healthy(platform.settings.dispatcher_port))
     vehicle.say(Sign.HEARTBEAT)  # nobody knows that it is connected; this is enough
     wait_until(lambda: platform.presence(vehicle.vin).get("connected") == "heard")
     assert vehicle.got == []
 
     say_loaded(platform)
-    seqs.append(door.send(topics.TRIGGER, trigger(vehicle.vin, "after"))["seq"])
+    seqs.append(door.send(topics.TRIGGER, trigger("after", vehicle.vin))["seq"])
     assert [got.seq for got in vehicle.waits_for(3)] == seqs
     vehicle.leave()
     door.close()
+
+
+def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door, vehicles = Door(platform.settings), [Vehicle(platform) for _ in range(6)]
+    vins = [vehicle.vin for vehicle in vehicles]
+    door.send(topics.data_topic("d"), b"hello")
+    old = [int(door.send(topics.TRIGGER, trigger(f"old_{n}", *vins))["seq"]) for n in range(3)]
+    write_to_the_lake(platform, old, vins)
+    with platform.blocking() as redis:
+        redis.flushall()
+    wait_until(lambda: "rebuild" in express(platform))
+    for vehicle in vehicles:
+        vehicle.connect().say(Sign.HEARTBEAT)
+        wait_until(lambda vin=vehicle.vin: "connected" in platform.presence(vin))  # type: ignore[misc]
+
+    monkeypatch.setattr(_loader, "OWNERS_A_FLUSH", 2)
+    flush, new = Loader._flush, list[int]()
+
+    def amid_deliveries(self: Loader, some: Sequence[tuple[str, Any]], now_ms: int) -> LoadResult:
+        new.append(int(door.send(topics.TRIGGER, trigger(f"new_{len(new)}", *vins))["seq"]))
+        result = flush(self, some, now_ms)
+        for vehicle in vehicles:  # those that have their queues back are served before the next ones have
+            vehicle.waits_for(len(old) if vehicle.vin in dict(some) else 0)
+        return result
+
+    monkeypatch.setattr(Loader, "_flush", amid_deliveries)
+    queued = []
+    for _ in ("the queues are empty", "the queues are loaded, the hand-off is on, and the lake has heard of no delivery"):
+        done = populate(None, open_catalog(platform.settings), platform.settings, now=datetime.now(UTC), everything=True)
+        queued.append(done.queued)
+        for vehicle in vehicles:
+            vehicle.waits_for(len(old) + len(new))
+        wait_until(lambda: express(platform) == "on")
+    last = int(door.send(topics.TRIGGER, trigger("last", *vins))["seq"])
+
+    assert (queued, len(new)) == ([len(old) * len(vins), 0], 6)
+    for vehicle in vehicles:
+        assert [got.seq for got in vehicle.waits_for(len(old) + len(new) + 1)] == [*old, *new, last]
+        vehicle.leave()
+    door.close()
+
+
+def write_to_the_lake(platform: Platform, seqs: list[int], vins: list[str]) -> None:
+    """What an ingest of these triggers and their data writes."""
+    catalog = open_catalog(platform.settings)
+    ensure_tables(catalog)
+    common = {"request_id": "r", "data_id": "d", "applied": True}
+    ids = [{"vin": vin, "ts": datetime_of(seq), "seq": seq, **common} for seq in seqs for vin in vins]
+    catalog.load_table(IDS.identifier).append(pa.Table.from_pylist(ids, schema=IDS.arrow_schema))
+    at, sha1 = datetime_of(seqs[0]), hashlib.sha1(b"hello", usedforsecurity=False).hexdigest()
+    payload = {"data_id": "d", "payload": b"hello", "sha1": sha1, "size_bytes": 5, "seq": seqs[0], "first_seen_at": at}
+    catalog.load_table(DATA.identifier).append(pa.Table.from_pylist([payload], schema=DATA.arrow_schema))
 
 
 def say_loaded(platform: Platform) -> None:
