@@ -182,7 +182,7 @@ class Lanes:
             return await this.run(repeated=False)
         except RedisError as exc:
             self._redis_is_away(str(exc))
-        pauses = wait_exponential_jitter(initial=0.05, max=2, jitter=0.1)
+        pauses = wait_exponential_jitter(multiplier=0.05, max=2, jitter=0.1)
         async for attempt in AsyncRetrying(retry=retry_if_exception_type(RedisError), wait=pauses, before_sleep=self._say_why):
             with attempt:
                 answers = await this.run(repeated=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ READ_AT_ONCE = 16  # payloads; what is read waits in memory until the broker has
 
 log = structlog.get_logger(__name__)
 _when_redis_is_back = retry(
-    retry=retry_if_exception_type(RedisError), wait=wait_exponential_jitter(initial=0.05, max=2, jitter=0.1)
+    retry=retry_if_exception_type(RedisError), wait=wait_exponential_jitter(multiplier=0.05, max=2, jitter=0.1)
 )
 
 
@@ -64,6 +64,7 @@ class Payloads:
         self._bytes = 0
         self._asking: dict[int, list[Answer]] = {}  # those who wait for the entry's trigger and data, by seq
         self._reading: dict[str, asyncio.Task[bytes | None]] = {}  # one reader for each data id
+        self._wanted: dict[int, str] = {}  # seqs that this turn of the loop asks for, each with an owner who has it
         self._tasks: set[asyncio.Task[None]] = set()
         self._readers = asyncio.Semaphore(READ_AT_ONCE)
         self.may_read: Callable[[], Awaitable[Any]] = _at_once
@@ -90,9 +91,9 @@ class Payloads:
             asking.append(answer)
             return
         self._asking[seq] = [answer]
-        task = asyncio.create_task(self._fetch(owner, seq), name=f"dispatcher.payload.{seq}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._wanted[seq] = owner
+        if len(self._wanted) == 1:
+            self._spawn(self._fetch_together(), "dispatcher.triggers")
 
     def learn(self, seq: int, request_id: str, data_id: str) -> None:
         """A trigger that Redis told of by the way: nobody needs to ask for it."""
@@ -114,17 +115,28 @@ class Payloads:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _fetch_together(self) -> None:
+        wanted, self._wanted = self._wanted, {}
+        await self._ask_redis([seq for seq in wanted if seq not in self._triggers])
+        for seq, owner in wanted.items():
+            found = self.at_hand(seq)
+            if found is None:
+                self._spawn(self._fetch(owner, seq), f"dispatcher.payload.{seq}")
+            else:
+                self._answer(seq, found)
+
     async def _fetch(self, owner: str, seq: int) -> None:
-        found = await self._find(owner, seq)
+        self._answer(seq, await self._find(owner, seq))
+
+    def _answer(self, seq: int, found: Found | Lacking) -> None:
         for answer in self._asking.pop(seq):
             answer(found)
 
     async def _find(self, owner: str, seq: int) -> Found | Lacking:
-        trigger = self._triggers.get(seq) or await self._trigger(owner, seq)
+        trigger = self._triggers.get(seq) or await self._trigger_of_lake(owner, seq)
         if trigger is None:
             log.warning("trigger unknown", seq=seq, vin=owner)
             return Lacking("")
-        self._keep_trigger(seq, trigger)
         request_id, data_id = trigger
         payload = self._payloads.get(data_id)
         if payload is None:
@@ -132,13 +144,19 @@ class Payloads:
         return Lacking(data_id) if payload is None else Found(request_id, data_id, payload)
 
     @_when_redis_is_back
-    async def _trigger(self, owner: str, seq: int) -> tuple[str, str] | None:
-        trigger = await self._queues.trigger(seq)
-        if trigger is None:
-            trigger = await self._lake.trigger(owner, seq)
+    async def _ask_redis(self, seqs: Sequence[int]) -> None:
+        """Learn these triggers, where Redis knows them."""
+        for seq, trigger in zip(seqs, await self._queues.triggers(seqs) if seqs else (), strict=True):
             if trigger is not None:
-                with _without_room():
-                    await self._queues.store_trigger(seq, *trigger)
+                self._keep_trigger(seq, trigger)
+
+    @_when_redis_is_back
+    async def _trigger_of_lake(self, owner: str, seq: int) -> tuple[str, str] | None:
+        trigger = await self._lake.trigger(owner, seq)
+        if trigger is not None:
+            self._keep_trigger(seq, trigger)
+            with _without_room():
+                await self._queues.store_trigger(seq, *trigger)
         return trigger
 
     @_when_redis_is_back
@@ -155,6 +173,11 @@ class Payloads:
         if payload is not None:
             self._keep_payload(data_id, payload)
         return payload
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _keep_trigger(self, seq: int, trigger: tuple[str, str]) -> None:
         self._triggers[seq] = trigger

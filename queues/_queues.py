@@ -59,10 +59,12 @@ class Queues(WakeStreams, OutcomeStream):
         pipe.pexpire(key, self.policy.retention_ms)
         await pipe.execute()
 
-    async def trigger(self, seq: int) -> tuple[str, str] | None:
-        """request_id and data_id of a trigger; None if Redis does not know it."""
-        request_id, data_id = _bytes(await self.redis.hmget(keys.trigger(seq), ["request_id", "data_id"]))
-        return (request_id.decode(), data_id.decode()) if request_id and data_id else None
+    async def triggers(self, seqs: Sequence[int]) -> list[tuple[str, str] | None]:
+        """request_id and data_id of each trigger, in one round trip; None for one that Redis does not know."""
+        batch = self.batch()
+        for seq in seqs:
+            batch.add(("HMGET", keys.trigger(seq), "request_id", "data_id"), _trigger)
+        return await batch.run()
 
     async def store_data(self, data_id: str, payload: bytes, now_ms: int) -> str:
         """Keep a payload: `stored`, `same`, or `differs` (then nothing changes). What waited for it is queued again."""
@@ -118,3 +120,8 @@ class Queues(WakeStreams, OutcomeStream):
 def _bytes(replies: Any) -> list[bytes | None]:
     """Replies of a client that does not decode."""
     return list(replies)
+
+
+def _trigger(fields: list[bytes | None]) -> tuple[str, str] | None:
+    request_id, data_id = fields
+    return (request_id.decode(), data_id.decode()) if request_id and data_id else None

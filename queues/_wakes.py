@@ -65,11 +65,11 @@ class WakeStreams(Streams):
         by_shard: dict[int, list[bytes]] = {}
         for wake in wakes:
             by_shard.setdefault(wake.shard, []).append(wake.record_id)
-        pipe = self.redis.pipeline(transaction=False)
+        batch = self.batch()
         for shard, ids in by_shard.items():
-            pipe.xack(keys.wake(shard), keys.WAKE_GROUP, *ids)
-            pipe.xdel(keys.wake(shard), *ids)
-        await pipe.execute()
+            batch.add(("XACK", keys.wake(shard), keys.WAKE_GROUP, *ids), int)
+            batch.add(("XDEL", keys.wake(shard), *ids), int)
+        await batch.run()
 
     async def due(self, shard: int, now_ms: int, count: int) -> list[str]:
         """Owners of this shard whose in-flight entry may be overdue, soonest first. They stay in the index until `settle_due`."""

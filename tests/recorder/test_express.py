@@ -74,7 +74,7 @@ def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
         assert sorted(owner for wake in wakes for owner in wake.owners) == sorted(vins(count))
         named = (incoming.seq, "task_a_1", "d1") if count <= OWNERS_ALONE else None
         assert {wake.trigger for wake in wakes} == {named}
-        assert await queues.trigger(incoming.seq) == ("task_a_1", "d1")
+        assert await queues.triggers([incoming.seq]) == [("task_a_1", "d1")]
         assert [redis.zscore(keys.pending(vin), incoming.seq) is not None for vin in vins(count)] == [True] * count
 
     run(redis_server, settings, scenario)
