@@ -27,13 +27,12 @@ class Lives:
         """Every entry of a vehicle, oldest first."""
         in_lake, ingested = self._in_lake(vin=vin)
         lives = {life.seq: life for life in in_lake}
-        recorded = read_recorded(self._settings, ingested)
+        recorded = read_recorded(self._settings, ingested, vin=vin)
         ended = {seq for owner, seq in recorded.outcomes if owner == vin} | {s for s, life in lives.items() if not life.is_open}
         if not self._seqs(keys.done(vin)) <= ended and flush(self._settings):
-            recorded = read_recorded(self._settings, ingested)  # how it ended was still in the recorder's journal
+            recorded = read_recorded(self._settings, ingested, vin=vin)  # how it ended was still in the recorder's journal
         for seq, trigger in recorded.triggers:
-            if vin in trigger.ids:
-                lives.setdefault(seq, Life(vin, seq, trigger.request_id, trigger.data_id))
+            lives.setdefault(seq, Life(vin, seq, trigger.request_id, trigger.data_id))
         in_redis = self._seqs(keys.pending(vin), keys.parked(vin), keys.done(vin))
         for seq in in_redis - lives.keys():  # its trigger is still in the recorder's journal
             lives[seq] = Life(vin, seq, *self._trigger(seq))
@@ -57,12 +56,11 @@ class Lives:
 
     def _batch(self, request_id: str) -> tuple[list[Life], Recorded]:
         in_lake, ingested = self._in_lake(request_id=request_id)
-        recorded = read_recorded(self._settings, ingested)
+        recorded = read_recorded(self._settings, ingested, request_id=request_id, seqs={life.seq for life in in_lake})
         lives = {(life.seq, life.vin): life for life in in_lake}
         for seq, trigger in recorded.triggers:
-            if trigger.request_id == request_id:
-                for vin in trigger.ids:
-                    lives.setdefault((seq, vin), Life(vin, seq, request_id, trigger.data_id))
+            for vin in trigger.ids:
+                lives.setdefault((seq, vin), Life(vin, seq, request_id, trigger.data_id))
         return list(lives.values()), recorded
 
     def _now(self, lives: Iterable[Life], recorded: Recorded) -> list[Life]:

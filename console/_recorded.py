@@ -2,12 +2,19 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import chain
 from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from contracts.envelope import Envelope, Stream, from_arrow
 from contracts.lives import Life
@@ -21,6 +28,8 @@ from pipelines.archive.segments import Archive, Interval
 BACK = timedelta(days=1)  # how far back segments are looked for that no ingest has taken in
 FLUSH_WAIT_S = 60
 LAKE_WAIT_S = 30
+READERS = 4  # segments that are read at once
+MOST_NAMES = 200  # that a segment is searched for; looking for more takes longer than parsing all
 
 
 @dataclass(slots=True)
@@ -31,15 +40,31 @@ class Recorded:
     outcomes: dict[tuple[str, int], OutcomeRecord] = field(default_factory=dict)
 
 
-def read_recorded(settings: Settings, ingested: Set[str]) -> Recorded:
-    """What the archive holds, but for the segments that were `ingested` (their paths)."""
+def read_recorded(
+    settings: Settings, ingested: Set[str], *, vin: str = "", request_id: str = "", seqs: Set[int] = frozenset()
+) -> Recorded:
+    """What the archive holds of a vehicle or of a batch, but for the segments that were `ingested` (their paths).
+
+    `seqs` are the batch's triggers that the lake knows: how their entries ended may be in the archive alone.
+    """
     now = datetime.now(UTC)
     archive, found = Archive(settings.archive, settings.s3), Recorded()
-    for segment in archive.segments(Interval(now - BACK, now + BACK)):
-        if segment.path in ingested or segment.stream is Stream.DATA:
-            continue
-        with contextlib.suppress(Unreadable, FileNotFoundError):  # the ingest says what is wrong with it
-            _take(settings, from_arrow(decode(segment.path, archive.read(segment.path)).messages), found)
+    left = [segment for segment in archive.segments(Interval(now - BACK, now + BACK)) if segment.path not in ingested]
+    with ThreadPoolExecutor(READERS, "segments") as pool:
+
+        def read(stream: Stream, names: Set[str]) -> Iterable[Envelope]:
+            paths = [segment.path for segment in left if segment.stream is stream] if names else []
+            return chain.from_iterable(pool.map(partial(_read, archive, names), paths))
+
+        for envelope in read(Stream.TRIGGER, {vin or request_id}):
+            trigger = parse_trigger(envelope.payload, max_ids=settings.max_ids, max_data_bytes=settings.max_data_bytes)
+            if isinstance(trigger, Trigger) and (vin in trigger.ids if vin else trigger.request_id == request_id):
+                found.triggers.append((envelope.seq, trigger))
+        batch = seqs | {seq for seq, _ in found.triggers}
+        for envelope in read(Stream.OUTCOME, {vin} if vin else set(map(str, batch))):
+            with contextlib.suppress(ValueError):  # the ingest puts it into quarantine
+                record = OutcomeRecord.from_wire(envelope.payload)
+                found.outcomes.setdefault((record.vin, record.seq), record)  # the first word counts
     return found
 
 
@@ -66,15 +91,16 @@ def lives_in_lake(settings: Settings, since: datetime, **asked: str) -> tuple[li
     return [Life.from_json(fields["vin"], fields) for fields in told["entries"]], set(told["ingested"])
 
 
-def _take(settings: Settings, envelopes: Iterable[Envelope], found: Recorded) -> None:
-    for envelope in envelopes:
-        if envelope.refused_because is not None or envelope.duplicate_of is not None:
-            continue
-        if envelope.stream is Stream.OUTCOME:
-            with contextlib.suppress(ValueError):  # the ingest puts it into quarantine
-                record = OutcomeRecord.from_wire(envelope.payload)
-                found.outcomes.setdefault((record.vin, record.seq), record)  # the first word counts
-        elif envelope.stream is Stream.TRIGGER:
-            trigger = parse_trigger(envelope.payload, max_ids=settings.max_ids, max_data_bytes=settings.max_data_bytes)
-            if isinstance(trigger, Trigger):
-                found.triggers.append((envelope.seq, trigger))
+def _read(archive: Archive, names: Set[str], path: str) -> list[Envelope]:
+    """The messages of a segment that were accepted and hold one of `names`, and perhaps some others."""
+    try:
+        messages = decode(path, archive.read(path)).messages
+    except (Unreadable, FileNotFoundError):  # the ingest says what is wrong with it
+        return []
+    found = from_arrow(messages.filter(_hold(messages["payload"], names)) if len(names) <= MOST_NAMES else messages)
+    return [envelope for envelope in found if envelope.refused_because is None and envelope.duplicate_of is None]
+
+
+def _hold(payloads: pa.ChunkedArray, names: Iterable[str]) -> pa.ChunkedArray:
+    """Which payloads hold one of `names`, or a backslash: with it, JSON can spell any name in another way. Parses nothing."""
+    return pc.match_substring_regex(payloads, "|".join([r"\\", *map(re.escape, names)]))
