@@ -1,7 +1,7 @@
 """`make bench`: every benchmark at the size of its aim, one after the other. Takes minutes, and wants the machine to itself."""
 
 from adapters.log import configure_logging
-from benchmarks import audit, compaction, dispatch, ingest, latency, no_work, populate, rebuild
+from benchmarks import audit, compaction, dispatch, ingest, lakes, latency, no_work, populate, rebuild
 from benchmarks.machine import report
 
 if __name__ == "__main__":
@@ -12,6 +12,8 @@ if __name__ == "__main__":
         report("ingest" if case == "plain" else f"ingest-{case}", f"{case}, {ingest.ROWS:,} entries", ingest.run(case))
     report("no_work", no_work.SETTING.format(runs=no_work.RUNS), no_work.run())
     report("audit", f"{audit.ROWS:,} rows", audit.run())
-    report("populate", f"{populate.ENTRIES:,} entries, {populate.ENTRIES_A_VEHICLE} a vehicle", populate.run())
-    report("rebuild", f"{rebuild.ENTRIES:,} entries, a tenth of them ended", rebuild.run())
+    entries = f"{lakes.ENTRIES:,} entries, {lakes.ENTRIES_A_VEHICLE} a vehicle"
+    report("populate", entries, populate.run())
+    report("rebuild", f"{entries}, a tenth of them ended", rebuild.run())
+    report("verify", f"{entries}, a tenth of them ended", rebuild.run(verification=True))
     report("compaction", f"{compaction.FILES:,} files of {compaction.ROWS_A_FILE:,} rows", compaction.run())

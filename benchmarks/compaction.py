@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from adapters.lake import ensure_tables, open_catalog, read_entries, where
+from benchmarks.lakes import vin_of
 from benchmarks.machine import Cost, Row, cost_of, report
 from contracts.seq import EPOCH_MS, TIME_SHIFT
 from contracts.settings import Settings
@@ -24,10 +25,6 @@ from pipelines.upkeep.compact import Compacted, compact
 FILES, ROWS_A_FILE, DAYS, COMMITS = 4000, 1000, 10, 40
 VEHICLES = 50_000
 LOOK_UPS = 5
-
-
-def vin_of(number: int) -> str:
-    return f"WMANF0LD{number:09d}"
 
 
 def fill(spark: SparkSession, settings: Settings, files: int, now: datetime) -> None:

@@ -1,101 +1,70 @@
-"""A rebuild of wiped queues from the lake, against redis-py's variadic ZADD alone; and one that is killed half-way.
+"""A rebuild of wiped queues from the lake, against redis-py's variadic ZADD alone; one that is killed half-way; verification.
 
-`python -m benchmarks.rebuild [--entries 10000000]` pending entries, twenty a vehicle, and a tenth as many that have ended.
+`python -m benchmarks.rebuild [--entries 10000000]`: so many entries, twenty a vehicle, of which a tenth have ended.
+`--verify`: the queues that a rebuild has filled are compared with the lake, against redis-py reading them and nothing else.
 """
 
 import argparse
 import tempfile
 import threading
-from datetime import UTC, datetime
 from pathlib import Path
 
 from py4j.protocol import Py4JError
-from pyiceberg.catalog import Catalog
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as sf
-from redis import Redis
 
-from adapters.lake import open_catalog
-from benchmarks.machine import Row, cost_of, report
-from benchmarks.populate import ENTRIES_A_VEHICLE, VEHICLES_A_FLUSH, empty_redis, fill_lake, vin_of, zadd_alone
+from benchmarks.lakes import (
+    ENTRIES,
+    ENTRIES_A_VEHICLE,
+    Lake,
+    end_some,
+    full_lake,
+    say_ingested,
+    vin_of,
+    zadd_alone,
+    zrange_alone,
+)
+from benchmarks.machine import Cost, Row, cost_of, report
 from contracts import keys
-from contracts.settings import Settings
-from contracts.tables import IDS, OUTCOMES
-from pipelines.populate.load import Populated, populate
-from pipelines.spark.session import session
+from pipelines.upkeep.verify import Verified, verify
 
 AIM, WITHIN_S = 0.5, 60
-ENTRIES = 10_000_000
-ENDED_SHARE = 10  # one entry of so many has ended
+TAKEN_OUT = 1000  # vehicles that lose their queue, for a verification that finds something
 
 
-def end_some(spark: SparkSession, settings: Settings) -> int:
-    """The oldest entries of each vehicle were delivered: as many as the share says; how many are still pending."""
-    ids = spark.table(f"{settings.catalog_name}.{IDS.identifier}")
-    ended = ids.where(sf.pmod(sf.hash("vin", "seq"), sf.lit(ENDED_SHARE)) == 0)
-    nothing = sf.lit(None)
-    rows = ended.select(
-        "vin",
-        "seq",
-        sf.lit("delivered").alias("outcome"),
-        sf.col("ts").alias("accepted_at"),
-        sf.col("ts").alias("dispatched_at"),
-        sf.col("ts").alias("acknowledged_at"),
-        sf.col("ts").alias("ended_at"),
-        sf.lit(1).alias("attempts"),
-        nothing.cast("string").alias("reason"),
-    )
-    rows.writeTo(f"{settings.catalog_name}.{OUTCOMES.identifier}").option("fanout-enabled", "true").append()
-    return ids.count() - spark.table(f"{settings.catalog_name}.{OUTCOMES.identifier}").count()
-
-
-def killed_half_way(spark: SparkSession, catalog: Catalog, settings: Settings, redis: Redis, now: datetime, vehicles: int) -> int:
-    """Cancel Spark's jobs when half of the vehicles have their queue; how many had by then."""
+def killed_half_way(lake: Lake) -> int:
+    """Cancel Spark's jobs when half of the vehicles have their queue; how many keys there were by then."""
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(0.05):
-            if redis.dbsize() >= vehicles // 2:
-                spark.sparkContext.cancelAllJobs()
+            if lake.redis.dbsize() >= lake.vehicles // 2:
+                lake.spark.sparkContext.cancelAllJobs()
                 return
 
     watcher = threading.Thread(target=watch, name="bench-kill")
     watcher.start()
     try:
-        populate(spark, catalog, settings, now=now, everything=True)
+        lake.populate(everything=True)
     except (PySparkException, Py4JError):
-        assert not redis.exists(keys.LOADED), "queues that are half loaded must not say that they are loaded"
+        assert not lake.redis.exists(keys.LOADED), "queues that are half loaded must not say that they are loaded"
     finally:
         ended.set()
         watcher.join()
-    return redis.dbsize()
+    return lake.redis.dbsize()
 
 
 def measure(entries: int, folder: Path) -> list[Row]:
-    """Both on a Redis of their own; Spark is warm, as it is after the ingest with which a rebuild begins."""
-    now = datetime.now(UTC)
-    with empty_redis(folder / "alone") as redis:
-        alone = cost_of(zadd_alone, redis, entries)
-    with empty_redis(folder / "redis") as redis:
-        port = redis.connection_pool.connection_kwargs["port"]
-        settings = Settings(home=folder / "home", redis_port=port, spark_driver_memory="4g")
-        catalog = open_catalog(settings)
-        with session(settings, "bench") as spark:
-            fill_lake(spark, catalog, settings, VEHICLES_A_FLUSH * ENTRIES_A_VEHICLE * 10, now)
-            populate(spark, catalog, settings, now=now, everything=True)
-            redis.flushall()
-            catalog.drop_table(IDS.identifier)
-            fill_lake(spark, catalog, settings, entries, now)
-            pending = end_some(spark, settings)
-            done: list[Populated] = []
-            ours = cost_of(lambda: done.append(populate(spark, catalog, settings, now=now, everything=True)))
-            assert (done[0].queued, redis.exists(keys.LOADED)) == (pending, 1), done
-            redis.flushall()
-            there = killed_half_way(spark, catalog, settings, redis, now, entries // ENTRIES_A_VEHICLE)
-            resumed = cost_of(lambda: done.append(populate(spark, catalog, settings, now=now, everything=True)))
-            assert redis.exists(keys.LOADED)
-            assert redis.zcard(keys.pending(vin_of(0))) > 0
+    """Each on an empty Redis."""
+    alone = zadd_alone(folder, entries)
+    with full_lake(folder, entries) as lake:
+        pending = end_some(lake)
+        done, ours = lake.populate(everything=True)
+        assert (done.queued, lake.redis.exists(keys.LOADED)) == (pending, 1), done
+        lake.redis.flushall()
+        there = killed_half_way(lake)
+        _, resumed = lake.populate(everything=True)
+        assert lake.redis.exists(keys.LOADED)
+        assert lake.redis.zcard(keys.pending(vin_of(0))) > 0
     share = pending / entries
     ratio, of_cpu = share * alone.wall_s / ours.wall_s, share * alone.cpu_s / ours.cpu_s
     speed = f"{pending / ours.wall_s:,.0f} entries/s"
@@ -107,14 +76,50 @@ def measure(entries: int, folder: Path) -> list[Row]:
     ]
 
 
-def run(entries: int = ENTRIES) -> list[Row]:
+def measure_verification(entries: int, folder: Path) -> list[Row]:
+    """First where nothing differs, then where some vehicles have lost their queues; with the repair."""
+    with full_lake(folder, entries) as lake:
+        pending = end_some(lake)
+        say_ingested(lake)
+        lake.populate(everything=True)
+        alone = cost_of(zrange_alone, lake.redis, lake.vehicles)
+        same, agreed = _verified(lake)
+        assert (same.agree, same.in_queues, same.too_young) == (True, pending, 0), same
+        lost = sum(lake.redis.zcard(keys.pending(vin_of(n))) for n in range(TAKEN_OUT))
+        lake.redis.delete(*(keys.pending(vin_of(n)) for n in range(TAKEN_OUT)))
+        mended, repaired = _verified(lake, repair=True)
+        assert (mended.agree, mended.repaired) == (True, {"missing": lost}), mended
+    return [
+        Row("redis-py reads all queues", f"{pending / alone.wall_s:,.0f} entries/s", "1.00", cpu="1.00"),
+        _compared(f"verification of {pending:,} entries", pending, agreed, alone),
+        _compared(f"the same, {lost:,} missing, with their repair", pending, repaired, alone),
+    ]
+
+
+def _verified(lake: Lake, *, repair: bool = False) -> tuple[Verified, Cost]:
+    done: list[Verified] = []
+    cost = cost_of(lambda: done.append(verify(lake.spark, lake.catalog, lake.settings, now=lake.now, repair=repair)))
+    return done[0], cost
+
+
+def _compared(what: str, entries: int, cost: Cost, alone: Cost) -> Row:
+    speed = f"{cost.wall_s:.0f} s, {entries / cost.wall_s:,.0f} entries/s"
+    return Row(what, speed, f"{alone.wall_s / cost.wall_s:.2f}", cpu=f"{alone.cpu_s / cost.cpu_s:.2f}")
+
+
+def run(entries: int = ENTRIES, *, verification: bool = False) -> list[Row]:
     """Measure in a folder that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="manifold-bench-") as folder:
-        return measure(entries, Path(folder))
+        return (measure_verification if verification else measure)(entries, Path(folder))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--entries", type=int, default=ENTRIES)
-    entries = parser.parse_args().entries
-    report("rebuild", f"{entries:,} entries, a tenth of them ended, {ENTRIES_A_VEHICLE} a vehicle", run(entries))
+    parser.add_argument("--verify", action="store_true")
+    options = parser.parse_args()
+    report(
+        "verify" if options.verify else "rebuild",
+        f"{options.entries:,} entries, {ENTRIES_A_VEHICLE} a vehicle, a tenth of them ended",
+        run(options.entries, verification=options.verify),
+    )

@@ -1,0 +1,156 @@
+"""What populate, rebuild and verification are measured with: a lake of pending entries, an empty Redis, and redis-py alone."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+from redis import Redis
+
+from adapters.lake import ensure_tables, open_catalog
+from benchmarks.machine import Cost, cost_of
+from contracts import keys
+from contracts.envelope import Stream
+from contracts.seq import EPOCH_MS, TIME_SHIFT, seq_of
+from contracts.settings import Settings
+from contracts.tables import IDS, OUTCOMES, SEGMENTS
+from pipelines.populate.load import Populated, populate
+from pipelines.spark.session import session
+from tests.servers import start_redis, stopping
+
+ENTRIES = 10_000_000
+ENTRIES_A_VEHICLE = 20
+VINS_A_TRIGGER = 5000
+VEHICLES_A_FLUSH = 500
+ENDED_SHARE = 10  # one entry of so many has ended, where some have
+WARM_ENTRIES = VEHICLES_A_FLUSH * ENTRIES_A_VEHICLE * 10
+
+
+def vin_of(number: int) -> str:
+    return f"WMANF0LD{number:09d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """A lake of pending entries, and an empty Redis beside it."""
+
+    spark: SparkSession
+    catalog: Catalog
+    settings: Settings
+    redis: Redis
+    now: datetime
+    entries: int
+
+    @property
+    def vehicles(self) -> int:
+        """How many have entries."""
+        return self.entries // ENTRIES_A_VEHICLE
+
+    def populate(self, *, everything: bool = False) -> tuple[Populated, Cost]:
+        """What a populate, or a rebuild, did, and what it took."""
+        done: list[Populated] = []
+        cost = cost_of(
+            lambda: done.append(populate(self.spark, self.catalog, self.settings, now=self.now, everything=everything))
+        )
+        return done[0], cost
+
+
+@contextmanager
+def full_lake(folder: Path, entries: int) -> Iterator[Lake]:
+    """So many entries; Spark is warm, as it is after the ingest with which a rebuild begins."""
+    with empty_redis(folder / "redis") as redis:
+        port = redis.connection_pool.connection_kwargs["port"]
+        settings = Settings(home=folder / "home", redis_port=port, spark_driver_memory="4g")
+        catalog = open_catalog(settings)
+        with session(settings, "bench") as spark:
+            lake = Lake(spark, catalog, settings, redis, datetime.now(UTC), entries)
+            fill(lake, WARM_ENTRIES)
+            lake.populate(everything=True)
+            redis.flushall()
+            catalog.drop_table(IDS.identifier)
+            fill(lake, entries)
+            yield lake
+
+
+def fill(lake: Lake, entries: int) -> None:
+    """Entries in the order in which triggers bring them: a trigger's vehicles together, each vehicle in twenty triggers."""
+    ensure_tables(lake.catalog)
+    vehicles = entries // ENTRIES_A_VEHICLE
+    first = seq_of(int(lake.now.timestamp() * 1000) - entries // VINS_A_TRIGGER - 1000, 0, 0)
+    trigger = sf.floor(sf.col("id") / VINS_A_TRIGGER)
+    seq = sf.lit(first) + trigger * (1 << TIME_SHIFT)
+    rows = lake.spark.range(entries).select(
+        sf.format_string("WMANF0LD%09d", sf.col("id") % vehicles).alias("vin"),
+        sf.timestamp_millis(sf.shiftright(seq, TIME_SHIFT) + EPOCH_MS).alias("ts"),
+        sf.format_string("task_update_%d", trigger).alias("request_id"),
+        seq.alias("seq"),
+        sf.format_string("firmware-%d", trigger % 50).alias("data_id"),
+        sf.lit(False).alias("applied"),
+    )
+    rows.writeTo(f"{lake.settings.catalog_name}.{IDS.identifier}").option("fanout-enabled", "true").append()
+
+
+def end_some(lake: Lake) -> int:
+    """A tenth of the entries were delivered; how many are still pending."""
+    ids = lake.spark.table(f"{lake.settings.catalog_name}.{IDS.identifier}")
+    ended = ids.where(sf.pmod(sf.hash("vin", "seq"), sf.lit(ENDED_SHARE)) == 0)
+    rows = ended.select(
+        "vin",
+        "seq",
+        sf.lit("delivered").alias("outcome"),
+        sf.col("ts").alias("accepted_at"),
+        sf.col("ts").alias("dispatched_at"),
+        sf.col("ts").alias("acknowledged_at"),
+        sf.col("ts").alias("ended_at"),
+        sf.lit(1).alias("attempts"),
+        sf.lit(None).cast("string").alias("reason"),
+    )
+    name = f"{lake.settings.catalog_name}.{OUTCOMES.identifier}"
+    rows.writeTo(name).option("fanout-enabled", "true").append()
+    return lake.entries - lake.spark.table(name).count()
+
+
+def say_ingested(lake: Lake) -> None:
+    """One segment brought it all: without one, every entry would be too young to be compared."""
+    last = seq_of(int(lake.now.timestamp() * 1000), 0, 0)
+    segment = {"path": "bench", "stream": Stream.TRIGGER.value, "messages": 1, "first_seq": 1, "last_seq": last}
+    row = segment | {"run_id": "bench", "ingested_at": lake.now}
+    lake.catalog.load_table(SEGMENTS.identifier).append(pa.Table.from_pylist([row], schema=SEGMENTS.arrow_schema))
+
+
+def zadd_alone(folder: Path, entries: int) -> Cost:
+    """What one ZADD a vehicle takes, on a Redis of its own, grouped beforehand, and nothing else."""
+    with empty_redis(folder / "alone") as redis:
+        return cost_of(_zadd, redis, entries)
+
+
+def _zadd(redis: Redis, entries: int) -> None:
+    seqs = [seq_of(EPOCH_MS + 1_000_000 + n, 0, 0) for n in range(ENTRIES_A_VEHICLE)]
+    members = {str(seq): seq for seq in seqs}
+    vehicles = entries // ENTRIES_A_VEHICLE
+    for first in range(0, vehicles, VEHICLES_A_FLUSH):
+        pipe = redis.pipeline(transaction=False)
+        for number in range(first, min(first + VEHICLES_A_FLUSH, vehicles)):
+            pipe.zadd(keys.pending(vin_of(number)), members)
+        pipe.execute()
+
+
+def zrange_alone(redis: Redis, vehicles: int) -> None:
+    """Read every queue, and nothing else."""
+    for first in range(0, vehicles, VEHICLES_A_FLUSH):
+        pipe = redis.pipeline(transaction=False)
+        for number in range(first, min(first + VEHICLES_A_FLUSH, vehicles)):
+            pipe.zrange(keys.pending(vin_of(number)), 0, -1)
+        pipe.execute()
+
+
+@contextmanager
+def empty_redis(folder: Path) -> Iterator[Redis]:
+    """A Redis of its own, so that no measurement pays for another's memory."""
+    with stopping(start_redis(folder)) as server, Redis(port=server.port) as redis:
+        yield redis
