@@ -50,7 +50,7 @@ HOUSE: dict[str, Any] = {
 }
 # For a cron expression without data intervals: with a start date, Airflow would make up for the last tick as soon as it starts.
 FROM_THE_NEXT_TICK: dict[str, Any] = {"start_date": None}
-LAKE, QUEUES = Asset(assets.LAKE), Asset(assets.QUEUES)
+LAKE, QUEUES, REBUILT = Asset(assets.LAKE), Asset(assets.QUEUES), Asset(assets.REBUILT)
 # The id of a run names its branches and its pages; Airflow makes it the same on every retry.
 RUN = ("--run-id", "{{ run_id }}")
 # Exit status of a job; every other one may be cured by doing it again.

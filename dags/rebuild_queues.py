@@ -4,7 +4,8 @@
 that says that they are loaded. Before that it takes in all that is recorded, like `ingest_archives`. What has ended stays ended.
 
 **Trigger it** when `manifold status` says *rebuild needed*: Redis was wiped or replaced. On loaded queues it only adds what is
-missing, so doing it again is safe. **Do not trigger it** while Redis is loading its file or an archive is still being copied in.
+missing, so doing it again is safe. `verify_queues` follows by itself. **Do not trigger it** while Redis is loading its file or an
+archive is still being copied in.
 
 **When it fails** the queues hold a part of what is pending, the marker is missing, and the express hand-off stays suspended:
 new batches are still recorded, and wait. The log's last line says what to do; clear the task.
@@ -16,7 +17,7 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Param
 
-from dags._house import HOUSE, LAKE, QUEUES, spark_job
+from dags._house import HOUSE, LAKE, QUEUES, REBUILT, spark_job
 
 with DAG(
     "rebuild_queues",
@@ -28,4 +29,4 @@ with DAG(
     },
     **HOUSE,
 ):
-    spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}", outlets=[LAKE, QUEUES])
+    spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}", outlets=[LAKE, QUEUES, REBUILT])

@@ -5,7 +5,8 @@ entry is *missing* in the queues; it has *ended* in the lake and still waits; it
 younger ones; it is *overdue*, past its retention; it stands out of order (*disordered*); or it is in flight and not queued
 (*stray*). Each was looked at once more, live, before it counts.
 
-**Trigger it** when somebody doubts the queues, or after Redis or the lake was restored from a copy. With `repair`, what is
+**It runs** by its schedule, and after each run of `rebuild_queues`. **Trigger it** when somebody doubts the queues, or after
+Redis or the lake was restored from a copy. With `repair`, what is
 missing is queued, what has ended is ended, and what is out of order is put in order; the rest is left to `collect_garbage` or
 to you. It runs beside the dispatchers. **Do not trigger it** on empty queues: `rebuild_queues` is quicker.
 
@@ -16,16 +17,16 @@ to you. It runs beside the dispatchers. **Do not trigger it** on empty queues: `
 Owner: data-platform.
 """
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param
+from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param
 
 from contracts.settings import load_settings
-from dags._house import FROM_THE_NEXT_TICK, HOUSE, spark_job
+from dags._house import FROM_THE_NEXT_TICK, HOUSE, REBUILT, spark_job
 
 schedule = load_settings().verify_schedule
 
 with DAG(
     "verify_queues",
-    schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
+    schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable(schedule, timezone="UTC"), assets=REBUILT) if schedule else None,
     tags=["housekeeping", "queues", "repair"],
     doc_md=__doc__,
     params={"repair": Param(False, type="boolean", description="queue what is missing, end what has ended, put in order")},

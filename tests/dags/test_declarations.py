@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable
+from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable
 
 from contracts import assets
+from dags._house import REBUILT
 from tests.servers import ROOT
 
 FOLDER = ROOT / "dags"
@@ -57,7 +58,7 @@ def test_every_dag_can_be_operated_by_a_stranger(dag: DAG) -> None:
 def test_every_dag_says_when_it_runs(dag: DAG) -> None:
     assert dag.catchup is False, "write catchup=False on the DAG; a backfill is a run with from and to"
     assert dag.max_active_runs == 1, "write max_active_runs=1: runs of one DAG would only overtake each other"
-    if isinstance(dag.timetable, CronTriggerTimetable):
+    if isinstance(dag.timetable, CronTriggerTimetable | AssetOrTimeSchedule):
         assert dag.start_date is None, "FROM_THE_NEXT_TICK: else it runs whenever Airflow starts, for the tick before"
     else:
         assert dag.start_date is not None, "give it a fixed start_date"
@@ -126,7 +127,18 @@ def test_somebody_is_told_of_a_run_that_fails_or_is_late(dag: DAG) -> None:
 
 def test_dags_start_from_results_that_another_dag_has(bag: DagBag) -> None:
     made = {asset.name for dag in bag.dags.values() for task in dag.tasks for asset in task.outlets}
-    assert made == {assets.LAKE, assets.QUEUES}, "name what a DAG makes in contracts/assets.py, and give it as a task's outlets"
+    assert made == {assets.LAKE, assets.QUEUES, assets.REBUILT}, (
+        "name what a DAG makes in contracts/assets.py, and give it as a task's outlets"
+    )
+
+
+def test_the_queues_are_verified_by_schedule_and_after_each_rebuild(bag: DagBag) -> None:
+    timetable = bag.dags["verify_queues"].timetable
+    assert isinstance(timetable, AssetOrTimeSchedule)
+    assert isinstance(timetable.timetable, CronTriggerTimetable)
+    assert timetable.asset_condition == REBUILT
+    (rebuild,) = bag.dags["rebuild_queues"].tasks
+    assert assets.REBUILT in {asset.name for asset in rebuild.outlets}
 
 
 def test_every_param_has_a_default_so_that_a_dag_can_be_run_without_any(dag: DAG) -> None:
