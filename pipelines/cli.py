@@ -1,18 +1,22 @@
 """The command line of every stage: the same for `python -m pipelines <stage>`, spark-submit and Airflow.
 
-The last line on standard output is the result as JSON; logs go to standard error. Exit status: 0 done; 1 not done, the message
-says why; 3 not done, but doing it again is safe and may work; 4 not done, because Spark was not allowed and is needed.
+The last line on standard output is the result as JSON, with the `seconds` that it took; logs go to standard error. Exit status:
+0 done; 1 not done, the message says why; 3 not done, but doing it again is safe and may work; 4 not done, because Spark was not
+allowed and is needed.
 """
 
 import argparse
+import json
 import sys
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from redis.exceptions import OutOfMemoryError, RedisError
+from redis.exceptions import RedisError
 
 from adapters.log import configure_logging
+from adapters.redis import advice
 from contracts.errors import ManifoldError, Retryable
 from contracts.settings import load_settings
 from pipelines.catalog import naming_the_catalog
@@ -28,18 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one stage with the settings of the environment; the exit status."""
     options = _parser().parse_args(arguments)
     stage: str = options.stage
+    began = time.monotonic()
     try:
         settings = load_settings()
         configure_logging(f"pipelines-{stage}", json=settings.log_format == "json")
         with naming_the_catalog(settings):
             result = STAGES[stage](settings, options)
-    except OutOfMemoryError:
-        sys.stderr.write("Redis is out of memory: raise its maxmemory, then run this again; nothing is lost\n")
-        return TRY_AGAIN
     except RedisError as exc:
-        sys.stderr.write(
-            f"Redis: {exc}; see that it runs and that MANIFOLD_REDIS_URL or MANIFOLD_REDIS_PORT names it, then run this again\n"
-        )
+        sys.stderr.write(f"{advice(settings.redis, exc)}\n")
         return TRY_AGAIN
     except NeedsSpark as exc:
         sys.stderr.write(f"{exc}: this needs Spark\n")
@@ -50,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ManifoldError as exc:
         sys.stderr.write(f"{exc}\n")
         return NOT_DONE
+    result = json.dumps(json.loads(result) | {"seconds": round(time.monotonic() - began, 1)})
     sys.stdout.write(result + "\n")
     if options.result:
         options.result.write_text(result)
