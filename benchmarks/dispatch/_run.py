@@ -33,7 +33,7 @@ def run(size: Size) -> list[Row]:
             woken = _rates.wake(ground, road, everyone, max(1, size.deliveries // size.vehicles))
             rows += _rate_rows("one after the other", chained, raw)
             rows += _rate_rows("each woken for", woken, raw)
-            rows += _latency_rows(ground, road, busy, chained.rate, size)
+            rows += _latency_rows(ground, road, busy, woken.rate, size)
             rows += _beat_rows(_rates.beat(ground, road, size.vehicles, max(1, size.beats // size.vehicles)))
             rows += _trigger_rows(ground, road, size)
             rows += _flat_rows(ground, road, busy, chained, size)
@@ -84,7 +84,7 @@ def _latency_rows(ground: Ground, road: Fleet, owners: list[str], top: float, si
         aims, met = (
             ("", None) if load != 0.5 else (f"≤ {P50_AIM_MS:g} / {P99_AIM_MS:g} ms", p50 <= P50_AIM_MS and p99 <= P99_AIM_MS)
         )
-        yield Row(f"queue → vehicle at {load:.0%} of the maximum, p50 / p99", f"{p50:.1f} / {p99:.1f} ms", "", aims, met)
+        yield Row(f"queue → vehicle at {load:.0%} of each woken for, p50 / p99", f"{p50:.1f} / {p99:.1f} ms", "", aims, met)
 
 
 def _beat_rows(rate: Rate) -> Iterator[Row]:

@@ -1,8 +1,8 @@
 """From one trigger of many VINs, published by the platform, to the last of its vehicles that are connected."""
 
 import asyncio
+import random
 import time
-from collections.abc import Sequence
 
 import msgspec
 
@@ -22,7 +22,8 @@ def last_delivery_ms(ground: Ground, fleet: Fleet, ids: int, connected: int, rou
 
 
 async def _once(ground: Ground, fleet: Fleet, ids: int, connected: int, number: int) -> float:
-    vins: Sequence[str] = [vin(n) for n in range(ids)]
+    vins = [vin(n) for n in range(ids)]
+    random.Random(ids).shuffle(vins)  # those that are here are anywhere among the others
     body = msgspec.json.encode({"ids": vins, "request_id": f"trigger_{ids}_{number}", "data_id": DATA})
     async with Mqtt(ground.settings.mqtt, "sdv-pub-bench", username="sdv-pub-bench") as platform:
         await platform.wait_connected()
