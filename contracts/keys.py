@@ -18,6 +18,8 @@ POPULATE_LOCK = "lock:populate"  # held by whoever compares the lake with the qu
 POPULATED = "populated"  # snapshot of the ids table up to which everything left over was offered to the queues
 DONE_PRUNED = "done:pruned"  # snapshot of the outcomes table up to which the done sets are pruned
 
+OF_OWNERS = "q:{"  # how every key of an owner begins
+_MARK = "\x01"  # before an owner that begins with `}`, whose keys would lie in several slots; no name has it
 _SLOTS, _PARTS = 16384, 64  # of a cluster; parts of the slots that each have a mark of their own
 
 
@@ -34,44 +36,54 @@ def _tag_in(part: int) -> int:
 _TAGS = [_tag_in(part) for part in range(_PARTS)]
 
 
+def _of(owner: Owner | str) -> str:
+    return f"{OF_OWNERS}{owner}}}:" if owner[:1] != "}" else f"{OF_OWNERS}{_MARK}{owner}}}:"
+
+
+def owner_of(key: str) -> tuple[Owner, str]:
+    """Whose key of `owner_keys` this is, and which of them: the last word of its name."""
+    owner, _, word = key.removeprefix(OF_OWNERS).removeprefix(_MARK).rpartition("}:")
+    return Owner(owner), word
+
+
 def pending(owner: Owner | str) -> str:
     """Sorted set seq → seq: queued, not acknowledged, the one in flight among them."""
-    return f"q:{{{owner}}}:pending"
+    return f"{_of(owner)}pending"
 
 
 def parked(owner: Owner | str) -> str:
     """Sorted set seq → seq: pending, but the data has not come."""
-    return f"q:{{{owner}}}:parked"
+    return f"{_of(owner)}parked"
 
 
 def inflight(owner: Owner | str) -> str:
     """Hash seq, published_at, attempts, deadline: what the vehicle has to acknowledge."""
-    return f"q:{{{owner}}}:inflight"
+    return f"{_of(owner)}inflight"
 
 
 def presence(owner: Owner | str) -> str:
     """Hash connected, since, expiry, heard, subscribed (when it was seen to, or `no`): what is known of its connection."""
-    return f"q:{{{owner}}}:presence"
+    return f"{_of(owner)}presence"
 
 
 def compaction(owner: Owner | str) -> str:
     """Hash compaction key → seq; exists only where compaction is on."""
-    return f"q:{{{owner}}}:keys"
+    return f"{_of(owner)}keys"
 
 
 def attempts(owner: Owner | str) -> str:
     """Hash seq → attempts of entries that were published and released again."""
-    return f"q:{{{owner}}}:attempts"
+    return f"{_of(owner)}attempts"
 
 
 def done(owner: Owner | str) -> str:
     """Sorted set seq → seq of entries that ended lately, until the lake knows their outcome."""
-    return f"q:{{{owner}}}:done"
+    return f"{_of(owner)}done"
 
 
 def owner_keys(owner: Owner | str) -> list[str]:
     """All keys of one owner, in the order in which every Lua verb takes them."""
-    q = f"q:{{{owner}}}:"  # spelled here once more: this is asked for every verb
+    q = _of(owner)
     return [f"{q}pending", f"{q}inflight", f"{q}presence", f"{q}keys", f"{q}done", f"{q}parked", f"{q}attempts"]
 
 

@@ -101,10 +101,9 @@ class Reconciler:
 
 async def what_is_known(queues: Queues) -> AsyncIterator[dict[Owner, Known]]:
     """What is known of every vehicle, some hundred at a time."""
-    begin, end = keys.presence("|").split("|")
     some: list[Owner] = []
-    async for key in queues.redis.scan_iter(match=f"{begin}*{end}", count=OWNERS_A_LOOK):
-        some.append(Owner(key.decode().removeprefix(begin).removesuffix(end)))
+    async for key in queues.redis.scan_iter(match=f"{keys.OF_OWNERS}*}}:presence", count=OWNERS_A_LOOK):
+        some.append(keys.owner_of(key.decode())[0])
         if len(some) == OWNERS_A_LOOK:
             yield await _look_at(queues, some)
             some = []

@@ -13,7 +13,6 @@ from contracts import keys
 KEYS_A_PAGE = 2000
 ROWS_A_BATCH = 100_000
 ENTRIES_A_FLUSH = 5000
-PREFIX = "q:{"
 
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
@@ -25,6 +24,14 @@ class Place(StrEnum):
     PARKED = "parked"
     DONE = "done"  # ended lately
     IN_FLIGHT = "inflight"
+
+
+OF_PLACE = {
+    Place.PENDING: keys.pending,
+    Place.PARKED: keys.parked,
+    Place.DONE: keys.done,
+    Place.IN_FLIGHT: keys.inflight,
+}
 
 
 class Difference(StrEnum):
@@ -75,8 +82,8 @@ def _pages(redis: Redis) -> Iterator[list[tuple[str, Place]]]:
     """Owner and place of every queue that can hold an entry, some at a time."""
     places = {place.value: place for place in Place}
     page: list[tuple[str, Place]] = []
-    for raw in redis.scan_iter(match=f"{PREFIX}*", count=KEYS_A_PAGE):
-        owner, _, word = raw.decode().removeprefix(PREFIX).rpartition("}:")
+    for raw in redis.scan_iter(match=f"{keys.OF_OWNERS}*", count=KEYS_A_PAGE):
+        owner, word = keys.owner_of(raw.decode())
         if word in places:
             page.append((owner, places[word]))
         if len(page) >= KEYS_A_PAGE:
@@ -91,7 +98,7 @@ def _rows(redis: Redis, page: list[tuple[str, Place]]) -> Iterator[tuple[str, in
         if place is Place.IN_FLIGHT:
             pipe.hget(keys.inflight(owner), "seq")
         else:
-            pipe.zrange(f"{PREFIX}{owner}}}:{place}", 0, -1)
+            pipe.zrange(OF_PLACE[place](owner), 0, -1)
     for (owner, place), raw in zip(page, pipe.execute(), strict=True):
         seqs = list(map(int, filter(None, [raw] if place is Place.IN_FLIGHT else raw)))
         ordered = place is Place.DONE or all(a <= b for a, b in pairwise(seqs))

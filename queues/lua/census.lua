@@ -47,7 +47,7 @@ end
 
 local found = redis.call('SCAN', ARGV[1], 'COUNT', ARGV[2])
 for _, key in ipairs(found[2]) do
-  local owner, kind = string.match(key, '^q:{(.*)}:(%a+)$')
+  local owner, kind = string.match(key, '^q:{\1?(.*)}:(%a+)$') -- as contracts.keys.owner_of reads it
   if owner and look[kind] then look[kind](key, owner) end
 end
 return {found[1], {#found[2], known, present, unsubscribed, queues, entries, parked, in_flight, remembered}, longest, oldest, over}

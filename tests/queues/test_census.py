@@ -43,13 +43,13 @@ def test_an_empty_redis_has_nothing_to_count(redis: Redis, url: str) -> None:
 
 
 def test_every_queue_is_counted_and_the_longest_and_oldest_are_named(redis: Redis, url: str) -> None:
-    Loader(redis, POLICY).enqueue([(f"V:{{{n}}}", [(seq(n + m), "r") for m in range(n)]) for n in range(1, 31)], NOW)
+    Loader(redis, POLICY).enqueue([(f"}}V:{{{n}}}", [(seq(n + m), "r") for m in range(n)]) for n in range(1, 31)], NOW)
 
     census, _ = take(url)
 
     assert (census.queues, census.pending) == (30, sum(range(1, 31)))
-    assert census.longest == [(f"V:{{{n}}}", n) for n in range(30, 10, -1)]
-    assert census.oldest == [(f"V:{{{n}}}", seq(n)) for n in range(1, 21)]
+    assert census.longest == [(f"}}V:{{{n}}}", n) for n in range(30, 10, -1)]
+    assert census.oldest == [(f"}}V:{{{n}}}", seq(n)) for n in range(1, 21)]
 
 
 def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_are(redis: Redis, url: str) -> None:
