@@ -1,12 +1,13 @@
 """Blocking Redis, for jobs and commands: one server or a cluster, as the URL says."""
 
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from redis import Redis
 from redis.backoff import ExponentialBackoff
 from redis.cluster import RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisClusterException
+from redis.exceptions import OutOfMemoryError, RedisClusterException, RedisError
 from redis.retry import Retry
 
 from contracts.redis_url import split_redis_url
@@ -38,3 +39,24 @@ def connect(url: str, **options: Any) -> Redis:
         return cast(Redis, _Cluster.from_url(plain, **({"retry": _AGAIN} | options)))
     except RedisClusterException as exc:
         raise RedisConnectionError(str(exc)) from exc
+
+
+def advice(url: str, exc: RedisError) -> str:
+    """What an error of the Redis at `url` means for whoever started a job, and what to do."""
+    named = f"Redis at {urlsplit(url).netloc.rpartition('@')[2]}"  # without a password
+    if isinstance(exc, OutOfMemoryError):
+        return f"{named} is out of memory{_memory(url)}: raise its maxmemory, then run this again; nothing is lost"
+    remedy = "see that it runs and that MANIFOLD_REDIS_URL or MANIFOLD_REDIS_PORT names it, then run this again"
+    return f"{named}: {exc}; {remedy}"
+
+
+def _memory(url: str) -> str:
+    """How much of it each node uses, in brackets; nothing where that cannot be asked."""
+    of_cluster = split_redis_url(url)[1]
+    try:
+        with connect(url, socket_timeout=3) as redis:
+            said: Any = redis.info("memory", **({"target_nodes": "primaries"} if of_cluster else {}))
+    except RedisError:
+        return ""
+    nodes = said.values() if of_cluster else [said]
+    return " (" + "; ".join(f"{node['used_memory']} bytes of maxmemory={node['maxmemory']}" for node in nodes) + ")"

@@ -47,10 +47,14 @@ def speaks_plainly(command: Callable[P, R]) -> Callable[P, R]:
         except ManifoldError as exc:
             fail(str(exc))
         except Exception as exc:  # whether it is Redis's own error is looked up only now: loading its client takes long
-            from redis.exceptions import RedisError
+            from redis.exceptions import OutOfMemoryError, RedisError
 
             if not isinstance(exc, RedisError):
                 raise
+            if isinstance(exc, OutOfMemoryError):
+                from adapters.redis import advice
+
+                fail(advice(load_settings().redis, exc))
             fail(f"Redis cannot be asked ({exc}); is the platform up? See `manifold status`")
 
     return run

@@ -4,7 +4,7 @@ Safe beside running dispatchers, and safe to repeat: an entry that the queues ha
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,6 +24,7 @@ from pipelines.populate.few import ended_few, pending_few, unpopulated, wanted_s
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.pending import candidates, pending
 from pipelines.populate.stretch import Stretch, newest_before
+from pipelines.populate.telling import Batches, telling, told
 from queues import Loader, LoadResult, Policy
 
 FEW = 200_000  # entries whose keys are sent to where the outcomes are, rather than the outcomes shuffled
@@ -35,7 +36,6 @@ REMEMBERED = timedelta(days=2)  # how far back the ended entries of an unknown R
 SETTLED = timedelta(minutes=10)  # what was loaded so long ago is in Redis's file for good
 
 log = structlog.get_logger(__name__)
-Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,12 @@ def _load(waiting: DataFrame | pa.Table, settings: Settings, now: datetime) -> L
 def _counted(rows: DataFrame | pa.Table, work: Batches, names: tuple[str, ...]) -> dict[str, int]:
     """What `work` counts, where the rows are: in Spark's workers, or here."""
     if isinstance(rows, DataFrame):
-        counts = rows.mapInArrow(work, ", ".join(f"{name} bigint" for name in names))
-        row = counts.agg(*(sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names)).first()
+        counts = rows.mapInArrow(telling(work, names), ", ".join(["problem string", *(f"{name} bigint" for name in names)]))
+        sums = [sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names]
+        row = counts.agg(sf.max("problem").alias("problem"), *sums).first()
         assert row is not None  # an aggregation has one row
+        if row["problem"] is not None:
+            raise told(row["problem"])
         return {name: row[name] for name in names}
     batches = list(work(rows.to_batches()))
     return {name: sum(sum(batch[name].to_pylist()) for batch in batches) for name in names}

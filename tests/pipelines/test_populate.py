@@ -1,13 +1,16 @@
 """Populate and rebuild: what the lake has pending comes into the queues once, and what has ended does not come back."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.exceptions import OutOfMemoryError
 
 from adapters.lake import ensure_tables
+from adapters.redis import advice
 from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
@@ -176,3 +179,27 @@ def test_what_express_brought_is_known_without_reading_it(place: Place, redis: R
     assert not is_behind(redis, place.catalog, place.settings, at(100))
     add_ids(place, (3, "V3", False))
     assert is_behind(redis, place.catalog, place.settings, at(100))
+
+
+@pytest.mark.parametrize("with_spark", [True, False], ids=["many entries", "few entries"])
+def test_redis_that_is_full_half_way_is_named_with_its_limit_and_the_remedy_and_the_rest_comes_later(
+    place: Place, redis: Redis, redis_server: Server, with_spark: bool
+) -> None:
+    ensure_tables(place.catalog)
+    add_ids(place, *((n % 4, f"V{n // 4}", False) for n in range(20_000)))
+    settings = Settings(home=place.settings.home, redis_port=redis_server.port)
+    used: Any = redis.info("memory")
+    limit = used["used_memory"] + (1 << 18)
+    spark = place.spark if with_spark else None
+    redis.config_set("maxmemory", limit)
+    try:
+        with pytest.raises(OutOfMemoryError) as refused:
+            populate(spark, place.catalog, settings, now=at(30_000), everything=True)
+        said = advice(settings.redis, refused.value)
+    finally:
+        redis.config_set("maxmemory", 0)
+    where = rf"Redis at 127\.0\.0\.1:{redis_server.port} is out of memory \(\d+ bytes of maxmemory={limit}\)"
+    assert re.fullmatch(f"{where}: raise its maxmemory, then run this again; nothing is lost", said)
+    assert not redis.exists(keys.LOADED)
+    before = sum(len(queued(redis, f"V{n}")) for n in range(5000))
+    assert populate(spark, place.catalog, settings, now=at(30_000), everything=True).queued == 20_000 - before > 0

@@ -1,0 +1,33 @@
+"""How a worker of Spark tells that Redis refused: in a row, because of an error Spark would write pages."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from redis import exceptions
+from redis.exceptions import RedisError
+
+Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+
+
+def telling(work: Batches, names: Sequence[str]) -> Batches:
+    """The same work, whose batches of counts (`names`) get a first column `problem`: null, or what Redis said; then it ends."""
+    schema = pa.schema([("problem", pa.string()), *((name, pa.int64()) for name in names)])
+
+    def told_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        left = iter(batches)
+        try:
+            for counts in work(left):
+                yield pa.RecordBatch.from_arrays([pa.nulls(counts.num_rows, pa.string()), *counts.columns], schema=schema)
+        except RedisError as exc:
+            yield pa.RecordBatch.from_pylist([{"problem": f"{type(exc).__name__}: {exc}"}], schema=schema)
+            for _ in left:  # Spark expects that all of its input is taken
+                pass
+
+    return told_of
+
+
+def told(problem: str) -> RedisError:
+    """The error that a worker has told of."""
+    name, _, said = problem.partition(": ")
+    error: type[RedisError] = getattr(exceptions, name, RedisError)
+    return error(said)
