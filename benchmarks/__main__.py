@@ -1,7 +1,7 @@
 """`make bench`: every benchmark at the size of its aim, one after the other. Takes minutes, and wants the machine to itself."""
 
 from adapters.log import configure_logging
-from benchmarks import audit, compaction, dispatch, ingest, lakes, latency, no_work, populate, rebuild
+from benchmarks import audit, compaction, dispatch, ingest, lakes, latency, layout, no_work, populate, rebuild
 from benchmarks.machine import report
 
 if __name__ == "__main__":
@@ -10,6 +10,7 @@ if __name__ == "__main__":
     report("dispatch", dispatch.SETTING.format(size=dispatch.Size()), dispatch.run(dispatch.Size()))
     for case in ingest.CASES:
         report("ingest" if case == "plain" else f"ingest-{case}", f"{case}, {ingest.ROWS:,} entries", ingest.run(case))
+    report("layout", f"{layout.ROWS:,} rows of a day, {layout.VEHICLES:,} vehicles", layout.run())
     report("no_work", no_work.SETTING.format(runs=no_work.RUNS), no_work.run())
     report("audit", f"{audit.ROWS:,} rows", audit.run())
     entries = f"{lakes.ENTRIES:,} entries, {lakes.ENTRIES_A_VEHICLE} a vehicle"
