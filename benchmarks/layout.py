@@ -1,7 +1,7 @@
 """Why ids lie in the lake as they do: what each way to lay them down costs at ingest, and what it saves who reads.
 
 `python -m benchmarks.layout [--rows 5000000]`: the same rows of a day, in arrival order, are written to tables that differ in
-partitions, distribution and order. Each is then asked for one vehicle's history; ours for what has no outcome, by each kind of join.
+partitions, distribution and order. Each is then asked for one vehicle's history; ours for what has no outcome, by each join.
 Ratios are to arrival order in day partitions, which is what Manifold writes.
 """
 
