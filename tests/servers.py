@@ -109,7 +109,7 @@ def start(
         return ready() if ready else listens(port)
 
     try:
-        wait_until(is_up, within_s=60, what=f"{command[:3]} to listen on {port}; log {log}")
+        wait_until(is_up, within_s=180, what=f"{command[:3]} to listen on {port}; log {log}")
     except BaseException:
         server.stop()
         raise
