@@ -2,14 +2,12 @@
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from contracts.topics import BrokerEvent
 from sandbox.events import Delivery, Fields
 from sandbox.memory import Memory
-
-if TYPE_CHECKING:
-    from sandbox.witness import Witness
+from sandbox.packets import Connect
 
 # EMQX's defaults, which sandbox/broker.py gives to Mosquitto too.
 SESSION_MAX_S = 7200  # how long a kept session lives before MQTT 5; Mosquitto has one setting, so a client on MQTT 5 gets no more
@@ -19,16 +17,25 @@ _GRACE_MS = 60_000  # a session is forgotten this long after its time: the broke
 Emit = Callable[[BrokerEvent, str, Fields, Callable[[], None] | None], None]
 
 
+class Holder(Protocol):
+    """The connection that holds a session, or asks for one."""
+
+    asked: Connect | None
+
+    def taken_over(self, clean_start: bool) -> None:
+        """Another connection has the session now."""
+
+
 class Session:
     """What the broker keeps for one client id, as far as its packets show it."""
 
-    __slots__ = ("client_id", "expires_at_ms", "filters", "inflight", "version", "witness")
+    __slots__ = ("client_id", "expires_at_ms", "filters", "holder", "inflight", "version")
 
     def __init__(self, client_id: str, version: int, filters: dict[str, int] | None) -> None:
         self.client_id, self.version = client_id, version
         self.inflight: dict[int, Delivery] = {}  # by packet id; outlives the connection as the broker's own does
         self.filters = filters  # filter → QoS; None: there before this tap was, so nobody knows
-        self.witness: Witness | None = None  # of the connection, while there is one
+        self.holder: Holder | None = None  # the connection, while there is one
         self.expires_at_ms: int | None = None
 
 
@@ -43,7 +50,7 @@ class Sessions:
     ) -> None:
         self.prefix, self.memory, self.emit, self.now_ms, self.tell_delivered = prefix, memory, emit, now_ms, tell_delivered
         self.by_id: dict[str, Session] = {}
-        self.asking: dict[str, list[Witness]] = {}
+        self.asking: dict[str, list[Holder]] = {}
         # `agent/+/proxy/request/+` and `$ECQ/+/#`; the group is the vehicle that the message is for
         requests = rb"(?:%s/([^/]*)/proxy/request/[^/]*|\$ECQ/([^/]*)(?:/.*)?)\Z" % re.escape(prefix.encode())
         self.request = re.compile(requests, re.DOTALL).match
@@ -64,21 +71,21 @@ class Sessions:
             return "/" not in topic_filter[len(own) :]
         return topic_filter == f"$ECQ/{client_id}" or topic_filter.startswith(f"$ECQ/{client_id}/")
 
-    def begin(self, witness: "Witness", client_id: str, version: int, *, present: bool, clean_start: bool) -> Session:
+    def begin(self, holder: Holder, client_id: str, version: int, *, present: bool, clean_start: bool) -> Session:
         """A connection is accepted; an older one of the same client id ends with it, and is told first."""
         session = self.by_id.get(client_id)
-        if session is not None and session.witness is not None and session.witness is not witness:
-            session.witness.taken_over(clean_start)
+        if session is not None and session.holder is not None and session.holder is not holder:
+            session.holder.taken_over(clean_start)
         if session is None or not present:
             if not present:
                 self.memory.forget_owner(client_id.encode())
             session = self.by_id[client_id] = Session(client_id, version, None if present else {})
-        session.version, session.witness, session.expires_at_ms = version, witness, None
+        session.version, session.holder, session.expires_at_ms = version, holder, None
         return session
 
     def end(self, session: Session, expiry_s: int) -> None:
         """A session's connection has ended; the session lives for `expiry_s` seconds more."""
-        session.witness = None
+        session.holder = None
         if expiry_s:
             session.expires_at_ms = self.now_ms() + expiry_s * 1000
         else:

@@ -181,7 +181,7 @@ class Witness:
         now_ms = self._all.now_ms()
         fields = events.disconnected(now_ms, self.client_id, self._traffic.version, reason, props, self._connected_at_ms)
         self._all.emit(BrokerEvent.DISCONNECTED, self.client_id, fields, None)
-        if session.witness is self:
+        if session.holder is self:
             self._all.end(session, self._expiry_s or (1 if keep else 0))
 
     # ---- what the client says
