@@ -94,10 +94,14 @@ class _Comparison:
         self._parts = max(spark.sparkContext.defaultParallelism, -(-rows // ROWS_A_PART))
         walked = spark.range(0, 1, 1, 1).mapInArrow(walk(settings.redis), ROWS)
         self._queues = walked.dropDuplicates([*KEYS, "place"]).persist()  # a walk may come by twice
+        self._kept = [self._queues]
 
     def close(self) -> None:
         """Let go of what was kept."""
-        self._queues.unpersist()
+        for (
+            frame
+        ) in self._kept:  # Spark knows a frame by its plan: the next comparison's, made the same way, would have these rows
+            frame.unpersist()
 
     def totals(self) -> tuple[int, int]:
         """Entries that wait in the queues, and those of them that the lake cannot know yet."""
@@ -116,6 +120,7 @@ class _Comparison:
         columns = [column.split()[0] for column in DIFFERENCES.split(", ")]
         first = reduce(DataFrame.unionByName, (frame.select(*columns) for frame in kinds))
         live = first.mapInArrow(still(self._settings.redis), DIFFERENCES).persist()
+        self._kept.append(live)
         ended_since = self._current(OUTCOMES).select(*KEYS).join(sf.broadcast(live.select(*KEYS)), KEYS, "left_semi")
         is_missing = sf.col("difference") == Difference.MISSING.value
         still_missing = live.where(is_missing).join(ended_since, KEYS, "left_anti").select(*columns)
