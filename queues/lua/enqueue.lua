@@ -26,10 +26,11 @@ end
 
 if plain then
   for first = 4, #ARGV, 2000 do -- Lua's stack holds some 8,000 arguments
-    local chunk = {}
+    local chunk, n = {}, 0
     for i = first, math.min(first + 1999, #ARGV) do
-      chunk[#chunk + 1] = ARGV[i]
-      chunk[#chunk + 1] = ARGV[i]
+      local seq = ARGV[i]
+      chunk[n + 1], chunk[n + 2] = seq, seq
+      n = n + 2
     end
     queued = queued + redis.call('ZADD', PENDING, 'NX', unpack(chunk))
   end
@@ -47,7 +48,7 @@ else
 end
 
 -- Also where nothing was new: whoever offered it first may have died before anyone was woken.
-local idle = redis.call('EXISTS', INFLIGHT) == 0 and redis.call('EXISTS', PENDING) == 1
-local ready = idle and whereabouts(now, presence_ms) == 'here'
+local ready = whereabouts(now, presence_ms) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
+ready = ready and (queued > 0 or redis.call('EXISTS', PENDING) == 1)
 local word = ready and 'ready' or queued > 0 and 'queued' or 'known'
 return {word, queued, unpack(superseded)}
