@@ -69,22 +69,27 @@ def read_recorded(
 
 
 def flush(settings: Settings) -> bool:
-    """Ask the recorder to close its open segments; whether it did. Else what it holds is told by Redis alone."""
+    """Ask every recorder to close its open segments; whether all did. Else what they hold is told by Redis alone."""
+    done = [_has_flushed(url) for url in settings.recorders]  # each is asked, whatever another one answers
+    return all(done)
+
+
+def _has_flushed(url: str) -> bool:
     try:
-        with urlopen(Request(f"http://{settings.host}:{settings.recorder_port}/flush", method="POST"), timeout=FLUSH_WAIT_S):
+        with urlopen(Request(f"{url}/flush", method="POST"), timeout=FLUSH_WAIT_S):  # noqa: S310  # settings: http(s)
             return True
     except (URLError, OSError):
         return False
 
 
 def lives_in_lake(settings: Settings, since: datetime, **asked: str) -> tuple[list[Life], Set[str]] | None:
-    """What the recorder reads in the lake: the entries of a `vin` or a `request_id`, and the segments ingested since.
+    """What a recorder reads in the lake: the entries of a `vin` or a `request_id`, and the segments ingested since.
 
     None: it cannot be asked, or they are too many for it to tell.
     """
     query = urlencode({"since": since.isoformat(), **asked})
     try:
-        with urlopen(f"http://{settings.host}:{settings.recorder_port}/lives?{query}", timeout=LAKE_WAIT_S) as answer:
+        with urlopen(f"{settings.recorders[0]}/lives?{query}", timeout=LAKE_WAIT_S) as answer:  # noqa: S310  # the same
             told = json.load(answer)
     except (URLError, OSError, ValueError):
         return None

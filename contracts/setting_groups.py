@@ -37,6 +37,9 @@ class PlaceSettings(BaseSettings):
         SecretStr(""),
         "where services find Redis; redis+cluster:// and any node: a Redis Cluster; empty: redis://<host>:<redis_port>/0",
     )
+    recorder_urls: Annotated[str, Field(pattern=r"^(https?://[^\s,]+(,https?://[^\s,]+)*)?$")] = _s(
+        "", "HTTP of every recorder where several run, with commas between; empty: the one at http://<host>:<recorder_port>"
+    )
     archive_url: str = _s("", "root of the archive, file:// or s3://; empty: <home>/archive")
     log_format: Annotated[str, Field(pattern="^(text|json)$")] = _s(
         "text", "how services write their log: text (key=value) or json"

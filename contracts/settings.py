@@ -81,6 +81,11 @@ class Settings(
         return self.redis_url.get_secret_value() or f"redis://{self.host}:{self.redis_port}/0"
 
     @property
+    def recorders(self) -> list[str]:
+        """HTTP address of each recorder; never empty."""
+        return (self.recorder_urls or f"http://{self.host}:{self.recorder_port}").split(",")
+
+    @property
     def archive(self) -> str:
         """URL of the archive's root."""
         return self.archive_url or f"file://{self.home}/archive"

@@ -1,4 +1,4 @@
-"""Ask the recorder to close its open segments, so that an ingest sees everything accepted so far."""
+"""Ask the recorders to close their open segments, so that an ingest sees everything accepted so far."""
 
 import httpx
 import structlog
@@ -11,8 +11,12 @@ log = structlog.get_logger(__name__)
 
 
 def flush(settings: Settings) -> bool:
-    """Whether the recorder has closed its open segments. If it cannot be asked, they come with a later ingest."""
-    url = f"http://{settings.host}:{settings.recorder_port}/flush"
+    """Whether every recorder has closed its open segments. Those of one that cannot be asked come with a later ingest."""
+    done = [_has_flushed(f"{url}/flush") for url in settings.recorders]  # each is asked, whatever another one answers
+    return all(done)
+
+
+def _has_flushed(url: str) -> bool:
     try:
         httpx.post(url, timeout=TIMEOUT_S).raise_for_status()
     except httpx.HTTPError as exc:

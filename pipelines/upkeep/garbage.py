@@ -23,7 +23,7 @@ from pipelines.upkeep.garbage_files import drop_refused, drop_segments, expire_s
 from pipelines.upkeep.garbage_run import Gone, collect, look
 
 TRIES = 20
-UNASKED = "the recorder cannot be asked to close its open segments, and a trigger in them may need it"
+UNASKED = "a recorder cannot be asked to close its open segments, and a trigger in them may need it"
 
 log = structlog.get_logger(__name__)
 

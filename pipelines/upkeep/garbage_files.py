@@ -97,7 +97,7 @@ def _call(spark: SparkSession, settings: Settings, table: Table, procedure: str,
 
 def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Gone:
     """Segments past the archive's retention whose messages are in the lake. What was refused as a whole file stays."""
-    archive = Archive(settings.archive)
+    archive = Archive(settings.archive, settings.s3)
     rows = catalog.load_table(SEGMENTS.identifier).scan(selected_fields=("path", "refused_because")).to_arrow().to_pylist()
     ingested = {row["path"] for row in rows if row["refused_because"] is None}
     segments = {segment.path: segment for segment in archive.segments()}

@@ -18,8 +18,9 @@ from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
 from contracts.tables import DATA
+from pipelines.archive.flush import flush
 from tests.recorder.harness import House, house, platform, running_house, trigger
-from tests.servers import wait_until
+from tests.servers import free_port, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,18 @@ def test_bad_input_is_answered_archived_and_does_not_stop_good_input(shared: Hou
     envelopes = shared.archived(Stream.TRIGGER) + shared.archived(Stream.DATA)
     assert set(bodies) <= {e.payload for e in envelopes if e.refused_because}
     assert 'messages_total{status="refused",stream="data"}' in shared.get("/metrics").text
+
+
+def test_each_of_several_recorders_is_asked_to_close_its_segments_also_when_another_does_not_answer(shared: House) -> None:
+    async def scenario() -> int:
+        async with platform(shared.broker.port) as vehicle_platform:
+            return int((await vehicle_platform.trigger(["FLUSHED"], "several"))["seq"])
+
+    seq = asyncio.run(scenario())
+    here, nowhere = (f"http://127.0.0.1:{port}" for port in (shared.running.port, free_port()))
+    assert not flush(Settings(recorder_urls=f"{nowhere},{here}"))
+    assert seq in [e.seq for e in shared.archived(Stream.TRIGGER)]
+    assert flush(Settings(recorder_urls=f"{here},{here}"))
 
 
 def test_the_same_trigger_again_is_a_duplicate_also_across_a_crash_and_a_flush(home: House) -> None:
