@@ -99,7 +99,7 @@ class Dispatcher:
         """Redis first: an event that was taken must be carried out. A resumed session sends as soon as it is connected."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(RedisError),
-            wait=wait_exponential_jitter(initial=0.1, max=2, jitter=0.2),
+            wait=wait_exponential_jitter(multiplier=0.1, max=2, jitter=0.2),
             before_sleep=_say_why,
         ):
             with attempt:
