@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan, LiteralPredicate
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThan, LiteralPredicate
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
@@ -17,16 +17,13 @@ from pyiceberg.types import BinaryType, BooleanType, IcebergType, IntegerType, L
 from sqlalchemy.exc import DatabaseError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
-from contracts.lives import Life
-from contracts.outcomes import State
+from contracts.lives import ENTRY, Life, lives_of
 from contracts.seq import datetime_of
 from contracts.settings import Settings
 from contracts.tables import COMMON_PROPERTIES, DATA, IDS, INSTANT, NAMESPACE, OUTCOMES, SEGMENTS, TABLES, Table
 
 SQLITE = "sqlite:///"
 BUSY_SECONDS = 30  # how long a writer waits for another one's lock on the SQLite file
-ENTRY = ("vin", "seq", "request_id", "data_id")
-ENDED = ("dispatched_at", "acknowledged_at", "ended_at", "attempts", "reason")
 FIRST_PARTITION_FIELD = 1000  # Iceberg numbers partition fields from here
 
 _ICEBERG_TYPES: dict[pa.DataType, IcebergType] = {
@@ -153,14 +150,13 @@ def read_outcome(catalog: Catalog, vin: str, seq: int) -> str | None:
 def read_entries(catalog: Catalog, vin: str, *, since: datetime | None = None) -> list[Life]:
     """Every entry of a vehicle accepted at or after `since` (UTC; None: ever), oldest first."""
     ids = _rows(catalog, IDS, _vin_filter("ts", vin, since), ENTRY)
-    return _lives(ids, _rows(catalog, OUTCOMES, _vin_filter("accepted_at", vin, since)) if ids else [])
+    return lives_of(ids, _rows(catalog, OUTCOMES, And(where(EqualTo, "vin", vin), _triggers_filter(ids))) if ids else [])
 
 
 def read_batch(catalog: Catalog, request_id: str) -> list[Life]:
     """Every entry of every trigger with this request_id, by seq and VIN."""
     ids = _rows(catalog, IDS, where(EqualTo, "request_id", request_id), ENTRY)
-    seqs = {row["seq"] for row in ids}
-    return _lives(ids, [row for seq in seqs for row in _rows(catalog, OUTCOMES, _trigger_filter("accepted_at", seq))])
+    return lives_of(ids, _rows(catalog, OUTCOMES, _triggers_filter(ids)) if ids else [])
 
 
 def read_segments(catalog: Catalog, since: datetime) -> set[str]:
@@ -178,20 +174,6 @@ def read_data_ids(catalog: Catalog, since: datetime | None = None) -> list[str]:
     """The data_id of all data first seen at or after `since` (UTC; None: ever)."""
     row_filter = AlwaysTrue() if since is None else where(GreaterThanOrEqual, "first_seen_at", since)
     return [row["data_id"] for row in _rows(catalog, DATA, row_filter, ("data_id",))]
-
-
-def _lives(ids: list[dict[str, Any]], outcomes: list[dict[str, Any]]) -> list[Life]:
-    """What lives in the lake, by seq and VIN; each once, also where a table has a row twice."""
-    ended = {(row["seq"], row["vin"]): row for row in outcomes}
-    lives = {}
-    for row in ids:
-        key = (row["seq"], row["vin"])
-        end = ended.get(key, {})
-        said = {name: end[name] for name in ENDED if name in end}
-        lives[key] = Life(
-            row["vin"], row["seq"], row["request_id"], row["data_id"], end.get("outcome", State.PENDING.value), **said
-        )
-    return [lives[key] for key in sorted(lives)]
 
 
 def where(predicate: type[LiteralPredicate], column: str, value: str | int | datetime) -> BooleanExpression:
@@ -213,6 +195,14 @@ def _trigger_filter(instant: str, seq: int) -> BooleanExpression:
     at = datetime_of(seq)
     moment = And(where(GreaterThanOrEqual, instant, at), where(LessThan, instant, at + timedelta(milliseconds=1)))
     return And(moment, where(EqualTo, "seq", seq))
+
+
+def _triggers_filter(ids: list[dict[str, Any]]) -> BooleanExpression:
+    """The outcomes of these triggers: they came together, so few files have them, and few days."""
+    seqs = {row["seq"] for row in ids}
+    first, last = datetime_of(min(seqs)), datetime_of(max(seqs)) + timedelta(milliseconds=1)
+    moments = And(where(GreaterThanOrEqual, "accepted_at", first), where(LessThan, "accepted_at", last))
+    return And(moments, In(term="seq", literals=seqs))
 
 
 def _rows(

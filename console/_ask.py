@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from console._light import leave_pandas_out
 from console._output import USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table
 from contracts.names import is_id, is_vin
 from contracts.settings import Settings
@@ -94,6 +95,7 @@ def batch_cancel(
 ) -> None:
     """Take back what has not ended, queued or not. What is in flight ends cancelled unless it is acknowledged."""
     settings = _checked_request(request_id)
+    leave_pandas_out()
     from console._cancel import cancel
 
     with redis_of(settings) as redis:
@@ -105,6 +107,7 @@ def batch_cancel(
 
 
 def _lives(settings: Settings, redis: "Redis") -> "Lives":
+    leave_pandas_out()
     from console._lives import Lives
 
     return Lives(settings, redis)
