@@ -1,5 +1,10 @@
-"""A folder of files: on a disk or in an object store, by its URL."""
+"""A folder of files: on a disk or in an object store, by its URL; and how one is written there so that it lasts."""
 
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import fs
 
 from contracts.storage import S3
@@ -21,3 +26,35 @@ def open_storage(url: str, s3: S3) -> tuple[fs.FileSystem, str]:
         scheme, _, address = s3.endpoint.rpartition("://")
         options |= {"endpoint_override": address, "scheme": scheme or "https"}
     return fs.S3FileSystem(**{name: value for name, value in options.items() if value}), url.removeprefix(_S3_SCHEME).rstrip("/")
+
+
+def write_parquet(filesystem: fs.FileSystem, root: str, path: str, table: pa.Table) -> None:
+    """Write the table to `path` below `root`, whole and for good, or not at all: what was there is there until then.
+
+    Raises:
+        OSError: the storage is away, full, or refuses.
+    """
+    at = f"{root}/{path}"
+    if not isinstance(filesystem, fs.LocalFileSystem):  # an object appears when its upload is complete
+        with filesystem.open_output_stream(at) as sink:
+            pq.write_table(table, sink, compression="zstd")
+        return
+    final = Path(at)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    hidden = final.with_name(f".{final.name}.tmp")  # readers pass names with a dot by
+    with hidden.open("wb") as file:
+        pq.write_table(table, file, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
+    hidden.replace(final)
+    for folder in Path(path).parents:  # each may be new; the last one is the root
+        sync_folder(Path(root, folder))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that what was created or renamed in `folder` is still there after a crash."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import structlog
 
+from adapters.storage import sync_folder
 from contracts.envelope import Envelope
 from recorder import _metrics, _records
 from recorder._records import Note
@@ -199,15 +200,6 @@ class Journal:
                 log.info("journal writable again")
             self.problem = problem
             _metrics.JOURNAL_WRITABLE.set(problem is None)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make sure that what was created or renamed in `folder` is still there after a crash."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _age(path: Path) -> tuple[int, int]:

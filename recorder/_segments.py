@@ -1,22 +1,18 @@
 """The archive: segments written once, under their final name only when they are whole; and read back."""
 
-import os
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from adapters.storage import open_storage
+from adapters.storage import open_storage, write_parquet
 from contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, from_arrow, hour_folder, segment_path, to_arrow
 from contracts.seq import datetime_of, first_seq_at
 from contracts.storage import AWS, S3
 from recorder import _metrics
-from recorder._journal import sync_folder
 
 _NAME = re.compile(r"dt=(?P<day>[\d-]+)/hour=(?P<hour>\d\d)/(?P<first>\d+)-(?P<node>\d+)\.parquet$")
 _HOUR = timedelta(hours=1)
@@ -31,7 +27,6 @@ class Archive:
 
     def __init__(self, url: str, s3: S3 = AWS) -> None:
         self._fs, self._root = open_storage(url, s3)
-        self._local = isinstance(self._fs, pafs.LocalFileSystem)
 
     def seal(self, envelopes: Iterable[Envelope], node: int) -> list[str]:
         """Write the envelopes as one segment a stream and hour; those already in the archive are not written again."""
@@ -43,7 +38,7 @@ class Archive:
                 path = segment_path(stream, rest[0].seq, node)
                 known = self._seqs(path)
                 if not known:
-                    self._put(path, to_arrow(rest))
+                    write_parquet(self._fs, self._root, path, to_arrow(rest))
                     _metrics.SEGMENTS.labels(stream.value).inc()
                     known = {envelope.seq for envelope in rest}
                 written.append(path)
@@ -95,23 +90,6 @@ class Archive:
             return set()
         with self._fs.open_input_file(at) as file:
             return set(pq.read_table(file, columns=["seq"]).column("seq").to_pylist())
-
-    def _put(self, path: str, table: pa.Table) -> None:
-        at = self._at(path)
-        if not self._local:  # an object appears when its upload is complete
-            with self._fs.open_output_stream(at) as sink:
-                pq.write_table(table, sink, compression="zstd")
-            return
-        final = Path(at)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        hidden = final.with_name(f".{final.name}.tmp")  # readers pass names with a dot by
-        with hidden.open("wb") as file:
-            pq.write_table(table, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(final)
-        for folder in list(final.parents)[:4]:  # hour, day, stream and root: each may be new
-            sync_folder(folder)
 
     def _at(self, path: str) -> str:
         return f"{self._root}/{path}"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from recorder._journal import sync_folder
+from adapters.storage import sync_folder
 
 
 class State(msgspec.Struct):

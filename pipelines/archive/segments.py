@@ -1,18 +1,17 @@
 """The archive's segments: which there are, what each holds, and how one is read. No Spark: the workers read with this too."""
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from adapters.storage import open_storage
+from adapters.storage import open_storage, write_parquet
 from contracts.envelope import Stream, hour_folder
 from contracts.errors import Permanent, Retryable
 from contracts.seq import MAX_SEQ, datetime_of
@@ -169,18 +168,7 @@ class Archive:
 
     def put(self, path: str, table: pa.Table) -> None:
         """Write a segment, whole or not at all, under a path that is new."""
-        at = f"{self._root}/{path}"
-        if not isinstance(self._fs, fs.LocalFileSystem):  # an object appears when its upload is complete
-            with self._fs.open_output_stream(at) as sink:
-                pq.write_table(table, sink, compression="zstd")
-            return
-        hidden = Path(at).with_name(f".{Path(at).name}.tmp")  # readers pass names with a dot by
-        hidden.parent.mkdir(parents=True, exist_ok=True)
-        with hidden.open("wb") as file:
-            pq.write_table(table, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(at)
+        write_parquet(self._fs, self._root, path, table)
 
     def _folders(self, interval: Interval | None) -> Iterator[str]:
         """Folders of the segments that may be in the interval: its hours, and whatever others have named as they like."""
