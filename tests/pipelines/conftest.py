@@ -1,6 +1,6 @@
 """A lake and an archive of its own for each test, over one Spark for all."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
+from redis import Redis
 
 from adapters.lake import open_catalog
 from contracts.envelope import Envelope, Stream, segment_path, to_arrow
@@ -21,6 +22,7 @@ from pipelines.ingest.run import Ingested
 from pipelines.ingest.write import ingest
 from pipelines.spark.conf import session_conf
 from tests.pipelines.makers import at
+from tests.servers import Server
 
 
 @dataclass(slots=True)
@@ -83,3 +85,11 @@ def place(one_spark: SparkSession, tmp_path: Path) -> Place:
 @pytest.fixture
 def another_place(one_spark: SparkSession, tmp_path: Path) -> Place:
     return _place(one_spark, tmp_path / "another")
+
+
+@pytest.fixture
+def redis(redis_server: Server) -> Iterator[Redis]:
+    """The Redis of all tests, emptied."""
+    with Redis(port=redis_server.port) as client:
+        client.flushall()
+        yield client

@@ -2,7 +2,6 @@
 
 import os
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,13 +30,6 @@ from tests.servers import Server, free_port
 
 DAY_MS = 86_400_000
 NOW_MS = 40 * DAY_MS
-
-
-@pytest.fixture
-def redis(redis_server: Server) -> Iterator[Redis]:
-    with Redis(port=redis_server.port) as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Populate and rebuild: what the lake has pending comes into the queues once, and what has ended does not come back."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,13 +23,6 @@ from tests.pipelines.makers import at, seq_at
 from tests.servers import Server
 
 NO_SPARK = "without Spark"
-
-
-@pytest.fixture
-def redis(redis_server: Server) -> Iterator[Redis]:
-    with Redis(port=redis_server.port) as client:
-        client.flushall()
-        yield client
 
 
 def add_ids(place: Place, *entries: tuple[int, str, bool], request_id: str = "") -> None:

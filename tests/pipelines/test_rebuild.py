@@ -1,6 +1,5 @@
 """A rebuild that dies half-way, while vehicles are served: done again, everything pending is queued, and nothing comes back."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,6 @@ from tests.pipelines.makers import at, seq_at
 from tests.servers import Server
 
 VEHICLES, A_FLUSH = 10, 2
-
-
-@pytest.fixture
-def redis(redis_server: Server) -> Iterator[Redis]:
-    with Redis(port=redis_server.port) as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture

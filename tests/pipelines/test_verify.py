@@ -1,6 +1,5 @@
 """Queues against lake: every kind of difference is found, looked at once more, reported, and repaired where that is asked for."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +21,6 @@ DAY_MS = 86_400_000
 NOW_MS = 100
 OLD_MS = -31 * DAY_MS
 NONE = dict.fromkeys(("missing", "ended", "extra", "overdue", "disordered", "stray"), 0)
-
-
-@pytest.fixture
-def redis(redis_server: Server) -> Iterator[Redis]:
-    with Redis(port=redis_server.port) as client:
-        client.flushall()
-        yield client
 
 
 def add(place: Place, *entries: tuple[int, str, str | None]) -> None:
