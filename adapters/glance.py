@@ -128,7 +128,7 @@ def _metadata(settings: Settings, table: Table) -> dict[str, Any]:
     with closing(sqlite3.connect(catalog, timeout=BUSY_SECONDS)) as connection:
         try:
             found = connection.execute(_WHERE, (settings.catalog_name, NAMESPACE, table.name)).fetchone()
-        except sqlite3.OperationalError as exc:  # no tables in it yet, or it is locked: PyIceberg tells which
+        except sqlite3.Error as exc:  # no tables in it yet, or it is locked: PyIceberg tells which
             raise NotHere(str(exc)) from exc
     metadata: dict[str, Any] = json.loads(_path(found[0]).read_bytes()) if found else {}
     return metadata
