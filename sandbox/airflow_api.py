@@ -79,6 +79,11 @@ class AirflowApi:
         """How long the last attempt at each task took; None where it has not ended."""
         return {task["task_id"]: task["duration"] for task in self._tasks(dag_id, run_id)}
 
+    def result(self, dag_id: str, run_id: str, task_id: str) -> Any:
+        """What a task returned."""
+        path = f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/return_value"
+        return self._ask("GET", f"{path}?deserialize=true")["value"]
+
     def task_log(self, dag_id: str, run_id: str, task_id: str, attempt: int = 1) -> str:
         """The log of one attempt at a task, one line a record."""
         answer = self._ask("GET", f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{attempt}")
