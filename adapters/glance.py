@@ -26,7 +26,7 @@ from contracts.lives import ENTRY, Life, lives_of
 from contracts.settings import Settings
 from contracts.tables import IDS, INSTANT, NAMESPACE, OUTCOMES, SEGMENTS, Table
 
-SQLITE, DISK = "sqlite:///", "file://"
+SQLITE, DISK = "sqlite:///", "file:"
 BUSY_SECONDS = 30
 READERS = 4  # files that are read at once
 _WHERE = "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?"
@@ -114,8 +114,11 @@ def rows(settings: Settings, table: Table, columns: tuple[str, ...], key: str, w
     field_id = next(field["id"] for field in schema["fields"] if field["name"] == key)
     kind = next(column.type for column in table.columns if column.name == key)
     files = [file for file in _files(snapshot["manifest-list"]) if _may_hold(file, field_id, kind, wanted)]
-    with ThreadPoolExecutor(READERS, "glance") as pool:
-        return list(chain.from_iterable(pool.map(partial(_read, columns, key, wanted), files)))
+    try:
+        with ThreadPoolExecutor(READERS, "glance") as pool:
+            return list(chain.from_iterable(pool.map(partial(_read, columns, key, wanted), files)))
+    except FileNotFoundError as exc:  # cleaned away since the snapshot was looked up: PyIceberg looks it up again
+        raise NotHere(str(exc)) from exc
 
 
 def _metadata(settings: Settings, table: Table) -> dict[str, Any]:
@@ -135,9 +138,10 @@ def _metadata(settings: Settings, table: Table) -> dict[str, Any]:
 
 
 def _path(location: str) -> Path:
+    """A file by its location: PyIceberg writes `file:///…`, Spark also `file:/…`."""
     if not location.startswith((DISK, "/")) or location.endswith(".gz.metadata.json"):
         raise NotHere(f"{location} is no plain file on a disk")
-    return Path(location.removeprefix(DISK))
+    return Path("/" + location.removeprefix(DISK).lstrip("/"))
 
 
 def _files(manifest_list: str) -> Iterator[dict[str, Any]]:
@@ -149,7 +153,7 @@ def _files(manifest_list: str) -> Iterator[dict[str, Any]]:
             for entry in records(_path(manifest["manifest_path"]).read_bytes()):
                 if entry["status"] != _DELETED:
                     yield entry["data_file"]
-    except ValueError as exc:
+    except (ValueError, FileNotFoundError) as exc:
         raise NotHere(str(exc)) from exc
 
 
