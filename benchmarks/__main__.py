@@ -1,7 +1,7 @@
 """`make bench`: every benchmark at the size of its aim, one after the other. Takes minutes, and wants the machine to itself."""
 
 from adapters.log import configure_logging
-from benchmarks import audit, compaction, dispatch, ingest, lakes, latency, layout, no_work, populate, rebuild
+from benchmarks import asking, audit, compaction, dispatch, ingest, lakes, latency, layout, no_work, populate, rebuild
 from benchmarks.machine import report
 
 if __name__ == "__main__":
@@ -18,3 +18,4 @@ if __name__ == "__main__":
     report("rebuild", f"{entries}, a tenth of them ended", rebuild.run())
     report("verify", f"{entries}, a tenth of them ended", rebuild.run(verification=True))
     report("compaction", f"{compaction.FILES:,} files of {compaction.ROWS_A_FILE:,} rows", compaction.run())
+    report("asking", asking.setting(asking.VINS), asking.run())
