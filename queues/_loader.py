@@ -97,7 +97,9 @@ class Loader:
             for owner, seq in some:
                 by_owner.setdefault(owner, []).append(seq)
             for owners in _in_flushes(by_owner.items()):
-                forgotten += sum(self._send([("ZREM", keys.done(owner), *seqs) for owner, seqs in owners]))
+                remembered = {keys.done(owner): seqs for owner, seqs in owners}
+                if self._has_any(remembered):
+                    forgotten += sum(self._send([("ZREM", key, *seqs) for key, seqs in remembered.items()]))
         return forgotten
 
     def is_loaded(self) -> bool:
@@ -124,6 +126,10 @@ class Loader:
         for shard, owners in ready.items():
             self._redis.xadd(keys.wake(shard), {"owners": "\n".join(owners)})
         return result
+
+    def _has_any(self, some: Iterable[str]) -> bool:
+        """Whether Redis has one of these keys: cheaper than to ask of each. Of a cluster, where nobody knows of all: yes."""
+        return is_cluster(self._redis) or self._redis.exists(*some) > 0
 
     def _send(self, commands: Sequence[Args]) -> list[Any]:
         replies = exchange(self._redis, commands)

@@ -24,16 +24,18 @@ class Script:
     Only one that `adds` is refused where Redis is out of memory: delivering what is queued is what makes room.
     """
 
-    def __init__(self, name: str, *, shared: bool = True, adds: bool = False, calls: str = "") -> None:
+    def __init__(self, name: str, *, shared: bool = True, adds: bool = False, calls: str = "", before: str = "") -> None:
         self.name = name
         head = ("" if adds else "#!lua flags=allow-oom\n") + _SHARED if shared else ""
         if calls:  # another verb, as a function of its arguments
             head += f"local function {calls}(ARGV)\n{(_LUA / f'{calls}.lua').read_text()}end\n"
+        if before:  # a short cut past all of it
+            head = (_LUA / f"{before}.lua").read_text() + head
         self.text = head + (_LUA / f"{name}.lua").read_text()
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-ENQUEUE, EXPRESS = Script("enqueue", adds=True), Script("express", adds=True, calls="enqueue")
+ENQUEUE, EXPRESS = Script("enqueue", adds=True, before="_fresh"), Script("express", adds=True, calls="enqueue")
 CLAIM, ACK, OVER, END, RELEASE, TOUCH, PARK, UNPARK = (
     Script(n) for n in ("claim", "ack", "over", "end", "release", "touch", "park", "unpark")
 )
