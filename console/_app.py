@@ -18,6 +18,7 @@ class Command:
     module: str
     what: str
     passes_on: bool = False  # takes whatever follows, --help too
+    logs: bool = True  # whether anything that it loads may log
 
     def join(self, app: typer.Typer) -> None:
         """Load it, and make it part of `app`."""
@@ -40,11 +41,11 @@ COMMANDS = (
     Command("demo", RUN, "_demo", "demo"),
     Command("airflow", RUN, "_airflow", "airflow", passes_on=True),
     Command("send", ASK, "_send", "send"),
-    Command("vin", ASK, "_ask", "vin_app"),
-    Command("batch", ASK, "_ask", "batch_app"),
-    Command("queue", ASK, "_queue", "app"),
-    Command("fleet", ASK, "_fleet", "fleet"),
-    Command("watch", ASK, "_watch", "watch"),
+    Command("vin", ASK, "_ask", "vin_app", logs=False),
+    Command("batch", ASK, "_ask", "batch_app", logs=False),
+    Command("queue", ASK, "_queue", "app", logs=False),
+    Command("fleet", ASK, "_fleet", "fleet", logs=False),
+    Command("watch", ASK, "_watch", "watch", logs=False),
     Command("ingest", LAKE, "_lake", "ingest"),
     Command("stream", LAKE, "_stream", "stream"),
     Command("populate", LAKE, "_lake", "populate"),
@@ -65,8 +66,9 @@ def make_app(asked: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         add_completion=False,
     )
-    app.callback()(quiet)
-    for command in [c for c in COMMANDS if c.name == asked] or COMMANDS:
+    commands = [command for command in COMMANDS if command.name == asked] or COMMANDS
+    app.callback()(quiet if any(command.logs for command in commands) else silent)
+    for command in commands:
         command.join(app)
     return app
 
@@ -76,6 +78,10 @@ def quiet() -> None:
     from adapters.log import configure_logging  # not for a mere --help
 
     configure_logging("console", level="warning")
+
+
+def silent() -> None:
+    """Nothing to set up: loading the library of logs takes a tenth of an answer."""
 
 
 def main() -> None:
