@@ -45,7 +45,7 @@ def ingest(settings: Settings, options: argparse.Namespace) -> str:
         flush(settings)
     run_id = options.run_id or new_run_id(now)
     with session(settings, "ingest", meanwhile=GREAT_EXPECTATIONS if options.judge else ()) as spark:
-        result = write(spark, catalog, settings, run_id=run_id, now=now, interval=interval)
+        result = write(spark, catalog, settings, run_id=run_id, now=now, part=interval)
         if options.judge:
             try:
                 audit_run(spark, catalog, settings, run_id=run_id, now=now)
@@ -86,7 +86,7 @@ def publish(settings: Settings, options: argparse.Namespace) -> str:
         from pipelines.spark.session import session
 
         with session(settings, "publish") as spark:
-            ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=_now(), interval=None)
+            ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=_now())
         published = True
     return json.dumps({"run_id": run_id, "published": published})
 

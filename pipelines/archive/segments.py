@@ -95,6 +95,9 @@ class Interval:
             hour += timedelta(hours=1)
 
 
+Part = Interval | Sequence[Segment] | None  # of the archive: what began in an interval, these segments, or all of it
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """What a segment holds, by its footer; `problem` where it is no segment."""

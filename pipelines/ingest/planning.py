@@ -16,7 +16,7 @@ from contracts.envelope import Stream
 from contracts.seq import datetime_of
 from contracts.tables import IDS, QUARANTINE, RUN_TABLES, SEGMENTS, Table
 from pipelines.archive.content import Unreadable
-from pipelines.archive.segments import Archive, Interval, Probe, Segment, is_replay
+from pipelines.archive.segments import Archive, Interval, Part, Probe, Segment, is_replay
 
 # The outcome stream needs no such care: its rows are made distinct by (vin, seq), not by their message.
 WATCHED = (Stream.TRIGGER, Stream.DATA)
@@ -59,15 +59,15 @@ class Overlaps:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def plan(catalog: Catalog, archive: Archive, interval: Interval | None = None, segments: Sequence[Segment] | None = None) -> Plan:
-    """What is new in the archive, or among `segments` where they are given.
+def plan(catalog: Catalog, archive: Archive, part: Part = None) -> Plan:
+    """What is new in this part of the archive.
 
     `base` is read first: what others publish later makes this run start again.
     """
     loaded = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, loaded)
     rows = loaded.scan(selected_fields=("path", "stream", "first_seq", "last_seq")).to_arrow()
-    offered = archive.segments(interval) if segments is None else segments
+    offered = archive.segments(part) if isinstance(part, Interval | None) else part
     is_known = pc.is_in(pa.array([segment.path for segment in offered], pa.string()), value_set=rows["path"])
     new = [segment for segment, known in zip(offered, is_known.to_pylist(), strict=True) if not known]
     probes = dict(zip((s.path for s in new), archive.probe(new), strict=True))

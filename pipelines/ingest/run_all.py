@@ -2,7 +2,6 @@
 
 import json
 import secrets
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
@@ -14,7 +13,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from adapters.lake import ensure_tables
 from contracts.settings import Settings
 from pipelines.archive.flush import flush
-from pipelines.archive.segments import Interval, Segment
+from pipelines.archive.segments import Interval, Part
 from pipelines.catalog import await_catalog, naming_the_catalog
 from pipelines.ingest.audit import audit_run
 from pipelines.ingest.look import look
@@ -76,7 +75,7 @@ def run_all(
             return RunResult(run_id, published_result(catalog, run_id), None, None, 0)
     job, judging = "rebuild" if everything else "ingest", GREAT_EXPECTATIONS if found.segments else ()
     with naming_the_catalog(settings), session(settings, job, java_options=found.java_options, meanwhile=judging) as spark:
-        written, report, warnings = ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=now, interval=interval)
+        written, report, warnings = ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=now, part=interval)
         populated = populate(spark, catalog, settings, now=now, everything=everything) if with_populate else None
     return RunResult(run_id, written, populated, report, warnings)
 
@@ -87,23 +86,22 @@ def rebuild(settings: Settings, *, flush_first: bool = True) -> RunResult:
 
 
 def ingest_audit_publish(
-    spark: SparkSession,
-    catalog: Catalog,
-    settings: Settings,
-    *,
-    run_id: str,
-    now: datetime,
-    interval: Interval | None = None,
-    segments: Sequence[Segment] | None = None,
+    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, part: Part = None
 ) -> tuple[Ingested, str | None, int]:
     """The run's numbers, its report and the number of its warnings; done again for as long as others are published first."""
     ensure_tables(catalog)
     again = Retrying(
-        retry=retry_if_exception_type(Overtaken), stop=stop_after_attempt(TRIES), wait=wait_random(0, 2), reraise=True
+        retry=retry_if_exception_type(Overtaken),
+        stop=stop_after_attempt(TRIES),
+        wait=wait_random(0, 2),
+        before_sleep=lambda state: log.info(
+            "another run was first; doing this one again", run_id=run_id, tries=state.attempt_number
+        ),
+        reraise=True,
     )
     for attempt in again:
         with attempt:
-            written = ingest(spark, catalog, settings, run_id=run_id, now=now, interval=interval, segments=segments)
+            written = ingest(spark, catalog, settings, run_id=run_id, now=now, part=part)
             judged = audit_run(spark, catalog, settings, run_id=run_id, now=now)
             publish(catalog, run_id)
     return written, str(judged.report) if judged else None, len(judged.warnings) if judged else 0

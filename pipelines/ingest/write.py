@@ -17,7 +17,7 @@ from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from pipelines.archive import parsing
 from pipelines.archive.frames import Source
-from pipelines.archive.segments import Archive, Interval, Probe, Segment
+from pipelines.archive.segments import Archive, Part, Probe, Segment
 from pipelines.ingest import transforms
 from pipelines.ingest.branches import RESULT, RUN_ID, branch_of, close_abandoned, close_run, open_run, properties_of
 from pipelines.ingest.planning import Plan, plan
@@ -31,18 +31,11 @@ log = structlog.get_logger(__name__)
 
 
 def ingest(
-    spark: SparkSession,
-    catalog: Catalog,
-    settings: Settings,
-    *,
-    run_id: str,
-    now: datetime,
-    interval: Interval | None = None,
-    segments: Sequence[Segment] | None = None,
+    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, part: Part = None
 ) -> Ingested:
     """Write what is new in the archive to the branches of the run; what an earlier attempt at it left is dropped.
 
-    New is what no run has taken in: of the whole archive, of an interval, or of `segments`.
+    New is what no run has taken in, in this part of the archive.
 
     Raises:
         Retryable: another process works at the same run; nothing of either is published.
@@ -56,7 +49,7 @@ def ingest(
     for branch in close_abandoned(catalog, now):
         log.warning("dropped what an abandoned run left", branch=branch)
     archive = Archive(settings.archive, settings.s3)
-    todo = plan(catalog, archive, interval, segments)
+    todo = plan(catalog, archive, part)
     if not todo.segments:
         log.info("nothing new in the archive", run_id=run_id)
         return Ingested(run_id)

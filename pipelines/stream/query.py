@@ -117,7 +117,7 @@ class Streaming:
 
     def _ingest(self, segments: list[Segment], now: datetime) -> Ingested:
         run_id, settings = run_id_of(segments), self._settings
-        written, _, _ = ingest_audit_publish(self._spark, self._catalog, settings, run_id=run_id, now=now, segments=segments)
+        written, _, _ = ingest_audit_publish(self._spark, self._catalog, settings, run_id=run_id, now=now, part=segments)
         populate(self._spark, self._catalog, settings, now=now)
         return written
 

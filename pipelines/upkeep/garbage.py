@@ -66,7 +66,7 @@ def collect_garbage(
         reason = None if flush(settings) else UNASKED
         # Run ids of its own for each attempt: a run that counts already is not done again, and here there may be more to do.
         attempt = f"{run_id}_{secrets.token_hex(3)}"
-        ingest_audit_publish(spark, catalog, settings, run_id=f"{attempt}_ingest", now=now, interval=None)
+        ingest_audit_publish(spark, catalog, settings, run_id=f"{attempt}_ingest", now=now)
         populate(spark, catalog, settings, now=now)  # what this ingest brought is not to wait for the next one
         expired, data = _collect_rows(spark, catalog, settings, run_id=attempt, now=now, keep_data_because=reason)
         finish(catalog)

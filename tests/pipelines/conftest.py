@@ -48,7 +48,7 @@ class Place:
 
     def ingest(self, run_id: str = "run", interval: Interval | None = None) -> Ingested:
         """A whole run without its audit."""
-        done = ingest(self.spark, self.catalog, self.settings, run_id=run_id, now=at(0), interval=interval)
+        done = ingest(self.spark, self.catalog, self.settings, run_id=run_id, now=at(0), part=interval)
         publish(self.catalog, run_id)
         return done
 

@@ -144,7 +144,7 @@ def test_wherever_a_job_dies_the_next_one_brings_everything_once(
 def whole_run(place: Place, run_id: str, interval: Interval | None = None) -> None:
     spark = new_session(place.spark, place.settings)
     catalog = open_catalog(place.settings)
-    run_all.ingest_audit_publish(spark, catalog, place.settings, run_id=run_id, now=at(10), interval=interval)
+    run_all.ingest_audit_publish(spark, catalog, place.settings, run_id=run_id, now=at(10), part=interval)
 
 
 def test_a_commit_whose_reply_is_lost_is_looked_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,7 @@ def test_a_run_is_judged_and_then_published(place: Place) -> None:
     place.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V1", 7])])
     place.write(Stream.DATA, [data(3, "d1", b"one")])
     place.write(Stream.OUTCOME, [outcome(4, "V1", 1)])
-    done, report, warnings = ingest_audit_publish(
-        place.spark, place.catalog, place.settings, run_id="run", now=at(10), interval=None
-    )
+    done, report, warnings = ingest_audit_publish(place.spark, place.catalog, place.settings, run_id="run", now=at(10))
     assert done.segments == 3
     assert report is not None
     assert str(place.settings.reports_folder) in report
