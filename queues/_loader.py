@@ -94,12 +94,12 @@ class Loader:
         left, forgotten = iter(ended), 0
         while some := list(islice(left, DONE_AT_ONCE)):
             by_owner: dict[str, list[int]] = {}
-            for owner, seq in some:
-                by_owner.setdefault(owner, []).append(seq)
+            for pairs in _in_flushes(some):
+                if self._has_any([keys.done(owner) for owner, _ in pairs]):
+                    for owner, seq in pairs:
+                        by_owner.setdefault(owner, []).append(seq)
             for owners in _in_flushes(by_owner.items()):
-                remembered = {keys.done(owner): seqs for owner, seqs in owners}
-                if self._has_any(remembered):
-                    forgotten += sum(self._send([("ZREM", key, *seqs) for key, seqs in remembered.items()]))
+                forgotten += sum(self._send([("ZREM", keys.done(owner), *seqs) for owner, seqs in owners]))
         return forgotten
 
     def is_loaded(self) -> bool:
@@ -127,9 +127,9 @@ class Loader:
             self._redis.xadd(keys.wake(shard), {"owners": "\n".join(owners)})
         return result
 
-    def _has_any(self, some: Iterable[str]) -> bool:
+    def _has_any(self, some: Sequence[str]) -> bool:
         """Whether Redis has one of these keys: cheaper than to ask of each. Of a cluster, where nobody knows of all: yes."""
-        return is_cluster(self._redis) or self._redis.exists(*some) > 0
+        return is_cluster(self._redis) or self._send([("EXISTS", *some)])[0] > 0
 
     def _send(self, commands: Sequence[Args]) -> list[Any]:
         replies = exchange(self._redis, commands)
