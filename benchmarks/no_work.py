@@ -26,7 +26,8 @@ from sandbox.processes import family
 from sandbox.supervisord import Place
 
 DAG = "ingest_archives"
-RUNS, PAUSE_S, WITHIN_S, IDLE_S = 10, 2.3, 120, 20
+RUNS, PAUSE_S, WITHIN_S = 10, 2.3, 120
+IDLE_S = 60  # in which the DAG processor reads every file once
 AIM_S = 10.0
 SETTING = "{runs} runs of ingest_archives, one after the other, nothing new in the archive"
 
