@@ -27,7 +27,7 @@ from pipelines.spark.session import session
 
 ROWS = 10_000_000
 VINS_A_TRIGGER, TRIGGERS_A_SEGMENT = 5000, 100
-SEGMENTS_AT_ONCE, BIG_TRIGGER, GROWN, HOURS_SEGMENTS = 10_000, 1_000_000, 50, 120
+ROWS_A_SMALL_SEGMENT, BIG_TRIGGERS_PART, GROWN, HOURS_SEGMENTS = 1000, 10, 50, 120
 AIM, GROWN_AIM = 0.75, 1.15
 ROUNDS = 2
 
@@ -78,7 +78,8 @@ def plain(folder: Path, rows: int) -> list[Row]:
 
 def many_segments(folder: Path, rows: int) -> list[Row]:
     """The same entries in 10,000 segments and in a few, and what planning alone takes."""
-    small = Shape(SEGMENTS_AT_ONCE * 5, max(1, rows // SEGMENTS_AT_ONCE // 5), 5)
+    segments = max(8, rows // ROWS_A_SMALL_SEGMENT)
+    small = Shape(segments * 5, ROWS_A_SMALL_SEGMENT // 5, 5)
     few = Shape(small.triggers, small.vins, small.triggers // 8)
     with warm(folder) as (spark, settings):
         write_archive(folder / "few", few, day=1)
@@ -90,24 +91,23 @@ def many_segments(folder: Path, rows: int) -> list[Row]:
         known = cost_of(plan, open_catalog(settings), archive, None)
     return [
         _speed("in 8 segments", few.rows, whole, whole),
-        _speed(f"in {SEGMENTS_AT_ONCE:,} segments", small.rows, many, whole),
+        _speed(f"in {segments:,} segments", small.rows, many, whole),
         Row("planning of them, all new", f"{planned.wall_s:.1f} s", cpu=f"{planned.cpu_s:.1f} s"),
         Row("planning when all are known", f"{known.wall_s:.1f} s", cpu=f"{known.cpu_s:.1f} s"),
     ]
 
 
 def one_big_trigger(folder: Path, rows: int) -> list[Row]:
-    """A batch for a million VINs, beside the same VINs in batches of 5,000."""
-    del rows
-    big = Shape(1, BIG_TRIGGER, 1)
+    """A batch for a million VINs, a tenth of the rows, beside the same VINs in batches of 5,000."""
+    vins = rows // BIG_TRIGGERS_PART
     with warm(folder) as (spark, settings):
-        write_archive(folder / "ordinary", ordinary(BIG_TRIGGER), day=1)
-        write_archive(folder / "big", big, day=2)
-        usual = cost_of(whole_run, spark, settings, folder / "ordinary", "ordinary", BIG_TRIGGER)
-        once = cost_of(whole_run, spark, settings, folder / "big", "big", BIG_TRIGGER)
+        count = write_archive(folder / "ordinary", ordinary(vins), day=1)
+        write_archive(folder / "big", Shape(1, vins, 1), day=2)
+        usual = cost_of(whole_run, spark, settings, folder / "ordinary", "ordinary", count)
+        once = cost_of(whole_run, spark, settings, folder / "big", "big", vins)
     return [
-        _speed(f"{BIG_TRIGGER:,} entries in ordinary triggers", BIG_TRIGGER, usual, usual),
-        _speed("in one trigger", BIG_TRIGGER, once, usual),
+        _speed(f"{count:,} entries in ordinary triggers", count, usual, usual),
+        _speed(f"{vins:,} entries in one trigger", vins, once, usual),
     ]
 
 
