@@ -3,10 +3,11 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.dags.running import Platform, running_platform
+from tests.dags.running import Ingested, Platform, running_platform
 
 # Its own folder, so that loading DAG files neither reads nor writes the configuration of whoever runs the tests.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="manifold-airflow-")
@@ -18,3 +19,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """One Airflow for all tests that run DAGs."""
     with running_platform(tmp_path_factory.mktemp("airflow")) as platform:
         yield platform
+
+
+@pytest.fixture(scope="session")
+def ingested(running: Platform) -> Ingested:
+    """A run of `ingest_archives` that took in one batch, just now."""
+    seq = running.archive_batch(datetime.now(UTC) - timedelta(minutes=3), "task_map_1")
+    return Ingested("task_map_1", seq, running.run("ingest_archives"))

@@ -66,6 +66,15 @@ class Platform:
         return run_id
 
 
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """A batch that a run has taken in."""
+
+    request_id: str
+    seq: int  # of its trigger
+    run_id: str
+
+
 @contextmanager
 def running_platform(home: Path) -> Iterator[Platform]:
     """Up, with its DAGs read, and down again."""
@@ -84,5 +93,5 @@ def running_platform(home: Path) -> Iterator[Platform]:
             ready=lambda: airflow.is_healthy(settings),
         )
         with stopping(server), AirflowApi(airflow.url(settings)) as api:
-            wait_until(lambda: all(map(api.knows, DAGS)), within_s=60, what="the DAGs to be read")
+            wait_until(lambda: all(map(api.knows, DAGS)), within_s=180, what="the DAGs to be read")
             yield Platform(settings, redis, api)

@@ -15,7 +15,8 @@ import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 from sandbox import airflow
-from tests.dags.running import Platform
+from sandbox.programs import environment
+from tests.dags.running import Ingested, Platform
 from tests.servers import ROOT, wait_until
 
 CHROMIUM = shutil.which("chromium")
@@ -26,6 +27,7 @@ pytestmark = [
 ]
 DAG = "ingest_archives"
 SEEN_MS = 60_000
+DETAILS: dict[str, Any] = {"clip": {"x": 312, "y": 62, "width": 888, "height": 688}}  # without the grid at the left
 ENDED_S = 240
 
 
@@ -48,12 +50,12 @@ def page(chromium: Page, running: Platform) -> Page:
     return chromium
 
 
-def picture(seen: Page | Locator, name: str) -> None:
+def picture(seen: Page | Locator, name: str, **more: Any) -> None:
     """Keep what is seen for the documentation, if asked to."""
     if os.environ.get("PICTURES"):
         page = seen if isinstance(seen, Page) else seen.page
         page.wait_for_timeout(2500)  # fonts, and what still moves
-        seen.screenshot(path=ROOT / "docs" / "img" / f"{name}.png")
+        seen.screenshot(path=ROOT / "docs" / "img" / f"{name}.png", **more)
 
 
 def runs(running: Platform, run_type: str) -> list[dict[str, Any]]:
@@ -78,14 +80,6 @@ def ids(running: Platform, run_type: str) -> set[str]:
 def no_backfill_is_open(running: Platform) -> bool:
     made = running.api._ask("GET", f"/backfills?dag_id={DAG}")["backfills"]
     return all(each["completed_at"] for each in made)
-
-
-@contextmanager
-def paused(running: Platform) -> Iterator[None]:
-    """The embedded Airflow has SQLite, where the scheduler must not take up a backfill that is being made."""
-    running.api._ask("PATCH", f"/dags/{DAG}", json={"is_paused": True})
-    yield
-    running.api._ask("PATCH", f"/dags/{DAG}", json={"is_paused": False})
 
 
 def form(page: Page, kind: str) -> Locator:
@@ -130,18 +124,46 @@ def test_a_run_is_triggered_with_params(page: Page, running: Platform) -> None:
     picture(page, "airflow-run")
 
 
+def test_every_dag_has_its_runbook_in_the_ui(chromium: Page, running: Platform) -> None:
+    chromium.goto(f"{airflow.url(running.settings)}/dags")
+    expect(chromium.get_by_role("link", name="verify_queues")).to_be_visible()
+    for dag_id in [dag["dag_id"] for dag in running.api._ask("GET", "/dags")["dags"]]:
+        chromium.goto(f"{airflow.url(running.settings)}/dags/{dag_id}")
+        chromium.get_by_role("button", name="Dag Docs").click()
+        runbook = chromium.get_by_role("dialog")
+        for part in ("Do not trigger it", "When it fails", "To back out"):
+            expect(runbook.get_by_text(part).first).to_be_visible()
+        if dag_id == "collect_garbage":
+            picture(chromium, "airflow-runbook")
+
+
+def test_the_task_audit_leads_to_the_report_of_its_run_and_to_the_trends(
+    chromium: Page, running: Platform, ingested: Ingested
+) -> None:
+    chromium.goto(f"{airflow.url(running.settings)}/dags/{DAG}/runs/{ingested.run_id}")
+    expect(chromium.get_by_text("5 Task Instances")).to_be_visible()
+    picture(chromium, "airflow-ingested", **DETAILS)
+    chromium.goto(f"{airflow.url(running.settings)}/dags/{DAG}/runs/{ingested.run_id}/tasks/audit/details")
+    button = chromium.get_by_role("link", name="Quality report")
+    expect(button).to_be_visible()
+    picture(chromium, "airflow-report", **DETAILS)
+    chromium.goto(str(button.get_attribute("href")))
+    expect(chromium.get_by_text(ingested.run_id).first).to_be_visible()
+    picture(chromium, "report-run")
+    chromium.goto(f"{airflow.url(running.settings)}/reports/trends.html")
+    expect(chromium.locator("svg").first).to_be_visible()
+
+
 def test_a_week_is_backfilled_from_the_ui(page: Page, running: Platform) -> None:
     known = ids(running, "backfill")
     first = datetime(2026, 5, 4, tzinfo=UTC)
-    with paused(running):
-        dialog = form(page, "Backfill")
-        fields = dialog.get_by_test_id("datetime-input")
-        choose(page, fields.nth(0), first)
-        choose(page, fields.nth(1), first + timedelta(days=6))
-        dialog.locator("input[name='max_active_runs']").fill("4")
-        picture(page, "airflow-backfill")
-        dialog.get_by_role("button", name="Run Backfill").click()
-        wait_until(lambda: len(ids(running, "backfill") - known) == 7, within_s=ENDED_S, what="the runs to be made")
+    dialog = form(page, "Backfill")
+    fields = dialog.get_by_test_id("datetime-input")
+    choose(page, fields.nth(0), first)
+    choose(page, fields.nth(1), first + timedelta(days=6))
+    dialog.locator("input[name='max_active_runs']").fill("4")
+    picture(page, "airflow-backfill")
+    dialog.get_by_role("button", name="Run Backfill").click()
 
     made = ended(running, "backfill", known, 7)
     assert {run["state"] for run in made} == {"success"}
@@ -153,9 +175,8 @@ def test_a_week_is_backfilled_from_the_command_line(running: Platform) -> None:
     wait_until(lambda: no_backfill_is_open(running), within_s=ENDED_S, what="Airflow to close the backfill before")
     command = ["backfill", "create", "--dag-id", DAG, "--from-date", "2026-04-06", "--to-date", "2026-04-12"]
     command += ["--max-active-runs", "4", "--dag-run-conf", '{"dry_run": true}']
-    env = airflow.environment(running.settings, os.environ)
-    with paused(running):
-        done = subprocess.run([sys.executable, "-m", "airflow", *command], env=env, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "console", "airflow", *command]
+    done = subprocess.run(command, env=environment(running.settings), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
     made = ended(running, "backfill", known, 7)

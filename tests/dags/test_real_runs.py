@@ -8,8 +8,9 @@ from redis import Redis
 from contracts import keys
 from contracts.errors import Permanent
 from contracts.tables import DATA, IDS, SEGMENTS
-from tests.dags.running import VINS, Platform
+from tests.dags.running import VINS, Ingested, Platform
 
+INGEST = ("look", "ingest", "audit", "publish", "populate")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -20,19 +21,28 @@ def platform(running: Platform) -> Platform:
     return running
 
 
-def test_a_run_takes_the_archive_into_the_lake_and_the_queues_and_says_so_in_numbers(platform: Platform) -> None:
-    seq = platform.archive_batch(datetime.now(UTC) - timedelta(minutes=3), "task_map_1")
-
-    run_id = platform.run("ingest_archives")
-
-    assert platform.values(IDS, "request_id").count("task_map_1") == len(VINS)
-    assert "task_map_1-data" in platform.values(DATA, "data_id")
-    assert run_id in platform.values(SEGMENTS, "run_id")
-    assert all(seq in platform.pending(vin) for vin in VINS)
-    report = platform.settings.reports_folder / "runs" / run_id / "index.html"
+def test_a_run_takes_the_archive_into_the_lake_and_the_queues_and_says_so_in_numbers(
+    running: Platform, ingested: Ingested
+) -> None:
+    assert running.values(IDS, "request_id").count(ingested.request_id) == len(VINS)
+    assert f"{ingested.request_id}-data" in running.values(DATA, "data_id")
+    assert ingested.run_id in running.values(SEGMENTS, "run_id")
+    report = running.settings.reports_folder / "runs" / ingested.run_id / "index.html"
     assert "Passed" in report.read_text()
-    log = platform.api.task_log("ingest_archives", run_id, "ingest")
-    assert f'"{IDS.name}": {len(VINS)}' in log
+    results = {task: running.api.result("ingest_archives", ingested.run_id, task) for task in INGEST}
+    assert results["look"]["segments"] >= 2
+    assert results["ingest"]["written"][IDS.name] >= len(VINS)
+    assert results["populate"]["queued"] >= len(VINS)
+    assert all(result["seconds"] >= 0 for result in results.values())
+
+
+def test_a_run_that_has_nothing_to_do_says_so_and_its_other_tasks_are_skipped(running: Platform, ingested: Ingested) -> None:
+    past = {"from": "2026-01-05T10:00:00Z", "to": "2026-01-05T11:00:00Z"}
+
+    run_id = running.run("ingest_archives", **past, flush=False, dry_run=True)
+
+    assert running.api.result("ingest_archives", run_id, "look")["segments"] == 0
+    assert running.api.task_states("ingest_archives", run_id) == {"look": "success"} | dict.fromkeys(INGEST[1:], "skipped")
 
 
 def test_a_run_over_a_past_interval_takes_that_and_nothing_else(platform: Platform) -> None:
