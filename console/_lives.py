@@ -89,14 +89,7 @@ class Lives:
         told = lives_in_lake(self._settings, since, **({"vin": vin} if vin else {"request_id": request_id}))
         if told is not None:
             return told
-        try:
-            from adapters.glance import NotHere, batch_of, entries_of, segments_since
-
-            return entries_of(self._settings, vin) if vin else batch_of(self._settings, request_id), segments_since(
-                self._settings, since
-            )
-        except NotHere:
-            from adapters.lake import open_catalog, read_batch, read_entries, read_segments  # loading it takes a second
+        from adapters.lake import open_catalog, read_batch, read_entries, read_segments  # here, because loading it takes a second
 
         catalog = open_catalog(self._settings)
         return read_entries(catalog, vin) if vin else read_batch(catalog, request_id), read_segments(catalog, since)
