@@ -72,17 +72,18 @@ class Wakes:
 
     async def _read(self) -> None:
         await self._queues.join_wakes()  # also after Redis was wiped
-        await self._handle(await self._queues.claim_stale_wakes(self._consumer, idle_ms=0, count=100))
+        wakes = await self._queues.claim_stale_wakes(self._consumer, idle_ms=0, count=100)
         while True:
-            await self._handle(await self._queues.read_wakes(self._consumer, count=WAKES_A_READ, block_ms=WAKE_BLOCK_MS))
+            await self._handle(wakes)
+            wakes = await self._queues.read_wakes(self._consumer, count=WAKES_A_READ, block_ms=WAKE_BLOCK_MS, settled=wakes)
 
     async def _take_over(self) -> None:
         await asyncio.sleep(STALE_WAKE_MS / 2000 * random.uniform(0.8, 1.2))
-        await self._handle(await self._queues.claim_stale_wakes(self._consumer, idle_ms=STALE_WAKE_MS, count=100))
+        wakes = await self._queues.claim_stale_wakes(self._consumer, idle_ms=STALE_WAKE_MS, count=100)
+        await self._handle(wakes)
+        await self._queues.settle_wakes(wakes)
 
     async def _handle(self, wakes: list[Wake]) -> None:
-        if not wakes:
-            return
         for wake in wakes:
             if wake.trigger is not None:
                 seq, request_id, data_id = wake.trigger
@@ -90,7 +91,6 @@ class Wakes:
         owners = [owner for wake in wakes for owner in wake.owners]
         _metrics.WAKES.inc(len(owners))
         await all_handled(self._offer, owners, WOKEN)
-        await self._queues.settle_wakes(wakes)
 
 
 class Deadlines:

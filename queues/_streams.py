@@ -33,12 +33,19 @@ class Streams:
 
 
 def records_of(found: Any) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
-    """One shape for what XREADGROUP gives under RESP2 (a list) and RESP3 (a map of lists of lists)."""
-    if not found:
-        return []
-    if isinstance(found, dict):
-        return [(name, records[0] if records and isinstance(records[0], list) else records) for name, records in found.items()]
-    return [(name, records) for name, records in found]
+    """One shape for what XREADGROUP gives under RESP2 (a list) and RESP3 (a map), raw or as the library has read it."""
+    by_stream = found.items() if isinstance(found, dict) else found or ()
+    return [(name, [_record(*record) for record in _records(records)]) for name, records in by_stream]
+
+
+def _records(records: list[Any]) -> list[Any]:
+    """Of one stream; the library wraps those of RESP3 once more."""
+    return records[0] if records and isinstance(records[0], list) and not isinstance(records[0][0], bytes) else records
+
+
+def _record(record_id: bytes, fields: Any) -> tuple[bytes, dict[bytes, bytes]]:
+    """`fields` is a map, or name after value; None where the record was deleted."""
+    return record_id, fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True)) if fields else {}
 
 
 def texts(replies: Any) -> list[str]:

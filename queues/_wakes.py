@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from contracts import keys
 from queues import _verbs
+from queues._batch import Batch
 from queues._streams import Streams, records_of, texts
 
 OWNERS_A_WAKE = 1000
@@ -46,11 +46,15 @@ class WakeStreams(Streams):
         for shard in range(self.policy.wake_shards):
             await self.make_group(keys.wake(shard), keys.WAKE_GROUP)
 
-    async def read_wakes(self, consumer: str, *, count: int, block_ms: int) -> list[Wake]:
-        """New wake-ups for this consumer, waiting up to `block_ms` (0 is for ever)."""
-        streams: dict[Any, Any] = {keys.wake(shard): ">" for shard in range(self.policy.wake_shards)}
-        found = await self.redis.xreadgroup(keys.WAKE_GROUP, consumer, streams, count=count, block=block_ms)
-        return [wake for name, records in records_of(found) for wake in _wakes(_shard(name), records)]
+    async def read_wakes(self, consumer: str, *, count: int, block_ms: int, settled: Iterable[Wake] = ()) -> list[Wake]:
+        """New wake-ups for this consumer, waiting up to `block_ms` (0 is for ever); `settled` ones are dealt with, as it goes."""
+        streams = [keys.wake(shard) for shard in range(self.policy.wake_shards)]
+        batch = self.batch()
+        _settle(batch, settled)
+        options = ("COUNT", count, "BLOCK", block_ms, "STREAMS", *streams, *[">"] * len(streams))
+        batch.add(("XREADGROUP", "GROUP", keys.WAKE_GROUP, consumer, *options), records_of)
+        found = (await batch.run())[-1]
+        return [wake for name, records in found for wake in _wakes(_shard(name), records)]
 
     async def claim_stale_wakes(self, consumer: str, *, idle_ms: int, count: int) -> list[Wake]:
         """Wake-ups that another consumer took and has not settled for `idle_ms`: it is dead or stuck."""
@@ -62,13 +66,8 @@ class WakeStreams(Streams):
 
     async def settle_wakes(self, wakes: Iterable[Wake]) -> None:
         """These wake-ups are dealt with."""
-        by_shard: dict[int, list[bytes]] = {}
-        for wake in wakes:
-            by_shard.setdefault(wake.shard, []).append(wake.record_id)
         batch = self.batch()
-        for shard, ids in by_shard.items():
-            batch.add(("XACK", keys.wake(shard), keys.WAKE_GROUP, *ids), int)
-            batch.add(("XDEL", keys.wake(shard), *ids), int)
+        _settle(batch, wakes)
         await batch.run()
 
     async def due(self, shard: int, now_ms: int, count: int) -> list[str]:
@@ -86,6 +85,15 @@ class WakeStreams(Streams):
         batch = self.batch()
         batch.add(_verbs.settle_due(shard, owners, before_ms), int)
         await batch.run()
+
+
+def _settle(batch: Batch, wakes: Iterable[Wake]) -> None:
+    by_shard: dict[int, list[bytes]] = {}
+    for wake in wakes:
+        by_shard.setdefault(wake.shard, []).append(wake.record_id)
+    for shard, ids in by_shard.items():
+        batch.add(("XACK", keys.wake(shard), keys.WAKE_GROUP, *ids), int)
+        batch.add(("XDEL", keys.wake(shard), *ids), int)
 
 
 def _wakes(shard: int, records: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Wake]:

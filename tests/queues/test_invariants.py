@@ -36,7 +36,8 @@ class Model:
         self.attempts: dict[int, int] = {}
         self.connected, self.heard, self.since = "no", 0, START_MS
         self.listens, self.subscribed_at = True, 0
-        self.expiry, self.session_until = 0, 0
+        self.expiry: int | None = None  # of a connection that nobody saw begin, it is not known
+        self.session_until = 0
 
     def here(self, now: int) -> str:
         if self.connected == "no" or (self.connected == "heard" and self.heard + POLICY.presence_ms < now):
@@ -240,7 +241,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         self.seen_a_connection = True
         m.expiry = m.expiry if own_expiry is None else own_expiry
-        m.connected, m.session_until, m.since = "no", at + m.expiry * 1000, began
+        m.connected, m.session_until, m.since = "no", 0 if m.expiry is None else at + m.expiry * 1000, began
         lost = m.expiry == 0 and m.published_at <= at
         assert (reply.word, reply.released) == ("noted", m.let_go() if lost else None)
 
