@@ -6,7 +6,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -21,7 +21,7 @@ from contracts.settings import load_settings
 
 P = ParamSpec("P")
 LIBRARIES = ("pyspark", "pyiceberg", "duckdb", "redis", "mqtt5", "pyarrow")
-PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port")
+PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,20 @@ def _cpu_s() -> float:
 
 
 def free_ports() -> dict[str, int]:
-    """A free port for every server of a platform, as settings."""
-    probes = {name: socket.create_server(("127.0.0.1", 0)) for name in PORTS}
-    ports = {name: probe.getsockname()[1] for name, probe in probes.items()}
-    for probe in probes.values():
-        probe.close()
-    return ports
+    """A free port for every server of a platform, as settings; the one behind the dispatcher's is free for a second replica."""
+    with ExitStack() as held:
+        ports = {name: _hold(held, 0) for name in PORTS}
+        while True:
+            with suppress(OSError):
+                ports["dispatcher_port"] = _hold(held, 0)
+                _hold(held, ports["dispatcher_port"] + 1)
+                return ports
+
+
+def _hold(held: ExitStack, port: int) -> int:
+    probe = held.enter_context(socket.create_server(("127.0.0.1", port)))
+    taken: int = probe.getsockname()[1]
+    return taken
 
 
 def facts() -> dict[str, str]:
