@@ -123,8 +123,8 @@ class Loader:
             result.superseded += [(owner, seq) for seq in reply.superseded]
             if reply.word == "ready":
                 ready.setdefault(keys.shard_of(owner, self._policy.wake_shards), []).append(owner)
-        for shard, owners in ready.items():
-            self._redis.xadd(keys.wake(shard), {"owners": "\n".join(owners)})
+        if ready:
+            self._send([("XADD", keys.wake(shard), "*", "owners", "\n".join(owners)) for shard, owners in ready.items()])
         return result
 
     def _has_any(self, some: Sequence[str]) -> bool:

@@ -42,7 +42,7 @@ class OutcomeStream(Streams):
     async def settle_outcomes(self, record_ids: Sequence[bytes]) -> None:
         """These outcomes are on disk."""
         if record_ids:
-            pipe = self.redis.pipeline(transaction=False)
-            pipe.xack(keys.OUTCOMES, keys.OUTCOMES_GROUP, *record_ids)
-            pipe.xdel(keys.OUTCOMES, *record_ids)
-            await pipe.execute()
+            batch = self.batch()
+            batch.add(("XACK", keys.OUTCOMES, keys.OUTCOMES_GROUP, *record_ids), int)
+            batch.add(("XDEL", keys.OUTCOMES, *record_ids), int)
+            await batch.run()

@@ -33,13 +33,12 @@ class WakeStreams(Streams):
         by_shard: dict[int, list[str]] = {}
         for owner in owners:
             by_shard.setdefault(keys.shard_of(owner, self.policy.wake_shards), []).append(owner)
-        if not by_shard:
-            return
-        pipe = self.redis.pipeline(transaction=False)
+        batch = self.batch()
         for shard, some in by_shard.items():
             for start in range(0, len(some), OWNERS_A_WAKE):
-                pipe.xadd(keys.wake(shard), {"owners": "\n".join(some[start : start + OWNERS_A_WAKE])})
-        await pipe.execute()
+                batch.add(("XADD", keys.wake(shard), "*", "owners", "\n".join(some[start : start + OWNERS_A_WAKE])), bytes)
+        if batch:
+            await batch.run()
 
     async def join_wakes(self) -> None:
         """Make the consumer groups of the wake-up streams, where they are missing."""

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import httpx
 import psutil
 from redis import Redis
 
@@ -59,6 +60,10 @@ class Ground:
         for owner in owners:
             pipe.zcard(keys.pending(owner))
         return sum(pipe.execute())
+
+    def seal(self) -> None:
+        """Have the recorder write down what it still has to: that is a cost of what came before."""
+        httpx.post(f"http://{self.settings.host}:{self.settings.recorder_port}/flush", timeout=60).raise_for_status()
 
     def settle(self, owners: Sequence[str], within_s: float = 30.0) -> None:
         """Return when none of these owners has anything pending.

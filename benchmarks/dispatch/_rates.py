@@ -64,6 +64,7 @@ def latencies_ms(ground: Ground, fleet: Fleet, owners: Sequence[str], rate: floa
     """From the moment that an entry is given to the queues until its vehicle has it, at `rate` entries a second."""
     count = max(100, int(rate * for_s))
     seqs = ground.seqs(count)
+    ground.seal()
     fleet.take()
     given: dict[int, float] = {}
     began = time.monotonic()
