@@ -1,6 +1,7 @@
 """The lake from plain Python: open the catalog, make the tables, read a little. Needs no Spark."""
 
 import sqlite3
+from collections.abc import Set
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,16 @@ from pyiceberg.types import BinaryType, BooleanType, IcebergType, IntegerType, L
 from sqlalchemy.exc import DatabaseError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
-from contracts.lives import ENTRY, Life, lives_of
+from contracts.lives import Life
+from contracts.outcomes import State
 from contracts.seq import datetime_of
 from contracts.settings import Settings
 from contracts.tables import COMMON_PROPERTIES, DATA, IDS, INSTANT, NAMESPACE, OUTCOMES, SEGMENTS, TABLES, Table
 
 SQLITE = "sqlite:///"
 BUSY_SECONDS = 30  # how long a writer waits for another one's lock on the SQLite file
+ENTRY = ("vin", "seq", "request_id", "data_id")
+ENDED = ("dispatched_at", "acknowledged_at", "ended_at", "attempts", "reason")
 FIRST_PARTITION_FIELD = 1000  # Iceberg numbers partition fields from here
 
 _ICEBERG_TYPES: dict[pa.DataType, IcebergType] = {
@@ -149,14 +153,13 @@ def read_outcome(catalog: Catalog, vin: str, seq: int) -> str | None:
 
 def read_entries(catalog: Catalog, vin: str, *, since: datetime | None = None) -> list[Life]:
     """Every entry of a vehicle accepted at or after `since` (UTC; None: ever), oldest first."""
-    ids = _rows(catalog, IDS, _vin_filter("ts", vin, since), ENTRY)
-    return lives_of(ids, _rows(catalog, OUTCOMES, And(where(EqualTo, "vin", vin), _triggers_filter(ids))) if ids else [])
+    ids = _rows(catalog, IDS, _vin_filter(vin, since), ENTRY)
+    return _lives(catalog, ids, where(EqualTo, "vin", vin))
 
 
 def read_batch(catalog: Catalog, request_id: str) -> list[Life]:
     """Every entry of every trigger with this request_id, by seq and VIN."""
-    ids = _rows(catalog, IDS, where(EqualTo, "request_id", request_id), ENTRY)
-    return lives_of(ids, _rows(catalog, OUTCOMES, _triggers_filter(ids)) if ids else [])
+    return _lives(catalog, _rows(catalog, IDS, where(EqualTo, "request_id", request_id), ENTRY), AlwaysTrue())
 
 
 def read_segments(catalog: Catalog, since: datetime) -> set[str]:
@@ -176,33 +179,41 @@ def read_data_ids(catalog: Catalog, since: datetime | None = None) -> list[str]:
     return [row["data_id"] for row in _rows(catalog, DATA, row_filter, ("data_id",))]
 
 
+def _lives(catalog: Catalog, ids: list[dict[str, Any]], whose: BooleanExpression) -> list[Life]:
+    """What lives in the lake, by seq and VIN, with how it ended; each once, also where a table has a row twice."""
+    if not ids:
+        return []
+    outcomes = _rows(catalog, OUTCOMES, And(whose, _triggers_filter("accepted_at", {row["seq"] for row in ids})))
+    ended = {(row["seq"], row["vin"]): row for row in outcomes}
+    lives = {}
+    for row in ids:
+        key = (row["seq"], row["vin"])
+        end = ended.get(key, {})
+        said = {name: end[name] for name in ENDED if name in end}
+        state = end.get("outcome", State.PENDING.value)
+        lives[key] = Life(row["vin"], row["seq"], row["request_id"], row["data_id"], state, **said)
+    return [lives[key] for key in sorted(lives)]
+
+
 def where(predicate: type[LiteralPredicate], column: str, value: str | int | datetime) -> BooleanExpression:
     """One comparison, as PyIceberg's scans and deletes take it."""
     return predicate(column, value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value)
 
 
-def _vin_filter(instant: str, vin: str, since: datetime | None) -> BooleanExpression:
+def _vin_filter(vin: str, since: datetime | None) -> BooleanExpression:
     mine = where(EqualTo, "vin", vin)
-    return mine if since is None else And(mine, where(GreaterThanOrEqual, instant, since))
+    return mine if since is None else And(mine, where(GreaterThanOrEqual, "ts", since))
 
 
 def _entry_filter(instant: str, vin: str, seq: int) -> BooleanExpression:
-    return And(where(EqualTo, "vin", vin), _trigger_filter(instant, seq))
+    return And(where(EqualTo, "vin", vin), _triggers_filter(instant, {seq}))
 
 
-def _trigger_filter(instant: str, seq: int) -> BooleanExpression:
-    """The entries of one trigger; their instant is in their seq, so only that day's partition is read."""
-    at = datetime_of(seq)
-    moment = And(where(GreaterThanOrEqual, instant, at), where(LessThan, instant, at + timedelta(milliseconds=1)))
-    return And(moment, where(EqualTo, "seq", seq))
-
-
-def _triggers_filter(ids: list[dict[str, Any]]) -> BooleanExpression:
-    """The outcomes of these triggers: they came together, so few files have them, and few days."""
-    seqs = {row["seq"] for row in ids}
+def _triggers_filter(instant: str, seqs: Set[int]) -> BooleanExpression:
+    """The entries of these triggers; their instants are in their seqs, so only those days' partitions are read."""
     first, last = datetime_of(min(seqs)), datetime_of(max(seqs)) + timedelta(milliseconds=1)
-    moments = And(where(GreaterThanOrEqual, "accepted_at", first), where(LessThan, "accepted_at", last))
-    return And(moments, In(term="seq", literals=seqs))
+    moments = And(where(GreaterThanOrEqual, instant, first), where(LessThan, instant, last))
+    return And(moments, In(term="seq", literals=seqs))  # of one, PyIceberg makes an `EqualTo`
 
 
 def _rows(

@@ -1,6 +1,5 @@
 """The life of one entry: what it is, where it stands, and when what happened to it."""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -9,8 +8,6 @@ from contracts.outcomes import Outcome, OutcomeRecord, State
 from contracts.seq import datetime_of
 
 SHOWN = ("seq", "request_id", "data_id", "state", "accepted_at", "dispatched_at", "acknowledged_at", "attempts", "reason")
-ENTRY = ("vin", "seq", "request_id", "data_id")  # what the lake's ids say of an entry
-ENDED = ("dispatched_at", "acknowledged_at", "ended_at", "attempts", "reason")  # and its outcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +60,6 @@ class Life:
         for name in ("dispatched_at", "acknowledged_at"):
             said[name] = None if said[name] is None else datetime.fromisoformat(said[name])
         return cls(vin, **said)
-
-
-def lives_of(ids: Iterable[Mapping[str, Any]], outcomes: Iterable[Mapping[str, Any]]) -> list[Life]:
-    """What lives in the lake, by seq and VIN; each once, also where a table has a row twice."""
-    ended = {(row["seq"], row["vin"]): row for row in outcomes}
-    lives = {}
-    for row in ids:
-        key = (row["seq"], row["vin"])
-        end = ended.get(key, {})
-        said = {name: end[name] for name in ENDED if name in end}
-        state = end.get("outcome", State.PENDING.value)
-        lives[key] = Life(row["vin"], row["seq"], row["request_id"], row["data_id"], state, **said)
-    return [lives[key] for key in sorted(lives)]
 
 
 _OPEN = frozenset(state.value for state in State)

@@ -97,10 +97,8 @@ class _Comparison:
         self._kept = [self._queues]
 
     def close(self) -> None:
-        """Let go of what was kept."""
-        for (
-            frame
-        ) in self._kept:  # Spark knows a frame by its plan: the next comparison's, made the same way, would have these rows
+        """Let go of what was kept: Spark knows a frame by its plan, and the next comparison's would have these rows."""
+        for frame in self._kept:
             frame.unpersist()
 
     def totals(self) -> tuple[int, int]:
