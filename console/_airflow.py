@@ -5,13 +5,15 @@ import sys
 
 import typer
 
-from console._output import settings_or_fail, speaks_plainly
+from console._output import fail, settings_or_fail, speaks_plainly
 
 
 @speaks_plainly
 def airflow(context: typer.Context) -> None:
     """Airflow's own commands (`dags list`, `backfill create`, …), on the Airflow of this platform."""
     settings = settings_or_fail()
+    if not (settings.home / "airflow" / "airflow.db").exists():
+        fail(f"{settings.home} has no Airflow yet; run `manifold up` first")
     from sandbox.airflow import environment
     from sandbox.programs import environment as spelled
 

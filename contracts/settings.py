@@ -83,7 +83,8 @@ class Settings(
     @property
     def recorders(self) -> list[str]:
         """HTTP address of each recorder; never empty."""
-        return (self.recorder_urls or f"http://{self.host}:{self.recorder_port}").split(",")
+        urls = self.recorder_urls or f"http://{self.host}:{self.recorder_port}"
+        return [url.rstrip("/") for url in urls.split(",")]
 
     @property
     def archive(self) -> str:
@@ -159,7 +160,9 @@ def _problem(error: dict[str, Any]) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"{name} in {settings_file()} is not a setting; `manifold settings` lists them all"
-    return f"{PREFIX}{name.upper()}={error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+    problem = f"{PREFIX}{name.upper()}={error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+    field = Settings.model_fields.get(name)
+    return problem if field is None else f"{problem} ({field.description})"
 
 
 __all__ = ["Settings", "load_settings", "settings_file", "source_of", "unknown_variables"]

@@ -231,3 +231,13 @@ def test_the_doctor_says_a_remedy_for_all_that_is_missing(tmp_path: Path) -> Non
     assert findings["python"]["passed"]
     assert not findings["redis"]["passed"]
     assert all(finding["remedy"] for finding in findings.values() if not finding["passed"])
+
+
+def test_airflow_is_not_asked_where_the_platform_was_never_up(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "console", "airflow", "dags", "list"]
+    done = subprocess.run(
+        command, env={**os.environ, "MANIFOLD_HOME": str(tmp_path)}, capture_output=True, text=True, check=False, cwd=ROOT
+    )
+
+    assert (done.returncode, list(tmp_path.iterdir())) == (1, [])
+    assert "run `manifold up` first" in " ".join(done.stderr.split())

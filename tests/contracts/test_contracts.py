@@ -157,7 +157,7 @@ def test_wrong_settings_are_named_together_with_value_and_remedy(monkeypatch: py
 
     message = str(caught.value)
     assert "MANIFOLD_TYPO is not a setting" in message
-    assert "MANIFOLD_MQTT_PORT='99999': input should be less than or equal to 65535" in message
+    assert "MANIFOLD_MQTT_PORT='99999': input should be less than or equal to 65535 (the front door" in message
     assert f"nonsense in {file} is not a setting" in message
 
 
@@ -172,3 +172,8 @@ def test_the_environment_comes_before_the_file_and_the_file_before_the_default(
     settings = load_settings()
 
     assert (settings.node, settings.max_ids, settings.redis_port) == (6, 7, 6390)
+
+
+def test_recorders_are_those_that_are_named_else_the_one_of_this_host() -> None:
+    assert load_settings(host="h", recorder_port=7).recorders == ["http://h:7"]
+    assert load_settings(recorder_urls="http://a:1/,https://b").recorders == ["http://a:1", "https://b"]
