@@ -3,6 +3,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin
 READY := .tools/ready
+STORES := .tools/stores.ready
+FAST := tests/contracts tests/adapters tests/docs tests/queues $(wildcard tests/dispatcher/test_step_*.py) tests/faults/test_checker.py
 
 .PHONY: help setup stores demo up down status test check fix bench lock clean
 
@@ -14,7 +16,9 @@ setup: $(READY) ## everything that the other verbs need; they call it themselves
 $(READY): requirements.lock pyproject.toml infra/setup.sh
 	@PYTHON="$(PYTHON)"; [ -n "$$PYTHON" ] || unset PYTHON; infra/setup.sh
 
-stores: $(READY) ## servers for the tests of object storage, a REST catalog and PostgreSQL; optional
+stores: $(STORES) ## servers for the tests of object storage, a REST catalog and PostgreSQL; `make test` calls it
+
+$(STORES): $(READY) infra/stores/setup.sh infra/stores/pom.xml
 	@infra/stores/setup.sh
 
 demo: $(READY) ## the main job on a fresh platform, with a fleet; ends by itself
@@ -29,17 +33,18 @@ down: ## stop it
 status: $(READY) ## how it is
 	@.venv/bin/manifold status
 
-test: $(READY) ## all tests, against real servers on loopback
-	@.venv/bin/pytest
+test: $(READY) $(STORES) ## all tests, against real servers on loopback, WORKERS=2 at a time
+	@.venv/bin/pytest --numprocesses $(or $(WORKERS),2) --dist loadscope --no-loadscope-reorder
 
 faults: $(READY) ## harm a platform for MINUTES=10, for each of SEEDS=1,2; prove that nothing is lost
 	@.venv/bin/python -m tests.faults --minutes $(or $(MINUTES),10) --seeds $(or $(SEEDS),1)
 
-check: $(READY) ## format, lint, import rules, types; edits nothing
+check: $(READY) ## format, lint, import rules, types, and the tests that need no minute; edits nothing
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/lint-imports
 	.venv/bin/mypy
+	.venv/bin/pytest -q -m "not slow" $(FAST)
 
 fix: $(READY) ## format, and repair what lint can repair
 	.venv/bin/ruff format .

@@ -1,6 +1,7 @@
 """Keeps an MQTT 5 client connected: says hello, notices silence, comes back after every loss."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,14 +9,18 @@ import mqtt5
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
-from adapters._link import Link, Place, open_link
+from adapters import _raw
+from adapters._link import Link, Place, TakeRaw, open_link
 from contracts.errors import Retryable
 
 _CONNACK_WAIT_S = 10.0
 _GOODBYE_WAIT_S = 2.0
 _KEEPALIVE_LOOK_S = 1.0
-# Two clients with one client id throw each other out; a pause before coming back keeps that from becoming a storm.
-_AFTER_LOSS_S = 0.1
+# Two clients with one client id throw each other out, and a broker may cut whoever says what it does not take: a pause before
+# coming back, which grows as long as connections break soon, keeps that from becoming a storm.
+_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_SOON_S = 10.0
+LARGEST = (1 << 28) + 4  # bytes of a packet, as MQTT counts them
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +53,8 @@ class Login:
 class Keeper:
     """One connection after the other. `up` is told whether the broker knew the session, `down` of a loss; `take` gets the rest.
 
-    A clean start is asked for until it was granted once: later connections resume the session.
+    `take_raw` gets what cannot be read of it. A clean start is asked for until it was granted once: later connections resume the
+    session.
     """
 
     def __init__(
@@ -57,17 +63,21 @@ class Keeper:
         login: Login,
         *,
         take: Callable[[mqtt5.Packet], None],
+        take_raw: TakeRaw,
         up: Callable[[bool], None],
         down: Callable[[], None],
     ) -> None:
         self.place, self.connected = place, asyncio.Event()
         self.number = 0  # of the connection: each has its own
         self.link: Link | None = None  # only while connected
-        self._login, self._take, self._up, self._down = login, take, up, down
+        self.largest = LARGEST  # bytes of a packet that the broker takes
+        self._login, self._take, self._take_raw, self._up, self._down = login, take, take_raw, up, down
         self._clean_start = login.clean_start
         self._opened: Link | None = None  # connected, or about to be
         self._lost = asyncio.Event()
+        self._paused = False
         self._refusal = ""
+        self.problem = ""  # why the last try failed
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -94,19 +104,34 @@ class Keeper:
                 link.hang_up()
                 await self._lost.wait()
 
+    def pause(self) -> None:
+        """Read nothing more, on this connection and on those that follow, until `resume`."""
+        self._paused = True
+        if self.link is not None:
+            self.link.pause()
+
+    def resume(self) -> None:
+        """Read on."""
+        self._paused = False
+        if self.link is not None:
+            self.link.resume()
+
     async def _keep_connected(self) -> None:
+        pause_s = _LEAST_PAUSE_S
         while True:
             pauses = wait_exponential_jitter(multiplier=0.1, max=10, jitter=0.3)
             async for attempt in AsyncRetrying(wait=pauses, retry=retry_if_exception_type(Retryable), before_sleep=self._say_why):
                 with attempt:
                     await self._connect()
+            began = time.monotonic()
             await self._lost.wait()
-            await asyncio.sleep(_AFTER_LOSS_S)
+            pause_s = pause_after_loss(pause_s, time.monotonic() - began)
+            await asyncio.sleep(pause_s)
 
     async def _connect(self) -> None:
         self._lost.clear()
         self._refusal = ""
-        self._opened = link = await open_link(self.place, self._take_any, self._on_lost)
+        self._opened = link = await open_link(self.place, self._take_any, self._take_any_raw, self._on_lost)
         link.send(self._login.packet(clean_start=self._clean_start))
         waits = [asyncio.create_task(self.connected.wait()), asyncio.create_task(self._lost.wait())]
         try:
@@ -126,8 +151,8 @@ class Keeper:
                 self.link.look_alive(self._login.keepalive_s)
 
     def _say_why(self, state: RetryCallState) -> None:
-        reason = state.outcome.exception() if state.outcome else None
-        log.warning("mqtt not connected", client=self._login.client_id, attempt=state.attempt_number, reason=str(reason))
+        self.problem = str(state.outcome.exception() if state.outcome else None)
+        log.warning("mqtt not connected", client=self._login.client_id, attempt=state.attempt_number, reason=self.problem)
 
     def _take_any(self, packet: mqtt5.Packet) -> None:
         match packet:
@@ -138,16 +163,29 @@ class Keeper:
             case _:
                 self._take(packet)
 
+    def _take_any_raw(self, packet: bytes, why: str) -> None:
+        match packet[0] >> 4:
+            case _raw.CONNACK:
+                self._refusal = f"its answer cannot be read: {why}"
+                if self._opened is not None:
+                    self._opened.hang_up()
+            case _raw.DISCONNECT:
+                self._refusal = f"reason {_raw.reason_of_disconnect(packet):#x}"
+            case _:
+                self._take_raw(packet, why)
+
     def _on_answer(self, answer: mqtt5.ConnAckPacket) -> None:
         if answer.reason_code != mqtt5.ConnAckReasonCode.SUCCESS:  # the broker ends the connection
             self._refusal = answer.reason_code.name.lower()
             return
         self._clean_start = False
         self.number += 1
-        self.link = self._opened
+        self.link, self.largest = self._opened, answer.max_packet_size or LARGEST
         self.connected.set()
         log.info("mqtt connected", client=self._login.client_id, session_present=answer.session_present)
         self._up(answer.session_present)
+        if self._paused and self.link is not None:
+            self.link.pause()
 
     def _on_lost(self, reason: str) -> None:
         self._refusal = self._refusal or reason
@@ -157,3 +195,8 @@ class Keeper:
         self.connected.clear()
         self._lost.set()
         self._down()
+
+
+def pause_after_loss(before_s: float, lived_s: float) -> float:
+    """Seconds until the next connection, where the one that was lost lived so long, and the pause before it took `before_s`."""
+    return _LEAST_PAUSE_S if lived_s > _SOON_S else min(2 * before_s, _LONGEST_PAUSE_S)

@@ -1,6 +1,7 @@
 """One connection of an MQTT 5 client: bytes in, packets out, on an asyncio transport. The packets themselves are mqtt5's."""
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Callable
@@ -11,14 +12,18 @@ from urllib.parse import urlsplit
 import mqtt5
 import structlog
 
+from adapters import _raw
 from contracts.errors import Permanent, Retryable
 
 _TLS_SCHEMES = {"mqtt": False, "tcp": False, "mqtts": True, "ssl": True}
 _TLS_PORT, _PLAIN_PORT = 8883, 1883
-_LONGEST_HEADER = 5  # bytes: a packet's type, and its length in up to four
+_LONG_HEAD = 70_000  # bytes: a PUBLISH up to its properties is shorter
+# mqtt5 0.8 panics where a text is not UTF-8. A backtrace of that takes 24 ms, and anybody may send such texts.
+os.environ["RUST_BACKTRACE"] = "0"
 
 log = structlog.get_logger(__name__)
 Take = Callable[[mqtt5.Packet], None]
+TakeRaw = Callable[[bytes, str], None]  # a whole packet that was not read, and why
 Lost = Callable[[str], None]
 
 
@@ -48,16 +53,20 @@ class Place:
 
 
 class Link(asyncio.Protocol):
-    """From `open_link`. `take` gets each packet, in the order in which they came; `lost` is called once, at the end."""
+    """From `open_link`. `take` gets each packet, in the order in which they came; `lost` is called once, at the end.
 
-    def __init__(self, take: Take, lost: Lost) -> None:
-        self._take, self._lost = take, lost
+    `take_raw` gets what cannot be read, in its place in that order.
+    """
+
+    def __init__(self, take: Take, take_raw: TakeRaw, lost: Lost) -> None:
+        self._take, self._take_raw, self._lost = take, take_raw, lost
         self._transport: asyncio.Transport
         self._loop = asyncio.get_running_loop()
         self._out: list[bytes] = []
         self._partial = bytearray()  # the beginning of a packet, and how long the packet is
         self._wanted = 0
         self._sent_at = self._heard_at = time.monotonic()
+        self._paused = False
 
     def send(self, packet: bytes) -> None:
         """After all that was sent before; one write for all that this turn of the loop sends."""
@@ -68,11 +77,26 @@ class Link(asyncio.Protocol):
     def look_alive(self, keepalive_s: float) -> None:
         """Ping if the line was silent, and hang up where not even that is answered. Call it several times in `keepalive_s`."""
         now = time.monotonic()
-        if now - self._heard_at > keepalive_s * 1.5:
+        if self._paused:  # then only a write tells that the connection is gone
+            self._heard_at = now
+            self.send(mqtt5.PingReqPacket().write())
+        elif now - self._heard_at > keepalive_s * 1.5:
             log.warning("mqtt broker silent", for_s=round(now - self._heard_at, 1))
             self.hang_up()
         elif now - min(self._sent_at, self._heard_at) > keepalive_s / 2:
             self.send(mqtt5.PingReqPacket().write())
+
+    def pause(self) -> None:
+        """Read nothing more: the broker has to keep what it wants to send. Calling it again changes nothing."""
+        if not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._paused:
+            self._paused, self._heard_at = False, time.monotonic()
+            self._transport.resume_reading()
 
     def close(self) -> None:
         """Send what is waiting, then end the connection."""
@@ -101,7 +125,7 @@ class Link(asyncio.Protocol):
         at = self._read(data)
         if at < len(data):
             self._partial += data[at:]
-            self._wanted = length_of(data[at : at + _LONGEST_HEADER]) or 0
+            self._wanted = _raw.length_of(data[at : at + _raw.LONGEST_HEADER]) or 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended, by whichever side."""
@@ -111,31 +135,35 @@ class Link(asyncio.Protocol):
         """Hand on the whole packets in `data`; how many bytes they were."""
         view, at, end = memoryview(data), 0, len(data)
         while at < end:
-            try:
-                packet, size = mqtt5.read(view[at:])
-            except IndexError:  # not all of it has come
-                break
-            except BaseException as exc:  # where text is not UTF-8, mqtt5 0.8 panics, and its panic is not an Exception
-                if isinstance(exc, KeyboardInterrupt | SystemExit):
-                    raise
-                size = self._pass_over(data, at, exc)
-                if not size:
-                    break
+            if end - at > _raw.LONGEST_PROPERTIES and _raw.has_long_properties(data[at : at + _LONG_HEAD]):
+                size = self._pass_on(data, at, f"its properties are over {_raw.LONGEST_PROPERTIES} bytes")
             else:
-                self._take(packet)
+                try:
+                    packet, size = mqtt5.read(view[at:])
+                except IndexError:  # not all of it has come
+                    break
+                except BaseException as exc:  # a panic is not an Exception
+                    if isinstance(exc, KeyboardInterrupt | SystemExit):
+                        raise
+                    size = self._pass_on(data, at, str(exc) if isinstance(exc, Exception) else "a text in it is not UTF-8")
+                else:
+                    self._take(packet)
+            if not size:
+                break
             at += size
         return at
 
-    def _pass_over(self, data: bytes, at: int, why: BaseException) -> int:
-        """A packet that cannot be read stays unacknowledged, and does not hold up the next; how long it is."""
-        size = length_of(data[at : at + _LONGEST_HEADER])
+    def _pass_on(self, data: bytes, at: int, why: str) -> int:
+        """A packet that was not read, as it is; how long it is. 0: not all of it has come."""
+        size = _raw.length_of(data[at : at + _raw.LONGEST_HEADER])
         if size is None:
-            log.error("mqtt stream broken", reason=str(why))
+            log.error("mqtt stream broken", reason=why)
             self.hang_up()
             return len(data) - at
         if at + size > len(data):
             return 0
-        log.error("mqtt packet not readable", reason=str(why), kind=data[at] >> 4, size=size)
+        log.error("mqtt packet not readable", reason=why, kind=data[at] >> 4, size=size)
+        self._take_raw(data[at : at + size], why)
         return size
 
     def _flush(self) -> None:
@@ -145,7 +173,7 @@ class Link(asyncio.Protocol):
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
 
-async def open_link(place: Place, take: Take, lost: Lost) -> Link:
+async def open_link(place: Place, take: Take, take_raw: TakeRaw, lost: Lost) -> Link:
     """A connected socket, over which nothing was said yet.
 
     Raises:
@@ -154,17 +182,7 @@ async def open_link(place: Place, take: Take, lost: Lost) -> Link:
     secure = ssl.create_default_context() if place.tls else None
     loop = asyncio.get_running_loop()
     try:
-        _, link = await loop.create_connection(lambda: Link(take, lost), place.host, place.port, ssl=secure)
+        _, link = await loop.create_connection(lambda: Link(take, take_raw, lost), place.host, place.port, ssl=secure)
     except OSError as exc:
         raise Retryable(f"no connection to {place}: {exc}") from exc
     return link
-
-
-def length_of(header: bytes) -> int | None:
-    """The length of the whole packet that begins so; 0: more of it is needed; None: no packet begins so."""
-    size = 0
-    for place, byte in enumerate(header[1:]):
-        size |= (byte & 127) << (7 * place)
-        if byte < 128:
-            return size + place + 2
-    return None if len(header) == _LONGEST_HEADER else 0

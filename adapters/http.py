@@ -1,13 +1,24 @@
-"""The HTTP face of a service: /metrics for Prometheus, /healthz for whoever asks whether it is ready, and its own routes."""
+"""The HTTP face of a service: /metrics for Prometheus, /healthz for whoever asks whether it is ready, and its own routes.
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+Whoever reaches it can read what goes on and, at the recorder, close segments: without a token it listens on loopback only.
+"""
+
+import hmac
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest, make_wsgi_app
 
 from contracts.errors import Permanent
+from contracts.faces import require_token
+
+_REFUSED = {"WWW-Authenticate": "Bearer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,21 +30,34 @@ class Health:
 
 
 @asynccontextmanager
-async def serve(host: str, port: int, health: Callable[[], Health], routes: Iterable[web.RouteDef] = ()) -> AsyncIterator[None]:
+async def serve(
+    host: str, port: int, health: Callable[[], Health], routes: Iterable[web.RouteDef] = (), *, token: str = ""
+) -> AsyncIterator[None]:
     """Serve while the block runs. /healthz answers 200 or 503 with `{"healthy": …, <details>}`.
 
+    With a `token`, whoever does not show it (`Authorization: Bearer …`) gets 401; of /healthz, all but the details: the probes of
+    an orchestrator have no secret to show.
+
     Raises:
-        Permanent: the port is taken.
+        Permanent: the port is taken, or the host is not loopback and there is no token.
     """
+    require_token(host, token)
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def healthz(_: web.Request) -> web.Response:
+    async def healthz(request: web.Request) -> web.Response:
         now = health()
-        return web.json_response({"healthy": now.healthy, **now.details}, status=200 if now.healthy else 503)
+        details = now.details if _shows(request.headers.get("Authorization", ""), token) else {}
+        return web.json_response({"healthy": now.healthy, **details}, status=200 if now.healthy else 503)
 
-    app = web.Application()
+    @web.middleware
+    async def guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        if handler is healthz or _shows(request.headers.get("Authorization", ""), token):
+            return await handler(request)
+        return web.Response(status=401, headers=_REFUSED)
+
+    app = web.Application(middlewares=[guard])
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), *routes])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()
@@ -45,3 +69,50 @@ async def serve(host: str, port: int, health: Callable[[], Health], routes: Iter
         yield
     finally:
         await runner.cleanup()
+
+
+@contextmanager
+def tell_metrics(host: str, port: int, *, token: str = "") -> Iterator[None]:
+    """/metrics alone, in a thread, while the block runs: for a process without a loop.
+
+    Raises:
+        Permanent: as `serve`.
+    """
+    require_token(host, token)
+    tell = make_wsgi_app()
+
+    def guarded(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if _shows(environ.get("HTTP_AUTHORIZATION", ""), token):
+            page: Iterable[bytes] = tell(environ, start_response)
+            return page
+        start_response("401 Unauthorized", list(_REFUSED.items()))
+        return []
+
+    try:
+        server = make_server(host, port, guarded, _Server, _Silent)
+    except OSError as exc:
+        raise Permanent(f"cannot listen on {host}:{port} ({exc.strerror}); choose another port") from exc
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A slow reader keeps nobody waiting."""
+
+    daemon_threads = True
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's word
+        """Nobody wants a line for each scrape."""
+
+
+def _shows(authorization: str, token: str) -> bool:
+    """Whether the header shows the token, found out in the same time however much of it is right. Without one all is shown."""
+    scheme, _, shown = authorization.partition(" ")
+    right = hmac.compare_digest(shown.strip().encode(errors="surrogateescape"), token.encode())
+    return not token or (right and scheme.lower() == "bearer")

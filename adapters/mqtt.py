@@ -11,34 +11,20 @@ from typing import Self
 
 import mqtt5
 import structlog
-from msgspec import Struct
 
-from adapters._keeper import Keeper, Login
+from adapters import _message, _raw
+from adapters._keeper import LARGEST, Keeper, Login
 from adapters._link import Place
+from adapters._message import Message as Message
+from adapters._subscriptions import FIRST_REFUSAL as FIRST_REFUSAL
+from adapters._subscriptions import QOS, Subscriptions
 from contracts.errors import Permanent, Retryable
 
 NO_SUBSCRIBERS = 16  # PUBACK reason code: the broker took the message and nobody wants it
-FIRST_REFUSAL = 0x80  # reason codes from here on mean no
 MAX_MID = 65535
 
-_RESUBSCRIBE_S = 5.0  # pause after the broker has refused a subscription
-_QOS = (mqtt5.QoS.AT_MOST_ONCE, mqtt5.QoS.AT_LEAST_ONCE, mqtt5.QoS.EXACTLY_ONCE)
+_LONGEST_PAYLOAD = LARGEST - (1 << 20)  # leaves more than enough for topic and properties
 log = structlog.get_logger(__name__)
-
-
-class Message(Struct, frozen=True, gc=False):
-    """One message as it came; give it to `Mqtt.ack` once it is safe."""
-
-    topic: str
-    payload: bytes
-    qos: int = 1
-    dup: bool = False
-    retain: bool = False
-    response_topic: str | None = None
-    correlation_data: bytes | None = None
-    user_properties: Sequence[tuple[str, str]] = ()
-    mid: int = 0
-    connection: int = 0  # the connection that brought it; packet ids mean nothing on another one
 
 
 class Mqtt:
@@ -46,7 +32,10 @@ class Mqtt:
 
     With `clean_start` the first connection forgets an older session; later ones resume it as long as `session_expiry_s`
     allows. How many publishes are on their way at once is the caller's decision. `on_message` is called on the loop, in the
-    order in which the broker sent.
+    order in which the broker sent. What the broker has retained does not come: it is no news, and the broker has told it before.
+    `on_unreadable` gets a message whose packet cannot be read; unless it is set, it acknowledges, because one that never is takes
+    a place of the receive maximum for good. `on_resumed` is called when the broker has kept the session, before it sends again
+    what was not acknowledged.
     """
 
     def __init__(
@@ -63,26 +52,34 @@ class Mqtt:
     ) -> None:
         self.client_id = client_id
         self.on_message: Callable[[Message], None] = lambda _: None
+        self.on_unreadable: Callable[[Message], object] = self.ack
+        self.on_resumed: Callable[[], None] = lambda: None
         login = Login(client_id, username, password, clean_start, session_expiry_s, receive_maximum, keepalive_s)
-        self._keeper = Keeper(Place.of(url), login, take=self._take, up=self._on_up, down=self._on_down)
+        self._keeper = Keeper(Place.of(url), login, take=self._take, take_raw=self._take_raw, up=self._on_up, down=self._on_down)
         self.connected = self._keeper.connected
-        self._filters: dict[str, int] = {}
-        self._confirmed = False  # the session at the broker holds every filter of `_filters`
-        self._subscribe_mid: int | None = None  # of the SUBSCRIBE whose SUBACK counts
-        self._subscribers: list[asyncio.Future[None]] = []
+        self._subscriptions = Subscriptions(client_id)
         self._last_mid = 0
         self._unanswered: dict[int, asyncio.Future[int]] = {}
 
     @property
+    def problem(self) -> str:
+        """Why the last try to connect failed; empty where none did."""
+        return self._keeper.problem
+
+    @property
     def ready(self) -> bool:
         """Connected, and every subscription confirmed."""
-        return self.connected.is_set() and (self._confirmed or not self._filters)
+        return self.connected.is_set() and self._subscriptions.complete
 
     async def __aenter__(self) -> Self:
         self._keeper.start()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Say goodbye, and do not come back."""
         await self._keeper.stop()
 
     async def wait_connected(self) -> None:
@@ -92,12 +89,10 @@ class Mqtt:
     def subscribe(self, *filters: str, qos: int = 1) -> "asyncio.Future[None]":
         """Subscribe now and after every loss of the session. Await the answer to know that the broker has confirmed it.
 
-        The answer raises Permanent if the broker refuses a filter; the subscription is tried again all the same.
+        The answer raises Permanent if the broker refuses a filter; it is tried again all the same, on a new connection: a broker
+        that has just started may deny what it allows a second later, and remember that for as long as the connection lives.
         """
-        self._filters.update(dict.fromkeys(filters, qos))
-        self._confirmed = False
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._subscribers.append(answer)
+        answer = self._subscriptions.add(filters, qos)
         self._send_subscriptions()
         return answer
 
@@ -110,6 +105,14 @@ class Mqtt:
             return False
         link.send(mqtt5.PubAckPacket(message.mid).write())
         return True
+
+    def pause(self) -> None:
+        """Read nothing more from the broker, whatever happens to the connection, until `resume`."""
+        self._keeper.pause()
+
+    def resume(self) -> None:
+        """Read on."""
+        self._keeper.resume()
 
     async def publish(
         self,
@@ -126,6 +129,7 @@ class Mqtt:
 
         Raises:
             Retryable: there is no connection, or it was lost before the PUBACK (the broker may have the message all the same).
+            Permanent: the packet is larger than the broker takes; nothing was sent.
         """
         return await self.send(topic, payload, qos, user_properties, correlation_data, response_topic, expiry_s, retain)
 
@@ -149,24 +153,33 @@ class Mqtt:
         if link is None:
             raise Retryable(f"{self.client_id} is not connected to {self._keeper.place}; publish again when it is")
         mid = self._next_mid() if qos else None
-        packet = mqtt5.PublishPacket(
-            topic,
-            payload,
-            qos=_QOS[qos],
-            retain=retain,
-            packet_id=mid,
-            message_expiry_interval=expiry_s,
-            response_topic=response_topic,
-            correlation_data=correlation_data,
-            user_properties=list(user_properties),
-        )
-        link.send(packet.write())
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        written = b""
+        if len(payload) <= _LONGEST_PAYLOAD:
+            written = mqtt5.PublishPacket(
+                topic,
+                payload,
+                qos=QOS[qos],
+                retain=retain,
+                packet_id=mid,
+                message_expiry_interval=expiry_s,
+                response_topic=response_topic,
+                correlation_data=correlation_data,
+                user_properties=list(user_properties),
+            ).write()
+        if not written or len(written) > self._keeper.largest:  # it would end the connection, and all that is under way with it
+            answer.set_exception(Permanent(self._too_large(len(written) or len(payload))))
+            return answer
+        link.send(written)
         if mid is None:
             answer.set_result(0)
         else:
             self._unanswered[mid] = answer
         return answer
+
+    def _too_large(self, size: int) -> str:
+        place, largest = self._keeper.place, self._keeper.largest
+        return f"a packet of {size} bytes is over the {largest} that the broker at {place} takes; raise its limit, or send less"
 
     def _next_mid(self) -> int:
         if len(self._unanswered) >= MAX_MID:
@@ -178,20 +191,17 @@ class Mqtt:
 
     def _send_subscriptions(self) -> None:
         link = self._keeper.link
-        if self._filters and link is not None:
-            self._subscribe_mid = self._next_mid()
-            filters = [
-                mqtt5.TopicFilter(name, max_qos=_QOS[qos], retain_as_published=False) for name, qos in self._filters.items()
-            ]
-            link.send(mqtt5.SubscribePacket(self._subscribe_mid, filters).write())
+        if link is not None and not self._subscriptions.complete:
+            link.send(self._subscriptions.packet(self._next_mid()))
 
     # What the connection tells --------------------------------------------------------------------------------------------
 
     def _on_up(self, session_present: bool) -> None:
-        if not session_present:
-            self._confirmed = False
-        if not self._confirmed:
-            self._send_subscriptions()
+        if session_present:
+            self.on_resumed()
+        else:
+            self._subscriptions.lost()
+        self._send_subscriptions()
 
     def _on_down(self) -> None:
         unanswered, self._unanswered = self._unanswered, {}
@@ -204,45 +214,38 @@ class Mqtt:
             case mqtt5.PublishPacket():
                 self._on_publish(packet)
             case mqtt5.PubAckPacket():
-                answer = self._unanswered.pop(packet.packet_id, None)
-                if answer is not None and not answer.done():
-                    answer.set_result(int(packet.reason_code))
-            case mqtt5.SubAckPacket() if (
-                packet.packet_id == self._subscribe_mid
-            ):  # else a newer one with more filters is under way
-                self._on_subscribed(packet.reason_codes)
+                self._on_answer(packet.packet_id, int(packet.reason_code))
+            case mqtt5.SubAckPacket():
+                self._on_subscribed(packet.packet_id, [int(reason) for reason in packet.reason_codes])
+
+    def _take_raw(self, packet: bytes, why: str) -> None:
+        match packet[0] >> 4:
+            case _raw.PUBLISH:
+                self.on_unreadable(_message.unread(packet, why, self._keeper.number))
+            case _raw.PUBACK:
+                self._on_answer(*_raw.reason_of_puback(packet))
+            case _raw.SUBACK:
+                self._on_subscribed(*_raw.reasons_of_suback(packet))
+
+    def _on_answer(self, mid: int, reason: int) -> None:
+        answer = self._unanswered.pop(mid, None)
+        if answer is not None and not answer.done():
+            answer.set_result(reason)
 
     def _on_publish(self, packet: mqtt5.PublishPacket) -> None:
-        message = Message(
-            packet.topic,
-            packet.payload,
-            int(packet.qos),
-            packet.duplicate,
-            packet.retain,
-            packet.response_topic,
-            packet.correlation_data,
-            packet.user_properties,
-            packet.packet_id or 0,
-            self._keeper.number,
-        )
+        message = _message.read(packet, self._keeper.number)
         try:
             self.on_message(message)
         except Exception:  # whatever it was, the next packet is not to blame; the message stays unacknowledged
             log.exception("mqtt message handler failed", client=self.client_id, mid=message.mid)
 
-    def _on_subscribed(self, reasons: Sequence[mqtt5.SubAckReasonCode]) -> None:
-        names = zip(self._filters, reasons, strict=False)
-        refused = [f"{name} ({reason.name.lower()})" for name, reason in names if int(reason) >= FIRST_REFUSAL]
-        self._confirmed = not refused
-        if refused:
-            log.error("mqtt subscription refused", client=self.client_id, refused=refused)
-            asyncio.get_running_loop().call_later(_RESUBSCRIBE_S, self._send_subscriptions)
-        waiting, self._subscribers = self._subscribers, []
-        for answer in waiting:
-            if answer.done():
-                continue
-            if refused:
-                answer.set_exception(Permanent(f"the broker refuses {self.client_id} {', '.join(refused)}; allow it there"))
-                answer.exception()  # whoever does not await it has the log line
-            else:
-                answer.set_result(None)
+    def _on_subscribed(self, mid: int, reasons: Sequence[int]) -> None:
+        pause_s = self._subscriptions.answered(mid, reasons)
+        if pause_s is not None:
+            asyncio.get_running_loop().call_later(pause_s, self._come_anew, self._keeper.number)
+
+    def _come_anew(self, number: int) -> None:
+        """End connection `number`, if it is still that one and a subscription is still missing: another one follows by itself."""
+        link = self._keeper.link
+        if link is not None and self._keeper.number == number and not self._subscriptions.complete:
+            link.close()

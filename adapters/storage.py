@@ -1,7 +1,9 @@
 """A folder of files: on a disk or in an object store, by its URL; and how one is written there so that it lasts."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,16 +36,29 @@ def write_parquet(filesystem: fs.FileSystem, root: str, path: str, table: pa.Tab
     Raises:
         OSError: the storage is away, full, or refuses.
     """
+    _write(filesystem, root, path, lambda sink: pq.write_table(table, sink, compression="zstd"))
+
+
+def write_bytes(filesystem: fs.FileSystem, root: str, path: str, content: bytes) -> None:
+    """The same with a few bytes.
+
+    Raises:
+        OSError: the storage is away, full, or refuses.
+    """
+    _write(filesystem, root, path, lambda sink: sink.write(content))
+
+
+def _write(filesystem: fs.FileSystem, root: str, path: str, fill: Callable[[Any], object]) -> None:
     at = f"{root}/{path}"
     if not isinstance(filesystem, fs.LocalFileSystem):  # an object appears when its upload is complete
         with filesystem.open_output_stream(at) as sink:
-            pq.write_table(table, sink, compression="zstd")
+            fill(sink)
         return
     final = Path(at)
     final.parent.mkdir(parents=True, exist_ok=True)
     hidden = final.with_name(f".{final.name}.tmp")  # readers pass names with a dot by
     with hidden.open("wb") as file:
-        pq.write_table(table, file, compression="zstd")
+        fill(file)
         file.flush()
         os.fsync(file.fileno())
     hidden.replace(final)

@@ -1,21 +1,40 @@
 """`make bench`: every benchmark at the size of its aim, one after the other. Takes minutes, and wants the machine to itself."""
 
 from adapters.log import configure_logging
-from benchmarks import asking, audit, compaction, dispatch, ingest, lakes, latency, layout, no_work, populate, rebuild
+from benchmarks import (
+    asking,
+    audit,
+    compaction,
+    dispatch,
+    growth,
+    ingest,
+    lakes,
+    latency,
+    layout,
+    no_work,
+    one_vehicle,
+    populate,
+    rebuild,
+    wiped,
+)
 from benchmarks.machine import report
 
 if __name__ == "__main__":
     configure_logging("benchmark", level="warning")
     report("latency", latency.SETTING, latency.run())
     report("dispatch", dispatch.SETTING.format(size=dispatch.Size()), dispatch.run(dispatch.Size()))
+    report("one_vehicle", one_vehicle.SETTING.format(entries=one_vehicle.ENTRIES), one_vehicle.run(one_vehicle.ENTRIES))
     for case in ingest.CASES:
         report("ingest" if case == "plain" else f"ingest-{case}", f"{case}, {ingest.ROWS:,} entries", ingest.run(case))
+    report("growth", growth.setting(growth.Size()), growth.run(growth.Size()))
     report("layout", f"{layout.ROWS:,} rows of a day, {layout.VEHICLES:,} vehicles", layout.run())
     report("no_work", no_work.SETTING.format(runs=no_work.RUNS), no_work.run())
     report("audit", f"{audit.ROWS:,} rows", audit.run())
     entries = f"{lakes.ENTRIES:,} entries, {lakes.ENTRIES_A_VEHICLE} a vehicle"
     report("populate", entries, populate.run())
     report("rebuild", f"{entries}, a tenth of them ended", rebuild.run())
+    shape = {"payloads": wiped.PAYLOADS, "kib": wiped.KIB, "days": wiped.DAYS}
+    report("wiped", wiped.SETTING.format(**shape), wiped.run())
     report("verify", f"{entries}, a tenth of them ended", rebuild.run(verification=True))
     report("compaction", f"{compaction.FILES:,} files of {compaction.ROWS_A_FILE:,} rows", compaction.run())
     report("asking", asking.setting(asking.VINS), asking.run())

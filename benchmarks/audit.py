@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from adapters.lake import ensure_tables, open_catalog
+from adapters.reports import open_reports
 from benchmarks.machine import Cost, Row, cost_of, report
 from contracts.messages import sha1_hex
 from contracts.seq import EPOCH_MS, TIME_SHIFT, seq_of
@@ -82,7 +83,7 @@ def whole_audit(spark: SparkSession, settings: Settings, number: int, now: datet
         {IDS.name: frames[IDS.name]},
         run_id=f"bench-{number}",
         as_of=now,
-        reports=settings.reports_folder,
+        reports=open_reports(settings),
         keep=10,
         references=frames,
         data_wait=timedelta(hours=1),

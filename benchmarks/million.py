@@ -25,7 +25,8 @@ from contracts.seq import datetime_of, seq_of, unix_ms_of, wall_clock_ms
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
 from contracts.topics import TRIGGER, Sign
-from queues import Policy, Queues, connect
+from queues import Policy, Queues, _verbs, connect
+from queues._replies import ack_reply
 
 VINS_A_TRIGGER = 1000
 HOUR_SEGMENTS = 120  # one in thirty seconds
@@ -128,7 +129,7 @@ def _fill_lake(settings: Settings, spring: list[Sent], paths: list[str]) -> None
             append(OUTCOMES, ended)
     seqs = [sent.seq for sent in spring]
     run = {"stream": "trigger", "messages": 1, "run_id": "bench", "ingested_at": datetime.now(UTC), "refused_because": None}
-    rows = {name: [value] * len(seqs) for name, value in run.items()}
+    rows = {name: [value] * len(seqs) for name, value in run.items()} | {"began_at": [datetime_of(seq) for seq in seqs]}
     append(SEGMENTS, {**rows, "path": list(paths), "first_seq": list(seqs), "last_seq": list(seqs)})
 
 
@@ -189,7 +190,8 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
         for sent in ended:
             batch = queues.batch()
             for vin in sent.vins:
-                batch.ack(vin, sent.seq, now_ms, claim_next=False)
+                record = OutcomeRecord(vin, sent.seq, Outcome.DELIVERED, now_ms)
+                batch.add(_verbs.ack(queues.policy, record, now_ms, claim_next=False, told=True), ack_reply)
             await batch.run()
         for first in range(0, world.vins, VINS_A_TRIGGER):
             batch = queues.batch()

@@ -92,7 +92,7 @@ def run(runs: int = RUNS) -> list[Row]:
     """Measure on a platform of its own."""
     with TemporaryDirectory(prefix="manifold-bench-") as folder:
         # Only what the benchmark triggers runs, so that nothing is in its way.
-        none = {"ingest_schedule": "", "compact_schedule": "", "garbage_schedule": "", "verify_schedule": ""}
+        none = {f"{what}_schedule": "" for what in ("ingest", "compact", "garbage", "verify", "check")}
         settings = load_settings(home=Path(folder), with_airflow=True, **none, **free_ports())
         supervise.up(settings)
         try:

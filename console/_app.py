@@ -1,11 +1,16 @@
 """Every command of `manifold`, by name. Only the module of the command that is asked for is loaded: an answer takes no second."""
 
+import os
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
+NAME, COMPLETES = "manifold", "_MANIFOLD_COMPLETE"  # the variable by which a shell asks Typer
 RUN, ASK, LAKE = "The platform", "Send and ask", "The lake and the queues"
 
 
@@ -39,10 +44,12 @@ COMMANDS = (
     Command("settings", RUN, "_settings", "settings"),
     Command("doctor", RUN, "_doctor", "doctor"),
     Command("demo", RUN, "_demo", "demo"),
+    Command("ship", RUN, "_ship", "ship"),
     Command("airflow", RUN, "_airflow", "airflow", passes_on=True),
     Command("send", ASK, "_send", "send"),
     Command("vin", ASK, "_ask", "vin_app", logs=False),
     Command("batch", ASK, "_ask", "batch_app", logs=False),
+    Command("data", ASK, "_data", "app", logs=False),
     Command("queue", ASK, "_queue", "app", logs=False),
     Command("fleet", ASK, "_fleet", "fleet", logs=False),
     Command("watch", ASK, "_watch", "watch", logs=False),
@@ -54,6 +61,7 @@ COMMANDS = (
     Command("compact", LAKE, "_housekeeping", "compact"),
     Command("gc", LAKE, "_housekeeping", "gc"),
     Command("verify", LAKE, "_housekeeping", "verify"),
+    Command("lake", LAKE, "_lake_upkeep", "app"),
     Command("quarantine", LAKE, "_quarantine", "app"),
 )
 
@@ -64,7 +72,6 @@ def make_app(asked: str | None = None) -> typer.Typer:
         help="Manifold: data to a million vehicles, in order, until they acknowledge, and every message on record.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        add_completion=False,
     )
     commands = [command for command in COMMANDS if command.name == asked] or COMMANDS
     app.callback()(quiet if any(command.logs for command in commands) else silent)
@@ -73,17 +80,33 @@ def make_app(asked: str | None = None) -> typer.Typer:
     return app
 
 
-def quiet() -> None:
+def _say_version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"manifold {version('manifold')}\n")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit.")]
+
+
+def quiet(_version: Version = False) -> None:
     """Library logs only where something is wrong; the command itself says what it did."""
     from adapters.log import configure_logging  # not for a mere --help
 
     configure_logging("console", level="warning")
 
 
-def silent() -> None:
+def silent(_version: Version = False) -> None:
     """Nothing to set up: loading the library of logs takes a tenth of an answer."""
 
 
 def main() -> None:
     """The entry point of the console script."""
-    make_app(next((word for word in sys.argv[1:] if not word.startswith("-")), None))()
+    make_app(asked_for(sys.argv, os.environ))(prog_name=NAME)
+
+
+def asked_for(line: Sequence[str], env: Mapping[str, str]) -> str | None:
+    """The first word of this command line, or of the one that a shell wants completed, if it is a command's whole name."""
+    if COMPLETES in env:  # what zsh says, and what bash says
+        line = (env.get("_TYPER_COMPLETE_ARGS") or env.get("COMP_WORDS", "")).split()
+    return next((word for word in line[1:] if not word.startswith("-")), None)

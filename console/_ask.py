@@ -1,29 +1,33 @@
 """`manifold vin` and `manifold batch`: what happened to a vehicle, and to a batch; and taking a batch back."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from console._light import leave_pandas_out
-from console._output import USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table
+from console._output import USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table, working
+from contracts.lives import OPEN, Batch, Bounds, Life
 from contracts.names import is_id, is_vin
+from contracts.seq import MAX_SEQ, datetime_of
 from contracts.settings import Settings
 
 if TYPE_CHECKING:
     from redis import Redis
 
     from console._lives import Lives
-    from contracts.lives import Life
 
 vin_app = typer.Typer(help="What happened to a vehicle.", no_args_is_help=True)
 batch_app = typer.Typer(help="What happened to a batch, and taking it back.", no_args_is_help=True)
 EVERYTHING = 1_000_000
+DEFAULT = Bounds()
+INTERRUPTED = 130  # as shells have it
 Vin = Annotated[str, typer.Argument(help="The vehicle.")]
 RequestId = Annotated[str, typer.Argument(help="The triggers' request_id.")]
+Before = Annotated[int | None, typer.Option(min=0, help="Only triggers before this seq.", show_default="the newest")]
 
 
 @contextmanager
@@ -66,24 +70,57 @@ def vin_history(vin: Vin, as_json: AsJson = False) -> None:
     _print_lives(vin, entries, as_json, nothing="nothing has ended yet")
 
 
+@vin_app.command("erase")
+@speaks_plainly
+def vin_erase(
+    vin: Vin,
+    why: Annotated[str, typer.Option(help="Why; it is kept on record, so it must not name the vehicle.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds for which runs that began before may go on.")] = 900.0,
+    as_json: AsJson = False,
+) -> None:
+    """Take a vehicle out of queues, archive and lake for good, and search every file for it; exit status 1 if it is found."""
+    settings = _checked(vin)
+    if not yes:
+        typer.confirm(f"This takes all that was accepted until now for {vin} out for good. Go on?", abort=True, err=True)
+    from console._erase import erase_and_tell
+
+    erase_and_tell(settings, vin, why, wait_s=wait, as_json=as_json)
+
+
 @batch_app.command("show")
 @speaks_plainly
-def batch_show(request_id: RequestId, as_json: AsJson = False) -> None:
-    """Every trigger with this request_id: how many vehicles, and where their entries stand."""
+def batch_show(
+    request_id: RequestId,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Triggers of one page.")] = DEFAULT.limit,
+    before: Before = None,
+    entries: Annotated[
+        int, typer.Option(min=0, help="Entries that are looked at one by one, of the newest triggers first.")
+    ] = DEFAULT.entries,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the lake that are looked at for one page.")] = DEFAULT.rows,
+    as_json: AsJson = False,
+) -> None:
+    """The newest triggers with this request_id, oldest first: how many vehicles, and where their entries stand."""
     settings = _checked_request(request_id)
+    leave_pandas_out()
+    from console._batches import Batches
+
+    bounds = Bounds(limit=limit, entries=entries, rows=rows, before=MAX_SEQ if before is None else before)
     with redis_of(settings) as redis:
-        entries = _lives(settings, redis).of_batch(request_id)
-    batches: dict[int, list[Life]] = {}
-    for life in entries:
-        batches.setdefault(life.seq, []).append(life)
+        batches, older = Batches(settings, redis, request_id).shown(bounds)
     if as_json:
-        print_json({"request_id": request_id, "batches": [_summary(some) for some in batches.values()]})
+        print_json({"request_id": request_id, "batches": [_summary(batch) for batch in batches], "before": older})
         return
-    if not batches:
-        out.print(f"{request_id}: no trigger had this request_id")
-        return
-    rows = [(seq, some[0].data_id, some[0].accepted_at, len(some), _counted(_states(some))) for seq, some in batches.items()]
-    out.print(table(request_id, ("seq", "data_id", "accepted at", "vehicles", "states"), rows))
+    if batches:
+        shown = [(b.seq, b.data_id, b.accepted_at, b.vehicles, _counted(b.states)) for b in batches]
+        out.print(table(request_id, ("seq", "data_id", "accepted at", "vehicles", "states"), shown))
+    elif older is None:
+        out.print(f"{request_id}: no trigger had this request_id" + ("" if before is None else f" before {before}"))
+    if any(OPEN in batch.states for batch in batches):
+        out.print(f"{OPEN}: nothing in the lake says that they ended; --entries looks at more of them one by one")
+    if older is not None:
+        found = "older triggers" if batches else f"none since {datetime_of(older):%Y-%m-%d %H:%M:%SZ}; what is older"
+        out.print(f"{found}: manifold batch show {request_id} --before {older}")
 
 
 @batch_app.command("cancel")
@@ -91,19 +128,38 @@ def batch_show(request_id: RequestId, as_json: AsJson = False) -> None:
 def batch_cancel(
     request_id: RequestId,
     vins: Annotated[list[str] | None, typer.Option("--vin", help="Only of this vehicle; may be repeated.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only so many triggers, the newest first.", show_default="all of the retention")
+    ] = None,
+    before: Before = None,
     as_json: AsJson = False,
 ) -> None:
     """Take back what has not ended, queued or not. What is in flight ends cancelled unless it is acknowledged."""
     settings = _checked_request(request_id)
     leave_pandas_out()
-    from console._cancel import cancel
+    from console._cancel import Standing, cancel
 
-    with redis_of(settings) as redis:
-        standing = cancel(settings, redis, request_id, set(vins or ()))
+    last = Standing(before=before)
+
+    def tell(standing: Standing) -> None:
+        nonlocal last
+        last = standing
+        say(f"{standing.triggers} triggers, {_counted(standing.entries)}")
+
+    try:
+        with redis_of(settings) as redis, working("looking up", quiet=as_json or not sys.stderr.isatty()) as say:
+            from_there = MAX_SEQ if before is None else before
+            last = cancel(settings, redis, request_id, set(vins or ()), before=from_there, limit=limit, tell=tell)
+    except KeyboardInterrupt:
+        goes_on = "" if last.before is None or last.before == MAX_SEQ or vins else f" --before {last.before}"
+        fail(f"broken off after {last.triggers} triggers; to go on: manifold batch cancel {request_id}{goes_on}", INTERRUPTED)
     if as_json:
-        print_json({"request_id": request_id, "entries": dict(sorted(standing.items()))})
-    else:
-        out.print(f"{request_id}: {_counted(standing)}")
+        standing = {"triggers": last.triggers, "entries": dict(sorted(last.entries.items())), "before": last.before}
+        print_json({"request_id": request_id, **standing})
+        return
+    out.print(f"{request_id}: {_counted(last.entries)}")
+    if last.before is not None:
+        out.print(f"older triggers are left: manifold batch cancel {request_id} --before {last.before}")
 
 
 def _lives(settings: Settings, redis: "Redis") -> "Lives":
@@ -125,7 +181,7 @@ def _checked_request(request_id: str) -> Settings:
     return settings_or_fail()
 
 
-def _print_lives(vin: str, lives: "list[Life]", as_json: bool, *, nothing: str) -> None:
+def _print_lives(vin: str, lives: list[Life], as_json: bool, *, nothing: str) -> None:
     if as_json:
         print_json({"vin": vin, "entries": [life.to_json() for life in lives]})
         return
@@ -136,25 +192,15 @@ def _print_lives(vin: str, lives: "list[Life]", as_json: bool, *, nothing: str) 
     out.print(table(f"{vin}, {len(lives)} entries", columns, [_row(life) for life in lives]))
 
 
-def _row(life: "Life") -> tuple[object, ...]:
+def _row(life: Life) -> tuple[object, ...]:
     when = (life.accepted_at, life.dispatched_at, life.acknowledged_at)
     return (life.seq, life.request_id, life.data_id, life.state, *when, life.attempts)
 
 
-def _summary(lives: "list[Life]") -> dict[str, object]:
-    first = lives[0]
-    return {
-        "seq": first.seq,
-        "data_id": first.data_id,
-        "accepted_at": first.accepted_at,
-        "vehicles": len(lives),
-        "states": dict(_states(lives)),
-    }
+def _summary(batch: Batch) -> dict[str, object]:
+    said = {"seq": batch.seq, "data_id": batch.data_id, "accepted_at": batch.accepted_at, "vehicles": batch.vehicles}
+    return said | {"states": dict(batch.states)}
 
 
-def _states(lives: "Iterable[Life]") -> Counter[str]:
-    return Counter(str(life.state) for life in lives)
-
-
-def _counted(states: Counter[str]) -> str:
+def _counted(states: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))

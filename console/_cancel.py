@@ -1,53 +1,118 @@
-"""Take a batch back: every entry of it that has not ended, or those of some of its vehicles."""
+"""Take a batch back: every entry of it that has not ended, or those of some of its vehicles. In slices, trigger by trigger."""
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from redis import Redis
 
-from console._lives import Lives
+from console._batches import Batches
+from console._lives import ended
 from contracts.errors import Permanent
-from contracts.lives import Life
+from contracts.lives import Bounds, Life
 from contracts.outcomes import Outcome, OutcomeRecord, State
+from contracts.seq import MAX_SEQ, first_seq_at
 from contracts.settings import Settings
 from queues import Loader, Policy
 
 AT_ONCE = 5000  # entries that end before their outcomes are recorded
+A_PAGE = 1000  # triggers that are looked up at once
 REASON = "cancelled by manifold batch cancel"
 
 
-def cancel(settings: Settings, redis: Redis, request_id: str, vins: Collection[str]) -> Counter[str]:
-    """Cancel the entries of `vins` (none: of all vehicles) in every trigger with this request_id.
+@dataclass(slots=True)
+class Standing:
+    """How far a cancellation has come."""
 
-    Returns how many entries stand how afterwards: `cancelled`, `in flight` (they end cancelled unless the vehicle acknowledges
-    them), or as they had ended before. To be repeated where it was broken off: what was cancelled is then recorded again.
+    triggers: int = 0
+    entries: Counter[str] = field(default_factory=Counter)  # how many stand how: by `State` or `Outcome`
+    before: int | None = MAX_SEQ  # what is left are the triggers before this seq; None: nothing
+
+
+def cancel(
+    settings: Settings,
+    redis: Redis,
+    request_id: str,
+    vins: Set[str],
+    *,
+    before: int = MAX_SEQ,
+    limit: int | None = None,
+    tell: Callable[[Standing], object] = lambda _: None,
+) -> Standing:
+    """Cancel the entries of `vins` (none: of all vehicles) in the triggers with this request_id, the newest first.
+
+    Triggers older than the retention are left out: nothing of theirs is sent any more. `limit`: so many triggers, those before
+    the seq `before`. `tell` gets how far it has come after each slice; entries end `cancelled`, or `in flight` (cancelled unless
+    the vehicle acknowledges them), or had ended before. Broken off, it is to be repeated: from the start, or from where it was.
 
     Raises:
-        Permanent: no trigger has this request_id, or none of them names one of `vins`.
+        Permanent: no trigger has this request_id, or none of them names one of `vins`; then nothing has happened.
         Retryable: the recorder cannot be asked for what it recorded last.
     """
-    lives = Lives(settings, redis).of_batch_recorded(request_id)
-    if not lives:
-        raise Permanent(f"no trigger had the request_id {request_id!r}; look it up with manifold vin show <VIN>")
-    if strangers := set(vins) - {life.vin for life in lives}:
-        raise Permanent(f"VIN {min(strangers)!r} is in no batch of {request_id!r}; name vehicles of the batch")
-    meant = [life for life in lives if not vins or life.vin in vins]
-    standing = Counter(life.state for life in meant if not life.is_open)
-    waiting = iter([life for life in meant if life.is_open])
-    loader, now_ms = Loader(redis, Policy.of(settings)), time.time_ns() // 1_000_000
-    while some := list(islice(waiting, AT_ONCE)):
-        cancelled = []
-        for owner, seq, outcome in loader.end(_by_owner(some), Outcome.CANCELLED, now_ms):
-            standing[State.IN_FLIGHT if outcome is None else outcome] += 1
-            if outcome is Outcome.CANCELLED:
-                cancelled.append(OutcomeRecord(owner, seq, outcome, now_ms, reason=REASON))
-        loader.add_outcomes(cancelled)
+    standing = Standing(before=before)
+    batches = Batches(settings, redis, request_id)
+    batches.flush()
+    ender = _Ender(Loader(redis, Policy.of(settings)))
+    named: list[Life] = []
+    while standing.before is not None and (limit is None or standing.triggers < limit):
+        left = A_PAGE if limit is None else min(A_PAGE, limit - standing.triggers)
+        found = batches.page(Bounds(limit=left, before=standing.before, since=_still_sent(settings)))
+        few = batches.recorded(found, found.lives.keys())
+        for batch in reversed(found.batches):
+            recorded = few if batch.seq in found.lives else batches.recorded(found, {batch.seq})
+            mine = (ended(life, recorded) for life in batches.entries(found, batch, vins))
+            if vins:
+                named += mine  # few: they end only when it is known that none is a stranger
+            else:
+                for _ in ender.end(mine, standing.entries):
+                    tell(standing)
+            standing.triggers, standing.before = standing.triggers + 1, batch.seq
+            tell(standing)
+        standing.before = found.before
+    _require(standing, request_id, vins - {life.vin for life in named}, settings)
+    for _ in ender.end(iter(named), standing.entries):
+        tell(standing)
     return standing
 
 
-def _by_owner(lives: list[Life]) -> Iterator[tuple[str, list[int]]]:
+def _still_sent(settings: Settings) -> int:
+    """The first seq whose entries are not past their retention; an hour more, because clocks differ."""
+    return first_seq_at(datetime.now(UTC) - timedelta(days=settings.retention_days, hours=1))
+
+
+def _require(standing: Standing, request_id: str, strangers: Set[str], settings: Settings) -> None:
+    if not standing.triggers:
+        raise Permanent(
+            f"no trigger had the request_id {request_id!r} in the last {settings.retention_days:g} days; "
+            "look it up with manifold batch show, or manifold vin show <VIN>"
+        )
+    if strangers:
+        raise Permanent(f"VIN {min(strangers)!r} is in no batch of {request_id!r}; name vehicles of the batch")
+
+
+class _Ender:
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def end(self, lives: Iterator[Life], standing: Counter[str]) -> Iterator[None]:
+        """End what is open, a slice at a time: its entries in the queues, then their outcomes. A slice may be repeated."""
+        while some := list(islice(lives, AT_ONCE)):
+            standing.update(life.state for life in some if not life.is_open)
+            now_ms, cancelled = time.time_ns() // 1_000_000, []
+            for owner, seq, outcome in self._loader.end(
+                _by_owner(life for life in some if life.is_open), Outcome.CANCELLED, now_ms
+            ):
+                standing[State.IN_FLIGHT if outcome is None else outcome] += 1
+                if outcome is Outcome.CANCELLED:
+                    cancelled.append(OutcomeRecord(owner, seq, outcome, now_ms, reason=REASON))
+            self._loader.add_outcomes(cancelled)
+            yield
+
+
+def _by_owner(lives: Iterator[Life]) -> Iterator[tuple[str, list[int]]]:
     owners: dict[str, list[int]] = {}
     for life in lives:
         owners.setdefault(life.vin, []).append(life.seq)

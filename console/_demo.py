@@ -5,6 +5,7 @@ import time
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from console._demo_job import Demo
 from console._output import FAILED, err, out, settings_or_fail, speaks_plainly, table
@@ -13,7 +14,8 @@ from contracts.settings import Settings
 from sandbox import supervise
 
 SCHEDULES = ("ingest_schedule", "compact_schedule", "garbage_schedule", "verify_schedule")
-STEPS = (SpinnerColumn(finished_text="[green]✓[/]"), TextColumn("{task.description}"), TimeElapsedColumn())
+WORDS = TextColumn("{task.description}", table_column=Column(no_wrap=False))  # they give way on a narrow terminal
+STEPS = (SpinnerColumn(finished_text="[green]✓[/]"), WORDS, TimeElapsedColumn(table_column=Column(no_wrap=True)))
 
 
 @speaks_plainly

@@ -12,6 +12,7 @@ from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wa
 
 from adapters.lake import open_catalog, where
 from adapters.redis import connect
+from adapters.reports import open_reports, run_page, run_verdict
 from contracts import keys
 from contracts.errors import Retryable
 from contracts.names import Owner
@@ -62,12 +63,11 @@ def rows_of(settings: Settings, request_id: str) -> Rows:
 
 def verdict_of(settings: Settings, run_id: str) -> tuple[str, str]:
     """The audit's verdict on a run, and its report."""
-    page = settings.reports_folder / "runs" / run_id
-    try:
-        audit = json.loads((page / "audit.json").read_text())
-    except OSError:
-        return "not judged", str(page)
-    return "passed" if audit["passed"] else "failed", str(page / "index.html")
+    reports = open_reports(settings)
+    found = reports.read(run_verdict(run_id))
+    if found is None:
+        return "not judged", reports.address(run_page(run_id))
+    return "passed" if json.loads(found)["passed"] else "failed", reports.address(run_page(run_id))
 
 
 def wait_until_on_record(settings: Settings, ended: Sequence[Owner]) -> None:

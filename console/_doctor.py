@@ -1,11 +1,12 @@
 """`manifold doctor`: checks each thing that Manifold depends on, and says the remedy."""
 
+import asyncio
+import logging
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +18,20 @@ from sqlalchemy.exc import DatabaseError
 
 from adapters.lake import SQLITE, open_catalog
 from adapters.redis import connect
+from console._broker_probe import probe
+from console._finding import Finding
 from console._output import FAILED, AsJson, out, print_json, settings_or_fail, speaks_plainly, table
 from contracts import keys
+from contracts.errors import Permanent
 from contracts.redis_url import split_redis_url
 from contracts.settings import Settings
 from contracts.tables import NAMESPACE
 from pipelines.spark.conf import jars_for
+from sandbox import airflow
+from sandbox.health import as_started
 
 SPARE_BYTES = 2 << 30
 OLDEST_JAVA = 17
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One check: whether it passed, what was seen, and what to do if not."""
-
-    check: str
-    passed: bool
-    seen: str
-    remedy: str = ""
 
 
 @speaks_plainly
@@ -56,25 +52,40 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Every check, in the order in which things build on each other."""
     yield Finding("python", True, sys.version.split()[0])
     yield _java()
-    for program, package in (("redis-server", "redis-server"), ("mosquitto", "mosquitto")):
+    settings = as_started(settings)
+    needed = {"redis-server": not settings.redis_url.get_secret_value(), "mosquitto": not settings.mqtt_url}
+    for program in (name for name, embedded in needed.items() if embedded):
         found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-        yield Finding(program, found is not None, found or "not found", f"make setup, or apt-get install {package}")
+        yield Finding(program, found is not None, found or "not found", f"make setup, or apt-get install {program}")
     missing = [name for name in jars_for(settings) if not (settings.jars / name).exists()]
-    yield Finding("Spark's jars", not missing, ", ".join(missing) + " missing" if missing else str(settings.jars), "make setup")
+    fetch = f"{sys.executable} -m pipelines.spark.jars"  # `make setup` knows the default settings only
+    yield Finding("Spark's jars", not missing, ", ".join(missing) + " missing" if missing else str(settings.jars), fetch)
     yield _home(settings)
     yield _attempt("catalog", lambda: _catalog(settings), "make up makes it; else correct MANIFOLD_CATALOG_URI")
+    yield _tables(settings)
     yield _attempt("redis", lambda: _redis(settings), "make up; else correct MANIFOLD_REDIS_URL")
     yield _attempt("redis memory", lambda: _memory(settings), "raise maxmemory, and set maxmemory-policy to noeviction")
+    yield _attempt(
+        "redis persistence",
+        lambda: _persistence(settings),
+        "set appendonly yes and appendfsync everysec: what Redis loses is offered again, but what it was busy with is sent twice",
+    )
     yield _attempt("queues", lambda: _loaded(settings), "manifold rebuild fills the queues from the lake")
-    ports = {"recorder": settings.recorder_port, "tap": settings.tap_port}
+    ports = {"recorder": settings.recorder_port}
+    if settings.mqtt_url:
+        logging.getLogger("adapters").setLevel(logging.CRITICAL)  # a refusal is a finding here
+        yield from asyncio.run(probe(settings))
+    else:
+        ports["tap"] = settings.tap_port
     ports |= {f"dispatcher {n}": settings.dispatcher_port + n for n in range(settings.dispatchers)}
     for name, port in ports.items():
-        yield _attempt(name, lambda port=port: _healthz(settings.host, port), f"make up; its log is in {settings.home}/logs")  # type: ignore[misc]
+        yield _attempt(name, lambda port=port: _healthz(settings, port), f"make up; its log is in {settings.home}/logs")  # type: ignore[misc]
     yield _attempt(
         "express hand-off", lambda: _express(settings), "cure what it says; what is recorded meanwhile is offered then"
     )
-    url = f"http://{settings.host}:{settings.airflow_port}/api/v2/monitor/health"
-    yield _attempt("airflow", lambda: _get(url), f"make up; its log is in {settings.home}/logs")
+    if settings.with_airflow:
+        url = f"{airflow.url(settings)}{airflow.HEALTH}"
+        yield _attempt("airflow", lambda: _get(url), f"make up; its log is in {settings.home}/logs")
 
 
 def _attempt(check: str, look: Callable[[], str], remedy: str) -> Finding:
@@ -112,6 +123,24 @@ def _catalog(settings: Settings) -> str:
     return f"{len(open_catalog(settings).list_tables(NAMESPACE))} tables"
 
 
+def _tables(settings: Settings) -> Finding:
+    """Whether the tables are as this release makes them: older ones can be migrated, newer ones need the newer release."""
+    from pipelines.migrations.migrate import plan  # not for a mere --help
+
+    def look() -> str:
+        _catalog(settings)
+        due = plan(open_catalog(settings)).steps
+        if due:
+            raise ValueError(f"{len(due)} steps are due: {', '.join(sorted({step.table for step in due}))}")
+        return "as this release makes them"
+
+    try:
+        return _attempt("tables", look, "manifold lake migrate (with --plan it says what it would do)")
+    except Permanent as exc:
+        seen, _, remedy = str(exc).partition(": ")
+        return Finding("tables", False, seen, remedy)
+
+
 def _redis(settings: Settings) -> str:
     with connect(settings.redis, socket_timeout=3) as redis:
         redis.ping()
@@ -120,11 +149,8 @@ def _redis(settings: Settings) -> str:
 
 def _memory(settings: Settings) -> str:
     """Of every node: a Redis that is full refuses what is new, and one that evicts forgets what is queued."""
-    of_cluster = split_redis_url(settings.redis)[1]
-    with connect(settings.redis, socket_timeout=3) as redis:
-        nodes: Any = redis.info("memory", **({"target_nodes": "primaries"} if of_cluster else {}))
     seen = []
-    for info in nodes.values() if of_cluster else [nodes]:
+    for info in _of_every_node(settings, "memory"):
         used, most, policy = info["used_memory"], info["maxmemory"], info["maxmemory_policy"]
         seen.append(f"{used >> 20} of {most >> 20} MiB, {policy}" if most else f"{used >> 20} MiB, no limit")
         if most and (used >= most or policy != "noeviction"):
@@ -132,8 +158,26 @@ def _memory(settings: Settings) -> str:
     return "; ".join(seen)
 
 
+def _persistence(settings: Settings) -> str:
+    """Of every node: one that only takes a snapshot now and then comes back without all that came after it."""
+    nodes = _of_every_node(settings, "persistence")
+    for info in nodes:
+        if not info["aof_enabled"]:
+            raise ValueError("snapshots only: a restart loses what came after the last one")
+        if info["aof_last_write_status"] != "ok":
+            raise ValueError(f"the last write to its file failed: {info['aof_last_write_status']}")
+    return "every write is in its file"
+
+
+def _of_every_node(settings: Settings, section: str) -> list[Any]:
+    of_cluster = split_redis_url(settings.redis)[1]
+    with connect(settings.redis, socket_timeout=3) as redis:
+        nodes: Any = redis.info(section, **({"target_nodes": "primaries"} if of_cluster else {}))
+    return list(nodes.values()) if of_cluster else [nodes]
+
+
 def _express(settings: Settings) -> str:
-    reply = httpx.get(f"http://{settings.host}:{settings.recorder_port}/healthz", timeout=5)
+    reply = httpx.get(f"http://{settings.host}:{settings.recorder_port}/healthz", headers=settings.bearer, timeout=5)
     said = str(reply.json().get("express"))
     if said.startswith("suspended"):
         raise ValueError(said)
@@ -148,8 +192,8 @@ def _loaded(settings: Settings) -> str:
     return "loaded"
 
 
-def _healthz(host: str, port: int) -> str:
-    reply = httpx.get(f"http://{host}:{port}/healthz", timeout=5)
+def _healthz(settings: Settings, port: int) -> str:
+    reply = httpx.get(f"http://{settings.host}:{port}/healthz", headers=settings.bearer, timeout=5)
     if reply.status_code != httpx.codes.OK:
         raise ValueError(reply.text)
     return "healthy"

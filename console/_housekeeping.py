@@ -56,7 +56,9 @@ def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
         "entries that expired": [result.expired],
         "data": [result.data],
         "refused messages": [result.quarantine],
+        "history": [result.history],
         "segments of the archive": [result.segments],
+        "rows of segments that are gone": [result.ledger],
         "snapshots": list(result.snapshots.values()),
         "files that no snapshot knows": list(result.orphans.values()),
     }

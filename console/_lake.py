@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from adapters.lake import open_catalog
+from adapters.reports import INDEX, kept_runs, open_reports
 from console._output import FAILED, USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table, working
 from pipelines.archive.segments import Interval
 
@@ -51,6 +52,8 @@ def populate(as_json: AsJson = False) -> None:
             return run(spark, open_catalog(settings), settings, now=datetime.now(UTC))
 
     result = _run("populating the queues", as_json, work)
+    if result.problem:
+        fail(result.problem)
     _show(result, as_json, "the queues are populated", _populated(result))
 
 
@@ -61,6 +64,8 @@ def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
     from pipelines.ingest.run_all import rebuild as run
 
     result = _run("rebuilding the queues", as_json, lambda: run(settings, flush_first=flush))
+    if result.populated.problem:
+        fail(result.populated.problem)
     _show(
         result, as_json, "the queues are loaded", [("segments taken in", result.ingested.segments), *_populated(result.populated)]
     )
@@ -70,12 +75,13 @@ def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
 def report(as_json: AsJson = False) -> None:
     """The newest quality report: its verdict and where it lies."""
     settings = settings_or_fail()
-    audits = sorted((settings.reports_folder / "runs").glob("*/audit.json"), key=lambda path: path.stat().st_mtime)
-    if not audits:
-        fail(f"there is no report in {settings.reports_folder}; run manifold ingest")
-    newest = json.loads(audits[-1].read_text())
+    reports = open_reports(settings)
+    runs = kept_runs(reports)
+    if not runs:
+        fail(f"there is no report in {reports.address('')}; run manifold ingest")
+    newest, index = runs[0], reports.address(INDEX)
     if as_json:
-        print_json(newest | {"index": str(settings.reports_folder / "index.html")})
+        print_json(newest | {"index": index})
     else:
         findings = [
             (f["severity"], f["table"], f["says"], f"{f['rows']} of {f['of']}") for f in newest["failures"] + newest["warnings"]
@@ -83,7 +89,7 @@ def report(as_json: AsJson = False) -> None:
         out.print(f"run {newest['run_id']} {'passed' if newest['passed'] else 'FAILED'}, judged at {newest['as_of']}")
         if findings:
             out.print(table("", ("severity", "table", "should be true", "rows that break it"), findings))
-        out.print(f"report: {newest['report']}\nall runs: {settings.reports_folder / 'index.html'}")
+        out.print(f"report: {newest['report']}\nall runs: {index}")
     if not newest["passed"]:
         raise typer.Exit(FAILED)
 

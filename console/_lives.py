@@ -2,16 +2,15 @@
 
 from collections.abc import Iterable, Set
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from redis import Redis
 
 from console._recorded import BACK, Recorded, flush, lives_in_lake, read_recorded
 from contracts import keys
-from contracts.errors import Retryable
 from contracts.lives import Life, instant_of
-from contracts.outcomes import OF_CODE, State
+from contracts.outcomes import OF_CODE, Outcome, State
 from contracts.settings import Settings
 
 OWNERS_A_FLUSH = 1000
@@ -25,52 +24,29 @@ class Lives:
 
     def of_vin(self, vin: str) -> list[Life]:
         """Every entry of a vehicle, oldest first."""
-        in_lake, ingested = self._in_lake(vin=vin)
+        in_lake, ingested = self._in_lake(vin)
         lives = {life.seq: life for life in in_lake}
         recorded = read_recorded(self._settings, ingested, vin=vin)
-        ended = {seq for owner, seq in recorded.outcomes if owner == vin} | {s for s, life in lives.items() if not life.is_open}
-        if not self._seqs(keys.done(vin)) <= ended and flush(self._settings):
+        over = {seq for owner, seq in recorded.outcomes if owner == vin} | {s for s, life in lives.items() if not life.is_open}
+        if not self._seqs(keys.done(vin)) <= over and flush(self._settings):
             recorded = read_recorded(self._settings, ingested, vin=vin)  # how it ended was still in the recorder's journal
         for seq, trigger in recorded.triggers:
             lives.setdefault(seq, Life(vin, seq, trigger.request_id, trigger.data_id))
         in_redis = self._seqs(keys.pending(vin), keys.parked(vin), keys.done(vin))
         for seq in in_redis - lives.keys():  # its trigger is still in the recorder's journal
             lives[seq] = Life(vin, seq, *self._trigger(seq))
-        return self._now(lives.values(), recorded)
+        return self.now(lives.values(), recorded)
 
-    def of_batch(self, request_id: str) -> list[Life]:
-        """Every entry of every trigger with this request_id, by seq and VIN."""
-        flush(self._settings)  # which vehicles a trigger names is told by the archive alone
-        return self._now(*self._batch(request_id))
-
-    def of_batch_recorded(self, request_id: str) -> list[Life]:
-        """The same, as far as it is on record: what has no outcome there is `pending`, whatever the queues know of it.
-
-        Raises:
-            Retryable: the recorder, which may hold the newest of them, cannot be asked.
-        """
-        if not flush(self._settings):
-            raise Retryable("the recorder cannot be asked to close its open segments; is the platform up? See `manifold status`")
-        lives, recorded = self._batch(request_id)
-        return _by_seq(_ended(life, recorded) for life in lives)
-
-    def _batch(self, request_id: str) -> tuple[list[Life], Recorded]:
-        in_lake, ingested = self._in_lake(request_id=request_id)
-        recorded = read_recorded(self._settings, ingested, request_id=request_id, seqs={life.seq for life in in_lake})
-        lives = {(life.seq, life.vin): life for life in in_lake}
-        for seq, trigger in recorded.triggers:
-            for vin in trigger.ids:
-                lives.setdefault((seq, vin), Life(vin, seq, request_id, trigger.data_id))
-        return list(lives.values()), recorded
-
-    def _now(self, lives: Iterable[Life], recorded: Recorded) -> list[Life]:
-        known = [_ended(life, recorded) for life in lives]
+    def now(self, lives: Iterable[Life], recorded: Recorded) -> list[Life]:
+        """The same entries as they stand now, by seq and VIN."""
+        known = [ended(life, recorded) for life in lives]
         open_ones = self._standing([life for life in known if life.is_open])
-        return _by_seq([*(life for life in known if not life.is_open), *open_ones])
+        return sorted([*(life for life in known if not life.is_open), *open_ones], key=lambda life: (life.seq, life.vin))
 
     def _standing(self, lives: list[Life]) -> list[Life]:
         """The same open entries, with what Redis knows of them now."""
         found: list[Life] = []
+        past = datetime.now(UTC) - timedelta(days=self._settings.retention_days)
         for start in range(0, len(lives), OWNERS_A_FLUSH):
             some = lives[start : start + OWNERS_A_FLUSH]
             pipe = self._redis.pipeline(transaction=False)
@@ -80,19 +56,20 @@ class Lives:
                 pipe.hget(keys.attempts(life.vin), str(life.seq))
                 pipe.zscore(keys.done(life.vin), life.seq)
             replies = pipe.execute()
-            found += [_standing(life, *replies[4 * n : 4 * n + 4]) for n, life in enumerate(some)]
+            found += [_standing(life, past, *replies[4 * n : 4 * n + 4]) for n, life in enumerate(some)]
         return found
 
-    def _in_lake(self, *, vin: str = "", request_id: str = "") -> tuple[list[Life], Set[str]]:
+    def _in_lake(self, vin: str) -> tuple[list[Life], Set[str]]:
         """The entries that the lake knows, and the segments that it has lately taken in: from the recorder, which has it open."""
         since = datetime.now(UTC) - BACK
-        told = lives_in_lake(self._settings, since, **({"vin": vin} if vin else {"request_id": request_id}))
+        told = lives_in_lake(self._settings, since, vin)
         if told is not None:
             return told
-        from adapters.lake import open_catalog, read_batch, read_entries, read_segments  # here, because loading it takes a second
+        from adapters.lake import open_catalog, read_entries, read_segments  # here, because loading it takes a second
 
         catalog = open_catalog(self._settings)
-        return read_entries(catalog, vin) if vin else read_batch(catalog, request_id), read_segments(catalog, since)
+        ingested = read_segments(catalog, since)  # first: what is published meanwhile is then found twice, and not never
+        return read_entries(catalog, vin), ingested
 
     def _seqs(self, *queues: str) -> set[int]:
         pipe = self._redis.pipeline(transaction=False)
@@ -105,19 +82,25 @@ class Lives:
         return found[0].decode() if found[0] else "", found[1].decode() if found[1] else ""
 
 
-def _by_seq(lives: Iterable[Life]) -> list[Life]:
-    return sorted(lives, key=lambda life: (life.seq, life.vin))
-
-
-def _ended(life: Life, recorded: Recorded) -> Life:
+def ended(life: Life, recorded: Recorded) -> Life:
+    """The same entry, ended if the archive says so."""
     record = recorded.outcomes.get((life.vin, life.seq)) if life.is_open else None
     return life if record is None else life.ended(record)
 
 
-def _standing(life: Life, inflight: list[bytes | None], parked: float | None, attempts: bytes | None, done: float | None) -> Life:
+def _standing(
+    life: Life,
+    past: datetime,
+    inflight: list[bytes | None],
+    parked: float | None,
+    attempts: bytes | None,
+    done: float | None,
+) -> Life:
+    """The same entry as it stands now; what was accepted before `past` is over, whether or not that is on record yet."""
     seq, published_at, tries = inflight
     if seq is not None and int(seq) == life.seq:
         return replace(life, state=State.IN_FLIGHT, dispatched_at=instant_of(int(published_at or 0)), attempts=int(tries or 0))
     if done is not None:  # its outcome is on its way to the archive
         return replace(life, state=OF_CODE[int(done)])
-    return replace(life, state=State.PENDING if parked is None else State.PARKED, attempts=int(attempts or 0))
+    waiting = State.PENDING if parked is None else State.PARKED
+    return replace(life, state=Outcome.EXPIRED if life.accepted_at < past else waiting, attempts=int(attempts or 0))

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
@@ -10,8 +10,9 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from console._table import shown as shown
+from console._table import table as table
 from contracts.errors import ManifoldError
 from contracts.settings import Settings, load_settings
 
@@ -55,6 +56,8 @@ def speaks_plainly(command: Callable[P, R]) -> Callable[P, R]:
                 from adapters.redis import advice
 
                 fail(advice(load_settings().redis, exc))
+            if "WRONGTYPE" in str(exc):
+                fail(f"a key in Redis holds what Manifold does not write there ({exc}); delete it, then run `manifold rebuild`")
             fail(f"Redis cannot be asked ({exc}); is the platform up? See `manifold status`")
 
     return run
@@ -63,25 +66,6 @@ def speaks_plainly(command: Callable[P, R]) -> Callable[P, R]:
 def print_json(value: object) -> None:
     """One JSON document on stdout."""
     sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
-
-
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
-    """A rich table; None becomes a dash."""
-    made = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        made.add_column(column, overflow="fold")
-    for row in rows:
-        made.add_row(*(_escaped(shown(value)) for value in row))
-    return made
-
-
-def shown(value: object) -> str:
-    """A value as people read it."""
-    if value is None:
-        return "–"
-    if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
-    return str(value)
 
 
 @contextmanager

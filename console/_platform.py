@@ -32,17 +32,26 @@ def status(as_json: AsJson = False) -> None:
     if as_json:
         print_json(now.to_json())
     else:
-        rows = [(name, "healthy" if check.healthy else check.said or "not healthy") for name, check in now.checks.items()]
+        rows = [
+            (name, "; ".join(["healthy" if check.healthy else check.said or "not healthy", *check.details.get("problems", ())]))
+            for name, check in now.checks.items()
+        ]
         out.print(table("ready to serve" if now.healthy else "not ready", ("program", "health"), [*rows, ("queues", now.queues)]))
         out.print(table("", ("what", "where"), _places(now.addresses)))
     if not now.healthy:
         raise typer.Exit(FAILED)
 
 
+def _mqtt(addresses: supervise.Addresses) -> list[tuple[str, str]]:
+    if addresses.mqtt == addresses.mqtt_services:
+        return [("MQTT, for vehicles and platform", addresses.mqtt)]
+    return [("MQTT, for vehicles", addresses.mqtt), ("MQTT, for services and publishers", addresses.mqtt_services)]
+
+
 def _places(addresses: supervise.Addresses) -> list[tuple[str, str]]:
     catalog = addresses.catalog
     return [
-        ("MQTT, for vehicles and platform", addresses.mqtt),
+        *_mqtt(addresses),
         ("Airflow", addresses.airflow),
         ("Redis", addresses.redis),
         ("archive", addresses.archive),

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import typer
 from prometheus_client.parser import text_string_to_metric_families
@@ -83,7 +83,7 @@ async def _sample(settings: Settings, redis: Redis, before: Counter[str], after:
 async def _counted(settings: Settings) -> Counter[str]:
     """The counters of all services that answer; one that does not counts nothing."""
     ports = [settings.recorder_port, *(settings.dispatcher_port + n for n in range(settings.dispatchers))]
-    pages = await asyncio.gather(*(asyncio.to_thread(_page, settings.host, port) for port in ports))
+    pages = await asyncio.gather(*(asyncio.to_thread(_page, settings, port) for port in ports))
     counted = Counter[str]()
     for family in text_string_to_metric_families("\n".join(pages)):
         for sample in family.samples:
@@ -93,9 +93,10 @@ async def _counted(settings: Settings) -> Counter[str]:
     return counted
 
 
-def _page(host: str, port: int) -> str:
+def _page(settings: Settings, port: int) -> str:
     try:
-        with urlopen(f"http://{host}:{port}/metrics", timeout=SCRAPE_WAIT_S) as answer:
+        request = Request(f"http://{settings.host}:{port}/metrics", headers=settings.bearer)
+        with urlopen(request, timeout=SCRAPE_WAIT_S) as answer:  # noqa: S310  # http, as above
             return str(answer.read().decode())
     except (URLError, OSError):
         return ""

@@ -8,8 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from contracts.names import SERVICE_PREFIX
 from contracts.seq import datetime_of
 
+INLINE = "sdv-inline"  # header of a trigger that brings its data: what the recorder took `data` for, base64 or text
 DUPLICATE_OF = "sdv-duplicate-of"  # header of a trigger that repeats the one with this seq
 
 SEGMENT_SCHEMA = pa.schema(
@@ -25,6 +27,13 @@ SEGMENT_SCHEMA = pa.schema(
         pa.field("refused_because", pa.string()),
     ]
 )
+
+
+def inline_encoding(headers: Mapping[str, str], otherwise: str) -> str:
+    """What `data` is in a trigger with these headers; `otherwise`, where no recorder has had it."""
+    if INLINE in headers:
+        return headers[INLINE]
+    return "base64" if any(name.startswith(SERVICE_PREFIX) for name in headers) else otherwise
 
 
 class Stream(StrEnum):
@@ -51,9 +60,12 @@ class Envelope:
 
     @property
     def duplicate_of(self) -> int | None:
-        """The seq of the trigger that this one repeats."""
+        """The seq of the trigger that this one repeats; 0 where an archive of others says what is no seq."""
         seq = self.headers.get(DUPLICATE_OF)
-        return None if seq is None else int(seq)
+        try:
+            return None if seq is None else int(seq)
+        except ValueError:
+            return 0
 
 
 def segment_path(stream: Stream, first_seq: int, node: int) -> str:

@@ -9,6 +9,7 @@ from contracts.names import Owner
 from contracts.topics import BrokerEvent
 
 UNDEFINED = "undefined"  # EMQX writes a missing value as this word
+MAX_SAID = 256  # characters of a vehicle's own words that are kept: MQTT allows 65,535 for every acknowledgement
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Acked:
     topic: str
     seq: int | None  # None: not one of ours
     published_ms: int | None
-    reason: str | None  # what the vehicle said in its PUBACK
+    reason: str | None  # what the vehicle said in its PUBACK, up to MAX_SAID
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,12 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
                 published = fields.get("publish_received_at")
                 said = (fields.get("puback_props") or {}).get("Reason-String")
                 return Acked(
-                    owner, at_ms, str(fields["topic"]), _seq(fields), published if isinstance(published, int) else None, said
+                    owner,
+                    at_ms,
+                    str(fields["topic"]),
+                    _seq(fields),
+                    published if isinstance(published, int) else None,
+                    said[:MAX_SAID] if isinstance(said, str) else None,
                 )
             case BrokerEvent.DELIVERY_DROPPED:
                 return DeliveryDropped(owner, at_ms, _seq(fields), str(fields.get("reason", UNDEFINED)))

@@ -16,6 +16,7 @@ PARKED = "parked"  # sorted set: data id → when an entry was last parked for i
 RECONCILE_LEASE = "reconcile:lease"  # set while the last comparison with the broker's sessions is fresh enough
 POPULATE_LOCK = "lock:populate"  # held by whoever compares the lake with the queues
 POPULATED = "populated"  # snapshot of the ids table up to which everything left over was offered to the queues
+TAKEN = "queues:taken"  # hash node → seq: what of each recorder the lake had, when the queues were filled from it the last time
 DONE_PRUNED = "done:pruned"  # snapshot of the outcomes table up to which the done sets are pruned
 
 OF_OWNERS = "q:{"  # how every key of an owner begins
@@ -25,7 +26,20 @@ _SLOTS, _PARTS = 16384, 64  # of a cluster; parts of the slots that each have a 
 
 def loaded_marks(*, of_cluster: bool) -> list[str]:
     """`LOADED`; in a cluster also one like it in every part of the slots, so that a master that lost its data is noticed."""
-    return [LOADED, *(f"{LOADED}:{{{tag}}}" for tag in _TAGS)] if of_cluster else [LOADED]
+    return _in_each_part(LOADED, of_cluster)
+
+
+def handed_marks(node: int, *, of_cluster: bool) -> list[str]:
+    """`handed:<node>`; in a cluster also one in every part of the slots, as the marks of `loaded_marks` are, in the same order.
+
+    Each holds `<loading> <seq>`: everything of this recorder up to `seq` is in the queues, which were loaded when `LOADED` says.
+    A Redis that lost its newest writes has lost those of the mark, too: so it says itself what it lacks.
+    """
+    return _in_each_part(f"handed:{node}", of_cluster)
+
+
+def _in_each_part(mark: str, of_cluster: bool) -> list[str]:
+    return [mark, *(f"{mark}:{{{tag}}}" for tag in _TAGS)] if of_cluster else [mark]
 
 
 def _tag_in(part: int) -> int:
@@ -62,7 +76,10 @@ def inflight(owner: Owner | str) -> str:
 
 
 def presence(owner: Owner | str) -> str:
-    """Hash connected, since, expiry, heard, subscribed (when it was seen to, or `no`): what is known of its connection."""
+    """Hash connected, since, expiry, heard, subscribed (when it was seen to, or `no`): what is known of its connection.
+
+    It expires, and says `passing`, where nothing waited for that owner when it was seen: anybody may come under any name.
+    """
     return f"{_of(owner)}presence"
 
 
@@ -98,13 +115,18 @@ def data(data_id: DataId | str) -> str:
 
 
 def waiting_for(data_id: DataId | str) -> str:
-    """Set of owners with an entry parked for this data."""
+    """Set of `<owner> <seq>`: entries parked for this data."""
     return f"p:{data_id}"
 
 
 def dedupe(digest: str) -> str:
     """The seq of the trigger with this digest, for as long as the dedupe window."""
     return f"dedupe:{digest}"
+
+
+def recorders(node: int) -> str:
+    """Hash place → claim, JSON: who gives the seqs of this node."""
+    return f"recorders:{node}"
 
 
 def shard_of(owner: Owner | str, shards: int) -> int:

@@ -1,12 +1,14 @@
 """The life of one entry: what it is, where it stands, and when what happened to it."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from contracts.outcomes import Outcome, OutcomeRecord, State
-from contracts.seq import datetime_of
+from contracts.seq import MAX_SEQ, datetime_of
 
+OPEN = "open"  # of an entry that was not looked at by itself: nothing in the lake says that it has ended
 SHOWN = ("seq", "request_id", "data_id", "state", "accepted_at", "dispatched_at", "acknowledged_at", "attempts", "reason")
 
 
@@ -60,6 +62,53 @@ class Life:
         for name in ("dispatched_at", "acknowledged_at"):
             said[name] = None if said[name] is None else datetime.fromisoformat(said[name])
         return cls(vin, **said)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One trigger, how many vehicles it names, and how many of their entries stand how."""
+
+    seq: int
+    data_id: str
+    vehicles: int
+    states: Mapping[str, int]  # by `State`, `Outcome`, or `OPEN`
+
+    @property
+    def accepted_at(self) -> datetime:
+        """The instant that is in its seq."""
+        return datetime_of(self.seq)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much of a request_id is asked for, and may be looked at."""
+
+    limit: int = 20  # triggers
+    entries: int = 100_000  # that are looked at one by one
+    rows: int = 5_000_000  # of the lake, before the answer says how far back it has come
+    before: int = MAX_SEQ  # triggers with seqs below this
+    since: int = 0  # and from this on
+
+    def told(self, batches: Iterable[Batch]) -> set[int]:
+        """Seqs of the newest triggers whose entries are not too many to be looked at one by one."""
+        left = self.entries
+        found = set()
+        for batch in sorted(batches, key=lambda batch: batch.seq, reverse=True):
+            left -= batch.vehicles
+            if left < 0:
+                break
+            found.add(batch.seq)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Triggers, oldest first; and the entries of those that are few enough to be told one by one."""
+
+    batches: list[Batch] = field(default_factory=list)
+    before: int | None = None  # the next page has the triggers before this seq; None: there are no others
+    lives: list[Life] = field(default_factory=list)
+    told: frozenset[int] = frozenset()  # seqs of the triggers whose entries are all among `lives`
 
 
 _OPEN = frozenset(state.value for state in State)

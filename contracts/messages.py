@@ -4,15 +4,22 @@ import base64
 import binascii
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 from contracts.names import MAX_ID, MAX_VIN, DataId, Owner, RequestId, are_vins, is_id, is_vin
 
 NAME_RULE = "printable ASCII characters without space, + # /"
 SHOWN = 60  # characters of a bad value that a reason repeats
+# Lists and objects in a trigger, which needs two. Without this limit, how deep they may nest depends on how deep the reader's own
+# stack is, so that the door and the lake could disagree; and a hundred megabytes of them take a minute and gigabytes.
+MAX_PARTS = 100
+
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +87,22 @@ def trigger_digest(ids: Iterable[str], request_id: str, data_id: str) -> str:
 def parse_data(topic_data_id: str, payload: bytes, *, max_data_bytes: int) -> Data | Refused:
     """The data message on `$SDV-FANOUT/data/<topic_data_id>`."""
     if not is_id(topic_data_id):
-        return Refused(f"data_id {_shown(topic_data_id)} in the topic must be 1 to {MAX_ID} {NAME_RULE}")
+        return Refused(f"data_id {shown(topic_data_id)} in the topic must be 1 to {MAX_ID} {NAME_RULE}")
     if len(payload) > max_data_bytes:
         return Refused(f"payload of {len(payload)} bytes is over max_data_bytes={max_data_bytes}; send less or raise the setting")
     return Data(DataId(topic_data_id), payload)
 
 
-def parse_trigger(payload: bytes, *, max_ids: int, max_data_bytes: int) -> Trigger | Refused:
-    """The trigger in `payload`, whole or not at all: one bad VIN refuses it. A VIN listed twice counts once."""
+def parse_trigger(payload: bytes, *, max_ids: int, max_data_bytes: int, inline: str = "base64") -> Trigger | Refused:
+    """The trigger in `payload`, whole or not at all: one bad VIN refuses it. A VIN listed twice counts once.
+
+    `inline` says what its `data` is: base64, or text that stands for itself.
+    """
     try:
-        fields = json.loads(payload)
+        text = payload.decode("utf-8-sig")
+        if _has_too_many_parts(text):
+            return Refused(f"payload holds over {MAX_PARTS} lists and objects; send an object with ids, request_id and data_id")
+        fields = json.loads(text)
     except (ValueError, RecursionError) as exc:
         return Refused(f"payload is not JSON ({exc}); send an object with ids, request_id and data_id")
     if not isinstance(fields, dict):
@@ -101,7 +114,7 @@ def parse_trigger(payload: bytes, *, max_ids: int, max_data_bytes: int) -> Trigg
     if isinstance(request_id, Refused):
         return request_id
     if "data" in fields:
-        return _parse_inline(fields, ids, RequestId(request_id), max_data_bytes)
+        return _parse_inline(fields, ids, RequestId(request_id), max_data_bytes, inline)
     data_id = _parse_id(fields, "data_id")
     if isinstance(data_id, Refused):
         return data_id
@@ -127,8 +140,8 @@ def _parse_ids(fields: dict[str, Any], max_ids: int) -> tuple[Owner, ...] | Refu
 def _first_bad_id(ids: list[Any]) -> Refused:
     place, vin = next((place, vin) for place, vin in enumerate(ids) if not isinstance(vin, str) or not is_vin(vin))
     if not isinstance(vin, str):
-        return Refused(f"ids[{place}] is a {_kind(vin)} ({_shown(vin)}); each VIN is a string")
-    return Refused(f"ids[{place}] {_shown(vin)} must be 1 to {MAX_VIN} {NAME_RULE}")
+        return Refused(f"ids[{place}] is a {_kind(vin)} ({shown(vin)}); each VIN is a string")
+    return Refused(f"ids[{place}] {shown(vin)} must be 1 to {MAX_VIN} {NAME_RULE}")
 
 
 def _parse_id(fields: dict[str, Any], name: str) -> str | Refused:
@@ -136,28 +149,32 @@ def _parse_id(fields: dict[str, Any], name: str) -> str | Refused:
     if value is None:
         return Refused(f"{name} is missing" + ("; name the data, or send it inline as data" if name == "data_id" else ""))
     if not isinstance(value, str):
-        return Refused(f"{name} is a {_kind(value)} ({_shown(value)}); it must be a string")
+        return Refused(f"{name} is a {_kind(value)} ({shown(value)}); it must be a string")
     if not is_id(value):
-        return Refused(f"{name} {_shown(value)} must be 1 to {MAX_ID} {NAME_RULE}")
+        return Refused(f"{name} {shown(value)} must be 1 to {MAX_ID} {NAME_RULE}")
     return value
 
 
 def _parse_inline(
-    fields: dict[str, Any], ids: tuple[Owner, ...], request_id: RequestId, max_data_bytes: int
+    fields: dict[str, Any], ids: tuple[Owner, ...], request_id: RequestId, max_data_bytes: int, inline: str
 ) -> Trigger | Refused:
     encoded = fields["data"]
     if not isinstance(encoded, str):
-        return Refused(f"data is a {_kind(encoded)}; send the payload as a base64 string")
+        return Refused(f"data is a {_kind(encoded)}; send the payload as a string ({inline})")
     try:
-        data = base64.b64decode(encoded, validate=True)
+        data = encoded.encode() if inline == "text" else base64.b64decode(encoded, validate=True)
+    except UnicodeEncodeError:
+        return Refused("data holds half of a surrogate pair, which no bytes stand for; send whole characters")
     except (binascii.Error, ValueError) as exc:
         return Refused(f"data is not base64 ({exc}); encode the payload with the standard alphabet and padding")
     if len(data) > max_data_bytes:
         return Refused(f"data of {len(data)} bytes is over max_data_bytes={max_data_bytes}; send less or raise the setting")
     data_id = sha1_hex(data)
     named = fields.get("data_id")
+    if named is not None and not isinstance(named, str):
+        return Refused(f"data_id is a {_kind(named)} ({shown(named)}); leave it out of the inline form")
     if named is not None and named != data_id:
-        return Refused(f"data_id {_shown(named)} is not the SHA-1 of data ({data_id}); leave it out of the inline form")
+        return Refused(f"data_id {shown(named)} is not the SHA-1 of data ({data_id}); leave it out of the inline form")
     return Trigger(ids, request_id, DataId(data_id), data)
 
 
@@ -166,6 +183,17 @@ def _kind(value: object) -> str:
     return kinds.get(type(value), type(value).__name__)
 
 
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= SHOWN else text[:SHOWN] + "…"
+def shown(value: object) -> str:
+    """A value as a reason repeats it: the size of what has parts, the beginning of what is long."""
+    if isinstance(value, list | dict):
+        return f"{len(value)} item{'' if len(value) == 1 else 's'}"
+    if isinstance(value, str):
+        return json.dumps(value[:SHOWN]) + ("…" if len(value) > SHOWN else "")
+    return json.dumps(value)[:SHOWN]
+
+
+def _has_too_many_parts(text: str) -> bool:
+    if text.count("[") + text.count("{") <= MAX_PARTS:
+        return False
+    brackets = (found for found in _STRING_OR_BRACKET.finditer(text) if text[found.start()] != '"')
+    return next(islice(brackets, MAX_PARTS, None), None) is not None

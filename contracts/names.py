@@ -10,6 +10,7 @@ DataId = NewType("DataId", str)
 
 MAX_VIN, MAX_ID = 64, 128
 SERVICE_PREFIX = "sdv-"  # client ids of Manifold's own services and of platform publishers; everything else is a vehicle
+RESERVED_CLIENT_IDS = frozenset({"w", "r"})  # levels of $ECQ/… that are no client's: where publishers write, and consumers rewind
 
 _NAME = r'[!"$-*,\-.0-~]'  # printable ASCII without space, and without + # /, which would change the topic that a name is part of
 VIN_PATTERN = re.compile(rf"{_NAME}{{1,{MAX_VIN}}}")

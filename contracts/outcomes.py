@@ -5,6 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
+SHOWN = 200  # characters of what is wrong with a record
 _ENCODE = msgspec.json.Encoder().encode
 
 
@@ -23,7 +24,7 @@ class Outcome(StrEnum):
     SUPERSEDED = "superseded"  # a newer entry with the same compaction key took its place
     EXPIRED = "expired"  # its retention passed while it was pending
     CANCELLED = "cancelled"  # an operator took it back
-    FAILED = "failed"  # its attempts were used up
+    FAILED = "failed"  # its attempts were used up, or the broker does not take a packet as large as it
 
 
 # The number that stands for an outcome in Redis and in the Lua verbs. It lies in the queues, so it is never changed.
@@ -47,6 +48,11 @@ class OutcomeRecord:
         """JSON, as it lies in the outcomes stream and in the archive."""
         return _ENCODE({name: value for name in self.__slots__ if (value := getattr(self, name)) is not None})
 
+    def to_be_completed(self) -> bytes:
+        """The same without `dispatched_ms`, `attempts` and its end: the queues know these two, and write on."""
+        said = {"vin": self.vin, "seq": self.seq, "outcome": self.outcome, "ended_ms": self.ended_ms}
+        return _ENCODE(said if self.reason is None else said | {"reason": self.reason})[:-1]
+
     @classmethod
     def from_wire(cls, payload: bytes) -> "OutcomeRecord":
         """The record in `payload`.
@@ -62,4 +68,4 @@ class OutcomeRecord:
             optional = {name: fields.get(name) for name in ("dispatched_ms", "attempts", "reason")}
             return cls(vin, seq, Outcome(fields["outcome"]), ended_ms, **optional)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
-            raise ValueError(f"not an outcome record: {exc!r}") from exc
+            raise ValueError(f"not an outcome record: {exc!r:.{SHOWN}}") from exc

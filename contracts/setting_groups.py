@@ -22,7 +22,13 @@ class PlaceSettings(BaseSettings):
     """Where things lie and listen."""
 
     home: Path = _s(Path(".manifold"), "folder of all local state: data of the servers, logs, archive, lake")
-    host: str = _s("127.0.0.1", "address on which the embedded servers listen")
+    host: str = _s(
+        "127.0.0.1",
+        "address on which the services' HTTP and the embedded front door listen; what only they use stays on loopback",
+    )
+    http_token: SecretStr = _s(
+        SecretStr(""), "bearer token that the services' HTTP asks for; without one it listens on loopback only"
+    )
     mqtt_port: Port = _s(1883, "the front door for vehicles and platform: the event tap when embedded, EMQX when deployed")
     broker_port: Port = _s(18830, "the embedded Mosquitto behind the tap")
     redis_port: Port = _s(6390, "the embedded Redis")
@@ -33,6 +39,10 @@ class PlaceSettings(BaseSettings):
     stream_port: Port = _s(9103, "HTTP of `manifold stream`: /metrics")
     dispatcher_port: Port = _s(9110, "HTTP of the first dispatcher: /metrics, /healthz; each further replica takes the next port")
     mqtt_url: str = _s("", "where services find the broker; empty: mqtt://<host>:<mqtt_port>")
+    mqtt_vehicle_url: str = _s(
+        "",
+        "where vehicles find the broker, as `status` tells it; empty: mqtt_url, with 1883 where that has the services' port 1884",
+    )
     redis_url: SecretStr = _s(
         SecretStr(""),
         "where services find Redis; redis+cluster:// and any node: a Redis Cluster; empty: redis://<host>:<redis_port>/0",
@@ -56,6 +66,10 @@ class MqttSettings(BaseSettings):
     mqtt_username_dispatcher: str = _s("sdv-dispatcher", "user name of the dispatchers")
     mqtt_username_publisher: str = _s("sdv-pub-console", "user name of `manifold send` and of the demo's platform")
     mqtt_password: SecretStr = _s(SecretStr(""), "password of the services; empty: none is sent")
+    mqtt_probe_username: str = _s(
+        "", "client id and user name of the vehicle that `manifold doctor` plays; empty: one of chance, without a password"
+    )
+    mqtt_probe_password: SecretStr = _s(SecretStr(""), "password that belongs to mqtt_probe_username")
     mqtt_receive_maximum: Annotated[int, Field(gt=0, le=65535)] = _s(
         1000, "unacknowledged messages that a service lets the broker send"
     )
@@ -71,10 +85,21 @@ class IntakeSettings(BaseSettings):
     """What the recorder accepts, and how it records."""
 
     node: NodeNumber = _s(0, "number of this recorder in every seq; each recorder needs its own")
+    node_lease_seconds: Seconds = _s(
+        86400, "how long a recorder that can tell neither archive nor Redis so keeps its number, and no other journal may take it"
+    )
     max_ids: Positive = _s(1_000_000, "VINs that one trigger may name")
     max_data_bytes: Positive = _s(1 << 20, "bytes that one data message may hold")
     max_trigger_bytes: Positive = _s(96 << 20, "bytes that one trigger message may hold")
-    dedupe_window_seconds: Seconds = _s(900, "how long the same trigger again is a duplicate and not a new batch")
+    dedupe_window_seconds: Annotated[float, Field(ge=0)] = _s(
+        900, "how long the same trigger again is a duplicate and not a new batch; 0: it is always a new one"
+    )
+    inline_encoding: Annotated[str, Field(pattern="^(base64|text)$")] = _s(
+        "base64", "what `data` in a trigger is: base64 of the bytes, or text that goes out as it stands, in UTF-8"
+    )
+    intake_window_bytes: Positive = _s(
+        256 << 20, "bytes of messages that the recorder takes before it has settled earlier ones; a single message may be larger"
+    )
     receipt_prefix: str = _s(
         "sdv/receipt/", "response topics must begin so; elsewhere the recorder could be made to write to a vehicle"
     )
@@ -102,7 +127,10 @@ class QueueSettings(BaseSettings):
 class DispatchSettings(BaseSettings):
     """How entries are delivered."""
 
-    dispatchers: Annotated[int, Field(ge=1, le=64)] = _s(1, "dispatcher processes that `make up` starts")
+    dispatchers: Annotated[int, Field(ge=1, le=64)] = _s(
+        1,
+        "dispatcher processes: `make up` starts so many; elsewhere say how many run: events wait longer for one alone",
+    )
     ack_deadline_seconds: Seconds = _s(30, "how long a vehicle has to acknowledge before the entry is published again")
     ack_deadline_max_seconds: Seconds = _s(600, "the deadline doubles with each attempt up to this")
     max_attempts: Annotated[int, Field(ge=0)] = _s(0, "publishes after which an entry has failed; 0: until its retention passes")
@@ -120,7 +148,9 @@ class DispatchSettings(BaseSettings):
     emqx_api_url: Annotated[str, Field(pattern="^(https?://.+/api/v5/?)?$")] = _s(
         "", "EMQX's REST API, such as http://emqx:18083/api/v5, with which presence is reconciled; empty: it is not"
     )
-    emqx_api_key: str = _s("", "key of EMQX's REST API; it may be one that only reads")
+    emqx_api_key: str = _s(
+        "", "key of EMQX's REST API; it only reads, but the open-source edition knows no keys that cannot write"
+    )
     emqx_api_secret: SecretStr = _s(SecretStr(""), "secret that belongs to emqx_api_key")
     reconcile_seconds: Seconds = _s(300, "how often presence is compared with EMQX's sessions")
 
@@ -140,7 +170,14 @@ class LakeSettings(BaseSettings):
     catalog_name: str = _s("manifold", "name of the Iceberg catalog; part of the SQL catalog's key")
     catalog_type: Annotated[str, Field(pattern="^(sql|rest)$")] = _s("sql", "sql or rest")
     catalog_uri: SecretStr = _s(SecretStr(""), "address of the catalog; empty: SQLite in <home>/lake/catalog.db")
-    warehouse: str = _s("", "root of the tables, file:// or s3://; empty: <home>/lake/warehouse")
+    catalog_properties: SecretStr = _s(
+        SecretStr(""),
+        "further properties of the catalog for PyIceberg and Spark, a JSON object: token, credential, rest.sigv4-enabled, …",
+    )
+    warehouse: str = _s(
+        "",
+        "root of the tables, file:// or s3://, or what a REST catalog calls it; empty: <home>/lake/warehouse, with REST its own",
+    )
     ingest_schedule: str = _s(
         "*/5 * * * *", "cron expression (UTC) of the DAG ingest_archives; empty: it runs only when triggered"
     )
@@ -148,17 +185,29 @@ class LakeSettings(BaseSettings):
         SecretStr(""), "gets a POST of JSON with `text` when a DAG's run fails or is late; empty: only the log says so"
     )
     alert_after_seconds: Seconds = _s(3600, "a DAG's run that has not ended so long after it was queued is late")
+    spark_pool: Annotated[str, Field(min_length=1)] = _s(
+        "spark",
+        "pool of Airflow whose slots bound how many jobs on Spark run at once; it has to exist, as default_pool always does",
+    )
     catalog_wait_seconds: Annotated[float, Field(ge=0)] = _s(
         60, "how long a pipeline's job waits for a catalog that is away or locked before it gives up; it can then be run again"
     )
     stream_seconds: Seconds = _s(30, "how often `manifold stream` looks for new segments")
     stream_max_segments: Positive = _s(500, "segments that one micro-batch of `manifold stream` takes at most")
-    late_seconds: Annotated[float, Field(ge=0)] = _s(
-        3600, "a scheduled ingest also takes segments that began this long before its interval"
+    ingest_window_days: Annotated[float, Field(gt=0, le=365)] = _s(
+        7, "a scheduled ingest takes every segment of these last days that no run has taken in, whenever the last run was"
+    )
+    ingest_max_bytes: Positive = _s(
+        4 << 30, "bytes of the archive that one run takes in; what is new beyond that follows in further runs, the oldest first"
+    )
+    lake_late_seconds: Seconds = _s(
+        3600, "a segment of the archive that is not in the lake after so long is told to alert_url; see manifold_lake_age_seconds"
     )
     data_wait_seconds: Seconds = _s(86400, "how long a trigger may wait for its data before the audit warns")
     report_max: Positive = _s(200, "runs that the quality reports keep")
-    reports: str = _s("", "folder of the HTML reports; empty: <home>/reports")
+    reports: Annotated[str, Field(pattern=r"^((file|s3)://.+|[^:]*)$")] = _s(
+        "", "store of the HTML reports: a folder, file:// or s3://; empty: <home>/reports"
+    )
     jars: Path = _s(Path(".tools/jars"), "folder of Spark's extra jars")
     spark_master: str = _s(
         "local[2]", "where the console's own pipeline runs execute; DAGs use the Airflow connection spark_default"
@@ -176,6 +225,9 @@ class HousekeepingSettings(BaseSettings):
     compact_settled_days: Positive = _s(2, "a day this many days ago is settled: its rows are sorted by vehicle")
     garbage_schedule: str = _s("23 3 * * *", "cron expression (UTC) of the DAG collect_garbage; empty: only when triggered")
     snapshot_retention_days: Annotated[float, Field(gt=0)] = _s(3, "how long a table can still be read as it was")
+    snapshot_max: Annotated[int, Field(ge=2)] = _s(
+        1000, "snapshots of a table's history that are kept at most, besides those of the last hour"
+    )
     orphan_days: Annotated[float, Field(gt=1)] = _s(
         3, "files in a table's folder that no snapshot knows go when they are this old"
     )
@@ -183,4 +235,8 @@ class HousekeepingSettings(BaseSettings):
         400, "how long the archive keeps a segment that is in the lake; others stay"
     )
     quarantine_retention_days: Annotated[float, Field(gt=0)] = _s(90, "how long refused messages stay in the table quarantine")
+    history_retention_days: Annotated[float, Field(ge=0)] = _s(
+        0, "how long entries that have ended stay in the tables of ids and outcomes, at least retention_days; 0: for good"
+    )
+    check_schedule: str = _s("23 3 * * 0", "cron expression (UTC) of the DAG check_lake; empty: only when triggered")
     verify_schedule: str = _s("47 4 * * *", "cron expression (UTC) of the DAG verify_queues; empty: only when triggered")

@@ -1,14 +1,17 @@
 """Every setting, in one frozen object that is read once, at the edge: environment `MANIFOLD_<NAME>`, then one optional file."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError, field_validator
+from pydantic import SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from contracts import catalog_properties
 from contracts.errors import SettingsError
+from contracts.faces import LOOPBACK, is_loopback
 from contracts.setting_groups import (
     DispatchSettings,
     HousekeepingSettings,
@@ -24,6 +27,9 @@ from contracts.storage import S3
 PREFIX = "MANIFOLD_"
 FILE_VARIABLE = "MANIFOLD_FILE"
 DEFAULT_FILE = "manifold.toml"
+SERVICES_PORT = ":1884"  # of the listener for services in infra/emqx
+TOPIC_AND_PROPERTIES = 1 << 20  # bytes: more than any publisher needs for them
+LARGEST_PACKET = (1 << 28) - 1  # bytes that MQTT can say
 
 
 class Settings(
@@ -52,6 +58,18 @@ class Settings(
             raise ValueError("must be one or more topic levels without + and #, not beginning or ending with /")
         return prefix
 
+    @field_validator("http_token")
+    @classmethod
+    def _header(cls, token: SecretStr) -> SecretStr:
+        if not re.fullmatch(r"[A-Za-z0-9._~+/=-]*", token.get_secret_value()):
+            raise ValueError("must have letters, digits and . _ ~ + / = - only, as a header can carry them")
+        return token
+
+    @field_validator("catalog_properties", mode="before")
+    @classmethod
+    def _properties(cls, value: object) -> str:
+        return catalog_properties.normalised(value.get_secret_value() if isinstance(value, SecretStr) else value)
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -71,14 +89,37 @@ class Settings(
         return self.mqtt_url or f"mqtt://{self.host}:{self.mqtt_port}"
 
     @property
+    def mqtt_for_vehicles(self) -> str:
+        """URL of the broker, as vehicles reach it."""
+        if self.mqtt_vehicle_url or not self.mqtt_url.endswith(SERVICES_PORT):
+            return self.mqtt_vehicle_url or self.mqtt
+        return f"{self.mqtt_url.removesuffix(SERVICES_PORT)}:1883"
+
+    @property
+    def loopback(self) -> str:
+        """Address of what only this machine may reach."""
+        return self.host if is_loopback(self.host) else LOOPBACK
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        """What a request to a service's HTTP shows."""
+        token = self.http_token.get_secret_value()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    @property
     def shares_subscriptions(self) -> bool:
         """Whether services subscribe as members of a group; else each replica gets every message, which is safe and wasteful."""
         return self.mqtt_shared == "on" or (self.mqtt_shared == "auto" and bool(self.mqtt_url))
 
     @property
+    def largest_packet(self) -> int:
+        """Bytes of the largest MQTT packet that a publisher may send: a trigger, or data, and its topic and properties."""
+        return min(max(self.max_trigger_bytes, self.max_data_bytes) + TOPIC_AND_PROPERTIES, LARGEST_PACKET)
+
+    @property
     def redis(self) -> str:
         """URL of Redis, password and all."""
-        return self.redis_url.get_secret_value() or f"redis://{self.host}:{self.redis_port}/0"
+        return self.redis_url.get_secret_value() or f"redis://{self.loopback}:{self.redis_port}/0"
 
     @property
     def recorders(self) -> list[str]:
@@ -104,13 +145,33 @@ class Settings(
 
     @property
     def warehouse_url(self) -> str:
-        """URL of the warehouse's root."""
+        """URL of the warehouse's root; with a REST catalog also what that calls it, or nothing where it decides itself."""
+        if self.catalog_type == "rest":
+            return self.warehouse
         return self.warehouse or f"file://{self.home}/lake/warehouse"
 
     @property
-    def reports_folder(self) -> Path:
-        """Folder of the HTML reports."""
-        return Path(self.reports) if self.reports else self.home / "reports"
+    def lake_on_s3(self) -> bool:
+        """Whether the tables lie in object storage; of a warehouse that only the catalog knows, that is assumed."""
+        return self.warehouse_url.startswith("s3://") or "://" not in self.warehouse_url
+
+    @property
+    def catalog_options(self) -> dict[str, str]:
+        """Properties of the catalog besides its type, address and warehouse, the same for PyIceberg and Spark; has secrets."""
+        storage = self.s3.for_iceberg() if self.lake_on_s3 else {}
+        return storage | catalog_properties.read(self.catalog_properties.get_secret_value())
+
+    @property
+    def reports_folder(self) -> str:
+        """Where the HTML reports lie, as people are told: a folder of this machine, or a URL."""
+        return self.reports or str(self.home / "reports")
+
+    @property
+    def reports_url(self) -> str:
+        """URL of the store of the HTML reports."""
+        if "://" in self.reports:
+            return self.reports.rstrip("/")
+        return (Path(self.reports).expanduser().absolute() if self.reports else self.home / "reports").as_uri()
 
     @property
     def journal_folder(self) -> Path:
@@ -160,8 +221,9 @@ def _problem(error: dict[str, Any]) -> str:
     name = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"{name} in {settings_file()} is not a setting; `manifold settings` lists them all"
-    problem = f"{PREFIX}{name.upper()}={error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
     field = Settings.model_fields.get(name)
+    shown = "***" if field is not None and field.annotation is SecretStr else repr(error["input"])
+    problem = f"{PREFIX}{name.upper()}={shown}: {error['msg'][0].lower()}{error['msg'][1:]}"
     return problem if field is None else f"{problem} ({field.description})"
 
 

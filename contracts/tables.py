@@ -29,7 +29,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One Iceberg table: its grain is `key`; `day_of` is the timestamp column whose day partitions it."""
+    """One Iceberg table: its grain is `key`; `day_of` is the timestamp column whose day partitions it.
+
+    `version` counts the steps in `pipelines.migrations` that lead to this definition; with a table older than `oldest` this code
+    cannot work.
+    """
 
     name: str
     key: tuple[str, ...]
@@ -38,6 +42,8 @@ class Table:
     day_of: str | None = None
     append_only: bool = True
     properties: dict[str, str] = field(default_factory=dict)
+    version: int = 2
+    oldest: int = 1
 
     @property
     def identifier(self) -> str:
@@ -57,6 +63,9 @@ class Table:
         return ", ".join(f"{c.name} {_SPARK_TYPES[c.type]}{' not null' if c.required else ''}" for c in self.columns)
 
 
+SCHEMA_VERSION = "manifold.schema-version"  # table property; a table without it is of version 1
+MIGRATING = "manifold.migrating."  # table property, + step: when it began, for as long as it is not done
+
 # Many writers at once retry for a minute rather than fail: with the defaults 3 to 7 of 200 concurrent commits failed.
 COMMON_PROPERTIES = {
     "format-version": "2",  # PyIceberg cannot write version 3
@@ -67,6 +76,17 @@ COMMON_PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "50",
 }
+
+# Readers skip what lies in other row groups: a look-up reads about a group, and not a file. Groups are cut where this many rows
+# exceed the size, so that payloads of the largest size make small groups too.
+SMALL_ROW_GROUPS = {
+    "write.parquet.row-group-size-bytes": str(1 << 20),
+    "write.parquet.row-group-check-min-record-count": "4",
+}
+# A table to which PyIceberg appends with every run would get a manifest each time, and whoever looks for a row reads them all.
+FEW_MANIFESTS = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "30"}
+# Of a table of payloads' names: every row says where its payload lies. A table of an earlier release lacks this property.
+PAYLOAD_INDEX = "manifold.payload-index"
 
 DATA = Table(
     "sdv_fanout_data",
@@ -81,6 +101,8 @@ DATA = Table(
     ),
     meaning="one row for each payload; written once",
     day_of="first_seen_at",
+    properties=SMALL_ROW_GROUPS,
+    version=3,
 )
 
 META = Table(
@@ -91,9 +113,13 @@ META = Table(
         Column("first_seen_at", INSTANT, "when the data was first published"),
         Column("last_seen_at", INSTANT, "when the data was last published; only grows"),
         Column("times_seen", pa.int64(), "how often the data was published"),
+        Column("sha1", pa.string(), "SHA-1 of the payload, as in sdv_fanout_data", required=False),
+        Column("stored_at", INSTANT, "first_seen_at of the payload's row in sdv_fanout_data: where to find it", required=False),
     ),
-    meaning="one row for each payload; the one table that is merged",
+    meaning="one row for each payload, and where it lies; the one table that is merged",
     append_only=False,
+    properties=SMALL_ROW_GROUPS | {PAYLOAD_INDEX: "true"},
+    version=5,
 )
 
 IDS = Table(
@@ -156,8 +182,12 @@ SEGMENTS = Table(
         Column("run_id", pa.string(), "the run that took it in"),
         Column("ingested_at", INSTANT, "when that run began"),
         Column("refused_because", pa.string(), "why the file is no segment: it is in quarantine; null: it is in", required=False),
+        Column("began_at", INSTANT, "when it began, as its path says; by this it is found; null: it does not", required=False),
     ),
-    meaning="one row for each archive segment that is in the lake; makes ingestion exactly-once",
+    meaning="one row for each archive segment that is in the lake and was not pruned; makes ingestion exactly-once",
+    day_of="began_at",
+    properties=FEW_MANIFESTS,
+    version=6,
 )
 
 QUALITY = Table(
@@ -194,6 +224,22 @@ ACTIONS = Table(
     day_of="at",
 )
 
+ERASURES = Table(
+    "erasures",
+    key=("erasure_id", "at"),
+    columns=(
+        Column("erasure_id", pa.string(), "one for each time that the command ran; it says nothing about the vehicle"),
+        Column("at", INSTANT, "when"),
+        Column("state", pa.string(), "begun; erased: nothing was found afterwards; left: something was"),
+        Column("why", pa.string(), "why, as the operator said; it does not name the vehicle"),
+        Column("accepted_before", INSTANT, "what was accepted before this instant went"),
+        Column("counts", pa.string(), "how many rows, entries, messages and segments, as a JSON object"),
+    ),
+    meaning="when a vehicle was erased and why, and not which",
+    day_of="at",
+    version=1,
+)
+
 # What a run writes on branches of its own, and publishes together. The other tables are appended to at once.
 RUN_TABLES = (DATA, META, IDS, OUTCOMES, QUARANTINE, SEGMENTS)
-TABLES = (*RUN_TABLES, QUALITY, ACTIONS)
+TABLES = (*RUN_TABLES, QUALITY, ACTIONS, ERASURES)

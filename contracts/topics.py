@@ -6,6 +6,7 @@ from contracts.names import DataId, Owner, RequestId
 
 FANOUT = "$SDV-FANOUT"
 TRIGGER = f"{FANOUT}/trigger"
+TRIGGER_TOPICS = (TRIGGER, FANOUT)  # the second is that of the fan-out plug-in, before data and trigger had topics of their own
 DATA_PREFIX = f"{FANOUT}/data/"
 FANOUT_FILTER = f"{FANOUT}/#"
 RECORDER_GROUP = "sdv-recorders"

@@ -1,9 +1,8 @@
-"""Tell somebody: a run failed, or has not ended when it should have. One POST of JSON to the setting `alert_url`.
+"""Tell somebody: a run failed, or has not ended when it should have, by an alert (`adapters.alert`).
 
-The JSON has `text`, which chat services show, and the same in parts: `dag_id`, `run_id`, `what` (failed, late), `tasks`, `url`.
+Besides `text` and `what` (failed, late) its JSON has `dag_id`, `run_id`, `tasks` and `url`.
 """
 
-import logging
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,10 +16,6 @@ from contracts.settings import load_settings
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
-
-TIMEOUT_S = 10
-
-log = logging.getLogger(__name__)
 
 
 class RunQueued(BaseDeadlineReference):
@@ -63,14 +58,8 @@ def tell_failed(context: Mapping[str, Any]) -> None:
 
 
 def _tell(what: str, dag_id: str, run_id: str, tasks: list[str]) -> None:
-    url = load_settings().alert_url.get_secret_value()
+    from adapters.alert import alert  # DAG files are read again and again, and need no HTTP
+
     page = f"{conf.get('api', 'base_url', fallback='')}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
     text = f"{dag_id} {'has failed' if what == 'failed' else 'has not ended in time'}: run {run_id}, {page}"
-    if not url:
-        log.warning("%s (nobody is told: MANIFOLD_ALERT_URL is empty)", text)
-        return
-    import httpx  # DAG files are read again and again, and need no HTTP
-
-    message = {"text": text, "what": what, "dag_id": dag_id, "run_id": run_id, "tasks": tasks, "url": page}
-    httpx.post(url, json=message, timeout=TIMEOUT_S).raise_for_status()
-    log.info("told: %s", text)
+    alert(load_settings(), what, text, dag_id=dag_id, run_id=run_id, tasks=tasks, url=page)

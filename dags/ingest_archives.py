@@ -2,23 +2,25 @@
 
 **Reads** the archive: segments that no run has taken in yet. **Writes** all Iceberg tables, the quality reports, and the queues.
 `look` finds what is new; if nothing is, the rest is skipped and the run is green. `ingest` writes to branches that nobody reads,
-and judges what it wrote while Spark runs; `audit` holds it back if it broke a rule; `publish` makes it count, all at once;
-`populate` offers what the queues do not have. Each task's result (XCom) has its numbers.
+and judges what it wrote while Spark runs. Messages behind rows that break a rule are set aside in quarantine; `audit` holds the
+run back if they are too many for that; `publish` makes it count, all at once; `populate` offers what the queues do not have. Each
+task's result (XCom) has its numbers.
 
-**A scheduled run** takes its data interval, and segments that came late for it. **Triggered by hand** it takes all that is new,
-or what lies between `from` and `to`. To backfill, trigger one run with both, or let Airflow make a run for each interval: both
-give the same tables as running at the time. **Two runs at once** are safe: the one that publishes last does its work again.
+**A scheduled run** takes all that is new of the last days (`MANIFOLD_INGEST_WINDOW_DAYS`), so that a pause leaves no hole.
+**Triggered by hand** it takes all that is new, or what lies between `from` and `to`. To backfill, trigger one run with both, or
+let Airflow make a run for each interval: both give the same tables as running at the time. **Two runs at once** are safe: the
+one that publishes last does its work again.
 
 **Do not trigger it** to make delivery faster (vehicles are served without it), nor while an archive is still being copied in.
 
 **When it fails.** Nothing is published, vehicles are still served, and the next run takes the same segments again.
-- `look`, `ingest`, `populate`: the log's last line says what to do; clear the task. What can pass by itself was tried again.
-- `audit`: a rule of severity error is broken. The log names rule, rows and reason, the quality report shows more. Clear `ingest`
-  and what follows once the cause is gone; clear `audit` alone to judge the same rows again.
+- `look`, `ingest`, `populate`: the log's last line says what to do (*rebuild needed*: trigger `rebuild_queues`); clear the task.
+- `audit`: much of the run breaks a rule of severity error. The log names rule, rows and reason, the quality report shows more.
+  Clear `ingest` and what follows once the cause is gone; clear `audit` alone to judge the same rows again.
 - `publish` was overtaken by another run and could not repeat itself: clear `ingest` and what follows.
 
-**To back out** a published run, roll the tables back to the snapshots before the one with its `manifold.run-id`, and
-`ingested_segments` last; then trigger this DAG: it takes the segments again.
+**To back out** a published run, pause this DAG, then `manifold lake rollback --run-id …`: that run and all later ones do not
+count any more. Mend the cause, and unpause: the next run takes the segments again.
 
 Owner: data-platform.
 """
@@ -28,21 +30,22 @@ from typing import Any
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 
 from contracts.settings import load_settings
-from dags._house import HOUSE, LAKE, QUEUES, QualityReport, look_job, plain_job, spark_job
+from dags._house import HOUSE, JUDGED, PUBLISHED, QUEUES, look_job, plain_job, spark_job
+from dags._jobs import QualityReport
 
 schedule = load_settings().ingest_schedule
 
-# Triggered by hand, a run may have no logical date; and an interval that the scheduler makes up for it means nothing.
+# Only a backfill is about its data interval. What a scheduled one would leave out after a pause, no other would take.
 BOUND = "{{% if params['{0}'] %}}--{0}={{{{ params['{0}'] }}}}{{% elif {1} %}}--{0}={{{{ {2}.isoformat() }}}}{{% endif %}}"
-SCHEDULED = "dag_run.run_type != 'manual'"
+BACKFILL = "dag_run.run_type == 'backfill'"
 INTERVAL = (
-    BOUND.format("from", SCHEDULED, "data_interval_start"),
-    BOUND.format("to", SCHEDULED, "data_interval_end"),
-    "{{ '' if dag_run.run_type == 'manual' or params['from'] else '--late' }}",
+    BOUND.format("from", BACKFILL, "data_interval_start"),
+    BOUND.format("to", BACKFILL, "data_interval_end"),
+    "{{ '--recent' if dag_run.run_type == 'scheduled' and not params['from'] else '' }}",
 )
 LOOK = ("{{ '' if params['flush'] else '--no-flush' }}", "{{ '--dry-run' if params['dry_run'] else '' }}")
 # How large the job is, only `look` knows.
-DRIVER = {"spark.driver.extraJavaOptions": "{{ (ti.xcom_pull(task_ids='look') or {}).get('java_options', '') }}"}
+DRIVER = "{{ (ti.xcom_pull(task_ids='look') or {}).get('java_options', '') }}"
 INSTANT: dict[str, Any] = {"type": ["null", "string"], "format": "date-time"}
 
 with DAG(
@@ -59,9 +62,9 @@ with DAG(
     **HOUSE,
 ):
     look = look_job("look", *INTERVAL, *LOOK)
-    ingest = spark_job("ingest", *INTERVAL, "--no-flush", "--judge", conf=DRIVER)
-    audit = spark_job("audit", plain_first=True, links=[QualityReport()])
-    publish = plain_job("publish", outlets=[LAKE])
+    ingest = spark_job("ingest", *INTERVAL, "--no-flush", "--judge", java_options=DRIVER, outlets=[JUDGED])
+    audit = spark_job("audit", plain_first=True, links=[QualityReport()], outlets=[JUDGED])
+    publish = plain_job("publish", outlets=PUBLISHED)
     populate = spark_job("populate", plain_first=True, outlets=[QUEUES], trigger_rule="none_failed_min_one_success")
     look >> ingest >> audit >> publish >> populate
     look >> populate  # the queues may lag behind the lake where nothing is new

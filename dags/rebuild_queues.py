@@ -17,7 +17,7 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Param
 
-from dags._house import HOUSE, LAKE, QUEUES, REBUILT, spark_job
+from dags._house import HOUSE, JUDGED, PUBLISHED, QUEUES, REBUILT, spark_job
 
 with DAG(
     "rebuild_queues",
@@ -29,4 +29,4 @@ with DAG(
     },
     **HOUSE,
 ):
-    spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}", outlets=[LAKE, QUEUES, REBUILT])
+    spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}", outlets=[*PUBLISHED, JUDGED, QUEUES, REBUILT])

@@ -9,8 +9,8 @@ a new version of the pipelines is taken up without anybody's help. `/metrics` of
 
 **Do not trigger it** beside a run of itself: there is one checkpoint, and Airflow keeps it to one run.
 
-**When it fails** nothing of its last micro-batch is published; the retry does that micro-batch again. A broken rule of severity
-error stops it until the cause is gone: the log names rule, rows and reason.
+**When it fails** nothing of its last micro-batch is published; the retry does that micro-batch again. What breaks a rule is set
+aside as in `ingest_archives`; only where that is much of a micro-batch it stops until the cause is gone: the log says why.
 
 **To back out**: pause it, and let `ingest_archives` do the work. Its checkpoint (`<home>/stream`) may be deleted at any time.
 
@@ -22,7 +22,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 
 from dags._alerts import late
-from dags._house import HOUSE, LAKE, QUEUES, spark_job
+from dags._house import HOUSE, JUDGED, PUBLISHED, QUEUES, spark_job
 
 LONGEST = timedelta(hours=25)  # a day, and the last micro-batch
 
@@ -38,7 +38,7 @@ with DAG(
         "stream",
         "--for-seconds",
         "{{ params['hours'] * 3600 }}",
-        outlets=[LAKE, QUEUES],
+        outlets=[*PUBLISHED, JUDGED, QUEUES],
         execution_timeout=LONGEST,
         retries=10,
     )

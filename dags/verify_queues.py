@@ -1,14 +1,14 @@
 """### Compare the queues with the lake.
 
-**Reads** Redis and the lake. **Writes** a report of every difference to `reports/queues/`, and with `repair` the queues. An
-entry is *missing* in the queues; it has *ended* in the lake and still waits; it is *extra*, unknown to a lake that knows
-younger ones; it is *overdue*, past its retention; it stands out of order (*disordered*); or it is in flight and not queued
-(*stray*). Each was looked at once more, live, before it counts.
+**Reads** Redis, the archive and the lake. **Writes** a report of every difference to `reports/queues/`, and with `repair` the
+queues. An entry is *missing* in the queues; the queues alone remember that it ended (*unrecorded*); it has *ended* in the lake
+and still waits; it is *extra*, unknown to a lake that knows younger ones; it is *overdue*, past its retention; it stands out of
+order (*disordered*); or it is in flight and not queued (*stray*). Each was looked at once more, live, before it counts.
 
 **It runs** by its schedule, and after each run of `rebuild_queues`. **Trigger it** when somebody doubts the queues, or after
-Redis or the lake was restored from a copy. With `repair`, what is
-missing is queued, what has ended is ended, and what is out of order is put in order; the rest is left to `collect_garbage` or
-to you. It runs beside the dispatchers. **Do not trigger it** on empty queues: `rebuild_queues` is quicker.
+Redis or the lake was restored from a copy. With `repair`, what is missing is queued, what has ended is ended, what only the
+queues remember is recorded, and what is out of order is put in order; the rest is left to `collect_garbage` or to you. It runs
+beside the dispatchers. **Do not trigger it** on empty queues: `rebuild_queues` is quicker.
 
 **When it fails** nothing has changed, or a part is repaired: clear the task.
 

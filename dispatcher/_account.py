@@ -18,37 +18,27 @@ RequestIdOf = Callable[[int], str | None]  # of a seq, where this process knows 
 log = structlog.get_logger(__name__)
 
 
-def account_outcomes(records: Iterable[OutcomeRecord], request_id_of: RequestIdOf) -> None:
-    """Outcomes that were handed to the recorder."""
-    counted = Counter[Outcome]()
-    for record in records:
-        counted[record.outcome] += 1
-        if record.outcome is not Outcome.DELIVERED:
-            log.info(
-                "ended",
-                vin=record.vin,
-                seq=record.seq,
-                request_id=request_id_of(record.seq),
-                outcome=record.outcome.value,
-                attempts=record.attempts,
-                reason=record.reason,
-            )
-    for outcome, count in counted.items():
-        _metrics.OUTCOMES.labels(outcome.value).inc(count)
-
-
 def account_answers(answers: Iterable[tuple[Owner, Answered]], request_id_of: RequestIdOf) -> None:
     """What Redis answered to the verbs of a round."""
     delivered = again = 0
+    outcomes = Counter[Outcome]()
     verbose = logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
     for owner, answer in answers:
         verb, reply = answer.verb, answer.reply
         if verbose:
             _trace(owner, answer, request_id_of)
         match verb:
-            case Ack(outcome=Outcome.DELIVERED) if reply.word == "ended":
-                delivered += 1
-                _account_delivered(verb, reply)
+            case Ack(record) if reply.word != "known":
+                outcomes[record.outcome] += 1
+                if record.outcome is not Outcome.DELIVERED:
+                    _tell(record, request_id_of)
+                elif reply.word == "ended":
+                    delivered += 1
+                    _account_delivered(record, reply)
+            case End(records):
+                for record in (each for each, how in zip(records, reply.outcomes, strict=True) if how is each.outcome):
+                    outcomes[record.outcome] += 1
+                    _tell(record, request_id_of)
             case Release(seq, reason) if reply.word == "released":
                 _metrics.RELEASED.labels(reason.value).inc()
                 log.info(
@@ -63,13 +53,27 @@ def account_answers(answers: Iterable[tuple[Owner, Answered]], request_id_of: Re
         claim = _claim_of(answer)
         if claim is not None and claim.word is ClaimWord.CLAIMED and claim.attempts > 1:
             again += 1
+    for outcome, count in outcomes.items():
+        _metrics.OUTCOMES.labels(outcome.value).inc(count)
     _metrics.DELIVERED.inc(delivered)
     _metrics.REDELIVERIES.inc(again)
 
 
-def _account_delivered(ack: Ack, reply: AckReply) -> None:
+def _tell(record: OutcomeRecord, request_id_of: RequestIdOf) -> None:
+    log.info(
+        "ended",
+        vin=record.vin,
+        seq=record.seq,
+        request_id=request_id_of(record.seq),
+        outcome=record.outcome.value,
+        attempts=record.attempts,
+        reason=record.reason,
+    )
+
+
+def _account_delivered(record: OutcomeRecord, reply: AckReply) -> None:
     if reply.published_ms is not None:
-        _metrics.ACK_SECONDS.observe(max(0, ack.at_ms - reply.published_ms) / 1000)
+        _metrics.ACK_SECONDS.observe(max(0, record.ended_ms - reply.published_ms) / 1000)
     if reply.attempts is not None:
         _metrics.ATTEMPTS.observe(reply.attempts)
 
@@ -88,7 +92,7 @@ def _claim_of(answer: Answered) -> ClaimReply | None:
 
 def _trace(owner: Owner, answer: Answered, request_id_of: RequestIdOf) -> None:
     if isinstance(answer.verb, Ack):
-        seq = answer.verb.seq
+        seq = answer.verb.record.seq
         log.debug("acknowledged", vin=owner, seq=seq, request_id=request_id_of(seq), word=answer.reply.word)
     claim = _claim_of(answer)
     if claim is not None and claim.word is ClaimWord.CLAIMED:

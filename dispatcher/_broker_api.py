@@ -1,6 +1,6 @@
 """EMQX's REST API: which sessions the broker has.
 
-Written from the documentation and the source of EMQX 5.8; it has not met a running one.
+Written from the documentation and the source of EMQX 5.8, and run against a 5.8.9 of one node.
 """
 
 from base64 import b64encode

@@ -10,7 +10,6 @@ import structlog
 from redis.exceptions import RedisError
 
 from contracts import keys
-from contracts.outcomes import OutcomeRecord
 from contracts.seq import unix_ms_of, wall_clock_ms
 from dispatcher import _endings, _metrics
 from queues import Census, Queues, walk
@@ -67,18 +66,17 @@ class CensusTaker:
         await census.save(self._queues.redis)
 
     async def _end(self, owners: list[str]) -> None:
-        """Record, then end, what must not be sent any more: entries of vehicles that have not come for it."""
+        """End what must not be sent any more: entries of vehicles that have not come for it."""
         batch, now_ms = self._queues.batch(), wall_clock_ms()
         for owner in owners:
             batch.over(owner, now_ms - GRACE_MS)
         found = [(owner, claim.over) for owner, claim in zip(owners, await batch.run(), strict=True) if claim.over]
-        records: list[OutcomeRecord] = [_endings.over(owner, each, now_ms) for owner, over in found for each in over]
-        await self._queues.add_outcomes(records)
         for owner, over in found:
-            batch.end(owner, [(each.seq, each.outcome) for each in over], now_ms)
-        await batch.run()
-        for record in records:
-            _metrics.OUTCOMES.labels(record.outcome.value).inc()
+            batch.end(owner, [_endings.over(owner, each, now_ms) for each in over], now_ms)
+        for (_, over), reply in zip(found, await batch.run(), strict=True):
+            for each, how in zip(over, reply.outcomes, strict=True):
+                if how is each.outcome:
+                    _metrics.OUTCOMES.labels(how.value).inc()
 
 
 def _tell(census: Census | None) -> None:

@@ -33,10 +33,11 @@ NEEDED = (
 )
 FILTERS = (*map(event_filter, NEEDED), ONLINE_FILTER, HEARTBEAT_FILTER)
 HEARD = Heard()
+CROWD = 10_000  # owners: more than wake-ups, deadlines and the receive maximum bring together
 SEEN = {kind: _metrics.EVENTS.labels(kind.value) for kind in (*BrokerEvent, *Sign)}  # looking one up costs more than counting
 
 log = structlog.get_logger(__name__)
-Offer = Callable[[Owner, Event, Callable[[], Any]], None]
+Offer = Callable[[Owner, Event, Callable[[], Any] | None], None]
 
 
 def filters(*, in_a_group: bool) -> tuple[str, ...]:
@@ -67,24 +68,42 @@ def read(message: Message) -> tuple[Owner, Event] | None:
 
 
 class Inbox:
-    """Takes what the broker sends and offers it to the lanes."""
+    """Takes what the broker sends and offers it to the lanes.
 
-    def __init__(self, mqtt: Mqtt, offer: Offer) -> None:
-        self._mqtt, self._offer = mqtt, offer
+    What the broker sends with QoS 1 is bounded by the receive maximum; with QoS 0 by `crowd`, the number of owners whose events
+    are in hand.
+    """
+
+    def __init__(self, mqtt: Mqtt, offer: Offer, crowd: Callable[[], int]) -> None:
+        self._mqtt, self._offer, self._crowd = mqtt, offer, crowd
         self.open = True
 
     def take(self, message: Message) -> None:
         """The broker's message handler."""
         if not self.open:
             return  # not acknowledged: another replica, or the next run of this one, gets it
+        if not message.qos and self._crowd() >= CROWD:
+            _metrics.DROPPED_SIGNS.inc()
+            return
         try:
             read_as = read(message)
         except ValueError as exc:
             _metrics.REFUSED_EVENTS.inc()
             log.warning("not an event", topic=message.topic, reason=str(exc))
             read_as = None
+        except Exception:  # not acknowledged, it would take a place of the receive maximum for good
+            _metrics.REFUSED_EVENTS.inc()
+            log.exception("an event could not be read", topic=message.topic)
+            read_as = None
         if read_as is None:
             self._mqtt.ack(message)
             return
         owner, event = read_as
-        self._offer(owner, event, partial(self._mqtt.ack, message))
+        # Waiting takes no more memory than it must: a vehicle chooses how large the payload of its sign is.
+        slip = Message("", b"", message.qos, mid=message.mid, connection=message.connection)
+        self._offer(owner, event, partial(self._mqtt.ack, slip) if message.qos else None)
+
+    def take_unreadable(self, message: Message) -> None:
+        """A message whose packet cannot be read tells nothing; what it might have told is made good as if it had been lost."""
+        _metrics.REFUSED_EVENTS.inc()
+        self._mqtt.ack(message)

@@ -4,14 +4,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import structlog
 from redis.exceptions import RedisError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
 from adapters.mqtt import Mqtt
+from contracts.events import Subscribed
 from contracts.names import Owner
 from contracts.seq import wall_clock_ms
 from dispatcher import _metrics
@@ -21,22 +20,13 @@ from dispatcher._publisher import Publisher, Window
 from dispatcher._rules import Rules
 from dispatcher._step import Hand, State, step
 from dispatcher._vocabulary import Answered, Effect, Event, Load, Loaded, Missing, OfClaim, Park, Publish, Published
+from dispatcher._waiting import Done, Job, join
 from queues import Queues
 
 JOBS_A_ROUND = 200
 
 log = structlog.get_logger(__name__)
-Done = Callable[[], Any]
 Parked = Callable[[str], None]  # told the data id of an entry that has just stepped aside
-
-
-@dataclass(slots=True)
-class Job:
-    """One event of one owner, until all its effects are carried out; `done` is called then."""
-
-    owner: Owner
-    event: Event
-    done: Done | None
 
 
 class Lanes:
@@ -65,7 +55,10 @@ class Lanes:
         return len(self._lanes)
 
     def offer(self, owner: Owner, event: Event, done: Done | None = None) -> None:
-        """Handle `event` after all earlier events of the same owner; call `done` when its effects are carried out."""
+        """Handle `event` after all earlier events of the same owner; call `done` when its effects are carried out.
+
+        Of those that wait behind another, `join` leaves only as many as one vehicle's share.
+        """
         job = Job(owner, event, done)
         if owner not in self._lanes:
             self._lanes[owner] = None
@@ -74,8 +67,10 @@ class Lanes:
         waiting = self._lanes[owner]
         if waiting is None:
             self._lanes[owner] = deque((job,))
-        else:
-            waiting.append(job)
+        elif type(event) is not Subscribed or self._rules.reaches(event.topic_filter, owner):
+            join(waiting, job)
+        elif done is not None:  # a filter that gets none of its requests, of which one packet may name thousands
+            done()
 
     def go_on(self) -> None:
         """There is room at the broker again."""

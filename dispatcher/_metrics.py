@@ -4,6 +4,11 @@ from prometheus_client import Counter, Gauge, Histogram
 
 EVENTS = Counter("manifold_dispatcher_events", "Events from the broker that were handled", ["event"])
 REFUSED_EVENTS = Counter("manifold_dispatcher_refused_events", "Messages on event topics that are no event, or of no vehicle")
+MERGED = Counter("manifold_dispatcher_merged_events", "Signs and subscriptions that waited, and that a later one made needless")
+SHED = Counter(
+    "manifold_dispatcher_shed_events", "Connections of one vehicle, begun or ended, of which too many waited: the oldest"
+)
+DROPPED_SIGNS = Counter("manifold_dispatcher_dropped_signs", "Signs with QoS 0 that came while too many vehicles' events waited")
 WAKES = Counter("manifold_dispatcher_wakes", "Owners that a wake-up named")
 PUBLISHED = Counter("manifold_dispatcher_published", "Publishes that were handed to the broker")
 UNCONFIRMED = Gauge("manifold_dispatcher_unconfirmed_publishes", "Publishes that the broker has not confirmed")

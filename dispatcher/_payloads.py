@@ -16,7 +16,7 @@ from dispatcher._lake import Lake
 from queues import Queues
 
 TRIGGERS_KEPT = 10_000
-READ_AT_ONCE = 16  # payloads; what is read waits in memory until the broker has room for it
+READ_AT_ONCE = 64  # payloads; what is read waits in memory until the broker has room for it
 
 log = structlog.get_logger(__name__)
 _when_redis_is_back = retry(

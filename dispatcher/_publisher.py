@@ -1,7 +1,12 @@
-"""The way to the broker: a window, bounded in number and bytes, of unconfirmed publishes, and a backlog behind it."""
+"""The way to the broker: a window, bounded in number and bytes, of unconfirmed publishes, and a backlog behind it.
+
+A broker, or what stands before it, may end the connection because of one publish, and all that is under way is lost with it.
+Nobody says which one it was. So one that was there for the second time goes alone from then on: where the connection breaks once
+more, that one waits for its deadline, which counts an attempt and doubles, and the others go on.
+"""
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -9,13 +14,15 @@ from typing import NamedTuple
 import structlog
 
 from adapters.mqtt import FIRST_REFUSAL, Mqtt
-from contracts.errors import Retryable
+from contracts.errors import Permanent, Retryable
 from contracts.names import Owner
 from contracts.seq import wall_clock_ms
 from contracts.topics import request_topic
 from dispatcher import _metrics
-from dispatcher._vocabulary import Loaded, NotPublished, OfClaim, Publish, Published, PublishLost
+from dispatcher._vocabulary import Loaded, NotPublished, OfClaim, Publish, Published, PublishLost, Unsendable
 
+SUSPECT = 2  # losses of the connection that a publish was under way at
+SUSPECTS_KEPT = 10_000
 TAKEN = _metrics.REASON_CODES.labels("0")
 
 log = structlog.get_logger(__name__)
@@ -44,6 +51,11 @@ class Publisher:
         self.is_light = asyncio.Event()
         self.is_light.set()
         self._under_way: set[asyncio.Future[int]] = set()
+        self._losses: OrderedDict[tuple[Owner, int], int] = OrderedDict()  # of the connection, by the publishes that they struck
+        # Of a suspect that is under way: nothing else is sent until it is answered, or its deadline has passed.
+        self._alone: asyncio.Future[int] | None = None
+        self._alone_until_ms = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._stuck = asyncio.Event()  # there is a backlog, and no PUBACK will come that makes room for it
 
     @property
@@ -75,11 +87,17 @@ class Publisher:
         while self._under_way:
             await asyncio.wait(self._under_way)
 
-    def _has_room(self) -> bool:
+    def _has_room(self, owner: Owner, publish: Publish) -> bool:
         if not self._under_way:
             return self._mqtt.connected.is_set()
+        if self._is_suspect(owner, publish):
+            self._look_again(publish.deadline_ms)
+            return wall_clock_ms() >= publish.deadline_ms  # then it is not sent at all
         few = len(self._under_way) < self._window.publishes and self._under_way_bytes < self._window.bytes_
-        return few and self._mqtt.connected.is_set()
+        return few and self._alone is None and self._mqtt.connected.is_set()
+
+    def _is_suspect(self, owner: Owner, publish: Publish) -> bool:
+        return bool(self._losses) and self._losses.get((owner, publish.what.seq), 0) >= SUSPECT
 
     def _weigh(self, more: int) -> None:
         self._backlog_bytes += more
@@ -89,7 +107,7 @@ class Publisher:
             self.is_light.clear()
 
     def _fill(self) -> None:
-        while self._backlog and self._has_room():
+        while self._backlog and self._has_room(*self._backlog[0]):
             owner, publish = self._backlog.popleft()
             self._weigh(-len(publish.what.payload))
             self._start(owner, publish)
@@ -109,7 +127,13 @@ class Publisher:
         except Retryable:
             self._report(owner, PublishLost(what.seq, what.claimed_ms))
             return
+        if answer.done() and isinstance(why := answer.exception(), Permanent):
+            self._report(owner, Unsendable(what.seq, what.claimed_ms, wall_clock_ms(), str(why)))
+            return
         _metrics.PUBLISHED.inc()
+        if self._is_suspect(owner, publish):
+            self._alone, self._alone_until_ms = answer, publish.deadline_ms
+            self._look_again(publish.deadline_ms)
         self._under_way.add(answer)
         self._under_way_bytes += len(what.payload)
         answer.add_done_callback(partial(self._answered, owner, what))
@@ -117,13 +141,39 @@ class Publisher:
     def _answered(self, owner: Owner, what: Loaded, answer: "asyncio.Future[int]") -> None:
         self._under_way.discard(answer)
         self._under_way_bytes -= len(what.payload)
+        was_alone = answer is self._alone
+        if was_alone:
+            self._alone = None
         if answer.cancelled() or answer.exception() is not None:
-            self._report(owner, PublishLost(what.seq, what.claimed_ms))
+            self._note_loss(owner, what.seq)
+            self._report(owner, PublishLost(what.seq, what.claimed_ms, was_alone))
         else:
             code = answer.result()
+            if self._losses:
+                self._losses.pop((owner, what.seq), None)
             (TAKEN if code == 0 else _metrics.REASON_CODES.labels(str(code))).inc()
             if code >= FIRST_REFUSAL:
                 log.warning("publish refused", vin=owner, seq=what.seq, request_id=what.request_id, code=code)
             self._report(owner, Published(what.seq, what.claimed_ms, code))
         if self._backlog:
             self._fill()
+
+    def _look_again(self, at_ms: int) -> None:
+        """Where no answer comes that makes room, time does."""
+        if self._timer is None:
+            after_s = max(0, at_ms - wall_clock_ms()) / 1000 + 0.001
+            self._timer = asyncio.get_running_loop().call_later(after_s, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self._alone is not None:
+            if wall_clock_ms() < self._alone_until_ms:
+                self._look_again(self._alone_until_ms)
+            else:
+                self._alone = None
+        self._fill()
+
+    def _note_loss(self, owner: Owner, seq: int) -> None:
+        self._losses[owner, seq] = self._losses.pop((owner, seq), 0) + 1
+        if len(self._losses) > SUSPECTS_KEPT:
+            self._losses.popitem(last=False)

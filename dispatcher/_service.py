@@ -27,12 +27,19 @@ from dispatcher._rules import Rules
 from queues import Policy, Queues, connect
 
 SETTLE_S = 5.0  # for what is in hand when the process is asked to end
-# A member of a shared subscription that is away keeps getting its share. After this the others get it; what is lost then (an
-# acknowledgement, a sign) is made good by a deadline or the next heartbeat.
-SESSION_EXPIRY_S = 30
+# A member of a shared subscription that is away keeps getting its share: after this the others get it. With nobody to share, all
+# events of that time would be lost, and what vehicles acknowledge be sent again: one alone has as long as a machine takes to come
+# back. How much the broker keeps meanwhile is bounded there (max_mqueue_len in infra/emqx/manifold.conf).
+SHARING_S, ALONE_S = 30, 600
 MAX_LOOK_S = 1.0  # between two looks at the deadlines
 
 log = structlog.get_logger(__name__)
+
+
+def session_expiry_s(settings: Settings) -> int:
+    """How long the broker keeps the session of a dispatcher that is away."""
+    shares = settings.shares_subscriptions and settings.dispatchers > 1
+    return min(SHARING_S if shares else ALONE_S, settings.mqtt_session_expiry_seconds)
 
 
 class Dispatcher:
@@ -54,7 +61,7 @@ class Dispatcher:
             username=settings.mqtt_username_dispatcher,
             password=settings.mqtt_password.get_secret_value() or None,
             clean_start=False,
-            session_expiry_s=min(SESSION_EXPIRY_S, settings.mqtt_session_expiry_seconds),
+            session_expiry_s=session_expiry_s(settings),
             receive_maximum=settings.mqtt_receive_maximum,
         )
         self._lanes = Lanes(
@@ -65,8 +72,8 @@ class Dispatcher:
             window=Window(settings.publish_window, settings.publish_window_bytes),
             parked=self._parked.parked,
         )
-        self._inbox = Inbox(self._mqtt, self._lanes.offer)
-        self._mqtt.on_message = self._inbox.take
+        self._inbox = Inbox(self._mqtt, self._lanes.offer, lambda: self._lanes.jobs)
+        self._mqtt.on_message, self._mqtt.on_unreadable = self._inbox.take, self._inbox.take_unreadable
 
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until `stop`; then finish what is in hand.
@@ -78,7 +85,8 @@ class Dispatcher:
             stack.push_async_callback(self._redis.aclose)
             stack.callback(self._lake.close)
             stack.push_async_callback(self._payloads.close)
-            await stack.enter_async_context(serve(self.settings.host, self._port, self.health))
+            token = self.settings.http_token.get_secret_value()
+            await stack.enter_async_context(serve(self.settings.host, self._port, self.health, token=token))
             work = asyncio.create_task(self._work(), name="dispatcher.work")
             stopping = asyncio.create_task(stop.wait(), name="dispatcher.stop")
             await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)

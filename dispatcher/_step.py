@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed
 from contracts.names import Owner
-from contracts.outcomes import Outcome
+from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.topics import request_of
-from dispatcher._endings import acknowledged, failed, over
+from dispatcher._endings import failed, over, unsendable
 from dispatcher._rules import Rules
 from dispatcher._vocabulary import (
     Ack,
@@ -36,9 +36,9 @@ from dispatcher._vocabulary import (
     Publish,
     Published,
     PublishLost,
-    RecordOutcome,
     Release,
     Touch,
+    Unsendable,
     Watch,
     Woken,
 )
@@ -85,7 +85,7 @@ def step(state: State, event: Event) -> Step:
             return _answered(state, event)
         case Acked():
             return state, [_acked(state, event)]
-        case Loaded() | Missing() | Published() | PublishLost() | NotPublished():
+        case Loaded() | Missing() | Published() | PublishLost() | NotPublished() | Unsendable():
             return _of_claim(state, event)
         case Heard():
             return state, [Touch(event, claim=True)]
@@ -109,7 +109,8 @@ def _acked(state: State, event: Acked) -> Effect:
     request = request_of(state.rules.topic_prefix, event.topic)
     if event.seq is None or request is None or request[0] != state.owner:
         return Ignore("an acknowledgement of a message that is not its own")
-    return Ack(event.seq, Outcome.DELIVERED, event.at_ms, request[1], event.published_ms, event.reason)
+    record = OutcomeRecord(state.owner, event.seq, Outcome.DELIVERED, event.at_ms, event.published_ms, reason=event.reason)
+    return Ack(record, request[1])
 
 
 def _of_claim(state: State, event: OfClaim) -> Step:
@@ -125,8 +126,12 @@ def _of_claim(state: State, event: OfClaim) -> Step:
             return empty, [Park(seq, data_id)]
         case NotPublished(seq=seq):
             return empty, [Release(seq, ReleaseReason.UNSENT, event.claimed_ms, again=True)]
+        case PublishLost(alone=True):
+            return empty, [Ignore("the connection may have broken because of it; its deadline brings it again")]
         case PublishLost(seq=seq):
-            return empty, [Release(seq, ReleaseReason.LOST, event.claimed_ms, again=True)]
+            return empty, [Release(seq, ReleaseReason.CUT, event.claimed_ms, again=True)]
+        case Unsendable():
+            return empty, [unsendable(state.owner, event)]
         case Published(seq=seq, reason_code=code) if code == NO_SUBSCRIBERS:
             return empty, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=state.hand.heard)]
         case Published(reason_code=code) if code >= FIRST_REFUSAL:
@@ -137,9 +142,7 @@ def _of_claim(state: State, event: OfClaim) -> Step:
 def _answered(state: State, answer: Answered) -> Step:
     match answer.verb, answer.reply:
         case Ack() as ack, AckReply() as reply:
-            after, effects = _claimed(state.without(ack.seq), answer, reply.next)
-            recorded = ack.outcome is Outcome.FAILED  # before: no event would repeat it
-            return after, effects if recorded else [RecordOutcome(acknowledged(state.owner, ack, reply)), *effects]
+            return _claimed(state.without(ack.record.seq), answer, reply.next)
         case Touch() as touch, TouchReply() as reply:
             return _touched(state.without(reply.released), answer, touch, reply)
         case End(), EndReply() as reply:
@@ -168,7 +171,7 @@ def _released(state: State, answer: Answered, release: Release, reply: ReleaseRe
         looks_again = release.reason in (ReleaseReason.DEADLINE, ReleaseReason.UNSENT)  # what is there now may be overdue, too
         return state, [Claim() if looks_again else Ignore("released too late: it is not in flight")]
     if release.reason is ReleaseReason.DEADLINE and state.rules.used_up(reply.attempts):
-        return state, failed(state.owner, release.seq, reply.attempts, answer.now_ms)
+        return state, [failed(state.owner, release.seq, reply.attempts, answer.now_ms)]
     if not release.again:
         return state, []
     if release.reason is ReleaseReason.UNSUBSCRIBED:  # the sign came after the publish: it may have subscribed since
@@ -181,12 +184,12 @@ def _claimed(state: State, answer: Answered, claim: ClaimReply) -> Step:
     rules = state.rules
     if claim.word is ClaimWord.CLAIMED or _was_mine(state, answer, claim):
         if rules.used_up(claim.attempts - 1):
-            return state, failed(state.owner, claim.seq, claim.attempts - 1, answer.now_ms)
+            return state, [failed(state.owner, claim.seq, claim.attempts - 1, answer.now_ms)]
         look_at = rules.look_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms)
         hand = Hand(claim.seq, answer.now_ms, claim.deadline_ms)
         return state._replace(hand=hand), [Watch(look_at), Load(claim.seq, answer.now_ms)]
-    if claim.word is ClaimWord.OVER:  # recorded before they end: a crash in between repeats the record instead of losing it
-        return state, [*(RecordOutcome(over(state.owner, each, answer.now_ms)) for each in claim.over), End(claim.over)]
+    if claim.word is ClaimWord.OVER:
+        return state, [End(tuple(over(state.owner, each, answer.now_ms) for each in claim.over))]
     if claim.word is not ClaimWord.BUSY:
         return state, []
     if claim.deadline_ms <= answer.now_ms:

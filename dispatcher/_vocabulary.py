@@ -5,8 +5,8 @@ from typing import Any
 from msgspec import Struct
 
 from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed
-from contracts.outcomes import Outcome, OutcomeRecord
-from queues import Over, ReleaseReason
+from contracts.outcomes import OutcomeRecord
+from queues import ReleaseReason
 
 
 class Woken(Struct, frozen=True):
@@ -52,6 +52,16 @@ class PublishLost(Struct, frozen=True):
 
     seq: int
     claimed_ms: int
+    alone: bool = False  # it has been there before when a connection broke, and this time nothing else was under way
+
+
+class Unsendable(Struct, frozen=True):
+    """The broker does not take a packet as large as this one would be."""
+
+    seq: int
+    claimed_ms: int
+    at_ms: int
+    why: str
 
 
 class NotPublished(Struct, frozen=True):
@@ -73,20 +83,16 @@ class Touch(Struct, frozen=True):
 
 
 class Ack(Struct, frozen=True):
-    """End the entry `seq`, however it stands, and claim the next one."""
+    """End the entry of this outcome, however it stands, hand the outcome to the recorder, and claim the next one."""
 
-    seq: int
-    outcome: Outcome
-    at_ms: int
+    record: OutcomeRecord
     request_id: str = ""
-    published_ms: int | None = None
-    reason: str | None = None
 
 
 class End(Struct, frozen=True):
-    """End the oldest pending entries, which must not be sent any more, and claim the next one."""
+    """End the oldest pending entries, which must not be sent any more, hand their outcomes on, and claim the next one."""
 
-    over: tuple[Over, ...]
+    records: tuple[OutcomeRecord, ...]
 
 
 class Release(Struct, frozen=True):
@@ -113,7 +119,7 @@ class Load(Struct, frozen=True):
 
 
 class Publish(Struct, frozen=True):
-    """Send it to the vehicle, unless `deadline_ms` has passed by then; `Published`, `PublishLost` or `NotPublished` answers."""
+    """Send it to the vehicle, unless `deadline_ms` has passed by then; whatever comes of it answers, from `Published` on."""
 
     what: Loaded
     deadline_ms: int
@@ -125,12 +131,6 @@ class Watch(Struct, frozen=True):
     at_ms: int
 
 
-class RecordOutcome(Struct, frozen=True):
-    """Hand the outcome to the recorder."""
-
-    record: OutcomeRecord
-
-
 class Ignore(Struct, frozen=True):
     """Nothing is to be done, and why."""
 
@@ -138,7 +138,7 @@ class Ignore(Struct, frozen=True):
 
 
 Verb = Claim | Touch | Ack | End | Release | Park  # Redis answers these, and the answer is the next event
-Effect = Verb | Load | Publish | Watch | RecordOutcome | Ignore
+Effect = Verb | Load | Publish | Watch | Ignore
 
 
 class Answered(Struct, frozen=True):
@@ -151,5 +151,6 @@ class Answered(Struct, frozen=True):
 
 
 Seen = Woken | Heard | DeadlinePassed | Connected | Disconnected | Subscribed | Acked | DeliveryDropped
-OfClaim = Loaded | Missing | Published | PublishLost | NotPublished  # what becomes of a claim in the hand of this process
+# What becomes of a claim in the hand of this process.
+OfClaim = Loaded | Missing | Published | PublishLost | NotPublished | Unsendable
 Event = Seen | OfClaim | Answered

@@ -3,9 +3,20 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Any
 
+from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from expectations._suites import Severity
+
+# By what a row of each table is traced to the message, or the file, that brought it.
+TRACED: Mapping[str, tuple[str, ...]] = {
+    DATA.name: ("seq",),
+    META.name: ("data_id",),
+    IDS.name: ("seq",),
+    OUTCOMES.name: ("vin", "seq"),
+    QUARANTINE.name: ("seq",),
+    SEGMENTS.name: ("path",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +31,7 @@ class Finding:
     rows: int  # how many rows break it, at least
     of: int  # how many rows were judged
     samples: tuple[str, ...]  # a few of them, as JSON objects
+    keys: tuple[tuple[Any, ...], ...] = ()  # of an error: what the rows can be traced by (`TRACED`), up to some hundreds
 
     def __str__(self) -> str:
         broken = f"{self.table}: {self.rule} ({self.says}) does not hold for {self.rows} of {self.of} rows"
@@ -35,7 +47,7 @@ class Audit:
     failures: tuple[Finding, ...]
     warnings: tuple[Finding, ...]
     rows: Mapping[str, int]  # judged rows, by table
-    report: Path  # the HTML page of this run
+    report: str  # where the HTML page of this run lies
 
     def __str__(self) -> str:
         verdict = "passed" if self.passed else f"failed on {len(self.failures)} rules"
@@ -44,4 +56,7 @@ class Audit:
 
     def to_json(self) -> str:
         """Everything, for programs."""
-        return json.dumps(asdict(self) | {"rows": dict(self.rows), "report": str(self.report)}, indent=1)
+        said = asdict(self) | {"rows": dict(self.rows)}
+        for finding in (*said["failures"], *said["warnings"]):
+            del finding["keys"]
+        return json.dumps(said, indent=1)

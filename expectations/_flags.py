@@ -78,6 +78,11 @@ class Case:
         rows = self._sql(f"SELECT {row} FROM {{frame}} AS f WHERE NOT coalesce({self._condition(rule)}, true) LIMIT {SAMPLES}")
         return tuple(found["row"] for found in rows.collect())
 
+    def keys(self, rule: Rule, by: Sequence[str], most: int) -> tuple[tuple[Any, ...], ...]:
+        """Up to `most` different values of the columns `by` among the rows that break `rule`."""
+        broken = f"FROM {{frame}} AS f WHERE NOT coalesce({self._condition(rule)}, true)"
+        return tuple(tuple(found) for found in self._sql(f"SELECT DISTINCT {', '.join(by)} {broken} LIMIT {most}").collect())
+
     def _search(self, rule: Unique | Known) -> DataFrame:
         keys = ", ".join(rule.columns)
         match rule:

@@ -1,73 +1,66 @@
-"""The reports folder: one page a run, one index of all, and only as many runs as the settings keep.
-
-index.html                  every run, the newest first; a stable address
-trends.html                 rows and broken rules over these runs, as charts
-runs/<run>/index.html       one run: verdict, findings with sample rows, links
-runs/<run>/audit.json       the same for programs
-validations/<table>/<run>/  Great Expectations' own pages
-"""
+"""The pages of the reports (`adapters.reports`): one a run, one index of all, and only as many runs as the settings keep."""
 
 import json
-import os
-import shutil
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
-from jinja2 import Environment, FileSystemLoader
+from jinja2 import Environment, PackageLoader
 
+from adapters.files import Files
+from adapters.reports import INDEX, READS_AT_ONCE, RUNS, TRENDS, VALIDATIONS, kept_runs, run_page, run_verdict
 from expectations._findings import Audit
 from expectations._results import CHART_HEIGHT, as_json, charts_of
+from expectations._suites import load_suites
 
-PAGES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-)
+PAGES = Environment(loader=PackageLoader("expectations", "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 PAGES.filters["url"] = lambda text: quote(str(text))
 
 
-def run_page(reports: Path, run_id: str) -> Path:
-    """The page of one run."""
-    return reports / "runs" / run_id / "index.html"
+def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, made: Path) -> None:
+    """Write the run's page, remove the oldest runs beyond `keep`, and list what is left on the index.
 
-
-def publish_pages(audit: Audit, *, as_of: datetime, reports: Path, keep: int) -> None:
-    """Write the run's page, remove the oldest runs beyond `keep`, and list what is left on the index."""
+    `made` is the local folder in which Great Expectations has made its own pages of this run.
+    """
+    _bring(made, reports)
     content = as_json(audit, as_of)
     content["details"] = {table: _details(reports, table, audit.run_id) for table in audit.rows}
-    folder = audit.report.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "audit.json", json.dumps(content, indent=1))
-    _write(audit.report, PAGES.get_template("run.html").render(run=content))
-    runs = sorted(_runs(reports), key=lambda run: (run["as_of"], run["run_id"]), reverse=True)
+    _write(reports, run_page(audit.run_id), PAGES.get_template("run.html").render(run=content))
+    _write(reports, run_verdict(audit.run_id), json.dumps(content, indent=1))
+    runs = kept_runs(reports)
     for run in runs[keep:]:
         _remove(reports, run["run_id"])
-    _write(reports / "index.html", PAGES.get_template("index.html").render(runs=runs[:keep]))
+    _write(reports, INDEX, PAGES.get_template("index.html").render(runs=runs[:keep]))
     trends = PAGES.get_template("trends.html")
-    _write(reports / "trends.html", trends.render(charts=charts_of(runs[:keep]), runs=len(runs[:keep]), height=CHART_HEIGHT))
+    _write(reports, TRENDS, trends.render(charts=charts_of(runs[:keep]), runs=len(runs[:keep]), height=CHART_HEIGHT))
 
 
-def _runs(reports: Path) -> Iterator[dict[str, Any]]:
-    for path in (reports / "runs").glob("*/audit.json"):
-        yield json.loads(path.read_text())
+def _bring(made: Path, reports: Files) -> None:
+    """Put these pages into the store; of what all pages share, only what it does not have."""
+
+    def put(file: Path) -> None:
+        path = str(file.relative_to(made))
+        if path.startswith(f"{VALIDATIONS}/") or not reports.has(path):
+            reports.write(path, file.read_bytes())
+
+    with ThreadPoolExecutor(READS_AT_ONCE, "reports") as pool:
+        list(pool.map(put, (file for file in made.rglob("*") if file.is_file())))
 
 
-def _details(reports: Path, table: str, run_id: str) -> str | None:
-    """Great Expectations' newest page of this table and run, below `reports`; older ones of the same run go."""
-    pages = sorted((reports / "validations" / table / run_id).glob("*/*.html"))
+def _details(reports: Files, table: str, run_id: str) -> str | None:
+    """Great Expectations' newest page of this table and run; older ones of the same run go."""
+    pages = [path for path in reports.below(f"{VALIDATIONS}/{table}/{run_id}") if path.endswith(".html")]
     for old in pages[:-1]:
-        shutil.rmtree(old.parent)
-    return str(pages[-1].relative_to(reports)) if pages else None
+        reports.remove(str(PurePosixPath(old).parent))
+    return pages[-1] if pages else None
 
 
-def _remove(reports: Path, run_id: str) -> None:
-    for folder in (*(reports / "validations").glob(f"*/{run_id}"), reports / "runs" / run_id):
-        shutil.rmtree(folder, ignore_errors=True)  # another audit may be removing it too
+def _remove(reports: Files, run_id: str) -> None:
+    for table in load_suites():
+        reports.remove(f"{VALIDATIONS}/{table}/{run_id}")
+    reports.remove(f"{RUNS}/{run_id}")
 
 
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all: somebody may be reading the page."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+def _write(reports: Files, path: str, text: str) -> None:
+    reports.write(path, text.encode())

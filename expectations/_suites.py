@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from enum import StrEnum
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,7 +15,7 @@ from contracts.errors import Permanent
 from contracts.outcomes import Outcome
 from contracts.tables import TABLES, Table
 
-FOLDER = Path(__file__).parent / "suites"
+FOLDER = files("expectations") / "suites"  # not by a path: on a cluster the code may be in an archive
 VOCABULARIES: dict[str, type[StrEnum]] = {"Outcome": Outcome, "Stream": Stream}
 
 Columns = Annotated[tuple[str, ...], Field(min_length=1)]
@@ -158,18 +159,22 @@ class Suite(BaseModel):
 
 
 @cache
-def load_suites(folder: Path = FOLDER) -> dict[str, Suite]:
+def load_suites(folder: Traversable = FOLDER) -> dict[str, Suite]:
     """Every suite in `folder`, by table.
 
     Raises:
         Permanent: a file is not a suite; the message names file, field and remedy.
     """
-    return {suite.table: suite for suite in map(_load, sorted(folder.glob("*.yaml")))}
+    return {suite.table: suite for suite in map(_load, _files(folder))}
 
 
-def _load(path: Path) -> Suite:
+def _files(folder: Traversable) -> list[Traversable]:
+    return sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
+
+
+def _load(path: Traversable) -> Suite:
     try:
-        suite = Suite.model_validate(YAML(typ="safe").load(path))
+        suite = Suite.model_validate(YAML(typ="safe").load(path.read_text()))
     except ValidationError as exc:
         first = exc.errors()[0]
         raise Permanent(
@@ -180,12 +185,12 @@ def _load(path: Path) -> Suite:
     return suite
 
 
-def _problems(suite: Suite, path: Path) -> Iterator[str]:
+def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
     tables = {table.name: {column.name for column in table.columns} for table in TABLES}
     if suite.table not in tables:
         yield f"{suite.table} is no table of contracts.tables; name one of {', '.join(tables)}"
         return
-    if path.stem != suite.table:
+    if path.name != f"{suite.table}.yaml":
         yield f"a suite's file is named after its table; rename it to {suite.table}.yaml"
     names = [rule.name for rule in suite.rules]
     for name in names:

@@ -3,6 +3,7 @@
 # Never starts, stops or configures a service of the system: Manifold runs its own servers, on its own ports.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. infra/packages.sh
 
 say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -19,22 +20,7 @@ has_java || missing+=(openjdk-17-jre-headless)
 command -v redis-server >/dev/null || missing+=(redis-server)
 command -v mosquitto >/dev/null || missing+=(mosquitto)
 command -v mosquitto_sub >/dev/null || missing+=(mosquitto-clients)
-can_install() { command -v apt-get >/dev/null && { [ "$(id -u)" = 0 ] || sudo -n true 2>/dev/null; }; }
 "$python" -c 'import ensurepip' 2>/dev/null || missing+=("python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv")
-
-# Debian starts a packaged server as soon as it is installed; policy-rc.d is its way to say no.
-install_packages() {
-  local as_root=() policy=/usr/sbin/policy-rc.d ours=""
-  [ "$(id -u)" = 0 ] || as_root=(sudo -n)
-  if [ ! -e $policy ]; then
-    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee $policy >/dev/null && "${as_root[@]}" chmod +x $policy && ours=yes
-  fi
-  "${as_root[@]}" apt-get update -qq &&
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
-  local result=$?
-  [ -z "$ours" ] || "${as_root[@]}" rm -f $policy
-  return $result
-}
 
 if [ ${#missing[@]} -gt 0 ]; then
   if can_install; then

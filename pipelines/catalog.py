@@ -7,18 +7,19 @@ from contextlib import contextmanager
 import structlog
 from py4j.protocol import Py4JJavaError
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import ServiceUnavailableError
+from pyiceberg.exceptions import ServerError, ServiceUnavailableError, TooManyRequestsError
 from requests.exceptions import ConnectionError as HttpConnectionError
 from requests.exceptions import Timeout
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from adapters.lake import open_catalog
+from adapters.lake import LOGIN_REFUSED, login_refused, open_catalog
 from contracts.errors import Retryable
 from contracts.settings import Settings
 
-AWAY = (DBAPIError, PoolTimeout, sqlite3.OperationalError, HttpConnectionError, Timeout, ServiceUnavailableError)
+_REST_SAYS_LATER = (ServerError, ServiceUnavailableError, TooManyRequestsError)
+AWAY = (DBAPIError, PoolTimeout, sqlite3.OperationalError, HttpConnectionError, Timeout, *_REST_SAYS_LATER)
 # How the Java side of a job says the same; its exceptions all come as one class.
 AWAY_IN_JAVA = (
     "SQLITE_BUSY",
@@ -27,6 +28,7 @@ AWAY_IN_JAVA = (
     "UncheckedSQLException",
     "ServiceUnavailableException",
 )
+REFUSED_IN_JAVA = ("NotAuthorizedException", "iceberg.exceptions.ForbiddenException")
 LONGEST_PAUSE_S = 5
 
 log = structlog.get_logger(__name__)
@@ -41,6 +43,7 @@ def await_catalog(settings: Settings) -> Catalog:
 
     Raises:
         CatalogAway: it does not answer within `catalog_wait_seconds`.
+        Permanent: it refuses the login.
     """
     tries = Retrying(
         retry=retry_if_exception_type(AWAY),
@@ -61,19 +64,24 @@ def _answering(settings: Settings) -> Catalog:
 
 @contextmanager
 def naming_the_catalog(settings: Settings) -> Iterator[None]:
-    """Say of a catalog that goes away in the middle which one it is and what to do.
+    """Say of a catalog that goes away in the middle, or refuses the login, which one it is and what to do.
 
     Raises:
         CatalogAway: what is in the block could not ask it.
+        Permanent: it refuses the login.
     """
     try:
         yield
     except AWAY as exc:
         raise _away(settings, exc) from exc
+    except LOGIN_REFUSED as exc:
+        raise login_refused(settings, exc) from exc
     except Py4JJavaError as exc:
-        if not any(sign in str(exc) for sign in AWAY_IN_JAVA):
-            raise
-        raise _away(settings, exc) from exc
+        if any(sign in str(exc) for sign in REFUSED_IN_JAVA):
+            raise login_refused(settings, exc) from exc
+        if any(sign in str(exc) for sign in AWAY_IN_JAVA):
+            raise _away(settings, exc) from exc
+        raise
 
 
 def _away(settings: Settings, exc: Exception) -> CatalogAway:

@@ -1,60 +1,86 @@
 """The command line of every stage: the same for `python -m pipelines <stage>`, spark-submit and Airflow.
 
 The last line on standard output is the result as JSON, with the `seconds` that it took; logs go to standard error. Exit status:
-0 done; 1 not done, the message says why; 3 not done, but doing it again is safe and may work; 4 not done, because Spark was not
-allowed and is needed.
+0 done; 3 not done, but doing it again is safe and may work; 4 not done, because Spark was not allowed and is needed; 5 not done,
+and doing it again changes nothing. Every other one, such as Python's own 1, is an error that nobody has foreseen: it may pass, so
+the job may be done again.
+
+`--result` gets the result, too, and also where the job was not done: `error`, and `again`, which is false where status 5 is
+returned. In Spark's cluster deploy mode the status does not come back to whoever has submitted the job; the result does.
 """
 
 import argparse
 import json
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from redis.exceptions import RedisError
 
+from adapters.files import Files
 from adapters.log import configure_logging
 from adapters.redis import advice
-from contracts.errors import ManifoldError, Retryable
-from contracts.settings import load_settings
+from contracts.errors import ManifoldError, Permanent
+from contracts.settings import Settings, load_settings
+from contracts.storage import AWS
 from pipelines.catalog import naming_the_catalog
 from pipelines.populate.few import NeedsSpark
 from pipelines.stages import STAGES
 from pipelines.upkeep.stages import add_options
 
-NOT_DONE, TRY_AGAIN, NEEDS_SPARK = 1, 3, 4
+DONE, UNFORESEEN, TRY_AGAIN, NEEDS_SPARK, PERMANENT = 0, 1, 3, 4, 5
 OF_INTERVALS = ("look", "ingest", "run_all")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one stage with the settings of the environment; the exit status."""
     options = _parser().parse_args(arguments)
-    stage: str = options.stage
     began = time.monotonic()
+    settings: Settings | None = None
     try:
         settings = load_settings()
-        configure_logging(f"pipelines-{stage}", json=settings.log_format == "json")
+        configure_logging(f"pipelines-{options.stage}", json=settings.log_format == "json")
         with naming_the_catalog(settings):
-            result = STAGES[stage](settings, options)
-    except RedisError as exc:
-        sys.stderr.write(f"{advice(settings.redis, exc)}\n")
-        return TRY_AGAIN
-    except NeedsSpark as exc:
-        sys.stderr.write(f"{exc}: this needs Spark\n")
-        return NEEDS_SPARK
-    except Retryable as exc:
-        sys.stderr.write(f"{exc}\n")
-        return TRY_AGAIN
-    except ManifoldError as exc:
-        sys.stderr.write(f"{exc}\n")
-        return NOT_DONE
-    result = json.dumps(json.loads(result) | {"seconds": round(time.monotonic() - began, 1)})
-    sys.stdout.write(result + "\n")
+            said: dict[str, Any] = json.loads(STAGES[options.stage](settings, options))
+        status = DONE
+    except Exception as exc:  # noqa: BLE001  # whatever it is, the result says so
+        status, error = _judge(exc, settings)
+        sys.stderr.write(f"{error}\n")
+        said = {"error": error, "again": status != PERMANENT}
+    result = json.dumps(said | {"seconds": round(time.monotonic() - began, 1)})
+    if status == DONE:
+        sys.stdout.write(result + "\n")
     if options.result:
-        options.result.write_text(result)
-    return 0
+        _leave(options.result, result, settings)
+    return status
+
+
+def _judge(exc: Exception, settings: Settings | None) -> tuple[int, str]:
+    """The exit status of a job that ended so, and what to tell whoever started it."""
+    match exc:
+        case RedisError() if settings is not None:
+            return TRY_AGAIN, advice(settings.redis, exc)
+        case NeedsSpark():
+            return NEEDS_SPARK, f"{exc}: this needs Spark"
+        case Permanent():
+            return PERMANENT, str(exc)
+        case ManifoldError():
+            return TRY_AGAIN, str(exc)
+    traceback.print_exception(exc)
+    return UNFORESEEN, f"unforeseen: {type(exc).__name__}: {' '.join(str(exc).split())[:500]}; doing it again is safe"
+
+
+def _leave(url: str, result: str, settings: Settings | None) -> None:
+    """Put the result where it was asked for. What the job has done counts, whether or not that works."""
+    folder, _, name = (url if "://" in url else Path(url).absolute().as_uri()).rpartition("/")
+    try:
+        Files(folder, settings.s3 if settings else AWS).write(name, result.encode())
+    except (OSError, ValueError) as exc:
+        sys.stderr.write(f"the result could not be left at {url}: {exc}; see that it can be written from here\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,11 +94,13 @@ def _parser() -> argparse.ArgumentParser:
 def _add_options(parser: argparse.ArgumentParser, stage: str) -> None:
     named = stage in ("audit", "publish")
     parser.add_argument("--run-id", required=named, help="the run; stages of one run have it in common")
-    parser.add_argument("--result", type=Path, help="a file that gets the result too")
+    parser.add_argument(
+        "--result", metavar="FILE", help="a file, or its URL (file://, s3://), that gets the result too, also a bad one"
+    )
     if stage in OF_INTERVALS:
         parser.add_argument("--from", dest="start", type=_instant, help="segments that began at or after this instant (ISO 8601)")
         parser.add_argument("--to", dest="end", type=_instant, help="and before this one; without both: everything new")
-        parser.add_argument("--late", action="store_true", help="also segments that began late_seconds before --from")
+        parser.add_argument("--recent", action="store_true", help="everything new of the last ingest_window_days")
     if stage in (*OF_INTERVALS, "rebuild"):
         parser.add_argument("--no-flush", action="store_true", help="leave the recorder's open segments open")
     if stage == "stream":

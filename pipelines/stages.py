@@ -7,14 +7,14 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from pyiceberg.catalog import Catalog
 
 from adapters.lake import ensure_tables
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from pipelines.archive.segments import Interval
+from pipelines.archive.segments import Archive, Interval, recent
 from pipelines.catalog import await_catalog
 from pipelines.upkeep.stages import HOUSEKEEPING
 
@@ -35,9 +35,11 @@ def look(settings: Settings, options: argparse.Namespace) -> str:
 def ingest(settings: Settings, options: argparse.Namespace) -> str:
     """Archive to branches; with `--judge` the audit too, while Spark runs: the stage `audit` then finds its verdict."""
     from pipelines.archive.flush import flush
-    from pipelines.ingest.audit import AuditFailed, audit_run
-    from pipelines.ingest.run_all import new_run_id
+    from pipelines.ingest.aside import ingest_and_judge
+    from pipelines.ingest.audit import AuditFailed
+    from pipelines.ingest.run_all import ingest_before_last, new_run_id
     from pipelines.ingest.write import ingest as write
+    from pipelines.ingest.write import written_result
     from pipelines.spark.session import GREAT_EXPECTATIONS, session
 
     interval, catalog, now = _interval(settings, options), _lake(settings), _now()
@@ -45,12 +47,14 @@ def ingest(settings: Settings, options: argparse.Namespace) -> str:
         flush(settings)
     run_id = options.run_id or new_run_id(now)
     with session(settings, "ingest", meanwhile=GREAT_EXPECTATIONS if options.judge else ()) as spark:
-        result = write(spark, catalog, settings, run_id=run_id, now=now, part=interval)
-        if options.judge:
-            try:
-                audit_run(spark, catalog, settings, run_id=run_id, now=now)
-            except AuditFailed as exc:  # the rows are written all the same; the stage `audit` holds them back
-                sys.stderr.write(f"{exc}\n")
+        _, part, now = ingest_before_last(spark, catalog, settings, run_id=run_id, now=now, part=interval)
+        if not options.judge:
+            return write(spark, catalog, settings, run_id=run_id, now=now, part=part).to_json()
+        try:
+            result, _ = ingest_and_judge(spark, catalog, settings, run_id=run_id, now=now, part=part)
+        except AuditFailed as exc:  # the rows are written all the same; the stage `audit` holds them back
+            sys.stderr.write(f"{exc}\n")
+            result = written_result(catalog, run_id)
     return result.to_json()
 
 
@@ -82,36 +86,45 @@ def publish(settings: Settings, options: argparse.Namespace) -> str:
         published = move(catalog, run_id)
     except Overtaken as exc:
         sys.stderr.write(f"{exc}; doing so\n")
+        from pipelines.ingest.aside import segments_of
         from pipelines.ingest.run_all import ingest_audit_publish
         from pipelines.spark.session import session
 
+        archive = Archive(settings.archive, settings.s3)
         with session(settings, "publish") as spark:
-            ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=_now())
+            mine = archive.find(path for path, _ in segments_of(catalog, run_id))
+            ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=_now(), part=mine)
         published = True
     return json.dumps({"run_id": run_id, "published": published})
 
 
 def populate(settings: Settings, options: argparse.Namespace) -> str:
-    """Lake to queues; little is done without Spark."""
+    """Lake to queues; little is done without Spark. Queues that are not loaded are left alone: they need a rebuild."""
     from pipelines.populate.few import NeedsSpark
     from pipelines.populate.load import populate as offer
 
     catalog = _lake(settings)
     try:
-        return offer(None, catalog, settings, now=_now()).to_json()
+        done = offer(None, catalog, settings, now=_now())
     except NeedsSpark as exc:
         _require_spark(options, str(exc))
-    from pipelines.spark.session import session
+        from pipelines.spark.session import session
 
-    with session(settings, "populate") as spark:
-        return offer(spark, catalog, settings, now=_now()).to_json()
+        with session(settings, "populate") as spark:
+            done = offer(spark, catalog, settings, now=_now())
+    if done.problem:
+        raise Permanent(done.problem)  # so the task is red, and somebody is told: nothing else fills the queues
+    return done.to_json()
 
 
 def rebuild(settings: Settings, options: argparse.Namespace) -> str:
     """Everything pending into empty queues."""
     from pipelines.ingest.run_all import rebuild as run
 
-    return run(settings, flush_first=not options.no_flush).to_json()
+    done = run(settings, flush_first=not options.no_flush)
+    if done.populated and done.populated.problem:
+        raise Permanent(done.populated.problem)
+    return done.to_json()
 
 
 def run_all(settings: Settings, options: argparse.Namespace) -> str:
@@ -160,12 +173,15 @@ def _now() -> datetime:
 
 
 def _interval(settings: Settings, options: argparse.Namespace) -> Interval | None:
+    if options.recent:
+        if options.start or options.end:
+            raise Permanent("--recent says how far back a run looks; leave it out where --from and --to do")
+        return recent(settings, _now())
     if options.start is None and options.end is None:
         return None
     if options.start is None or options.end is None:
         raise Permanent("--from and --to belong together; leave both out for everything new")
-    start = options.start - timedelta(seconds=settings.late_seconds) if options.late else options.start
     try:
-        return Interval(start, options.end)
+        return Interval(options.start, options.end)
     except ValueError as exc:
         raise Permanent(str(exc)) from exc

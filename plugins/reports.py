@@ -1,15 +1,77 @@
-"""The quality reports inside the Airflow UI: the folder of the reports under /reports, and an entry for it in the navigation.
+"""The quality reports inside the Airflow UI: their pages under /reports, for whoever is logged in, and an entry for them.
 
-Airflow serves such pages to whoever reaches it, logged in or not; a deployment that minds puts its own guard before /reports.
+The pages are read where the audits have put them, on a disk or in an object store (setting `reports`).
 """
 
+import mimetypes
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import PurePosixPath
+from typing import Any
+
 from airflow.plugins_manager import AirflowPlugin
-from starlette.staticfiles import StaticFiles
 
-from contracts.settings import load_settings
+from contracts.settings import Settings, load_settings
 
-# The folder comes with the first audit.
-PAGES = StaticFiles(directory=load_settings().reports_folder, html=True, check_dir=False)
+PREFIX = "/reports"
+LOGIN = "/api/v2/auth/login"  # Airflow's; it knows where each of its auth managers asks for one
+Message = MutableMapping[str, Any]
+
+
+class Pages:
+    """The pages as an ASGI application, made with its first request: each task of Airflow loads all plugins and serves none."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._app: Any = None
+
+    async def __call__(
+        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        """Answer one request."""
+        if self._app is None:
+            self._app = application(self._settings)
+        await self._app(scope, receive, send)
+
+
+def application(settings: Settings) -> Any:
+    """The pages for those who are logged in to Airflow; others are asked to."""
+    from airflow.api_fastapi.core_api.security import get_user
+    from fastapi import Depends, FastAPI, HTTPException, Request, Response
+    from fastapi.responses import RedirectResponse
+
+    from adapters.reports import open_reports
+
+    reports = open_reports(settings)
+    app = FastAPI(dependencies=[Depends(get_user)], openapi_url=None)
+
+    @app.get("/{path:path}")
+    def page(path: str) -> Response:
+        parts = PurePosixPath(path or "index.html").parts
+        if not path.isprintable() or any(part.startswith((".", "/")) for part in parts):
+            raise HTTPException(404)
+        name = "/".join(parts)
+        found = reports.read(name)
+        if found is None:
+            name = f"{name}/index.html"
+            found = reports.read(name)
+        if found is None:
+            raise HTTPException(404)
+        return Response(found, media_type=mimetypes.guess_type(name)[0] or "application/octet-stream")
+
+    @app.exception_handler(HTTPException)
+    async def refuse(request: Request, exc: HTTPException) -> Response:
+        if exc.status_code not in {401, 403}:
+            return Response("there is no such page", status_code=exc.status_code, media_type="text/plain")
+        root = request.scope.get("app_root_path", "")
+        return RedirectResponse(f"{root}{LOGIN}?{_next(str(request.url))}", status_code=307)
+
+    return app
+
+
+def _next(url: str) -> str:
+    from urllib.parse import urlencode
+
+    return urlencode({"next": url})
 
 
 class Reports(AirflowPlugin):
@@ -17,12 +79,12 @@ class Reports(AirflowPlugin):
 
     name = "reports"
     fastapi_apps = [  # noqa: RUF012  # as Airflow declares it
-        {"name": "reports", "app": PAGES, "url_prefix": "/reports"}
+        {"name": "reports", "app": Pages(load_settings()), "url_prefix": PREFIX}
     ]
     external_views = [  # noqa: RUF012
         {
             "name": "Quality reports",
-            "href": "/reports/index.html",
+            "href": f"{PREFIX}/index.html",
             "url_route": "quality-reports",
             "destination": "nav",
             "category": "browse",

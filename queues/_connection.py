@@ -1,21 +1,57 @@
 """A connection to Redis that packs commands in C: in Python, packing the twenty parts of a verb costs more than all the rest."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import hiredis
 from redis._parsers.hiredis import NOT_ENOUGH_DATA
 from redis.asyncio import Redis
-from redis.asyncio.connection import Connection, ConnectionPool
+from redis.asyncio.connection import AbstractConnection, Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from contracts.redis_url import split_redis_url
 from queues._cluster import Cluster
 
 
-class PackingConnection(Connection):
-    """A plain connection, except for how it writes commands. TLS and Unix sockets (by the URL) keep the library's own way."""
+class _Sending(AbstractConnection):
+    """A connection that writes without a task of its own for it.
+
+    The library writes by way of `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes when the bytes are
+    out (cpython issue 86296): a task that was told to end went on.
+    """
+
+    async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
+        """Send what is packed; connect before, if need be.
+
+        Raises:
+            redis.RedisError: it is not out, or not known to be.
+        """
+        library: Any = self  # which left these untyped
+        if not self.is_connected:
+            await library.connect_check_health(check_health=False)
+        if check_health:
+            await library.check_health()
+        whole = command.encode() if isinstance(command, str) else command
+        writer: asyncio.StreamWriter = library._writer
+        try:
+            async with asyncio.timeout(self.socket_timeout):
+                writer.writelines([whole] if isinstance(whole, bytes) else whole)
+                await writer.drain()
+        except BaseException as exc:  # part of it may be out: nothing can follow on this connection
+            await self.disconnect(nowait=True)
+            if isinstance(exc, TimeoutError):
+                raise RedisTimeoutError("Timeout writing to socket") from None
+            if isinstance(exc, OSError):
+                raise RedisConnectionError(f"Error while writing to socket: {exc}") from exc
+            raise
+
+
+class PackingConnection(_Sending, Connection):
+    """A plain connection, except for how it writes commands."""
 
     def pack_command(self, *args: Any) -> list[bytes]:
         """One command as it goes over the wire."""
@@ -56,6 +92,21 @@ class PackingConnection(Connection):
             return exc
 
 
+class SecureConnection(_Sending, SSLConnection):
+    """A connection with TLS."""
+
+
+class LocalConnection(_Sending, UnixDomainSocketConnection):
+    """A connection by a Unix socket."""
+
+
+_KINDS: dict[str, type[AbstractConnection]] = {
+    "redis": PackingConnection,
+    "rediss": SecureConnection,
+    "unix": LocalConnection,
+}
+
+
 async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
     """The raw replies to many commands in one round trip, sent once; what Redis refuses is an error among them.
 
@@ -81,10 +132,11 @@ def connect(url: str, **options: Any) -> Redis:
     `options` are those of the library's connections, such as `socket_timeout`. Both kinds of client have the same commands.
     """
     plain, is_cluster = split_redis_url(url)
+    scheme = urlsplit(plain).scheme
     if is_cluster:
-        kind = {} if plain.startswith("rediss:") else {"connection_class": PackingConnection}
-        return cast(Redis, Cluster.at(plain, **kind, **options))
-    pool = ConnectionPool.from_url(plain, connection_class=PackingConnection, **options)
+        return cast(Redis, Cluster.at(plain, connection_class=_KINDS[scheme], **options))
+    pool = ConnectionPool.from_url(plain, **options)
+    pool.connection_class = _KINDS[scheme]  # from_url knows the library's own kinds only
     return Redis.from_pool(pool)
 
 

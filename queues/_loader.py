@@ -10,12 +10,15 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.seq import MAX_SEQ, node_of
 from queues import _replies, _verbs
 from queues._blocking import exchange
 from queues._cluster import is_cluster
+from queues._spoilt import is_spoilt, spoilt_among
 from queues._verbs import Args, Policy
 
 OWNERS_A_FLUSH = 500
+SEQS_A_CALL = 2000
 DONE_AT_ONCE = 100_000  # entries that are gathered by owner before they are sent
 T = TypeVar("T")
 
@@ -28,6 +31,7 @@ class LoadResult:
     offered: int = 0
     queued: int = 0
     superseded: list[tuple[str, int]] = field(default_factory=list)
+    spoilt: list[str] = field(default_factory=list)  # owners that got nothing, because a key of theirs holds another type
 
     def __add__(self, other: "LoadResult") -> "LoadResult":
         return LoadResult(
@@ -35,6 +39,7 @@ class LoadResult:
             self.offered + other.offered,
             self.queued + other.queued,
             self.superseded + other.superseded,
+            self.spoilt + other.spoilt,
         )
 
 
@@ -44,6 +49,13 @@ class Ended(NamedTuple):
     owner: str
     seq: int
     outcome: Outcome | None
+
+
+class Forgotten(NamedTuple):
+    """Ended entries that the queues do not remember any more, and those that they have to."""
+
+    forgotten: int
+    kept: int
 
 
 class Loader:
@@ -73,11 +85,16 @@ class Loader:
         Gives each with how it has ended by now. Record those of this outcome (`add_outcomes`): until that is done,
         ending them again answers the same.
         """
-        for some in _in_flushes(entries):
+        for some in _in_flushes(_in_pieces(entries)):
             commands = [_verbs.end(self._policy, owner, [(seq, outcome) for seq in seqs], now_ms) for owner, seqs in some]
             for (owner, seqs), raw in zip(some, self._send(commands), strict=True):
                 for seq, how in zip(seqs, _replies.end_reply(raw).outcomes, strict=True):
                     yield Ended(owner, seq, how)
+
+    def erase(self, owner: str, before: int) -> int:
+        """Let everything of an owner go that was accepted before this seq, and its presence; how many entries."""
+        gone: int = self._send([_verbs.erase(owner, before)])[0]
+        return gone
 
     def add_outcomes(self, records: Iterable[OutcomeRecord]) -> None:
         """Hand outcomes to the recorder."""
@@ -89,26 +106,49 @@ class Loader:
         for some in _in_flushes(triggers.items()):
             self._send([command for seq, said in some for command in _verbs.store_trigger(self._policy, seq, *said)])
 
-    def forget_done(self, ended: Iterable[tuple[str, int]]) -> int:
-        """The lake knows these outcomes (owner, seq): the queues need not remember them. How many they had remembered."""
-        left, forgotten = iter(ended), 0
+    def forget_done(self, ended: Iterable[tuple[str, int]]) -> "Forgotten":
+        """The lake knows these outcomes (owner, seq): the queues forget those that no recorder can offer again."""
+        left, forgotten, kept = iter(ended), 0, 0
         while some := list(islice(left, DONE_AT_ONCE)):
+            handed = self._handed({node_of(seq) for _, seq in some})
+            settled = [(owner, seq) for owner, seq in some if seq <= handed.get(node_of(seq), MAX_SEQ)]
+            kept += len(some) - len(settled)
             by_owner: dict[str, list[int]] = {}
-            for pairs in _in_flushes(some):
+            for pairs in _in_flushes(settled):
                 if self._has_any([keys.done(owner) for owner, _ in pairs]):
                     for owner, seq in pairs:
                         by_owner.setdefault(owner, []).append(seq)
             for owners in _in_flushes(by_owner.items()):
-                forgotten += sum(self._send([("ZREM", keys.done(owner), *seqs) for owner, seqs in owners]))
-        return forgotten
+                commands: list[Args] = [("ZREM", keys.done(owner), *seqs) for owner, seqs in owners]
+                forgotten += sum(reply for reply in self._send(commands, tolerant=True) if not is_spoilt(reply))
+        return Forgotten(forgotten, kept)
+
+    def spoilt_key(self, owner: str) -> str | None:
+        """The first key of an owner that holds another type than it should, with the type that it has; None: there is none."""
+        return spoilt_among(owner, self._send([("TYPE", key) for key in keys.owner_keys(owner)]))
+
+    def _handed(self, nodes: Iterable[int]) -> dict[int, int]:
+        """Up to which seq each of these recorders will offer nothing again; those that hand nothing over are not there."""
+        found = {}
+        for node in nodes:
+            marks = keys.handed_marks(node, of_cluster=is_cluster(self._redis))
+            seqs = [int(raw.split()[1]) for raw in self._send([("GET", mark) for mark in marks]) if raw]
+            if seqs:
+                found[node] = min(seqs) if len(seqs) == len(marks) else 0
+        return found
 
     def is_loaded(self) -> bool:
         """Whether the queues hold everything pending."""
         marks = keys.loaded_marks(of_cluster=is_cluster(self._redis))
         return bool(self._redis.exists(*marks) == len(marks))
 
-    def mark_loaded(self, now_ms: int) -> None:
-        """The queues hold everything pending."""
+    def mark_loaded(self, now_ms: int, taken: Mapping[int, int] | None = None) -> None:
+        """The queues hold everything pending; `taken`: by recorder, up to which seq its triggers were found in the lake."""
+        if self.is_loaded():  # and say so already
+            return
+        self._redis.delete(keys.TAKEN)
+        if taken:
+            self._redis.hset(keys.TAKEN, mapping={str(node): seq for node, seq in taken.items()})
         for mark in keys.loaded_marks(of_cluster=is_cluster(self._redis)):
             self._redis.set(mark, now_ms)
 
@@ -117,7 +157,10 @@ class Loader:
         an_entry = 2 if self._policy.compaction else 1
         result = LoadResult(owners=len(some), offered=sum(len(parts) for _, parts in some) // an_entry)
         ready: dict[int, list[str]] = {}
-        for (owner, _), raw in zip(some, self._send(commands), strict=True):
+        for (owner, _), raw in zip(some, self._send(commands, tolerant=True), strict=True):
+            if is_spoilt(raw):
+                result.spoilt.append(owner)
+                continue
             reply = _replies.enqueue_reply(raw)
             result.queued += reply.queued
             result.superseded += [(owner, seq) for seq in reply.superseded]
@@ -131,7 +174,8 @@ class Loader:
         """Whether Redis has one of these keys: cheaper than to ask of each. Of a cluster, where nobody knows of all: yes."""
         return is_cluster(self._redis) or self._send([("EXISTS", *some)])[0] > 0
 
-    def _send(self, commands: Sequence[Args]) -> list[Any]:
+    def _send(self, commands: Sequence[Args], *, tolerant: bool = False) -> list[Any]:
+        """The replies; `tolerant`: an error takes the place of one where a key holds another type than it should."""
         replies = exchange(self._redis, commands)
         unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:  # others may have loaded the scripts meanwhile: only what was refused goes again, so that each counts once
@@ -140,9 +184,16 @@ class Loader:
             for place, reply in zip(unknown, exchange(self._redis, [commands[place] for place in unknown]), strict=True):
                 replies[place] = reply
         for reply in replies:
-            if isinstance(reply, ResponseError):
+            if isinstance(reply, ResponseError) and not (tolerant and is_spoilt(reply)):
                 raise reply
         return replies
+
+
+def _in_pieces(entries: Iterable[tuple[str, Sequence[int]]]) -> Iterator[tuple[str, Sequence[int]]]:
+    """A script that looks at one entry after the other must not keep Redis from all others."""
+    for owner, seqs in entries:
+        for start in range(0, len(seqs), SEQS_A_CALL):
+            yield owner, seqs[start : start + SEQS_A_CALL]
 
 
 def _in_flushes(items: Iterable[T]) -> Iterator[list[T]]:

@@ -32,12 +32,12 @@ class OutcomeStream(Streams):
         found = await self.redis.xreadgroup(
             keys.OUTCOMES_GROUP, consumer, {keys.OUTCOMES: start}, count=count, block=None if again else block_ms
         )
-        return [(record_id, fields[b"o"]) for _, records in records_of(found) for record_id, fields in records if fields]
+        return [(record_id, _payload(fields)) for _, records in records_of(found) for record_id, fields in records if fields]
 
     async def claim_stale_outcomes(self, consumer: str, *, idle_ms: int, count: int) -> list[tuple[bytes, bytes]]:
         """Outcomes that another recorder took and has not settled for `idle_ms`."""
         found = await self.redis.xautoclaim(keys.OUTCOMES, keys.OUTCOMES_GROUP, consumer, idle_ms, count=count)
-        return [(record_id, fields[b"o"]) for record_id, fields in found[1] if fields]
+        return [(record_id, _payload(fields)) for record_id, fields in found[1] if fields]
 
     async def settle_outcomes(self, record_ids: Sequence[bytes]) -> None:
         """These outcomes are on disk."""
@@ -46,3 +46,8 @@ class OutcomeStream(Streams):
             batch.add(("XACK", keys.OUTCOMES, keys.OUTCOMES_GROUP, *record_ids), int)
             batch.add(("XDEL", keys.OUTCOMES, *record_ids), int)
             await batch.run()
+
+
+def _payload(fields: dict[bytes, bytes]) -> bytes:
+    """The JSON; of a record that somebody else has made, all that it says: the recorder refuses it and keeps that."""
+    return fields[b"o"] if b"o" in fields else b" ".join(part for field in fields.items() for part in field)

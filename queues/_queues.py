@@ -6,10 +6,10 @@ from typing import Any
 
 from contracts import keys
 from queues import _verbs
-from queues._cluster import is_cluster
+from queues._marks import MarkedQueues
 from queues._outcomes import OutcomeStream
-from queues._streams import texts
-from queues._wakes import WakeStreams
+from queues._spoilt import spoilt_among
+from queues._waiting import WaitingForData
 
 OWNERS_A_FLUSH = 500
 
@@ -24,7 +24,7 @@ class EnqueueResult:
     superseded: list[tuple[str, int]] = field(default_factory=list)  # owner and seq of entries that made place
 
 
-class Queues(WakeStreams, OutcomeStream):
+class Queues(WaitingForData, OutcomeStream, MarkedQueues):
     """The pending queues. `redis` must not decode responses: payloads are bytes.
 
     Raises:
@@ -80,41 +80,17 @@ class Queues(WakeStreams, OutcomeStream):
         (payload,) = _bytes([await self.redis.get(keys.data(data_id))])
         return payload
 
-    async def unpark_waiting(self, data_id: str, now_ms: int) -> int:
-        """Queue again what waited for this data; how many entries that were."""
-        await self.redis.zrem(keys.PARKED, data_id)  # first: whoever parks meanwhile notes it again
-        waiting = texts(await self.redis.smembers(keys.waiting_for(data_id)))
-        unparked = 0
-        for start in range(0, len(waiting), OWNERS_A_FLUSH):
-            some = waiting[start : start + OWNERS_A_FLUSH]
-            batch = self.batch()
-            for owner in some:
-                batch.unpark(owner, now_ms)
-            replies = await batch.run()
-            await self.wake([owner for owner, reply in zip(some, replies, strict=True) if reply.word == "ready"])
-            await self.redis.srem(keys.waiting_for(data_id), *some)
-            unparked += sum(reply.queued for reply in replies)
-        return unparked
-
-    async def waiting_data_ids(self, now_ms: int) -> list[str]:
-        """Data for which entries are parked, or were within the retention."""
-        await self.redis.zremrangebyscore(keys.PARKED, "-inf", now_ms - self.policy.retention_ms)
-        return texts(await self.redis.zrange(keys.PARKED, 0, -1))
+    async def spoilt_key(self, owner: str) -> str | None:
+        """The first key of an owner that holds another type than it should, with the type that it has; None: there is none."""
+        batch = self.batch()
+        for key in keys.owner_keys(owner):
+            batch.add(("TYPE", key), bytes)
+        return spoilt_among(owner, await batch.run())
 
     async def register_digest(self, digest: str, seq: int, window_ms: int) -> int:
         """The seq of the first trigger with this digest within the window: `seq` itself, or the one that this one repeats."""
         first = await self.redis.set(keys.dedupe(digest), seq, nx=True, get=True, px=window_ms)
         return seq if first is None else int(first)
-
-    async def is_loaded(self) -> bool:
-        """Whether the queues hold everything pending; false after Redis was wiped, until a rebuild."""
-        marks = keys.loaded_marks(of_cluster=is_cluster(self.redis))
-        return bool(await self.redis.exists(*marks) == len(marks))
-
-    async def mark_loaded(self, now_ms: int) -> None:
-        """The queues hold everything pending."""
-        for mark in keys.loaded_marks(of_cluster=is_cluster(self.redis)):
-            await self.redis.set(mark, now_ms)
 
 
 def _bytes(replies: Any) -> list[bytes | None]:

@@ -48,6 +48,14 @@ class AckReply(NamedTuple):
     next: Claim
 
 
+class LookReply(NamedTuple):
+    """`published_ms` is None where it is not in flight, `attempts` where that is not known, `ended` where it has not."""
+
+    published_ms: int | None
+    attempts: int | None
+    ended: Outcome | None
+
+
 class EndReply(NamedTuple):
     """How each entry has ended, in the order in which they were named; None: it is in flight, and is not sent again."""
 
@@ -100,6 +108,11 @@ def ack_reply(raw: Raw) -> AckReply:
     return AckReply(_text(raw[0]), _number(raw[1]), _number(raw[2]), claim_reply(raw[3:]))
 
 
+def look_reply(raw: Raw) -> LookReply:
+    """Reads what look.lua returns."""
+    return LookReply(_number(raw[0]), _number(raw[1]), OF_CODE.get(_number(raw[2]) or 0))
+
+
 def end_reply(raw: Any) -> EndReply:
     """Reads what end.lua returns."""
     return EndReply(tuple(OF_CODE.get(int(how)) for how in raw[0]), claim_reply(raw[1:]))
@@ -121,9 +134,9 @@ def touch_reply(raw: Raw) -> TouchReply:
     return TouchReply(_text(raw[0]), _number(raw[1]), claim_reply(raw[2:]))
 
 
-def enqueue_reply(raw: Raw) -> EnqueueReply:
+def enqueue_reply(raw: Any) -> EnqueueReply:
     """Reads what enqueue.lua and unpark.lua return."""
-    return EnqueueReply(_text(raw[0]), int(raw[1]), tuple(int(seq) for seq in raw[2:]))
+    return EnqueueReply(_text(raw[0]), int(raw[1]), tuple(int(seq) for seq in raw[2]) if len(raw) > 2 else ())
 
 
 def park_reply(raw: Raw) -> Claim:

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 from contracts import keys
-from contracts.outcomes import CODES, Outcome
+from contracts.outcomes import CODES, Outcome, OutcomeRecord
 from contracts.settings import Settings
 
-_LUA = Path(__file__).parent / "lua"
+_LUA = files("queues") / "lua"  # not by a path: on a cluster the code is in an archive
 _SHARED = (_LUA / "_owner.lua").read_text()
 
 Args = tuple[Any, ...]
@@ -36,11 +36,16 @@ class Script:
 
 
 ENQUEUE, EXPRESS = Script("enqueue", adds=True, before="_fresh"), Script("express", adds=True, calls="enqueue")
-CLAIM, ACK, OVER, END, RELEASE, TOUCH, PARK, UNPARK = (
-    Script(n) for n in ("claim", "ack", "over", "end", "release", "touch", "park", "unpark")
+CLAIM, ACK, OVER, END, LOOK, RELEASE, TOUCH, PARK, UNPARK, ERASE = (
+    Script(n) for n in ("claim", "ack", "over", "end", "look", "release", "touch", "park", "unpark", "erase")
 )
-STORE_DATA, SETTLE_DUE, CENSUS, INSIST = (Script(n, shared=False) for n in ("store_data", "settle_due", "census", "insist"))
-SCRIPTS = (ENQUEUE, EXPRESS, CLAIM, ACK, OVER, END, RELEASE, TOUCH, PARK, UNPARK, STORE_DATA, SETTLE_DUE, CENSUS, INSIST)
+STORE_DATA, SETTLE_DUE, CENSUS, INSIST, SWAP = (
+    Script(n, shared=False) for n in ("store_data", "settle_due", "census", "insist", "swap")
+)
+SCRIPTS = (
+    *(ENQUEUE, EXPRESS, CLAIM, ACK, OVER, END, LOOK, RELEASE, TOUCH, PARK, UNPARK, ERASE),
+    *(STORE_DATA, SETTLE_DUE, CENSUS, INSIST, SWAP),
+)
 
 
 class ReleaseReason(StrEnum):
@@ -48,7 +53,8 @@ class ReleaseReason(StrEnum):
 
     DEADLINE = "deadline"  # the vehicle did not acknowledge in time
     UNSUBSCRIBED = "unsubscribed"  # the broker had nobody to give it to; no attempt is counted
-    LOST = "lost"  # the publish, or the session that held it, is gone
+    LOST = "lost"  # the session that held it is gone
+    CUT = "cut"  # the connection broke before the broker confirmed it; no attempt is counted, since others may have cut it off
     UNSENT = "unsent"  # it was never given to the broker; no attempt is counted
 
 
@@ -94,6 +100,11 @@ def _evalsha(script: Script, owner: str, *args: Any) -> Args:
     return ("EVALSHA", script.sha, len(owner_keys), *owner_keys, *args)
 
 
+def _recording(script: Script, owner: str, *args: Any) -> Args:
+    """The same, with the outcomes stream: not for a cluster."""
+    return ("EVALSHA", script.sha, 8, *keys.owner_keys(owner), keys.OUTCOMES, *args)
+
+
 def enqueue(policy: Policy, owner: str, entries: Sequence[tuple[int, str]], now_ms: int) -> Args:
     """Queue entries (seq, request_id) of one owner, oldest first."""
     return offer(policy, owner, flat(policy, entries), now_ms)
@@ -109,12 +120,14 @@ def flat(policy: Policy, entries: Iterable[tuple[int, str]]) -> list[Any]:
     return [part for entry in entries for part in entry] if policy.compaction else [seq for seq, _ in entries]
 
 
-def express(policy: Policy, owner: str, seq: int, request_id: str, data_id: str, digest: str, now_ms: int) -> Args:
-    """Queue the one entry of one trigger, if the queues are loaded and the digest is registered for it, and wake a dispatcher."""
+def express(
+    policy: Policy, owner: str, seq: int, request_id: str, data_id: str, digest: str, now_ms: int, loading: bytes
+) -> Args:
+    """Queue the one entry of one trigger, if the queues are those of `loading` and the digest is registered for it; wake one."""
     shared = (keys.LOADED, keys.dedupe(digest), keys.wake(keys.shard_of(owner, policy.wake_shards)))
     all_keys = (*keys.owner_keys(owner), *shared)
     flag = "1" if policy.compaction else "0"
-    args = (now_ms, policy.presence_ms, flag, seq, owner, request_id, data_id)
+    args = (now_ms, policy.presence_ms, flag, seq, owner, request_id, data_id, loading)
     return ("EVALSHA", EXPRESS.sha, len(all_keys), *all_keys, *args)
 
 
@@ -124,18 +137,15 @@ def claim(policy: Policy, owner: str, now_ms: int) -> Args:
 
 
 def ack(
-    policy: Policy,
-    owner: str,
-    seq: int,
-    now_ms: int,
-    *,
-    request_id: str = "",
-    claim_next: bool = True,
-    outcome: Outcome = Outcome.DELIVERED,
+    policy: Policy, record: OutcomeRecord, now_ms: int, *, request_id: str = "", claim_next: bool = True, told: bool = False
 ) -> Args:
-    """End an entry for good, however it stands, and claim the next one."""
+    """End an entry for good, however it stands, and claim the next one. The recorder gets the outcome, unless it was `told`."""
     key, flag = request_id if policy.compaction else "", "1" if claim_next else "0"
-    return _evalsha(ACK, owner, now_ms, policy.presence_ms, policy.terms, seq, key, flag, CODES[outcome])
+    args = (now_ms, policy.presence_ms, policy.terms, record.seq, key, flag, CODES[record.outcome])
+    if told:
+        return _evalsha(ACK, record.vin, *args)
+    known = ("" if number is None else number for number in (record.dispatched_ms, record.attempts))
+    return _recording(ACK, record.vin, *args, record.to_be_completed(), *known)
 
 
 def over(policy: Policy, owner: str, now_ms: int) -> Args:
@@ -143,10 +153,24 @@ def over(policy: Policy, owner: str, now_ms: int) -> Args:
     return _evalsha(OVER, owner, now_ms, policy.presence_ms, policy.terms)
 
 
-def end(policy: Policy, owner: str, ends: Iterable[tuple[int, Outcome]], now_ms: int, *, claim_next: bool = False) -> Args:
-    """End entries (seq, how) that are not in flight; what is in flight ends so instead of being sent again."""
-    flat = (part for seq, outcome in ends for part in (seq, CODES[outcome]))
-    return _evalsha(END, owner, now_ms, policy.presence_ms, policy.terms, "1" if claim_next else "0", *flat)
+def end(policy: Policy, owner: str, ends: Iterable[tuple[int, Outcome]], now_ms: int) -> Args:
+    """End entries (seq, how) that are not in flight, and tell nobody; what is in flight ends so instead of being sent again."""
+    flat = (part for seq, outcome in ends for part in (seq, CODES[outcome], ""))
+    return _evalsha(END, owner, now_ms, policy.presence_ms, policy.terms, "0", *flat)
+
+
+def end_as(
+    policy: Policy, owner: str, records: Iterable[OutcomeRecord], now_ms: int, *, claim_next: bool = False, told: bool = False
+) -> Args:
+    """End entries as these outcomes say. The recorder gets those of entries that end only now, unless it was `told`."""
+    verb = _evalsha if told else _recording
+    flat = (part for record in records for part in (record.seq, CODES[record.outcome], "" if told else record.to_wire()))
+    return verb(END, owner, now_ms, policy.presence_ms, policy.terms, "1" if claim_next else "0", *flat)
+
+
+def look(owner: str, seq: int) -> Args:
+    """What is known of an entry that is about to end."""
+    return _evalsha(LOOK, owner, seq)
 
 
 def release(policy: Policy, owner: str, seq: int, now_ms: int, reason: ReleaseReason, claimed_ms: int | None = None) -> Args:
@@ -164,15 +188,20 @@ def park(policy: Policy, owner: str, seq: int, now_ms: int) -> Args:
     return _evalsha(PARK, owner, now_ms, policy.presence_ms, policy.terms, seq)
 
 
-def waits(policy: Policy, owner: str, data_id: str, now_ms: int) -> list[Args]:
-    """Note that `owner` has an entry parked for this data. The note goes with the retention, as the entry does."""
+def waits(policy: Policy, owner: str, seq: int, data_id: str, now_ms: int) -> list[Args]:
+    """Note that `owner` has this entry parked for this data. The note goes with the retention, as the entry does."""
     key = keys.waiting_for(data_id)
-    return [("SADD", key, owner), ("PEXPIRE", key, policy.retention_ms), ("ZADD", keys.PARKED, now_ms, data_id)]
+    return [("SADD", key, f"{owner} {seq}"), ("PEXPIRE", key, policy.retention_ms), ("ZADD", keys.PARKED, now_ms, data_id)]
 
 
-def unpark(policy: Policy, owner: str, now_ms: int) -> Args:
-    """Parked entries of this owner take their places again."""
-    return _evalsha(UNPARK, owner, now_ms, policy.presence_ms)
+def unpark(policy: Policy, owner: str, seqs: Iterable[str | int], now_ms: int) -> Args:
+    """These parked entries of one owner take their places again; none named: all of them."""
+    return _evalsha(UNPARK, owner, now_ms, policy.presence_ms, *seqs)
+
+
+def erase(owner: str, before: int) -> Args:
+    """Let everything of an owner go that was accepted before this seq; nobody is told."""
+    return _evalsha(ERASE, owner, before)
 
 
 def store_trigger(policy: Policy, seq: int, request_id: str, data_id: str) -> list[Args]:
@@ -200,3 +229,8 @@ def insist(command: Args) -> Args:
 def settle_due(shard: int, owners: Sequence[str], before_ms: int) -> Args:
     """Take owners out of the deadline index, except those that were put in again for a time after `before_ms`."""
     return ("EVALSHA", SETTLE_DUE.sha, 1, keys.deadlines(shard), before_ms, *owners)
+
+
+def swap(key: str, before: bytes, after: bytes) -> Args:
+    """Let `after` take the place of `before` in a string; empty: nothing."""
+    return ("EVALSHA", SWAP.sha, 1, key, before, after)

@@ -14,6 +14,8 @@ class DedupeWindow:
 
     def first(self, digest: str, seq: int) -> int:
         """The seq of the first trigger with this digest within the window before `seq`: `seq` itself, or the one it repeats."""
+        if not self.window_ms:  # not even two of one millisecond are the same
+            return seq
         self._forget_before(seq)
         known = self._first.get(digest)
         if known is not None and not self._is_over(known, seq):

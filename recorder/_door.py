@@ -2,22 +2,33 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from adapters.mqtt import Message
 from recorder import _metrics
-from recorder._intake import Incoming, Intake
+from recorder._hazards import Hazards
+from recorder._intake import Incoming, Intake, Parsed
 from recorder._journal import Journal, JournalFile
+from recorder._window import Window, weight
 
-GROUP_BYTES = 8 << 20  # payloads written in one go
+GROUP_BYTES = 8 << 20  # messages written in one go
 LARGE = 256 << 10  # bytes of a message that are judged in a thread, so that the loop goes on
 
 
 class Door:
-    """Takes messages and outcomes; `hand_over` gets each group that is on disk."""
+    """Takes messages and outcomes, each group when `may_record` returns; `hand_over` gets each group that is on disk."""
 
-    def __init__(self, intake: Intake, journal: Journal, hand_over: Callable[[JournalFile, list[Incoming]], None]) -> None:
-        self._intake, self._journal, self._hand_over = intake, journal, hand_over
+    def __init__(
+        self,
+        intake: Intake,
+        journal: Journal,
+        window: Window,
+        hazards: Hazards,
+        hand_over: Callable[[JournalFile, list[Incoming]], None],
+        may_record: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._intake, self._journal, self._window, self._hazards = intake, journal, window, hazards
+        self._hand_over, self._may_record = hand_over, may_record
         self._waiting: deque[Message] = deque()
         self._outcomes: deque[tuple[Sequence[bytes], asyncio.Future[None]]] = deque()
         self._arrived = asyncio.Event()
@@ -25,8 +36,18 @@ class Door:
 
     def put(self, message: Message) -> None:
         """A message has come."""
-        self._waiting.append(message)
-        self._arrived.set()
+        if self._window.admit(message):
+            self._waiting.append(message)
+            self._arrived.set()
+
+    def forget_resent(self) -> None:
+        """A connection that was lost is resumed: what waits and was not acknowledged comes once more."""
+        waiting, self._waiting = self._waiting, deque()
+        for message in waiting:
+            if message.qos == 0:
+                self._waiting.append(message)
+            else:
+                self._window.release(message)
 
     async def put_outcomes(self, payloads: Sequence[bytes]) -> None:
         """Return when these outcomes are on disk."""
@@ -51,6 +72,7 @@ class Door:
             self._busy = False
 
     async def _record_group(self) -> None:
+        await self._may_record()
         outcomes, recorded = self._take_outcomes()
         messages = await self._take_messages()
         if not outcomes and not messages:
@@ -78,12 +100,20 @@ class Door:
         size = 0
         while self._waiting and size < GROUP_BYTES:
             message = self._waiting.popleft()
-            size += len(message.payload)
+            size += weight(message)
+            parsed = await self._hazards.judge(message) if self._hazards.knows(message) else None
             if len(message.payload) > LARGE:
-                group.append(await asyncio.to_thread(self._intake.take, message))
+                group.append(await asyncio.to_thread(self._take, message, parsed))
             else:
-                group.append(self._intake.take(message))
+                group.append(self._take(message, parsed))
         return group
+
+    def _take(self, message: Message, parsed: Parsed | None) -> Incoming:
+        self._hazards.hold(message)
+        try:
+            return self._intake.take(message, parsed)
+        finally:
+            self._hazards.release()
 
 
 def _count(group: Sequence[Incoming]) -> None:

@@ -3,23 +3,28 @@
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
+import structlog
+from redis.exceptions import RedisError, ResponseError
+
 from contracts import keys
 from contracts.errors import Retryable
 from contracts.messages import Data, Trigger
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import wall_clock_ms
-from queues import FIRST, Batch, EnqueueReply, Queues, is_cluster
+from queues import FIRST, NOT_LOADED, Batch, EnqueueReply, Queues, is_cluster, is_spoilt
 from recorder import _metrics
 from recorder._dedupe import DedupeWindow
 from recorder._intake import Incoming
 from recorder._lake import Lake
+from recorder._spoilt import Spoilt
 
 OWNERS_A_FLUSH = 500
 OWNERS_ALONE = 16  # of a trigger that goes the short way
-NOT_LOADED = "the queues are not loaded: run `manifold rebuild`"
 Ended = AbstractSet[tuple[str, int]]  # vin and seq of entries that have ended
 NOTHING: Ended = frozenset()
+
+log = structlog.get_logger(__name__)
 
 
 class Express:
@@ -31,11 +36,8 @@ class Express:
 
     def __init__(self, queues: Queues, dedupe: DedupeWindow, lake: Lake) -> None:
         self._queues, self._dedupe, self._lake = queues, dedupe, lake
-
-    async def probe(self) -> None:
-        """Return if the queues are there and hold everything pending."""
-        if not await self._queues.is_loaded():
-            raise Retryable(NOT_LOADED)
+        self.loading: bytes | None = None  # of the queues that `offer` fills; loaded anew, they may lack something older
+        self.spoilt = Spoilt(queues)
 
     async def offer(self, group: Sequence[Incoming], *, skip: Ended = NOTHING) -> None:
         """Bring a group in seq order into the queues and write into each message what became of it.
@@ -56,6 +58,14 @@ class Express:
         for incoming in asked:
             incoming.applied = incoming.offerable
 
+    async def end(self, records: Sequence[OutcomeRecord], now_ms: int) -> None:
+        """These entries have ended, whatever the queues say of them. What waits behind them may go."""
+        batch = self._queues.batch()
+        for record in records:
+            batch.ended(record, now_ms)
+        found = zip(records, await batch.run(tolerant=True), strict=True)
+        await self._queues.wake({record.vin for record, reply in found if not is_spoilt(reply) and reply.word == "ended"})
+
     async def _offer_alone(self, incoming: Incoming) -> bool:
         """A small trigger that came alone, in one round trip: at light load its delivery waits for that. False: it is not one."""
         trigger, digest, now_ms = incoming.trigger, incoming.digest, wall_clock_ms()
@@ -69,9 +79,11 @@ class Express:
         self._add_trigger(batch, incoming.seq, trigger)
         before = len(batch)
         for owner in trigger.ids:
-            batch.express(owner, incoming.seq, trigger.request_id, trigger.data_id, digest, now_ms)
-        first, *answers = await batch.run()
-        replies = dict(zip(trigger.ids, answers[before - 1 :], strict=True))
+            batch.express(owner, incoming.seq, trigger.request_id, trigger.data_id, digest, now_ms, loading=self.loading or b"")
+        first, *answers = await batch.run(tolerant=True)
+        if is_spoilt(first):
+            return False
+        replies = await self.spoilt.sound(zip(trigger.ids, answers[before - 1 :], strict=True))
         if any(reply.word == "unloaded" for reply in replies.values()):
             raise Retryable(NOT_LOADED)
         self._note_first(incoming, first)
@@ -84,7 +96,7 @@ class Express:
         """One round trip: are the queues loaded, which triggers are duplicates, which data ids are unknown to Redis."""
         now_ms = wall_clock_ms()
         pipe = self._queues.redis.pipeline(transaction=False)
-        pipe.exists(keys.LOADED)
+        pipe.get(keys.LOADED)
         registering, data_ids = [], []
         for incoming in asked:
             left_ms = self._dedupe.remaining_ms(incoming.seq, now_ms)
@@ -95,11 +107,14 @@ class Express:
             if incoming.data is not None:
                 pipe.exists(keys.data(incoming.data.data_id))
                 data_ids.append(incoming.data.data_id)
-        loaded, *answers = await pipe.execute()
-        if not loaded:
+        loading, *answers = await pipe.execute(raise_on_error=False)
+        refused = (a for a in (loading, *answers) if isinstance(a, RedisError) and not is_spoilt(a))
+        if (problem := next(refused, None)) is not None:
+            raise problem
+        if loading is None or loading != self.loading:
             raise Retryable(NOT_LOADED)
         for incoming, first in zip(registering, answers, strict=False):
-            self._note_first(incoming, _number(first))
+            self._note_first(incoming, None if is_spoilt(first) else _number(first))
         found = zip(data_ids, answers[len(registering) :], strict=True)
         return {data_id for data_id, exists in found if not exists}
 
@@ -108,12 +123,21 @@ class Express:
         unknown.discard(data.data_id)
         differs = in_lake is not None and in_lake != data.payload
         if not differs:
-            differs = await self._queues.store_data(data.data_id, data.payload, wall_clock_ms()) == "differs"
+            differs = await self._put(data) == "differs"
         if differs:
             incoming.refused_because = f"data_id {data.data_id!r} is known with other bytes; publish these under another data_id"
             if incoming.digest is not None:
                 self._dedupe.forget(incoming.digest, incoming.seq)
                 await self._queues.redis.delete(keys.dedupe(incoming.digest))
+
+    async def _put(self, data: Data) -> str:
+        try:
+            return await self._queues.store_data(data.data_id, data.payload, wall_clock_ms())
+        except ResponseError as exc:
+            if not is_spoilt(exc):
+                raise
+            log.warning("a key in Redis is spoilt: delete it", key=keys.data(data.data_id), reason=str(exc))
+            return "spoilt"
 
     async def _enqueue(self, asked: Sequence[Incoming], skip: Ended) -> None:
         """All entries of all triggers; those of one owner in one call, in seq order."""
@@ -132,7 +156,7 @@ class Express:
             before, now_ms = len(batch), wall_clock_ms()
             for owner in some:
                 batch.enqueue(owner, entries[owner], now_ms)
-            replies = dict(zip(some, (await batch.run())[before:], strict=True))
+            replies = await self.spoilt.sound(zip(some, (await batch.run(tolerant=True))[before:], strict=True))
             await self._queues.wake([owner for owner, reply in replies.items() if reply.word == "ready"])
             await self._settle(replies, sum(len(entries[owner]) for owner in some), now_ms)
 

@@ -3,11 +3,24 @@
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import structlog
+
 from adapters.mqtt import Message
 from contracts import topics
-from contracts.envelope import DUPLICATE_OF, Envelope, Stream
+from contracts.envelope import DUPLICATE_OF, INLINE, Envelope, Stream, inline_encoding
 from contracts.keys import OUTCOMES
-from contracts.messages import Data, Receipt, ReceiptStatus, Refused, Trigger, parse_data, parse_trigger, trigger_digest
+from contracts.messages import (
+    SHOWN,
+    Data,
+    Receipt,
+    ReceiptStatus,
+    Refused,
+    Trigger,
+    parse_data,
+    parse_trigger,
+    shown,
+    trigger_digest,
+)
 from contracts.names import SERVICE_PREFIX
 from contracts.outcomes import OutcomeRecord
 from contracts.seq import SeqSource
@@ -16,6 +29,9 @@ from recorder._dedupe import DedupeWindow
 from recorder._records import Note
 
 DIGEST = "sdv-digest"  # header of an accepted trigger, so that a restart need not parse it to know it again
+Parsed = tuple[Stream, Trigger | Data | Refused]
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -61,28 +77,27 @@ class Intake:
 
     def __init__(self, settings: Settings, dedupe: DedupeWindow) -> None:
         self._settings, self._dedupe = settings, dedupe
-        self._seqs = SeqSource(settings.node)
+        self.seqs = SeqSource(settings.node)  # a start puts in its place what it may give
 
-    def resume_after(self, last_seq: int) -> None:
-        """Give only greater seqs than `last_seq`, whatever the clock says."""
-        self._seqs = SeqSource(self._settings.node, after=last_seq)
+    def take(self, message: Message, parsed: Parsed | None = None) -> Incoming:
+        """The message as it will be recorded; `parsed` if it was judged elsewhere.
 
-    def take(self, message: Message) -> Incoming:
-        """The message as it will be recorded. Bad input is refused, never raised."""
-        stream, parsed = self.parse(message.topic, message.payload)
-        seq = self._seqs.next()
+        Bad input is refused, never raised, and so is what raises anything while it is judged.
+        """
+        stream, said = parsed or self._judge(message)
         # Headers that begin like Manifold's own would say something that Manifold has not said.
         headers = {name: value for name, value in message.user_properties if not name.startswith(SERVICE_PREFIX)}
+        seq = self.seqs.next()
         incoming = Incoming(
             Envelope(seq, datetime.now(UTC), stream, message.topic, message.payload, message.qos, headers), message
         )
-        match parsed:
+        match said:
             case Refused(reason):
-                incoming.refused_because = reason
+                incoming.refused_because = _plain(reason)
             case Data():
-                incoming.data = parsed
+                incoming.data = said
             case Trigger():
-                self._take_trigger(incoming, parsed, headers)
+                self._take_trigger(incoming, said, headers)
         incoming.envelope = replace(incoming.envelope, refused_because=incoming.refused_because)
         return incoming
 
@@ -90,10 +105,10 @@ class Intake:
         """An outcome of the dispatchers as it will be recorded."""
         refused = None
         try:
-            topic = f"{OUTCOMES}/{OutcomeRecord.from_wire(payload).vin}"
+            topic = _plain(f"{OUTCOMES}/{OutcomeRecord.from_wire(payload).vin}")
         except ValueError as exc:
-            topic, refused = OUTCOMES, str(exc)
-        envelope = Envelope(self._seqs.next(), datetime.now(UTC), Stream.OUTCOME, topic, payload, refused_because=refused)
+            topic, refused = OUTCOMES, _plain(str(exc))
+        envelope = Envelope(self.seqs.next(), datetime.now(UTC), Stream.OUTCOME, topic, payload, refused_because=refused)
         return Incoming(envelope, refused_because=refused)
 
     def read_back(self, envelope: Envelope) -> Incoming:
@@ -102,7 +117,8 @@ class Intake:
         incoming.duplicate_of, incoming.refused_because = envelope.duplicate_of, envelope.refused_because
         if not incoming.offerable or envelope.stream is Stream.OUTCOME:
             return incoming
-        _, parsed = self.parse(envelope.topic, envelope.payload)
+        inline = inline_encoding(envelope.headers, self._settings.inline_encoding)
+        _, parsed = self.parse(envelope.topic, envelope.payload, inline)
         match parsed:
             case Refused(reason):  # a limit was lowered since
                 incoming.refused_because = reason
@@ -113,23 +129,52 @@ class Intake:
                 incoming.digest = incoming.digest or trigger_digest(parsed.ids, parsed.request_id, parsed.data_id)
         return incoming
 
-    def parse(self, topic: str, payload: bytes) -> tuple[Stream, Trigger | Data | Refused]:
-        """The stream of a topic, and what its payload says."""
+    def parse(self, topic: str, payload: bytes, inline: str = "") -> Parsed:
+        """The stream of a topic, and what its payload says; `inline`: what its data was taken for when it came."""
+        stream = stream_of(topic)
+        try:
+            return stream, self._parse(topic, payload, inline)
+        except Exception as exc:
+            log.exception("a message could not be judged", topic=topic[:SHOWN], size=len(payload))
+            return stream, Refused(
+                f"judging it failed ({type(exc).__name__}), which is a fault of the recorder; its bytes are kept"
+            )
+
+    def _judge(self, message: Message) -> Parsed:
+        if message.unreadable is None:
+            return self.parse(message.topic, message.payload)
+        remedy = "these are its bytes, as they came; send it as MQTT 5 says, all texts in UTF-8"
+        return stream_of(message.topic), Refused(f"the packet cannot be read ({message.unreadable}); {remedy}")
+
+    def _parse(self, topic: str, payload: bytes, inline: str) -> Trigger | Data | Refused:
         settings = self._settings
-        if topic == topics.TRIGGER:
+        if topic in topics.TRIGGER_TOPICS:
             if len(payload) > settings.max_trigger_bytes:
                 reason = f"trigger of {len(payload)} bytes is over max_trigger_bytes={settings.max_trigger_bytes}"
-                return Stream.TRIGGER, Refused(f"{reason}; send several triggers or raise the setting")
-            return Stream.TRIGGER, parse_trigger(payload, max_ids=settings.max_ids, max_data_bytes=settings.max_data_bytes)
+                return Refused(f"{reason}; send several triggers or raise the setting")
+            limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
+            return parse_trigger(payload, **limits, inline=inline or settings.inline_encoding)
         data_id = topics.data_id_of(topic)
         if data_id is not None:
-            return Stream.DATA, parse_data(data_id, payload, max_data_bytes=settings.max_data_bytes)
-        return Stream.TRIGGER, Refused(f"unknown topic {topic}; publish to {topics.TRIGGER} or {topics.DATA_PREFIX}<data_id>")
+            return parse_data(data_id, payload, max_data_bytes=settings.max_data_bytes)
+        return Refused(f"unknown topic {shown(topic)}; publish to {topics.TRIGGER} or {topics.DATA_PREFIX}<data_id>")
 
     def _take_trigger(self, incoming: Incoming, trigger: Trigger, headers: dict[str, str]) -> None:
         incoming.trigger = trigger
+        if trigger.data is not None:
+            headers[INLINE] = self._settings.inline_encoding
         incoming.digest = headers[DIGEST] = trigger_digest(trigger.ids, trigger.request_id, trigger.data_id)
         first = self._dedupe.first(incoming.digest, incoming.seq)
         if first != incoming.seq:
             incoming.duplicate_of = first
             headers[DUPLICATE_OF] = str(first)
+
+
+def stream_of(topic: str) -> Stream:
+    """Where a message on `topic` is recorded."""
+    return Stream.DATA if topics.data_id_of(topic) is not None else Stream.TRIGGER
+
+
+def _plain(text: str) -> str:
+    """Text that UTF-8 can hold: JSON's escapes can name half a character."""
+    return text.encode("utf-8", "replace").decode()

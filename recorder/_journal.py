@@ -68,6 +68,7 @@ class Journal:
     def __init__(self, folder: Path, *, max_bytes: int, max_age_s: float, retry_s: float, on_closed: Callable[[], None]) -> None:
         self.files: list[JournalFile] = []
         self.problem: str | None = None
+        self.last_seq = 0  # the greatest that is on disk, of any stream
         self._folder, self._max_bytes, self._max_age_s, self._retry_s = folder, max_bytes, max_age_s, retry_s
         self._on_closed = on_closed
         self._current: JournalFile | None = None
@@ -86,6 +87,7 @@ class Journal:
             file.last_seq = max((message.seq for message in content.messages), default=0)
             file.notes, file.closed = dict(content.notes), True
             self.files.append(file)
+            self.last_seq = max(self.last_seq, file.last_seq)
             found.append((file, content))
         return found
 
@@ -105,7 +107,7 @@ class Journal:
                 continue
             self._writing = False
             self._say(None)
-            file.last_seq = envelopes[-1].seq
+            self.last_seq = file.last_seq = envelopes[-1].seq
             self._current = file
             if file not in self.files:
                 self.files.append(file)

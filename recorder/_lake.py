@@ -1,16 +1,21 @@
 """What the recorder asks the lake: is this data known, and which entries have ended. The lake may be away or empty."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 import structlog
 from pyiceberg.catalog import Catalog
 
-from adapters.lake import open_catalog, read_batch, read_data, read_data_ids, read_ended, read_entries, read_segments
+from adapters.batches import read_page
+from adapters.lake import open_catalog, read_data_ids, read_ended, read_entries, read_segments
+from adapters.payloads import read_payload
+from contracts.errors import Retryable
+from contracts.lives import Bounds, Life
 from contracts.settings import Settings
 
 REFRESH_S = 60.0
@@ -35,40 +40,65 @@ class Lake:
         """The bytes that the lake has under `data_id`; None if it has none, or is away."""
         if self._hashes is not None and hash(data_id) not in self._hashes:
             return None
-        return await self._ask(lambda catalog: read_data(catalog, data_id), None)
+        return await self.ask(lambda catalog: read_payload(catalog, data_id), None)
 
     async def ended_since(self, instant: datetime) -> set[tuple[str, int]]:
-        """(vin, seq) of entries accepted since `instant` whose end the lake knows; empty if it is away."""
-        return await self._ask(lambda catalog: read_ended(catalog, instant), set())
+        """(vin, seq) of entries accepted since `instant` whose end the lake knows.
 
-    async def lives(self, since: datetime, *, vin: str | None = None, request_id: str = "") -> bytes | None:
-        """JSON of every entry of a vehicle, or of a batch, and of the segments that were ingested since then.
+        Raises:
+            Retryable: it cannot be read; that nothing has ended would be a guess.
+        """
+        ended = await self.ask(lambda catalog: read_ended(catalog, instant), None)
+        if ended is None:
+            raise Retryable(f"what has ended meanwhile is not known: {self.problem}")
+        return ended
+
+    async def lives(self, since: datetime, vin: str) -> bytes | None:
+        """JSON of every entry of a vehicle, and of the segments that were ingested since then.
 
         None if the lake is away, or knows more than `MOST_LIVES`: whoever asks has to read them there.
         """
 
         def read(catalog: Catalog) -> bytes | None:
-            lives = read_batch(catalog, request_id) if vin is None else read_entries(catalog, vin)
+            ingested = read_segments(catalog, since)  # first: what is published meanwhile is then told twice, and not never
+            lives = read_entries(catalog, vin, most=MOST_LIVES + 1)
             if len(lives) > MOST_LIVES:
                 return None
-            entries = [{"vin": life.vin, **life.to_json()} for life in lives]
-            return orjson.dumps({"entries": entries, "ingested": sorted(read_segments(catalog, since))})
+            return orjson.dumps({"entries": _told(lives), "ingested": sorted(ingested)})
 
         nothing: bytes | None = None
-        return await self._ask(read, nothing)
+        return await self.ask(read, nothing)
+
+    async def batches(self, since: datetime, request_id: str, bounds: Bounds) -> bytes | None:
+        """JSON of a page of triggers with this request_id, of their entries if they are few, and of the segments ingested since.
+
+        None if the lake is away.
+        """
+        bounds = replace(bounds, entries=min(bounds.entries, MOST_LIVES))
+
+        def read(catalog: Catalog) -> bytes:
+            ingested = read_segments(catalog, since)
+            page = read_page(catalog, request_id, bounds)
+            batches = [asdict(batch) for batch in page.batches]
+            found = {"batches": batches, "before": page.before, "told": sorted(page.told), "entries": _told(page.lives)}
+            return orjson.dumps(found | {"ingested": sorted(ingested)})
+
+        nothing: bytes | None = None
+        return await self.ask(read, nothing)
 
     async def keep_fresh(self) -> None:
         """Learn, again and again, which data the lake has got from elsewhere: data of this recorder's own is in Redis."""
         while True:
             started = datetime.now(UTC)
             since = None if self._read_until is None else self._read_until - OVERLAP
-            found: list[str] | None = await self._ask(partial(read_data_ids, since=since), None)
+            found: list[str] | None = await self.ask(partial(read_data_ids, since=since), None)
             if found is not None:
                 self._hashes = (self._hashes or set()) | {hash(data_id) for data_id in found}
                 self._read_until = started
             await asyncio.sleep(REFRESH_S)
 
-    async def _ask(self, question: Callable[[Catalog], T], otherwise: T) -> T:
+    async def ask(self, question: Callable[[Catalog], T], otherwise: T) -> T:
+        """What `question` finds in the lake; `otherwise`, if the lake is away."""
         try:
             answer = await asyncio.to_thread(self._answer, question)
         except Exception as exc:  # noqa: BLE001  # catalog, storage and format each fail in their own way; go on without
@@ -84,3 +114,7 @@ class Lake:
         if self._catalog is None:
             self._catalog = open_catalog(self._settings)
         return question(self._catalog)
+
+
+def _told(lives: Iterable[Life]) -> list[dict[str, Any]]:
+    return [{"vin": life.vin, **life.to_json()} for life in lives]

@@ -17,9 +17,15 @@ ARCHIVE_WRITABLE = Gauge("manifold_recorder_archive_writable", "1 while segments
 EXPRESS = Gauge("manifold_recorder_express", "1 while accepted messages reach the queues at once")
 ENTRIES = Counter("manifold_recorder_entries", "entries offered to the queues", ["result"])
 OFFERED_AGAIN = Counter("manifold_recorder_offered_again", "triggers offered again after a gap")
+HELD_BYTES = Gauge("manifold_recorder_held_bytes", "messages that were taken from the broker and are not settled")
+DROPPED = Counter("manifold_recorder_dropped", "messages of QoS 0 that were dropped because too much was not settled")
 RECEIPTS = Counter("manifold_recorder_receipts", "receipts, by result: sent, lost, foreign_topic", ["result"])
 SEGMENTS = Counter("manifold_recorder_segments", "segments written", ["stream"])
+LEASE_RENEWED = Gauge("manifold_recorder_lease_renewed", "1 while archive or Redis hears that this recorder keeps its number")
 UNSEALED = Gauge("manifold_recorder_journal_files", "journal files that are not in the archive yet")
+LAKE_AGE_SECONDS = Gauge(
+    "manifold_lake_age_seconds", "age of the oldest segment of the last days that is not in the lake; 0: all of them are"
+)
 
 JOURNAL_WRITABLE.set(1)
 ARCHIVE_WRITABLE.set(1)

@@ -9,15 +9,14 @@ from contracts.errors import Retryable
 from contracts.messages import Receipt
 from recorder import _metrics
 
+MAX_LEVELS, MAX_BYTES = 8, 512  # of a response topic, behind the prefix and as a whole; brokers cut who publishes to a longer one
+SHOWN = 100  # characters of a bad one in the log
+
 log = structlog.get_logger(__name__)
 
 
 class Receipts:
-    """Sends each receipt once, ahead of the message's PUBACK on the same connection.
-
-    So no message is acknowledged whose receipt is lost: when the connection goes, the broker sends the message again, and the
-    publisher hears that it is a duplicate.
-    """
+    """Sends each receipt once, on the connection of its message."""
 
     def __init__(self, mqtt: Mqtt, prefix: str) -> None:
         self._mqtt, self._prefix = mqtt, prefix
@@ -27,9 +26,9 @@ class Receipts:
         topic = message.response_topic
         if not topic:
             return
-        if not topic.startswith(self._prefix) or set(topic) & set("+#\0"):
+        if (problem := problem_of(topic, self._prefix)) is not None:
             _metrics.RECEIPTS.labels("foreign_topic").inc()
-            log.warning("receipt not sent", seq=receipt.seq, response_topic=topic, must_begin_with=self._prefix)
+            log.warning("receipt not sent", seq=receipt.seq, response_topic=topic[:SHOWN], reason=problem)
             return
         try:
             answer = self._mqtt.send(topic, receipt.to_wire(), correlation_data=message.correlation_data)
@@ -37,6 +36,19 @@ class Receipts:
             _metrics.RECEIPTS.labels("lost").inc()
         else:
             answer.add_done_callback(_count)
+
+
+def problem_of(topic: str, prefix: str) -> str | None:
+    """Why no receipt goes to this response topic; None if nothing is wrong with it."""
+    if not topic.startswith(prefix) or topic == prefix:
+        return f"it must begin with {prefix}"
+    if len(topic.encode()) > MAX_BYTES:
+        return f"it is longer than {MAX_BYTES} bytes"
+    if topic.count("/", len(prefix)) >= MAX_LEVELS:
+        return f"it has more than {MAX_LEVELS} levels behind {prefix}"
+    if set(topic) & set("+#") or not topic.isprintable():
+        return "it holds a wildcard or what is not printable"
+    return None
 
 
 def _count(answer: "asyncio.Future[int]") -> None:

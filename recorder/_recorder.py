@@ -1,8 +1,8 @@
 """The recorder, put together: broker → door → journal → hand-off → PUBACK; the journal becomes the archive."""
 
 import asyncio
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -11,23 +11,33 @@ from adapters.http import Health, serve
 from adapters.lag import watch_lag
 from adapters.mqtt import Message, Mqtt
 from contracts import topics
+from contracts.errors import Permanent
 from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
 from queues import Policy, Queues
 from recorder import _metrics, _recovery
+from recorder._again import Recorded
+from recorder._catch_up import CatchUp
+from recorder._claims import ArchiveClaims, RedisClaims
 from recorder._dedupe import DedupeWindow
 from recorder._door import Door
 from recorder._express import Express
+from recorder._freshness import Freshness
 from recorder._handoff import OFF, Handoff
+from recorder._hazards import Hazards
 from recorder._intake import Incoming, Intake
 from recorder._journal import Journal, JournalFile
 from recorder._lake import Lake
+from recorder._lake_routes import lake_routes
+from recorder._lease import Lease
 from recorder._outcomes import Outcomes
+from recorder._place import Place
 from recorder._receipts import Receipts
 from recorder._redis import RestartGuard, open_guarded, open_plain
 from recorder._sealer import Sealer
 from recorder._segments import Archive
 from recorder._state import StateFile
+from recorder._window import Window
 
 FLUSH_WAIT_S = 60.0
 STOP_WAIT_S = 10.0  # what is not handed over or sealed by then stays in the journal
@@ -66,55 +76,72 @@ class Recorder:
         )
         self._sealer = Sealer(self._journal, self._archive, self._state, node=node, retry_s=retry_s)
         queues = Queues(self._guarded_redis, policy)
+        self._express = Express(queues, self._dedupe, self._lake)
+        recorded = Recorded(self._archive, self._journal, node)
         self._handoff = Handoff(
-            express=Express(queues, self._dedupe, self._lake) if settings.express else None,
+            express=self._express if settings.express else None,
+            catch_up=CatchUp(self._express, queues, self._lake, recorded, self._intake, self._journal, node),
             redis=self._redis,
             guard=guard,
-            lake=self._lake,
             journal=self._journal,
-            archive=self._archive,
-            intake=self._intake,
             state=self._state,
-            node=node,
             settle=self._settle,
         )
-        self._door = Door(self._intake, self._journal, self._handoff.put)
+        self._place = Place(settings.journal_folder)
+        archive = ArchiveClaims(settings.archive, settings.s3, node)
+        self._lease = Lease(node, self._place, archive, [RedisClaims(self._redis, node)], lease_s=settings.node_lease_seconds)
+        self._window = Window(settings.intake_window_bytes, full=self._mqtt.pause, free=self._mqtt.resume)
+        self._hazards = Hazards(settings.journal_folder / "in-hand", settings)
+        self._door = Door(self._intake, self._journal, self._window, self._hazards, self._handoff.put, self._lease.held)
         self._outcomes = Outcomes(Queues(self._redis, policy), name, settings.outcome_batch, self._door.put_outcomes)
         self._receipts = Receipts(self._mqtt, settings.receipt_prefix)
+        self._freshness = Freshness(settings, self._lake)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set.
 
         Raises:
-            Permanent: the HTTP port is taken.
+            Permanent: HTTP cannot be served there, or the number of this recorder is another's.
         """
         settings = self._settings
+        told: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
         try:
-            routes = [web.post("/flush", self._flush), web.get("/lives", self._lives)]
-            async with serve(settings.host, settings.recorder_port, self.health, routes):
-                await self._start()
+            token = settings.http_token.get_secret_value()
+            routes = [web.post("/flush", self._flush), *lake_routes(self._lake)]
+            async with serve(settings.host, settings.recorder_port, self.health, routes, token=token):
+                self._place.enter()
+                if not await _before(told, self._start()):
+                    return
                 async with self._mqtt, asyncio.TaskGroup() as group:
                     works = [self._door.run, self._handoff.run, self._handoff.watch, self._sealer.run, self._lake.keep_fresh]
+                    works.append(self._freshness.watch)
                     tasks = [group.create_task(work(), name=f"recorder.{work.__qualname__}") for work in works]
                     tasks.append(group.create_task(watch_lag(_metrics.LOOP_LAG_SECONDS.set), name="recorder.lag"))
                     outcomes = group.create_task(self._outcomes.run(), name="recorder.outcomes")
-                    self._mqtt.on_message = self._door.put
+                    self._mqtt.on_message = self._mqtt.on_unreadable = self._door.put
+                    self._mqtt.on_resumed = self._door.forget_resent
                     self._mqtt.subscribe(self._filter())
-                    await stop.wait()
+                    await _before(told, self._lease.keep())
                     outcomes.cancel()  # what it has taken and not settled comes again
                     await self._finish()
                     for task in tasks:
                         task.cancel()
+                await self._lease.release()
+                if self._lease.lost is not None:
+                    raise Permanent(self._lease.lost)
         finally:
+            told.cancel()
             self._journal.stop()
+            self._place.leave()
             await self._guarded_redis.aclose()
             await self._redis.aclose()
 
     def health(self) -> Health:
         """Healthy: accepting messages and putting them on disk. The rest is told beside it."""
         accepting = self._mqtt.ready and self._journal.problem is None
-        parts = (self._journal, self._sealer, self._outcomes, self._lake)
+        parts = (self._lease, self._journal, self._sealer, self._outcomes, self._lake)
         problems = [part.problem for part in parts if part.problem is not None]
+        problems += self._express.spoilt.problems
         if not self._mqtt.ready:
             problems.insert(0, f"not connected and subscribed at {self._settings.mqtt}")
         suspended = self._handoff.suspended
@@ -133,18 +160,22 @@ class Recorder:
 
     async def _start(self) -> None:
         recovered = self._journal.recover()
+        self._hazards.load()
         last_seq = await asyncio.to_thread(_recovery.last_seq, self._state.load(), recovered, self._archive, self._settings.node)
-        self._intake.resume_after(last_seq)
+        self._intake.seqs = await self._lease.take(last_seq)
         await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
         await self._handoff.start(last_seq, _recovery.first_unsettled(recovered))
         log.info("recorder started", last_seq=last_seq, journal_files=len(recovered), express=self.health().details["express"])
 
     async def _finish(self) -> None:
         """Take nothing new, settle what was taken, and close the segments; whatever that lacks, the next start does."""
-        self._mqtt.on_message = _leave_unacknowledged
+        self._mqtt.on_message = self._mqtt.on_unreadable = _leave_unacknowledged
+        lost = self._lease.lost is not None  # then the client id is the other's, too, and what waits at the door gets no seq
+        if lost:
+            await self._mqtt.close()
         try:
             async with asyncio.timeout(STOP_WAIT_S):
-                await _until(lambda: self._door.idle and self._handoff.idle)
+                await _until(lambda: (lost or self._door.idle) and self._handoff.idle)
                 self._journal.rotate()
                 await _until(lambda: not self._journal.files)
         except TimeoutError:
@@ -154,8 +185,14 @@ class Recorder:
         file.unsettled -= 1
         message = incoming.message
         assert message is not None
-        self._receipts.send(message, incoming.receipt)
+        # The receipt goes first: then a message that is acknowledged has its receipt on the way. But a broker may cut whoever
+        # sends it, and would send the message again, without end: what comes again is acknowledged before, with all of its group.
+        if message.dup:
+            asyncio.get_running_loop().call_soon(self._receipts.send, message, incoming.receipt)
+        else:
+            self._receipts.send(message, incoming.receipt)
         self._mqtt.ack(message)
+        self._window.release(message)
         if file.closed and file.unsettled == 0:
             self._sealer.wake()
 
@@ -173,23 +210,25 @@ class Recorder:
         answer = {"segments": segments, "left_in_journal": left, "problem": self._sealer.problem}
         return web.json_response(answer, status=503 if left else 200)
 
-    async def _lives(self, request: web.Request) -> web.Response:
-        """What the lake knows of a vehicle or a batch: this process has it open, and opening it takes a console longer."""
-        asked = {name: request.query[name] for name in ("vin", "request_id") if name in request.query}
-        try:
-            since = datetime.fromisoformat(request.query["since"])
-        except (KeyError, ValueError) as exc:
-            return web.json_response({"problem": f"since (ISO 8601) must be given: {exc!r}"}, status=400)
-        if len(asked) != 1:
-            return web.json_response({"problem": "either vin or request_id must be given"}, status=400)
-        found = await self._lake.lives(since, **asked)
-        if found is None:
-            return web.json_response({"problem": self._lake.problem or "too many entries"}, status=503)
-        return web.Response(body=found, content_type="application/json")
-
 
 def _leave_unacknowledged(_: Message) -> None:
     """The broker keeps it for the next start, or gives it to another recorder."""
+
+
+async def _before(told: "asyncio.Future[Any]", work: Coroutine[Any, Any, None]) -> bool:
+    """Whether `work` was done when this process was told to end; otherwise it is cancelled.
+
+    Raises:
+        Exception: whatever `work` raises.
+    """
+    task = asyncio.ensure_future(work)
+    await asyncio.wait((told, task), return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,))
+        return False
+    task.result()
+    return True
 
 
 async def _until(question: Callable[[], bool]) -> None:

@@ -12,8 +12,8 @@ class State(msgspec.Struct):
     """What the next start has to know."""
 
     last_seq: int = 0  # no seq up to here may be given again; the journal may know greater ones
-    gap_since: int | None = None  # first seq that the express hand-off did not bring into the queues
-    redis_run_id: str | None = None  # of the Redis that has everything from before the gap
+    gap_since: int | None = None  # first seq that was not handed over; what came before it was, to some Redis
+    redis_run_id: str | None = None  # of the Redis to which it was: that one has lost nothing
 
 
 class StateFile:

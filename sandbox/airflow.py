@@ -34,7 +34,7 @@ WORKERS = 2  # tasks that run at once; each idle worker keeps 47 MB
 
 def url(settings: Settings) -> str:
     """Where the embedded Airflow answers."""
-    return f"http://{settings.host}:{settings.airflow_port}"
+    return f"http://{settings.loopback}:{settings.airflow_port}"
 
 
 def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -50,7 +50,7 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")])),
         "PYSPARK_PYTHON": sys.executable,  # otherwise Spark's workers take the first python on the PATH
         "SPARK_PROPERTIES_FILE": str(_spark_folder(settings) / "spark-defaults.conf"),
-        "SPARK_LOCAL_IP": settings.host,
+        "SPARK_LOCAL_IP": settings.loopback,
         "GX_ANALYTICS_ENABLED": "false",
     }
 
@@ -66,7 +66,7 @@ def _options(settings: Settings) -> dict[str, str]:
         "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
         "CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
         "DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "sandbox.airflow_sqlite.CONNECT",
-        "API__HOST": settings.host,
+        "API__HOST": settings.loopback,
         "API__PORT": str(settings.airflow_port),
         "API__BASE_URL": address,
         "API__WORKERS": "1",
@@ -103,7 +103,10 @@ def run(settings: Settings) -> int:
     with _group() as stopping:
         _prepare(settings, env)
         started = {part[0]: _airflow(part, env) for part in COMPONENTS}
+        pool = _airflow(("pools", "set", settings.spark_pool, str(WORKERS), "jobs on Spark"), env)  # tasks wait for it
         while not stopping:
+            if pool.poll():
+                raise Permanent(f"Airflow could not make the pool {settings.spark_pool}; the reason is above")
             for name, process in started.items():
                 if (status := process.poll()) is not None:
                     sys.stderr.write(f"airflow {name} ended with status {status}; its last words are above\n")

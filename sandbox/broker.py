@@ -3,8 +3,9 @@
 Where it differs from EMQX's defaults the difference is made up for as far as a setting can. The access files say what
 infra/emqx/acl.conf says, within three limits of Mosquitto 2.0. It knows no prefix of a user name, so the tap leads clients that
 claim a name `sdv-pub-…` to a listener of their own. It grants every SUBSCRIBE and withholds the messages that may not be read: a
-vehicle may also subscribe to a wider filter, of which it gets its own part. And it knows no prefix of a client id, so a client
-that calls itself `sdv-…` without a service's user name has a vehicle's rights to its own topics.
+vehicle may also subscribe to a wider filter, of which it gets its own part. And it knows no rule about client ids: the tap
+refuses the two words that EMQX's file denies, and a client that calls itself `sdv-…` without a service's user name has a
+vehicle's rights to its own topics.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ from sandbox.link import USERNAME
 from sandbox.sessions import MAX_INFLIGHT, SESSION_MAX_S
 
 PUBLISHER_PREFIX = "sdv-pub-"  # user names of platform publishers
+LISTENER = "sdv-listener"  # user name of the platform's systems that only listen
 QUEUED_MAX = 1_000_000  # one limit for all: a vehicle needs few, a service that was away for a minute a hundred thousand
 AUTOSAVE_S = 5
 _SOCKET_PATH_MAX = 100  # bytes; the system's limit is 107
@@ -91,8 +93,8 @@ queue_qos0_messages true
 persistent_client_expiration {SESSION_MAX_S // 3600}h
 
 max_queued_messages {QUEUED_MAX}
-# No limit of its own: the recorder refuses what is too large, and says why.
-message_size_limit 0
+# What is a little larger than it may be still comes in: the recorder refuses it, and says why.
+max_packet_size {settings.largest_packet}
 
 persistence true
 persistence_location {folder(settings)}/
@@ -100,7 +102,7 @@ persistence_file sessions.db
 autosave_interval {AUTOSAVE_S}
 
 # Vehicles and services, through the tap.
-listener {settings.broker_port} {settings.host}
+listener {settings.broker_port} {settings.loopback}
 allow_anonymous true
 acl_file {outer_acl}
 
@@ -120,6 +122,7 @@ def outer_access(settings: Settings) -> str:
         (settings.mqtt_username_recorder, (f"read {topics.FANOUT_FILTER}", "read $ECQ/w/#", f"write {settings.receipt_prefix}#")),
         (settings.mqtt_username_dispatcher, (*hears, *speaks)),
     ]
+    rights.append((LISTENER, (f"read {settings.topic_prefix}/+/proxy/response/#", "read ecp/#")))
     if not publisher.startswith(PUBLISHER_PREFIX):
         rights.append((publisher, (*_PUBLISHER, f"read {settings.receipt_prefix}{publisher}/#")))
     users = [line for user, own in rights for line in (f"user {user}", *(f"topic {right}" for right in own))]
@@ -133,11 +136,11 @@ def inner_access(settings: Settings) -> str:
     return "\n".join([*tap, *publishers, *_vehicle(settings)]) + "\n"
 
 
-_PUBLISHER = (f"write {topics.data_topic('+')}", f"write {topics.TRIGGER}", "write $ECQ/w/#")
+_PUBLISHER = (f"write {topics.data_topic('+')}", *(f"write {topic}" for topic in topics.TRIGGER_TOPICS), "write $ECQ/w/#")
 
 
 def _vehicle(settings: Settings) -> list[str]:
     """A vehicle hears what is addressed to it, and speaks for itself. With a wildcard or a slash in its id it may do nothing."""
     signs = [f"write {topics.sign_topic('%c', sign)}" for sign in topics.Sign]
-    reads = ["read $ECQ/%c/#", f"read {topics.request_filter(settings.topic_prefix, '%c')}"]
+    reads = ["read $ECQ/%c/#", f"read {settings.topic_prefix}/%c/#"]
     return [f"pattern {right}" for right in (*reads, *signs, f"write {settings.topic_prefix}/%c/proxy/response/#")]

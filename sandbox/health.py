@@ -27,7 +27,8 @@ _ANSWER_S = 3.0
 class Addresses:
     """Where everything is. URLs show no password."""
 
-    mqtt: str
+    mqtt: str  # for vehicles
+    mqtt_services: str  # for services and publishers; the same in the sandbox
     redis: str
     catalog: Mapping[str, str]
     archive: str
@@ -38,7 +39,8 @@ class Addresses:
     def of(cls, settings: Settings) -> "Addresses":
         """The addresses that these settings give."""
         return cls(
-            mqtt=_shown(settings.mqtt),
+            mqtt=_shown(settings.mqtt_for_vehicles),
+            mqtt_services=_shown(settings.mqtt),
             redis=_shown(settings.redis),
             catalog={
                 "name": settings.catalog_name,
@@ -48,13 +50,14 @@ class Addresses:
             },
             archive=settings.archive,
             airflow=airflow.url(settings),
-            reports=str(settings.reports_folder),
+            reports=settings.reports_folder,
         )
 
     def to_json(self) -> dict[str, Any]:
         """As `manifold status --json` prints it."""
         return {
             "mqtt": self.mqtt,
+            "mqtt_services": self.mqtt_services,
             "redis": self.redis,
             "catalog": dict(self.catalog),
             "archive": self.archive,
@@ -105,11 +108,17 @@ class Status:
         return {"state": state.state} if state else {}
 
 
+def as_started(settings: Settings) -> Settings:
+    """These settings; with or without Airflow as the platform that runs was started."""
+    place = Place(settings.home)
+    if not place.supervisor():
+        return settings
+    return settings.model_copy(update={"with_airflow": place.memory().get("with_airflow", settings.with_airflow)})
+
+
 def status(settings: Settings) -> Status:
     """How the platform of these settings is; also when nothing runs. One that was started without Airflow needs none."""
-    place = Place(settings.home)
-    if place.supervisor():
-        settings = settings.model_copy(update={"with_airflow": place.memory().get("with_airflow", settings.with_airflow)})
+    place, settings = Place(settings.home), as_started(settings)
     wanted = programs(settings)
     checks, queues = check(wanted, settings)
     return Status(
@@ -144,9 +153,10 @@ def _check(program: Program, settings: Settings) -> Check:
     if program.kind == "redis":
         return _ask_redis(settings)
     if program.health is None:
-        return _listens(settings.host, program.ports[0].number)
+        return _listens(settings.loopback, program.ports[0].number)
+    headers = {} if program.kind == "airflow" else settings.bearer
     try:
-        answer = httpx.get(program.health, timeout=_ANSWER_S, trust_env=False)
+        answer = httpx.get(program.health, headers=headers, timeout=_ANSWER_S, trust_env=False)
         details = answer.json()
     except httpx.HTTPError as exc:
         return Check(False, f"no answer ({exc or type(exc).__name__})")

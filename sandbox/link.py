@@ -80,7 +80,8 @@ class EventLink:
     async def drained(self, within_s: float) -> bool:
         """Whether everything is confirmed; waits up to `within_s` for it."""
         try:
-            await asyncio.wait_for(self._idle.wait(), within_s)
+            async with asyncio.timeout(within_s):
+                await self._idle.wait()
         except TimeoutError:
             return False
         return True
@@ -89,7 +90,8 @@ class EventLink:
         wire = _Wire(self._confirmed)
         await self._dial(lambda: wire)
         try:
-            await asyncio.wait_for(wire.accepted, _CONNECT_WAIT_S)
+            async with asyncio.timeout(_CONNECT_WAIT_S):
+                await wire.accepted
             self.reconnects += 1
             self._resume(wire)
             while not wire.closed.done():

@@ -45,6 +45,11 @@ def read_connack(body: bytes, version: int) -> tuple[bool, int, Properties]:
     return bool(present & 1), reason, read.properties() if version >= 5 and read.more else {}
 
 
+def refusal(version: int) -> bytes:
+    """The CONNACK to a client id that nobody may have."""
+    return packet(0x20, b"\0\x85\0" if version >= 5 else b"\0\x02")
+
+
 def read_ack(body: bytes, version: int) -> tuple[int, int, Properties]:
     """Packet id, reason code and properties of PUBACK and PUBREC. Properties that make no sense are left out: the ack counts."""
     properties: Properties = {USER: {}}

@@ -108,7 +108,7 @@ def _redis_command(settings: Settings) -> list[str]:
     folder = settings.home / "redis"
     folder.mkdir(parents=True, exist_ok=True)
     options = {
-        "bind": settings.host,
+        "bind": settings.loopback,  # it asks for no password
         "port": settings.redis_port,
         "dir": folder,
         "appendonly": "yes",

@@ -10,6 +10,8 @@ from typing import Protocol, cast
 
 import structlog
 
+from contracts.names import RESERVED_CLIENT_IDS
+from sandbox.packets import Connect, refusal
 from sandbox.scanner import CONNACK, CONNECT
 from sandbox.sessions import Sessions
 from sandbox.witness import Stage, Witness
@@ -145,12 +147,22 @@ class Passage:
         self._first += data
         if not self._dialled and (witness.stage is not Stage.NEW or witness.blind_client):
             self._dialled = True
+            if witness.asked is not None and witness.asked.client_id in RESERVED_CLIENT_IDS:
+                self._refuse(witness.asked)
+                return
             if self._patience is not None:
                 self._patience.cancel()
             self.client.stop_reading(_NOT_YET)
             task = self._loop.create_task(self._dial(), name="tap.dial")
             proxy.dialling.add(task)
             task.add_done_callback(proxy.dialling.discard)
+
+    def _refuse(self, asked: Connect) -> None:
+        """The broker's access files cannot deny a client id."""
+        log.warning("client id refused", client=asked.client_id)
+        if self.client.transport is not None:
+            self.client.transport.write(refusal(asked.version))
+        self.client.close()
 
     async def _dial(self) -> None:
         asked = self.witness.asked

@@ -10,6 +10,7 @@ from threading import Event
 from urllib.parse import quote
 
 from contracts.errors import Permanent, Retryable
+from contracts.faces import require_token
 from contracts.settings import Settings
 from sandbox import supervisord
 from sandbox.health import Addresses, Check, Status, check, status
@@ -41,13 +42,15 @@ def up(
         within_s: seconds after which `up` gives up.
 
     Raises:
-        Permanent: the home's path is odd, a port is taken, a server is not installed, the running platform has other settings,
-            or a program does not stay up; nothing of what this call started is left running.
+        Permanent: the home's path is odd, others could reach the services' HTTP without a token, a port is taken, a server is
+            not installed, the running platform has other settings, or a program does not stay up; nothing of what this call
+            started is left running.
         Retryable: another `up` or `down` is at work, or not all was healthy in time.
     """
     if airflow is not None:
         settings = settings.model_copy(update={"with_airflow": airflow})
     _require_plain(settings.home)
+    require_token(settings.host, settings.http_token.get_secret_value())
     place, wanted = Place(settings.home), programs(settings)
     with _alone(place):
         if place.supervisor():
@@ -56,7 +59,8 @@ def up(
             _wait_healthy(place, settings, wanted, progress, within_s)
             return Addresses.of(settings)
         _clear(place, progress)
-        require_free(settings.host, [port for program in wanted for port in program.ports])
+        for host in dict.fromkeys((settings.host, settings.loopback)):
+            require_free(host, [port for program in wanted for port in program.ports])
         try:
             _start(place, settings, wanted, progress, within_s)
         except BaseException:  # also when the user has lost patience: all of it or nothing

@@ -106,13 +106,13 @@ class Tap:
         if username is not None and username.startswith(broker.PUBLISHER_PREFIX):
             return await self._dial_inner(factory)
         loop = asyncio.get_running_loop()
-        return await loop.create_connection(factory, self.settings.host, self.settings.broker_port)
+        return await loop.create_connection(factory, self.settings.loopback, self.settings.broker_port)
 
     async def _dial_inner(self, factory: Callable[[], asyncio.Protocol]) -> object:
         loop = asyncio.get_running_loop()
         if self._inner is not None:
             return await loop.create_unix_connection(factory, self._inner)
-        return await loop.create_connection(factory, self.settings.host, self.settings.broker_port)
+        return await loop.create_connection(factory, self.settings.loopback, self.settings.broker_port)
 
 
 class TapMetrics(Collector):
@@ -158,7 +158,7 @@ async def _main(settings: Settings, tell_delivered: bool) -> None:
         loop.add_signal_handler(name, stop.set)
     tap = Tap(settings, tell_delivered=tell_delivered)
     REGISTRY.register(TapMetrics(tap))
-    async with serve(settings.host, settings.tap_port, tap.health):
+    async with serve(settings.host, settings.tap_port, tap.health, token=settings.http_token.get_secret_value()):
         await tap.run(stop)
 
 

@@ -2,14 +2,26 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
+import structlog
 from pyspark.sql import SparkSession
 
 from contracts.settings import Settings, load_settings
 from pipelines.spark.session import open_session
 from sandbox import supervise
 from tests.servers import Server, free_port, start_mosquitto, start_redis, stopping
+
+
+@pytest.fixture(scope="session", autouse=True)
+def capturable_logs() -> Iterator[None]:
+    """A logger that is kept from its first use on, as a test of an entry point would have it, tells no later test anything."""
+    configure = structlog.configure
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structlog, "configure", lambda **how: configure(**(how | {"cache_logger_on_first_use": False})))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +43,37 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One plain broker for all tests that isolate themselves by topic and client id."""
     with stopping(start_mosquitto(tmp_path_factory.mktemp("mosquitto"))) as server:
         yield server
+
+
+# How long an example takes says more of what else runs on the machine than of the code.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
+
+# Rooms whose tests share what takes long to start: each stays in one process, and the longest begin first.
+TOGETHER = (("tests/dags/",), ("tests/pipelines/", "tests/expectations/", "tests/stores/"), ("tests/dispatcher/cases/",))
+
+
+def _share(nodeid: str) -> int:
+    """Which of `TOGETHER` a test belongs to; their number for all others."""
+    return next((place for place, rooms in enumerate(TOGETHER) if nodeid.startswith(rooms)), len(TOGETHER))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where several processes share the tests, they are given out by room, or by file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByRoom(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+        def _split_scope(self, nodeid: str) -> str:
+            place = _share(nodeid)
+            return TOGETHER[place][0] if place < len(TOGETHER) else nodeid.partition("::")[0]
+
+    return ByRoom(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order in which they are given out."""
+    items.sort(key=lambda item: _share(item.nodeid))
 
 
 PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port")

@@ -22,14 +22,20 @@ from sandbox import broker
 ROOT = Path(__file__).parent.parent
 START_S = 20
 SERVER_PORTS, REPLICAS = (12_000, 32_000), 4
+_WORKER, _WORKERS = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _given: set[int] = set()
 T = TypeVar("T")
 
 
 def free_port() -> int:
-    """A port that is free, as are the next few, which replicas take; below the range from which clients get theirs."""
+    """A port that is free, as are the next few, which replicas take; below the range from which clients get theirs.
+
+    Processes that share the tests have ports of their own each: between this look and a server's start nobody else takes it.
+    """
+    first, last = SERVER_PORTS
+    step = REPLICAS * _WORKERS
     while True:
-        port = random.randrange(*SERVER_PORTS, REPLICAS)
+        port = random.randrange(first + REPLICAS * int(_WORKER.removeprefix("gw")), last, step)
         if port not in _given and all(_is_free(port + n) for n in range(REPLICAS)):
             _given.add(port)
             return port
@@ -132,14 +138,14 @@ def start_redis(folder: Path, *, port: int | None = None, append_only: bool = Fa
     return start(command, port=port, log=folder / "redis.log")
 
 
-def start_mosquitto(folder: Path, *, port: int | None = None, extra: str = "") -> Server:
+def start_mosquitto(folder: Path, *, port: int | None = None, extra: str = "", anonymous: bool = True) -> Server:
     """A plain Mosquitto of this test's own, with sessions kept in memory."""
     port = port or free_port()
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "mosquitto.conf"
     lines = [
         f"listener {port} 127.0.0.1",
-        "allow_anonymous true",
+        f"allow_anonymous {str(anonymous).lower()}",
         "set_tcp_nodelay true",
         "max_queued_messages 0",
         "max_inflight_messages 0",

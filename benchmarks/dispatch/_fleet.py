@@ -90,7 +90,7 @@ class _Vehicle:
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def come(self, place: Place) -> None:
-        self._link = await open_link(place, self._take, self._lost)
+        self._link = await open_link(place, self._take, lambda _, __: None, self._lost)
         self._link.send(mqtt5.ConnectPacket(self.name, clean_start=True, keep_alive=KEEPALIVE_S).write())
         await self._ready
         self.say(topics.Sign.ONLINE)

@@ -32,7 +32,7 @@ class Memory:
 def measure(owners: int) -> Memory:
     """A Redis of its own, filled three times."""
     policy = Policy.of(load_settings())
-    with _a_redis() as redis:
+    with a_redis() as redis:
         single = _grown(redis, lambda: _load(redis, policy, map(vin, range(owners)), 1)) / owners
         redis.flushall()
         few = max(1, owners // MANY)
@@ -73,7 +73,8 @@ def _greet(redis: Redis, policy: Policy, owners: int) -> None:
 
 
 @contextmanager
-def _a_redis() -> Iterator[Redis]:
+def a_redis() -> Iterator[Redis]:
+    """An empty one, which keeps nothing on disk."""
     port = free_ports()["redis_port"]
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

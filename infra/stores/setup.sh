@@ -1,41 +1,49 @@
 #!/usr/bin/env bash
-# Fetches the servers on which the tests of object storage and other catalogs run: an S3 gateway, Iceberg's REST catalog, PostgreSQL.
-# Each is optional: what cannot be fetched is named, and its tests skip with that reason. Nothing is started.
+# Fetches the servers on which the tests of object storage and other catalogs run: an S3 gateway, Iceberg's REST catalog, PostgreSQL,
+# and Spark's jars for them. What cannot be had is named, and its tests skip with that reason. Safe to run again; nothing is started.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
+. infra/packages.sh
 tools=$PWD/.tools/stores
+complete=.tools/stores.ready # only with all of it: what is missing is tried again the next time
 mkdir -p "$tools"
+rm -f $complete
 
-lacks() { printf 'stores: without %s: %s\n' "$1" "$2"; }
+lacking=0
+lacks() {
+  printf 'stores: without %s: %s\n' "$1" "$2"
+  lacking=1
+}
+
+packages=()
+[ -d "$tools/rest" ] || command -v mvn >/dev/null || packages+=(maven)
+command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || packages+=(postgresql)
+if [ ${#packages[@]} -gt 0 ]; then
+  if can_install; then
+    install_packages "${packages[@]}" || lacks "${packages[*]}" "apt-get could not install it; its own message is above"
+  else
+    lacks "${packages[*]}" "install it (Debian: sudo apt-get install ${packages[*]}), then run make stores"
+  fi
+fi
 
 if [ ! -x "$tools/versitygw" ]; then
   if command -v go >/dev/null; then
-    GOBIN=$tools go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 || lacks "object storage" "go could not build versitygw"
+    GOBIN=$tools go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 ||
+      lacks "object storage" "go could not build versitygw, which needs Go 1.25 (from 1.21 on, go fetches it by itself); then run make stores"
   else
-    lacks "object storage" "Go is missing (Debian: apt-get install golang-go)"
+    lacks "object storage" "Go is missing: install 1.21 or newer, then run make stores"
   fi
 fi
 
 if [ ! -d "$tools/rest" ]; then
   if command -v mvn >/dev/null; then
     mvn -q -B -f infra/stores/pom.xml dependency:copy-dependencies -DoutputDirectory="$tools/rest.part" &&
-      mv "$tools/rest.part" "$tools/rest" || lacks "a REST catalog" "Maven could not fetch its jars"
+      mv "$tools/rest.part" "$tools/rest" || lacks "a REST catalog" "Maven could not fetch its jars; check the network, then run make stores"
   else
-    lacks "a REST catalog" "Maven is missing (Debian: apt-get install maven)"
+    lacks "a REST catalog" "Maven is missing"
   fi
 fi
 
-if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
-  if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
-    # Debian would make and start a cluster of its own.
-    mkdir -p /etc/postgresql-common
-    [ -e /etc/postgresql-common/createcluster.conf ] || echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o Dpkg::Options::=--force-confold postgresql \
-      >/dev/null </dev/null || lacks PostgreSQL "apt-get could not install it"
-  else
-    lacks PostgreSQL "it is missing (Debian: apt-get install postgresql)"
-  fi
-fi
+.venv/bin/python -m pipelines.spark.jars --all || lacks "Spark's jars for S3 and PostgreSQL" "they could not be fetched; the reason is above"
 
-.venv/bin/python -m pipelines.spark.jars --all || lacks "Spark's jars for them" "they could not be fetched"
+[ $lacking = 1 ] || touch $complete

@@ -12,13 +12,14 @@ log = structlog.get_logger(__name__)
 
 def flush(settings: Settings) -> bool:
     """Whether every recorder has closed its open segments. Those of one that cannot be asked come with a later ingest."""
-    done = [_has_flushed(f"{url}/flush") for url in settings.recorders]  # each is asked, whatever another one answers
+    # Each is asked, whatever another one answers.
+    done = [_has_flushed(f"{url}/flush", settings.bearer) for url in settings.recorders]
     return all(done)
 
 
-def _has_flushed(url: str) -> bool:
+def _has_flushed(url: str, headers: dict[str, str]) -> bool:
     try:
-        httpx.post(url, timeout=TIMEOUT_S).raise_for_status()
+        httpx.post(url, headers=headers, timeout=TIMEOUT_S).raise_for_status()
     except httpx.HTTPError as exc:
         log.warning(
             "recorder cannot be asked to close its open segments; they come with a later ingest", url=url, reason=str(exc)

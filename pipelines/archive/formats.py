@@ -27,7 +27,12 @@ def decode(path: str, content: bytes) -> Content:
     Raises:
         Unreadable: these bytes are no segment.
     """
-    found = _from_parquet(path, content) if path.endswith(PARQUET) else from_lines(path, content)
+    try:
+        found = _from_parquet(path, content) if path.endswith(PARQUET) else from_lines(path, content)
+    except (Unreadable, MemoryError):  # with more memory it may be one
+        raise
+    except Exception as exc:  # of whatever library met what somebody sent
+        raise Unreadable(f"reading it failed ({type(exc).__name__}: {one_line(exc)})") from exc
     seqs = found.messages["seq"].to_numpy()
     if len(seqs) < 2 or bool((np.diff(seqs) > 0).all()):
         return found

@@ -48,12 +48,12 @@ def from_lines(path: str, content: bytes) -> Content:
     """
     rows: list[Row] = []
     bad: list[Row] = []
-    for number, line in enumerate(_plain(path, content).splitlines(), start=1):
+    for number, line in enumerate(plain(path, content).splitlines(), start=1):
         if not line.strip():
             continue
         try:
             rows.append(_row(path, line))
-        except (ValueError, OverflowError) as exc:  # msgspec's own are ValueErrors
+        except (ValueError, OverflowError, RecursionError) as exc:  # msgspec's own are ValueErrors
             bad.append(_bad(path, number, line, one_line(exc)))
     if bad and not rows:
         raise Unreadable(f"no line of it is a message (line 1: {bad[0]['refused_because']})")
@@ -70,7 +70,12 @@ def from_lines(path: str, content: bytes) -> Content:
     return Content(pa.table(arrays, names=SEGMENT_SCHEMA.names), derived)
 
 
-def _plain(path: str, content: bytes) -> bytes:
+def plain(path: str, content: bytes) -> bytes:
+    """The text of a file of lines, compressed or not.
+
+    Raises:
+        Unreadable: it is compressed, and not whole.
+    """
     codec = next((codec for suffix, codec in COMPRESSED.items() if path.endswith(suffix)), None)
     if codec is None:
         return content

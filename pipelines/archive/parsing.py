@@ -5,23 +5,24 @@ Pure functions of Arrow tables; `pipelines.archive.frames` runs them on Spark's 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts.envelope import DUPLICATE_OF
-from contracts.messages import Refused, Trigger, parse_data, parse_trigger, sha1_hex
+from contracts.envelope import DUPLICATE_OF, inline_encoding
+from contracts.messages import Data, Refused, Trigger, parse_data, parse_trigger, sha1_hex, shown
 from contracts.names import is_vin
 from contracts.outcomes import OutcomeRecord
 from contracts.seq import MAX_SEQ
 from contracts.tables import INSTANT
-from contracts.topics import TRIGGER, data_id_of, data_topic
+from contracts.topics import TRIGGER, TRIGGER_TOPICS, data_id_of, data_topic
 
 IDS_A_ROW = 10_000  # VINs of one row: a batch of a million becomes a hundred rows, not one of many megabytes
 BYTES_A_BATCH = 16 << 20
 LATEST_MS = 253_402_300_799_999  # the last millisecond that a timestamp's text form can show: year 9999
 OTHER_BYTES = "data_id %s is known with other bytes (SHA-1 %s); publish them under another data_id"
+BLANK = "refused; the archive gives a blank reason"
 
 _COMMON = [
     pa.field("seq", pa.int64()),
@@ -57,14 +58,16 @@ OUTCOMES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one message may hold; the settings of the same names."""
+    """How much one message may hold, and how it is read; the settings of the same names, and `inline_encoding`."""
 
     max_ids: int
     max_data_bytes: int
+    inline: str = "base64"  # what data in a trigger is that no recorder has had
 
 
 Parser = Callable[[pa.Table, Limits], Iterator[pa.RecordBatch]]
 Row = dict[str, Any]
+Said = TypeVar("Said", Trigger, Data, OutcomeRecord)
 
 
 def triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -75,7 +78,7 @@ def triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     for chunk in _chunks(messages):
         rows: list[Row] = []
         for row in chunk:
-            refused_or_trigger = _trigger(row, limits)
+            refused_or_trigger = _judged(_trigger, row, limits)
             if isinstance(refused_or_trigger, Refused):
                 rows.append(_refused(row, refused_or_trigger.reason))
             else:
@@ -97,7 +100,7 @@ def inline_data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     for chunk in _chunks(messages.filter(perhaps)):
         rows: list[Row] = []
         for row in chunk:
-            trigger = _trigger(row, limits)
+            trigger = _judged(_trigger, row, limits)
             if isinstance(trigger, Trigger) and trigger.data is not None:
                 said = {"data_id": trigger.data_id, "sha1": trigger.data_id, "payload": trigger.data}
                 rows.append(_common(row) | {"message": row["payload"]} | said)
@@ -109,33 +112,45 @@ def data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     for chunk in _chunks(messages):
         rows: list[Row] = []
         for row in chunk:
-            data_id, payload = data_id_of(row["topic"]), row["payload"]
-            parsed = parse_data(data_id, payload, max_data_bytes=limits.max_data_bytes) if data_id is not None else _unknown(row)
-            reason = row["refused_because"] or (parsed.reason if isinstance(parsed, Refused) else None)
-            if reason is not None:
-                rows.append(_refused(row, reason))
+            said = _judged(_data, row, limits)
+            if isinstance(said, Refused):
+                rows.append(_refused(row, said.reason))
             else:
-                rows.append(_common(row) | {"data_id": data_id, "sha1": sha1_hex(payload), "payload": payload, "message": None})
+                brought = {"data_id": said.data_id, "sha1": sha1_hex(said.payload), "payload": said.payload, "message": None}
+                rows.append(_common(row) | brought)
         yield _batch(rows, DATA)
 
 
 def outcomes(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """One row for each message of the outcome stream, accepted or refused."""
-    del limits
     for chunk in _chunks(messages):
-        yield _batch([_outcome(row) for row in chunk], OUTCOMES)
+        rows: list[Row] = []
+        for row in chunk:
+            record = _judged(_outcome, row, limits)
+            rows.append(_refused(row, record.reason) if isinstance(record, Refused) else _outcome_row(row, record))
+        yield _batch(rows, OUTCOMES)
 
 
-def _outcome(row: Row) -> Row:
+def _judged(judge: Callable[[Row, Limits], Said | Refused], row: Row, limits: Limits) -> Said | Refused:
+    """What the row says; whatever judging it raises refuses this one message, and the others go in."""
     if row["refused_because"]:
-        return _refused(row, row["refused_because"])
+        return Refused(row["refused_because"])
+    try:
+        return judge(row, limits)
+    except Exception as exc:  # noqa: BLE001  # the reason names it, in quarantine
+        return Refused(f"judging it failed ({type(exc).__name__}), which is a fault of the pipelines; its bytes are kept")
+
+
+def _outcome(row: Row, _: Limits) -> OutcomeRecord | Refused:
     try:
         record = OutcomeRecord.from_wire(row["payload"])
     except ValueError as exc:
-        return _refused(row, str(exc))
+        return Refused(str(exc))
     wrong = _wrong_values(record)
-    if wrong:
-        return _refused(row, f"not an outcome record: {wrong}")
+    return Refused(f"not an outcome record: {wrong}") if wrong else record
+
+
+def _outcome_row(row: Row, record: OutcomeRecord) -> Row:
     said = {"vin": record.vin, "entry_seq": record.seq, "outcome": record.outcome.value, "attempts": record.attempts}
     return (
         _common(row) | said | {"dispatched_ms": record.dispatched_ms, "ended_ms": record.ended_ms, "said": _text(record.reason)}
@@ -145,7 +160,7 @@ def _outcome(row: Row) -> Row:
 def _wrong_values(record: OutcomeRecord) -> str | None:
     """What no column could hold; JSON's numbers have no end."""
     if not is_vin(record.vin):
-        return f"vin {record.vin!r} cannot be one"
+        return f"vin {shown(record.vin)} cannot be one"
     whole = {"seq": (record.seq, MAX_SEQ), "ended_ms": (record.ended_ms, LATEST_MS)}
     whole |= {
         name: (value, most)
@@ -157,16 +172,20 @@ def _wrong_values(record: OutcomeRecord) -> str | None:
     }
     for name, (value, most) in whole.items():
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-            return f"{name} {value!r} must be a whole number from 0 to {most}"
-    return None if record.reason is None or isinstance(record.reason, str) else f"reason {record.reason!r} must be a string"
+            return f"{name} {shown(value)} must be a whole number from 0 to {most}"
+    return None if record.reason is None or isinstance(record.reason, str) else f"reason {shown(record.reason)} must be a string"
 
 
 def _trigger(row: Row, limits: Limits) -> Trigger | Refused:
-    if row["refused_because"]:
-        return Refused(row["refused_because"])
-    if row["topic"] != TRIGGER:
+    if row["topic"] not in TRIGGER_TOPICS:
         return _unknown(row)
-    return parse_trigger(row["payload"], max_ids=limits.max_ids, max_data_bytes=limits.max_data_bytes)
+    inline = inline_encoding(dict(row["headers"] or ()), limits.inline)
+    return parse_trigger(row["payload"], max_ids=limits.max_ids, max_data_bytes=limits.max_data_bytes, inline=inline)
+
+
+def _data(row: Row, limits: Limits) -> Data | Refused:
+    data_id = data_id_of(row["topic"])
+    return _unknown(row) if data_id is None else parse_data(data_id, row["payload"], max_data_bytes=limits.max_data_bytes)
 
 
 def _trigger_rows(row: Row, trigger: Trigger) -> Iterator[Row]:
@@ -186,7 +205,7 @@ def _is_duplicate(row: Row) -> bool:
 
 
 def _unknown(row: Row) -> Refused:
-    return Refused(f"topic {row['topic']} is unknown here; publish to {TRIGGER} or {data_topic('<data_id>')}")
+    return Refused(f"topic {shown(row['topic'])} is unknown here; publish to {TRIGGER} or {data_topic('<data_id>')}")
 
 
 def _common(row: Row) -> Row:
@@ -194,7 +213,8 @@ def _common(row: Row) -> Row:
 
 
 def _refused(row: Row, reason: str) -> Row:
-    return _common(row) | {"reason": _text(reason), "message": row["payload"]}
+    said = reason if reason.strip() else BLANK
+    return _common(row) | {"reason": _text(said), "message": row["payload"]}
 
 
 def _text(value: str | None) -> str | None:

@@ -15,7 +15,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
 
-from adapters.lake import ensure_tables, read_data, where
+from adapters.lake import ensure_tables, where
+from adapters.payloads import read_payload
 from contracts.envelope import Envelope, Stream, to_arrow
 from contracts.errors import Permanent
 from contracts.messages import sha1_hex
@@ -123,12 +124,12 @@ def replay(
 
 def _judge(catalog: Catalog, settings: Settings, envelope: Envelope) -> str | None:
     """Why ingest would refuse it; None if it would not."""
-    limits = parsing.Limits(settings.max_ids, settings.max_data_bytes)
+    limits = parsing.Limits(settings.max_ids, settings.max_data_bytes, settings.inline_encoding)
     rows = (row for batch in PARSERS[envelope.stream](to_arrow([envelope]), limits) for row in batch.to_pylist())
     reason: str | None = next((row["reason"] for row in rows if row["reason"] is not None), None)
     data_id = data_id_of(envelope.topic)
     if reason is None and envelope.stream is Stream.DATA and data_id is not None:
-        stored = read_data(catalog, data_id)
+        stored = read_payload(catalog, data_id)
         if stored is not None and stored != envelope.payload:
             return parsing.OTHER_BYTES % (data_id, sha1_hex(stored))
     return reason
@@ -165,7 +166,7 @@ def readable(payload: bytes) -> str:
     """A payload as people read it: JSON with indents, text, or its length."""
     try:
         return json.dumps(json.loads(payload), indent=1, ensure_ascii=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
         return payload.decode()

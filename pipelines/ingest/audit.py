@@ -3,16 +3,22 @@
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
-from pyspark.sql import DataFrame, SparkSession
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.table.snapshots import Snapshot
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
+from adapters.reports import open_reports
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, QUALITY, SEGMENTS, Table
 from expectations import Audit, audit, results_of
 from pipelines.ingest.branches import RUN_ID, append_rows, head_of, properties_of
-from pipelines.ingest.publish import Pinned, is_published, pins_in
+from pipelines.ingest.publish import Pinned, counts, pins_in
+from pipelines.populate.stretch import Stretch
 
 REFERENCES = (DATA, IDS, SEGMENTS)  # the tables that rules look values up in
 
@@ -34,18 +40,19 @@ def audit_run(spark: SparkSession, catalog: Catalog, settings: Settings, *, run_
         AuditFailed: it must not be published; the message names the rules and some of the rows.
     """
     head = head_of(catalog, SEGMENTS, run_id)
-    if head is None or properties_of(head).get(RUN_ID) != run_id or is_published(catalog, run_id):
+    if head is None or properties_of(head).get(RUN_ID) != run_id or counts(catalog.load_table(SEGMENTS.identifier), run_id):
         log.info("run has nothing to judge", run_id=run_id)
         return None
     written = [*pins_in(head), Pinned(SEGMENTS, head.snapshot_id)]
     frames = {pinned.table.name: _added(spark, catalog, settings, pinned) for pinned in written}
     versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
     references = {table.name: _whole(spark, catalog, settings, table, versions) for table in REFERENCES}
+    references[SEGMENTS.name] = references[SEGMENTS.name].where(_same_days(catalog, head))
     result = audit(
         frames,
         run_id=run_id,
         as_of=now,
-        reports=settings.reports_folder,
+        reports=open_reports(settings),
         keep=settings.report_max,
         references=references,
         data_wait=timedelta(seconds=settings.data_wait_seconds),
@@ -57,6 +64,15 @@ def audit_run(spark: SparkSession, catalog: Catalog, settings: Settings, *, run_
         raise AuditFailed(result)
     log.info("run is judged", run_id=run_id, passed=result.passed, warnings=len(result.warnings), report=str(result.report))
     return result
+
+
+def _same_days(catalog: Catalog, head: Snapshot) -> Column:
+    """Ledger rows that can be about the segments of a run: of their days, or of none."""
+    assert head.parent_snapshot_id is not None  # a run begins from main
+    added = Stretch(SEGMENTS, head.parent_snapshot_id, head.snapshot_id, 1)
+    days = pc.min_max(added.read(catalog, AlwaysTrue(), ("began_at",))["began_at"]).as_py()
+    of_none = sf.col("began_at").isNull()
+    return of_none if days["min"] is None else of_none | sf.col("began_at").between(sf.lit(days["min"]), sf.lit(days["max"]))
 
 
 def _added(spark: SparkSession, catalog: Catalog, settings: Settings, pinned: Pinned) -> DataFrame:

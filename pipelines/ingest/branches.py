@@ -7,25 +7,43 @@ from datetime import datetime, timedelta
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import BadRequestError, CommitFailedException
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import ManageSnapshots
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random
 
 from contracts.tables import RUN_TABLES, SEGMENTS, Table
 
+MAIN = "main"
 PREFIX = "run_"
+REPEAT = "repeat_"  # branches on which a run's change is made once more, for a moment
 RUN_ID = "manifold.run-id"  # property of every snapshot that a run writes
 ATTEMPT = "manifold.attempt"  # tells two attempts at one run apart
+REPEATS = "manifold.repeats"  # the snapshot whose change this one makes again, because main was rewritten meanwhile
 PINS = "manifold.pins"  # of `ingested_segments` only: table → snapshot
+UNDOES = "manifold.undoes"  # of `ingested_segments` only: snapshots of runs that do not count any more; EVERYTHING: all before
+EVERYTHING = "everything"
 BEGAN = "manifold.began."  # table property of `ingested_segments`, + branch: when an open run began
 RESULT = "manifold.result"  # of `ingested_segments` only: the run's numbers
 ABANDONED_AFTER = timedelta(days=1)
 
-_patiently = retry(
-    retry=retry_if_exception_type(CommitFailedException), stop=stop_after_attempt(30), wait=wait_random(0.01, 0.3), reraise=True
-)
+
+def _lost_a_race(exc: BaseException) -> bool:
+    """Whether a commit failed because somebody else's came first: nothing happened, and from a fresh look it may work.
+
+    Where another *branch* has grown meanwhile, neither PyIceberg's SQL catalog nor a REST catalog calls it a conflict; nor does
+    the SQL catalog where a property that is to be removed has gone.
+    """
+    return (
+        isinstance(exc, CommitFailedException)
+        or (isinstance(exc, ValueError | BadRequestError) and "older than last sequence number" in str(exc))
+        or (isinstance(exc, KeyError) and str(exc.args[0]).startswith("manifold."))
+    )
+
+
+patiently = retry(retry=retry_if_exception(_lost_a_race), stop=stop_after_attempt(30), wait=wait_random(0.01, 0.3), reraise=True)
 
 
 def branch_of(run_id: str) -> str:
@@ -41,10 +59,11 @@ def properties_of(snapshot: Snapshot) -> dict[str, str]:
 
 def ancestors(table: IcebergTable) -> Iterator[Snapshot]:
     """Main's snapshots, newest first, as far back as they are kept."""
+    known = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots()}
     snapshot = table.current_snapshot()
     while snapshot is not None:
         yield snapshot
-        snapshot = table.snapshot_by_id(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
+        snapshot = known.get(snapshot.parent_snapshot_id) if snapshot.parent_snapshot_id is not None else None
 
 
 def head_of(catalog: Catalog, table: Table, run_id: str) -> Snapshot | None:
@@ -52,7 +71,12 @@ def head_of(catalog: Catalog, table: Table, run_id: str) -> Snapshot | None:
     return catalog.load_table(table.identifier).snapshot_by_name(branch_of(run_id))
 
 
-@_patiently
+def commit(table: IcebergTable, guards: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]) -> None:
+    """Change the table's metadata if the guards hold; then old metadata files go, as they do after PyIceberg's own commits."""
+    table._do_commit(updates, guards)  # the catalog's `commit_table` alone leaves one file behind each time
+
+
+@patiently
 def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> None:
     """Begin the run: its branch of `ingested_segments` at `snapshot_id`, and a note of when. This branch is dropped last."""
     with catalog.load_table(SEGMENTS.identifier).transaction() as change:
@@ -60,16 +84,16 @@ def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> 
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
 
-@_patiently
+@patiently
 def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int) -> None:
     """Begin the run's branch of `table` at `snapshot_id`."""
     catalog.load_table(table.identifier).manage_snapshots().create_branch(snapshot_id, branch_of(run_id)).commit()
 
 
-@_patiently
-def append_rows(catalog: Catalog, table: Table, rows: pa.Table, said: Mapping[str, str]) -> None:
-    """Append to main at once, whoever else does: for tables that are no part of a run's publication."""
-    catalog.load_table(table.identifier).append(rows, snapshot_properties=dict(said))
+@patiently
+def append_rows(catalog: Catalog, table: Table, rows: pa.Table, said: Mapping[str, str], *, branch: str = MAIN) -> None:
+    """Append to a branch at once, whoever else commits to the table; to main only of tables that are no part of a run."""
+    catalog.load_table(table.identifier).append(rows, snapshot_properties=dict(said), branch=branch)
 
 
 def close_run(catalog: Catalog, branch: str) -> None:
@@ -80,7 +104,7 @@ def close_run(catalog: Catalog, branch: str) -> None:
     _forget(catalog, branch)
 
 
-@_patiently
+@patiently
 def drop_branch(catalog: Catalog, table: Table, branch: str) -> None:
     """Drop one branch of one table, if it is there."""
     loaded = catalog.load_table(table.identifier)
@@ -88,7 +112,7 @@ def drop_branch(catalog: Catalog, table: Table, branch: str) -> None:
         loaded.manage_snapshots().remove_branch(branch).commit()
 
 
-@_patiently
+@patiently
 def _forget(catalog: Catalog, branch: str) -> None:
     segments = catalog.load_table(SEGMENTS.identifier)
     with segments.transaction() as change:
@@ -99,10 +123,26 @@ def _forget(catalog: Catalog, branch: str) -> None:
 
 
 def close_abandoned(catalog: Catalog, now: datetime) -> list[str]:
-    """Drop the branches of runs that began more than a day ago and were never published; their names."""
+    """Drop the branches of runs that began more than a day ago and were never published; their names.
+
+    Those of runs that count are gone by then: `finish` comes first. One that is published in this very moment is the newest, and
+    is finished by what it has pinned.
+    """
     properties = catalog.load_table(SEGMENTS.identifier).properties
     began = {name.removeprefix(BEGAN): datetime.fromisoformat(at) for name, at in properties.items() if name.startswith(BEGAN)}
     abandoned = [branch for branch, at in began.items() if now - at > ABANDONED_AFTER]
     for branch in abandoned:
         close_run(catalog, branch)
+    _drop_old_repeats(catalog, now)
     return abandoned
+
+
+def _drop_old_repeats(catalog: Catalog, now: datetime) -> None:
+    """Drop the branches of whoever was killed while it made a change once more."""
+    before_ms = round((now - ABANDONED_AFTER).timestamp() * 1000)
+    for table in RUN_TABLES:
+        loaded = catalog.load_table(table.identifier)
+        for name, ref in loaded.refs().items():
+            head = loaded.snapshot_by_id(ref.snapshot_id) if name.startswith(REPEAT) else None
+            if head is not None and head.timestamp_ms < before_ms:
+                drop_branch(catalog, table, name)

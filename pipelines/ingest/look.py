@@ -10,8 +10,8 @@ from redis.exceptions import RedisError
 
 from adapters.redis import connect
 from contracts.settings import Settings
-from contracts.tables import SEGMENTS
 from pipelines.archive.segments import Archive, Interval
+from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.publish import finish
 from pipelines.populate.few import is_behind
 from pipelines.spark.conf import java_options
@@ -38,12 +38,11 @@ class Look:
 def look(catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None, dry_run: bool = False) -> Look:
     """List the archive against `ingested_segments`, and see whether the queues lag behind the lake; `dry_run`: only say it."""
     finish(catalog)  # a run that died half published counts, and nothing else would bring it to an end if nothing is new
-    rows = catalog.load_table(SEGMENTS.identifier).scan(selected_fields=("path",)).to_arrow()
-    known = set(rows["path"].to_pylist())
-    new = [s for s in Archive(settings.archive, settings.s3).segments(interval) if s.path not in known]
-    size = sum(segment.size for segment in new)
+    new = size = 0
+    for segment in new_segments(catalog, Archive(settings.archive, settings.s3), interval):
+        new, size = new + 1, size + segment.size
     following = [INGEST] if new else [POPULATE] if _behind(catalog, settings, now) else []
-    found = Look(len(new), size, [] if dry_run else following, java_options(size))
+    found = Look(new, size, [] if dry_run else following, java_options(size))
     log.info("looked", **asdict(found), would_follow=following)
     return found
 

@@ -3,23 +3,36 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
-from pyiceberg.table import Table as IcebergTable
 
 from adapters.lake import where
 from contracts.envelope import Stream
-from contracts.seq import datetime_of
-from contracts.tables import IDS, QUARANTINE, RUN_TABLES, SEGMENTS, Table
+from contracts.seq import datetime_of, first_seq_at
+from contracts.tables import IDS, QUARANTINE, SEGMENTS, Table
 from pipelines.archive.content import Unreadable
-from pipelines.archive.segments import Archive, Interval, Part, Probe, Segment, is_replay
+from pipelines.archive.segments import Archive, Interval, Part, Probe, Segment, claimed_node, is_replay
+from pipelines.ingest.ledger import Ledger, pruned_before
+from pipelines.ingest.publish import main_snapshots
 
 # The outcome stream needs no such care: its rows are made distinct by (vin, seq), not by their message.
 WATCHED = (Stream.TRIGGER, Stream.DATA)
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """What a run refuses because it broke a rule before, with the reasons."""
+
+    messages: Mapping[int, str] = field(default_factory=dict)  # by seq
+    files: Mapping[str, str] = field(default_factory=dict)  # whole files, by path
+
+    def __len__(self) -> int:
+        return len(self.messages) + len(self.files)
+
+    def __or__(self, other: "Aside") -> "Aside":
+        return Aside({**other.messages, **self.messages}, {**other.files, **self.files})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +44,13 @@ class Plan:
     probes: Mapping[str, Probe]  # by path
     skips: Mapping[str, Sequence[int]] = field(default_factory=dict)  # path → seqs that another segment has brought
     problems: Mapping[str, str] = field(default_factory=dict)  # path → why the file is refused as a whole
+    aside: Mapping[int, str] = field(default_factory=dict)  # seq → why the message is refused
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """Path → the recorder that gave all of its seqs, where that is why it was not compared with others."""
+        found = {s.path: span.node for s in self.segments if s.stream in WATCHED and (span := _span(s, self.probes[s.path]))}
+        return {path: node for path, node in found.items() if node is not None}
 
     def of(self, stream: Stream) -> list[Segment]:
         """The segments of one stream."""
@@ -50,6 +70,15 @@ class Span:
     last: int
     derived: bool = False
 
+    @property
+    def node(self) -> int | None:
+        """The recorder that gave all of its seqs; None where nobody says so."""
+        return None if self.derived else claimed_node(self.path, self.first, self.last)
+
+    def may_share(self, other: "Span") -> bool:
+        """Whether both may hold the same seq: no two recorders give one."""
+        return self.last >= other.first and (self.node is None or other.node is None or self.node == other.node)
+
 
 @dataclass(slots=True)
 class Overlaps:
@@ -59,67 +88,56 @@ class Overlaps:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def plan(catalog: Catalog, archive: Archive, part: Part = None) -> Plan:
+def plan(catalog: Catalog, archive: Archive, part: Part = None, aside: Aside | None = None) -> Plan:
     """What is new in this part of the archive.
 
-    `base` is read first: what others publish later makes this run start again.
+    `base` is read first, with all that counts in it: what others publish later makes this run start again.
     """
     loaded = catalog.load_table(SEGMENTS.identifier)
-    base = main_snapshots(catalog, loaded)
-    rows = loaded.scan(selected_fields=("path", "stream", "first_seq", "last_seq")).to_arrow()
+    base, ledger = main_snapshots(catalog, loaded), Ledger(loaded)
     offered = archive.segments(part) if isinstance(part, Interval | None) else part
-    is_known = pc.is_in(pa.array([segment.path for segment in offered], pa.string()), value_set=rows["path"])
-    new = [segment for segment, known in zip(offered, is_known.to_pylist(), strict=True) if not known]
+    known = ledger.known(segment.path for segment in offered)
+    new = [segment for segment in offered if segment.path not in known]
     probes = dict(zip((s.path for s in new), archive.probe(new), strict=True))
+    complete_from = pruned_before(loaded)
+    pruned = 0 if complete_from is None else first_seq_at(complete_from)
     found = Overlaps(problems={path: probe.problem for path, probe in probes.items() if probe.problem is not None})
     for stream, replays in product(WATCHED, (False, True)):
         # A replay brings seqs that the archive has: those of messages that were refused. Only another replay repeats it.
-        fresh = _spans(
-            (Span(s.path, p.first_seq, p.last_seq, p.derived) if p.first_seq is not None and p.last_seq is not None else None)
-            for s in new
-            if s.stream is stream and s.is_replay is replays and (p := probes[s.path])
-        )
+        fresh = _spans(_span(s, probes[s.path]) for s in new if s.stream is stream and s.is_replay is replays)
         if fresh:
-            near = _near(rows, stream, min(s.first for s in fresh), max(s.last for s in fresh))
+            near = ledger.reaching(stream, min(s.first for s in fresh), max(s.last for s in fresh))
             old = _spans(Span(r["path"], r["first_seq"], r["last_seq"]) for r in near if is_replay(r["path"]) is replays)
-            _look_at_overlaps(catalog, archive, fresh, old, found)
-    return Plan(base, new, probes, found.skips, found.problems)
+            _look_at_overlaps(catalog, archive, fresh, old, found, pruned)
+    aside = aside or Aside()
+    return Plan(base, new, probes, found.skips, {**found.problems, **aside.files}, aside.messages)
 
 
-def main_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int]:
-    """By table name, main's snapshot of what runs write; that of `segments` is from before the others were read."""
-    return {SEGMENTS.name: _main(segments)} | {
-        t.name: _main(catalog.load_table(t.identifier)) for t in RUN_TABLES if t is not SEGMENTS
-    }
-
-
-def _main(table: IcebergTable) -> int:
-    snapshot = table.current_snapshot()
-    assert snapshot is not None, f"{table.name()} has no snapshot; ensure_tables gives it one"
-    return snapshot.snapshot_id
+def _span(segment: Segment, probe: Probe) -> Span | None:
+    if probe.first_seq is None or probe.last_seq is None:
+        return None
+    return Span(segment.path, probe.first_seq, probe.last_seq, probe.derived)
 
 
 def _spans(spans: Iterable[Span | None]) -> list[Span]:
     return sorted((span for span in spans if span is not None), key=lambda s: s.first)
 
 
-def _near(rows: pa.Table, stream: Stream, first: int, last: int) -> list[dict[str, Any]]:
-    """The segments of a stream that reach into these seqs. There may be millions of others."""
-    reaching = pc.and_(pc.less_equal(rows["first_seq"], last), pc.greater_equal(rows["last_seq"], first))
-    found: list[dict[str, Any]] = rows.filter(pc.and_(pc.equal(rows["stream"], stream.value), reaching)).to_pylist()
-    return found
-
-
-def _look_at_overlaps(catalog: Catalog, archive: Archive, fresh: list[Span], old: list[Span], found: Overlaps) -> None:
+def _look_at_overlaps(
+    catalog: Catalog, archive: Archive, fresh: list[Span], old: list[Span], found: Overlaps, pruned: int
+) -> None:
     """Of each fresh segment: the seqs that an old one, or a fresh one before it, holds too.
 
-    One recorder's segments follow each other, so that usually nothing overlaps and nothing is read. Seqs that follow from a
-    path stand for messages of that path alone: if they meet others, the file is refused rather than taken for known.
+    The ledger may lack old ones with seqs below `pruned`; there the tables tell.
+
+    One recorder's segments follow each other, and no other recorder gives its seqs, so that usually nothing is read. Seqs
+    that follow from a path stand for messages of that path alone: if they meet others, the file is refused, not taken for known.
     """
-    touched = _overlapping(fresh, old)
+    late = [span for span in fresh if span.first < pruned]
+    touched = _overlapping(fresh, old) | {span.path for span in late}
     if not touched:
         return
-    seen = _seqs_in_lake(catalog, archive, [s for s in old if s.path in touched])
+    seen = _seqs_in_lake(catalog, archive, [s for s in old if s.path in touched], late)
     for span in (s for s in fresh if s.path in touched):
         try:
             seqs = archive.seqs(span.path)
@@ -135,10 +153,10 @@ def _look_at_overlaps(catalog: Catalog, archive: Archive, fresh: list[Span], old
         seen.update(seqs)
 
 
-def _seqs_in_lake(catalog: Catalog, archive: Archive, old: list[Span]) -> set[int]:
-    """The seqs of segments that are in the lake."""
+def _seqs_in_lake(catalog: Catalog, archive: Archive, old: list[Span], late: list[Span]) -> set[int]:
+    """The seqs of segments that are in the lake, and all that the tables have where late ones may lie."""
     seen: set[int] = set()
-    gone: list[Span] = []
+    gone = list(late)
     for span in old:
         if archive.exists(span.path):
             seen.update(archive.seqs(span.path))
@@ -158,7 +176,7 @@ def _overlapping(fresh: list[Span], old: list[Span]) -> set[str]:
     for span in sorted([*fresh, *old], key=lambda s: s.first):
         open_spans = [s for s in open_spans if s.last >= span.first]
         for other in open_spans:
-            if span.path in is_fresh or other.path in is_fresh:
+            if (span.path in is_fresh or other.path in is_fresh) and other.may_share(span):
                 touched |= {span.path, other.path}
         open_spans.append(span)
     return touched
@@ -169,4 +187,7 @@ def _seqs_of(catalog: Catalog, table: Table, first: int, last: int) -> set[int]:
     seqs = And(where(GreaterThanOrEqual, "seq", first), where(LessThanOrEqual, "seq", last))
     if table is IDS:  # its day is the day of its seq
         seqs = And(seqs, where(GreaterThanOrEqual, "ts", datetime_of(first)), where(LessThanOrEqual, "ts", datetime_of(last)))
-    return set(catalog.load_table(table.identifier).scan(seqs, ("seq",)).to_arrow()["seq"].to_pylist())
+    found: set[int] = set()
+    for batch in catalog.load_table(table.identifier).scan(seqs, ("seq",)).to_arrow_batch_reader():
+        found.update(pc.unique(batch["seq"]).to_pylist())  # a trigger has a row for each vehicle
+    return found

@@ -5,35 +5,48 @@ Its snapshot of `ingested_segments` is written last and names the others (the *p
 from the snapshot with which the run began to this one is the commit point: it fails if another run was faster, and then the run
 is to be done again. Afterwards the pinned snapshots are brought to the other mains, by the run itself or by any later one:
 main is moved to the snapshot, or, where maintenance has rewritten main meanwhile, the same rows are appended to it.
-A run begins by finishing what it finds, so only the newest run can ever be unfinished.
+
+What a run begins with has to go together: it reads main of `ingested_segments`, finishes the runs that count in *that* snapshot,
+and only then reads the other mains (`main_snapshots`). Whoever is published after that reading overtakes it. So a run that counts
+is in every main before the next one can count; only the newest run, and one whose branch is open, may have to be finished.
 
 Maintenance that changes what ingest relies on (rows of data, meta, outcomes) has to be a run of its own; rewriting files has not.
 """
 
 import json
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
-from pyiceberg.expressions import EqualTo
-from pyiceberg.manifest import DataFile, ManifestEntryStatus
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
 from adapters.lake import where
+from adapters.versions import require_not_newer
 from contracts.errors import OutcomeUnknown, Retryable
-from contracts.tables import META, RUN_TABLES, SEGMENTS, Table
-from pipelines.ingest.branches import ATTEMPT, PINS, RUN_ID, ancestors, branch_of, close_run, drop_branch, head_of, properties_of
-from pipelines.ingest.removal import removes, repeat_removal
+from contracts.tables import RUN_TABLES, SEGMENTS, Table
+from pipelines.ingest.branches import (
+    EVERYTHING,
+    MAIN,
+    PINS,
+    RUN_ID,
+    UNDOES,
+    ancestors,
+    branch_of,
+    close_run,
+    commit,
+    head_of,
+    properties_of,
+)
+from pipelines.ingest.repeating import is_change_of, repeat
 
-MAIN = "main"
 TRIES = 60
+REMEMBERED = timedelta(days=2)  # for so long, whoever did not hear that a run counts asks for it again
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +71,7 @@ def publish(catalog: Catalog, run_id: str) -> bool:
     """
     written = head_of(catalog, SEGMENTS, run_id)
     mine = written is not None and properties_of(written).get(RUN_ID) == run_id
-    if is_published(catalog, run_id):
+    if counts(catalog.load_table(SEGMENTS.identifier), run_id) if mine else is_published(catalog, run_id):
         log.info("run counts already", run_id=run_id)
     elif written is None or not mine or written.parent_snapshot_id is None:
         log.info("run has nothing to publish", run_id=run_id)
@@ -71,23 +84,87 @@ def publish(catalog: Catalog, run_id: str) -> bool:
     return True
 
 
-def finish(catalog: Catalog) -> None:
-    """Bring the newest run that counts to every main, and drop its branches."""
-    newest = next((s for s in ancestors(catalog.load_table(SEGMENTS.identifier)) if PINS in properties_of(s)), None)
-    if newest is None:
-        return
-    run_id = properties_of(newest)[RUN_ID]
-    for pinned in pins_in(newest):
-        _bring_to_main(catalog, pinned, run_id)
-    close_run(catalog, branch_of(run_id))
+def finish(catalog: Catalog, segments: IcebergTable | None = None) -> None:
+    """Bring every run that counts (in `segments`, as it was loaded; else now) to every main, and drop its branches."""
+    table = segments or catalog.load_table(SEGMENTS.identifier)
+    for run in unfinished(table):
+        branch = branch_of(properties_of(run)[RUN_ID])
+        try:
+            for pinned in pins_in(run):
+                _bring_to_main(catalog, pinned, branch)
+        except OutcomeUnknown:
+            now = catalog.load_table(SEGMENTS.identifier)
+            if any(run.snapshot_id == left.snapshot_id for left in unfinished(now)):
+                raise
+            log.info("somebody else has finished the run, and its history has gone", run_id=properties_of(run)[RUN_ID])
+        close_run(catalog, branch)
 
 
-def is_published(catalog: Catalog, run_id: str) -> bool:
-    """Whether the run counts: its snapshot, or, where snapshots have expired, its rows are in main of `ingested_segments`."""
+def main_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int]:
+    """By table name, snapshots of main that go together: that of `segments`, as it was loaded, and all that counts in it."""
+    finish(catalog, segments)
+    return current_snapshots(catalog, segments)
+
+
+def current_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int]:
+    """By table name, main's snapshot; that of `segments` as it was loaded.
+
+    Raises:
+        Permanent: a table is newer than this code.
+    """
+    return {t.name: _main(segments if t is SEGMENTS else catalog.load_table(t.identifier), t) for t in RUN_TABLES}
+
+
+def _main(table: IcebergTable, known: Table) -> int:
+    require_not_newer(table, known)  # after what a run begins with is read: what is migrated later overtakes the run
+    snapshot = table.current_snapshot()
+    assert snapshot is not None, f"{table.name()} has no snapshot; ensure_tables gives it one"
+    return snapshot.snapshot_id
+
+
+def unfinished(segments: IcebergTable) -> list[Snapshot]:
+    """Runs that count and may not be in every main: the newest, and those whose branch is still there; oldest first.
+
+    A run's branch of `ingested_segments` is dropped after all else. But another attempt at the same run may have dropped it.
+    """
+    return [s for place, s in enumerate(counting(segments)) if place == 0 or _is_open(segments, s)][::-1]
+
+
+def counting(segments: IcebergTable) -> list[Snapshot]:
+    """The snapshots of the runs that count, newest first, as far back as they are kept; without those that were taken back."""
+    runs: list[Snapshot] = []
+    undone: set[int] = set()
+    for snapshot in ancestors(segments):
+        said = properties_of(snapshot)
+        if PINS in said and snapshot.snapshot_id not in undone:
+            runs.append(snapshot)
+            if said.get(UNDOES) == EVERYTHING:
+                break
+            undone.update(json.loads(said.get(UNDOES, "[]")))
+    return runs
+
+
+def _is_open(segments: IcebergTable, run: Snapshot) -> bool:
+    branch = segments.refs().get(branch_of(properties_of(run)[RUN_ID]))
+    return branch is not None and branch.snapshot_id == run.snapshot_id
+
+
+def is_published(catalog: Catalog, run_id: str, now: datetime | None = None) -> bool:
+    """Whether the run counts: its snapshot, or, where snapshots have expired, its rows are in main of `ingested_segments`.
+
+    With `now`, rows of the last days: a run whose id is used once more after that is another one, and takes what is new.
+    """
     table = catalog.load_table(SEGMENTS.identifier)
-    if any(properties_of(s).get(RUN_ID) == run_id for s in ancestors(table)):
+    if counts(table, run_id):
         return True
-    return bool(table.scan(where(EqualTo, "run_id", run_id), ("path",), limit=1).to_arrow().num_rows)
+    mine = where(EqualTo, "run_id", run_id)
+    lately = mine if now is None else And(mine, where(GreaterThanOrEqual, "ingested_at", now - REMEMBERED))
+    return bool(table.scan(lately, ("path",), limit=1).to_arrow().num_rows)
+
+
+def counts(segments: IcebergTable, run_id: str) -> bool:
+    """Whether the run counts, by the snapshots that are kept: of a run whose branch is open, they say it."""
+    return any(properties_of(s)[RUN_ID] == run_id for s in counting(segments))
 
 
 def pins_of(snapshots: Mapping[str, int]) -> dict[str, str]:
@@ -101,78 +178,37 @@ def pins_in(snapshot: Snapshot) -> list[Pinned]:
     return [Pinned(table, named[table.name]) for table in RUN_TABLES if table.name in named]
 
 
-def _bring_to_main(catalog: Catalog, pinned: Pinned, run_id: str) -> None:
+def _bring_to_main(catalog: Catalog, pinned: Pinned, branch: str) -> None:
     for _ in range(TRIES):
         table = catalog.load_table(pinned.table.identifier)
         main = table.current_snapshot()
-        if any(s.snapshot_id == pinned.snapshot_id or properties_of(s).get(RUN_ID) == run_id for s in ancestors(table)):
+        if is_in_main(table, pinned.snapshot_id):
             return
         written = table.snapshot_by_id(pinned.snapshot_id)
         if main is None or written is None:
             raise OutcomeUnknown(
-                f"{table.name()} has lost snapshot {pinned.snapshot_id} of run {run_id}; restore its metadata, then run again"
+                f"{pinned.table.identifier} has lost snapshot {pinned.snapshot_id} of a run that counts; restore its metadata "
+                "and run this again, or make the lake again from the archive: manifold lake restore"
             )
         target = written.snapshot_id
         if written.parent_snapshot_id != main.snapshot_id:
-            log.info("main was rewritten meanwhile; the run's change is repeated on top", table=pinned.table.name, run_id=run_id)
-            target = _repeat(catalog, pinned, written, main, run_id)
-        if _move_main(catalog, pinned.table, main.snapshot_id, target):
+            log.info("main was rewritten meanwhile; the run's change is repeated on top", table=pinned.table.name)
+            target = repeat(catalog, pinned.table, written, main)
+        if _move_main(catalog, pinned.table, main.snapshot_id, target, and_drop=branch):
             return
     raise Retryable(f"{pinned.table.identifier} is being changed all the time; try again")
 
 
-def _repeat(catalog: Catalog, pinned: Pinned, written: Snapshot, main: Snapshot, run_id: str) -> int:
-    """Main was rewritten meanwhile: the same change on top of it, as a snapshot that main can be moved to."""
-    name = f"repeat_{secrets.token_hex(4)}"
-    table = catalog.load_table(pinned.table.identifier)
-    table.manage_snapshots().create_branch(main.snapshot_id, name).commit()
-    table = catalog.load_table(pinned.table.identifier)
-    said = {RUN_ID: run_id, ATTEMPT: name}
-    try:
-        if removes(written):
-            repeat_removal(table, written, name, said)
-        elif pinned.table is META:
-            _repeat_merge(table, written, name, said)
-        else:
-            with table.transaction() as change, change.update_snapshot(said, name).fast_append() as append:
-                for file in _added_files(table, written):
-                    append.append_data_file(file)
-        made = catalog.load_table(pinned.table.identifier).snapshot_by_name(name)
-    finally:
-        drop_branch(catalog, pinned.table, name)
-    assert made is not None  # just made
-    return made.snapshot_id
+def is_in_main(table: IcebergTable, snapshot_id: int) -> bool:
+    """Whether main has the change that a run has written as this snapshot: the snapshot itself, or what repeats it."""
+    return any(is_change_of(table, snapshot, snapshot_id) for snapshot in ancestors(table))
 
 
-def _added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
-    return [
-        entry.data_file
-        for manifest in written.manifests(table.io)
-        if manifest.added_snapshot_id == written.snapshot_id
-        for entry in manifest.fetch_manifest_entry(table.io)
-        if entry.status == ManifestEntryStatus.ADDED
-    ]
+def _move_main(catalog: Catalog, table: Table, expected: int, target: int, *, and_drop: str = "") -> bool:
+    """Move main from `expected` to `target`, and drop that branch in the same commit; false if it was elsewhere.
 
-
-def _repeat_merge(table: IcebergTable, written: Snapshot, branch: str, said: dict[str, str]) -> None:
-    """Add to each data_id on `branch` what the run had added to it. Such runs touch few rows, so this need not be fast."""
-    before = table.scan(snapshot_id=written.parent_snapshot_id).to_arrow()
-    after = table.scan(snapshot_id=written.snapshot_id).to_arrow()
-    old = {row["data_id"]: row for row in before.to_pylist()}
-    changed = {row["data_id"]: row for row in after.to_pylist() if row != old.get(row["data_id"])}
-    here = table.scan(snapshot_id=table.refs()[branch].snapshot_id).to_arrow()
-    merged = []
-    for row in here.filter(pc.is_in(here["data_id"], pa.array(list(changed), pa.string()))).to_pylist():
-        new = changed.pop(row["data_id"])
-        seen = new["times_seen"] - old.get(row["data_id"], {"times_seen": 0})["times_seen"]
-        first, last = min(row["first_seen_at"], new["first_seen_at"]), max(row["last_seen_at"], new["last_seen_at"])
-        merged.append(row | {"first_seen_at": first, "last_seen_at": last, "times_seen": row["times_seen"] + seen})
-    rows = pa.Table.from_pylist([*merged, *changed.values()], schema=META.arrow_schema)
-    table.upsert(rows, join_cols=list(META.key), branch=branch, snapshot_properties=said)
-
-
-def _move_main(catalog: Catalog, table: Table, expected: int, target: int) -> bool:
-    """Move main from `expected` to `target`; false if it was elsewhere. A lost reply is looked into."""
+    A lost reply is looked into.
+    """
     for _ in range(TRIES):
         loaded = catalog.load_table(table.identifier)
         main = loaded.current_snapshot()
@@ -181,9 +217,10 @@ def _move_main(catalog: Catalog, table: Table, expected: int, target: int) -> bo
         if main is None or main.snapshot_id != expected:
             return False
         move = SetSnapshotRefUpdate.model_validate({"ref-name": MAIN, "type": "branch", "snapshot-id": target})
+        drops = [RemoveSnapshotRefUpdate.model_validate({"ref-name": and_drop})] if and_drop in loaded.refs() else []
         guards = (AssertTableUUID(uuid=loaded.metadata.table_uuid), AssertRefSnapshotId(ref=MAIN, snapshot_id=expected))
         try:
-            catalog.commit_table(loaded, guards, (move,))
+            commit(loaded, guards, (move, *drops))
         except (CommitFailedException, CommitStateUnknownException):
             continue  # main or only another branch has moved, or the reply was lost: the next look tells
         return True

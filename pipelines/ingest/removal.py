@@ -1,25 +1,100 @@
-"""Snapshots that remove rows: what they say of themselves, and how one is repeated where main was rewritten meanwhile."""
+"""Snapshots that remove rows: how one is written, and how it is repeated where main was rewritten meanwhile."""
 
-from pyiceberg.expressions import In
+import json
+from collections.abc import Collection, Sequence
+from datetime import date, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import DayTransform
 
-from pipelines.ingest.branches import properties_of
+from contracts.tables import Table
+from pipelines.ingest.branches import patiently, properties_of
 
-REMOVES = "manifold.removes"  # property of such a snapshot: the column by which rows were named
+REMOVES = "manifold.removes"  # property of such a snapshot: the columns by which rows were named, with commas
+REMOVES_DAYS = "manifold.removes-days"  # property of one that removes whole days: a JSON array of them
+EPOCH = date(1970, 1, 1)
 
 
 def removes(written: Snapshot) -> str | None:
-    """The column by which this snapshot removes rows; None if it does not."""
+    """The columns by which this snapshot removes rows; None if it does not."""
     return properties_of(written).get(REMOVES)
+
+
+def remove_rows(table: IcebergTable, branch: str, named: pa.Table, said: dict[str, str]) -> None:
+    """One snapshot on the branch without the rows whose values are among `named`; its columns are those by which they are."""
+    columns = named.column_names
+    unwanted = _keys(named, columns)
+    head = table.refs()[branch].snapshot_id
+    changed: list[tuple[FileScanTask, pa.Table]] = []
+    for task in table.scan(snapshot_id=head).plan_files():
+        if pc.any(_is_in(_read(table, task, columns), unwanted)).as_py():
+            rows = _read(table, task, table.schema().column_names)
+            changed.append((task, rows.filter(pc.invert(_is_in(rows, unwanted)))))
+    with table.transaction() as change, change.update_snapshot(said | {REMOVES: ",".join(columns)}, branch).overwrite() as files:
+        for task, rest in changed:
+            files.delete_data_file(task.file)
+            if rest.num_rows:
+                for file in _dataframe_to_data_files(change.table_metadata, rest, table.io):
+                    files.append_data_file(file)
 
 
 def repeat_removal(table: IcebergTable, written: Snapshot, branch: str, said: dict[str, str]) -> None:
     """Remove from `branch` the rows that `written` has removed from its parent."""
-    column = properties_of(written)[REMOVES]
+    columns = properties_of(written)[REMOVES].split(",")
     before, after = (
-        set(table.scan(selected_fields=(column,), snapshot_id=at).to_arrow()[column].to_pylist())
+        table.scan(selected_fields=tuple(columns), snapshot_id=at).to_arrow().select(columns)
         for at in (written.parent_snapshot_id, written.snapshot_id)
     )
-    gone = In(term=column, literals=before - after)
-    table.delete(gone, snapshot_properties=said | {REMOVES: column}, branch=branch)
+    remove_rows(table, branch, before.filter(pc.invert(_is_in(before, _keys(after, columns)))), said)
+
+
+@patiently
+def remove_days(catalog: Catalog, table: Table, days: Collection[date], branch: str, said: dict[str, str]) -> None:
+    """One snapshot on the branch without the files of these days, by the partition that holds them; no row is read."""
+    loaded = catalog.load_table(table.identifier)
+    head, gone = loaded.refs()[branch].snapshot_id, set(days)
+    named = said | {REMOVES_DAYS: json.dumps(sorted(day.isoformat() for day in gone))}
+    files = [task.file for task in loaded.scan(snapshot_id=head).plan_files() if gone.intersection(days_of(loaded, task.file))]
+    with loaded.transaction() as change, change.update_snapshot(named, branch).overwrite() as removal:
+        for file in files:
+            removal.delete_data_file(file)
+
+
+def repeat_days(catalog: Catalog, table: Table, written: Snapshot, branch: str, said: dict[str, str]) -> None:
+    """Remove from `branch` the days that `written` has removed."""
+    days = [date.fromisoformat(day) for day in json.loads(properties_of(written)[REMOVES_DAYS])]
+    remove_days(catalog, table, days, branch, said)
+
+
+def days_of(table: IcebergTable, file: DataFile) -> list[date]:
+    """The day that a file of a table with days is about; none, where its partition is by something else."""
+    spec = table.specs()[file.spec_id]
+    values = [file.partition[place] for place, field in enumerate(spec.fields) if isinstance(field.transform, DayTransform)]
+    return [value if isinstance(value, date) else EPOCH + timedelta(days=value) for value in values if value is not None]
+
+
+def _read(table: IcebergTable, task: FileScanTask, columns: Sequence[str]) -> pa.Table:
+    schema = table.schema().select(*columns)
+    return ArrowScan(table.metadata, table.io, schema, AlwaysTrue()).to_table([task])
+
+
+def _is_in(rows: pa.Table, keys: pa.Table) -> pa.Array:
+    return pc.is_in(_joined(rows, keys.column_names[:-1]), value_set=keys[keys.column_names[-1]])
+
+
+def _keys(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+    return rows.select(columns).append_column("key", _joined(rows, columns))
+
+
+def _joined(rows: pa.Table, columns: Sequence[str]) -> pa.ChunkedArray:
+    """One text for each row; no value that names a row holds a line's end."""
+    texts = [pc.cast(rows[column], pa.large_string()) for column in columns]
+    return pc.binary_join_element_wise(*texts, pa.scalar("\n", pa.large_string())) if len(texts) > 1 else texts[0]

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
@@ -12,7 +13,17 @@ from pyspark.sql import DataFrame, SparkSession
 from contracts.errors import Retryable
 from contracts.settings import Settings
 from contracts.tables import SEGMENTS, Table
-from pipelines.ingest.branches import ATTEMPT, RESULT, RUN_ID, branch_of, create_branch, drop_branch, head_of, properties_of
+from pipelines.ingest.branches import (
+    ATTEMPT,
+    RESULT,
+    RUN_ID,
+    append_rows,
+    branch_of,
+    create_branch,
+    drop_branch,
+    head_of,
+    properties_of,
+)
 from pipelines.ingest.publish import pins_of
 
 
@@ -30,6 +41,14 @@ class Ingested:
     def to_json(self) -> str:
         """One line, for logs and for whoever started the job."""
         return json.dumps(asdict(self))
+
+    def __add__(self, other: "Ingested") -> "Ingested":
+        """The numbers of both, under the name of the later one."""
+        read, written = Counter(self.read), Counter(self.written)
+        read.update(other.read)
+        written.update(other.written)
+        counts = (self.segments + other.segments, dict(read), self.skipped + other.skipped)
+        return Ingested(other.run_id, *counts, dict(written), self.refused + other.refused)
 
     @classmethod
     def from_json(cls, text: str) -> "Ingested":
@@ -89,7 +108,7 @@ class Run:
     def close(self, segments: pa.Table, result: Ingested, base: int) -> None:
         """Append to `ingested_segments`, last of all: this snapshot names the others, and publication moves main to it first."""
         said = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json()}
-        self.catalog.load_table(SEGMENTS.identifier).append(segments, snapshot_properties=said, branch=branch_of(self.run_id))
+        append_rows(self.catalog, SEGMENTS, segments, said, branch=branch_of(self.run_id))
         self.note(SEGMENTS, base)
 
     @property

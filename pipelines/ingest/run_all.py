@@ -2,30 +2,46 @@
 
 import json
 import secrets
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
 
 import structlog
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
+from adapters.alert import alert
 from adapters.lake import ensure_tables
 from contracts.settings import Settings
 from pipelines.archive.flush import flush
-from pipelines.archive.segments import Interval, Part
+from pipelines.archive.segments import Archive, Interval, Part, Segment
 from pipelines.catalog import await_catalog, naming_the_catalog
-from pipelines.ingest.audit import audit_run
+from pipelines.ingest.aside import ingest_and_judge
+from pipelines.ingest.audit import AuditFailed
+from pipelines.ingest.chunks import runs_of
+from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.look import look
-from pipelines.ingest.publish import Overtaken, publish
+from pipelines.ingest.publish import Overtaken, finish, publish
 from pipelines.ingest.run import Ingested
-from pipelines.ingest.write import ingest, published_result
+from pipelines.ingest.write import written_result
 from pipelines.populate.load import Populated, populate
 from pipelines.spark.session import GREAT_EXPECTATIONS, session
 
 TRIES = 20  # runs that begin at once are published one after the other; the others do their work again
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What was taken in, in as many runs as it needed: all their numbers, and the page of the last."""
+
+    ingested: Ingested
+    report: str | None = None
+    warnings: int = 0
+    runs: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +53,8 @@ class RunResult:
     populated: Populated | None  # None: it was not asked for
     report: str | None  # the audit's page; None: nothing was written
     warnings: int
+    runs: list[str] = field(default_factory=list)  # that were published: several where there was more than one takes
+    held_back: str | None = None  # of a rebuild: why what is new in the archive was not published
 
     def to_json(self) -> str:
         """One line, for logs and for whoever started the job."""
@@ -60,7 +78,7 @@ def run_all(
     """Ingest, judge, publish, populate. Running it again changes nothing; with `everything` it is a rebuild of the queues.
 
     Raises:
-        AuditFailed: the run breaks a rule of severity `error`; main is as it was.
+        AuditFailed: the run breaks a rule of severity `error`; main is as it was. A rebuild goes on with what main has.
         Retryable: something was away, or another run was in the way; do it again.
     """
     now = datetime.now(UTC)
@@ -72,17 +90,78 @@ def run_all(
         ensure_tables(catalog)
         found = look(catalog, settings, now=now, interval=interval)
         if not (found.segments or with_populate):  # Spark would start for nothing
-            return RunResult(run_id, published_result(catalog, run_id), None, None, 0)
+            return RunResult(run_id, written_result(catalog, run_id), None, None, 0)
     job, judging = "rebuild" if everything else "ingest", GREAT_EXPECTATIONS if found.segments else ()
     with naming_the_catalog(settings), session(settings, job, java_options=found.java_options, meanwhile=judging) as spark:
-        written, report, warnings = ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=now, part=interval)
+        held_back = None
+        try:
+            done = ingest_in_chunks(spark, catalog, settings, run_id=run_id, now=now, part=interval)
+        except AuditFailed as exc:
+            if not everything:
+                raise
+            # Empty queues help nobody: what main has is offered, and the rest when its run can be published.
+            done, held_back = Published(Ingested(run_id), str(exc.result.report)), str(exc)
+            alert(settings, "held back", f"the queues are filled from what was published before: {exc}", run_id=run_id)
         populated = populate(spark, catalog, settings, now=now, everything=everything) if with_populate else None
-    return RunResult(run_id, written, populated, report, warnings)
+    return RunResult(run_id, done.ingested, populated, done.report, done.warnings, done.runs, held_back)
 
 
 def rebuild(settings: Settings, *, flush_first: bool = True) -> RunResult:
     """Take in everything recorded, offer everything pending, and mark the queues as loaded."""
     return run_all(settings, flush_first=flush_first, everything=True)
+
+
+def ingest_in_chunks(
+    spark: SparkSession,
+    catalog: Catalog,
+    settings: Settings,
+    *,
+    run_id: str,
+    now: datetime,
+    part: Part = None,
+    after_each: Callable[[], object] = lambda: None,
+) -> Published:
+    """All that is new, at most `ingest_max_bytes` at a time: each chunk is written, judged and published before the next begins.
+
+    Raises:
+        AuditFailed: a chunk breaks a rule; those before it are published, and it and those after it are not.
+        Retryable: as `ingest_audit_publish`; what is published stays so, and the next start goes on with the rest.
+    """
+    done, last, at = ingest_before_last(spark, catalog, settings, run_id=run_id, now=now, part=part, after_each=after_each)
+    written, report, warnings = ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=at, part=last)
+    after_each()
+    return Published(done.ingested + written, report, done.warnings + warnings, done.runs + [run_id] * bool(last))
+
+
+def ingest_before_last(
+    spark: SparkSession,
+    catalog: Catalog,
+    settings: Settings,
+    *,
+    run_id: str,
+    now: datetime,
+    part: Part = None,
+    after_each: Callable[[], object] = lambda: None,
+) -> tuple[Published, list[Segment], datetime]:
+    """Publish every chunk but the last; what was done, what the last one takes, and when it begins.
+
+    Raises:
+        AuditFailed, Retryable: as `ingest_in_chunks`.
+    """
+    ensure_tables(catalog)
+    finish(catalog)
+    archive, began, at = Archive(settings.archive, settings.s3), time.monotonic(), now
+    done = Published(Ingested(run_id))
+    for chunk in runs_of(new_segments(catalog, archive, part), settings.ingest_max_bytes, run_id):
+        if chunk.is_last:
+            return done, chunk.segments, at
+        mine = chunk.run_id
+        written, report, warnings = ingest_audit_publish(spark, catalog, settings, run_id=mine, now=at, part=chunk.segments)
+        log.info("a part of what is new is published; more follows", run_id=mine, segments=written.segments)
+        done = Published(done.ingested + written, report, done.warnings + warnings, [*done.runs, mine])
+        at = now + timedelta(seconds=time.monotonic() - began)  # what seems to have begun a day ago is taken for abandoned
+        after_each()
+    return done, [], at
 
 
 def ingest_audit_publish(
@@ -101,7 +180,6 @@ def ingest_audit_publish(
     )
     for attempt in again:
         with attempt:
-            written = ingest(spark, catalog, settings, run_id=run_id, now=now, part=part)
-            judged = audit_run(spark, catalog, settings, run_id=run_id, now=now)
+            written, judged = ingest_and_judge(spark, catalog, settings, run_id=run_id, now=now, part=part)
             publish(catalog, run_id)
     return written, str(judged.report) if judged else None, len(judged.warnings) if judged else 0

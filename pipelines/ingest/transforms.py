@@ -3,6 +3,7 @@
 The columns of what comes in are those of `pipelines.archive.parsing`.
 """
 
+from collections.abc import Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Window
@@ -52,12 +53,14 @@ def data_rows(sightings: DataFrame, judgement: DataFrame) -> DataFrame:
 
 
 def meta_changes(judgement: DataFrame) -> DataFrame:
-    """How often and when each data_id was seen, by messages that were accepted."""
+    """How often and when each data_id was seen, by messages that were accepted; of one that is new, where its payload lies."""
     accepted = judgement.where("not is_conflict")
     return accepted.groupBy("data_id").agg(
         sf.min("received_at").alias("first_seen_at"),
         sf.max("received_at").alias("last_seen_at"),
         sf.count("*").alias("times_seen"),
+        sf.first("stored_sha1").alias("sha1"),
+        sf.max(sf.when(sf.col("is_new"), sf.col("received_at"))).alias("stored_at"),
     )
 
 
@@ -84,6 +87,12 @@ def outcome_rows(outcomes: DataFrame) -> DataFrame:
 def not_in(rows: DataFrame, known: DataFrame, keys: list[str]) -> DataFrame:
     """Rows whose keys are not among those of `known`, found without sorting either side."""
     return rows.join(known.select(*keys).hint("shuffle_hash"), keys, "left_anti")
+
+
+def once(refused: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """One of the refused rows of each key: copies of a file bring the same ones, and nobody has looked whether they overlap."""
+    place = sf.row_number().over(Window.partitionBy(*keys).orderBy("topic"))
+    return refused.withColumn("place", place).where("place = 1").drop("place")
 
 
 def refused_rows(parsed: DataFrame, stream: str) -> DataFrame:

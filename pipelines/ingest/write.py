@@ -1,8 +1,8 @@
 """Archive to the run's branches: `python -m pipelines ingest`. New segments become rows; main stays as it is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 import structlog
@@ -12,54 +12,57 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
 from adapters.lake import ensure_tables, where
+from adapters.payloads import is_filled
 from contracts.envelope import Stream
+from contracts.seq import datetime_of
 from contracts.settings import Settings
-from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
+from contracts.tables import DATA, IDS, META, OUTCOMES, PAYLOAD_INDEX, QUARANTINE, SEGMENTS, Table
 from pipelines.archive import parsing
 from pipelines.archive.frames import Source
 from pipelines.archive.segments import Archive, Part, Probe, Segment
 from pipelines.ingest import transforms
-from pipelines.ingest.branches import RESULT, RUN_ID, branch_of, close_abandoned, close_run, open_run, properties_of
-from pipelines.ingest.planning import Plan, plan
-from pipelines.ingest.publish import finish, is_published
+from pipelines.ingest.begin import begin
+from pipelines.ingest.branches import RESULT, RUN_ID, properties_of
+from pipelines.ingest.planning import Aside, Plan
+from pipelines.ingest.publish import is_published
 from pipelines.ingest.run import Ingested, Run
 
 FEW = 1000  # data ids that a filter can name one by one
 FEW_OUTCOMES = 200_000  # outcomes whose keys are sent to every worker, so that a day's outcomes are not shuffled
 
+A_DAY = timedelta(days=1)
+
 log = structlog.get_logger(__name__)
 
 
 def ingest(
-    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, part: Part = None
+    spark: SparkSession,
+    catalog: Catalog,
+    settings: Settings,
+    *,
+    run_id: str,
+    now: datetime,
+    part: Part = None,
+    aside: Aside | None = None,
 ) -> Ingested:
     """Write what is new in the archive to the branches of the run; what an earlier attempt at it left is dropped.
 
-    New is what no run has taken in, in this part of the archive.
+    New is what no run has taken in, in this part of the archive. What is in `aside` is refused.
 
     Raises:
         Retryable: another process works at the same run; nothing of either is published.
     """
-    ensure_tables(catalog)
-    finish(catalog)
-    if is_published(catalog, run_id):
-        log.info("run counts already", run_id=run_id)
-        return published_result(catalog, run_id)
-    close_run(catalog, branch_of(run_id))
-    for branch in close_abandoned(catalog, now):
-        log.warning("dropped what an abandoned run left", branch=branch)
-    archive = Archive(settings.archive, settings.s3)
-    todo = plan(catalog, archive, part)
-    if not todo.segments:
-        log.info("nothing new in the archive", run_id=run_id)
-        return Ingested(run_id)
-    open_run(catalog, run_id, todo.base[SEGMENTS.name], now)
+    if older := ensure_tables(catalog):
+        log.warning("tables of an earlier release: all works, some slower; manifold lake migrate brings them up", tables=older)
+    todo = begin(catalog, settings, run_id=run_id, now=now, part=part, aside=aside)
+    if todo is None:
+        return written_result(catalog, run_id) if is_published(catalog, run_id, now) else Ingested(run_id)
     return _write(Run(spark, catalog, settings, run_id, now), todo)
 
 
-def published_result(catalog: Catalog, run_id: str) -> Ingested:
-    """The numbers of a run, as its snapshot of `ingested_segments` keeps them."""
-    for snapshot in catalog.load_table(SEGMENTS.identifier).snapshots():
+def written_result(catalog: Catalog, run_id: str) -> Ingested:
+    """The numbers of a run, as its snapshot of `ingested_segments` keeps them, published or not."""
+    for snapshot in reversed(catalog.load_table(SEGMENTS.identifier).snapshots()):
         said = properties_of(snapshot)
         if said.get(RUN_ID) == run_id and RESULT in said:
             return Ingested.from_json(said[RESULT])
@@ -75,14 +78,14 @@ def _write(run: Run, todo: Plan) -> Ingested:
         _write_ids(run, todo, [], but=conflicting)
     _write_outcomes(run, todo, refused)
     if refused:
-        run.append(QUARANTINE, transforms.all_of(refused), todo.base[QUARANTINE.name])
+        run.append(QUARANTINE, transforms.once(transforms.all_of(refused), QUARANTINE.key), todo.base[QUARANTINE.name])
     return _write_segments(run, todo)
 
 
 def _source(run: Run, todo: Plan, stream: Stream) -> Source:
-    limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
+    limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes, run.settings.inline_encoding)
     archive = Archive(run.settings.archive, run.settings.s3)
-    return Source(archive, todo.of(stream), todo.skips, todo.problems, limits)
+    return Source(archive, todo.of(stream), todo.skips, todo.problems, limits, todo.nodes, todo.aside)
 
 
 def _write_data(run: Run, todo: Plan, refused: list[DataFrame]) -> list[int]:
@@ -127,15 +130,24 @@ MERGE_META = """ON t.data_id = c.data_id
     WHEN MATCHED THEN UPDATE SET
         first_seen_at = least(t.first_seen_at, c.first_seen_at),
         last_seen_at = greatest(t.last_seen_at, c.last_seen_at),
-        times_seen = t.times_seen + c.times_seen
+        times_seen = t.times_seen + c.times_seen,
+        sha1 = coalesce(t.sha1, c.sha1),
+        stored_at = coalesce(t.stored_at, c.stored_at)
     WHEN NOT MATCHED THEN INSERT *"""
 
 
 def _known_data(run: Run, todo: Plan, accepted: DataFrame) -> DataFrame:
     """(data_id, sha1) of what is stored; only of the run's own data ids where those are few."""
-    known = run.main(DATA, todo.base[DATA.name]).select("data_id", "sha1")
+    table = table_of_known_data(run.catalog, todo.base)
+    known = run.main(table, todo.base[table.name]).select("data_id", "sha1")
     few = [row["data_id"] for row in accepted.select("data_id").distinct().limit(FEW + 1).collect()]
     return known if len(few) > FEW else known.where(sf.col("data_id").isin(few))
+
+
+def table_of_known_data(catalog: Catalog, base: Mapping[str, int]) -> Table:
+    """Which table says what is stored: the index, if it is whole in what the run began with; else the payloads' own."""
+    names = catalog.load_table(META.identifier)
+    return META if PAYLOAD_INDEX in names.properties and is_filled(names, base[META.name]) else DATA
 
 
 def _write_ids(run: Run, todo: Plan, refused: list[DataFrame], *, but: Sequence[int] = ()) -> bool:
@@ -169,7 +181,7 @@ def _write_outcomes(run: Run, todo: Plan, refused: list[DataFrame]) -> None:
             )
         bad = transforms.refused_rows(parsed, Stream.OUTCOME)
         if bad.count():
-            refused.append(bad)
+            refused.append(transforms.not_in(bad, _known_refusals(run, todo), list(QUARANTINE.key)))
     finally:
         parsed.unpersist()
 
@@ -181,6 +193,17 @@ def _known_outcomes(run: Run, todo: Plan, first: int, last: int) -> DataFrame:
     assert bounds is not None  # a range of one has one row
     of_days = run.main(OUTCOMES, todo.base[OUTCOMES.name]).where(sf.col("accepted_at").between(bounds["a"], bounds["b"]))
     return of_days.where(sf.col("seq").between(first, last)).select("vin", "seq")
+
+
+def _known_refusals(run: Run, todo: Plan) -> DataFrame:
+    """(seq) of what was refused already, where the run's outcomes may lie: nobody has looked whether their messages are known."""
+    probes = [todo.probes[segment.path] for segment in todo.of(Stream.OUTCOME)]
+    seqs = [seq for probe in probes for seq in (probe.first_seq, probe.last_seq) if seq is not None]
+    known = run.main(QUARANTINE, todo.base[QUARANTINE.name])
+    if not seqs:
+        return known.where("seq < 0").select("seq")
+    first, last = datetime_of(min(seqs)) - A_DAY, datetime_of(max(seqs)) + A_DAY  # so that only those days' files are read
+    return known.where(sf.col("received_at").between(sf.lit(first), sf.lit(last))).select("seq")
 
 
 def _unknown(rows: DataFrame, known: DataFrame, *, few: bool) -> DataFrame:
@@ -223,4 +246,5 @@ def _segment_row(run: Run, probe: Probe, segment: Segment, refused_because: str 
         "run_id": run.run_id,
         "ingested_at": run.now,
         "refused_because": refused_because,
+        "began_at": segment.began_at,
     }

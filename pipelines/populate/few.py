@@ -14,6 +14,7 @@ from contracts.seq import datetime_of
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
 from pipelines.populate.stretch import ALL_ROWS, Stretch, stretch_of
+from queues import Loader, Policy
 
 FEW = 100_000  # rows that are read here; more are Spark's
 FEW_TRIGGERS = 1000  # seqs that a filter can name one by one
@@ -37,7 +38,9 @@ def unpopulated(redis: Redis, catalog: Catalog, *, everything: bool = False) -> 
 
 
 def is_behind(redis: Redis, catalog: Catalog, settings: Settings, now: datetime) -> bool:
-    """Whether populate has anything to do."""
+    """Whether populate has anything to do, or to say: queues that are not loaded need a rebuild."""
+    if not Loader(redis, Policy.of(settings)).is_loaded():
+        return True
     ids, ended = unpopulated(redis, catalog)
     return bool(ended.rows) or ids.most(catalog, wanted_since(now - timedelta(days=settings.retention_days))) > 0
 

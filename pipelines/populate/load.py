@@ -20,17 +20,20 @@ from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
+from pipelines.ingest.publish import finish
 from pipelines.populate.few import ended_few, pending_few, unpopulated, wanted_since
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.pending import candidates, pending
-from pipelines.populate.stretch import Stretch, newest_before
-from pipelines.populate.telling import Batches, telling, told
-from queues import Loader, LoadResult, Policy
+from pipelines.populate.stretch import Stretch, newest_before, newest_seqs
+from pipelines.populate.telling import SPOILT, Batches, telling, told
+from queues import Forgotten, Loader, LoadResult, Policy
 
 FEW = 200_000  # entries whose keys are sent to where the outcomes are, rather than the outcomes shuffled
 ROWS_A_PART = 400_000  # entries of one partition: a worker groups them in memory
 MOST_ROWS = 2_000_000  # entries that a worker holds at once, if one partition has many more
 VEHICLES_AT_ONCE = 500
+MOST_NAMED = 20  # vehicles, where something is to be said of many
+REBUILD_NEEDED = "rebuild needed: Redis does not hold what is pending; trigger rebuild_queues, or run `manifold rebuild`"
 SUPERSEDED_BY = "a newer trigger of this request_id took its place"
 REMEMBERED = timedelta(days=2)  # how far back the ended entries of an unknown Redis are looked up
 SETTLED = timedelta(minutes=10)  # what was loaded so long ago is in Redis's file for good
@@ -47,6 +50,22 @@ class Populated:
     queued: int = 0  # of them, new to the queues
     superseded: int = 0
     forgotten: int = 0  # ended entries that the queues need not remember any more
+    rebuild_needed: bool = False  # the queues are not loaded: nothing was done
+    spoilt: int = 0  # vehicles that got nothing, because a key of theirs in Redis holds another type
+    spoilt_named: tuple[str, ...] = ()  # some of them, with that key
+
+    @property
+    def problem(self) -> str | None:
+        """What is not in the queues, and the remedy; None where all is."""
+        if self.rebuild_needed:
+            return REBUILD_NEEDED
+        if not self.spoilt:
+            return None
+        named = "; ".join(self.spoilt_named) + ("; …" if self.spoilt > len(self.spoilt_named) else "")
+        remedy = "delete these keys, then run `manifold rebuild`"
+        return (
+            f"vehicles under whose keys in Redis is something else got nothing ({self.spoilt}; all others did): {named}: {remedy}"
+        )
 
     def to_json(self) -> str:
         """One line, for logs and for whoever started the job."""
@@ -64,7 +83,7 @@ def populate(
         settings: where Redis is, and how entries wait.
         now: the instant, timezone-aware, from which the retention counts back.
         everything: all that is pending, and mark the queues as loaded; else what the express hand-off left over
-            since the last time.
+            since the last time, if the queues are loaded. If they are not, nothing is done, and the result says so.
 
     Raises:
         NeedsSpark: there is too much to do without Spark; nothing has happened yet.
@@ -73,6 +92,12 @@ def populate(
     """
     redis = connect(settings.redis)
     with populate_lock(redis) as lock:
+        if not everything and not Loader(redis, Policy.of(settings)).is_loaded():
+            log.warning(REBUILD_NEEDED)  # what came here now would be in front of what is older, and is not here
+            return Populated(rebuild_needed=True)
+        taken = newest_seqs(catalog) if everything else {}
+        if everything:
+            finish(catalog)  # a segment counts before its rows are in every table: those that were seen to count have to be there
         ids, ended = unpopulated(redis, catalog, everything=everything)
         waiting: DataFrame | pa.Table
         gone: DataFrame | pa.Table
@@ -83,16 +108,22 @@ def populate(
         loaded = _load(waiting, settings, now) if ids.rows else LoadResult()
         lock.check()
         # Only now: an entry offered above may have ended in between, and only the queues' own memory knew.
-        forgotten = _forget(gone, settings) if ended.rows else 0
+        forgotten, kept = _forget(gone, settings) if ended.rows else (0, 0)
         lock.check()
-        redis.set(keys.DONE_PRUNED, ended.end)
+        if kept:  # the next time all that was remembered lately is looked at again
+            redis.delete(keys.DONE_PRUNED)
+        else:
+            redis.set(keys.DONE_PRUNED, ended.end)
         settled = newest_before(catalog, IDS, now - SETTLED)  # Redis may lose its last second, and that must be offered again
         if settled is not None:
             redis.set(keys.POPULATED, settled)
         if everything:
-            Loader(redis, Policy.of(settings)).mark_loaded(_unix_ms(now))
-    result = Populated(loaded.owners, loaded.offered, loaded.queued, len(loaded.superseded), forgotten)
-    log.info("queues are populated", everything=everything, **asdict(result))
+            Loader(redis, Policy.of(settings)).mark_loaded(_unix_ms(now), taken)
+    numbers = (loaded.owners, loaded.offered, loaded.queued, len(loaded.superseded), forgotten)
+    loader = Loader(redis, Policy.of(settings))
+    named = tuple(f"{owner}: {loader.spoilt_key(owner)}" for owner in sorted(loaded.spoilt)[:MOST_NAMED])
+    result = Populated(*numbers, spoilt=len(loaded.spoilt), spoilt_named=named)
+    (log.error if result.problem else log.info)("queues are populated", everything=everything, **asdict(result))
     return result
 
 
@@ -129,22 +160,26 @@ def _rows(spark: SparkSession, settings: Settings, stretch: Stretch) -> DataFram
 
 def _load(waiting: DataFrame | pa.Table, settings: Settings, now: datetime) -> LoadResult:
     load = _loader(settings.redis, Policy.of(settings), _unix_ms(now))
-    done = _counted(waiting, load, ("owners", "offered", "queued", "superseded"))
-    return LoadResult(done["owners"], done["offered"], done["queued"], [("", 0)] * done["superseded"])
+    done, spoilt = _counted(waiting, load, ("owners", "offered", "queued", "superseded"))
+    return LoadResult(done["owners"], done["offered"], done["queued"], [("", 0)] * done["superseded"], spoilt)
 
 
-def _counted(rows: DataFrame | pa.Table, work: Batches, names: tuple[str, ...]) -> dict[str, int]:
-    """What `work` counts, where the rows are: in Spark's workers, or here."""
+def _counted(rows: DataFrame | pa.Table, work: Batches, names: tuple[str, ...]) -> tuple[dict[str, int], list[str]]:
+    """What `work` counts and which owners it names, where the rows are: in Spark's workers, or here."""
+    schema = ", ".join(["problem string", f"{SPOILT} string", *(f"{name} bigint" for name in names)])
     if isinstance(rows, DataFrame):
-        counts = rows.mapInArrow(telling(work, names), ", ".join(["problem string", *(f"{name} bigint" for name in names)]))
+        counts = rows.mapInArrow(telling(work, names), schema)
         sums = [sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names]
-        row = counts.agg(sf.max("problem").alias("problem"), *sums).first()
+        words = [sf.max("problem").alias("problem"), sf.array_join(sf.collect_list(SPOILT), "\n").alias(SPOILT)]
+        row = counts.agg(*words, *sums).first()
         assert row is not None  # an aggregation has one row
         if row["problem"] is not None:
             raise told(row["problem"])
-        return {name: row[name] for name in names}
-    batches = list(work(rows.to_batches()))
-    return {name: sum(sum(batch[name].to_pylist()) for batch in batches) for name in names}
+        return {name: row[name] for name in names}, row[SPOILT].split()
+    found = [row for batch in work(rows.to_batches()) for row in batch.to_pylist()]
+    return {name: sum(row[name] for row in found) for name in names}, [
+        o for row in found for o in (row.get(SPOILT) or "").split()
+    ]
 
 
 def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
@@ -161,7 +196,7 @@ def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
             superseded = (OutcomeRecord(o, s, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY) for o, s in done.superseded)
             loader.add_outcomes(superseded)
             counts = {"owners": done.owners, "offered": done.offered, "queued": done.queued, "superseded": len(done.superseded)}
-            yield pa.RecordBatch.from_pylist([counts])
+            yield pa.RecordBatch.from_pylist([counts | {SPOILT: "\n".join(done.spoilt) or None}])
 
     return load
 
@@ -199,16 +234,17 @@ def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, l
                 yield owner, sorted(mine)
 
 
-def _forget(gone: DataFrame | pa.Table, settings: Settings) -> int:
+def _forget(gone: DataFrame | pa.Table, settings: Settings) -> Forgotten:
     url, policy = settings.redis, Policy.of(settings)
 
     def forget(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         loader = Loader(connect(url), policy)
         for batch in batches:
             pairs = zip(batch["vin"].to_pylist(), batch["seq"].to_pylist(), strict=True)
-            yield pa.RecordBatch.from_pydict({"forgotten": [loader.forget_done(pairs)]})
+            done = loader.forget_done(pairs)
+            yield pa.RecordBatch.from_pydict({"forgotten": [done.forgotten], "kept": [done.kept]})
 
-    return _counted(gone, forget, ("forgotten",))["forgotten"]
+    return Forgotten(**_counted(gone, forget, Forgotten._fields)[0])
 
 
 def _unix_ms(instant: datetime) -> int:

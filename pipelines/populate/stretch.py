@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression, EqualTo
 from pyiceberg.table import DataScan, FileScanTask, IncrementalAppendScan
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from contracts.tables import Table
+from adapters.lake import where
+from contracts.envelope import Stream
+from contracts.seq import COUNTER_BITS, MAX_NODE
+from contracts.tables import SEGMENTS, Table
 from pipelines.ingest.branches import ancestors, properties_of
 
 ALL_ROWS = AlwaysTrue()
@@ -72,3 +76,16 @@ def newest_before(catalog: Catalog, table: Table, instant: datetime) -> int | No
     latest_ms = round(instant.timestamp() * 1000)
     old = (s.snapshot_id for s in ancestors(catalog.load_table(table.identifier)) if s.timestamp_ms <= latest_ms)
     return next(old, None)
+
+
+def newest_seqs(catalog: Catalog, segments: int | None = None) -> dict[int, int]:
+    """By recorder, the greatest seq of a trigger that is ingested, by this snapshot of `ingested_segments` (None: the newest)."""
+    triggers = where(EqualTo, "stream", Stream.TRIGGER.value)
+    scan = catalog.load_table(SEGMENTS.identifier).scan(triggers, ("last_seq",), snapshot_id=segments)
+    newest: dict[int, int] = {}
+    for batch in scan.to_arrow_batch_reader():
+        seqs = pc.drop_null(batch["last_seq"])
+        nodes = pc.bit_wise_and(pc.shift_right(seqs, COUNTER_BITS), MAX_NODE)
+        by_node = pa.table({"node": nodes, "seq": seqs}).group_by("node").aggregate([("seq", "max")]).to_pylist()
+        newest |= {row["node"]: max(newest.get(row["node"], -1), row["seq_max"]) for row in by_node}
+    return newest

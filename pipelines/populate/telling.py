@@ -6,18 +6,19 @@ import pyarrow as pa
 from redis import exceptions
 from redis.exceptions import RedisError
 
+SPOILT = "spoilt"  # the column that names owners whose keys hold another type than they should, a line each
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def telling(work: Batches, names: Sequence[str]) -> Batches:
-    """The same work, whose batches of counts (`names`) get a first column `problem`: null, or what Redis said; then it ends."""
-    schema = pa.schema([("problem", pa.string()), *((name, pa.int64()) for name in names)])
+    """The same work, whose rows of counts (`names`) and words get a column `problem`: null, or what Redis said; then it ends."""
+    schema = pa.schema([("problem", pa.string()), (SPOILT, pa.string()), *((name, pa.int64()) for name in names)])
 
     def told_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         left = iter(batches)
         try:
             for counts in work(left):
-                yield pa.RecordBatch.from_arrays([pa.nulls(counts.num_rows, pa.string()), *counts.columns], schema=schema)
+                yield pa.RecordBatch.from_pylist(counts.to_pylist(), schema=schema)
         except RedisError as exc:
             yield pa.RecordBatch.from_pylist([{"problem": f"{type(exc).__name__}: {exc}"}], schema=schema)
             for _ in left:  # Spark expects that all of its input is taken

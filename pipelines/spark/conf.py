@@ -3,11 +3,13 @@
 `python -m pipelines.spark.conf <folder>` writes what spark-submit needs into `<folder>/spark-defaults.conf`.
 """
 
+import re
 import sys
 from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
+from contracts.catalog_properties import signs
 from contracts.errors import ManifoldError
 from contracts.settings import Settings, load_settings
 
@@ -17,6 +19,8 @@ POSTGRESQL_JAR = "postgresql-42.7.14.jar"
 S3_JAR = "iceberg-aws-bundle-1.12.0.jar"
 LOCAL_SHUFFLE_PARTITIONS = 8
 LOOPBACK = "127.0.0.1"
+EXTENSIONS = {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
+REDACTED = "spark.sql.redaction.options.regex"  # names of what no page, no event log and no plan of Spark shows
 CLASS_ARCHIVE = "spark.jsa"  # beside the jars: what the JVM has parsed of them once (`pipelines.spark.classes` makes it)
 # A short job ends before the optimising compiler has paid for itself.
 SHORT_JVM = "-XX:TieredStopAtLevel=1"
@@ -24,14 +28,15 @@ SHORT_BYTES = 16 << 20  # of the archive: some 1.5 million entries
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
-    """What every session needs, whoever started its JVM: the catalog, UTC, and joins that use the tables' layout."""
+    """What every session needs besides `EXTENSIONS`, whoever started its JVM: the catalog, UTC, joins by the tables' layout.
+
+    It has secrets. A session that runs is given it: what Spark is started with, its pages and its event log show.
+    """
     catalog = f"spark.sql.catalog.{settings.catalog_name}"
     return {
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         catalog: "org.apache.iceberg.spark.SparkCatalog",
-        f"{catalog}.warehouse": settings.warehouse_url,
+        **{f"{catalog}.{name}": value for name, value in _catalog_conf(settings).items() if value},
         f"{catalog}.cache-enabled": "false",  # others commit to the same tables
-        **{f"{catalog}.{name}": value for name, value in _catalog_conf(settings).items()},
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.sources.v2.bucketing.enabled": "true",
         "spark.sql.iceberg.planning.preserve-data-grouping": "true",
@@ -39,13 +44,18 @@ def session_conf(settings: Settings) -> dict[str, str]:
     }
 
 
+def redacted(settings: Settings, already: str) -> str:
+    """The pattern `already`, for what `session_conf` says of the catalog, too: any of it may be a secret."""
+    return rf"{already}|^spark\.sql\.catalog\.{re.escape(settings.catalog_name)}\."
+
+
 def _catalog_conf(settings: Settings) -> dict[str, str]:
-    storage = {}
+    conf = {"warehouse": settings.warehouse_url}
     if settings.warehouse_url.startswith("s3://"):
-        storage = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **settings.s3.for_iceberg()}
+        conf["io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
     if settings.catalog_type == "rest":
-        return {"type": "rest", "uri": settings.catalog, **storage}
-    return {"type": "jdbc", "jdbc.schema-version": "V1", **_jdbc(settings.catalog), **storage}
+        return conf | {"type": "rest", "uri": settings.catalog} | settings.catalog_options
+    return conf | {"type": "jdbc", "jdbc.schema-version": "V1"} | _jdbc(settings.catalog) | settings.catalog_options
 
 
 def _jdbc(uri: str) -> dict[str, str]:
@@ -63,7 +73,7 @@ def jars_for(settings: Settings) -> list[str]:
     jars = [ICEBERG_JAR]
     if settings.catalog_type == "sql":
         jars.append(POSTGRESQL_JAR if settings.catalog.startswith("postgresql") else SQLITE_JAR)
-    if settings.warehouse_url.startswith("s3://"):
+    if settings.lake_on_s3 or signs(settings.catalog_options):
         jars.append(S3_JAR)
     return jars
 
@@ -88,7 +98,8 @@ def launch_conf(settings: Settings) -> dict[str, str]:
     }
     classes = settings.jars / CLASS_ARCHIVE
     if classes.is_file():  # where it does not fit this JVM or these jars, the JVM goes without
-        conf["spark.driver.defaultJavaOptions"] = f'"-XX:SharedArchiveFile={classes}" -Xshare:auto -Xlog:cds=off'
+        silent = "-Xlog:cds=off -Xlog:cds+dynamic=off"  # a JVM says that on standard output, where results are
+        conf["spark.driver.defaultJavaOptions"] = f'"-XX:SharedArchiveFile={classes}" -Xshare:auto {silent}'
     if settings.spark_master.startswith("local"):
         local = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
         return conf | local | {"spark.sql.shuffle.partitions": str(LOCAL_SHUFFLE_PARTITIONS)}

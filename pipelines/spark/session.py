@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from pipelines.spark.conf import jars_for, launch_conf, session_conf
+from pipelines.spark.conf import EXTENSIONS, REDACTED, jars_for, launch_conf, redacted, session_conf
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and has its own master and memory
 
@@ -38,9 +38,18 @@ def open_session(settings: Settings, job: str, *, java_options: str = "") -> Spa
             builder = builder.config(name, value)
         if java_options:
             builder = builder.config("spark.driver.extraJavaOptions", java_options)
-    for name, value in session_conf(settings).items():
+    for name, value in EXTENSIONS.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    configure(spark, settings)
+    return spark
+
+
+def configure(spark: SparkSession, settings: Settings) -> None:
+    """Give a session the catalog of the settings, and see that none of its properties is shown."""
+    spark.conf.set(REDACTED, redacted(settings, spark.conf.get(REDACTED) or ""))
+    for name, value in session_conf(settings).items():
+        spark.conf.set(name, value)
 
 
 @contextmanager
@@ -60,4 +69,5 @@ def session(settings: Settings, job: str, *, java_options: str = "", meanwhile: 
 def _require_jars(settings: Settings) -> None:
     missing = [name for name in jars_for(settings) if not (settings.jars / name).is_file()]
     if missing:
-        raise Permanent(f"{settings.jars} lacks {', '.join(missing)}; run `make setup`, or name their folder in MANIFOLD_JARS")
+        fetch = f"`{sys.executable} -m pipelines.spark.jars` fetches what the settings ask for"
+        raise Permanent(f"{settings.jars} lacks {', '.join(missing)}; {fetch}, or name their folder in MANIFOLD_JARS")

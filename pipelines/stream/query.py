@@ -10,19 +10,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import orjson
 import structlog
-from prometheus_client import Counter, Gauge, Histogram, start_http_server
+from prometheus_client import Counter, Gauge, Histogram
 from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from redis.exceptions import RedisError
 
+from adapters.http import tell_metrics
 from adapters.lake import ensure_tables
-from contracts.errors import ManifoldError, Permanent, Retryable
+from contracts.errors import ManifoldError, Retryable
 from contracts.settings import Settings
 from pipelines.archive.segments import Segment
 from pipelines.catalog import await_catalog
@@ -31,7 +32,10 @@ from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.populate.load import populate
 from pipelines.spark.session import session
 from pipelines.stream.source import FORMAT, segment_of, source_of
+from pipelines.upkeep.ledger_pack import pack_ledger
+from pipelines.upkeep.snapshots import expire_by_count
 
+TIDY = timedelta(hours=1)  # between two times that old snapshots are forgotten
 LOOK_S = 0.5  # between two looks whether the stream is to stop
 
 SEGMENTS = Counter("manifold_stream_segments_total", "segments taken in")
@@ -69,6 +73,7 @@ class Streaming:
         self._stopping = threading.Event()
         self._problem: Exception | None = None  # why the last micro-batch failed
         self._streamed = Streamed()
+        self._tidied_at = datetime.min.replace(tzinfo=UTC)
 
     def run(self, stop: threading.Event, *, until_idle: bool = False) -> Streamed:
         """Take in what is new, again and again.
@@ -109,6 +114,7 @@ class Streaming:
             except Exception as exc:  # Spark tells only its own words for it
                 self._problem = exc
                 raise
+            self._tidy(began)
         rows_written = sum(written.written.values())
         self._note(segments, written.written)
         lag_s = (datetime.now(UTC) - max(s.began_at or s.modified_at for s in segments)).total_seconds()
@@ -120,6 +126,17 @@ class Streaming:
         written, _, _ = ingest_audit_publish(self._spark, self._catalog, settings, run_id=run_id, now=now, part=segments)
         populate(self._spark, self._catalog, settings, now=now)
         return written
+
+    def _tidy(self, now: datetime) -> None:
+        """At the first micro-batch and hourly: garbage is collected once a night, and a night has a thousand micro-batches."""
+        if now - self._tidied_at < TIDY:
+            return
+        self._tidied_at = now
+        try:
+            pack_ledger(self._catalog, now=now)
+            expire_by_count(self._catalog, self._settings, now=now)
+        except Exception as exc:  # noqa: BLE001  # what is published counts; the next hour, or the night, does it
+            log.warning("old snapshots are kept for now", reason=str(exc))
 
     def _note(self, segments: list[Segment], written: dict[str, int]) -> None:
         self._streamed.batches += 1
@@ -157,28 +174,16 @@ def stopping_on_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-@contextmanager
-def telling_metrics(settings: Settings) -> Iterator[None]:
-    """`/metrics` on `stream_port`, for as long as the block lasts."""
-    try:
-        server, _ = start_http_server(settings.stream_port, settings.host)
-    except OSError as exc:
-        raise Permanent(f"MANIFOLD_STREAM_PORT={settings.stream_port} cannot be used ({exc}); choose another") from exc
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 def stream(settings: Settings, *, until_idle: bool = False, for_s: float | None = None) -> Streamed:
     """Stream until SIGTERM or SIGINT; `until_idle`: until nothing is new; `for_s`: at most that long.
 
     Raises:
         Retryable: a micro-batch failed; the next start does it again.
+        Permanent: `stream_port` cannot be used.
     """
-    catalog = await_catalog(settings)
-    with stopping_on_signals() as stop, telling_metrics(settings), session(settings, "stream") as spark:
+    catalog, token = await_catalog(settings), settings.http_token.get_secret_value()
+    metrics = tell_metrics(settings.host, settings.stream_port, token=token)
+    with stopping_on_signals() as stop, metrics, session(settings, "stream") as spark:
         limit = threading.Timer(for_s, stop.set) if for_s is not None else None
         if limit is not None:
             limit.daemon = True

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -11,8 +12,9 @@ from pyspark.sql.types import StructType
 from adapters.lake import open_catalog
 from contracts.envelope import Stream
 from contracts.settings import Settings
-from contracts.tables import SEGMENTS
 from pipelines.archive.segments import Archive, Interval, Segment
+from pipelines.ingest.chunks import in_chunks
+from pipelines.ingest.ledger import new_segments
 
 FORMAT = "manifold_segments"
 SCHEMA = "path string, stream string, size long, modified_at string"
@@ -59,15 +61,13 @@ class NewSegments(DataSourceStreamReader):
 
     def _new(self, now: datetime) -> list[Segment]:
         whole = now - self.listed_whole_at > WHOLE_EVERY
-        listed = Archive(self.settings.archive, self.settings.s3).segments(
-            None if whole else Interval(now - RECENT, now + RECENT)
-        )
-        table = open_catalog(self.settings).load_table(SEGMENTS.identifier)
-        known = set(table.scan(selected_fields=("path",)).to_arrow()["path"].to_pylist())
-        new = sorted((s for s in listed if s.path not in known), key=_age)
-        if whole and len(new) <= self.settings.stream_max_segments:
+        part = None if whole else Interval(now - RECENT, now + RECENT)
+        settings = self.settings
+        found = new_segments(open_catalog(settings), Archive(settings.archive, settings.s3), part)
+        most = list(islice(found, settings.stream_max_segments + 1))
+        if whole and len(most) <= settings.stream_max_segments:
             self.listed_whole_at = now
-        return new[: self.settings.stream_max_segments]
+        return next(in_chunks(most[: settings.stream_max_segments], settings.ingest_max_bytes), [])
 
 
 def source_of(settings: Settings) -> type[DataSource]:
@@ -91,7 +91,3 @@ def source_of(settings: Settings) -> type[DataSource]:
 def segment_of(path: str, stream: str, size: int, modified_at: str) -> Segment:
     """A segment from its row."""
     return Segment(path, Stream(stream), size, datetime.fromisoformat(modified_at))
-
-
-def _age(segment: Segment) -> datetime:
-    return segment.began_at or segment.modified_at

@@ -17,13 +17,13 @@ from pyspark.sql import Row, SparkSession
 
 from adapters.lake import ensure_tables
 from contracts.settings import Settings
-from contracts.tables import IDS, OUTCOMES, SEGMENTS, TABLES, Table
+from contracts.tables import IDS, META, OUTCOMES, SEGMENTS, TABLES, Table
 from pipelines.ingest.branches import BEGAN
 from pipelines.upkeep.compact_look import Shape, look
 from pipelines.upkeep.compact_plan import Group, Rules, Work, work_of
 from pipelines.upkeep.sorting import NULLS, sort_order_id
 
-SORTED_BY: Mapping[str, Sequence[str]] = {IDS.name: ("vin", "seq"), OUTCOMES.name: ("vin", "seq")}
+SORTED_BY: Mapping[str, Sequence[str]] = {IDS.name: ("vin", "seq"), META.name: ("data_id",), OUTCOMES.name: ("vin", "seq")}
 DAYS_A_CALL = 31
 COMMITS_A_CALL = 10  # so that a kill or a conflict costs a tenth of the work
 
@@ -178,4 +178,7 @@ class _Compaction:
 
 
 def _chunks(days: Sequence[date | None]) -> list[Sequence[date | None]]:
-    return [days[start : start + DAYS_A_CALL] for start in range(0, len(days), DAYS_A_CALL)]
+    """Days that are rewritten together; what has no day, also of a table that got its days later, is the whole table's affair."""
+    known = [day for day in days if day is not None]
+    whole: list[Sequence[date | None]] = [[None]] if None in days else []
+    return [*whole, *(known[start : start + DAYS_A_CALL] for start in range(0, len(known), DAYS_A_CALL))]

@@ -7,6 +7,7 @@ from datetime import date, timedelta
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table as IcebergTable
 
 from contracts.tables import Table
@@ -32,9 +33,10 @@ def look(catalog: Catalog, table: Table, rules: Rules, order_id: int) -> tuple[l
     loaded = catalog.load_table(table.identifier)
     snapshot = loaded.current_snapshot()
     manifests = snapshot.manifests(loaded.io) if snapshot else []
+    days = {number: _place_of_day(spec, table) for number, spec in loaded.specs().items()}
     files, sizes = Counter[tuple[date | None, bool, bool]](), Counter[tuple[date | None, bool, bool]]()
     for file in _data_files(loaded, manifests):
-        day = _day(file) if table.day_of else None
+        day = _day(file, days.get(file.spec_id))
         kind = (day, bool(order_id) and file.sort_order_id == order_id, file.file_size_in_bytes < rules.small_bytes)
         files[kind] += 1
         sizes[kind] += file.file_size_in_bytes
@@ -56,9 +58,15 @@ def _data_files(loaded: IcebergTable, manifests: list[ManifestFile]) -> Iterator
             yield from (entry.data_file for entry in manifest.fetch_manifest_entry(loaded.io, discard_deleted=True))
 
 
-def _day(file: DataFile) -> date | None:
+def _place_of_day(spec: PartitionSpec, table: Table) -> int | None:
+    """Which value of a file's partition is its day; None where files of this spec have none: the table got its days later."""
+    names = [field.name for field in spec.fields]
+    return names.index(f"{table.day_of}_day") if f"{table.day_of}_day" in names else None
+
+
+def _day(file: DataFile, place: int | None) -> date | None:
     """The day of the file's partition, which Iceberg counts from 1970."""
-    value = file.partition[0]
+    value = file.partition[place] if place is not None else None
     return EPOCH_DAY + timedelta(days=value) if isinstance(value, int) else value
 
 

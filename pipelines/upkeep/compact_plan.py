@@ -1,7 +1,8 @@
 """What compaction has to do, decided from the numbers of a table's files. Pure: no lake, no Spark.
 
 A day that still grows is packed: its small files become few, in the order in which rows came, at the price of copying them.
-A settled day is clustered: its rows are sorted by vehicle, so that a vehicle's history prunes to few files. Files that are sorted
+A settled day is clustered: its rows are sorted by vehicle, so that a vehicle's history prunes to few files. So is a small table
+that is looked up by its key. Files that are sorted
 carry the number of the table's sort order, so a day is clustered once, and again only when enough has come late.
 """
 
@@ -48,7 +49,7 @@ class Work:
 
 
 def work_of(groups: Iterable[Group], rules: Rules, *, today: date, can_sort: bool) -> Work:
-    """What pays in one table: `can_sort` says whether its rows are looked up by vehicle."""
+    """What pays in one table: `can_sort` says whether its rows are looked up by a key."""
     by_day: dict[date | None, list[Group]] = {}
     for group in groups:
         by_day.setdefault(group.day, []).append(group)
@@ -56,11 +57,18 @@ def work_of(groups: Iterable[Group], rules: Rules, *, today: date, can_sort: boo
     cluster: list[date | None] = []
     settled = today - timedelta(days=rules.settled_days)
     for day in sorted(by_day, key=lambda d: d or date.min):
-        if can_sort and day is not None and day <= settled and _wants_sorting(by_day[day], rules):
+        if can_sort and _is_settled(by_day[day], day, settled, rules) and _wants_sorting(by_day[day], rules):
             cluster.append(day)
         elif sum(g.files for g in by_day[day] if g.is_small) >= rules.min_files:
             pack.append(day)
     return Work(pack, cluster)
+
+
+def _is_settled(groups: Sequence[Group], day: date | None, settled: date, rules: Rules) -> bool:
+    """Whether little will come to these rows soon. A table without days always grows, and is sorted after enough has come."""
+    if day is None:
+        return sum(group.files for group in groups if not group.is_sorted) >= rules.min_files
+    return day <= settled
 
 
 def _wants_sorting(groups: Sequence[Group], rules: Rules) -> bool:

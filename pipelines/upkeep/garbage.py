@@ -8,22 +8,27 @@ from datetime import datetime, timedelta
 import structlog
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from adapters.lake import ensure_tables
 from adapters.redis import connect
 from contracts.settings import Settings
 from pipelines.archive.flush import flush
-from pipelines.ingest.publish import Overtaken, finish
+from pipelines.ingest.amending import until_not_overtaken
+from pipelines.ingest.audit import AuditFailed
+from pipelines.ingest.publish import finish
 from pipelines.ingest.run import Run
-from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.ingest.run_all import ingest_in_chunks
 from pipelines.populate.load import populate
 from pipelines.populate.lock import populate_lock
 from pipelines.upkeep.garbage_files import drop_refused, drop_segments, expire_snapshots, remove_orphans
+from pipelines.upkeep.garbage_history import drop_history
+from pipelines.upkeep.garbage_ledger import prune_ledger
 from pipelines.upkeep.garbage_run import Gone, collect, look
 
-TRIES = 20
 UNASKED = "a recorder cannot be asked to close its open segments, and a trigger in them may need it"
+HELD_BACK = (
+    "what is new in the archive breaks a rule and cannot be published; a trigger in it may need them, or an outcome end them"
+)
 
 log = structlog.get_logger(__name__)
 
@@ -37,6 +42,8 @@ class Collected:
     data: Gone  # payloads
     quarantine: Gone  # refused messages
     segments: Gone  # of the archive
+    history: Gone  # entries that ended, with their outcomes
+    ledger: Gone  # rows of segments that are gone from the archive
     snapshots: dict[str, Gone] = field(default_factory=dict)  # by table
     orphans: dict[str, Gone] = field(default_factory=dict)  # files, by table
 
@@ -55,7 +62,6 @@ def collect_garbage(
     has been recorded.
 
     Raises:
-        AuditFailed: what is new in the archive breaks a rule; nothing was removed.
         Retryable: something was away, or other runs were in the way; do it again.
     """
     ensure_tables(catalog)
@@ -66,18 +72,25 @@ def collect_garbage(
         reason = None if flush(settings) else UNASKED
         # Run ids of its own for each attempt: a run that counts already is not done again, and here there may be more to do.
         attempt = f"{run_id}_{secrets.token_hex(3)}"
-        ingest_audit_publish(spark, catalog, settings, run_id=f"{attempt}_ingest", now=now)
-        populate(spark, catalog, settings, now=now)  # what this ingest brought is not to wait for the next one
-        expired, data = _collect_rows(spark, catalog, settings, run_id=attempt, now=now, keep_data_because=reason)
-        finish(catalog)
+        try:
+            ingest_in_chunks(spark, catalog, settings, run_id=f"{attempt}_ingest", now=now)
+        except AuditFailed as exc:
+            log.warning("entries and data stay, because what is new in the archive cannot be published", reason=str(exc))
+            expired = data = Gone(kept_because=HELD_BACK)
+        else:
+            populate(spark, catalog, settings, now=now)  # what this ingest brought is not to wait for the next one
+            expired, data = _collect_rows(spark, catalog, settings, run_id=attempt, now=now, keep_data_because=reason)
+            finish(catalog)
     result = Collected(
         dry_run,
         expired,
         data,
         quarantine=drop_refused(spark, settings, now=now, dry_run=dry_run),
+        history=drop_history(catalog, settings, now=now, dry_run=dry_run),
         segments=drop_segments(catalog, settings, now=now, dry_run=dry_run),
+        ledger=prune_ledger(catalog, settings, now=now, dry_run=dry_run),  # after the files that it is about
         snapshots=expire_snapshots(spark, catalog, settings, now=now, dry_run=dry_run),
-        orphans=remove_orphans(spark, settings, now=now, dry_run=dry_run),
+        orphans=remove_orphans(spark, catalog, settings, now=now, dry_run=dry_run),
     )
     log.info("garbage is collected", **asdict(result))
     return result
@@ -88,8 +101,7 @@ def _collect_rows(
 ) -> tuple[Gone, Gone]:
     """Under the lock of whoever compares lake and queues: a populate that began earlier could queue what expires here."""
     cut = now - timedelta(days=settings.retention_days)
-    again = Retrying(
-        retry=retry_if_exception_type(Overtaken), stop=stop_after_attempt(TRIES), wait=wait_random(0, 2), reraise=True
-    )
     with connect(settings.redis) as redis, populate_lock(redis):
-        return again(lambda: collect(Run(spark, catalog, settings, run_id, now), cut=cut, keep_data_because=keep_data_because))
+        return until_not_overtaken()(
+            lambda: collect(Run(spark, catalog, settings, run_id, now), cut=cut, keep_data_because=keep_data_because)
+        )

@@ -4,24 +4,26 @@ Each step is complete in itself: whoever dies in one has removed less, and nothi
 """
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath
 
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.table import Table as IcebergTable
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
 from contracts.settings import Settings
 from contracts.tables import QUARANTINE, SEGMENTS, TABLES, Table
 from pipelines.archive.segments import Archive, Segment
-from pipelines.ingest.branches import PINS, RUN_ID, ancestors, properties_of
-from pipelines.upkeep.garbage_plan import Recorded, Version, old_segments, old_versions
+from pipelines.ingest.ledger import ledger_of
+from pipelines.upkeep.garbage_plan import Recorded, old_segments
 from pipelines.upkeep.garbage_run import SAMPLE, Gone
+from pipelines.upkeep.snapshots import cut_of, needed_runs, old_snapshots
 
 _NODE = re.compile(r"\d+-(\d+)")
 FILE = "file://"
+ON_DISK = ("file:", "/")
+FOLDER = "/dt="
 
 log = structlog.get_logger(__name__)
 
@@ -42,11 +44,11 @@ def expire_snapshots(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool
 ) -> dict[str, Gone]:
     """Old snapshots of every table, with the files that only they know."""
-    cut = now - timedelta(days=settings.snapshot_retention_days)
-    newest_run = _newest_run(catalog.load_table(SEGMENTS.identifier))
     gone: dict[str, Gone] = {}
-    for table in TABLES:
-        old = sorted(_old_snapshots(catalog.load_table(table.identifier), newest_run, cut))
+    # The commit point's table first: a run whose snapshot has gone from it can no more be published, and rely on others that go.
+    for table in sorted(TABLES, key=lambda table: table is not SEGMENTS):
+        loaded, needed = catalog.load_table(table.identifier), needed_runs(catalog)
+        old = sorted(old_snapshots(loaded, needed, cut_of(loaded, settings, now)))
         gone[table.name] = Gone(len(old), [str(snapshot_id) for snapshot_id in old[:SAMPLE]])
         if old and not dry_run:
             # Those named, and none by age alone: what Iceberg itself would take for old may be what a run began from.
@@ -55,34 +57,20 @@ def expire_snapshots(
     return gone
 
 
-def _newest_run(segments: IcebergTable) -> str | None:
-    said = (properties_of(snapshot) for snapshot in ancestors(segments))
-    return next((properties[RUN_ID] for properties in said if PINS in properties), None)
-
-
-def _old_snapshots(table: IcebergTable, newest_run: str | None, cut: datetime) -> set[int]:
-    versions = [
-        Version(s.snapshot_id, s.parent_snapshot_id, datetime.fromtimestamp(s.timestamp_ms / 1000, UTC))
-        for s in table.snapshots()
-    ]
-    main = table.current_snapshot()
-    if main is None:
-        return set()
-    keep = {s.snapshot_id for s in table.snapshots() if newest_run and properties_of(s).get(RUN_ID) == newest_run}
-    heads = {ref.snapshot_id for ref in table.refs().values()}
-    return old_versions(versions, heads, main.snapshot_id, keep=keep, cut=cut)
-
-
-def remove_orphans(spark: SparkSession, settings: Settings, *, now: datetime, dry_run: bool) -> dict[str, Gone]:
+def remove_orphans(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> dict[str, Gone]:
     """Files in the tables' folders that no snapshot knows; listed first, then removed."""
     older_than = f"older_than => TIMESTAMP '{now - timedelta(days=settings.orphan_days):%Y-%m-%d %H:%M:%S}+00:00'"
     gone: dict[str, Gone] = {}
     for table in TABLES:
-        found = [row["orphan_file_location"] for row in _rows(spark, settings, table, f"{older_than}, dry_run => true")]
+        arguments = older_than
+        # Iceberg lists a folder by Hadoop, which knows no s3://, unless it is told to list as it reads and writes.
+        if not catalog.load_table(table.identifier).location().startswith(ON_DISK):
+            arguments += ", prefix_listing => true"
+        found = [row["orphan_file_location"] for row in _rows(spark, settings, table, f"{arguments}, dry_run => true")]
         gone[table.name] = Gone(len(found), sorted(found)[:SAMPLE])
         if found and not dry_run:
             log.info("removing files that no snapshot knows", table=table.name, files=len(found), sample=gone[table.name].sample)
-            _rows(spark, settings, table, older_than)
+            _rows(spark, settings, table, arguments)
     return gone
 
 
@@ -98,16 +86,44 @@ def _call(spark: SparkSession, settings: Settings, table: Table, procedure: str,
 def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Gone:
     """Segments past the archive's retention whose messages are in the lake. What was refused as a whole file stays."""
     archive = Archive(settings.archive, settings.s3)
-    rows = catalog.load_table(SEGMENTS.identifier).scan(selected_fields=("path", "refused_because")).to_arrow().to_pylist()
-    ingested = {row["path"] for row in rows if row["refused_because"] is None}
-    segments = {segment.path: segment for segment in archive.segments()}
     cut = now - timedelta(days=settings.archive_retention_days)
-    old = old_segments((_recorded(segment) for segment in segments.values()), ingested, cut=cut)
-    if not dry_run:
-        for segment in old:
-            archive.remove(segment.path)
-        _remove_empty_folders(archive, old)
-    return Gone(len(old), [s.path for s in old[:SAMPLE]], sum(segments[s.path].size for s in old))
+    ledger, newest, gone = ledger_of(catalog), _Newest(archive), Gone(bytes=0)
+    for group in archive.walk():
+        segments = {segment.path: segment for segment in group}
+        aged = [_recorded(segment) for segment in group if segment.age[0] < cut]
+        if not aged and any(FOLDER in path for path in segments):
+            break  # what follows began later
+        rows = ledger.rows((segment.path for segment in aged), "refused_because").to_pylist()
+        ingested = {row["path"] for row in rows if row["refused_because"] is None}
+        last = {newest.of(place) for place in {(each.stream, each.node) for each in aged}}
+        old = old_segments({*aged, *last}, ingested, cut=cut)
+        if not dry_run:
+            for segment in old:
+                archive.remove(segment.path)
+            _remove_empty_folders(archive, old)
+        sample = [*gone.sample, *(each.path for each in old)][:SAMPLE]
+        gone = Gone(gone.count + len(old), sample, (gone.bytes or 0) + sum(segments[each.path].size for each in old))
+    return gone
+
+
+class _Newest:
+    """Each recorder's newest segment of a stream; the archive is listed from its end, only as far as somebody asks."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._groups = archive.walk(newest_first=True)
+        self._found: dict[tuple[str, str], Recorded] = {}
+        self._settled: set[tuple[str, str]] = set()
+
+    def of(self, place: tuple[str, str]) -> Recorded:
+        """The newest of this stream and recorder, which has one."""
+        while place not in self._settled and (group := next(self._groups, None)) is not None:
+            for each in map(_recorded, group):
+                known = self._found.setdefault((each.stream, each.node), each)
+                if each.began_at > known.began_at:
+                    self._found[each.stream, each.node] = each
+                if FOLDER in each.path:  # what has no day comes first, whenever it began
+                    self._settled.add((each.stream, each.node))
+        return self._found[place]
 
 
 def _recorded(segment: Segment) -> Recorded:

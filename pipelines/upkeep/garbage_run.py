@@ -18,8 +18,7 @@ from adapters.redis import connect
 from contracts.outcomes import Outcome
 from contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
 from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
-from pipelines.ingest.planning import main_snapshots
-from pipelines.ingest.publish import finish, publish
+from pipelines.ingest.publish import finish, main_snapshots, publish
 from pipelines.ingest.removal import REMOVES
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.transforms import instant_of

@@ -4,6 +4,7 @@ Works beside everything else. The lake is read as it was at one moment, and the 
 changed in between: each difference is looked at once more in the queues, live, and against the newest outcomes, before it counts.
 """
 
+import io
 import json
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
@@ -17,12 +18,14 @@ from pyspark.sql import functions as sf
 
 from adapters.lake import ensure_tables
 from adapters.redis import connect
-from contracts.envelope import Stream
-from contracts.seq import COUNTER_BITS, MAX_NODE, MAX_SEQ, datetime_of, node_of
+from adapters.reports import QUEUES, open_reports
+from contracts.seq import COUNTER_BITS, MAX_NODE, MAX_SEQ, datetime_of
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
-from pipelines.ingest.planning import main_snapshots
+from pipelines.ingest.publish import main_snapshots
 from pipelines.populate.pending import KEYS, pending
+from pipelines.populate.stretch import newest_seqs
+from pipelines.upkeep.verify_outcomes import on_their_way
 from pipelines.upkeep.verify_redis import ROWS, Difference, Place, still, walk
 from pipelines.upkeep.verify_repair import repair as mend
 from queues import Loader, Policy
@@ -57,7 +60,7 @@ class Verified:
 
 
 def verify(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, repair: bool = False) -> Verified:
-    """Compare, report to `<reports>/queues/<instant>/`, and with `repair` queue what is missing and end what has ended.
+    """Compare, report to `<reports>/queues/<instant>/`, and with `repair` make good what either side is sure of.
 
     Raises:
         Retryable: with `repair`, another process that compares lake and queues is at work.
@@ -85,11 +88,11 @@ class _Comparison:
     """The lake at one moment, the queues after it, and where they differ."""
 
     def __init__(self, spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> None:
-        self._spark, self._settings = spark, settings
+        self._spark, self._catalog, self._settings = spark, catalog, settings
         self._since = now - timedelta(days=settings.retention_days)
         segments = catalog.load_table(SEGMENTS.identifier)
         self._base = main_snapshots(catalog, segments)
-        self._newest = _newest_seqs(catalog, self._base[SEGMENTS.name])
+        self._newest = newest_seqs(catalog, self._base[SEGMENTS.name])
         rows = int(catalog.load_table(IDS.identifier).snapshot_by_id(self._base[IDS.name]).summary["total-records"] or 0)  # type: ignore[index,union-attr]  # main has it
         self._parts = max(spark.sparkContext.defaultParallelism, -(-rows // ROWS_A_PART))
         walked = spark.range(0, 1, 1, 1).mapInArrow(walk(settings.redis), ROWS)
@@ -114,15 +117,15 @@ class _Comparison:
 
     def differences(self) -> DataFrame:
         """One row a difference, as `DIFFERENCES` says; each has been looked at once more."""
-        kinds = [self._missing(), *self._waiting_otherwise(), self._disordered(), self._stray()]
+        kinds = [self._open_in_lake(), *self._waiting_otherwise(), self._disordered(), self._stray()]
         columns = [column.split()[0] for column in DIFFERENCES.split(", ")]
         first = reduce(DataFrame.unionByName, (frame.select(*columns) for frame in kinds))
         live = first.mapInArrow(still(self._settings.redis), DIFFERENCES).persist()
         self._kept.append(live)
         ended_since = self._current(OUTCOMES).select(*KEYS).join(sf.broadcast(live.select(*KEYS)), KEYS, "left_semi")
-        is_missing = sf.col("difference") == Difference.MISSING.value
-        still_missing = live.where(is_missing).join(ended_since, KEYS, "left_anti").select(*columns)
-        return live.where(~is_missing).unionByName(still_missing)
+        is_open = sf.col("difference").isin(Difference.MISSING.value, Difference.UNRECORDED.value)
+        still_open = live.where(is_open).join(ended_since, KEYS, "left_anti").select(*columns)
+        return live.where(~is_open).unionByName(still_open)
 
     @property
     def _waiting(self) -> DataFrame:
@@ -136,13 +139,24 @@ class _Comparison:
             newest = sf.when(_node("seq") == node, sf.lit(seq)).otherwise(newest)
         return sf.col("seq") > newest
 
-    def _missing(self) -> DataFrame:
+    def _open_in_lake(self) -> DataFrame:
+        """Pending in the lake, and missing in the queues, or remembered there as ended though nothing says so on its way here."""
         entries = self._main(IDS).where(sf.col("ts") >= sf.lit(self._since)).select(*KEYS, "request_id", "data_id")
         ended = self._main(OUTCOMES).where(sf.col("accepted_at") >= sf.lit(self._since))
         waiting = pending(entries, ended, parts=self._parts, few=False)
         held = self._queues.where(sf.col("place") != Place.IN_FLIGHT.value)
-        gone = waiting.join(held.select(*KEYS).repartition(self._parts, "vin").hint("shuffle_hash"), KEYS, "left_anti")
-        return _kind(gone.withColumn("outcome", sf.lit(None).cast("string")), Difference.MISSING)
+        known = held.select(*KEYS, (sf.col("place") == Place.DONE.value).alias("is_done")).repartition(self._parts, "vin")
+        odd = waiting.join(known.hint("shuffle_hash"), KEYS, "left").where("is_done is null or is_done")
+        which = sf.when(sf.col("is_done"), Difference.UNRECORDED.value).otherwise(Difference.MISSING.value)
+        odd = odd.select(*KEYS, "request_id", "data_id", sf.lit(None).cast("string").alias("outcome"), which.alias("difference"))
+        self._kept.append(odd.persist())
+        is_unrecorded = sf.col("difference") == Difference.UNRECORDED.value
+        if not odd.where(is_unrecorded).head(1):
+            return odd
+        moving = on_their_way(self._spark, self._catalog, self._settings)
+        if moving is None:  # then none is said to be recorded nowhere
+            return odd.where(~is_unrecorded)
+        return odd.where(~is_unrecorded).unionByName(odd.where(is_unrecorded).join(moving, KEYS, "left_anti"))
 
     def _waiting_otherwise(self) -> list[DataFrame]:
         """What waits in the queues: has it ended, is it unknown, or is it overdue?"""
@@ -175,17 +189,6 @@ class _Comparison:
         return self._spark.table(f"{self._settings.catalog_name}.{table.identifier}")
 
 
-def _newest_seqs(catalog: Catalog, snapshot_id: int) -> dict[int, int]:
-    """By recorder, the greatest seq of a trigger that is ingested."""
-    scan = catalog.load_table(SEGMENTS.identifier).scan(selected_fields=("stream", "last_seq"), snapshot_id=snapshot_id)
-    newest: dict[int, int] = {}
-    for row in scan.to_arrow().to_pylist():
-        if row["stream"] == Stream.TRIGGER and row["last_seq"] is not None:
-            node = node_of(row["last_seq"])
-            newest[node] = max(newest.get(node, -1), row["last_seq"])
-    return newest
-
-
 def _node(seq: str) -> Column:
     return sf.shiftright(sf.col(seq), COUNTER_BITS).bitwiseAND(MAX_NODE)
 
@@ -200,7 +203,7 @@ def _kind(rows: DataFrame, difference: Difference) -> DataFrame:
 
 
 def _report(found: DataFrame, settings: Settings, now: datetime) -> str:
-    folder = settings.reports_folder / "queues" / f"{now:%Y%m%dT%H%M%S}"
-    folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(found.orderBy("difference", "vin", "seq").limit(MOST_REPORTED).toArrow(), folder / "differences.parquet")
-    return str(folder)
+    reports, folder, content = open_reports(settings), f"{QUEUES}/{now:%Y%m%dT%H%M%S}", io.BytesIO()
+    pq.write_table(found.orderBy("difference", "vin", "seq").limit(MOST_REPORTED).toArrow(), content)
+    reports.write(f"{folder}/differences.parquet", content.getvalue())
+    return reports.address(folder)

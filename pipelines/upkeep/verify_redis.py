@@ -38,6 +38,7 @@ class Difference(StrEnum):
     """How queues and lake disagree about an entry."""
 
     MISSING = "missing"  # pending in the lake; the queues do not have it, and do not remember that it ended
+    UNRECORDED = "unrecorded"  # the queues remember that it ended; neither the lake nor anything on its way there does
     ENDED = "ended"  # has an outcome in the lake, and still waits in the queues
     EXTRA = "extra"  # waits in the queues, and the lake does not know it although it knows younger ones of that recorder
     OVERDUE = "overdue"  # waits in both past its retention: the next garbage collection, or a claim, ends it
@@ -137,6 +138,8 @@ def _holds(
     match difference:
         case Difference.MISSING:
             return pending is None and parked is None and done is None
+        case Difference.UNRECORDED:
+            return done is not None
         case Difference.STRAY:
             return pending is None and inflight is not None and int(inflight) == seq
         case Difference.DISORDERED:

@@ -5,22 +5,24 @@ from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from redis import Redis
 
 from adapters.redis import connect
 from contracts import keys
-from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.outcomes import OF_CODE, Outcome, OutcomeRecord
 from contracts.settings import Settings
 from pipelines.populate.load import SUPERSEDED_BY
 from pipelines.populate.lock import populate_lock
 from pipelines.upkeep.verify_redis import Difference
 from queues import Loader, Policy
 
+FOUND = "remembered by the queues alone: recorded when they were compared with the lake, not when it ended"
 COUNTS = pa.schema([("difference", pa.string()), ("repaired", pa.int64())])
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def repair(found: DataFrame, settings: Settings, now: datetime) -> dict[str, int]:
-    """Queue what is missing, end what has ended, and put in order; by kind, how many. Extra, overdue and stray entries stay.
+    """Queue what is missing, end what has ended, record what is not, put in order; by kind, how many. The rest stays.
 
     Raises:
         Retryable: another process that compares lake and queues is at work.
@@ -42,6 +44,9 @@ def _mender(url: str, policy: Policy, now_ms: int) -> Batches:
                 rows = batch.to_pylist()
                 done = {
                     Difference.MISSING: _queue(loader, [r for r in rows if r["difference"] == Difference.MISSING], now_ms),
+                    Difference.UNRECORDED: _record(
+                        redis, loader, [r for r in rows if r["difference"] == Difference.UNRECORDED], now_ms
+                    ),
                     Difference.ENDED: _end(loader, [r for r in rows if r["difference"] == Difference.ENDED], now_ms),
                 }
                 disordered = [r for r in rows if r["difference"] == Difference.DISORDERED]
@@ -63,6 +68,16 @@ def _queue(loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:
     superseded = (OutcomeRecord(o, s, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY) for o, s in done.superseded)
     loader.add_outcomes(superseded)
     return done.queued + len(done.superseded)
+
+
+def _record(redis: Redis, loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:
+    """What the queues remember goes to the recorder. When it ended, and after how many attempts, nobody knows any more."""
+    pipe = redis.pipeline(transaction=False)
+    for row in rows:
+        pipe.zscore(keys.done(row["vin"]), row["seq"])
+    found = [(row, OF_CODE[int(code)]) for row, code in zip(rows, pipe.execute(), strict=True) if code is not None]
+    loader.add_outcomes(OutcomeRecord(row["vin"], int(row["seq"]), how, now_ms, reason=FOUND) for row, how in found)
+    return len(found)
 
 
 def _end(loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:

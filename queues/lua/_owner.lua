@@ -14,12 +14,19 @@ local function older(a, b)
 end
 
 -- 'here', 'absent' or 'unsubscribed'. A vehicle that was only heard, never seen to connect, is here until `heard` is too long ago.
+-- And whether what is known of it is about to go by itself.
 local function whereabouts(now, presence_ms)
-  local p = redis.call('HMGET', PRESENCE, 'connected', 'heard', 'subscribed')
+  local p = redis.call('HMGET', PRESENCE, 'connected', 'heard', 'subscribed', 'passing')
   if p[1] == 'heard' and tonumber(p[2] or '0') + presence_ms < now then return 'absent' end
   if p[1] ~= 'yes' and p[1] ~= 'heard' then return 'absent' end
   if p[3] == 'no' then return 'unsubscribed' end
-  return 'here'
+  return 'here', p[4]
+end
+
+-- What is known of the vehicle's connection is needed for as long as something waits for it.
+local function stay()
+  redis.call('PERSIST', PRESENCE)
+  redis.call('HDEL', PRESENCE, 'passing')
 end
 
 -- Ends what is in flight without an outcome: it is pending again. `counted` is how many attempts it now has behind it.
@@ -31,13 +38,11 @@ end
 -- Where an entry that must end some way instead of being sent again is marked, in ATTEMPTS.
 local function mark(seq) return seq .. ':ends' end
 
--- An entry ends: out of the queue for good. How it ended first is how it ended. Returns whether it was queued,
--- and whether it had not ended before.
-local function finish(seq, how)
-  local queued = redis.call('ZREM', PENDING, seq) + redis.call('ZREM', PARKED, seq) > 0
-  local first = redis.call('ZADD', DONE, 'NX', how, seq) == 1
+-- An entry that has ended, which DONE remembers, is out of the queue for good. Returns whether it was queued.
+local function leave(seq)
+  local queued = redis.call('ZREM', PENDING, seq) == 1 or redis.call('ZREM', PARKED, seq) == 1 -- never in both
   redis.call('HDEL', ATTEMPTS, seq, mark(seq))
-  return queued, first
+  return queued
 end
 
 -- How a pending entry has to end instead of being sent: as it was marked, or expired. Nil: it may be sent.
@@ -71,8 +76,9 @@ local function claim(now, presence_ms, terms)
   if not seq then return {'idle'} end
   local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
   if verdict(seq, tried[2], now, terms.retention_ms) then return over(PENDING, now, terms.retention_ms) end
-  local where = whereabouts(now, presence_ms)
+  local where, passing = whereabouts(now, presence_ms)
   if where ~= 'here' then return {where} end
+  if passing then stay() end
   local attempt = tonumber(tried[1] or '0') + 1
   local deadline = string.format('%.0f', now + terms[math.min(attempt, #terms)])
   redis.call('HSET', INFLIGHT, 'seq', seq, 'published_at', string.format('%.0f', now), 'attempts', attempt, 'deadline', deadline)

@@ -1,18 +1,27 @@
 -- end.lua: entries end without an acknowledgement: expired, or cancelled. What is in flight may be in the vehicle already: it stays,
 -- and where it is not acknowledged it ends this way instead of being sent again.
--- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] its terms   ARGV[4] '1' to claim the next entry   then seq and how it ends, for each
+-- KEYS[8] the outcomes stream; not in a cluster, where it lies in another slot
+-- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] its terms   ARGV[4] '1' to claim the next entry
+-- then for each its seq, how it ends, and with KEYS[8] its outcome for the recorder, given where it ends only now; or ''
 -- returns {{how each has ended, '0' while it is in flight}, claim's answer…}; an entry that is not known ends, too, so that it
 -- cannot come. The same again answers the same: whoever died before it had recorded an outcome asks again.
 local held = redis.call('HGET', INFLIGHT, 'seq')
 local ended, compacting = {}, redis.call('EXISTS', COMPACTION) == 1
 
-for i = 5, #ARGV, 2 do
-  local seq, how = ARGV[i], ARGV[i + 1]
+for i = 5, #ARGV, 3 do
+  local seq, how, outcome = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if seq == held then
     redis.call('HSET', ATTEMPTS, mark(seq), how)
     ended[#ended + 1] = '0'
   else
-    finish(seq, how)
+    if redis.call('ZADD', DONE, 'NX', how, seq) == 1 and outcome ~= '' then
+      local told = redis.pcall('XADD', KEYS[8], '*', 'o', outcome)
+      if type(told) == 'table' then -- what Redis refuses in a script undoes nothing
+        redis.call('ZREM', DONE, seq)
+        return redis.error_reply('OUTCOMES cannot be recorded: ' .. told.err)
+      end
+    end
+    leave(seq)
     ended[#ended + 1] = redis.call('ZSCORE', DONE, seq)
   end
 end

@@ -1,6 +1,6 @@
 -- enqueue.lua: queue entries of one owner. Offering an entry again changes nothing; one that has ended never comes back.
 -- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] '1' where compaction is on   then seq, or seq and compaction key, for each entry
--- returns {word, queued, superseded seq…}; word: 'ready' (the vehicle is here and has something pending and nothing in flight: wake a dispatcher),
+-- returns {word, queued, {superseded seq, …}}; word: 'ready' (the vehicle is here and has something pending and nothing in flight: wake a dispatcher),
 -- 'queued', or 'known' (nothing was new). Where an entry is offered again, whoever offered it first may have died before it had
 -- recorded what was superseded: then all that is remembered as superseded is named again.
 local now, presence_ms, compacting = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
@@ -8,7 +8,8 @@ local plain = not compacting and redis.call('EXISTS', DONE, PARKED) == 0
 local queued, again, superseded = 0, false, {}
 
 local function supersede(seq)
-  finish(seq, SUPERSEDED)
+  redis.call('ZADD', DONE, 'NX', SUPERSEDED, seq)
+  leave(seq)
   superseded[#superseded + 1] = seq
 end
 
@@ -51,4 +52,4 @@ end
 local ready = whereabouts(now, presence_ms) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
 ready = ready and (queued > 0 or redis.call('EXISTS', PENDING) == 1)
 local word = ready and 'ready' or queued > 0 and 'queued' or 'known'
-return {word, queued, unpack(superseded)}
+return {word, queued, superseded} -- in a list of its own: they may be more than Lua's stack holds

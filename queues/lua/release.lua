@@ -1,7 +1,7 @@
 -- release.lua: what is in flight goes back to pending, keeping its place. Names its seq, so that a late answer never touches a newer entry.
 -- ARGV[1] now_ms   ARGV[2] seq   ARGV[3] why   ARGV[4] when that claim was made, or '' for any   ARGV[5] presence_ms
--- why: 'deadline' (only if it has passed), 'lost' (the publish or the session is gone), or, and then no attempt is counted,
--- 'unsubscribed' (the broker had nobody to give it to) or 'unsent' (the broker never got it)
+-- why: 'deadline' (only if it has passed), 'lost' (the session is gone), or, and then no attempt is counted, 'unsubscribed' (the
+-- broker had nobody to give it to), 'unsent' (the broker never got it) or 'cut' (nobody knows whether it did)
 -- returns {'released', attempts} | {'early', deadline_ms} (not yet) | {'stale'} (another entry, another claim of it, or none is in flight)
 local now, seq, why = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline', 'published_at')
@@ -21,7 +21,7 @@ elseif why == 'unsubscribed' then
   attempts = attempts - 1
   local since = tonumber(redis.call('HGET', PRESENCE, 'subscribed') or '')
   if not since or since < tonumber(held[4]) then redis.call('HSET', PRESENCE, 'subscribed', 'no') end -- else it subscribed meanwhile
-elseif why == 'unsent' then
+elseif why == 'unsent' or why == 'cut' then
   attempts = attempts - 1
 end
 put_back(seq, attempts)

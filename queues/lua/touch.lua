@@ -8,6 +8,7 @@
 -- returns {word, released seq or '', claim's answer…}; word: 'noted', or 'stale' (a newer connection is known: nothing was changed).
 -- The claim's answer is {'none'} where none was asked for.
 local now, presence_ms, terms, sign = tonumber(ARGV[1]), tonumber(ARGV[2]), terms_of(ARGV[3]), ARGV[5]
+local CLOCKS_MS = 60000 -- by which the clocks of replicas may differ
 local p = redis.call('HMGET', PRESENCE, 'connected', 'since', 'expiry', 'session_until')
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline', 'published_at')
 local released = ''
@@ -55,6 +56,17 @@ elseif sign == 'subscribed' then
   redis.call('HSET', PRESENCE, 'subscribed', ARGV[1])
 elseif sign == 'unsubscribed' then
   redis.call('HSET', PRESENCE, 'subscribed', 'no')
+end
+
+-- Anybody may come under any name. What is known of one for whom nothing waits goes by itself: soon, or, while it is connected and need
+-- say nothing, after the retention. A claim makes it stay; further signs of one that is connected change nothing in that.
+if sign == 'connected' or sign == 'disconnected' or p[1] ~= 'yes' then
+  if redis.call('EXISTS', PENDING, INFLIGHT, PARKED) > 0 then
+    stay()
+  else
+    redis.call('HSET', PRESENCE, 'passing', '1')
+    redis.call('PEXPIRE', PRESENCE, sign == 'connected' and terms.retention_ms or presence_ms + CLOCKS_MS)
+  end
 end
 
 local following = {'none'}

@@ -49,7 +49,8 @@ async def _drive(settings: Settings, vehicles: int, seed: int, for_s: float) -> 
             while not stopped.is_set() and (left_s := ends_at - time.monotonic()) > 0:
                 live.update(Text(f"{_line(fleet)}, {left_s:.0f} s left"))
                 try:
-                    await asyncio.wait_for(stopped.wait(), min(_LINE_S, left_s))
+                    async with asyncio.timeout(min(_LINE_S, left_s)):
+                        await stopped.wait()
                 except TimeoutError:
                     continue
             coming.cancel()

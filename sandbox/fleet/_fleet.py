@@ -193,9 +193,11 @@ class Fleet:
 
 
 def _door(settings: Settings) -> Door:
-    parts = urlsplit(settings.mqtt)
+    parts = urlsplit(settings.mqtt_for_vehicles)
     if parts.scheme not in ("mqtt", "tcp") or not parts.hostname:
-        raise Permanent(f"mqtt_url={settings.mqtt!r}: the simulated fleet speaks plain MQTT only; use mqtt://<host>:<port>")
+        raise Permanent(
+            f"the vehicles' broker is {settings.mqtt_for_vehicles!r}: the simulated fleet speaks plain MQTT only; use mqtt://<host>:<port>"
+        )
     return Door(parts.hostname, parts.port or 1883, settings.topic_prefix)
 
 

@@ -8,11 +8,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from adapters.lake import ensure_tables, open_catalog, read_data, read_entries, read_outcome, read_trigger
-from contracts.messages import sha1_hex
+from adapters.lake import ensure_tables, open_catalog, read_entries, read_outcome, read_trigger
 from contracts.seq import datetime_of, seq_of
 from contracts.settings import Settings
-from contracts.tables import DATA, IDS, OUTCOMES, TABLES, Table
+from contracts.tables import IDS, OUTCOMES, TABLES, Table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -69,17 +68,6 @@ def test_two_at_once_make_the_same_tables(settings: Settings) -> None:
         list(pool.map(make, range(2)))
     catalog = open_catalog(settings)
     assert all(catalog.load_table(t.identifier).current_snapshot() is not None for t in TABLES)
-
-
-def test_a_payload_is_read_by_its_data_id(catalog: Catalog) -> None:
-    row = {"data_id": "d1", "payload": b"bytes", "sha1": sha1_hex(b"bytes"), "size_bytes": 5, "seq": 1, "first_seen_at": NOON}
-    append(catalog, DATA, row)
-    assert read_data(catalog, "d1") == b"bytes"
-    assert read_data(catalog, "d2") is None
-
-
-def test_a_lake_without_tables_has_no_data(settings: Settings) -> None:
-    assert read_data(open_catalog(settings), "d1") is None
 
 
 def test_the_entries_of_a_vehicle_come_oldest_first_with_their_outcomes(catalog: Catalog) -> None:

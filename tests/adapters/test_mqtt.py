@@ -1,6 +1,7 @@
 """The MQTT client against a real broker."""
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -9,11 +10,14 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from adapters._keeper import pause_after_loss
 from adapters.mqtt import NO_SUBSCRIBERS, Message, Mqtt
 from contracts.errors import Permanent, Retryable
 from tests.servers import Server, free_port, start_mosquitto, stopping
 
 BOUND_S = 20
+DYNAMIC_SECURITY = next(iter(sorted(Path("/usr").glob("lib*/**/mosquitto_dynamic_security.so"))), None)
+PACKET_TOO_LARGE = 0x95
 LOOPS = [pytest.param(asyncio.new_event_loop, id="asyncio"), pytest.param(uvloop.new_event_loop, id="uvloop")]
 Factory = Callable[[], asyncio.AbstractEventLoop]
 
@@ -224,12 +228,30 @@ def test_a_broken_handler_or_a_publish_too_large_for_the_broker_does_not_stop_th
             for payload in (b"1", b"2"):
                 await client.publish("sturdy/t", payload)
             await until(lambda: seen == [b"1", b"2"])
-            with pytest.raises(Retryable):
-                await client.publish("sturdy/t", b"x" * (5 << 20))  # over the broker's limit: it closes the connection
+            # Over the broker's limit: it says so, by a reason code that a PUBACK cannot have, and closes the connection.
+            assert await client.publish("sturdy/t", b"x" * (5 << 20)) == PACKET_TOO_LARGE
             await client.wait_connected()
 
     with stopping(start_mosquitto(tmp_path / "broker", extra="message_size_limit 4000000")) as broker:
         run(scenario(broker))
+
+
+@pytest.mark.skipif(DYNAMIC_SECURITY is None, reason="this Mosquitto cannot refuse a subscription: it lacks its dynamic security")
+def test_a_refused_subscription_is_tried_again_on_a_new_connection(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps({"defaultACLAccess": {"subscribe": False}}))
+    plugin = f"plugin {DYNAMIC_SECURITY}\nplugin_opt_config_file {rules}"
+
+    async def scenario(port: int) -> None:
+        async with Mqtt(url(port), "denied", clean_start=False, session_expiry_s=60) as client:
+            with pytest.raises(Permanent, match=r"the broker refuses denied some/t \(not_authorized\)"):
+                await client.subscribe("some/t")
+            first = client._keeper.number
+            await until(lambda: client._keeper.number > first + 1)  # again and again
+            assert not client.ready
+
+    with stopping(start_mosquitto(tmp_path, extra=plugin)) as broker:
+        run(scenario(broker.port))
 
 
 def test_a_broker_that_does_not_answer_is_given_up_and_tried_again() -> None:
@@ -245,6 +267,48 @@ def test_a_broker_that_does_not_answer_is_given_up_and_tried_again() -> None:
                 assert not client.connected.is_set()
 
     run(scenario())
+
+
+def test_a_publish_over_what_the_broker_takes_fails_alone_and_says_the_limit(tmp_path: Path) -> None:
+    async def scenario(broker: Server) -> None:
+        async with Mqtt(url(broker.port), "large") as client:
+            inbox = Inbox(client)
+            await client.subscribe("large/t")
+            small, too_large = asyncio.gather(*(client.publish("large/t", b"1") for _ in range(5))), b"x" * 100_000
+            with pytest.raises(Permanent, match=r"a packet of 1000\d\d bytes is over the 100000 that the broker .* takes"):
+                await client.publish("large/t", too_large)
+            with pytest.raises(Permanent, match="over the 100000"):
+                await client.publish("large/t", bytes(1 << 28))  # more than MQTT itself can say
+            assert await client.publish("large/t", too_large[:-100]) == 0
+            assert await small == [0] * 5
+            assert {(await inbox.messages.get()).connection for _ in range(6)} == {1}
+
+    with stopping(start_mosquitto(tmp_path / "broker", extra="max_packet_size 100000")) as broker:
+        run(scenario(broker))
+
+
+def test_what_the_broker_has_retained_is_no_news(mosquitto: Server) -> None:
+    async def scenario() -> None:
+        async with Mqtt(url(mosquitto.port), "hoarder") as client:
+            await client.wait_connected()
+            await client.publish("retained/a", b"old", retain=True)
+            inbox = Inbox(client)
+            await client.subscribe("retained/#")
+            await client.publish("retained/b", b"new", retain=True)
+            got = await inbox.messages.get()
+            assert (got.payload, got.retain) == (b"new", False)
+            for name in "ab":
+                await client.publish(f"retained/{name}", b"", retain=True)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("before_s", "lived_s", "pause_s"),
+    [(0.1, 0.01, 0.2), (0.2, 0.5, 0.4), (3.2, 2, 5), (5, 9, 5), (5, 60, 0.1), (0.1, 60, 0.1)],
+)
+def test_connections_that_break_soon_come_back_ever_later(before_s: float, lived_s: float, pause_s: float) -> None:
+    assert pause_after_loss(before_s, lived_s) == pause_s
 
 
 @pytest.mark.parametrize("wrong", ["127.0.0.1:1883", "http://h:1", "mqtt://"])

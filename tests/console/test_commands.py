@@ -188,7 +188,7 @@ def test_the_same_trigger_again_is_a_duplicate_and_a_bad_one_is_refused_with_a_r
 
     assert (again["status"], again["duplicate_of"]) == ("duplicate", first["seq"])
     assert refused.returncode == 1
-    assert 'ids[0] "A B" must be 1 to 64 printable ASCII characters' in refused.stdout
+    assert 'ids[0] "A B" must be 1 to 64 printable ASCII characters' in " ".join(refused.stdout.split())
 
 
 @pytest.mark.parametrize(

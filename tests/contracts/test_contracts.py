@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import topics
-from contracts.envelope import Envelope, Stream, from_arrow, segment_path, to_arrow
+from contracts.envelope import DUPLICATE_OF, Envelope, Stream, from_arrow, segment_path, to_arrow
 from contracts.errors import SettingsError
-from contracts.events import Acked, Connected, Disconnected, parse_event
+from contracts.events import MAX_SAID, Acked, Connected, Disconnected, parse_event
 from contracts.names import is_iso_3779_vin, is_vin
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import seq_of
@@ -67,6 +67,13 @@ def test_a_segment_gives_back_what_was_put_in() -> None:
     assert from_arrow(to_arrow(envelopes)) == envelopes
 
 
+@pytest.mark.parametrize(("said", "read"), [("17", 17), ("", 0), ("seventeen", 0), ("9" * 5000, 0)])
+def test_a_trigger_that_repeats_what_is_no_seq_repeats_something_all_the_same(said: str, read: int) -> None:
+    """An archive of others may say anything; a recorder that finds it among its own segments starts."""
+    now = datetime(2026, 3, 10, 11, 59, tzinfo=UTC)
+    assert Envelope(1, now, Stream.TRIGGER, "topic", b"", headers={DUPLICATE_OF: said}).duplicate_of == read
+
+
 def test_a_segment_lies_in_the_hour_of_its_first_seq() -> None:
     ms = int(datetime(2026, 11, 21, 7, 59, 59, tzinfo=UTC).timestamp() * 1000)
     seq = seq_of(ms, 2, 0)
@@ -81,7 +88,7 @@ def test_every_table_says_its_grain_in_columns_that_are_always_there(table: obje
     assert isinstance(table, Table)
     required = {column.name for column in table.columns if column.required}
     assert set(table.key) <= required
-    assert table.day_of is None or table.day_of in required
+    assert table.day_of is None or table.day_of in {column.name for column in table.columns}
     assert isinstance(table.arrow_schema, pa.Schema)
     assert all(column.meaning for column in table.columns)
 
@@ -134,6 +141,13 @@ def test_broker_events_are_read_as_emqx_writes_them() -> None:
     assert read(BrokerEvent.DELIVERED, acked) is None
 
 
+def test_of_what_a_vehicle_says_in_its_puback_only_so_much_is_kept() -> None:
+    fields = {"timestamp": 1, "topic": "t", "puback_props": {"Reason-String": "x" * 60_000}}
+    acked = parse_event(BrokerEvent.ACKED, "V", json.dumps(fields).encode())
+    assert isinstance(acked, Acked)
+    assert acked.reason == "x" * MAX_SAID
+
+
 @given(
     st.sampled_from(BrokerEvent),
     st.binary() | st.sampled_from([b"{}", b"[]", b'{"timestamp":"x"}', b'{"timestamp":1,"topic":2}']),
@@ -143,6 +157,14 @@ def test_an_event_that_cannot_be_read_is_a_value_error_and_nothing_else(event: B
         parse_event(event, "V", payload)
     except ValueError as exc:
         assert f"not a {event} event of V" in str(exc)
+
+
+def test_a_wrong_secret_is_named_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MANIFOLD_HTTP_TOKEN", "two words")
+
+    with pytest.raises(SettingsError, match=r"MANIFOLD_HTTP_TOKEN=\*\*\*: .*letters, digits") as told:
+        load_settings()
+    assert "two words" not in str(told.value)
 
 
 def test_wrong_settings_are_named_together_with_value_and_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

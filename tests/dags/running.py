@@ -79,9 +79,17 @@ class Ingested:
 def running_platform(home: Path) -> Iterator[Platform]:
     """Up, with its DAGs read, and down again."""
     with stopping(start_redis(home / "redis")) as redis:
+        with Redis(port=redis.port) as client:
+            client.set(keys.LOADED, 1)  # nothing is missing in queues of a fresh platform
         more: dict[str, Any] = {"redis_port": redis.port, "airflow_port": free_port(), "recorder_port": free_port()}
         # One interval a day, so that a week is seven; the other DAGs only run when they are triggered.
-        more |= {"ingest_schedule": "0 0 * * *", "compact_schedule": "", "garbage_schedule": "", "verify_schedule": ""}
+        more |= {
+            "ingest_schedule": "0 0 * * *",
+            "compact_schedule": "",
+            "garbage_schedule": "",
+            "verify_schedule": "",
+            "check_schedule": "",
+        }
         settings = Settings(home=home, spark_driver_memory="1g", **more)
         env = {"MANIFOLD_HOME": str(home), "MANIFOLD_SPARK_DRIVER_MEMORY": "1g"}
         env |= {f"MANIFOLD_{name.upper()}": str(value) for name, value in more.items()}

@@ -1,15 +1,13 @@
 """Somebody is told of a run that failed or is late: what arrives at `alert_url`."""
 
-import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dags._alerts import tell_failed, tell_late
+from tests.hook import hook
 
 RUN = "scheduled__2026-05-04T00:00:00+00:00"
 
@@ -17,22 +15,9 @@ RUN = "scheduled__2026-05-04T00:00:00+00:00"
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     """What a server at `alert_url` was sent."""
-    sent: list[dict[str, Any]] = []
-
-    class Listener(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            sent.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Listener) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("MANIFOLD_ALERT_URL", f"http://127.0.0.1:{server.server_port}/hook")
+    with hook() as (url, sent):
+        monkeypatch.setenv("MANIFOLD_ALERT_URL", url)
         yield sent
-        server.shutdown()
 
 
 def test_a_late_run_is_told_with_the_address_of_its_page(told: list[dict[str, Any]]) -> None:

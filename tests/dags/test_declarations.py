@@ -12,7 +12,10 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable
 
 from contracts import assets
+from contracts.settings import Settings
+from contracts.tables import NAMESPACE, QUALITY, RUN_TABLES
 from dags._house import REBUILT
+from dags._jobs import SparkJob
 from tests.servers import ROOT
 
 FOLDER = ROOT / "dags"
@@ -20,7 +23,13 @@ FILES = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith(
 TEAMS = {"data-platform"}
 MAX_LINES = 70  # the runbook is among them
 RUNBOOK = ("**Reads**", "**Writes**", "**Do not trigger it**", "**When it fails", "**To back out**", "Owner: ")
-JOBS = {"look", "ingest", "audit", "publish", "populate", "rebuild", "compact", "garbage", "verify", "stream"}
+WRITERS = [
+    ("ingest_archives", "publish"),
+    ("collect_garbage", "garbage"),
+    ("stream_archives", "stream"),
+    ("rebuild_queues", "rebuild"),
+]
+JOBS = {"look", "ingest", "audit", "publish", "populate", "rebuild", "compact", "garbage", "verify", "check", "stream"}
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +91,10 @@ def test_every_param_says_its_type_and_what_it_means(dag: DAG) -> None:
 def test_spark_tasks_leave_the_place_of_spark_to_the_connection(dag: DAG) -> None:
     for task in dag.tasks:
         if isinstance(task, SparkSubmitOperator):
-            assert task._conn_id == "spark_default", f"{task.task_id}: use the connection spark_default"
-            other = set(task.conf or {}) - {"spark.driver.extraJavaOptions"}
-            assert not other, f"{task.task_id}: {other} of Spark's configuration belongs to the settings and the connection"
+            assert isinstance(task, SparkJob), f"{task.task_id}: make it with spark_job"
+            assert task.site == "spark_default", f"{task.task_id}: use the connection spark_default"
+            assert not task.conf, f"{task.task_id}: Spark's configuration belongs to the site: a conf of ours would hide its own"
+            assert task.pool == Settings().spark_pool, f"{task.task_id}: give it the pool whose slots bound Spark"
             assert Path(task.application).is_file(), f"{task.task_id}: {task.application} is not there"
         assert task.task_id in JOBS, f"{task.task_id}: name the task after its job in pipelines/"
 
@@ -127,9 +137,26 @@ def test_somebody_is_told_of_a_run_that_fails_or_is_late(dag: DAG) -> None:
 
 def test_dags_start_from_results_that_another_dag_has(bag: DagBag) -> None:
     made = {asset.name for dag in bag.dags.values() for task in dag.tasks for asset in task.outlets}
-    assert made == {assets.LAKE, assets.QUEUES, assets.REBUILT}, (
+    assert made == {*assets.PUBLISHED, assets.JUDGED, assets.QUEUES, assets.REBUILT}, (
         "name what a DAG makes in contracts/assets.py, and give it as a task's outlets"
     )
+
+
+def test_each_table_is_an_asset_with_an_address_and_whatever_changes_it_says_so(bag: DagBag) -> None:
+    assert set(assets.PUBLISHED) == {table.name for table in RUN_TABLES}
+    assert QUALITY.name == assets.JUDGED
+    assert assets.NAMESPACE == NAMESPACE
+    outlets = {(dag_id, task.task_id): task.outlets for dag_id, dag in bag.dags.items() for task in dag.tasks}
+    for writer in WRITERS:
+        made = {asset.name: asset.uri for asset in outlets[writer]}
+        assert made.items() >= {(table.name, f"manifold://lake/sdv/{table.name}") for table in RUN_TABLES}
+
+
+def test_what_removes_for_good_starts_paused_and_says_so(dag: DAG) -> None:
+    if "destructive" in dag.tags:
+        assert dag.is_paused_upon_creation
+        assert "It is paused at first" in (dag.doc_md or "")
+    assert ("destructive" in dag.tags) == (dag.dag_id == "collect_garbage")
 
 
 def test_the_queues_are_verified_by_schedule_and_after_each_rebuild(bag: DagBag) -> None:

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from contracts import keys
 from contracts.names import Owner
+from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
 from dispatcher._carry import Round
 from dispatcher._rules import Rules
@@ -29,7 +30,7 @@ from dispatcher._vocabulary import (
     Publish,
     Published,
     PublishLost,
-    RecordOutcome,
+    Woken,
 )
 from queues import Policy, Queues
 from tests.dispatcher.lockstep import Asking
@@ -37,6 +38,7 @@ from tests.dispatcher.roads import Roads
 from tests.faults.history import Line, What
 
 DEADLINE_S = 30
+STAYS_AWAY = 0.5  # of the dispatchers that die
 
 
 @cache
@@ -81,6 +83,8 @@ class Replicas(Roads):
         self.queues, self.rules = Queues(cast(Redis, self.redis), Policy.of(settings)), Rules.of(settings)
         self.replicas = [Replica() for _ in range(replicas)]
         self.missing: dict[int, Owner] = {}  # seq of an entry whose data has not come
+        self.recorded: dict[tuple[str, int], list[Outcome]] = {}
+        self._drained = "0-0"  # the last outcome that the recorder has taken
 
     def take_from_feed(self, replica: Replica) -> None:
         if self.feed:
@@ -137,12 +141,11 @@ class Replicas(Roads):
                 this = job.retry or Round(self.queues, self.now)
                 verb = this.add(job.owner, effect) if job.retry is None else True
                 answers = await this.run(repeated=job.retry is not None)
+                await self.tell_ended()
                 if verb and job.retry is None and not self.calm and self.rng.random() < 0.03:
                     job.retry = this
                     return
                 job.retry = None
-                if isinstance(effect, RecordOutcome):
-                    self.tell(What.ENDED, effect.record.vin, effect.record.seq, note=effect.record.outcome.value)
                 if isinstance(effect, Park):
                     self.tell(What.PARKED, job.owner, effect.seq)
                 job.effects.popleft()
@@ -153,6 +156,13 @@ class Replicas(Roads):
                     self._note_claims(job.owner, following)
                 return
         job.effects.popleft()
+
+    async def tell_ended(self) -> None:
+        """What has come into the outcomes stream since; the recorder has it on disk at once."""
+        for record_id, (_, payload) in await self.redis.execute_command("XRANGE", keys.OUTCOMES, f"({self._drained}", "+"):
+            self._drained, record = record_id.decode(), OutcomeRecord.from_wire(payload)
+            self.recorded.setdefault((record.vin, record.seq), []).append(record.outcome)
+            self.tell(What.ENDED, record.vin, record.seq, note=record.outcome.value)
 
     def _note_claims(self, owner: Owner, following: list[Effect]) -> None:
         for load in following:
@@ -175,9 +185,14 @@ class Replicas(Roads):
             replica.inbox.append(replica.answers.pop(self.rng.randrange(len(replica.answers))))
 
     def crash(self, replica: Replica) -> None:
-        """`kill -9`: what it had taken and not finished comes again; what was in the air reached the broker, or not."""
+        """`kill -9`: what it had taken and not finished comes again; what was in the air reached the broker, or not.
+
+        Where it stays away for longer than its session lives, what the broker told it never comes again.
+        """
         repeated = [(job.owner, job.event) for job in replica.jobs.values()] + replica.inbox
-        self.feed.extendleft(reversed([(o, e) for o, e in repeated if not isinstance(e, OfClaim | DeadlinePassed)]))
+        of_redis = Woken if self.rng.random() < STAYS_AWAY else object
+        again = [(o, e) for o, e in repeated if isinstance(e, of_redis) and not isinstance(e, OfClaim | DeadlinePassed)]
+        self.feed.extendleft(reversed(again))
         self._half_of_the_air(replica)
         self.harm("kill -9 of a dispatcher")
         self.replicas[self.replicas.index(replica)] = Replica()
@@ -186,10 +201,13 @@ class Replicas(Roads):
         """Its connection to the broker breaks: no PUBACK comes any more, whether the broker has the message or not."""
         self._half_of_the_air(replica)
         self.harm("a dispatcher's connection to the broker broke")
-        replica.inbox += [(owner, PublishLost(publish.what.seq, publish.what.claimed_ms)) for owner, publish in replica.air]
-        lost = [(o, PublishLost(e.seq, e.claimed_ms) if isinstance(e, Published) else e) for o, e in replica.answers]
+        replica.inbox += [(owner, self._lost(publish.what.seq, publish.what.claimed_ms)) for owner, publish in replica.air]
+        lost = [(o, self._lost(e.seq, e.claimed_ms) if isinstance(e, Published) else e) for o, e in replica.answers]
         replica.air, replica.answers = [], []
         replica.inbox += lost
+
+    def _lost(self, seq: int, claimed_ms: int) -> PublishLost:
+        return PublishLost(seq, claimed_ms, alone=self.rng.random() < 0.2)
 
     def _half_of_the_air(self, replica: Replica) -> None:
         for owner, publish in replica.air:

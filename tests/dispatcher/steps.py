@@ -9,7 +9,7 @@ from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._rules import Rules
 from dispatcher._step import Hand, State
-from dispatcher._vocabulary import Ack, Answered, Effect, Event, Loaded, RecordOutcome, Verb, Watch
+from dispatcher._vocabulary import Ack, Answered, Effect, Event, Loaded, Verb, Watch
 from queues import Claim as ClaimReply
 from queues import ClaimWord, Over
 
@@ -39,7 +39,7 @@ CLEAN, RESUMED = Connected(VIN, NOW, True, 0), Connected(VIN, NOW, False, 300)
 LEFT = Disconnected(VIN, NOW, NOW - 9, None, "tcp_closed")
 LISTENS = Subscribed(VIN, NOW, "agent/VIN-1/proxy/request/+", True)
 ACKED = Acked(VIN, NOW, "agent/VIN-1/proxy/request/task_a_1", SEQ, NOW - 4, None)
-ACK = Ack(SEQ, Outcome.DELIVERED, NOW, "task_a_1", NOW - 4)
+ACK = Ack(OutcomeRecord(VIN, SEQ, Outcome.DELIVERED, NOW, NOW - 4), "task_a_1")
 
 
 def table(rows: list[Row]) -> pytest.MarkDecorator:
@@ -54,11 +54,6 @@ def answered(verb: Verb, reply: object, *, repeated: bool = False) -> Answered:
 
 def watch(claim: ClaimReply) -> Watch:
     return Watch(RULES.look_at_ms(VIN, claim.seq, claim.attempts, claim.deadline_ms))
-
-
-def record(outcome: Outcome = Outcome.DELIVERED, **fields: object) -> RecordOutcome:
-    known: dict[str, object] = {"dispatched_ms": NOW - 5, "attempts": 1, **fields}
-    return RecordOutcome(OutcomeRecord(VIN, SEQ, outcome, NOW, **known))  # type: ignore[arg-type]  # fields by name
 
 
 def is_mine(claim: ClaimReply) -> State:

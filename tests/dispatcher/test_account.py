@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher import _account
-from dispatcher._account import account_answers, account_outcomes
-from dispatcher._vocabulary import Ack, Answered, Claim, Heard, Park, Release, Touch, Verb
-from queues import AckReply, ClaimWord, ReleaseReason, ReleaseReply, TouchReply
+from dispatcher._account import account_answers
+from dispatcher._vocabulary import Ack, Answered, Claim, End, Heard, Park, Release, Touch, Verb
+from queues import AckReply, ClaimWord, EndReply, ReleaseReason, ReleaseReply, TouchReply
 from queues import Claim as ClaimReply
 
 VIN, SEQ, NOW = Owner("VIN-1"), 42, 1_000_000
@@ -25,6 +25,10 @@ def as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     structlog.reset_defaults()
     monkeypatch.setattr(_account, "log", structlog.get_logger(_account.__name__))
     monkeypatch.setattr(logging.getLogger(_account.__name__), "disabled", False)
+
+
+def ended(outcome: Outcome) -> OutcomeRecord:
+    return OutcomeRecord(VIN, SEQ, outcome, NOW, reason="why")
 
 
 def said(verb: Verb, reply: object) -> list[dict[str, object]]:
@@ -47,12 +51,18 @@ def test_what_goes_another_way_gets_a_line_with_vehicle_seq_and_request(verb: Ve
     assert (line["event"], line["vin"], line["seq"], line["request_id"]) == (event, VIN, SEQ, "task_a_1")
 
 
-@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.DELIVERED])
-def test_an_entry_that_ends_otherwise_gets_a_line_with_vehicle_seq_and_request(outcome: Outcome) -> None:
-    with capture_logs() as lines:
-        account_outcomes([OutcomeRecord(VIN, SEQ, outcome, NOW, reason="why")], {SEQ: "task_a_1"}.get)
+@pytest.mark.parametrize(
+    ("verb", "reply"),
+    [
+        pytest.param(End((ended(Outcome.EXPIRED),)), EndReply((Outcome.EXPIRED,), NONE), id="expired"),
+        pytest.param(End((ended(Outcome.CANCELLED),)), EndReply((Outcome.CANCELLED,), NONE), id="cancelled"),
+        pytest.param(Ack(ended(Outcome.FAILED)), AckReply("ended", None, 3, NONE), id="failed"),
+    ],
+)
+def test_an_entry_that_ends_otherwise_gets_a_line_with_vehicle_seq_and_request(verb: Ack | End, reply: object) -> None:
+    (line,) = said(verb, reply)
 
-    (line,) = lines
+    outcome = verb.record.outcome if isinstance(verb, Ack) else verb.records[0].outcome
     assert {name: line[name] for name in ("event", "vin", "seq", "request_id", "outcome", "reason")} == {
         "event": "ended",
         "vin": VIN,
@@ -63,8 +73,20 @@ def test_an_entry_that_ends_otherwise_gets_a_line_with_vehicle_seq_and_request(o
     }
 
 
+@pytest.mark.parametrize(
+    ("verb", "reply"),
+    [
+        pytest.param(End((ended(Outcome.EXPIRED),)), EndReply((Outcome.DELIVERED,), NONE), id="it was delivered before"),
+        pytest.param(End((ended(Outcome.EXPIRED),)), EndReply((None,), NONE), id="it is in flight"),
+        pytest.param(Ack(ended(Outcome.FAILED)), AckReply("known", None, None, NONE), id="it had ended before"),
+    ],
+)
+def test_what_does_not_end_so_gets_no_line(verb: Verb, reply: object) -> None:
+    assert said(verb, reply) == []
+
+
 def test_a_delivery_is_told_only_to_who_asks_for_every_line(caplog: pytest.LogCaptureFixture) -> None:
-    ack = Ack(SEQ, Outcome.DELIVERED, NOW, "task_a_1")
+    ack = Ack(ended(Outcome.DELIVERED), "task_a_1")
     reply = AckReply("ended", NOW - 5, 1, CLAIMED)
     assert said(ack, reply) == []
 

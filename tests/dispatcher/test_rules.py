@@ -1,7 +1,11 @@
 """The calculations over the settings: filters, deadlines, jitter."""
 
+from typing import Any
+
 import pytest
 
+from contracts.settings import Settings
+from dispatcher._service import ALONE_S, SHARING_S, session_expiry_s
 from tests.dispatcher.steps import NOW, RULES, SEQ, VIN
 
 
@@ -35,3 +39,17 @@ def test_the_deadlines_of_one_batch_are_not_looked_at_together_and_never_too_ear
     assert min(looks) > NOW
     assert max(looks) <= NOW + 1 + 3_000
     assert len({look // 100 for look in looks}) > 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [
+        pytest.param({}, ALONE_S, id="the only one, in the sandbox"),
+        pytest.param({"mqtt_url": "mqtt://emqx:1884"}, ALONE_S, id="the only one, behind EMQX"),
+        pytest.param({"dispatchers": 2}, ALONE_S, id="where nothing is shared, each hears all and holds up nobody"),
+        pytest.param({"mqtt_url": "mqtt://emqx:1884", "dispatchers": 2}, SHARING_S, id="its share goes to others"),
+        pytest.param({"mqtt_session_expiry_seconds": 20}, 20, id="no longer than the setting says"),
+    ],
+)
+def test_the_broker_keeps_the_events_of_a_dispatcher_that_nobody_stands_in_for(settings: dict[str, Any], seconds: int) -> None:
+    assert session_expiry_s(Settings(**settings)) == seconds

@@ -34,6 +34,7 @@ async def simulate(seed: int, *, calm: bool) -> World:
     world = World(seed, calm=calm)
     await world.run(MOVES)
     await world.calm_down()
+    world.broken += await world.unrecorded()
     return world
 
 
@@ -51,7 +52,7 @@ def quietly() -> Iterator[None]:
 def why_broken(world: World) -> list[str]:
     """The stories of broken promises; empty if all are kept."""
     verdict = world.verdict()
-    found = list(stories(world.history.lines, verdict))
+    found = [*stories(world.history.lines, verdict), *world.broken]
     if verdict.attempted != len(world.accepted):
         found.append(f"{verdict.attempted} of {len(world.accepted)} entries are in the history")
     if world.calm_throughout:

@@ -3,8 +3,10 @@
 import pytest
 from msgspec.structs import replace as altered
 
+from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._step import Hand, State, step
 from dispatcher._vocabulary import (
+    Ack,
     Claim,
     Effect,
     Event,
@@ -17,6 +19,7 @@ from dispatcher._vocabulary import (
     Published,
     PublishLost,
     Release,
+    Unsendable,
 )
 from queues import AckReply, ReleaseReason
 from tests.dispatcher.steps import (
@@ -34,6 +37,7 @@ from tests.dispatcher.steps import (
     OVERDUE,
     SENT,
     SEQ,
+    VIN,
     Row,
     answered,
     is_mine,
@@ -140,11 +144,25 @@ ROWS: list[Row] = [
         [Ignore("refused by the broker; its deadline brings it again")],
     ),
     (
-        "a publish lost with the connection is released by name and claimed again",
+        "a publish lost with the connection is released by name and claimed again, and was no attempt",
         BUSY,
         PublishLost(SEQ, NOW - 5),
         IDLE,
-        [Release(SEQ, ReleaseReason.LOST, NOW - 5, again=True)],
+        [Release(SEQ, ReleaseReason.CUT, NOW - 5, again=True)],
+    ),
+    (
+        "a publish for which alone the connection broke once more waits for its deadline, and was an attempt",
+        BUSY,
+        PublishLost(SEQ, NOW - 5, alone=True),
+        IDLE,
+        [Ignore("the connection may have broken because of it; its deadline brings it again")],
+    ),
+    (
+        "a publish that the broker does not take fails with its reason",
+        SENT,
+        Unsendable(SEQ, NOW - 5, NOW, "too large"),
+        IDLE,
+        [Ack(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW, reason="too large"))],
     ),
     (
         "a publish that came too late for its deadline was no attempt",

@@ -2,13 +2,10 @@
 
 from dataclasses import replace
 
-from msgspec.structs import replace as altered
-
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._step import Hand, State, step
-from dispatcher._vocabulary import Ack, Claim, Effect, End, Event, Heard, Ignore, Load, RecordOutcome, Release, Touch, Watch
-from queues import AckReply, ClaimWord, EndReply, ReleaseReason, ReleaseReply, TouchReply
-from queues import Claim as ClaimReply
+from dispatcher._vocabulary import Ack, Claim, Effect, End, Event, Heard, Ignore, Load, Release, Touch, Watch
+from queues import AckReply, EndReply, ReleaseReason, ReleaseReply, TouchReply
 from tests.dispatcher.steps import (
     ACK,
     ACKED,
@@ -29,14 +26,18 @@ from tests.dispatcher.steps import (
     Row,
     answered,
     is_mine,
-    record,
     table,
     watch,
 )
 
-FAILS: list[Effect] = [
-    RecordOutcome(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW, attempts=3, reason="not acknowledged after 3 attempts")),
-    Ack(SEQ, Outcome.FAILED, NOW, reason="not acknowledged after 3 attempts"),
+ENDS = End(
+    (
+        OutcomeRecord(VIN, OLDER, Outcome.EXPIRED, NOW, attempts=0, reason="its retention has passed"),
+        OutcomeRecord(VIN, SEQ, Outcome.CANCELLED, NOW, attempts=2, reason=NOT_ACKNOWLEDGED),
+    )
+)
+FAILS = [
+    Ack(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW, attempts=3, reason="not acknowledged after 3 attempts")),
 ]
 
 ROWS: list[Row] = [
@@ -47,7 +48,7 @@ ROWS: list[Row] = [
         BUSY,
         replace(ACKED, reason="no space left"),
         BUSY,
-        [altered(ACK, reason="no space left")],
+        [Ack(replace(ACK.record, reason="no space left"), "task_a_1")],
     ),
     (
         "an acknowledgement without a seq is somebody else's",
@@ -64,39 +65,32 @@ ROWS: list[Row] = [
         [Ignore("an acknowledgement of a message that is not its own")],
     ),
     (
-        "delivered: the outcome is recorded and the next one claimed, before the broker has confirmed the first",
+        "delivered: the next one is claimed, before the broker has confirmed the first",
         BUSY,
         answered(ACK, AckReply("ended", NOW - 5, 1, NEXT)),
         is_mine(NEXT),
-        [record(), watch(NEXT), Load(NEWER, NOW)],
+        [watch(NEXT), Load(NEWER, NOW)],
     ),
     (
-        "an acknowledgement after the release still ends the entry",
+        "an acknowledgement after the release, and nothing to follow",
         IDLE,
         answered(ACK, AckReply("ended", None, 1, NONE)),
         IDLE,
-        [record(dispatched_ms=NOW - 4)],
+        [],
     ),
     (
-        "an acknowledgement that comes again is recorded again: the first may have died before its record",
+        "an acknowledgement that comes again finds what is in flight now",
         IDLE,
         answered(ACK, AckReply("known", None, None, HELD)),
         IDLE,
-        [record(dispatched_ms=NOW - 4, attempts=None), watch(HELD)],
-    ),
-    (
-        "an acknowledgement that a wiped Redis does not know is recorded",
-        IDLE,
-        answered(ACK, AckReply("unknown", None, None, ClaimReply(ClaimWord.IDLE))),
-        IDLE,
-        [record(dispatched_ms=NOW - 4, attempts=None)],
+        [watch(HELD)],
     ),
     (
         "a late acknowledgement leaves the newer entry in hand",
         BUSY,
-        answered(altered(ACK, seq=OLDER), AckReply("known", None, None, HELD)),
+        answered(Ack(replace(ACK.record, seq=OLDER), "task_a_1"), AckReply("known", None, None, HELD)),
         BUSY,
-        [RecordOutcome(OutcomeRecord(VIN, OLDER, Outcome.DELIVERED, NOW, NOW - 4)), watch(HELD)],
+        [watch(HELD)],
     ),
     # Releases.
     (
@@ -137,7 +131,7 @@ ROWS: list[Row] = [
     (
         "a release that names what is not in flight any more changes nothing",
         IDLE,
-        answered(Release(SEQ, ReleaseReason.LOST, NOW - 5, again=True), ReleaseReply("stale")),
+        answered(Release(SEQ, ReleaseReason.CUT, NOW - 5, again=True), ReleaseReply("stale")),
         IDLE,
         [Ignore("released too late: it is not in flight")],
     ),
@@ -161,7 +155,7 @@ ROWS: list[Row] = [
         State(THREE, VIN),
         answered(Release(SEQ, ReleaseReason.DEADLINE, again=True), ReleaseReply("released", attempts=3)),
         State(THREE, VIN),
-        FAILS,
+        [*FAILS],
     ),
     (
         "an attempt is left: it goes again",
@@ -175,31 +169,27 @@ ROWS: list[Row] = [
         State(THREE, VIN),
         answered(Touch(Heard(), True), TouchReply("noted", SEQ, CLAIMED._replace(attempts=4))),
         State(THREE, VIN),
-        FAILS,
+        [*FAILS],
     ),
     (
-        "a failure was recorded before it was made: the next one goes",
+        "after a failure the next one goes",
         State(THREE, VIN),
-        answered(Ack(SEQ, Outcome.FAILED, NOW, reason="why"), AckReply("ended", None, 3, NEXT)),
+        answered(FAILS[0], AckReply("ended", None, 3, NEXT)),
         State(THREE, VIN, Hand(NEWER, NOW, NEXT.deadline_ms)),
         [watch(NEXT), Load(NEWER, NOW)],
     ),
     # What must not be sent any more.
     (
-        "what has expired, or was cancelled in flight, is recorded, then ended, and never published",
+        "what has expired, or was cancelled in flight, is ended, and never published",
         IDLE,
         answered(Touch(Heard(), True), TouchReply("noted", None, OVER)),
         IDLE,
-        [
-            RecordOutcome(OutcomeRecord(VIN, OLDER, Outcome.EXPIRED, NOW, attempts=0, reason="its retention has passed")),
-            RecordOutcome(OutcomeRecord(VIN, SEQ, Outcome.CANCELLED, NOW, attempts=2, reason=NOT_ACKNOWLEDGED)),
-            End(OVER.over),
-        ],
+        [ENDS],
     ),
     (
         "the next one follows what was ended",
         IDLE,
-        answered(End(OVER.over), EndReply((Outcome.EXPIRED, Outcome.CANCELLED), NEXT)),
+        answered(ENDS, EndReply((Outcome.EXPIRED, Outcome.CANCELLED), NEXT)),
         is_mine(NEXT),
         [watch(NEXT), Load(NEWER, NOW)],
     ),

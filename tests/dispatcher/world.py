@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from contracts import keys
 from contracts.names import Owner
-from contracts.outcomes import Outcome
+from contracts.outcomes import OF_CODE, Outcome, OutcomeRecord
 from contracts.seq import SeqSource
 from dispatcher._vocabulary import Woken
 from queues._replies import enqueue_reply
@@ -34,10 +34,21 @@ class World(Replicas):
         self.calm_throughout = calm
         self.seqs = SeqSource(0, clock_ms=lambda: self.now)
         self.accepted: list[tuple[Owner, int]] = []
+        self.broken: list[str] = []
 
     def verdict(self) -> Verdict:
         """What the checker says of all that happened."""
         return check(self.history.lines, deadline_s=DEADLINE_S)
+
+    async def unrecorded(self) -> list[str]:
+        """Entries that the queues remember as ended, and whose end the recorder was never told."""
+        found = []
+        for vehicle in self.vehicles:
+            done = await self.redis.execute_command("ZRANGE", keys.done(vehicle.vin), 0, -1, "WITHSCORES")
+            for seq, code in zip(map(int, done[::2]), map(int, done[1::2]), strict=True):
+                if OF_CODE[code] not in self.recorded.get((vehicle.vin, seq), ()):
+                    found.append(f"{vehicle.vin} {seq} ended as {OF_CODE[code]}, and the recorder was not told")
+        return found
 
     # The adversary ----------------------------------------------------------------------------------------------------
 
@@ -68,8 +79,8 @@ class World(Replicas):
 
     async def _harm(self, replica: Replica) -> None:
         match self.rng.randrange(8):
-            case 0:
-                self.crash(replica)
+            case 0 | 5:
+                self.crash(max(self.replicas, key=lambda each: len(each.jobs)))  # in the midst of its work, if it has any
             case 1:
                 self.cut_off(replica)
             case 2:
@@ -120,10 +131,10 @@ class World(Replicas):
         """Of one entry that waits for it; what was parked takes its place again."""
         for seq, vin in list(self.missing.items())[: None if all_of_it else 1]:
             del self.missing[seq]
-            await self._unpark(vin)
+            await self._unpark(vin, seq)
 
-    async def _unpark(self, vin: Owner) -> None:
-        reply = enqueue_reply(await self.redis.execute_command(*unpark(self.queues.policy, vin, self.now)))
+    async def _unpark(self, vin: Owner, *seqs: int) -> None:
+        reply = enqueue_reply(await self.redis.execute_command(*unpark(self.queues.policy, vin, seqs, self.now)))
         if reply.word == "ready":
             self.feed.append((vin, Woken()))
 
@@ -132,10 +143,9 @@ class World(Replicas):
         if seqs := [seq for vin, seq in self.accepted[-10:] if vin == vehicle.vin]:
             seq = self.rng.choice(seqs)
             batch = self.queues.batch()
-            batch.end(vehicle.vin, [(seq, Outcome.CANCELLED)], self.now)
-            (reply,) = await batch.run()
-            if reply.outcomes[0] is not None:
-                self.tell(What.ENDED, vehicle.vin, seq, note=reply.outcomes[0].value)
+            batch.end(vehicle.vin, [OutcomeRecord(vehicle.vin, seq, Outcome.CANCELLED, self.now)], self.now)
+            await batch.run()
+            await self.tell_ended()
 
     async def forget_last_second(self) -> None:
         """Redis dies and comes back with what its file has; the recorder then offers its last minutes again, in order."""

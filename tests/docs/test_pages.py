@@ -36,8 +36,10 @@ def refusal(words: list[str]) -> str | None:
     """Why the command line is not understood; None where it is."""
     command: Any = typer.main.get_command(make_app())
     for place, word in enumerate(words):
+        known = {name for parameter in command.params for name in parameter.opts}
+        if hasattr(command, "commands") and word in known:
+            return None
         if not hasattr(command, "commands"):
-            known = {name for parameter in command.params for name in parameter.opts}
             named = [word.partition("=")[0] for word in words[place:] if word.startswith("--")]
             unknown = (
                 []

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from adapters.files import Files
 from contracts import tables
 from contracts.messages import sha1_hex
 from contracts.seq import datetime_of, first_seq_at
@@ -27,7 +28,8 @@ def data(data_id: str = "map-1", payload: bytes = b"tiles", **changed: Any) -> R
 
 def meta(data_id: str = "map-1", **changed: Any) -> Row:
     at = datetime_of(SEQ)
-    return {"data_id": data_id, "first_seen_at": at, "last_seen_at": at, "times_seen": 1, **changed}
+    seen = {"first_seen_at": at, "last_seen_at": at, "times_seen": 1}
+    return {"data_id": data_id, **seen, "sha1": sha1_hex(b"tiles"), "stored_at": at, **changed}
 
 
 def entry(seq: int = SEQ + 1, vin: str = VIN, **changed: Any) -> Row:
@@ -55,7 +57,7 @@ def refused(seq: int = SEQ + 2, **changed: Any) -> Row:
 
 def segment(path: str = "trigger/dt=2026-03-01/hour=11/1-0.parquet", **changed: Any) -> Row:
     right = {"path": path, "stream": "trigger", "messages": 2, "first_seq": SEQ, "last_seq": SEQ + 2}
-    return {**right, "run_id": RUN, "ingested_at": NOON, "refused_because": None, **changed}
+    return {**right, "run_id": RUN, "ingested_at": NOON, "refused_because": None, "began_at": NOON, **changed}
 
 
 def good() -> dict[str, list[Row]]:
@@ -82,5 +84,11 @@ def judged(spark: SparkSession, rows: Mapping[str, Sequence[Row]], reports: Path
     """The audit of a run that adds `rows` to tables that have nothing of them; of the others, what a good run adds."""
     frames = {table: frame(spark, table, found) for table, found in rows.items()}
     others = {table: frame(spark, table, found) for table, found in good().items() if table not in rows and table in LOOKED_UP}
-    right: dict[str, Any] = {"run_id": RUN, "as_of": NOON, "reports": reports, "keep": 10, "references": others | frames}
+    right: dict[str, Any] = {
+        "run_id": RUN,
+        "as_of": NOON,
+        "reports": Files(reports.as_uri()),
+        "keep": 10,
+        "references": others | frames,
+    }
     return audit(frames, **{**right, "data_wait": timedelta(hours=1), **changed})

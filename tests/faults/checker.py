@@ -15,7 +15,8 @@ request has one seq.
 - in flight together: entries delivered for the first time while another entry had been delivered, not acknowledged by the
   vehicle, not ended and not parked; except one that was parked before and took its place again after the other's connection.
 - resurrected: entries that were put in flight, or delivered without the broker's DUP more than `LATE_S` later, after their end
-  was in Redis; except where Redis was wiped within `DRAIN_S` of that end, before the recorder can have had it: a duplicate.
+  was in Redis; except where Redis was wiped within `DRAIN_S` of that end, before the recorder can have had it, or where it went
+  back to before that end, until what had ended has ended there again, and the fault is over: a duplicate.
 - unasked: copies of what the platform never attempted for that vehicle, or under another seq than the receipt's.
 - altered: copies whose bytes are not those that the platform published.
 - queued twice: requests of one vehicle that lie under more than one seq, by receipts, queues or deliveries.
@@ -35,6 +36,7 @@ NEAR_S = 5.0  # after a fault has ended: who reconnects within that time is stil
 LATE_S = 45.0  # how long a copy may lie in the sockets of a stopped process (30 s at most), and some
 DRAIN_S = 2.0  # outcomes leave Redis for the journal within a second; and some
 WIPED = "Redis lost"  # how the note of a fault begins in which Redis forgets something
+WENT_BACK = "Redis went back"  # of one after which Redis is as it was when the fault began
 
 Entry = tuple[str, int]
 
@@ -126,6 +128,7 @@ class _Vehicle:
         self._youngest = 0  # of those delivered
         self._turns: list[float] = []  # when its connection began or ended
         self._wipes = [fault.at for fault in faults if fault.note.startswith(WIPED)]
+        self._went_back = [(f.at - 1, (f.until or f.at) + NEAR_S) for f in faults if f.note.startswith(WENT_BACK)]
 
     def judge(self, archive_was_read: bool) -> None:
         """Add this vehicle's part to the verdict."""
@@ -163,7 +166,7 @@ class _Vehicle:
                 self._acknowledged.setdefault(seq, []).append(line.at)
             case What.PUBLISHED:
                 self._published[seq] = line.at
-                if seq in self._ended and not self._wiped_after(self._ended[seq]):
+                if seq in self._ended and not self._forgotten(self._ended[seq], line.at):
                     self._resurrect(seq)
             case What.ENDED:
                 self._ended.setdefault(seq, line.at)
@@ -211,7 +214,7 @@ class _Vehicle:
         if not overdue and not self._explained(before.at, line.at):
             self._verdict.unexplained.append((self._vin, seq))
         ended = self._ended.get(seq)
-        if ended is not None and not line.dup and line.at > ended + LATE_S and not self._wiped_after(ended):
+        if ended is not None and not line.dup and line.at > ended + LATE_S and not self._forgotten(ended, line.at):
             self._resurrect(seq)
 
     def _overdue(self, copy: Line, seq: int, at: float) -> bool:
@@ -227,8 +230,10 @@ class _Vehicle:
             return True
         return any(fault.at <= at and (fault.until or fault.at) >= since for fault in self._faults)
 
-    def _wiped_after(self, ended: float) -> bool:
-        return any(ended - 1 <= wipe <= ended + DRAIN_S for wipe in self._wipes)
+    def _forgotten(self, ended: float, at: float) -> bool:
+        """Whether Redis may not know at `at` that an entry had `ended`."""
+        wiped = any(ended - 1 <= wipe <= ended + DRAIN_S for wipe in self._wipes)
+        return wiped or any(since <= ended <= at <= until for since, until in self._went_back)
 
     def _resurrect(self, seq: int) -> None:
         if (self._vin, seq) not in self._verdict.resurrected:

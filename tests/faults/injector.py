@@ -14,12 +14,15 @@ from random import Random
 
 import redis.asyncio as redis
 
+from adapters.mqtt import Mqtt
+from contracts import keys
 from contracts.settings import Settings
+from contracts.topics import Sign, sign_topic
 from sandbox import supervise
 from sandbox.health import pids
 from sandbox.programs import environment
 from sandbox.supervisord import Place
-from tests.faults.checker import WIPED
+from tests.faults.checker import WENT_BACK, WIPED
 from tests.faults.clocked_recorder import Clock
 from tests.faults.cutter import Cutter
 from tests.faults.history import History, Line, What
@@ -28,6 +31,7 @@ HEAL_S, LOOK_S = 180.0, 0.3
 KINDS = ("broker", "tap", "redis", "recorder", "dispatcher")
 FULL_BYTES = 64  # no record fits
 STEPS_S = (-300, -61, 90, 240)
+LOUD, SIGNS_AT_ONCE = "LOUD", 500
 
 
 class Harm(StrEnum):
@@ -39,7 +43,10 @@ class Harm(StrEnum):
     CUT = "connections cut in the middle of packets"
     FULL = "disk full for the journal"
     CLOCK = "clock steps"
-    WIPE = f"{WIPED} everything (FLUSHALL), then rebuild"
+    FLOOD = "a vehicle floods with signs"
+    BACK = f"{WENT_BACK}: killed, and what it wrote in the last seconds is not in its file"
+    POPULATE = "ingest and populate, as Airflow does every five minutes"
+    WIPE = f"{WIPED} everything (FLUSHALL), then populate, then rebuild"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,9 @@ def faults(rng: Random, *, stop_s: float, wipes: bool) -> Iterator[Fault]:
     while True:
         kinds = [Fault(Harm.KILL, kind) for kind in KINDS] + [Fault(Harm.STOP, kind, stop_s) for kind in KINDS]
         kinds += [Fault(Harm.RESTART, "broker"), Fault(Harm.CUT, lasts_s=3.0), Fault(Harm.FULL, "recorder", stop_s / 3)]
-        kinds += [Fault(Harm.CLOCK, "recorder", stop_s / 3)] * 2 + ([Fault(Harm.WIPE)] if wipes else [])
+        kinds += [Fault(Harm.FLOOD, lasts_s=3.0)]
+        kinds += [Fault(Harm.CLOCK, "recorder", stop_s / 3)] * 2 + [Fault(Harm.BACK, "redis", stop_s / 3)]
+        kinds += [Fault(Harm.POPULATE), Fault(Harm.WIPE)] if wipes else []
         rng.shuffle(kinds)
         yield from kinds
 
@@ -81,10 +90,13 @@ class Injector:
         doing: dict[Harm, Callable[[Fault], Awaitable[None]]] = {
             Harm.KILL: self._kill,
             Harm.STOP: self._stop,
+            Harm.BACK: self._back,
+            Harm.POPULATE: self._populate,
             Harm.RESTART: self._restart,
             Harm.CUT: self._cut,
             Harm.FULL: self._fill,
             Harm.CLOCK: self._step,
+            Harm.FLOOD: self._flood,
             Harm.WIPE: self._wipe,
         }
         try:
@@ -148,12 +160,56 @@ class Injector:
         await asyncio.sleep(fault.lasts_s / 2)
         self._clock.step(0)
 
+    async def _flood(self, fault: Fault) -> None:
+        """As many heartbeats of one vehicle, which is nobody's, as the broker takes."""
+        async with Mqtt(self._settings.mqtt, LOUD) as vehicle, asyncio.timeout(HEAL_S):
+            await vehicle.wait_connected()
+            until = time.monotonic() + fault.lasts_s
+            while time.monotonic() < until:
+                signs = [vehicle.send(sign_topic(LOUD, Sign.HEARTBEAT), b"", qos=n % 2) for n in range(SIGNS_AT_ONCE)]
+                await asyncio.gather(*signs)
+
+    async def _back(self, fault: Fault) -> None:
+        """It comes back as it was: with every key of that moment, and none of what came since."""
+        (file,) = (self._settings.home / "redis" / "appendonlydir").glob("*.incr.aof")
+        written = file.stat().st_size
+        await asyncio.sleep(fault.lasts_s)
+        os.kill(pid := self._one(fault.kind), signal.SIGSTOP)  # so that the supervisor sees its end only when the file is cut
+        os.truncate(file, written)
+        os.kill(pid, signal.SIGKILL)
+        await self._replaced(fault.kind, pid)
+        async with redis.Redis.from_url(self._settings.redis) as client, asyncio.timeout(HEAL_S):
+            while (before := await _mark(client)) is None:  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+            while await _mark(client) in (before, None):  # noqa: ASYNC110  # moved when all that was lost is there again
+                await asyncio.sleep(LOOK_S)
+
+    async def _populate(self, _: Fault) -> None:
+        await self._job("pipelines", "run_all")
+
     async def _wipe(self, _: Fault) -> None:
         async with redis.Redis.from_url(self._settings.redis) as client:
             await client.flushall()
-        order = [sys.executable, "-m", "console", "rebuild", "--json"]
-        answer = await asyncio.to_thread(
-            subprocess.run, order, env=environment(self._settings), capture_output=True, text=True, check=False
-        )
-        if answer.returncode != 0:
-            raise RuntimeError(f"manifold rebuild ended with {answer.returncode}: {answer.stderr[-2000:]}{answer.stdout[-2000:]}")
+        said = await self._job("pipelines", "populate", "--without-spark", fails=True)
+        if "rebuild needed" not in said:
+            raise RuntimeError(f"populate did not leave the wiped queues alone: {said}")
+        await self._job("console", "rebuild", "--json")
+
+    async def _job(self, module: str, *arguments: str, fails: bool = False) -> str:
+        """What a job said on standard error."""
+        order = [sys.executable, "-m", module, *arguments]
+        env = environment(self._settings)
+        done = await asyncio.to_thread(subprocess.run, order, env=env, capture_output=True, text=True, check=False)
+        if (done.returncode != 0) is not fails:
+            said = f"{done.stderr[-2000:]}{done.stdout[-2000:]}"
+            raise RuntimeError(f"{module} {arguments[0]} ended with {done.returncode}: {said}")
+        return done.stderr
+
+
+async def _mark(client: redis.Redis) -> bytes | None:
+    """Up to which seq all is in the queues, as they say; None while Redis loads its file."""
+    try:
+        found = await client.get(keys.handed_marks(0, of_cluster=False)[0])
+    except redis.RedisError:
+        return None
+    return found if isinstance(found, bytes) else None

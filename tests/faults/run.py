@@ -199,7 +199,8 @@ class _Run:
                     return
                 self._accept(named, request, receipt)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._enough.wait(), self._plan.every_s)
+                    async with asyncio.timeout(self._plan.every_s):
+                        await self._enough.wait()
                 while len(self._accepted) - len(self._witness.delivered) > BACKLOG and not self._enough.is_set():  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_S)
 
@@ -207,7 +208,8 @@ class _Run:
         """The receipt; None if the run cannot go on."""
         while not self._result.trouble:
             with contextlib.suppress(Retryable, TimeoutError):
-                return await asyncio.wait_for(publish(), RECEIPT_S)
+                async with asyncio.timeout(RECEIPT_S):
+                    return await publish()
             await asyncio.sleep(LOOK_S)
         return None
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.faults.checker import DRAIN_S, LATE_S, NEAR_S, WIPED, check
+from tests.faults.checker import DRAIN_S, LATE_S, NEAR_S, WENT_BACK, WIPED, check
 from tests.faults.history import History, Line, What, about, read
 
 DEADLINE_S = 5.0
@@ -35,7 +35,7 @@ class Road:
         seq, request, knows_seq = self.seq, f"task_{number}", self.draw(st.booleans())
         self.seq += self.draw(st.integers(1, 1 << 22))
         seen = seq if knows_seq else None  # MQTT 5, or 3.1.1
-        trouble = self.draw(st.sampled_from(["none"] * 4 + ["crash", "fault", "deadline", "lost receipt", "wiped"]))
+        trouble = self.draw(st.sampled_from(["none"] * 4 + ["crash", "fault", "deadline", "lost receipt", "wiped", "went back"]))
         self.tell(W.ATTEMPTED, None, request)
         self.tell(W.ENQUEUED, seq)
         receipt_first = self.draw(st.booleans()) and trouble != "lost receipt"
@@ -56,6 +56,12 @@ class Road:
             self.tell(W.PUBLISHED, seq)
             self.tell(W.DELIVERED, seen, request)
             self.tell(W.ACKNOWLEDGED, seen, request)
+        if trouble == "went back":
+            self.lines.append(Line(self.at - 2, W.FAULT, until=self.at + 10, note=WENT_BACK))
+            self.tell(W.PUBLISHED, seq)
+            self.tell(W.DELIVERED, seen, request)
+            self.tell(W.ACKNOWLEDGED, seen, request)
+            self.at += 12
         self.at += self.draw(st.sampled_from([0.0, 1.0, NEAR_S * 3]))
         self.tell(W.RECORDED, seq, note="delivered")
 

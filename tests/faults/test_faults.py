@@ -14,10 +14,12 @@ SHORT = (
     Fault(Harm.KILL, "recorder"),
     Fault(Harm.STOP, "dispatcher", 4.5),
     Fault(Harm.CUT, lasts_s=1.0),
+    Fault(Harm.FLOOD, lasts_s=1.0),
     Fault(Harm.KILL, "tap"),
     Fault(Harm.CLOCK, "recorder", 1.0),
     Fault(Harm.FULL, "recorder", 1.0),
     Fault(Harm.KILL, "redis"),
+    Fault(Harm.BACK, "redis", 2.0),
 )
 
 
@@ -37,7 +39,7 @@ def test_faults_cost_no_message_no_order_and_bring_nothing_back(tmp_path: Path) 
 def test_a_seed_gives_the_same_faults_again_and_every_round_has_them_all() -> None:
     def round_of(seed: int) -> list[Fault]:
         source = faults(Random(seed), stop_s=30, wipes=True)
-        return [next(source) for _ in range(16)]
+        return [next(source) for _ in range(19)]
 
     assert round_of(1) == round_of(1) != round_of(2)
     assert {fault.kind for fault in round_of(1) if fault.harm is Harm.KILL} == set(KINDS)

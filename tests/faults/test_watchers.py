@@ -88,10 +88,12 @@ def test_a_cut_comes_in_the_middle_of_what_is_sent() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", cutter.port)
             assert await reader.readexactly(5) == b"hello"
             writer.write(b"whole.")
-            await asyncio.wait_for(arrived.wait(), 10)
+            async with asyncio.timeout(10):
+                await arrived.wait()
             assert cutter.cut(1.0) == 1
             writer.write(bytes(1000))
-            await asyncio.wait_for(over.wait(), 10)
+            async with asyncio.timeout(10):
+                await over.wait()
             writer.close()
         return bytes(got)
 

@@ -20,7 +20,8 @@ from pipelines.archive.segments import Interval
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested
 from pipelines.ingest.write import ingest
-from pipelines.spark.conf import session_conf
+from pipelines.spark.session import configure
+from tests.pipelines.lakes import Lake, new_lake
 from tests.pipelines.makers import at
 from tests.servers import Server
 
@@ -65,9 +66,7 @@ class Place:
 def new_session(spark: SparkSession, settings: Settings) -> SparkSession:
     """Another session in the same JVM, over the lake of these settings."""
     session = spark.newSession()
-    for name, value in session_conf(settings).items():
-        if name != "spark.sql.extensions":  # the one that cannot change while Spark runs
-            session.conf.set(name, value)
+    configure(session, settings)
     session.conf.set("spark.sql.shuffle.partitions", "2")  # a few rows each time: tasks cost more than they do
     return session
 
@@ -85,6 +84,12 @@ def place(one_spark: SparkSession, tmp_path: Path) -> Place:
 @pytest.fixture
 def another_place(one_spark: SparkSession, tmp_path: Path) -> Place:
     return _place(one_spark, tmp_path / "another")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """Without Spark; `renew` it at the beginning of a test."""
+    return new_lake(tmp_path_factory.mktemp("lake"))
 
 
 @pytest.fixture

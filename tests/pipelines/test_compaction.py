@@ -51,7 +51,10 @@ SHA1 = hashlib.sha1(b"b", usedforsecurity=False).hexdigest()
             id="a small day is sorted again rather than packed",
         ),
         pytest.param(
-            [Group(None, False, True, 4, 40)], Work([None], []), id="a table without days is one day that never settles"
+            [Group(None, False, True, 4, 40)], Work([], [None]), id="a table without days is sorted when enough files have come"
+        ),
+        pytest.param(
+            [Group(None, True, False, 2, 2000), Group(None, False, True, 3, 1000)], Work(), id="and until then left alone"
         ),
     ],
 )
@@ -114,7 +117,7 @@ def test_an_ingest_that_began_before_goes_in_afterwards(place: Place) -> None:
     publish(place.catalog, "run")
     assert place.rows(IDS, "vin") == ["V9"]
     assert place.rows(META, "data_id", "times_seen") == [("d0", 2), ("d1", 1), ("d2", 1)]
-    assert run(place, 10).tables[SEGMENTS.name].after.files == 1
+    assert run(place, 10).tables[SEGMENTS.name].after.files == 2  # of the rows that know no day, and of the day
     assert len(place.rows(SEGMENTS)) == 5
     assert place.ingest("afterwards").segments == 0
 

@@ -13,8 +13,8 @@ from adapters.lake import open_catalog
 from contracts.envelope import Stream
 from contracts.tables import DATA, IDS, META, QUARANTINE, RUN_TABLES, SEGMENTS, TABLES, Table
 from pipelines.archive.segments import Interval
+from pipelines.ingest import aside, run_all
 from pipelines.ingest import publish as publication
-from pipelines.ingest import run_all
 from pipelines.ingest.branches import branch_of, head_of
 from pipelines.ingest.publish import Overtaken, publish
 from pipelines.ingest.run import Run
@@ -60,10 +60,10 @@ def test_a_run_that_died_between_two_tables_is_finished_by_the_next(
     ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
     bring = publication._bring_to_main
 
-    def die_before(catalog: Catalog, pinned: publication.Pinned, run_id: str) -> None:
+    def die_before(catalog: Catalog, pinned: publication.Pinned, branch: str) -> None:
         if pinned.table is table:
             raise KeyboardInterrupt
-        bring(catalog, pinned, run_id)
+        bring(catalog, pinned, branch)
 
     with monkeypatch.context() as patched:
         patched.setattr(publication, "_bring_to_main", die_before)
@@ -118,7 +118,7 @@ WRITING = {
     "before the run is whole": Death(Run, "close"),
 }
 WRITTEN = {
-    "before the audit": Death(run_all, "audit_run"),
+    "before the audit": Death(aside, "audit_run"),
     "before publication": Death(run_all, "publish"),
     "before the commit point": Death(publication, "_move_main", SEGMENTS),
 }

@@ -18,6 +18,7 @@ from pipelines.archive.formats import decode
 from tests.pipelines.makers import NOON_MS, at, seq_at, trigger
 
 JSONL = "trigger/depot.jsonl"
+NESTED = ["[" * depth + "]" * depth for depth in (*range(900, 1000, 9), 100_000)]
 
 
 def parquet(table: pa.Table, **options: Any) -> bytes:
@@ -103,6 +104,32 @@ def test_a_line_that_is_no_message_is_refused_and_the_others_go_in() -> None:
     assert all(row["seq"] < 0 and row["refused_because"] for row in bad)
     assert bad[0]["payload"] == b'{"topic": "x'
     assert len({row["seq"] for row in bad}) == len(bad)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *(json.dumps(message(pub_props={"User-Property": {"k": "NESTED"}})).replace('"NESTED"', nested) for nested in NESTED),
+        *(json.dumps(message(nobody="NESTED")).replace('"NESTED"', nested) for nested in NESTED),
+        '{"topic": "t", "payload": "x", "seq": ' + "9" * 5000 + "}",
+        '{"topic": "t", "payload": "x", "received_at": 1e999}',
+        '{"topic": "\\ud800", "payload": "x", "seq": 1}',
+        '{"topic": "t", "payload": "\\ud800x", "seq": 1}',
+        '{"topic": "t", "payload": "x", "seq": 1, "headers": {"\\ud800": "\\udfff"}}',
+        '{"topic": "t", "payload": "x", "seq": 1, "received_at": "0001-01-01T00:00:00+23:59"}',
+    ],
+)
+def test_no_line_stops_the_others(bad: str) -> None:
+    found = rows_of(lines(message(seq=seq_at(2)), bad))
+    assert found[0]["seq"] == seq_at(2)
+    assert len(found) == 2
+    assert found[1]["refused_because"] is None or found[1]["payload"] == bad.encode()
+
+
+def test_columns_of_one_name_are_no_segment() -> None:
+    table = to_arrow([trigger(1, ["V1"])])
+    with pytest.raises(Unreadable):
+        decode("trigger/x.parquet", parquet(table.append_column("topic", table["topic"])))
 
 
 def test_bytes_that_a_text_could_not_hold_are_not_taken_for_the_data() -> None:

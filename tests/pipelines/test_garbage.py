@@ -15,8 +15,7 @@ from contracts.envelope import Stream
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from pipelines.ingest import publish as publication
 from pipelines.ingest.branches import open_run
-from pipelines.ingest.planning import main_snapshots
-from pipelines.ingest.publish import Overtaken, finish, publish
+from pipelines.ingest.publish import Overtaken, finish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.upkeep import garbage_run
 from pipelines.upkeep.garbage import UNASKED, collect_garbage

@@ -1,9 +1,12 @@
 """Ingest: archive in, six tables out, however often and in whatever pieces."""
 
+import random
 from collections.abc import Callable
 
+import pyarrow.parquet as pq
 import pytest
 
+from adapters.payloads import read_payloads
 from contracts.envelope import Stream
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome
@@ -16,8 +19,9 @@ TRIGGER, OUT = Stream.TRIGGER, Stream.OUTCOME
 
 
 def whole_lake(place: Place) -> dict[str, object]:
-    """Everything that main shows, but for which run brought it."""
-    shown = {table.name: [c.name for c in table.columns if c.name not in ("run_id", "ingested_at")] for table in TABLES}
+    """Everything that main shows, but for which run brought it, and so where a payload lies."""
+    run_by_run = ("run_id", "ingested_at", "stored_at")
+    shown = {table.name: [c.name for c in table.columns if c.name not in run_by_run] for table in TABLES}
     return {table.name: place.rows(table, *shown[table.name]) for table in TABLES}
 
 
@@ -32,7 +36,7 @@ def test_every_stream_becomes_rows_of_its_tables(place: Place) -> None:
         ("V2", seq_at(1), at(1), False),
     ]
     assert place.rows(DATA, "data_id", "payload", "sha1", "size_bytes", "seq") == [("d1", b"one", sha1_hex(b"one"), 3, seq_at(4))]
-    assert place.rows(META) == [("d1", at(4), at(5), 2)]
+    assert place.rows(META) == [("d1", at(4), at(5), 2, sha1_hex(b"one"), at(4))]
     assert place.rows(OUTCOMES, "vin", "seq", "outcome", "accepted_at", "acknowledged_at", "attempts") == [
         ("V1", seq_at(1), "delivered", at(1), at(6), 1)
     ]
@@ -153,7 +157,7 @@ def test_last_seen_only_grows_whatever_comes_late(place: Place) -> None:
     place.ingest("first")
     place.write(Stream.DATA, [data(3, "d1", b"x")])
     place.ingest("second")
-    assert place.rows(META) == [("d1", at(3), at(9), 2)]
+    assert place.rows(META, "data_id", "first_seen_at", "last_seen_at", "times_seen") == [("d1", at(3), at(9), 2)]
 
 
 def test_an_entry_ends_once_whoever_says_it_again(place: Place) -> None:
@@ -208,3 +212,16 @@ def test_hours_that_come_in_the_wrong_order_give_the_same_lake(place: Place, ano
     assert one.pop(DATA.name) != other.pop(DATA.name)
     assert one == other
     assert place.rows(DATA, "data_id", "payload") == another_place.rows(DATA, "data_id", "payload")
+
+
+def test_payloads_lie_in_small_row_groups_and_are_found_by_the_instants_of_the_index(place: Place) -> None:
+    payloads = {f"d{n:02}": random.Random(n).randbytes(256 << 10) for n in range(24)}
+    place.write(Stream.DATA, [data(n, name, payload) for n, (name, payload) in enumerate(payloads.items())])
+    place.ingest("first")
+    place.write(Stream.DATA, [data(100, "d03", payloads["d03"]), data(101, "late", b"late")])
+    place.ingest("second")
+
+    (file, *_) = sorted(place.catalog.load_table(DATA.identifier).scan().plan_files(), key=lambda t: -t.file.record_count)
+    assert pq.ParquetFile(file.file.file_path.removeprefix("file://")).num_row_groups >= 4
+    assert place.rows(META, "data_id", "stored_at", "times_seen")[3] == ("d03", at(3), 2)
+    assert read_payloads(place.catalog, [*payloads, "late"]) == payloads | {"late": b"late"}

@@ -5,6 +5,7 @@ from dataclasses import replace
 from redis import Redis
 
 from adapters.lake import ensure_tables
+from contracts import keys
 from contracts.envelope import Stream
 from contracts.settings import Settings
 from pipelines.ingest.audit import audit_run
@@ -21,6 +22,7 @@ from tests.servers import Server, free_port
 def test_only_what_there_is_to_do_follows(place: Place, redis_server: Server) -> None:
     with Redis(port=redis_server.port) as redis:
         redis.flushall()
+        redis.set(keys.LOADED, 1)
     here = replace(place, settings=Settings(home=place.settings.home, redis_port=redis_server.port))
     ensure_tables(here.catalog)
     assert look(here.catalog, here.settings, now=at(0)).next == []
@@ -30,6 +32,9 @@ def test_only_what_there_is_to_do_follows(place: Place, redis_server: Server) ->
     assert look(here.catalog, here.settings, now=at(0), dry_run=True).next == []
     here.ingest()
     assert look(here.catalog, here.settings, now=at(0)).segments == 0
+    with Redis(port=redis_server.port) as redis:
+        redis.flushall()
+    assert look(here.catalog, here.settings, now=at(0)).next == ["populate"]  # which says that a rebuild is needed
 
 
 def test_where_redis_does_not_answer_populate_has_to_see(place: Place) -> None:
@@ -51,7 +56,8 @@ def test_a_verdict_holds_for_the_attempt_that_it_was_about(place: Place) -> None
     attempt(0)
     assert passed_already(place.catalog, place.settings, "run") is None
     audit_run(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
-    known = passed_already(place.catalog, place.settings, "run")
+    elsewhere = place.settings.model_copy(update={"home": place.settings.home / "of another worker"})
+    known = passed_already(place.catalog, elsewhere, "run")
     assert known is not None
     assert known["warnings"] >= 1
     attempt(60_000)

@@ -5,19 +5,21 @@ from typing import Any
 
 import pytest
 
-from contracts.envelope import Envelope, Stream, to_arrow
+from contracts.envelope import INLINE, Envelope, Stream, to_arrow
 from contracts.messages import sha1_hex
-from contracts.outcomes import Outcome
-from contracts.topics import TRIGGER
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.topics import FANOUT, TRIGGER
 from pipelines.archive import parsing
+from pipelines.archive.content import Unreadable
+from pipelines.archive.formats import decode
 from pipelines.archive.parsing import Limits, Parser
 from tests.pipelines.makers import NOON_MS, data, duplicate, envelope, inline, outcome, seq_at, trigger
 
 LIMITS = Limits(max_ids=25_000, max_data_bytes=8)
 
 
-def rows(parser: Parser, *envelopes: Envelope) -> list[dict[str, Any]]:
-    return [row for batch in parser(to_arrow(envelopes), LIMITS) for row in batch.to_pylist()]
+def rows(parser: Parser, *envelopes: Envelope, limits: Limits = LIMITS) -> list[dict[str, Any]]:
+    return [row for batch in parser(to_arrow(envelopes), limits) for row in batch.to_pylist()]
 
 
 def test_a_trigger_names_each_of_its_vehicles_once() -> None:
@@ -69,6 +71,22 @@ def test_a_key_spelled_with_escapes_is_found_too() -> None:
     assert row["payload"] == b"hi"
 
 
+@pytest.mark.parametrize(
+    ("headers", "setting", "bytes_of_maps"),
+    [
+        pytest.param({INLINE: "text", "sdv-digest": "x"}, "base64", b"maps", id="as the recorder took it: text"),
+        pytest.param({INLINE: "base64", "sdv-digest": "x"}, "text", b"\x99\xaa\x6c", id="as the recorder took it: base64"),
+        pytest.param({"sdv-digest": "x"}, "text", b"\x99\xaa\x6c", id="recorded before there was text"),
+        pytest.param({}, "text", b"maps", id="of others: as it is set"),
+    ],
+)
+def test_inline_data_is_what_it_was_when_it_came(headers: dict[str, str], setting: str, bytes_of_maps: bytes) -> None:
+    payload = b'{"ids": ["V1"], "request_id": "r", "data": "maps"}'
+    message = envelope(1, Stream.TRIGGER, FANOUT, payload, headers=headers)
+    (row,) = rows(parsing.inline_data, message, limits=Limits(max_ids=1, max_data_bytes=8, inline=setting))
+    assert row["payload"] == bytes_of_maps
+
+
 def test_data_is_accepted_or_refused_one_by_one() -> None:
     good, large, nameless = data(1, "d1", b"x"), data(2, "d2", b"123456789"), data(3, "a b", b"x")
     found = rows(parsing.data, good, large, nameless, envelope(4, Stream.DATA, "elsewhere", b"x"))
@@ -111,3 +129,54 @@ def test_half_a_character_in_a_reason_refuses_the_record() -> None:
     payload = json.dumps(fields | {"reason": "\ud800"}).encode()
     (row,) = rows(parsing.outcomes, envelope(9, Stream.OUTCOME, "outcomes/V1", payload))
     assert "not an outcome record" in row["reason"]
+
+
+HOSTILE = [
+    pytest.param('{"ids": [%s], "request_id": "r", "data_id": "d"}', id="ids"),
+    pytest.param('{"ids": ["V1"], "request_id": %s, "data_id": "d"}', id="request_id"),
+    pytest.param('{"ids": ["V1"], "request_id": "r", "data_id": %s}', id="data_id"),
+    pytest.param('{"ids": ["V1"], "request_id": "r", "data": %s}', id="data"),
+    pytest.param('{"ids": ["V1"], "request_id": "r", "data_id": "d", "else": %s}', id="another field"),
+    pytest.param('{"vin": "V1", "seq": 1, "ended_ms": 1, "outcome": "delivered", "attempts": %s}', id="attempts"),
+    pytest.param('{"vin": "V1", "seq": 1, "ended_ms": 1, "outcome": "delivered", "reason": %s}', id="reason"),
+    pytest.param('{"vin": "V1", "seq": 1, "ended_ms": 1, "outcome": %s}', id="outcome"),
+    pytest.param('{"vin": %s, "seq": 1, "ended_ms": 1, "outcome": "delivered"}', id="vin"),
+]
+
+
+@pytest.mark.parametrize("shape", HOSTILE)
+@pytest.mark.parametrize(
+    "value", [*("[" * n + "]" * n for n in range(970, 1000)), "9" * 4301, '"' + "x" * 100_000 + '"', "1e999"]
+)
+def test_no_depth_and_no_size_of_a_value_stops_the_others(shape: str, value: str) -> None:
+    bad = (shape % value).encode()
+    for parser, good in ((parsing.triggers, trigger(2, ["V2"])), (parsing.outcomes, outcome(2, "V2", 1))):
+        found = rows(parser, envelope(1, good.stream, TRIGGER, bad), good)
+        refused, accepted = found[0], found[-1]
+        assert accepted["reason"] is None
+        assert refused["reason"] is None or len(refused["reason"]) < 1000
+        assert refused["message"] in (None, bad)
+    rows(parsing.inline_data, envelope(1, Stream.TRIGGER, TRIGGER, bad))
+
+
+@pytest.mark.parametrize("name", ["triggers", "inline_data", "data", "outcomes"])
+def test_whatever_judging_raises_that_message_alone_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    for function in ("parse_trigger", "parse_data"):
+        monkeypatch.setattr(parsing, function, fail)
+    monkeypatch.setattr(OutcomeRecord, "from_wire", fail)
+    message = data(1, "d", b"x") if name == "data" else inline(1, ["V1"], b"x")
+    for row in rows(getattr(parsing, name), message):
+        assert "judging it failed (MemoryError)" in row["reason"]
+        assert row["message"] == message.payload
+
+
+def test_a_file_of_which_reading_raises_anything_is_no_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr("pipelines.archive.formats.from_lines", fail)
+    with pytest.raises(Unreadable, match="RuntimeError"):
+        decode("trigger/depot.jsonl", b"{}")

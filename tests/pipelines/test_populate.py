@@ -12,8 +12,10 @@ from adapters.lake import ensure_tables
 from adapters.redis import advice
 from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.seq import seq_of, unix_ms_of
 from contracts.settings import Settings
-from contracts.tables import IDS, OUTCOMES
+from contracts.tables import IDS, OUTCOMES, SEGMENTS
+from pipelines.cli import PERMANENT, main
 from pipelines.populate import few as little
 from pipelines.populate import load as population
 from pipelines.populate.few import NeedsSpark, is_behind
@@ -48,12 +50,13 @@ def add_outcome(place: Place, vin: str, ms: int) -> None:
 
 
 @pytest.fixture(params=["local[2]", NO_SPARK])
-def filled(request: pytest.FixtureRequest, place: Place, redis_server: Server) -> Place:
+def filled(request: pytest.FixtureRequest, place: Place, redis: Redis, redis_server: Server) -> Place:
     """V1 has seq 1 (express brought it) and 2, 3 (it did not); V2 has 2, which ended; V3 has an entry past its retention."""
     ensure_tables(place.catalog)
     old_ms = -31 * 86_400_000
     add_ids(place, (1, "V1", True), (2, "V1", False), (2, "V2", False), (3, "V1", False), (old_ms, "V3", False))
     add_outcome(place, "V2", 2)
+    redis.set(keys.LOADED, 1)
     return replace(place, settings=Settings(home=place.settings.home, redis_port=redis_server.port, spark_master=request.param))
 
 
@@ -83,7 +86,29 @@ def test_what_express_left_over_is_queued_in_seq_order(
     assert (done.vehicles, done.offered, done.queued) == (1, 2, 2)
     assert redis.hgetall(keys.trigger(seq_at(3))) == {b"request_id": b"task_a_3", b"data_id": b"d1"}
     assert not redis.exists(keys.trigger(seq_at(1)))
-    assert not redis.exists(keys.LOADED)
+
+
+def test_queues_that_are_not_loaded_are_left_alone_and_the_rebuild_that_they_need_brings_all_in_order(
+    filled: Place, redis: Redis
+) -> None:
+    redis.delete(keys.LOADED)
+    redis.zadd(keys.done("V2"), {str(seq_at(2)): 1})
+    done = run(filled)
+    assert redis.keys("*") == [keys.done("V2").encode()]  # nor is anything noted as looked at
+    assert (done.rebuild_needed, done.offered, done.forgotten) == (True, 0, 0)
+    assert is_behind(redis, filled.catalog, filled.settings, at(100))  # so that somebody is told, again and again
+    assert not run(filled, everything=True).rebuild_needed
+    assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3)]
+
+
+def test_the_stage_fails_and_says_what_the_queues_need(filled: Place, redis: Redis, capsys: pytest.CaptureFixture[str]) -> None:
+    redis.delete(keys.LOADED)
+    env = {"MANIFOLD_HOME": str(filled.settings.home), "MANIFOLD_REDIS_PORT": str(filled.settings.redis_port)}
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in env.items():
+            patched.setenv(name, value)
+        assert main(["populate", "--without-spark"]) == PERMANENT
+    assert "rebuild needed" in capsys.readouterr().err
 
 
 def test_populating_again_adds_nothing(filled: Place, redis: Redis) -> None:
@@ -136,6 +161,48 @@ def test_a_rebuild_brings_everything_that_is_pending_and_marks_the_queues_as_loa
     assert run(filled, everything=True).queued == 0
 
 
+def test_a_rebuild_says_up_to_which_trigger_of_each_recorder_it_had_the_lake(filled: Place, redis: Redis) -> None:
+    first, second, other = seq_at(1), seq_at(3), seq_of(unix_ms_of(seq_at(2)), 7, 0)
+    rows = [("data", seq_at(9)), ("trigger", second), ("trigger", first), ("trigger", other)]
+    segments = [
+        {"path": f"{n}", "stream": stream, "messages": 1, "first_seq": seq, "last_seq": seq, "run_id": "r", "ingested_at": at(4)}
+        for n, (stream, seq) in enumerate(rows)
+    ]
+    filled.append(SEGMENTS, segments)
+    redis.delete(keys.LOADED)
+    run(filled, everything=True)
+    assert redis.hgetall(keys.TAKEN) == {b"0": b"%d" % second, b"7": b"%d" % other}
+
+
+def test_what_a_recorder_may_offer_again_is_remembered_until_it_may_not(filled: Place, redis: Redis) -> None:
+    redis.zadd(keys.done("V2"), {str(seq_at(2)): 1})
+    (mark,) = keys.handed_marks(0, of_cluster=False)
+    redis.set(mark, f"1 {seq_at(1)}")
+    assert run(filled).forgotten == 0
+    assert is_behind(redis, filled.catalog, filled.settings, at(100))
+    redis.set(mark, f"1 {seq_at(2)}")
+    assert run(filled).forgotten == 1
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_vehicle_whose_keys_are_spoilt_is_named_and_keeps_nothing_from_the_others(
+    filled: Place, redis: Redis, everything: bool
+) -> None:
+    add_ids(filled, (4, "V4", False), (5, "V5", False))
+    redis.set(keys.pending("V1"), "something else")
+    redis.set(keys.done("V2"), "something else")
+    done = run(filled, everything=everything)
+
+    assert (done.spoilt, done.spoilt_named) == (1, (f"V1: {keys.pending('V1')} is a string",))
+    assert str(done.problem).endswith("is a string: delete these keys, then run `manifold rebuild`")
+    assert queued(redis, "V4") + queued(redis, "V5") == [seq_at(4), seq_at(5)]
+    assert redis.exists(keys.LOADED)
+
+    redis.delete(keys.pending("V1"), keys.done("V2"))
+    assert run(filled, everything=True).problem is None
+    assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3)]
+
+
 def test_with_compaction_the_place_of_an_older_entry_is_told_as_an_outcome(filled: Place, redis: Redis) -> None:
     filled.settings = filled.settings.model_copy(update={"compaction": "request_id"})
     add_ids(filled, (9, "V1", False), request_id="task_a_3")
@@ -158,6 +225,7 @@ def test_more_than_one_process_should_do_is_left_to_spark_before_anything_happen
 ) -> None:
     ensure_tables(place.catalog)
     add_ids(place, (1, "V1", False), (2, "V2", False))
+    redis.set(keys.LOADED, 1)
     settings = Settings(home=place.settings.home, redis_port=redis_server.port)
     monkeypatch.setattr(little, "FEW", 1)
     with pytest.raises(NeedsSpark, match="2 rows of sdv_fanout_ids"):
@@ -167,6 +235,7 @@ def test_more_than_one_process_should_do_is_left_to_spark_before_anything_happen
 
 def test_what_express_brought_is_known_without_reading_it(place: Place, redis: Redis) -> None:
     ensure_tables(place.catalog)
+    redis.set(keys.LOADED, 1)
     add_ids(place, (1, "V1", True), (2, "V2", True))
     assert not is_behind(redis, place.catalog, place.settings, at(100))
     add_ids(place, (3, "V3", False))

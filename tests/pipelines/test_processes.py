@@ -79,7 +79,7 @@ def test_killed_between_files_and_commit_it_is_done_again_and_garbage_collection
     monkeypatch.setattr(garbage_files, "TABLES", (IDS,))  # one table tells
     for file in (place.settings.home / "lake/warehouse").rglob("*.*"):
         os.utime(file, (0, 0))  # so that none stays for its youth
-    removed = garbage_files.remove_orphans(place.spark, place.settings, now=datetime.now(UTC), dry_run=False)
+    removed = garbage_files.remove_orphans(place.spark, place.catalog, place.settings, now=datetime.now(UTC), dry_run=False)
     assert data_files(place.settings, IDS) == known_files(place.catalog, IDS)
     assert removed[IDS.name].count > len(left), "the manifests that name them, too"
     assert_all_is_in_once(place)

@@ -12,8 +12,9 @@ from adapters.lake import ensure_tables
 from console._app import make_app
 from contracts.envelope import Envelope, Stream
 from contracts.errors import Permanent
-from contracts.tables import ACTIONS, DATA, IDS, META, QUARANTINE
+from contracts.tables import ACTIONS, IDS, META, QUARANTINE
 from pipelines.archive.quarantine import drop, refusal, refusals, replay
+from tests.lake_rows import append_payloads
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, data, seq_at, trigger
 
@@ -67,10 +68,10 @@ def test_a_replay_may_correct_the_payload(place: Place) -> None:
 
 def test_data_that_the_lake_knows_with_other_bytes_is_not_replayed(place: Place) -> None:
     seq = refuse(place, data(2, "d1", b"other"), "too large then")
-    place.append(DATA, [{"data_id": "d1", "payload": b"one", "sha1": "", "size_bytes": 3, "seq": 1, "first_seen_at": at(0)}])
+    append_payloads(place.catalog, {"d1": b"one"}, at=at(0))
     with pytest.raises(Permanent, match="known with other bytes"):
         replay(place.catalog, place.settings, seq, now=LATER)
-    assert place.rows(META) == []
+    assert place.rows(META, "times_seen") == [1]
 
 
 def test_a_trigger_past_its_retention_is_replayed_for_the_record_only(place: Place) -> None:

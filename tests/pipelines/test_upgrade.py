@@ -1,84 +1,24 @@
-"""A warehouse that the first release made is opened by this one: new columns and tables come, and no file is written again."""
+"""Lakes that earlier releases made, opened by this one: as they are, migrated, and taken back to before that."""
 
-from datetime import UTC, datetime
+from hashlib import sha1
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyiceberg.catalog import Catalog
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.transforms import DayTransform
-from pyiceberg.types import BinaryType, BooleanType, IcebergType, IntegerType, LongType, NestedField, StringType, TimestamptzType
+from redis import Redis
+from structlog.testing import capture_logs
 
+from adapters.payloads import read_payloads
 from contracts.envelope import Stream, to_arrow
 from contracts.tables import DATA, IDS, META, SEGMENTS, TABLES
+from pipelines.migrations.migrate import migrate, plan
+from pipelines.populate.load import populate
+from pipelines.upkeep.rollback import rollback
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, data, seq_at, trigger
-
-S, L, N, B, X, T = StringType(), LongType(), IntegerType(), BooleanType(), BinaryType(), TimestamptzType()
-FIRST_AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
-# The tables as the first release made them, written out: columns, how many of them are the key, optional ones, day.
-FIRST: dict[str, tuple[dict[str, IcebergType], set[str], set[str], str | None]] = {
-    "sdv_fanout_data": (
-        {"data_id": S, "payload": X, "sha1": S, "size_bytes": L, "seq": L, "first_seen_at": T},
-        {"data_id"},
-        set(),
-        "first_seen_at",
-    ),
-    "sdv_fanout_meta": ({"data_id": S, "first_seen_at": T, "last_seen_at": T, "times_seen": L}, {"data_id"}, set(), None),
-    "sdv_fanout_ids": (
-        {"vin": S, "ts": T, "request_id": S, "seq": L, "data_id": S, "applied": B},
-        {"vin", "ts", "request_id", "seq"},
-        set(),
-        "ts",
-    ),
-    "sdv_fanout_outcomes": (
-        {
-            "vin": S,
-            "seq": L,
-            "outcome": S,
-            "accepted_at": T,
-            "dispatched_at": T,
-            "acknowledged_at": T,
-            "ended_at": T,
-            "attempts": N,
-            "reason": S,
-        },
-        {"vin", "seq"},
-        {"dispatched_at", "acknowledged_at", "attempts", "reason"},
-        "accepted_at",
-    ),
-    "quarantine": (
-        {"seq": L, "received_at": T, "stream": S, "topic": S, "reason": S, "payload": X},
-        {"seq"},
-        set(),
-        "received_at",
-    ),
-    "ingested_segments": (
-        {"path": S, "stream": S, "messages": L, "first_seq": L, "last_seq": L, "run_id": S, "ingested_at": T},
-        {"path"},
-        {"first_seq", "last_seq"},
-        None,
-    ),
-}
-PROPERTIES = {"format-version": "2", "write.parquet.compression-codec": "zstd", "write.distribution-mode": "none"}
-
-
-def make_first_release(catalog: Catalog) -> None:
-    catalog.create_namespace("sdv")
-    for name, (columns, key, optional, day) in FIRST.items():
-        fields = [NestedField(n, c, t, required=c not in optional) for n, (c, t) in enumerate(columns.items(), start=1)]
-        schema = Schema(*fields, identifier_field_ids=[f.field_id for f in fields if f.name in key])
-        spec = PartitionSpec()
-        if day is not None:
-            spec = PartitionSpec(PartitionField(list(columns).index(day) + 1, 1000, DayTransform(), f"{day}_day"))
-        made = catalog.create_table(f"sdv.{name}", schema=schema, partition_spec=spec, properties=PROPERTIES)
-        made.append(made.schema().as_arrow().empty_table())
-
-
-def add(catalog: Catalog, name: str, **row: object) -> None:
-    table = catalog.load_table(f"sdv.{name}")
-    table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
+from tests.pipelines.old_lakes import FIRST, RELEASES, add, make_old
+from tests.servers import Server
 
 
 def files(catalog: Catalog) -> dict[str, set[str]]:
@@ -87,13 +27,16 @@ def files(catalog: Catalog) -> dict[str, set[str]]:
 
 
 def test_a_warehouse_of_the_first_release_goes_on_without_a_rewrite(place: Place) -> None:
-    make_first_release(place.catalog)
+    make_old(place.catalog, FIRST)
     old_path = place.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     seen = {"path": old_path, "stream": "trigger", "messages": 1, "first_seq": seq_at(1), "last_seq": seq_at(1)}
-    add(place.catalog, "ingested_segments", **seen, run_id="first", ingested_at=FIRST_AT)
-    add(place.catalog, "sdv_fanout_ids", vin="V1", ts=at(1), request_id="r", seq=seq_at(1), data_id="d1", applied=True)
-    add(place.catalog, "sdv_fanout_data", data_id="d1", payload=b"x", sha1="s", size_bytes=1, seq=seq_at(1), first_seen_at=at(1))
-    add(place.catalog, "sdv_fanout_meta", data_id="d1", first_seen_at=at(1), last_seen_at=at(1), times_seen=1)
+    add(place.catalog, "ingested_segments", seen | {"run_id": "first", "ingested_at": at(10)})
+    add(
+        place.catalog, IDS.name, {"vin": "V1", "ts": at(1), "request_id": "r", "seq": seq_at(1), "data_id": "d1", "applied": True}
+    )
+    payload = {"data_id": "d1", "payload": b"x", "sha1": "s", "size_bytes": 1, "seq": seq_at(1), "first_seen_at": at(1)}
+    add(place.catalog, DATA.name, payload)
+    add(place.catalog, META.name, {"data_id": "d1", "first_seen_at": at(1), "last_seen_at": at(1), "times_seen": 1})
     before = files(place.catalog)
 
     # A segment of a release in which the envelope has an optional field more, and one in which it has less.
@@ -113,3 +56,49 @@ def test_a_warehouse_of_the_first_release_goes_on_without_a_rewrite(place: Place
     for known in TABLES:
         names = {field.name for field in place.catalog.load_table(known.identifier).schema().fields}
         assert names == {column.name for column in known.columns}
+
+
+def add_old_payload(place: Place) -> None:
+    """d1, as an earlier release has stored it."""
+    row = {"data_id": "d1", "payload": b"one", "sha1": sha1(b"one").hexdigest(), "size_bytes": 3, "seq": seq_at(1)}
+    add(place.catalog, DATA.name, row | {"first_seen_at": at(1)})
+    add(place.catalog, META.name, {"data_id": "d1", "first_seen_at": at(1), "last_seen_at": at(1), "times_seen": 1})
+
+
+@pytest.fixture
+def home(place: Place, redis_server: Server) -> Place:
+    place.settings = place.settings.model_copy(update={"redis_port": redis_server.port})
+    return place
+
+
+@pytest.mark.parametrize("release", ["first", "second"])
+def test_a_migrated_lake_stores_no_payload_twice_and_goes_on_after_a_rollback_to_before(
+    home: Place, release: str, redis: Redis
+) -> None:
+    make_old(home.catalog, RELEASES[release])
+    add_old_payload(home)
+    home.write(Stream.DATA, [data(2, "d2", b"two")])
+    with capture_logs() as said:
+        home.ingest("unmigrated")  # by this release, on the tables of the earlier one
+    assert any(META.name in line.get("tables", ()) and "manifold lake migrate" in line["event"] for line in said)
+    migrate(home.catalog)
+    home.write(Stream.DATA, [data(11, "d1", b"one"), data(12, "d3", b"three"), data(13, "d2", b"other")])
+    home.write(Stream.TRIGGER, [trigger(14, ["V1"], data_id="d1")])
+    home.ingest("migrated")
+
+    assert home.rows(DATA, "data_id") == ["d1", "d2", "d3"]
+    assert home.rows(META, "data_id", "times_seen", "stored_at") == [("d1", 2, at(1)), ("d2", 1, at(2)), ("d3", 1, at(12))]
+    assert plan(home.catalog).steps == []  # Spark's rows fill the index, too
+    populated = populate(home.spark, home.catalog, home.settings, now=at(15), everything=True)
+    assert populated.queued == 1
+
+    rollback(home.catalog, home.settings, run_id="unmigrated", now=at(20))  # the index of d1 is taken back with it
+    home.write(Stream.DATA, [data(31, "d1", b"one"), data(32, "d1", b"other")])
+    home.ingest("again")
+
+    assert home.rows(DATA, "data_id") == ["d1", "d2", "d3"]
+    assert home.rows(META, "data_id", "times_seen") == [("d1", 3), ("d2", 1), ("d3", 1)]
+    assert read_payloads(home.catalog, ["d1", "d3"]) == {"d1": b"one", "d3": b"three"}
+    assert [(s.step, s.resumed) for s in migrate(home.catalog).steps] == [("payload-index", True)]
+    assert home.rows(META, "data_id", "stored_at") == [("d1", at(1)), ("d2", at(2)), ("d3", at(12))]
+    assert plan(home.catalog).steps == []

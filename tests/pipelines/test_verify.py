@@ -9,18 +9,21 @@ from redis import Redis
 
 from adapters.lake import ensure_tables
 from contracts import keys
+from contracts.envelope import Envelope, Stream
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS
 from pipelines.upkeep.verify import Verified, verify
 from pipelines.upkeep.verify_redis import Batches, still
 from queues import Loader, Policy
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, seq_at
-from tests.servers import Server
+from tests.servers import Server, free_port
 
 DAY_MS = 86_400_000
 NOW_MS = 100
 OLD_MS = -31 * DAY_MS
-NONE = dict.fromkeys(("missing", "ended", "extra", "overdue", "disordered", "stray"), 0)
+NONE = dict.fromkeys(("missing", "unrecorded", "ended", "extra", "overdue", "disordered", "stray"), 0)
 
 
 def add(place: Place, *entries: tuple[int, str, str | None]) -> None:
@@ -46,7 +49,8 @@ def home(place: Place, redis_server: Server, redis: Redis) -> Place:
     add(place, (1, "V1", None), (2, "V1", None), (3, "V1", None), (1, "V2", None), (2, "V2", "delivered"))
     newest = {"path": "p", "stream": "trigger", "messages": 1, "first_seq": seq_at(1), "last_seq": seq_at(50)}
     place.append(SEGMENTS, [newest | {"run_id": "r", "ingested_at": at(60)}])
-    home = replace(place, settings=place.settings.model_copy(update={"redis_port": redis_server.port}))
+    ports = {"redis_port": redis_server.port, "recorder_port": free_port()}
+    home = replace(place, settings=place.settings.model_copy(update=ports))
     queue(home, redis, ("V1", [1, 2, 3, 70]), ("V2", [1]))
     queue(home, redis, ("V7", [2]), node=3)  # of another recorder, nothing of which is ingested
     redis.zadd(keys.done("V8"), {str(seq_at(9)): 1})
@@ -90,7 +94,7 @@ def test_queues_that_agree_agree_and_the_next_comparison_looks_again(home: Place
 def test_each_kind_of_difference_is_found_reported_and_repaired(home: Place, redis: Redis) -> None:
     disturb(home, redis)
     result = run(home, repair=True)
-    assert result.differences == dict.fromkeys(NONE, 1)
+    assert result.differences == dict.fromkeys(NONE, 1) | {"unrecorded": 0}
     assert result.repaired == {"missing": 1, "ended": 1, "disordered": 1}
     assert not result.agree  # nobody knows what to do about the extra and the stray one
     reported = {(r["difference"], r["vin"], r["seq"]) for r in pq.read_table(f"{result.report}/differences.parquet").to_pylist()}
@@ -120,4 +124,54 @@ def test_what_has_changed_meanwhile_is_no_difference(home: Place, redis: Redis, 
         return still(url)
 
     monkeypatch.setattr("pipelines.upkeep.verify.still", after_a_while)
+    assert run(home).differences == NONE
+
+
+def end_in_queues_alone(redis: Redis) -> OutcomeRecord:
+    """V1's second entry was cancelled, and whoever did it died. What should have become of it."""
+    redis.zrem(keys.pending("V1"), seq_at(2))
+    redis.zadd(keys.done("V1"), {str(seq_at(2)): 4})
+    return OutcomeRecord("V1", seq_at(2), Outcome.CANCELLED, round(at(NOW_MS).timestamp() * 1000))
+
+
+def all_is_in_the_archive(_: Settings) -> bool:
+    """What the recorders would answer."""
+    return True
+
+
+def test_an_end_that_only_the_queues_remember_is_found_and_recorded(
+    home: Place, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.upkeep.verify_outcomes.flush", all_is_in_the_archive)
+    record = end_in_queues_alone(redis)
+
+    assert run(home).differences == NONE | {"unrecorded": 1}
+    assert run(home, repair=True).repaired == {"unrecorded": 1}
+
+    stream: Any = redis.xrange(keys.OUTCOMES)
+    (found,) = [OutcomeRecord.from_wire(fields[b"o"]) for _, fields in stream]
+    assert replace(found, reason=None) == record
+    assert run(home).differences == NONE  # it is on its way now
+
+
+@pytest.mark.parametrize("where", ["in the stream", "in the archive", "in the lake meanwhile", "in a journal, perhaps"])
+def test_an_end_whose_outcome_is_on_its_way_is_no_difference(
+    home: Place, redis: Redis, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    record = end_in_queues_alone(redis)
+
+    def looks(_: Settings) -> bool:
+        if where == "in the lake meanwhile":
+            home.append(
+                OUTCOMES, [{"vin": "V1", "seq": seq_at(2), "outcome": "cancelled", "accepted_at": at(2), "ended_at": at(9)}]
+            )
+        return where != "in a journal, perhaps"
+
+    monkeypatch.setattr("pipelines.upkeep.verify_outcomes.flush", looks)
+    if where == "in the stream":
+        redis.xadd(keys.OUTCOMES, {"o": record.to_wire()})
+        redis.xadd(keys.OUTCOMES, {"other": "things"})
+    if where == "in the archive":
+        home.write(Stream.OUTCOME, [Envelope(seq_at(80), at(80), Stream.OUTCOME, "outcomes/V1", record.to_wire())])
+
     assert run(home).differences == NONE

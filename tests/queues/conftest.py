@@ -1,14 +1,17 @@
-"""A queue client for the session's Redis."""
+"""Clients of the session's Redis, and the queues over it."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
-from queues import Policy
+from queues import Policy, Queues
 from tests.servers import Server
 
+Use = Callable[[Queues], Awaitable[Any]]
 POLICY = Policy(
     presence_ms=180_000,
     retention_ms=86_400_000,
@@ -31,6 +34,20 @@ def redis(redis_server: Server) -> Iterator[Redis]:
 def url(redis_server: Server) -> str:
     """Where that Redis is."""
     return f"redis://127.0.0.1:{redis_server.port}/0"
+
+
+@pytest.fixture
+def use(redis_server: Server, redis: Redis) -> Callable[..., Any]:
+    """Runs `body(queues)` on a loop of its own."""
+
+    def run(body: Use, policy: Policy = POLICY) -> Any:
+        async def main() -> Any:
+            async with AsyncRedis(port=redis_server.port) as client:
+                return await body(Queues(client, policy))
+
+        return asyncio.run(main())
+
+    return run
 
 
 def seqs_of(redis: Redis, key: str) -> list[int]:

@@ -7,6 +7,7 @@ import pytest
 from redis import Redis
 
 from contracts import keys
+from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import EPOCH_MS, seq_of
 from contracts.topics import Sign
 from queues import Census, Loader, Queues, connect, walk
@@ -63,7 +64,7 @@ def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_a
         batch.heard("heard", Sign.ONLINE, NOW)
         batch.park("heard", seq(1), "d", NOW)
         batch.disconnected("gone", NOW, NOW, 0, NOW)
-        batch.ack("gone", seq(1), NOW, claim_next=False)
+        batch.ack(OutcomeRecord("gone", seq(1), Outcome.DELIVERED, NOW), NOW, claim_next=False)
         await batch.run()
 
     async def main() -> None:

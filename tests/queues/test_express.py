@@ -18,6 +18,7 @@ from tests.servers import Server
 
 NOW = EPOCH_MS + 200_000_000_000
 SEQ = [seq_of(NOW + n, 0, 0) for n in range(3)]
+LOADING = b"%d" % NOW
 Use = Callable[[Callable[[Queues], Awaitable[Any]]], Any]
 
 
@@ -35,9 +36,11 @@ def use(redis_server: Server, redis: Redis) -> Use:
     return run
 
 
-async def express(queues: Queues, seq: int, *, owner: str = "V1", digest: str = "digest") -> EnqueueReply:
+async def express(
+    queues: Queues, seq: int, *, owner: str = "V1", digest: str = "digest", loading: bytes = LOADING
+) -> EnqueueReply:
     batch = queues.batch()
-    batch.express(owner, seq, "task_a_1", "d1", digest, NOW)
+    batch.express(owner, seq, "task_a_1", "d1", digest, NOW, loading=loading)
     (reply,) = await batch.run()
     assert isinstance(reply, EnqueueReply)
     return reply
@@ -48,6 +51,13 @@ def register(redis: Redis, seq: int) -> None:
 
 
 def test_nothing_is_queued_where_the_queues_are_not_loaded(use: Use, redis: Redis) -> None:
+    register(redis, SEQ[0])
+    assert use(lambda queues: express(queues, SEQ[0])) == EnqueueReply("unloaded", 0, ())
+    assert redis.keys("q:*") == []
+
+
+def test_nothing_is_queued_where_the_queues_were_loaded_anew_meanwhile(use: Use, redis: Redis) -> None:
+    redis.set(keys.LOADED, NOW + 1)
     register(redis, SEQ[0])
     assert use(lambda queues: express(queues, SEQ[0])) == EnqueueReply("unloaded", 0, ())
     assert redis.keys("q:*") == []

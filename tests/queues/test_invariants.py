@@ -12,9 +12,9 @@ from redis import Redis
 from redis.exceptions import NoScriptError
 
 from contracts import keys
-from contracts.outcomes import OF_CODE, Outcome
+from contracts.outcomes import OF_CODE, Outcome, OutcomeRecord
 from contracts.seq import EPOCH_MS, seq_of, unix_ms_of
-from queues import ClaimWord, ReleaseReason, _replies, _verbs
+from queues import ClaimWord, EndReply, ReleaseReason, _replies, _verbs, is_cluster
 from tests.queues.conftest import POLICY, seqs_of
 
 VIN = "VIN-1"
@@ -30,6 +30,7 @@ class Model:
         self.pending: set[int] = set()
         self.parked: set[int] = set()
         self.done: dict[int, Outcome] = {}
+        self.told: list[tuple[int, Outcome]] = []  # what the recorder gets, once for each entry
         self.marked: dict[int, Outcome] = {}  # in flight, or released since: they end so instead of being sent again
         self.inflight: int | None = None
         self.deadline, self.published_at = 0, 0
@@ -72,6 +73,8 @@ class Model:
         return [(seq, how) for seq, how in takewhile(lambda one: one[1] is not None, found) if how is not None]
 
     def finish(self, seq: int, how: Outcome) -> None:
+        if seq not in self.done:
+            self.told.append((seq, how))
         self.pending.discard(seq)
         self.parked.discard(seq)
         self.done.setdefault(seq, how)
@@ -94,6 +97,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.redis.flushall()
         self.model, self.now = Model(), START_MS
         self.seen_a_connection = False
+        self.told = is_cluster(self.redis)  # there, the outcomes stream is out of a script's reach: `Batch` tells them first
 
     def run(self, command: Any) -> Any:
         try:
@@ -102,6 +106,11 @@ class QueueMachine(RuleBasedStateMachine):
             for script in _verbs.SCRIPTS:
                 self.redis.script_load(script.text)
             return self.redis.execute_command(*command)
+
+    def end_as(self, ends: list[tuple[int, Outcome]], *, claim_next: bool) -> EndReply:
+        records = [OutcomeRecord(VIN, seq, how, self.now) for seq, how in ends]
+        command = _verbs.end_as(POLICY, VIN, records, self.now, claim_next=claim_next, told=self.told)
+        return _replies.end_reply(self.run(command))
 
     def check_claim(self, claim: Any) -> None:
         assert (claim.word.value, claim.seq) == self.model.claim(self.now)
@@ -141,7 +150,8 @@ class QueueMachine(RuleBasedStateMachine):
         if m.inflight == seq:
             m.inflight = None
         m.finish(seq, outcome)
-        reply = _replies.ack_reply(self.run(_verbs.ack(POLICY, VIN, seq, self.now, claim_next=claim_next, outcome=outcome)))
+        record = OutcomeRecord(VIN, seq, outcome, self.now)
+        reply = _replies.ack_reply(self.run(_verbs.ack(POLICY, record, self.now, claim_next=claim_next, told=self.told)))
         assert reply.word == word
         if claim_next:
             self.check_claim(reply.next)
@@ -155,7 +165,7 @@ class QueueMachine(RuleBasedStateMachine):
                 m.marked[seq] = how
             else:
                 m.finish(seq, how)
-        reply = _replies.end_reply(self.run(_verbs.end(POLICY, VIN, ends, self.now, claim_next=claim_next)))
+        reply = self.end_as(ends, claim_next=claim_next)
         assert reply.outcomes == tuple(None if seq == m.inflight else m.done[seq] for seq, _ in ends)
         if claim_next:
             self.check_claim(reply.next)
@@ -170,7 +180,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert ends == over
             for seq, how in ends:
                 m.finish(seq, how)
-            reply = _replies.end_reply(self.run(_verbs.end(POLICY, VIN, ends, self.now, claim_next=True)))
+            reply = self.end_as(ends, claim_next=True)
             self.check_claim(reply.next)
             assert reply.next.word is not ClaimWord.OVER
 
@@ -191,7 +201,7 @@ class QueueMachine(RuleBasedStateMachine):
             if reason is ReleaseReason.UNSUBSCRIBED:
                 m.attempts[seq] -= 1
                 m.listens = m.listens and m.subscribed_at >= m.published_at
-            elif reason is ReleaseReason.UNSENT:
+            elif reason in (ReleaseReason.UNSENT, ReleaseReason.CUT):
                 m.attempts[seq] -= 1
             elif reason is ReleaseReason.DEADLINE and m.connected == "yes" and m.heard + POLICY.presence_ms < self.now:
                 m.connected = "heard"  # and that long ago
@@ -269,13 +279,16 @@ class QueueMachine(RuleBasedStateMachine):
         assume(seq != self.model.inflight)
         assert _replies.park_reply(self.run(_verbs.park(POLICY, VIN, seq, self.now))).word is ClaimWord.NONE
 
-    @rule()
-    def unpark(self) -> None:
+    @rule(named=st.lists(seqs, max_size=3))
+    def unpark(self, named: list[int]) -> None:
+        """Of these alone; where none is named, of all."""
         m = self.model
-        reply = _replies.enqueue_reply(self.run(_verbs.unpark(POLICY, VIN, self.now)))
-        assert reply.queued == len(m.parked)
-        m.pending |= m.parked
-        m.parked = set()
+        moved = m.parked & set(named) if named else set(m.parked)
+        reply = _replies.enqueue_reply(self.run(_verbs.unpark(POLICY, VIN, named, self.now)))
+        ready = moved and m.inflight is None and m.here(self.now) == "here"
+        assert (reply.word, reply.queued) == ("ready" if ready else "queued" if moved else "known", len(moved))
+        m.pending |= moved
+        m.parked -= moved
 
     @invariant()
     def redis_holds_what_the_model_holds(self) -> None:
@@ -289,6 +302,12 @@ class QueueMachine(RuleBasedStateMachine):
     def what_has_ended_is_remembered_as_it_ended(self) -> None:
         done: Any = self.redis.zrange(keys.done(VIN), 0, -1, withscores=True)
         assert {int(seq): OF_CODE[int(code)] for seq, code in done} == self.model.done
+
+    @invariant()
+    def the_recorder_is_told_once_of_each_end_and_as_it_ended(self) -> None:
+        records: Any = self.redis.xrange(keys.OUTCOMES)
+        told = [OutcomeRecord.from_wire(fields[b"o"]) for _, fields in records]
+        assert [(record.seq, record.outcome) for record in told] == ([] if self.told else self.model.told)
 
     @invariant()
     def what_is_in_flight_is_pending_and_not_done(self) -> None:

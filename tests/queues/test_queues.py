@@ -1,39 +1,26 @@
 """The faces of the queues: triggers, data, wake-ups, outcomes, bulk loading, compaction."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from redis import Redis
-from redis.asyncio import Redis as AsyncRedis
 
 from contracts import keys
-from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.errors import Retryable
+from contracts.outcomes import CODES, Outcome, OutcomeRecord
 from contracts.seq import EPOCH_MS, seq_of
 from contracts.topics import Sign
-from queues import Claim, ClaimWord, Loader, Policy, Queues, ReleaseReason
+from queues import Claim, ClaimWord, Loader, Queues, ReleaseReason
 from tests.queues.conftest import POLICY, seqs_of
-from tests.servers import Server
 
 NOW = EPOCH_MS + 200_000_000_000
 SEQ = [seq_of(NOW + n, 0, 0) for n in range(10)]
-Use = Callable[[Queues], Awaitable[Any]]
 
 
-@pytest.fixture
-def use(redis_server: Server, redis: Redis) -> Callable[..., Any]:
-    """Runs `body(queues)` on a loop of its own."""
-
-    def run(body: Use, policy: Policy = POLICY) -> Any:
-        async def main() -> Any:
-            async with AsyncRedis(port=redis_server.port) as client:
-                return await body(Queues(client, policy))
-
-        return asyncio.run(main())
-
-    return run
+def delivered(owner: str, seq: int) -> OutcomeRecord:
+    return OutcomeRecord(owner, seq, Outcome.DELIVERED, NOW)
 
 
 async def claim(queues: Queues, owner: str) -> Claim:
@@ -107,13 +94,84 @@ def test_a_parked_entry_lets_younger_ones_pass_and_goes_first_when_its_data_come
         assert await queues.waiting_data_ids(NOW) == ["d0"]
 
         assert await queues.store_data("d0", b"late", NOW) == "stored"
-        batch.ack("V", SEQ[1], NOW)
+        batch.ack(delivered("V", SEQ[1]), NOW)
         (acked,) = await batch.run()
 
         assert acked.next.seq == SEQ[0]
         assert await queues.waiting_data_ids(NOW) == []
 
     use(body)
+
+
+async def park(queues: Queues, owner: str, *entries: tuple[int, str]) -> None:
+    """Entries (seq, data_id) of a vehicle that is here, each when its turn has come."""
+    await connect(queues, owner)
+    for seq, data_id in entries:
+        await queues.enqueue_trigger(seq, [owner], f"r{seq}", data_id, NOW)
+        assert (await claim(queues, owner)).seq == seq
+        batch = queues.batch()
+        batch.park(owner, seq, data_id, NOW)
+        await batch.run()
+
+
+def test_data_that_comes_moves_the_entries_that_waited_for_it_and_no_others(use: Callable[..., Any], redis: Redis) -> None:
+    async def body(queues: Queues) -> None:
+        await park(queues, "V", (SEQ[0], "one"), (SEQ[1], "two"), (SEQ[2], "one"))
+
+        await queues.store_data("one", b"late", NOW)
+
+        assert await queues.waiting_data_ids(NOW) == ["two"]
+
+    use(body)
+    assert seqs_of(redis, keys.pending("V")) == [SEQ[0], SEQ[2]]
+    assert seqs_of(redis, keys.parked("V")) == [SEQ[1]]
+
+
+def test_notes_of_an_earlier_version_name_a_vehicle_and_move_all_that_it_has_parked(
+    use: Callable[..., Any], redis: Redis
+) -> None:
+    async def body(queues: Queues) -> None:
+        await park(queues, "V", (SEQ[0], "one"), (SEQ[1], "two"))
+        redis.delete(keys.waiting_for("one"))
+        redis.sadd(keys.waiting_for("one"), "V", "gone")
+
+        assert await queues.unpark_waiting("one", NOW) == 2
+
+    use(body)
+    assert seqs_of(redis, keys.pending("V")) == SEQ[:2]
+    assert redis.exists(keys.waiting_for("one")) == 0
+
+
+def test_whoever_dies_while_it_queues_again_what_was_parked_leaves_the_rest_to_the_next_look(
+    use: Callable[..., Any], redis: Redis
+) -> None:
+    owners = [f"V{n}" for n in range(2500)]
+
+    async def body(queues: Queues) -> None:
+        batch = queues.batch()
+        for owner in owners:
+            batch.connected(owner, NOW, True, 0, NOW)
+            batch.enqueue(owner, [(SEQ[0], "r")], NOW)
+            batch.claim(owner, NOW)
+            batch.park(owner, SEQ[0], "one", NOW)
+        await batch.run()
+
+        class Died(Exception):
+            pass
+
+        async def dies(_: object) -> None:
+            raise Died
+
+        queues.wake = dies  # type: ignore[assignment,method-assign]  # the first step after some are queued
+        with pytest.raises(Died):
+            await queues.unpark_waiting("one", NOW)
+        assert await queues.waiting_data_ids(NOW) == ["one"]
+        del queues.wake
+        await queues.unpark_waiting("one", NOW)
+        assert await queues.waiting_data_ids(NOW) == []
+
+    use(body)
+    assert [owner for owner in owners if redis.exists(keys.parked(owner))] == []
 
 
 def test_data_that_never_comes_is_not_looked_for_beyond_the_retention(use: Callable[..., Any]) -> None:
@@ -192,7 +250,7 @@ def test_with_compaction_a_newer_trigger_takes_the_place_of_an_older_pending_one
         assert result.superseded == [("V", SEQ[1])]
         assert late.superseded == [("V", SEQ[2])], "a late one that is older than what is queued is superseded itself"
         batch = queues.batch()
-        batch.ack("V", SEQ[0], NOW, request_id="same")
+        batch.ack(delivered("V", SEQ[0]), NOW, request_id="same")
         (acked,) = await batch.run()
         assert acked.next.seq == SEQ[3], "the one in flight stayed until it was acknowledged"
 
@@ -220,13 +278,57 @@ def test_bulk_loading_is_idempotent_and_brings_nothing_back(redis: Redis, use: C
 
     async def body(queues: Queues) -> None:
         batch = queues.batch()
-        batch.ack("V7", SEQ[3], NOW, claim_next=False)
+        batch.ack(delivered("V7", SEQ[3]), NOW, claim_next=False)
         await batch.run()
 
     use(body)
     assert loader.enqueue(entries, NOW).queued == 0
     assert seqs_of(redis, keys.pending("V7")) == SEQ[:3] + SEQ[4:]
-    assert loader.forget_done([("V7", SEQ[3]), ("V8", SEQ[3])]) == 1
+    assert loader.forget_done([("V7", SEQ[3]), ("V8", SEQ[3])]) == (1, 0)
+
+
+def test_what_a_recorder_may_offer_again_is_remembered_although_the_lake_knows_its_end(
+    use: Callable[..., Any], redis: Redis
+) -> None:
+    loader = Loader(redis, POLICY)
+    redis.zadd(keys.done("V7"), {str(SEQ[1]): 1, str(SEQ[3]): 1})
+    loader.mark_loaded(NOW)
+
+    async def body(queues: Queues) -> None:
+        await queues.move_handed(0, await queues.marks(0), SEQ[2])
+
+    use(body)
+    assert loader.forget_done([("V7", SEQ[1]), ("V7", SEQ[3])]) == (1, 1)
+    assert seqs_of(redis, keys.done("V7")) == [SEQ[3]]
+    use(lambda queues: queues.drop_handed(0))  # it offers nothing again
+    assert loader.forget_done([("V7", SEQ[3])]) == (1, 0)
+
+
+def test_marks_say_what_is_there_and_are_moved_by_nobody_who_has_not_read_them(use: Callable[..., Any], redis: Redis) -> None:
+    loader = Loader(redis, POLICY)
+
+    async def body(queues: Queues) -> None:
+        assert (await queues.marks(0)).loading is None
+        loader.mark_loaded(NOW, {0: SEQ[1]})
+        marks = await queues.marks(0)
+        assert (marks.loading, marks.joined, marks.upto) == (b"%d" % NOW, None, SEQ[1])
+        assert (await queues.marks(1)).upto is None
+        marks = await queues.move_handed(0, marks, SEQ[2])
+        assert marks == await queues.marks(0)
+        assert (marks.joined, marks.upto) == (SEQ[2], SEQ[2])
+        loader.mark_loaded(NOW + 1, {0: SEQ[0]})  # they say so already
+        assert marks == await queues.marks(0)
+
+        await queues.unload(marks)
+        with pytest.raises(Retryable, match="not what they were"):
+            await queues.move_handed(0, marks, SEQ[3])
+        loader.mark_loaded(NOW + 1, {0: SEQ[1]})
+        again = await queues.marks(0)
+        assert (again.joined, again.upto) == (None, SEQ[1])  # what was handed over was so to other queues
+        await queues.unload(marks)  # by one that has not heard of it
+        assert await queues.is_loaded()
+
+    use(body)
 
 
 def test_an_owner_with_ten_thousand_entries_is_loaded_in_one_call_and_in_order(redis: Redis) -> None:
@@ -271,8 +373,8 @@ def test_what_is_cancelled_or_expired_in_bulk_answers_the_same_again_and_never_c
 def test_the_queues_remember_how_an_entry_ended(use: Callable[..., Any], redis: Redis, outcome: Outcome) -> None:
     async def body(queues: Queues) -> None:
         batch = queues.batch()
-        batch.ack("V", SEQ[0], NOW, outcome=outcome)
-        batch.end("V", [(SEQ[0], Outcome.CANCELLED)], NOW)
+        batch.ack(OutcomeRecord("V", SEQ[0], outcome, NOW), NOW)
+        batch.end("V", [OutcomeRecord("V", SEQ[0], Outcome.CANCELLED, NOW)], NOW)
         _, ended = await batch.run()
         assert ended.outcomes == (outcome,)
 
@@ -291,12 +393,27 @@ def test_with_compaction_what_was_superseded_is_named_again_when_the_trigger_is_
     use(body, replace(POLICY, compaction=True))
 
 
+def test_with_compaction_thousands_that_were_superseded_are_named_again(use: Callable[..., Any], redis: Redis) -> None:
+    """More than Lua's stack holds."""
+    old = [seq_of(NOW - 1000, 0, 0) + n for n in range(10_000)]
+
+    async def body(queues: Queues) -> None:
+        await queues.enqueue_trigger(SEQ[0], ["V"], "same", "d", NOW)
+        redis.zadd(keys.done("V"), {str(seq): CODES[Outcome.SUPERSEDED] for seq in old})
+
+        again = await queues.enqueue_trigger(SEQ[0], ["V"], "same", "d", NOW)
+
+        assert again.superseded == [("V", seq) for seq in old]
+
+    use(body, replace(POLICY, compaction=True))
+
+
 def test_with_compaction_a_cancelled_entry_leaves_no_trace_of_its_key(use: Callable[..., Any], redis: Redis) -> None:
     async def body(queues: Queues) -> None:
         await queues.enqueue_trigger(SEQ[0], ["V"], "one", "d", NOW)
         await queues.enqueue_trigger(SEQ[1], ["V"], "two", "d", NOW)
         batch = queues.batch()
-        batch.end("V", [(SEQ[0], Outcome.CANCELLED)], NOW)
+        batch.end("V", [OutcomeRecord("V", SEQ[0], Outcome.CANCELLED, NOW)], NOW)
         await batch.run()
 
     use(body, replace(POLICY, compaction=True))
@@ -321,5 +438,35 @@ def test_a_vehicle_that_went_unseen_counts_as_absent_once_it_neither_acknowledge
         batch.heard("V", Sign.HEARTBEAT, NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms + 1)
         (reply,) = await batch.run()
         assert reply.next.seq == SEQ[0]
+
+    use(body)
+
+
+def test_what_is_known_of_a_vehicle_that_nothing_waits_for_goes_by_itself(use: Callable[..., Any]) -> None:
+    async def body(queues: Queues) -> None:
+        async def ttl_after(verb: str, *arguments: Any, **options: Any) -> int:
+            batch = queues.batch()
+            getattr(batch, verb)("V", *arguments, **options)
+            await batch.run()
+            return int(await queues.redis.pttl(keys.presence("V")))
+
+        soon = range(POLICY.presence_ms, 2 * POLICY.presence_ms)
+        late = range(POLICY.retention_ms - 60_000, POLICY.retention_ms + 1)
+        assert await ttl_after("heard", Sign.ONLINE, NOW) in soon
+        assert await ttl_after("subscribed", True, NOW) in soon
+        assert await ttl_after("connected", NOW, True, 60, NOW) in late
+        assert await ttl_after("subscribed", True, NOW) in late
+        assert await ttl_after("disconnected", NOW, NOW + 1, None, NOW) in soon
+        assert await ttl_after("connected", NOW + 2, False, 60, NOW) in late
+
+        await queues.enqueue_trigger(SEQ[0], ["V"], "r", "d", NOW)
+        assert (await claim(queues, "V")).seq == SEQ[0]
+        assert await queues.redis.pttl(keys.presence("V")) == -1  # it stays while it is served, however silent the vehicle is
+        assert await ttl_after("disconnected", NOW + 2, NOW + 3, None, NOW) == -1
+        batch = queues.batch()
+        batch.ack(OutcomeRecord("V", SEQ[0], Outcome.DELIVERED, NOW), NOW)
+        await batch.run()
+        assert await queues.redis.pttl(keys.presence("V")) == -1
+        assert await ttl_after("heard", Sign.HEARTBEAT, NOW) in soon
 
     use(body)

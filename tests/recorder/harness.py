@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import math
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -31,9 +33,10 @@ class House:
     redis_server: Server
     env: dict[str, str] = field(default_factory=dict)
     recorder: Server | None = None
+    module: str = "recorder"  # what `python -m` runs
 
-    def start(self, **settings: object) -> Server:
-        """Start the recorder and wait until it takes messages."""
+    def start(self, *, clock: Path | None = None, **settings: object) -> Server:
+        """Start the recorder and wait until it takes messages; `clock`: the file that moves its wall clock."""
         port = free_port()
         env = {
             "MANIFOLD_HOME": str(self.folder / "home"),
@@ -45,7 +48,8 @@ class House:
             **{f"MANIFOLD_{name.upper()}": str(value) for name, value in settings.items()},
         }
         log = self.folder / "recorder.log"
-        self.recorder = start_python("recorder", port=port, log=log, env=env, ready=lambda: self.is_healthy(port))
+        module = [self.module] if clock is None else ["tests.faults.clocked_recorder", str(clock)]
+        self.recorder = start_python(*module, port=port, log=log, env=env, ready=lambda: self.is_healthy(port))
         return self.recorder
 
     def is_healthy(self, port: int | None = None) -> bool:
@@ -105,11 +109,34 @@ class House:
         found: list[Any] = [self.redis.xrange(key) for key in self.keys("{wake}:*")]
         return [owner for records in found for _, fields in records for owner in fields[b"owners"].decode().split("\n")]
 
+    def stop_recorder(self) -> None:
+        """In an orderly way; the broker keeps its session."""
+        self.running.stop()
+
+    def connections(self) -> int:
+        """How often recorders have connected to the broker."""
+        return (self.folder / "recorder.log").read_text().count("mqtt connected")
+
     def restart_redis(self, *, wiped: bool = False) -> None:
         """Start Redis again on its port, as another process; `wiped`: with nothing in it."""
         self.redis_server.kill()
         folder = self.folder / ("redis" if not wiped else f"redis-{free_port()}")
         self.redis_server = start_redis(folder, port=self.redis_server.port, append_only=True)
+
+    def written(self) -> int:
+        """How much Redis has written to its file by now."""
+        return self._redis_file.stat().st_size
+
+    def take_redis_back(self, written: int) -> None:
+        """Start Redis again as it was when it had written so much, with all its marks: as a backup does, or a lagging replica."""
+        self.redis_server.kill()
+        os.truncate(self._redis_file, written)
+        self.redis_server = start_redis(self.folder / "redis", port=self.redis_server.port, append_only=True)
+
+    @property
+    def _redis_file(self) -> Path:
+        (file,) = (self.folder / "redis" / "appendonlydir").glob("*.incr.aof")
+        return file
 
     def restart_broker(self) -> None:
         """Start the broker again on its port; it remembers nothing."""
@@ -148,22 +175,40 @@ def running_house(folder: Path) -> Iterator[House]:
         yield home
 
 
+def take_away(folder: Path) -> None:
+    """Nothing can be read or written there."""
+    folder.rename(folder.with_name("away"))
+    folder.write_text("a file where the folder should be")
+
+
+def put_back(folder: Path) -> None:
+    """It is there again."""
+    folder.unlink()
+    folder.with_name("away").rename(folder)
+
+
+def metric(home: House, name: str) -> float:
+    """What the recorder's /metrics says."""
+    lines = home.get("/metrics").text.splitlines()
+    return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), math.nan)
+
+
 class Platform:
     """A publisher that asks for receipts."""
 
     def __init__(self, client: Mqtt) -> None:
-        self._client = client
+        self.client = client
         self._receipts: dict[bytes, asyncio.Future[dict[str, Any]]] = {}
         self._count = 0
         client.on_message = self._take
 
     @property
     def response_topic(self) -> str:
-        return f"{topics.RECEIPT_PREFIX}{self._client.client_id}"
+        return f"{topics.RECEIPT_PREFIX}{self.client.client_id}"
 
     async def connected(self) -> None:
         """Return when receipts can come."""
-        while not self._client.ready:  # noqa: ASYNC110  # no event tells; bounded by `platform`
+        while not self.client.ready:  # noqa: ASYNC110  # no event tells; bounded by `platform`
             await asyncio.sleep(0.005)
 
     async def send(self, topic: str, payload: bytes, **properties: Any) -> dict[str, Any]:
@@ -176,7 +221,7 @@ class Platform:
         name = str(self._count).encode()
         receipt: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._receipts[name] = receipt
-        await self._client.publish(topic, payload, correlation_data=name, response_topic=self.response_topic, **properties)
+        await self.client.publish(topic, payload, correlation_data=name, response_topic=self.response_topic, **properties)
         return receipt
 
     async def trigger(self, ids: list[str], request_id: str, data_id: str = "d") -> dict[str, Any]:
@@ -184,7 +229,7 @@ class Platform:
         return await self.send(topics.TRIGGER, trigger(ids, request_id, data_id))
 
     def _take(self, message: Message) -> None:
-        self._client.ack(message)
+        self.client.ack(message)
         receipt = self._receipts.get(message.correlation_data or b"")
         if receipt is not None and not receipt.done():
             receipt.set_result(json.loads(message.payload))

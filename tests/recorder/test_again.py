@@ -3,13 +3,11 @@
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 from contracts import topics
 from contracts.envelope import Envelope, Stream
 from contracts.seq import SeqSource
-from recorder._handoff import Handoff
+from recorder._again import Recorded
 from recorder._journal import Journal
 from recorder._segments import Archive
 
@@ -52,13 +50,6 @@ def test_a_journal_file_that_becomes_segments_after_the_archive_was_listed_is_no
     journal = asyncio.run(written())
     archive = SealingArchive(f"file://{tmp_path}/archive", journal)
     archive.journal_content = {journal.files[0].path: [old, *kept[:2]], journal.files[1].path: kept[2:]}
-    nothing: Any = SimpleNamespace()
-    handoff = Handoff(
-        express=None, redis=nothing, guard=nothing, lake=nothing, journal=journal, archive=archive, intake=nothing,
-        state=nothing, node=0, settle=lambda *_: None,
-    )  # fmt: skip
-    handoff._upto = kept[-1].seq
-
-    again = handoff._recorded(Stream.DATA, kept[0].seq)
+    again = Recorded(archive, journal, 0).messages(Stream.DATA, kept[0].seq, kept[-1].seq)
     assert [envelope.seq for envelope in again] == [envelope.seq for envelope in kept]
     journal.stop()

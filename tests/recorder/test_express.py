@@ -53,6 +53,12 @@ def run(server: Server, settings: Settings, scenario: Scenario) -> None:
     asyncio.run(main())
 
 
+async def load(express: Express, queues: Queues) -> None:
+    """The queues hold all that is pending, and the recorder has looked what they lack."""
+    await queues.mark_loaded(wall_clock_ms())
+    express.loading = (await queues.marks(0)).loading
+
+
 def vins(count: int) -> list[str]:
     return [f"V{number}" for number in range(count)]
 
@@ -62,7 +68,7 @@ def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
     redis_server: Server, redis: Redis, settings: Settings, count: int
 ) -> None:
     async def scenario(express: Express, queues: Queues) -> None:
-        await queues.mark_loaded(wall_clock_ms())
+        await load(express, queues)
         batch = queues.batch()
         for vin in vins(count):
             batch.connected(vin, wall_clock_ms(), True, 0, wall_clock_ms())
@@ -85,7 +91,7 @@ def test_a_trigger_that_another_recorder_was_first_with_is_a_duplicate_on_both_w
     redis_server: Server, redis: Redis, settings: Settings, count: int
 ) -> None:
     async def scenario(express: Express, queues: Queues) -> None:
-        await queues.mark_loaded(wall_clock_ms())
+        await load(express, queues)
         first, again = take(settings, vins(count)), take(settings, vins(count))
         assert again.digest is not None
         redis.set(keys.dedupe(again.digest), first.seq - 1)
@@ -105,8 +111,49 @@ def test_nothing_goes_into_queues_that_are_not_loaded_on_either_way(
         with pytest.raises(Retryable, match="manifold rebuild"):
             await express.offer([incoming])
         assert redis.keys("q:*") == []
-        await queues.mark_loaded(wall_clock_ms())
+        await load(express, queues)
         await express.offer([incoming])  # its own registration is no obstacle
         assert (incoming.applied, incoming.duplicate_of) == (True, None)
+
+    run(redis_server, settings, scenario)
+
+
+@pytest.mark.parametrize("count", [2, OWNERS_ALONE + 1])
+@pytest.mark.parametrize("place", range(7), ids=lambda place: keys.owner_keys("V")[place].rpartition(":")[2])
+def test_an_owner_whose_keys_are_spoilt_is_named_and_holds_up_nobody(
+    redis_server: Server, redis: Redis, settings: Settings, count: int, place: int
+) -> None:
+    key = keys.owner_keys("V0")[place]
+
+    async def scenario(express: Express, queues: Queues) -> None:
+        await load(express, queues)
+        redis.set(key, "something else")
+        redis.set(keys.data("d1"), "payload")
+        redis.sadd(keys.waiting_for("d1"), "V0", "V1")  # its data comes: what is parked is looked at
+        await queues.unpark_waiting("d1", wall_clock_ms())
+        incoming = take(settings, vins(count))
+        await express.offer([incoming])
+        assert incoming.applied
+        assert [redis.zscore(keys.pending(vin), incoming.seq) is not None for vin in vins(count)[1:]] == [True] * (count - 1)
+        if not express.spoilt.problems:  # one that queueing does not look at
+            assert redis.zscore(keys.pending("V0"), incoming.seq) is not None
+            return
+        (problem,) = express.spoilt.problems
+        assert problem.startswith(f"V0: {key} is a string")
+        redis.delete(key)
+        await express.spoilt.look_again()
+        assert express.spoilt.problems == []
+
+    run(redis_server, settings, scenario)
+
+
+def test_what_is_shared_and_spoilt_holds_up_nobody_either(redis_server: Server, redis: Redis, settings: Settings) -> None:
+    async def scenario(express: Express, queues: Queues) -> None:
+        await load(express, queues)
+        incoming = take(settings, ["V1"])
+        for key in (keys.trigger(incoming.seq), keys.dedupe(str(incoming.digest)), keys.data("d1")):
+            redis.rpush(key, "something else")
+        await express.offer([incoming])
+        assert redis.zscore(keys.pending("V1"), incoming.seq) is not None
 
     run(redis_server, settings, scenario)

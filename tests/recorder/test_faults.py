@@ -6,20 +6,18 @@ import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from adapters.lake import ensure_tables, open_catalog
 from contracts import keys, topics
 from contracts.envelope import Stream
-from contracts.seq import SeqSource, datetime_of, wall_clock_ms
-from contracts.settings import Settings
-from contracts.tables import OUTCOMES
-from tests.recorder.harness import House, house, platform, running_house, trigger
+from contracts.seq import SeqSource, wall_clock_ms
+from tests.recorder.harness import House, Platform, house, platform, put_back, running_house, take_away, trigger
 from tests.servers import stopping, wait_until
 
 DAY_MS = 86_400_000
+RECEIPT_S = 10.0  # after which a publisher sends again
 
 
 @pytest.fixture
@@ -44,14 +42,14 @@ def journal_bytes(home: House) -> int:
 def test_kill_at_any_moment_loses_nothing_acknowledged_and_queues_nothing_twice(home: House) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
-            receipts = []
+            sent = []
             for round_ in range(3):
                 batches = [trigger(["V1"], f"r{round_}_{n}") for n in range(150)]
-                receipts += [await vehicle_platform.publish(topics.TRIGGER, batch) for batch in batches]
-                await receipts[-150 + 40 * round_]
+                sent += [(batch, await vehicle_platform.publish(topics.TRIGGER, batch)) for batch in batches]
+                await sent[-150 + 40 * round_][1]
                 home.running.kill()
                 await restart(home)
-            answers = await asyncio.gather(*receipts)
+            answers = await asyncio.gather(*(answered(vehicle_platform, *each) for each in sent))
             originals = sorted({a["duplicate_of"] or a["seq"] for a in answers})
             assert {a["status"] for a in answers} <= {"recorded", "duplicate"}
             assert len(originals) == 450
@@ -63,6 +61,19 @@ def test_kill_at_any_moment_loses_nothing_acknowledged_and_queues_nothing_twice(
             assert len({e.seq for e in archived}) == len(archived)
 
     asyncio.run(scenario())
+
+
+async def answered(publisher: Platform, batch: bytes, receipt: "asyncio.Future[dict[str, Any]]") -> dict[str, Any]:
+    """The receipt of a batch, which is sent again where none comes.
+
+    Of a message that came twice the receipt follows the PUBACK, and a recorder that is killed between the two leaves none.
+    """
+    while True:
+        try:
+            async with asyncio.timeout(RECEIPT_S):
+                return await asyncio.shield(receipt)
+        except TimeoutError:
+            receipt = await publisher.publish(topics.TRIGGER, batch)
 
 
 def test_killed_between_journal_and_queues_the_trigger_is_offered_at_the_next_start(home: House) -> None:
@@ -178,36 +189,18 @@ def test_queues_that_are_not_loaded_get_nothing_until_a_rebuild_and_then_everyth
         asyncio.run(scenario(home))
 
 
-def test_after_a_restart_of_redis_the_last_minutes_come_before_anything_new(home: House) -> None:
-    async def scenario() -> None:
-        async with platform(home.broker.port) as vehicle_platform:
-            lost = [(await vehicle_platform.trigger(["V1", "V2"], f"r{n}"))["seq"] for n in range(3)]
-            # The last second is not in Redis's file: here, all of it; and the marker is there, as it is in that file.
-            home.redis.delete(*[key for owner in ("V1", "V2") for key in (keys.pending(owner), keys.trigger(lost[0]))])
-            await asyncio.to_thread(home.restart_redis)
-            newest = await vehicle_platform.trigger(["V1"], "r3")
-            await asyncio.to_thread(home.wait_express)
-            assert home.pending("V1") == [*lost, newest["seq"]]
-            assert home.pending("V2") == lost
-
-    asyncio.run(scenario())
-
-
-def test_what_the_lake_knows_to_have_ended_is_not_offered_again(home: House) -> None:
-    catalog = open_catalog(Settings(home=home.folder / "home"))
-    ensure_tables(catalog)
+def test_a_spoilt_key_of_one_vehicle_holds_up_no_other_and_health_says_whose_it_is(home: House) -> None:
+    home.redis.set(keys.pending("V1"), "something else")
 
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
-            seq = (await vehicle_platform.trigger(["V1", "V2"], "r"))["seq"]
-            row = {"vin": "V1", "seq": seq, "outcome": "delivered", "accepted_at": datetime_of(seq), "ended_at": datetime_of(seq)}
-            outcomes = pa.Table.from_pylist([row], schema=OUTCOMES.arrow_schema)
-            await asyncio.to_thread(catalog.load_table(OUTCOMES.identifier).append, outcomes)
-            home.redis.delete(keys.pending("V1"), keys.pending("V2"))
-            await asyncio.to_thread(home.restart_redis)
-            await vehicle_platform.trigger(["V3"], "r")
-            await asyncio.to_thread(home.wait_express)
-            assert (home.pending("V1"), home.pending("V2")) == ([], [seq])
+            seqs = [(await vehicle_platform.trigger(["V1", f"V{n}"], f"r{n}"))["seq"] for n in (2, 3)]
+            assert [home.pending(f"V{n}") for n in (2, 3)] == [[seq] for seq in seqs]
+            (problem,) = home.health()["problems"]
+            assert problem.startswith(f"V1: {keys.pending('V1')} is a string")
+            assert home.health()["express"] == "on"
+            home.redis.delete(keys.pending("V1"))
+            await asyncio.to_thread(wait_until, lambda: not home.health()["problems"], what="it to be cured")
 
     asyncio.run(scenario())
 
@@ -236,8 +229,7 @@ def test_a_full_disk_stops_acknowledging_says_so_and_recovers_by_itself(home: Ho
             limit(home, 64)  # less than any record
             receipt = await vehicle_platform.publish(topics.TRIGGER, trigger(["V1"], "r1"))
             await asyncio.to_thread(wait_until, lambda: home.get("/healthz").status_code == 503, what="the recorder to say so")
-            (problem,) = home.health()["problems"]
-            assert "journal" in problem
+            assert any("journal" in problem for problem in home.health()["problems"])  # the lease cannot be written either
             assert "manifold_recorder_journal_writable 0.0" in home.get("/metrics").text
             assert not receipt.done()
             assert len(home.pending("V1")) == 1
@@ -259,14 +251,14 @@ def test_an_unwritable_archive_delays_segments_and_nothing_else(home: House) -> 
 
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
-            archive.write_text("a file where the folder should be")
+            take_away(archive)
             for n in range(3):
                 assert (await vehicle_platform.trigger(["V1"], f"r{n}"))["status"] == "recorded"
             flushed = asyncio.create_task(asyncio.to_thread(home.flush))
             await asyncio.to_thread(wait_until, lambda: home.health()["problems"], what="the recorder to say so")
             assert "archive" in home.health()["problems"][0]
             assert (await vehicle_platform.trigger(["V1"], "r3"))["status"] == "recorded"
-            archive.unlink()
+            put_back(archive)
             assert len(await flushed) == 1
 
     asyncio.run(scenario())

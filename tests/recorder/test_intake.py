@@ -2,9 +2,12 @@
 
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from adapters.mqtt import Message
 from contracts import topics
@@ -15,6 +18,7 @@ from contracts.seq import seq_of
 from contracts.settings import Settings
 from recorder._dedupe import DedupeWindow
 from recorder._intake import DIGEST, Intake
+from recorder._records import frames, scan
 from tests.recorder.harness import trigger
 
 
@@ -66,6 +70,47 @@ def test_bad_input_is_refused_with_its_reason_and_bytes(
     assert not taken.offerable
     assert reason in str(taken.envelope.refused_because)
     assert (taken.envelope.payload, taken.envelope.stream, taken.receipt.status) == (payload, stream, ReceiptStatus.REFUSED)
+
+
+TOPICS = (topics.TRIGGER, topics.data_topic("d"), topics.data_topic("a\0b"), f"{topics.FANOUT}/\ufffd", "x" * 65_535)
+
+
+@given(
+    topic=st.sampled_from(TOPICS),
+    payload=st.binary(max_size=200) | st.builds(lambda depth: b'{"ids": [' + b"[" * depth, st.integers(0, 1100)),
+    properties=st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=5),
+    unreadable=st.sampled_from([None, "a text in it is not UTF-8"]),
+)
+def test_whatever_comes_is_an_envelope_that_can_be_written(
+    topic: str, payload: bytes, properties: list[tuple[str, str]], unreadable: str | None
+) -> None:
+    intake = Intake(Settings(max_data_bytes=100, max_trigger_bytes=1000), DedupeWindow(1))
+    taken = intake.take(Message(topic, payload, user_properties=properties, unreadable=unreadable))
+    (written,) = scan(frames([taken.envelope])).envelopes()
+    assert (written.payload, written.topic, written.refused_because) == (payload, topic, taken.refused_because)
+    assert unreadable is None or unreadable in str(taken.refused_because)
+    assert len(str(taken.refused_because)) < 1000
+    json.loads(taken.receipt.to_wire())
+
+
+def test_whatever_judging_raises_the_message_is_refused_with_its_bytes(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("recorder._intake.parse_trigger", fail)
+    taken = intake.take(Message(topics.TRIGGER, b"bytes"))
+    assert not taken.offerable
+    assert "judging it failed (MemoryError)" in str(taken.envelope.refused_because)
+    assert (taken.envelope.payload, taken.receipt.status) == (b"bytes", ReceiptStatus.REFUSED)
+    assert "judging it failed" in str(intake.read_back(replace(taken.envelope, refused_because=None)).refused_because)
+
+
+@pytest.mark.parametrize("payload", [b"[" * 100_000, b'{"vin": ' + b"9" * 5000, b'{"vin": "\\ud800"}', b"\xff" * 3000])
+def test_an_outcome_that_is_none_has_a_short_reason(intake: Intake, payload: bytes) -> None:
+    taken = intake.take_outcome(payload)
+    assert "not an outcome record" in str(taken.refused_because)
+    assert len(str(taken.refused_because)) < 1000
+    frames([taken.envelope])
 
 
 def test_what_is_read_back_is_offered_as_it_was(intake: Intake) -> None:

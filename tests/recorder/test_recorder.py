@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from adapters.lake import ensure_tables, open_catalog
@@ -17,8 +16,8 @@ from contracts.envelope import Stream
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
-from contracts.tables import DATA
 from pipelines.archive.flush import flush
+from tests.lake_rows import append_payloads
 from tests.recorder.harness import House, house, platform, running_house, trigger
 from tests.servers import free_port, wait_until
 
@@ -165,9 +164,7 @@ def test_data_that_only_the_lake_knows_is_not_replaced(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home")
     catalog = open_catalog(settings)
     ensure_tables(catalog)
-    seen = datetime(2026, 8, 1, tzinfo=UTC)
-    row = {"data_id": "old", "payload": b"1", "sha1": sha1_hex(b"1"), "size_bytes": 1, "seq": 1, "first_seen_at": seen}
-    catalog.load_table(DATA.identifier).append(pa.Table.from_pylist([row], schema=DATA.arrow_schema))
+    append_payloads(catalog, {"old": b"1"}, at=datetime(2026, 8, 1, tzinfo=UTC))
 
     async def scenario(home: House) -> None:
         async with platform(home.broker.port) as vehicle_platform:

@@ -1,6 +1,5 @@
 """Redis without memory, or without what it held: what is new is recorded, and everything goes on by itself."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -9,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from adapters.lake import ensure_tables, open_catalog
 from console._doctor import examine
 from contracts import topics
 from contracts.seq import datetime_of
-from contracts.tables import DATA, IDS
+from contracts.tables import IDS
 from contracts.topics import Sign
 from pipelines.cli import TRY_AGAIN
 from pipelines.populate.load import populate
@@ -24,6 +22,7 @@ from queues import Loader, LoadResult, Policy, _loader
 from tests.dispatcher.door import Door
 from tests.dispatcher.platform import Platform, a_platform, health, healthy
 from tests.dispatcher.vehicle import Vehicle
+from tests.lake_rows import append, append_payloads
 from tests.servers import start_redis, wait_until
 
 OUT_OF_MEMORY = "suspended: Redis is out of memory"
@@ -87,6 +86,7 @@ def test_without_memory_the_queued_is_delivered_the_new_is_recorded_and_all_goes
     seqs.append(door.send(topics.TRIGGER, trigger("after", vehicle.vin))["seq"])
     assert [got.seq for got in vehicle.waits_for(9)] == seqs
     assert findings(platform)["redis memory"].passed
+    assert findings(platform)["redis persistence"].seen == "every write is in its file"
     vehicle.leave()
     door.close()
 
@@ -180,10 +180,8 @@ def write_to_the_lake(platform: Platform, seqs: list[int], vins: list[str]) -> N
     ensure_tables(catalog)
     common = {"request_id": "r", "data_id": "d", "applied": True}
     ids = [{"vin": vin, "ts": datetime_of(seq), "seq": seq, **common} for seq in seqs for vin in vins]
-    catalog.load_table(IDS.identifier).append(pa.Table.from_pylist(ids, schema=IDS.arrow_schema))
-    at, sha1 = datetime_of(seqs[0]), hashlib.sha1(b"hello", usedforsecurity=False).hexdigest()
-    payload = {"data_id": "d", "payload": b"hello", "sha1": sha1, "size_bytes": 5, "seq": seqs[0], "first_seen_at": at}
-    catalog.load_table(DATA.identifier).append(pa.Table.from_pylist([payload], schema=DATA.arrow_schema))
+    append(catalog, IDS, ids)
+    append_payloads(catalog, {"d": b"hello"}, at=datetime_of(seqs[0]), seq=seqs[0])
 
 
 def say_loaded(platform: Platform) -> None:

@@ -14,6 +14,8 @@ def test_doctor_asks_every_master(cluster: LocalCluster) -> None:
     found = {finding.check: finding for finding in examine(settings)}
     assert found["redis"].passed
     assert found["redis memory"].seen.count("no limit") == cluster.masters
+    assert "snapshots only" in found["redis persistence"].seen
+    assert "appendonly yes" in found["redis persistence"].remedy
     assert found["queues"].seen.startswith("rebuild needed")
 
     with connect_blocking(cluster.url) as redis:

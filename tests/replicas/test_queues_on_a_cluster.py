@@ -8,12 +8,14 @@ import pytest
 from redis import Redis
 
 from adapters.redis import connect as connect_blocking
+from contracts.errors import Retryable
 from queues import Loader, Policy, Queues
 from queues import connect as connect_async
-from tests.queues import test_census, test_invariants, test_queues
-from tests.queues.conftest import POLICY
+from tests.queues import test_census, test_invariants, test_outcomes, test_queues
+from tests.queues.conftest import POLICY, Use
 from tests.queues.test_census import *  # noqa: F403  # its tests run here with the fixtures of this module
 from tests.queues.test_invariants import *  # noqa: F403
+from tests.queues.test_outcomes import *  # noqa: F403
 from tests.queues.test_queues import *  # noqa: F403
 from tests.replicas.cluster import LocalCluster
 
@@ -32,11 +34,11 @@ def url(cluster: LocalCluster) -> str:
     return cluster.url
 
 
-@pytest.fixture  # type: ignore[no-redef]  # it takes the place of theirs
+@pytest.fixture
 def use(cluster: LocalCluster, redis: Redis) -> Callable[..., Any]:
     """Runs `body(queues)` on a loop of its own."""
 
-    def run(body: test_queues.Use, policy: Policy = POLICY) -> Any:
+    def run(body: Use, policy: Policy = POLICY) -> Any:
         async def main() -> Any:
             async with connect_async(cluster.url) as client:
                 return await body(Queues(client, policy))
@@ -61,7 +63,35 @@ def test_a_master_that_lost_its_data_is_noticed(
     assert not use(Queues.is_loaded)
 
 
+@pytest.mark.parametrize("master", range(3))
+def test_a_master_that_went_back_takes_the_mark_of_all_back(
+    cluster: LocalCluster, redis: Redis, use: Callable[..., Any], master: int
+) -> None:
+    Loader(redis, POLICY).mark_loaded(test_queues.NOW)
+    older, newer = test_queues.SEQ[2], test_queues.SEQ[5]
+    node = cluster.clients()[master]
+
+    async def body(queues: Queues) -> None:
+        marks = await queues.move_handed(0, await queues.marks(0), older)
+        found: Any = node.keys("handed:*")
+        before: dict[Any, Any] = {key: node.get(key) for key in found}
+        marks = await queues.move_handed(0, marks, newer)
+        for key, value in before.items():
+            node.set(key, value)  # as it is in a replica that lags behind
+
+        with pytest.raises(Retryable):
+            await queues.move_handed(0, marks, newer)
+        assert (await queues.marks(0)).joined == older
+
+    use(body)
+
+
 def test_the_tests_of_both_suites_are_here() -> None:
-    theirs = {name for suite in (test_census, test_queues, test_invariants) for name in vars(suite) if name.startswith("test_")}
+    theirs = {
+        name
+        for suite in (test_census, test_outcomes, test_queues, test_invariants)
+        for name in vars(suite)
+        if name.startswith("test_")
+    }
 
     assert theirs <= set(globals())

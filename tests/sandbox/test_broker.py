@@ -11,6 +11,7 @@ from sandbox import broker, events
 from sandbox.events import Delivery
 from sandbox.memory import Publication, Sent
 from sandbox.packets import Connect
+from tests.sandbox.access import Client, allows
 from tests.servers import ROOT
 
 EMQX = ROOT / "infra" / "emqx"
@@ -43,13 +44,78 @@ def test_the_tap_tells_exactly_the_fields_that_the_rule_on_emqx_selects(event: B
     assert f'topic = "{event_topic(event, "${clientid}")}", qos = 1' in rule
 
 
+def test_both_zones_on_emqx_take_what_the_settings_allow_a_publisher(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    rules = (EMQX / "manifold.conf").read_text()
+    vehicles, platform = (int(mib) << 20 for mib in re.findall(r"max_packet_size = (\d+)MB", rules))
+
+    assert rules.index("mqtt { max_packet_size") < rules.index("zones.platform {")  # the first is everybody's
+    assert vehicles > settings.max_data_bytes
+    assert platform >= settings.largest_packet
+    assert f"\nmax_packet_size {settings.largest_packet}\n" in broker.write_config(settings).read_text()
+
+
 def test_both_access_files_give_the_services_the_same_topics() -> None:
     emqx = (EMQX / "acl.conf").read_text()
     mosquitto = broker.outer_access(Settings()) + broker.inner_access(Settings())
-    topics = set(re.findall(r'"([^"]*/[^"]*)"', "\n".join(line for line in emqx.splitlines() if line.startswith("{allow"))))
+    rules = "\n".join(line for line in emqx.splitlines() if line.startswith("{allow"))
+    topics = set(re.findall(r'"([^"]*/[^"]*|\$[^"/]*)"', rules))
 
     same_words = {topic.replace("${clientid}", "%c").replace("${username}", "%u") for topic in topics}
     assert same_words == {line.split()[-1] for line in mosquitto.splitlines() if line.startswith(("topic", "pattern"))}
+
+
+VEHICLE, LISTENER, PUBLISHER = Client("V1"), Client("sdv-hears", "sdv-listener"), Client("sdv-pub-a-1", "sdv-pub-a")
+RECORDER, DISPATCHER = Client("sdv-recorder-0", "sdv-recorder"), Client("sdv-dispatcher-0", "sdv-dispatcher")
+MAY = [
+    (VEHICLE, "subscribe", "agent/V1/proxy/request/+"),
+    (VEHICLE, "subscribe", "agent/V1/proxy/request/#"),
+    (VEHICLE, "subscribe", "agent/V1/#"),
+    (VEHICLE, "subscribe", "agent/V1/proxy/request/task_1"),
+    (VEHICLE, "subscribe", "$ECQ/V1/#"),
+    (VEHICLE, "publish", "ecp/V1/online"),
+    (VEHICLE, "publish", "agent/V1/proxy/response/task_1"),
+    (LISTENER, "subscribe", "agent/+/proxy/response/#"),
+    (LISTENER, "subscribe", "$share/g/ecp/#"),
+    (PUBLISHER, "publish", "$SDV-FANOUT/trigger"),
+    (PUBLISHER, "publish", "$SDV-FANOUT"),
+    (PUBLISHER, "subscribe", "sdv/receipt/sdv-pub-a/1"),
+    (RECORDER, "subscribe", "$share/sdv-recorders/$SDV-FANOUT/#"),
+    (DISPATCHER, "publish", "agent/V1/proxy/request/task_1"),
+]
+MAY_NOT = [
+    (VEHICLE, "subscribe", "agent/V2/proxy/request/+"),
+    (VEHICLE, "subscribe", "agent/+/proxy/request/+"),
+    (VEHICLE, "subscribe", "agent/#"),
+    (VEHICLE, "subscribe", "#"),
+    (VEHICLE, "publish", "agent/V1/proxy/request/task_1"),
+    (VEHICLE, "publish", "ecp/V2/online"),
+    (VEHICLE, "publish", "$SDV-FANOUT/trigger"),
+    (VEHICLE, "publish", "$SDV-FANOUT"),
+    (VEHICLE, "publish", "$events/message_acked"),
+    (LISTENER, "subscribe", "agent/+/proxy/request/+"),  # it would hide that a vehicle is not subscribed
+    (LISTENER, "subscribe", "agent/#"),
+    (LISTENER, "publish", "ecp/V1/online"),
+    (LISTENER, "publish", "$SDV-FANOUT/trigger"),
+    (PUBLISHER, "subscribe", "sdv/receipt/sdv-pub-b/#"),
+    (PUBLISHER, "subscribe", "ecp/#"),
+    *((Client(odd), "subscribe", f"$ECQ/{odd}/#") for odd in ("w", "r", "+", "a/b", "sdv-x")),
+    *((Client(odd), "publish", f"ecp/{odd}/online") for odd in ("w", "r", "#")),
+]
+
+
+@pytest.mark.parametrize(("client", "action", "topic"), MAY)
+def test_emqx_lets_everybody_do_what_is_theirs(client: Client, action: str, topic: str) -> None:
+    assert allows((EMQX / "acl.conf").read_text(), client, action, topic)
+
+
+@pytest.mark.parametrize(("client", "action", "topic"), MAY_NOT)
+def test_emqx_lets_nobody_do_what_is_anothers(client: Client, action: str, topic: str) -> None:
+    assert not allows((EMQX / "acl.conf").read_text(), client, action, topic)
+
+
+def test_emqx_does_not_remember_what_it_denied_while_it_was_starting() -> None:
+    assert "cache { enable = false }" in (EMQX / "manifold.conf").read_text()
 
 
 def test_user_names_and_prefixes_of_the_settings_are_in_the_access_file() -> None:
@@ -60,7 +126,7 @@ def test_user_names_and_prefixes_of_the_settings_are_in_the_access_file() -> Non
     assert "user d\n" in access
     assert "topic write fleet/eu/+/proxy/request/+\n" in access
     assert "topic read r/p/#\n" in access
-    assert "pattern read fleet/eu/%c/proxy/request/+\n" in access
+    assert "pattern read fleet/eu/%c/#\n" in access
 
 
 def test_the_configuration_lies_in_the_home_folder_and_names_the_ports(tmp_path: Path) -> None:

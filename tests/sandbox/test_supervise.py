@@ -7,17 +7,21 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 import redis
+from pydantic import SecretStr
 
 from contracts import keys
 from contracts.errors import Permanent, Retryable
 from contracts.settings import Settings
+from sandbox import airflow
 from sandbox.processes import Record
-from sandbox.programs import environment, programs
+from sandbox.programs import command, environment, programs
 from sandbox.supervise import Addresses, Status, down, status, up
 from sandbox.supervisord import Place, configuration
+from tests.conftest import PORTS
 from tests.servers import free_port, listens, wait_until
 
 UP_S = 90.0
@@ -134,6 +138,44 @@ def test_no_secret_is_shown_or_written_down(tmp_path: Path) -> None:
     written = configuration(place, made, programs(made)) + place.memory_file.read_text()
     assert "secret@" not in written
     assert "hidden" not in written
+
+
+def test_beyond_loopback_nothing_starts_without_a_token(settings: Settings) -> None:
+    with pytest.raises(Permanent, match=r"MANIFOLD_HOST='0\.0\.0\.0' is not loopback.*MANIFOLD_HTTP_TOKEN"):
+        up(settings.model_copy(update={"host": "0.0.0.0"}))
+    assert not Place(settings.home).run.exists()
+
+
+def test_what_asks_for_no_password_stays_on_loopback_wherever_the_others_listen(settings: Settings) -> None:
+    wide = settings.model_copy(update={"host": "192.0.2.1", "with_airflow": True})
+    by_kind = {program.kind: program for program in programs(wide)}
+    options = command(by_kind["redis"], wide)
+
+    assert options[options.index("--bind") + 1] == "127.0.0.1"
+    assert airflow.environment(wide, {})["AIRFLOW__API__HOST"] == "127.0.0.1"
+    assert (wide.redis, airflow.url(wide)) == (
+        f"redis://127.0.0.1:{wide.redis_port}/0",
+        f"http://127.0.0.1:{wide.airflow_port}",
+    )
+
+
+@pytest.mark.slow
+def test_with_a_token_vehicles_and_whoever_shows_it_come_from_beyond_loopback_and_nobody_to_redis(settings: Settings) -> None:
+    wide = settings.model_copy(update={"host": "0.0.0.0", "http_token": SecretStr("t0ken")})
+    up(wide, within_s=UP_S)
+    now = status(wide)
+    elsewhere = "127.0.0.2"  # an address of this machine other than the one that is loopback by default
+
+    assert now.healthy
+    assert now.checks["recorder"].details["express"] == "on"  # told to whoever shows the token
+    open_there = {name for name in PORTS if _accepts(elsewhere, getattr(wide, name))}
+    assert open_there == {"mqtt_port", "recorder_port", "tap_port", "dispatcher_port"}
+    assert httpx.get(f"http://{elsewhere}:{wide.recorder_port}/metrics").status_code == 401
+
+
+def _accepts(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
 
 
 @pytest.mark.slow

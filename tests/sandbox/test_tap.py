@@ -302,3 +302,36 @@ def test_what_two_sides_send_before_the_connack_is_kept_in_order(front_door: Fro
 
             assert kinds[0] == CONNACK
             assert sorted(kinds[1:]) == sorted([PUBLISH] * 10 + [13])
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("reserved", ["w", "r"])
+def test_a_client_id_that_is_a_word_of_the_compacted_queues_topics_is_refused(
+    front_door: FrontDoor, reserved: str, version: int
+) -> None:
+    with Wire(front_door.port, version=version) as wire:
+        wire.send(connect(reserved, version))
+        answer = wire.expect(CONNACK)
+
+        assert answer.body == (b"\0\x85\0" if version == 5 else b"\0\x02")
+        with pytest.raises(EOFError):
+            wire.next()
+
+
+def test_whoever_only_listens_hears_answers_and_signs_and_no_requests(front_door: FrontDoor, vin: str) -> None:
+    with (
+        platform(front_door.port, vin) as dispatcher,
+        Wire(front_door.port) as listener,
+        Wire(front_door.port, version=4) as vehicle,
+    ):
+        listener.open(f"sdv-listener-{vin}", username="sdv-listener")
+        for topic_filter in ("agent/+/proxy/response/#", "ecp/#", "agent/+/proxy/request/+"):
+            listener.listen(topic_filter)
+        vehicle.open(vin)
+        vehicle.listen(f"agent/{vin}/#")
+        dispatcher.send(1)
+        assert vehicle.expect(PUBLISH).topic == topic_of(vin)
+        for mid, topic in enumerate((f"agent/{vin}/proxy/response/r1/done", f"ecp/{vin}/online"), 1):
+            vehicle.send(publish(topic, version=4, mid=mid))
+
+        assert {listener.expect(PUBLISH).topic for _ in range(2)} == {f"agent/{vin}/proxy/response/r1/done", f"ecp/{vin}/online"}

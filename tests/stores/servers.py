@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from contracts.storage import S3
@@ -18,6 +19,16 @@ from tests.servers import ROOT, Server, free_port, start, stopping, wait_until
 TOOLS = ROOT / ".tools" / "stores"
 VERSITYGW, REST_JARS = TOOLS / "versitygw", TOOLS / "rest"
 ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "manifold", "manifold-secret", "us-east-1", "lake"
+
+
+REMEDY = "`make stores` fetches it, or says what it needs for that"
+
+
+def require(*files: Path) -> None:
+    """Skip the test that asks, unless all of `files` are there."""
+    missing = [file.name for file in files if not file.exists()]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not here; {REMEDY}")
 
 
 def postgresql_programs() -> Path | None:

@@ -1,15 +1,13 @@
 """Data that comes late, or is to be found in the lake alone."""
 
-import pyarrow as pa
-
 from adapters.lake import ensure_tables, open_catalog
 from contracts import keys
-from contracts.messages import sha1_hex
 from contracts.seq import datetime_of
-from contracts.tables import DATA, IDS
+from contracts.tables import IDS
 from contracts.topics import Sign
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
+from tests.lake_rows import append, append_payloads
 from tests.servers import wait_until
 
 DAY_MS = 86_400_000
@@ -54,6 +52,24 @@ def test_data_that_comes_wakes_a_vehicle_that_waits_for_nothing_else(ground: Gro
     vehicle.leave()
 
 
+def test_data_that_comes_for_one_of_many_moves_no_other(ground: Ground) -> None:
+    """Each was parked once: none is claimed, looked for and parked again because the data of another has come."""
+    vehicle = ground.here(Vehicle(ground).connect())
+    names = [f"one-of-many-{n}" for n in range(12)]
+    before = ground.platform.metric("manifold_dispatcher_parked_total")
+    seqs = [ground.batch(vehicle.vin, request_id=name, data=None, data_id=name) for name in names]
+    wait_until(lambda: ground.parked(vehicle) == seqs)
+
+    for name in names:
+        ground.data(name, name.encode())
+        vehicle.waits_for(names.index(name) + 1)
+
+    ground.delivered(vehicle, *seqs)
+    assert vehicle.requests == names
+    assert ground.platform.metric("manifold_dispatcher_parked_total") - before == len(names)
+    vehicle.leave()
+
+
 def test_what_redis_has_lost_of_data_and_trigger_is_read_from_the_lake(altered: Ground, protocol: int) -> None:
     vehicle = Vehicle(altered, protocol=protocol)
     data_id, payload = f"lake-{protocol}", b"from the lake"
@@ -61,10 +77,9 @@ def test_what_redis_has_lost_of_data_and_trigger_is_read_from_the_lake(altered: 
     catalog = open_catalog(altered.settings)
     ensure_tables(catalog)
     at = datetime_of(seq)
-    datum = {"data_id": data_id, "payload": payload, "sha1": sha1_hex(payload), "size_bytes": len(payload), "seq": seq}
     entry = {"vin": vehicle.vin, "ts": at, "request_id": "task_lake", "seq": seq, "data_id": data_id, "applied": True}
-    for table, row in ((DATA, datum | {"first_seen_at": at}), (IDS, entry)):
-        catalog.load_table(table.identifier).append(pa.Table.from_pylist([row], schema=table.arrow_schema))
+    append_payloads(catalog, {data_id: payload}, at=at, seq=seq)
+    append(catalog, IDS, [entry])
     with altered.platform.blocking() as redis:
         assert redis.delete(keys.data(data_id), keys.trigger(seq)) == 2
 

@@ -117,7 +117,7 @@ def test_what_nobody_comes_for_expires_all_the_same_also_without_its_data(brisk:
 def cancel(ground: Ground, request_id: str, *vins: str) -> dict[str, int]:
     """As `manifold batch cancel` does; how many entries stand how afterwards."""
     with ground.platform.blocking() as redis:
-        return dict(console_cancel(ground.settings, redis, request_id, vins))
+        return dict(console_cancel(ground.settings, redis, request_id, frozenset(vins)).entries)
 
 
 def test_a_cancelled_batch_is_not_sent_any_more_and_what_the_vehicle_has_already_ends_by_its_word(

@@ -1,0 +1,75 @@
+"""What can be told of a packet that the codec cannot read: enough to acknowledge it, and to answer whoever waits for it."""
+
+from typing import NamedTuple
+
+PUBLISH, PUBACK, SUBACK, CONNACK, DISCONNECT = 3, 4, 9, 2, 14  # kinds of packets
+LONGEST_HEADER = 5  # bytes: a packet's kind and flags, and its length in up to four
+LONGEST_PROPERTIES = 256 << 10  # bytes: twice the longest Response Topic and Correlation Data
+_NO_REASON = 0x80  # "unspecified error", where the packet ends before its reason code
+
+
+class Publish(NamedTuple):
+    """A PUBLISH as far as it can be told; a packet id of 0: there is none, and nothing to acknowledge."""
+
+    topic: str
+    qos: int
+    dup: bool
+    retain: bool
+    mid: int
+
+
+def length_of(header: bytes) -> int | None:
+    """The length of the whole packet that begins so; 0: more of it is needed; None: no packet begins so."""
+    size = 0
+    for place, byte in enumerate(header[1:LONGEST_HEADER]):
+        size |= (byte & 127) << (7 * place)
+        if byte < 128:
+            return size + place + 2
+    return None if len(header) >= LONGEST_HEADER else 0
+
+
+def publish_of(packet: bytes) -> Publish:
+    """What a whole PUBLISH says before its properties. What is no UTF-8 in its topic becomes U+FFFD."""
+    at = _body(packet)
+    topic, at = packet[at + 2 : (end := at + 2 + _number(packet, at))], end
+    qos = min(packet[0] >> 1 & 3, 2)
+    mid = _number(packet, at) if qos and at + 2 <= len(packet) else 0
+    return Publish(topic.decode(errors="replace"), qos if mid else 0, bool(packet[0] & 8), bool(packet[0] & 1), mid)
+
+
+def has_long_properties(head: bytes) -> bool:
+    """Whether a PUBLISH that begins so has more properties than anybody needs: read, they take forty times their size."""
+    if head[0] >> 4 != PUBLISH:
+        return False
+    at = _body(head)
+    at += 2 + _number(head, at) + (2 if head[0] & 6 else 0)
+    length = length_of(head[at - 1 : at + 4])
+    return length is None or length > LONGEST_PROPERTIES
+
+
+def reason_of_puback(packet: bytes) -> tuple[int, int]:
+    """The packet id and the reason code of a whole PUBACK."""
+    at = _body(packet)
+    left = len(packet) - at
+    return _number(packet, at), packet[at + 2] if left > 2 else 0 if left == 2 else _NO_REASON
+
+
+def reasons_of_suback(packet: bytes) -> tuple[int, bytes]:
+    """The packet id and the reason codes of a whole SUBACK."""
+    at = _body(packet)
+    properties = length_of(packet[at + 1 : at + 6])  # as that of a packet, which begins one byte earlier
+    return _number(packet, at), (packet[at + 1 + properties :] if properties else b"") or bytes([_NO_REASON])
+
+
+def reason_of_disconnect(packet: bytes) -> int:
+    """The reason code of a whole DISCONNECT."""
+    at = _body(packet)
+    return packet[at] if at < len(packet) else 0
+
+
+def _body(packet: bytes) -> int:
+    return next((place for place in range(1, LONGEST_HEADER) if packet[place : place + 1] < b"\x80"), 0) + 1
+
+
+def _number(packet: bytes, at: int) -> int:
+    return int.from_bytes(packet[at : at + 2])

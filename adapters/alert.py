@@ -1,0 +1,29 @@
+"""Tell somebody what must not wait until it is looked for: one POST of JSON to the setting `alert_url`.
+
+The JSON has `text`, which chat services show, `what` happened in a word or two, and what else there is to say of it.
+"""
+
+import logging
+
+import httpx
+
+from contracts.settings import Settings
+
+TIMEOUT_S = 10
+
+log = logging.getLogger(__name__)
+
+
+def alert(settings: Settings, what: str, text: str, **more: object) -> bool:
+    """Whether somebody was told. What the caller was about goes on, either way; the log says it, too."""
+    url = settings.alert_url.get_secret_value()
+    if not url:
+        log.warning("%s (nobody is told: MANIFOLD_ALERT_URL is empty)", text)
+        return False
+    try:
+        httpx.post(url, json={"text": text, "what": what, **more}, timeout=TIMEOUT_S).raise_for_status()
+    except httpx.HTTPError as exc:
+        log.warning("%s (nobody is told: MANIFOLD_ALERT_URL answers %s)", text, type(exc).__name__)
+        return False
+    log.warning("%s (told)", text)
+    return True

@@ -1,0 +1,48 @@
+"""The quality reports in their store: which there are, and where each lies. Whoever reads one needs no Spark for it.
+
+index.html                  every run, the newest first; a stable address
+trends.html                 rows and broken rules over these runs, as charts
+runs/<run>/index.html       one run: verdict, findings with sample rows, links
+runs/<run>/audit.json       the same for programs
+validations/<table>/<run>/  Great Expectations' own pages
+queues/<instant>/           differences between queues and lake (`manifold verify`)
+"""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from adapters.files import Files
+from contracts.settings import Settings
+
+INDEX, TRENDS, RUNS, VALIDATIONS, QUEUES = "index.html", "trends.html", "runs", "validations", "queues"
+AUDIT = "audit.json"
+READS_AT_ONCE = 16  # an object store takes its time for each
+
+
+def open_reports(settings: Settings) -> Files:
+    """The store of the reports, by the setting `reports`."""
+    return Files(settings.reports_url, settings.s3)
+
+
+def run_page(run_id: str) -> str:
+    """The page of one run."""
+    return f"{RUNS}/{run_id}/{INDEX}"
+
+
+def run_verdict(run_id: str) -> str:
+    """What the page of one run says, for programs."""
+    return f"{RUNS}/{run_id}/{AUDIT}"
+
+
+def kept_runs(reports: Files) -> list[dict[str, Any]]:
+    """What programs are told of each run that is kept, the newest first."""
+    paths = [path for path in reports.below(RUNS) if path.endswith(f"/{AUDIT}")]
+    with ThreadPoolExecutor(READS_AT_ONCE, "reports") as pool:
+        return sorted(_whole(pool.map(reports.read, paths)), key=lambda run: (run["as_of"], run["run_id"]), reverse=True)
+
+
+def _whole(contents: Iterator[bytes | None]) -> Iterator[dict[str, Any]]:
+    """Those that nobody has removed since they were listed."""
+    yield from (json.loads(content) for content in contents if content is not None)

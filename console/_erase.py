@@ -1,0 +1,39 @@
+"""What `manifold vin erase` tells: what went, and what the search of every file has found."""
+
+import json
+import sys
+
+import typer
+
+from adapters.log import configure_logging
+from console._output import FAILED, out, print_json, table, working
+from contracts.settings import Settings
+from pipelines.upkeep.stages import erase_vehicle
+
+SHOWN = 20
+
+
+def erase_and_tell(settings: Settings, vin: str, why: str, *, wait_s: float, as_json: bool) -> None:
+    """Erase, and say what happened.
+
+    Raises:
+        typer.Exit: the vehicle is still named somewhere.
+    """
+    configure_logging("console", level="warning")
+    with working("erasing", quiet=as_json or not sys.stderr.isatty()) as say:
+        done = erase_vehicle(settings, vin, why=why, wait_s=wait_s, say=say)
+    if as_json:
+        print_json(json.loads(done.to_json()) | {"proved": done.proved})
+    else:
+        counts = [("entries in the queues", done.entries), ("segments written again", done.segments)]
+        counts += [("their messages that named it", done.messages)]
+        counts += [(f"rows of {name}", rows) for name, rows in done.rows.items()]
+        counts += [("snapshots let go", done.snapshots), ("files that only they knew", done.files)]
+        out.print(table(f"erasure {done.erasure_id}", ("what went", "how many"), counts))
+        if done.proved:
+            out.print(f"{done.searched} files of archive and warehouse were searched, and the queues: found nothing")
+        else:
+            rows = [(found.where, found.what, found.count) for found in done.found[:SHOWN]]
+            out.print(table(f"STILL NAMED in {len(done.found)} places", ("where", "what", "times"), rows))
+    if not done.proved:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,13 @@
+"""What a check of `manifold doctor` found."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check: whether it passed, what was seen, and what to do if not."""
+
+    check: str
+    passed: bool
+    seen: str
+    remedy: str = ""

@@ -1,0 +1,91 @@
+"""Tables for people: what identifies something stands on one line, whole, so that it can be read, marked and searched for."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+GAP = 1  # cell of space on each side of a column, but not at the edges
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A title, and rows below the names of their columns. A row is a line wherever its words and identifiers have room.
+
+    Not on a terminal, a line is as long as it has to be. On a terminal that is too narrow each field gets a line of its own.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.title:
+            yield Text(self.title, "italic")
+        wanted = [max(map(cell_len, column)) for column in self._by_column()]
+        if not console.is_terminal:
+            yield from console.render(self._as_table(wanted), options.update(width=self._width(wanted)))
+            return
+        least = [max(map(_unbroken, column)) for column in self._by_column()]
+        widths = _fitted(wanted, least, options.max_width - self._width([0] * len(wanted)))
+        yield self._as_fields() if widths is None else self._as_table(widths)
+
+    def _by_column(self) -> list[tuple[str, ...]]:
+        return list(zip(self.columns, *self.rows, strict=True))
+
+    def _width(self, columns: Sequence[int]) -> int:
+        return sum(columns) + 2 * GAP * (len(columns) - 1)
+
+    def _as_table(self, widths: Sequence[int]) -> Table:
+        made = Table(header_style="bold", box=None, pad_edge=False)
+        for column, width in zip(self.columns, widths, strict=True):
+            made.add_column(column, width=width, overflow="fold")
+        for row in self.rows:
+            made.add_row(*map(Text, row))
+        return made
+
+    def _as_fields(self) -> Text:
+        label = max(map(cell_len, self.columns)) + 2 * GAP
+        blocks = []
+        for row in self.rows:
+            fields = zip(self.columns, row, strict=True)
+            blocks.append(Text("\n").join(Text.assemble((f"{column:<{label}}", "bold"), value) for column, value in fields))
+        return Text("\n\n").join(blocks)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Rows:
+    """Rows of any values; None becomes a dash."""
+    return Rows(title, columns, [[shown(value) for value in row] for row in rows])
+
+
+def shown(value: object) -> str:
+    """A value as people read it."""
+    if value is None:
+        return "–"
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+    return str(value)
+
+
+def _unbroken(cell: str) -> int:
+    """How many cells of the terminal the longest part of it takes that must stay together: a word, or a time."""
+    if _TIME.match(cell):
+        return cell_len(cell)
+    return max(map(cell_len, cell.split()), default=0)
+
+
+def _fitted(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int] | None:
+    """Widths that fit, the widest columns made narrower first; None: not without breaking what must stay together."""
+    if sum(least) > room:
+        return None
+    widths = list(wanted)
+    while sum(widths) > room:
+        widest = max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__)
+        widths[widest] -= 1
+    return widths

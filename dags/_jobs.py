@@ -1,0 +1,220 @@
+"""How Airflow runs a job of the pipelines: the operators, and what becomes of a job that was not done.
+
+What a job prints as its result becomes the task's (XCom). A job says whether doing it again can help: by its exit status, or, on
+Spark, by its result, because in cluster deploy mode the status does not come back. Where it cannot, the task fails at once.
+Everything else is tried again: what nobody has foreseen may pass.
+"""
+
+import json
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    BaseHook,
+    Context,
+)
+from airflow.providers.standard.hooks.subprocess import SubprocessHook
+from airflow.providers.standard.utils.skipmixin import SkipMixin
+from airflow.sdk import BaseOperator, BaseOperatorLink
+from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.configuration import conf
+
+from contracts.settings import load_settings
+from dags._connections import settings_of, write_file
+
+if TYPE_CHECKING:
+    from adapters.files import Files
+
+PIPELINES = Path(__file__).parents[1] / "pipelines" / "__main__.py"
+JAVA_OPTIONS = "JDK_JAVA_OPTIONS"  # every JVM takes these, besides those of its command line
+JOBS = "jobs"  # folder beside the reports in which jobs on Spark leave their results, until the task has read them
+PROPERTIES_FILE = "properties-file"  # of the connection: Spark's defaults for that cluster, as `manifold ship` writes them
+DRIVER_HAS_SETTINGS = "driver-has-settings"  # of the connection: a driver on the cluster gets the settings in another way
+UNREACHED = (
+    "the driver runs on the cluster, where these, which connections of Airflow say, do not reach it: {names}; give it them by "
+    "spark.kubernetes.driver.secretKeyRef.<name> in spark-defaults.conf, then say so in spark_default: "
+    f'{{{{"{DRIVER_HAS_SETTINGS}": true}}}}; or have it run beside the task: {{{{"deploy-mode": "client"}}}}'
+)
+# Exit status of a job, as `pipelines.cli` has them; every other one may be cured by doing it again.
+DONE, NEEDS_SPARK, PERMANENT = 0, 4, 5
+
+
+class QualityReport(BaseOperatorLink):
+    """A button of a task in the Airflow UI: the report of the run, where it has one. A plugin serves the pages."""
+
+    name = "Quality report"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
+        """The page's address; empty before the run has been judged."""
+        del operator
+        from adapters.reports import open_reports, run_page  # DAG files are read again and again, and need no Arrow
+
+        page = run_page(ti_key.run_id)
+        there = open_reports(load_settings()).has(page)
+        return f"{conf.get('api', 'base_url', fallback='')}/reports/{quote(page)}" if there else ""
+
+
+class PlainJob(BaseOperator):
+    """One stage in a process of its own, so that Airflow's never carries a pipeline's libraries; its result is the task's.
+
+    An argument whose template comes out empty is not there.
+    """
+
+    template_fields: Sequence[str] = ("arguments",)
+
+    def __init__(self, *, arguments: Iterable[str], **rest: Any) -> None:
+        super().__init__(**rest)
+        self.arguments = list(arguments)
+        self._hook = SubprocessHook()
+
+    def execute(self, context: Context) -> Any:
+        """Run it, with what it says in this task's log."""
+        del context
+        os.environ.update(_from_connections())  # of this task's own process, which the job inherits
+        status, said, result = _run(self._hook, self.arguments)
+        if status != DONE:
+            raise _failure(self.task_id, said, again=status != PERMANENT)
+        return result
+
+    def on_kill(self) -> None:
+        """End the process with the task."""
+        self._hook.send_sigterm()  # type: ignore[no-untyped-call]  # the provider's
+
+
+class LookJob(PlainJob, SkipMixin):
+    """A stage whose result names, as `next`, the tasks that are to follow. Without any the run is over, and green."""
+
+    inherits_from_skipmixin = True
+
+    def execute(self, context: Context) -> Any:
+        """Run it, and skip what need not follow: all of it at once, where the scheduler would go from task to task."""
+        result = super().execute(context)
+        context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=result)  # to skip is to raise: nothing would be returned
+        following = set(result["next"]).union(*(self.dag.get_task(name).get_flat_relative_ids() for name in result["next"]))
+        self.skip(context["ti"], [self.dag.get_task(name) for name in sorted(self.get_flat_relative_ids() - following)])
+        return result
+
+
+class SparkJob(SparkSubmitOperator):
+    """One stage as a Spark application; its result is the task's, wherever the driver runs.
+
+    The driver leaves its result beside the reports, which it and the task both reach, under a name of this attempt alone. An
+    argument whose template comes out empty is not there. With `plain_first` the stage is tried in a process of its own, and
+    Spark starts only if the stage says that it needs it. `java_options` are added to those that a site gives its drivers, where
+    the driver runs beside the task. The connection's field `properties-file` names Spark's defaults for its cluster.
+    """
+
+    template_fields: Sequence[str] = (*SparkSubmitOperator.template_fields, "java_options")
+
+    def __init__(
+        self, *, java_options: str = "", plain_first: bool = False, links: Iterable[BaseOperatorLink] = (), **rest: Any
+    ) -> None:
+        # Not durable: the provider can resume no application of Python's, and refuses YARN's cluster mode where it should.
+        super().__init__(durable=False, **rest)
+        self.site = rest["conn_id"]  # says where Spark runs
+        self.java_options = java_options
+        self.plain_first = plain_first
+        self.operator_extra_links = tuple(links)
+        self._plain: SubprocessHook | None = None  # while the process runs
+
+    def execute(self, context: Context) -> Any:
+        """Submit, and wait for the end."""
+        from adapters.reports import open_reports  # DAG files are read again and again, and need no Arrow
+
+        given = [argument for argument in self.application_args or [] if argument]
+        connected = _from_connections()
+        os.environ.update(connected)  # of this task's own process: spark-submit inherits it
+        if self.plain_first:
+            self._plain = SubprocessHook()
+            status, said, result = _run(self._plain, [*given, "--without-spark"])
+            self._plain = None
+            if status == DONE:
+                return result
+            if status != NEEDS_SPARK:
+                raise _failure(self.task_id, said, again=status != PERMANENT)
+        files, name = open_reports(load_settings()), f"{JOBS}/{secrets.token_hex(8)}.json"
+        self.application_args = [*given, "--result", f"{files.url}/{name}"]
+        # Not Spark's own option for it: that would take the place of the site's.
+        if self.java_options:
+            os.environ[JAVA_OPTIONS] = " ".join(filter(None, [os.environ.get(JAVA_OPTIONS), self.java_options]))
+        with tempfile.TemporaryDirectory(prefix="manifold-task-") as folder:
+            self._know_the_site(connected, Path(folder))
+            try:
+                super().execute(context)
+            except Exception as exc:  # the provider raises what comes
+                left = self._take(files, name) or {}
+                raise _failure(self.task_id, left.get("error", str(exc)), again=left.get("again", True)) from exc
+            return self._take(files, name)
+
+    def _know_the_site(self, settings: Mapping[str, str], folder: Path) -> None:
+        """What the connection says besides what the provider reads; and settings for a driver that inherits no environment.
+
+        Raises:
+            AirflowFailException: the driver would not get them.
+        """
+        connection = _connection(self.site)
+        extra = connection.extra_dejson if connection else {}
+        self.properties_file = extra.get(PROPERTIES_FILE, self.properties_file)
+        if extra.get("deploy-mode") != "cluster" or not settings or extra.get(DRIVER_HAS_SETTINGS):
+            return
+        if (connection.host or connection.conn_type or "").partition(":")[0] != "yarn":
+            raise AirflowFailException(f"{self.task_id}: {UNREACHED.format(names=', '.join(sorted(settings)))}")
+        self.files = ",".join(filter(None, [self.files, str(write_file(settings, folder))]))
+
+    def _take(self, files: "Files", name: str) -> Any:
+        """What the job has left, which then goes; None if it has left nothing, or nobody can see it."""
+        try:
+            found = files.read(name)
+            files.remove(name)
+        except OSError as exc:
+            self.log.warning("what the job has left at %s cannot be read: %s", files.url, exc)
+            return None
+        if found is None:
+            self.log.warning("the job has left no result at %s; see that its driver can write there", files.url)
+        return json.loads(found) if found else None
+
+    def on_kill(self) -> None:
+        """End the process or the application with the task."""
+        if self._plain is not None:
+            self._plain.send_sigterm()  # type: ignore[no-untyped-call]  # the provider's
+        else:
+            super().on_kill()
+
+
+def _run(hook: SubprocessHook, arguments: Iterable[str]) -> tuple[int, str, Any]:
+    """Exit status, last line and result of a stage in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="manifold-task-") as folder:
+        file = Path(folder) / "result.json"
+        given = [argument for argument in arguments if argument]
+        command = [sys.executable, "-m", "pipelines", *given, "--result", str(file)]
+        done = hook.run_command(command, cwd=str(PIPELINES.parents[1]))  # settings may name folders from there
+        return done.exit_code, done.output, json.loads(file.read_text()) if file.exists() else None
+
+
+def _from_connections() -> dict[str, str]:
+    """Settings of the job that Airflow's connections give."""
+    return settings_of(_connection)
+
+
+def _connection(name: str) -> Any:
+    """The connection; None if there is none of this name."""
+    try:
+        return BaseHook.get_connection(name)
+    except AirflowNotFoundException:
+        return None
+
+
+def _failure(task_id: str, said: str, *, again: bool) -> AirflowException:
+    if again:
+        return AirflowException(f"{task_id}: {said}; doing it again may help")
+    return AirflowFailException(f"{task_id}: {said}; doing it again changes nothing")

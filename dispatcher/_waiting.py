@@ -1,0 +1,56 @@
+"""What waits behind the event that an owner has in hand: a vehicle that sends too much takes no more than its share.
+
+A sign that waits says all that a later one does, and of subscriptions the last one counts: the later one takes the place of the
+earlier one, which is thereby carried out. Connections are each of their own, so there is a bound on them. What a vehicle loses
+by it are its own oldest; the broker's events may be lost anyway, and its next sign, or a deadline, makes good for them.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from contracts.events import Connected, Disconnected, Subscribed
+from contracts.names import Owner
+from dispatcher import _metrics
+from dispatcher._vocabulary import Event, Heard
+
+CONNECTIONS_KEPT = 20  # that began or ended, of one owner; a vehicle that flaps every few seconds never has so many waiting
+_CONNECTION = (Connected, Disconnected)
+
+Done = Callable[[], Any]
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One event of one owner, until all its effects are carried out; `done` is called then."""
+
+    owner: Owner
+    event: Event
+    done: Done | None
+
+
+def join(waiting: deque[Job], job: Job) -> None:
+    """Put `job` at the end of those that wait. Whatever it makes needless is taken out, and done."""
+    kind = type(job.event)
+    if kind is Heard or kind is Subscribed:
+        earlier = next((each for each in waiting if type(each.event) is kind), None)
+        if earlier is not None:
+            waiting.remove(earlier)
+            _give_way(earlier, job)
+            _metrics.MERGED.inc()
+    elif kind in _CONNECTION:
+        before = [each for each in waiting if type(each.event) in _CONNECTION]
+        if len(before) >= CONNECTIONS_KEPT:
+            waiting.remove(before[0])
+            _give_way(before[0], job)
+            _metrics.SHED.inc()
+    waiting.append(job)
+
+
+def _give_way(earlier: Job, later: Job) -> None:
+    """`later` says it, too. Where nothing would bring that again (QoS 0), the earlier message stays unacknowledged instead."""
+    if later.done is None:
+        later.done = earlier.done
+    elif earlier.done is not None:
+        earlier.done()

@@ -1,0 +1,123 @@
+"""A vehicle taken out of the archive: segments that name it are written again without it, each whole or not at all."""
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contracts.envelope import SEGMENT_SCHEMA, Stream
+from pipelines.archive.content import Unreadable
+from pipelines.archive.formats import PARQUET, decode
+from pipelines.archive.lines import COMPRESSED, from_lines, plain
+from pipelines.archive.segments import Archive, Segment
+from pipelines.erasure.names import Named
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Rewritten:
+    """What was found in the archive."""
+
+    files: int = 0  # that were looked at
+    segments: list[str] = field(default_factory=list)  # that were written again
+    messages: int = 0  # that were changed or left out
+    unreadable: list[str] = field(default_factory=list)  # files that are no segments and name it: they are to go as a whole
+
+
+def erase_from_archive(archive: Archive, named: Named, *, dry: bool = False) -> Rewritten:
+    """Write again what names the vehicle; `dry`: only find it. Where this is broken off, the rest is found the next time.
+
+    The file keeps its path, so the ledger knows it; messages keep their seqs. Whoever reads it meanwhile gets all of the old
+    or all of the new one.
+    """
+    done = Rewritten()
+    for segment in (segment for group in archive.walk() for segment in group):
+        done.files += 1
+        try:
+            content = archive.read(segment.path)
+        except FileNotFoundError:  # past its retention
+            continue
+        try:
+            again, changed = without(segment, content, named)
+        except Unreadable:
+            if named.is_in(segment.path) or named.is_in(content):
+                done.unreadable.append(segment.path)
+            continue
+        if changed:
+            if not dry:
+                archive.replace(segment.path, again)
+            done.segments.append(segment.path)
+            done.messages += changed
+    return done
+
+
+def without(segment: Segment, content: bytes, named: Named) -> tuple[pa.Table | bytes, int]:
+    """The same segment without the vehicle: a table, or the bytes of a file of lines; and how many of its messages named it.
+
+    Raises:
+        Unreadable: these bytes are no segment.
+    """
+    if segment.path.endswith(PARQUET):
+        messages = decode(segment.path, content).messages
+        changes = dict(_changes(segment, messages, named))
+        if not changes:
+            return messages, 0
+        kept = messages.filter(pa.array([place not in changes for place in range(messages.num_rows)]))
+        changed = [row for row in changes.values() if row is not None]
+        table = pa.concat_tables([kept.cast(SEGMENT_SCHEMA), pa.Table.from_pylist(changed, schema=SEGMENT_SCHEMA)])
+        return table.sort_by("seq"), len(changes)
+    messages = from_lines(segment.path, content).messages  # in the order of its lines; those that are no messages come last
+    changes = dict(_changes(segment, messages, named))
+    return (_lines(segment.path, content, messages, changes), len(changes)) if changes else (content, 0)
+
+
+def _changes(segment: Segment, messages: pa.Table, named: Named) -> Iterator[tuple[int, Row | None]]:
+    """By place in the segment: the messages that name the vehicle, as they are without it."""
+    perhaps = pc.or_(
+        named.may_be_in(messages["payload"], escaped=segment.stream is not Stream.DATA), named.may_be_in(messages["topic"])
+    )
+    headers = messages["headers"].combine_chunks()
+    items = headers.items if not isinstance(headers, pa.ChunkedArray) else pa.array([], pa.string())
+    if len(items) and pc.any(named.may_be_in(items)).as_py():
+        perhaps = pa.array([True] * messages.num_rows)
+    places = pc.indices_nonzero(perhaps)
+    for place, row in zip(places.to_pylist(), messages.take(places).to_pylist(), strict=True):
+        again = named.without(segment.stream, row)
+        if again is not row:
+            yield place, again
+
+
+def _lines(path: str, content: bytes, messages: pa.Table, changes: dict[int, Row | None]) -> bytes:
+    """Every message on the line on which it was, with its seq; an empty line where one was left out: bad lines go by number."""
+    rows = messages.to_pylist()
+    bad = {int(row["topic"].rpartition(":")[2]): place for place, row in enumerate(rows) if row["seq"] < 0}
+    good = iter(place for place, row in enumerate(rows) if row["seq"] >= 0)
+    again: list[bytes] = []
+    for number, line in enumerate(plain(path, content).splitlines(), start=1):
+        place = bad.get(number) if number in bad or not line.strip() else next(good)
+        if place is None:
+            again.append(b"")
+        elif place not in changes and number in bad:
+            again.append(line)
+        else:
+            row = changes.get(place, rows[place])
+            again.append(b"" if row is None else _line(row))
+    codec = next((codec for suffix, codec in COMPRESSED.items() if path.endswith(suffix)), None)
+    text = b"\n".join(again) + b"\n"
+    if codec is None:
+        return text
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
+        stream.write(text)
+    return bytes(sink.getvalue())
+
+
+def _line(row: Row) -> bytes:
+    said = {name: row[name] for name in ("seq", "topic", "qos", "applied", "refused_because") if row[name] is not None}
+    said |= {"received_at": row["received_at"].isoformat(), "headers": dict(row["headers"] or ())}
+    return json.dumps(said | {"payload_base64": base64.b64encode(row["payload"]).decode()}).encode()

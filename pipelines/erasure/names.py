@@ -1,0 +1,107 @@
+"""Where a vehicle is named, and what a message is without it. Pure.
+
+A name is searched for as a word: `V1` is not in `V10`, and a VIN of ISO 3779 is found wherever no letter or digit touches it. In
+bytes that only vehicles understand a short name would be found by chance, so they are searched for names of `OPAQUE_FROM`
+characters and more.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contracts.envelope import Stream
+from contracts.names import SERVICE_PREFIX
+from contracts.outcomes import OutcomeRecord
+
+OPAQUE_FROM = 8
+_ISO = re.compile(r"[0-9A-Z]{17}")
+_KNOWN = ("ids", "request_id", "data_id", "data")  # fields of a trigger
+
+Row = dict[str, Any]
+
+
+class Named:
+    """A vehicle's name, in what was accepted before a seq: whoever is named later is named anew."""
+
+    def __init__(self, vin: str, before: int) -> None:
+        self.vin, self.before = vin, before
+        self.opaque = len(vin) >= OPAQUE_FROM
+        touching = "0-9A-Za-z" if _ISO.fullmatch(vin) else r"0-9A-Za-z_.\-"
+        self._pattern = f"(?:^|[^{touching}]){re.escape(vin)}(?:[^{touching}]|$)"
+        self._word = re.compile(self._pattern.encode())
+
+    def is_in(self, text: str | bytes) -> bool:
+        """Whether the vehicle is named there, in JSON's escapes too."""
+        raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
+        return bool(self._word.search(raw)) or (b"\\" in raw and bool(self._word.search(_unescaped(raw))))
+
+    def may_be_in(self, column: pa.Array | pa.ChunkedArray, *, escaped: bool = False) -> pa.Array | pa.ChunkedArray:
+        """Which values to look at: a quick search. `escaped`: those with a backslash among them."""
+        found = pc.fill_null(pc.match_substring(column, self.vin), False)
+        return pc.or_(found, pc.fill_null(pc.match_substring(column, "\\"), False)) if escaped else found
+
+    def without(self, stream: Stream, row: Row) -> Row | None:
+        """An archived message as it is without the vehicle: the same, changed, or None where nothing is left of it."""
+        if stream is Stream.OUTCOME:
+            return self._outcome(row)
+        if row["seq"] >= self.before:
+            return row
+        if stream is Stream.TRIGGER:
+            return self._trigger(row)
+        named = self.is_in(row["topic"]) or (self.opaque and self.is_in(row["payload"]))
+        return None if named else self._without_headers(row)
+
+    def _outcome(self, row: Row) -> Row | None:
+        try:
+            record = OutcomeRecord.from_wire(row["payload"])
+        except ValueError:
+            return None if row["seq"] < self.before and (self.is_in(row["payload"]) or self.is_in(row["topic"])) else row
+        if record.vin == self.vin:
+            return None if record.seq < self.before else row
+        if record.reason is not None and self.is_in(str(record.reason)):
+            row = row | {"payload": replace(record, reason=None).to_wire()}
+        return self._without_headers(row)
+
+    def _trigger(self, row: Row) -> Row | None:
+        if not self.is_in(row["payload"]):
+            return self._without_headers(row)
+        fields = _object(row["payload"])
+        ids = fields.get("ids") if fields else None
+        if row["refused_because"] is not None or fields is None or not isinstance(ids, list):
+            return None
+        others = [vin for vin in ids if vin != self.vin]
+        if not others or not all(isinstance(vin, str) for vin in others):  # nothing is left, or it was refused for what it names
+            return None
+        left = fields | {"ids": others}
+        if self.is_in(json.dumps(left, ensure_ascii=False)):  # in a field that nobody knows, perhaps
+            left = {name: left[name] for name in _KNOWN if name in left}
+        return self._without_headers(row | {"payload": json.dumps(left).encode()})
+
+    def _without_headers(self, row: Row) -> Row:
+        headers: Mapping[str, str] = dict(row["headers"] or ())
+        kept = {
+            name: said
+            for name, said in headers.items()
+            if name.startswith(SERVICE_PREFIX) or not (self.is_in(name) or self.is_in(said))
+        }
+        return row if len(kept) == len(headers) else row | {"headers": list(kept.items())}
+
+
+def _object(payload: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(payload.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _unescaped(raw: bytes) -> bytes:
+    try:
+        return json.dumps(json.loads(raw), ensure_ascii=False).encode("utf-8", "replace")
+    except (ValueError, RecursionError):
+        return b""

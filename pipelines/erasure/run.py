@@ -1,0 +1,197 @@
+"""`manifold vin erase`: a vehicle taken out of queues, archive and lake, and the proof. No Spark.
+
+In this order, so that whatever an earlier step leaves behind is met by a later one, and a kill at any point leaves what the next
+try finishes:
+
+1. the queues: what is not in them is not sent any more, and ends no more;
+2. the recorders close their segments: what they had taken is in the archive;
+3. the archive, segment by segment: whoever reads one from here on reads it without the vehicle;
+4. runs that began before are waited for; whoever takes longer is overtaken by
+5. a run of its own, which takes the rows out of every table, and counts from one commit on;
+6. every snapshot and branch from before it is let go, and every file that only they knew;
+7. all of it is searched again: by then a recorder may have brought an outcome, or a populate an entry. If anything is found,
+   once more from the start.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+import pyarrow as pa
+import structlog
+from pyiceberg.catalog import Catalog
+from redis import Redis
+
+from adapters.lake import ensure_tables
+from adapters.redis import connect
+from contracts.errors import Permanent, Retryable
+from contracts.seq import first_seq_at
+from contracts.settings import Settings
+from contracts.tables import ERASURES, SEGMENTS
+from pipelines.archive.flush import flush
+from pipelines.archive.segments import Archive
+from pipelines.erasure.archive import Rewritten, erase_from_archive
+from pipelines.erasure.files import Found, expire, prove, remove_unknown
+from pipelines.erasure.names import Named
+from pipelines.erasure.queues import erase_from_queues, prove_queues
+from pipelines.erasure.search import TEXTS, erase_texts, rows_named
+from pipelines.ingest.amending import Amendment, until_not_overtaken
+from pipelines.ingest.branches import BEGAN, append_rows
+from pipelines.ingest.erasing import erase_rows
+from pipelines.ingest.ledger import Ledger
+from pipelines.ingest.publish import main_snapshots
+from pipelines.ingest.removal import remove_rows
+from pipelines.populate.lock import populate_lock
+
+ROUNDS = 3
+WAIT_S = 900.0
+LOOK_S = 1.0
+UNSEALED = "a recorder cannot be asked to close its open segments, which may name the vehicle; see `manifold status`"
+BEGUN, ERASED, LEFT = "begun", "erased", "left"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Erased:
+    """What went, and what the search found afterwards. It does not name the vehicle."""
+
+    erasure_id: str
+    accepted_before: datetime
+    entries: int = 0  # of the queues
+    segments: int = 0  # of the archive that were written again
+    messages: int = 0  # of theirs that were changed or left out
+    rows: dict[str, int] = field(default_factory=dict)  # by table
+    snapshots: int = 0  # that were let go
+    files: int = 0  # of the tables that no snapshot knew, and that were removed
+    searched: int = 0  # files of archive and warehouse
+    found: list[Found] = field(default_factory=list)  # where it is still named
+
+    @property
+    def proved(self) -> bool:
+        """Nothing was found."""
+        return not self.found
+
+    def to_json(self) -> str:
+        """One line, for logs and for whoever started the job."""
+        return json.dumps(asdict(self), default=str)
+
+
+def erase(
+    catalog: Catalog,
+    settings: Settings,
+    vin: str,
+    *,
+    why: str,
+    now: datetime,
+    wait_s: float = WAIT_S,
+    say: Callable[[str], object] = lambda _: None,
+    seal: Callable[[Settings], bool] = flush,
+) -> Erased:
+    """Take the vehicle out of all that was accepted before `now`. Doing it again goes on where it was broken off.
+
+    `seal` has what recorders have taken put into the archive, and says whether all of them did. `wait_s`: how long runs that
+    began before may go on; `say` hears of each step as it begins.
+
+    Raises:
+        Permanent: `why` is empty, or names the vehicle.
+        Retryable: a recorder cannot be asked to close its segments, or somebody else was in the way; do it again.
+        redis.RedisError: Redis is away or refuses.
+    """
+    named = Named(vin, first_seq_at(now))
+    if not why.strip() or named.is_in(why):
+        raise Permanent("--why must say why, and must not name the vehicle: the record is kept")
+    ensure_tables(catalog)
+    done = Erased(f"{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}", now)
+    _note(catalog, done, BEGUN, why)
+    with connect(settings.redis) as redis, populate_lock(redis) as lock:
+        for place in range(ROUNDS):
+            say("the queues")
+            done.entries += erase_from_queues(redis, settings, named)
+            if not seal(settings):
+                raise Retryable(UNSEALED)
+            done.entries += erase_from_queues(redis, settings, named)  # a recorder had more to hand over
+            _round(catalog, settings, named, done, wait_s if place == 0 else 0.0, say)
+            lock.check()
+            say("searching every file")
+            done.found, done.searched = search_all(catalog, settings, redis, named)
+            if done.proved:
+                break
+    _note(catalog, done, ERASED if done.proved else LEFT, why)
+    log.info("vehicle is erased", erasure_id=done.erasure_id, proved=done.proved, rows=done.rows, messages=done.messages)
+    return done
+
+
+def _round(catalog: Catalog, settings: Settings, named: Named, done: Erased, wait_s: float, say: Callable[[str], object]) -> None:
+    say("the archive")
+    archive, began = Archive(settings.archive, settings.s3), datetime.now(UTC)
+    rewritten = erase_from_archive(archive, named)
+    done.segments, done.messages = done.segments + len(rewritten.segments), done.messages + rewritten.messages
+    say("runs that began before")
+    _await_runs(catalog, datetime.now(UTC), wait_s)
+    say("the tables")
+    published = until_not_overtaken()(lambda: _remove_rows(catalog, named, rewritten, began, done))
+    for table, column in TEXTS:
+        done.rows[table.name] = done.rows.get(table.name, 0) + erase_texts(catalog, table, column, named)
+    for path in rewritten.unreadable:
+        archive.remove(path)
+    say("snapshots and their files")
+    done.snapshots += expire(catalog, published, began)
+    done.files += remove_unknown(catalog, settings, named)
+
+
+def search_all(catalog: Catalog, settings: Settings, redis: Redis, named: Named) -> tuple[list[Found], int]:
+    """Where anything accepted before the seq still names the vehicle; and how many files were searched. Nothing is changed."""
+    archive = Archive(settings.archive, settings.s3)
+    found, searched = prove(catalog, settings, named)
+    left = erase_from_archive(archive, named, dry=True)
+    found += [Found(path, "archive") for path in [*left.segments, *left.unreadable]]
+    return sorted([*found, *prove_queues(redis, named)]), searched + left.files
+
+
+def _await_runs(catalog: Catalog, before: datetime, wait_s: float) -> None:
+    """Return when every run that began before has ended, or after so long: then it is overtaken."""
+    until = time.monotonic() + wait_s
+    while time.monotonic() < until:
+        properties = catalog.load_table(SEGMENTS.identifier).properties
+        if not any(datetime.fromisoformat(at) < before for name, at in properties.items() if name.startswith(BEGAN)):
+            return
+        time.sleep(LOOK_S)
+
+
+def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: datetime, done: Erased) -> int:
+    """One run that takes the rows out of every table, and files that go as a whole out of the ledger: its snapshot there.
+
+    It is a run also where no row is found: whoever began before is overtaken, and begins again with the archive as it is now.
+    """
+    ledger = catalog.load_table(SEGMENTS.identifier)
+    base = main_snapshots(catalog, ledger)
+    keys = rows_named(catalog, named, base)
+    run = Amendment(catalog, "erasure", base, now)
+    for table, rows in keys:
+        run.change(table, partial(erase_rows, catalog, table, rows))
+    gone = sorted(Ledger(ledger).known(rewritten.unreadable))
+    run.publish(partial(_forget, catalog, gone) if gone else partial(_leave, catalog))
+    for table, rows in keys:
+        done.rows[table.name] = done.rows.get(table.name, 0) + rows.num_rows
+    return run.pins[SEGMENTS.name]
+
+
+def _leave(catalog: Catalog, branch: str, said: dict[str, str]) -> None:
+    append_rows(catalog, SEGMENTS, SEGMENTS.arrow_schema.empty_table(), said, branch=branch)
+
+
+def _forget(catalog: Catalog, paths: list[str], branch: str, said: dict[str, str]) -> None:
+    remove_rows(catalog.load_table(SEGMENTS.identifier), branch, pa.table({"path": paths}), said)
+
+
+def _note(catalog: Catalog, done: Erased, state: str, why: str) -> None:
+    """The record: when and why, and how much; not who."""
+    rows = {**done.rows, "entries": done.entries, "messages": done.messages, "segments": done.segments}
+    said = {"erasure_id": done.erasure_id, "at": datetime.now(UTC), "state": state, "why": why}
+    said |= {"accepted_before": done.accepted_before, "counts": json.dumps(rows, sort_keys=True)}
+    append_rows(catalog, ERASURES, pa.Table.from_pylist([said], schema=ERASURES.arrow_schema), {})

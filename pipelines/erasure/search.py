@@ -1,0 +1,88 @@
+"""The rows in which a vehicle is named, in every table; and texts beside them that name it, emptied."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import And, EqualTo, LessThan
+from pyiceberg.manifest import DataFile
+
+from adapters.lake import where
+from contracts.tables import ACTIONS, DATA, IDS, META, OUTCOMES, QUALITY, QUARANTINE, Table
+from pipelines.erasure.names import Named
+from pipelines.ingest.branches import MAIN, patiently
+from pipelines.ingest.erasing import changed, put, read
+
+TEXTS = ((QUALITY, "sample"), (ACTIONS, "note"))  # tables outside runs, and the column in which somebody may be named
+
+
+def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[tuple[Table, pa.Table]]:
+    """By table, the keys of the rows that are to go; tables without any are left out."""
+    mine = And(where(EqualTo, "vin", named.vin), where(LessThan, "seq", named.before))
+    found: list[tuple[Table, pa.Table]] = []
+    for table in (IDS, OUTCOMES):
+        rows = catalog.load_table(table.identifier).scan(mine, ("vin", "seq"), snapshot_id=base[table.name]).to_arrow()
+        found.append((table, rows.select(["vin", "seq"])))
+    refused = _search(catalog, QUARANTINE, named, base, ("seq", "topic", "reason", "payload"))
+    seqs = pa.array([row["seq"] for row in refused if row["seq"] < named.before], pa.int64())
+    found.append((QUARANTINE, pa.table({"seq": seqs})))
+    columns = ("data_id", "payload") if named.opaque else ("data_id",)
+    data_ids = {row["data_id"] for row in _search(catalog, DATA, named, base, columns)}
+    data_ids |= {row["data_id"] for row in _search(catalog, META, named, base, ("data_id",))}
+    found += [(table, pa.table({"data_id": pa.array(sorted(data_ids), pa.string())})) for table in (DATA, META)]
+    return [(table, keys) for table, keys in found if keys.num_rows and _files(catalog, table, keys, base[table.name])]
+
+
+def _files(catalog: Catalog, table: Table, keys: pa.Table, at: int) -> bool:
+    return any(True for _ in changed(catalog.load_table(table.identifier), at, keys))
+
+
+def _search(
+    catalog: Catalog, table: Table, named: Named, base: dict[str, int], columns: tuple[str, ...]
+) -> Iterator[dict[str, Any]]:
+    loaded = catalog.load_table(table.identifier)
+    for task in loaded.scan(snapshot_id=base[table.name]).plan_files():
+        yield from matches(read(loaded, task, columns), named, columns)
+
+
+def matches(rows: pa.Table, named: Named, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """The rows in which one of the columns of texts or bytes names the vehicle."""
+    texts = [c for c in columns if pa.types.is_string(t := rows[c].type) or pa.types.is_large_string(t) or _is_bytes(t)]
+    if not texts or not rows.num_rows:
+        return
+    perhaps = named.may_be_in(rows[texts[0]], escaped=True)
+    for column in texts[1:]:
+        perhaps = pc.or_(perhaps, named.may_be_in(rows[column], escaped=column not in ("data_id", "vin")))
+    for row in rows.filter(perhaps).to_pylist():
+        if any(row[c] is not None and named.is_in(row[c]) for c in texts):
+            yield row
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+@patiently
+def erase_texts(catalog: Catalog, table: Table, column: str, named: Named) -> int:
+    """Empty, on main, the column in which somebody may be named; in how many rows."""
+    loaded = catalog.load_table(table.identifier)
+    head = loaded.current_snapshot()
+    assert head is not None  # ensure_tables gives it one
+    changes: dict[str, tuple[DataFile, pa.Table]] = {}
+    count = 0
+    for task in loaded.scan(snapshot_id=head.snapshot_id).plan_files():
+        rows = read(loaded, task, tuple(c.name for c in table.columns))
+        texts = [None if text is not None and named.is_in(text) else text for text in rows[column].to_pylist()]
+        emptied = sum(a != b for a, b in zip(texts, rows[column].to_pylist(), strict=True))
+        if emptied:
+            place = rows.schema.get_field_index(column)
+            changes[task.file.file_path] = (
+                task.file,
+                rows.set_column(place, rows.field(place), pa.array(texts, rows[column].type)),
+            )
+            count += emptied
+    if changes:
+        put(catalog, loaded, MAIN, changes, {})
+    return count

@@ -1,0 +1,77 @@
+"""A run that takes nothing in: it changes what is there, and counts from one compare-and-swap on, like an ingest. No Spark."""
+
+import secrets
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from pyiceberg.catalog import Catalog
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
+
+from contracts.errors import Retryable
+from contracts.tables import SEGMENTS, Table
+from pipelines.ingest.branches import (
+    ATTEMPT,
+    RESULT,
+    RUN_ID,
+    branch_of,
+    close_run,
+    create_branch,
+    head_of,
+    open_run,
+    properties_of,
+)
+from pipelines.ingest.publish import Overtaken, pins_of, publish
+from pipelines.ingest.run import Ingested
+
+TRIES = 20
+
+Change = Callable[[str, dict[str, str]], object]  # puts one snapshot with these properties on this branch
+
+
+def until_not_overtaken(tries: int = TRIES) -> Retrying:
+    """Do a run again, from what it begins with, for as long as others are published first; at last `Overtaken` is raised."""
+    return Retrying(
+        retry=retry_if_exception_type(Overtaken), stop=stop_after_attempt(tries), wait=wait_random(0, 1), reraise=True
+    )
+
+
+class Amendment:
+    """Such a run, open from its making on: at most one snapshot a table, that of `ingested_segments` last."""
+
+    def __init__(self, catalog: Catalog, what: str, base: Mapping[str, int], now: datetime) -> None:
+        self.run_id = f"{what}_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
+        self._catalog, self._base = catalog, base
+        self._said = {RUN_ID: self.run_id, ATTEMPT: secrets.token_hex(8)}
+        self.pins: dict[str, int] = {}
+        open_run(catalog, self.run_id, base[SEGMENTS.name], now)
+
+    def change(self, table: Table, how: Change) -> None:
+        """Change a table, on the run's branch."""
+        create_branch(self._catalog, table, self.run_id, self._base[table.name])
+        how(branch_of(self.run_id), dict(self._said))
+        self.pins[table.name] = self._head(table)
+
+    def publish(self, how: Change, more: Mapping[str, str] | None = None) -> None:
+        """Change `ingested_segments`, with `more` to say about it, and make the run count.
+
+        Raises:
+            Overtaken: another run was published since this one's base; nothing happened.
+        """
+        said = self._said | pins_of(self.pins) | {RESULT: Ingested(self.run_id).to_json()} | dict(more or {})
+        how(branch_of(self.run_id), said)
+        self.pins[SEGMENTS.name] = self._head(SEGMENTS)
+        try:
+            publish(self._catalog, self.run_id)
+        except Overtaken:
+            close_run(self._catalog, branch_of(self.run_id))
+            raise
+
+    def _head(self, table: Table) -> int:
+        head = head_of(self._catalog, table, self.run_id)
+        if (
+            head is None
+            or properties_of(head).get(ATTEMPT) != self._said[ATTEMPT]
+            or head.parent_snapshot_id != self._base[table.name]
+        ):
+            raise Retryable(f"run {self.run_id} was closed by somebody else; start it again")
+        return head.snapshot_id

@@ -1,0 +1,130 @@
+"""A run that breaks a rule is written again without what offends, and the rest is published.
+
+The messages behind the bad rows are refused, with the rule as the reason. A file whose own row in the ledger is bad is refused as
+a whole, and its row there says why. That is bounded: a rule that much of a run breaks speaks against the rule, the code or the
+storage rather than against the messages, and then the run is held back as a whole.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow.compute as pc
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import EqualTo
+from pyspark.sql import SparkSession
+
+from adapters.alert import alert
+from adapters.lake import where
+from contracts.envelope import Stream
+from contracts.settings import Settings
+from contracts.tables import META, OUTCOMES, SEGMENTS
+from expectations import Audit, Finding
+from pipelines.archive import parsing
+from pipelines.archive.content import Unreadable
+from pipelines.archive.formats import decode
+from pipelines.archive.segments import Archive, Part
+from pipelines.ingest.audit import AuditFailed, audit_run
+from pipelines.ingest.branches import head_of
+from pipelines.ingest.planning import Aside
+from pipelines.ingest.run import Ingested
+from pipelines.ingest.write import ingest
+from pipelines.populate.stretch import Stretch
+
+ROUNDS = 4  # what is set aside may bring another rule to light
+ALWAYS = 10  # messages that may be set aside, however small the run
+SHARE = 0.1  # of the run's messages; if more offend, it is held back
+NAMED = 5  # messages that an alert names
+
+log = structlog.get_logger(__name__)
+
+Key = tuple[Any, ...]
+# Of tables whose rows have not the seq of their message: the streams to look into, how each is parsed, and the row's key there.
+BEHIND: Mapping[str, tuple[Mapping[Stream, parsing.Parser], Callable[[dict[str, Any]], Key]]] = {
+    META.name: ({Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}, lambda row: (row["data_id"],)),
+    OUTCOMES.name: ({Stream.OUTCOME: parsing.outcomes}, lambda row: (row["vin"], row["entry_seq"])),
+}
+
+
+def ingest_and_judge(
+    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, part: Part = None
+) -> tuple[Ingested, Audit | None]:
+    """The run on its branches, and the audit that it has passed (None: nothing was written, or it counts already).
+
+    Raises:
+        AuditFailed: it breaks rules, and too much of it, or nothing that can be named, stands behind that.
+    """
+    aside = Aside()
+    for attempt in range(ROUNDS):
+        at = now + timedelta(milliseconds=attempt)  # so that the rows of `quality_results` tell the attempts apart
+        written = ingest(spark, catalog, settings, run_id=run_id, now=at, part=part, aside=aside)
+        try:
+            judged = audit_run(spark, catalog, settings, run_id=run_id, now=at)
+        except AuditFailed as exc:
+            more = aside | offenders(catalog, settings, run_id, exc.result)
+            if attempt + 1 == ROUNDS or len(more) == len(aside) or len(more) > max(ALWAYS, SHARE * sum(written.read.values())):
+                raise
+            aside = more
+            log.warning("run breaks a rule; it is written again without what offends", run_id=run_id, aside=len(aside))
+        else:
+            if aside:
+                _tell(settings, run_id, aside)
+            return written, judged
+    raise AssertionError("the last round returns or raises")
+
+
+def offenders(catalog: Catalog, settings: Settings, run_id: str, audit: Audit) -> Aside:
+    """The messages and files behind the rows that break rules of severity `error`, each with the first rule as its reason."""
+    aside = Aside()
+    for finding in audit.failures:
+        why = f"set aside by the audit: {finding.table}: {finding.rule} ({finding.why})"
+        if finding.table == SEGMENTS.name:
+            aside |= Aside(files={str(key[0]): why for key in finding.keys})
+        elif finding.table in BEHIND:
+            aside |= Aside(dict.fromkeys(_behind(catalog, settings, run_id, finding), why))
+        else:
+            aside |= Aside({int(key[0]): why for key in finding.keys if key[0] is not None})
+    return aside
+
+
+def _behind(catalog: Catalog, settings: Settings, run_id: str, finding: Finding) -> Iterator[int]:
+    """The seqs of the messages that say something about these keys: looked up in the run's files, because it is seldom needed."""
+    parsers, key_of = BEHIND[finding.table]
+    wanted, archive = set(finding.keys), Archive(settings.archive, settings.s3)
+    limits = parsing.Limits(settings.max_ids, settings.max_data_bytes)
+    for path, stream in segments_of(catalog, run_id):
+        if stream not in parsers:
+            continue
+        try:
+            messages = decode(path, archive.read(path)).messages
+        except Unreadable:
+            continue
+        for batch in parsers[stream](messages, limits):
+            accepted = batch.filter(pc.is_null(batch["reason"])).to_pylist()
+            yield from (row["seq"] for row in accepted if key_of(row) in wanted)
+
+
+def segments_of(catalog: Catalog, run_id: str) -> list[tuple[str, Stream]]:
+    """The files that the run takes in, by the ledger on its branch: only what its snapshot adds is read."""
+    head = head_of(catalog, SEGMENTS, run_id)
+    assert head is not None  # it is written
+    assert head.parent_snapshot_id is not None  # a run begins from main
+    added = Stretch(SEGMENTS, head.parent_snapshot_id, head.snapshot_id, 1)
+    rows = added.read(catalog, where(EqualTo, "run_id", run_id), ("path", "stream")).to_pylist()
+    return [(row["path"], Stream(row["stream"])) for row in rows]
+
+
+def _tell(settings: Settings, run_id: str, aside: Aside) -> None:
+    named = [*(f"seq {seq}" for seq in sorted(aside.messages)), *sorted(aside.files)]
+    shown = ", ".join(named[:NAMED]) + (", …" if len(named) > NAMED else "")
+    why = sorted({*aside.messages.values(), *aside.files.values()})
+    text = f"run {run_id} has set aside {len(aside)} of what it was to take in ({shown}): {'; '.join(why)}"
+    alert(
+        settings,
+        "set aside",
+        f"{text}; see `manifold quarantine ls`",
+        run_id=run_id,
+        messages=sorted(aside.messages),
+        files=sorted(aside.files),
+    )

@@ -1,0 +1,52 @@
+"""What one run takes at most: a long backlog is published in chunks, each a whole run, the oldest first. No Spark."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from pipelines.archive.segments import Segment
+
+OPENING = 64 << 10  # bytes that a segment counts for at least: to open it costs as much as to read so much
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The segments of one run."""
+
+    run_id: str
+    segments: list[Segment]
+    is_last: bool
+
+
+def in_chunks(segments: Iterable[Segment], max_bytes: int) -> Iterator[list[Segment]]:
+    """The segments in their order, at most so many bytes at a time, but always one."""
+    chunk: list[Segment] = []
+    size = 0
+    for segment in segments:
+        more = max(segment.size, OPENING)
+        if chunk and size + more > max_bytes:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(segment)
+        size += more
+    if chunk:
+        yield chunk
+
+
+def runs_of(segments: Iterable[Segment], max_bytes: int, run_id: str) -> Iterator[Chunk]:
+    """The same as runs. The last one is `run_id` itself, which somebody waits for; those before it are named by what they take.
+
+    So a run that was broken off goes on where it was, and finds what it had begun.
+    """
+    before: list[Segment] | None = None
+    for chunk in in_chunks(segments, max_bytes):
+        if before is not None:
+            yield Chunk(_named(run_id, before), before, is_last=False)
+        before = chunk
+    if before is not None:
+        yield Chunk(run_id, before, is_last=True)
+
+
+def _named(run_id: str, segments: list[Segment]) -> str:
+    paths = "\n".join(segment.path for segment in segments)
+    return f"{run_id}_{hashlib.sha256(paths.encode()).hexdigest()[:8]}"

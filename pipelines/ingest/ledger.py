@@ -1,0 +1,156 @@
+"""The ledger, `ingested_segments`, read by interval: it has the segments of years, and a run is about a few. No Spark."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import (
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThanOrEqual,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Or,
+)
+from pyiceberg.table import Table as IcebergTable
+
+from adapters.lake import where
+from contracts.envelope import Stream
+from contracts.tables import SEGMENTS
+from pipelines.archive.segments import AT_ONCE, Archive, Interval, Part, Segment, began_at
+
+A_DAY = timedelta(days=1)
+PRUNED_BEFORE = "manifold.pruned-before"  # table property: rows of what began before this instant may have gone with their files
+
+
+class Ledger:
+    """Main of `ingested_segments` as it was when this was made, or at one of its snapshots."""
+
+    def __init__(self, table: IcebergTable, snapshot_id: int | None = None) -> None:
+        self._table, self._snapshot_id = table, snapshot_id
+
+    def known(self, paths: Iterable[str]) -> set[str]:
+        """Those of these segments that are in the lake."""
+        return set(self.rows(paths)["path"].to_pylist())
+
+    def rows(self, paths: Iterable[str], *columns: str) -> pa.Table:
+        """The rows of these segments: path, and these columns. Only the days on which they began are read."""
+        wanted = pa.array(set(paths), pa.string())
+        if not len(wanted):
+            return _table([], ("path", *columns))
+        filters = of_days({day_of(path) for path in wanted.to_pylist()}) if self._has_days() else [AlwaysTrue()]
+        batches = (batch for one in filters for batch in self.scan(one, "path", *columns))
+        return _table((b.filter(pc.is_in(b["path"], value_set=wanted.cast(b["path"].type))) for b in batches), ("path", *columns))
+
+    def reaching(self, stream: Stream, first: int, last: int) -> list[dict[str, Any]]:
+        """path, first_seq and last_seq of the segments of a stream that have a seq between these two, or lie around them."""
+        seqs = And(where(LessThanOrEqual, "first_seq", last), where(GreaterThanOrEqual, "last_seq", first))
+        columns = ("path", "first_seq", "last_seq")
+        batches = self.scan(And(where(EqualTo, "stream", stream.value), seqs), *columns)
+        found: list[dict[str, Any]] = _table(batches, columns).to_pylist()
+        return found
+
+    def scan(self, row_filter: BooleanExpression, *columns: str) -> Iterator[pa.RecordBatch]:
+        """The rows that fit, some at a time."""
+        yield from self._table.scan(row_filter, columns, snapshot_id=self._snapshot_id).to_arrow_batch_reader()
+
+    def _has_days(self) -> bool:
+        """Whether the columns, as they were then, tell when segments began."""
+        at = self._table.snapshot_by_id(self._snapshot_id) if self._snapshot_id is not None else None
+        schema = self._table.schemas()[at.schema_id] if at is not None and at.schema_id is not None else self._table.schema()
+        return any(field.name == "began_at" for field in schema.fields)
+
+
+def ledger_of(catalog: Catalog) -> Ledger:
+    """The ledger as it is now."""
+    return Ledger(catalog.load_table(SEGMENTS.identifier))
+
+
+def pruned_before(segments: IcebergTable) -> datetime | None:
+    """From when on the ledger is complete; None: it always was."""
+    said = segments.properties.get(PRUNED_BEFORE)
+    return None if said is None else datetime.fromisoformat(said)
+
+
+def day_of(path: str) -> date | None:
+    """The day by which the row of this segment is found."""
+    at = began_at(path)
+    return None if at is None else at.date()
+
+
+def of_days(days: Iterable[date | None]) -> list[BooleanExpression]:
+    """Rows of segments that began on these days; and those that tell none, or were written before the ledger had days.
+
+    One filter after the other: PyIceberg cannot compare a partition that is null, which it meets where both are one.
+    """
+    given = sorted(day for day in days if day is not None)
+    ranges: list[tuple[date, date]] = []
+    for day in given:
+        if ranges and day - ranges[-1][1] <= A_DAY:
+            ranges[-1] = (ranges[-1][0], day)
+        else:
+            ranges.append((day, day))
+    dayless: BooleanExpression = IsNull(term="began_at")
+    return [*([reduce(Or, (_between(first, last) for first, last in ranges))] if ranges else []), dayless]
+
+
+def _between(first: date, last: date) -> BooleanExpression:
+    midnight, end = (datetime.combine(day, time(), UTC) for day in (first, last + A_DAY))
+    return And(where(GreaterThanOrEqual, "began_at", midnight), where(LessThan, "began_at", end))
+
+
+def gone(ledger: Ledger, archive: Archive, since: date = date.min) -> Iterator[str]:
+    """The segments of the ledger, begun on that day or later, that the archive does not have any more.
+
+    It is listed day by day, beside the ledger's days; only what is not found where it should lie is asked for by itself.
+    """
+    after = since
+    for group in archive.walk():
+        here = {segment.path for segment in group}
+        days = [day for path in here if "/dt=" in path and (day := day_of(path)) is not None]
+        if days and (last := max(days)) >= after:
+            yield from _absent(ledger.scan(_between(after, last), "path"), here, archive)
+            after = last + A_DAY
+    later = where(GreaterThanOrEqual, "began_at", datetime.combine(after, time(), UTC))
+    yield from _absent(ledger.scan(later, "path"), set(), archive)
+    for batch in ledger.scan(IsNull(term="began_at"), "path"):
+        old = [path for path in batch["path"].to_pylist() if since == date.min or (day_of(path) or date.min) >= since]
+        yield from sorted(set(old) - archive.present(old))
+
+
+def _absent(batches: Iterable[pa.RecordBatch], here: set[str], archive: Archive) -> Iterator[str]:
+    for batch in batches:
+        elsewhere = set(batch["path"].to_pylist()) - here
+        yield from sorted(elsewhere - archive.present(elsewhere))
+
+
+def new_segments(catalog: Catalog, archive: Archive, part: Part = None) -> Iterator[Segment]:
+    """What no run has taken in of this part of the archive, the oldest first, as far as the archive's folders tell.
+
+    The ledger is read as it is at the beginning. Neither all of it nor all of the archive is ever in memory.
+    """
+    ledger = ledger_of(catalog)
+    for group in _groups(archive, part):
+        known = ledger.known(segment.path for segment in group)
+        yield from (segment for segment in group if segment.path not in known)
+
+
+def _groups(archive: Archive, part: Part) -> Iterator[Sequence[Segment]]:
+    if part is None or isinstance(part, Interval):
+        return archive.walk(part)
+    given = sorted(part, key=lambda segment: segment.age)
+    return (given[start : start + AT_ONCE] for start in range(0, len(given), AT_ONCE))
+
+
+def _table(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> pa.Table:
+    """Rows with the types of the definition, whatever the reader chose for them."""
+    schema = pa.schema([pa.field(name, SEGMENTS.arrow_schema.field(name).type) for name in columns])
+    tables = [pa.Table.from_batches([batch]).select(columns).cast(schema) for batch in batches]
+    return pa.concat_tables(tables) if tables else schema.empty_table()

@@ -1,0 +1,98 @@
+"""A run's change made once more, on top of a main that maintenance has rewritten since the run began."""
+
+import secrets
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.manifest import DataFile, ManifestEntryStatus
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Snapshot
+
+from contracts.tables import META, Table
+from pipelines.ingest.branches import ATTEMPT, REPEAT, REPEATS, RUN_ID, drop_branch, patiently, properties_of
+from pipelines.ingest.contents import replace_content, replaces
+from pipelines.ingest.erasing import erases, repeat_erasure
+from pipelines.ingest.removal import REMOVES_DAYS, removes, repeat_days, repeat_removal
+
+
+@patiently
+def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) -> int:
+    """The change that `written` made, on top of `main`: a snapshot to which main can be moved; its id."""
+    name = f"{REPEAT}{secrets.token_hex(4)}"
+    catalog.load_table(table.identifier).manage_snapshots().create_branch(main.snapshot_id, name).commit()
+    loaded = catalog.load_table(table.identifier)
+    said = {RUN_ID: properties_of(written)[RUN_ID], ATTEMPT: name, REPEATS: str(written.snapshot_id)}
+    try:
+        if replaces(written):
+            replace_content(catalog, table, written, name, said)
+        elif erases(written):
+            repeat_erasure(catalog, table, written, name, said)
+        elif REMOVES_DAYS in properties_of(written):
+            repeat_days(catalog, table, written, name, said)
+        elif removes(written):
+            repeat_removal(loaded, written, name, said)
+        elif table is META:
+            _repeat_merge(loaded, written, name, said)
+        else:
+            _repeat_append(loaded, written, name, said)
+        made = catalog.load_table(table.identifier).snapshot_by_name(name)
+    finally:
+        drop_branch(catalog, table, name)
+    assert made is not None  # just made
+    return made.snapshot_id
+
+
+def _repeat_append(table: IcebergTable, written: Snapshot, branch: str, said: dict[str, str]) -> None:
+    """The same files. A table that was partitioned otherwise meanwhile is told that they are of the partitions before.
+
+    PyIceberg takes all files to be of the table's present partitions, so the copy of the metadata here has theirs; nothing of it
+    is committed but the snapshot, and it is not tried again on metadata that are read afresh.
+    """
+    files = _added_files(table, written)
+    specs = {file.spec_id for file in files}
+    if specs - {table.metadata.default_spec_id}:
+        (spec,) = specs  # a run writes a table once
+        once = table.metadata.properties | {"commit.retry.num-retries": "0"}
+        table.metadata = table.metadata.model_copy(update={"default_spec_id": spec, "properties": once})
+    with table.transaction() as change, change.update_snapshot(said, branch).fast_append() as append:
+        for file in files:
+            append.append_data_file(file)
+
+
+def _added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
+    return [
+        entry.data_file
+        for manifest in written.manifests(table.io)
+        if manifest.added_snapshot_id == written.snapshot_id
+        for entry in manifest.fetch_manifest_entry(table.io)
+        if entry.status == ManifestEntryStatus.ADDED
+    ]
+
+
+def _repeat_merge(table: IcebergTable, written: Snapshot, branch: str, said: dict[str, str]) -> None:
+    """Add to each data_id on `branch` what the run had added to it. Such runs touch few rows, so this need not be fast."""
+    before = table.scan(snapshot_id=written.parent_snapshot_id).to_arrow()
+    after = table.scan(snapshot_id=written.snapshot_id).to_arrow()
+    old = {row["data_id"]: row for row in before.to_pylist()}
+    changed = {row["data_id"]: row for row in after.to_pylist() if row != old.get(row["data_id"])}
+    here = table.scan(snapshot_id=table.refs()[branch].snapshot_id).to_arrow()
+    merged = []
+    for row in here.filter(pc.is_in(here["data_id"], pa.array(list(changed), pa.string()))).to_pylist():
+        new = changed.pop(row["data_id"])
+        seen = new["times_seen"] - old.get(row["data_id"], {"times_seen": 0})["times_seen"]
+        first, last = min(row["first_seen_at"], new["first_seen_at"]), max(row["last_seen_at"], new["last_seen_at"])
+        merged.append(row | {"first_seen_at": first, "last_seen_at": last, "times_seen": row["times_seen"] + seen})
+    rows = pa.Table.from_pylist([*merged, *changed.values()], schema=META.arrow_schema)
+    table.upsert(rows, join_cols=list(META.key), branch=branch, snapshot_properties=said)
+
+
+def is_change_of(table: IcebergTable, snapshot: Snapshot, written: int) -> bool:
+    """Whether `snapshot` is what a run has written as the snapshot `written`, or repeats it."""
+    said = properties_of(snapshot)
+    if snapshot.snapshot_id == written or said.get(REPEATS) == str(written):
+        return True
+    if not said.get(ATTEMPT, "").startswith(REPEAT) or REPEATS in said:
+        return False
+    first = table.snapshot_by_id(written)  # earlier releases did not say what they repeated
+    return first is not None and properties_of(first).get(RUN_ID) == said.get(RUN_ID)

@@ -1,0 +1,163 @@
+"""`manifold lake migrate`: which steps are due, and how they are taken. Safe to repeat, at once, and beside ingestion. No Spark.
+
+A step is three commits: the metadata with the new version and a note that the step is under way; a run of its own, so that
+what others began before on the table as it was is overtaken; and the removal of the note, with what holds from then on. The
+run moves main of the table, and a step begins only if main is where it was when the table was read: so whoever comes late never
+sets the version back, also where a catalog (REST) compares nothing else.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.update import AssertRefSnapshotId
+
+from adapters.lake import make_missing_tables
+from adapters.versions import FIRST, require_not_newer, version_of
+from contracts.tables import MIGRATING, RUN_TABLES, SCHEMA_VERSION, SEGMENTS, TABLES, Table
+from pipelines.ingest.amending import Amendment, until_not_overtaken
+from pipelines.ingest.branches import MAIN, patiently
+from pipelines.ingest.publish import finish, main_snapshots
+from pipelines.migrations.of_tables import STEPS
+from pipelines.migrations.steps import Step, append_nothing
+
+TRIES = 50  # at a run of one's own, each overtaken by another's
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A step that a table needs."""
+
+    table: str
+    version: int  # to which it leads
+    step: str
+    says: str
+    resumed: bool = False  # it was broken off, or what it did was taken back
+    seconds: float | None = None  # that it took; None: it was not taken
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """What a migration did, or would do."""
+
+    steps: list[Due] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)  # tables that were missing
+    versions: dict[str, int] = field(default_factory=dict)  # by table, now
+
+    def to_json(self) -> str:
+        """One line, for logs and for whoever started the job."""
+        return json.dumps(asdict(self))
+
+
+def plan(catalog: Catalog) -> Migrated:
+    """What `migrate` would do. Nothing is changed.
+
+    Raises:
+        Permanent: a table is newer than this code.
+    """
+    steps: list[Due] = []
+    made: list[str] = []
+    versions: dict[str, int] = {}
+    for table in TABLES:
+        try:
+            loaded = catalog.load_table(table.identifier)
+        except NoSuchTableError:
+            made.append(table.name)
+            continue
+        versions[table.name] = version_of(loaded)
+        steps += [_due(table, version, step, loaded) for version, step in _steps_due(loaded, table)]
+    return Migrated(steps, made, versions)
+
+
+def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) -> Migrated:
+    """Make the tables that are missing, and take every step that is due. `say` hears of each step as it begins.
+
+    Raises:
+        Permanent: a table is newer than this code.
+        Overtaken: other runs were published all the time; nothing is lost, do it again.
+    """
+    made = plan(catalog).made
+    make_missing_tables(catalog)
+    steps: list[Due] = []
+    for table in TABLES:
+        while due := next(_steps_due(loaded := catalog.load_table(table.identifier), table), None):
+            version, step = due
+            taken = _due(table, version, step, loaded)
+            say(f"{table.name}: {step.name} ({step.says()})")
+            began = time.monotonic()
+            _take(catalog, table, version, step)
+            steps.append(Due(**asdict(taken) | {"seconds": round(time.monotonic() - began, 1)}))
+            log.info("step is taken", **asdict(steps[-1]))
+    return Migrated(steps, made, {t.name: version_of(catalog.load_table(t.identifier)) for t in TABLES})
+
+
+def _steps_due(loaded: IcebergTable, table: Table) -> Iterator[tuple[int, Step]]:
+    """(version, step) of what is under way, what something has taken back, and what was not begun."""
+    require_not_newer(loaded, table)
+    version = version_of(loaded)
+    for leads_to, step in enumerate(STEPS[table.name], start=FIRST + 1):
+        if leads_to > version or MIGRATING + step.name in loaded.properties or step.is_undone(loaded):
+            yield leads_to, step
+
+
+def _due(table: Table, version: int, step: Step, loaded: IcebergTable) -> Due:
+    return Due(table.name, version, step.name, step.says(), resumed=version <= version_of(loaded))
+
+
+def _take(catalog: Catalog, table: Table, version: int, step: Step) -> None:
+    finish(catalog)  # what counts already is best brought to the table as it was
+    _begin(catalog, table, version, step)
+    _fence(catalog, table, step)
+    _settle(catalog, table, step)
+
+
+@patiently
+def _begin(catalog: Catalog, table: Table, version: int, step: Step) -> None:
+    """The metadata, the version, and the note that the step is under way: one commit. Nothing where another has begun it."""
+    loaded = catalog.load_table(table.identifier)
+    if version_of(loaded) >= version:
+        return
+    with loaded.transaction() as change:
+        unmoved = AssertRefSnapshotId.model_validate({"ref": MAIN, "snapshot-id": loaded.metadata.current_snapshot_id})
+        change._apply((), (unmoved,))  # no public way to ask for it together with a change of the metadata
+        step.change(change)
+        change.set_properties({SCHEMA_VERSION: str(version), MIGRATING + step.name: datetime.now(UTC).isoformat()})
+
+
+def _fence(catalog: Catalog, table: Table, step: Step) -> None:
+    """A snapshot with the new schema, published as a run; of a table that is no part of runs, on main at once."""
+    if table not in RUN_TABLES:
+        patiently(step.write)(catalog, table, {}, MAIN, {})
+        return
+    until_not_overtaken(TRIES)(lambda: _fence_run(catalog, table, step))
+
+
+def _fence_run(catalog: Catalog, table: Table, step: Step) -> None:
+    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
+    run = Amendment(catalog, "migrate", base, datetime.now(UTC))
+    write = partial(patiently(step.write), catalog, table, base)
+    if table is SEGMENTS:
+        run.publish(write)
+        return
+    run.change(table, write)
+    run.publish(partial(append_nothing, catalog, SEGMENTS))
+
+
+@patiently
+def _settle(catalog: Catalog, table: Table, step: Step) -> None:
+    """What holds from now on, and the note goes."""
+    loaded = catalog.load_table(table.identifier)
+    with loaded.transaction() as change:
+        if settled := step.settled():
+            change.set_properties(settled)
+        if MIGRATING + step.name in loaded.properties:
+            change.remove_properties(MIGRATING + step.name)

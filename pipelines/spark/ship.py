@@ -1,0 +1,183 @@
+"""What a cluster is given: the code, an environment of Python for the workers, jars, and Spark's defaults that name them.
+
+Nodes need Java, Spark, and the same version of Python at the same path; nothing of Manifold has to be installed there.
+"""
+
+import io
+import re
+import shutil
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import asdict, dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from importlib.util import cache_from_source
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from contracts.errors import Permanent
+from contracts.settings import Settings
+from pipelines.spark.conf import jars_for, launch_conf
+
+CODE, ENVIRONMENT, DEFAULTS = "manifold.zip", "environment.tar.gz", "spark-defaults.conf"
+PACKAGES = ("adapters", "contracts", "expectations", "pipelines", "queues")
+# Distributions that workers import, with what those need. Pyspark is Spark's own, in each node's installation.
+FOR_WORKERS = (
+    *("hiredis", "httpx", "msgspec", "orjson", "pandas", "pyarrow", "pydantic-settings", "pyiceberg"),
+    *("redis", "sqlalchemy", "structlog", "tenacity"),
+)
+FOR_DRIVERS = (
+    "aiohttp",
+    "great-expectations",
+    "jinja2",
+    "prometheus-client",
+    "psycopg",
+    "psycopg-binary",
+    "pyiceberg-core",
+    "ruamel-yaml",
+)
+LEFT_OUT = re.compile(r"(^|/)(tests?|include|__pycache__)/|\.(pyi|pxd|pyx|a)$")
+QUICK = 1  # a level of gzip: an archive is unpacked again and again
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """What lies in the folder."""
+
+    defaults: str
+    code: str
+    environment: str
+    jars: tuple[str, ...]
+    bytes: int  # of all of it
+
+    def to_json(self) -> dict[str, object]:
+        """As `manifold ship --json` prints it."""
+        return asdict(self)
+
+
+def ship(settings: Settings, folder: Path, *, python: Path | None = None, with_driver: bool = False) -> Shipped:
+    """Write all of it into `folder`, whose files take the place of those of an earlier time.
+
+    `python` is the interpreter of the nodes, of this one's version; None: at this one's path. `with_driver`: drivers, too, run on
+    the cluster (deploy mode `cluster`).
+
+    Raises:
+        Permanent: a jar or a library is missing here.
+    """
+    jars = [settings.jars / name for name in jars_for(settings)]
+    if missing := [jar.name for jar in jars if not jar.is_file()]:
+        raise Permanent(f"{settings.jars} lacks {', '.join(missing)}; `{sys.executable} -m pipelines.spark.jars` fetches them")
+    folder = folder.absolute()
+    (folder / "jars").mkdir(parents=True, exist_ok=True)
+    here = [Path(shutil.copy(jar, folder / "jars")) for jar in jars]
+    code, environment, defaults = folder / CODE, folder / ENVIRONMENT, folder / DEFAULTS
+    _write_code(code)
+    needed = _with_needs((*FOR_WORKERS, *(FOR_DRIVERS if with_driver else ())))
+    _write_environment(environment, needed, python or Path(sys.base_prefix, "bin", f"python{_version()}"))
+    conf = cluster_conf(settings, folder, [str(jar) for jar in here], with_driver=with_driver)
+    defaults.write_text("".join(f"{name} {value}\n" for name, value in sorted(conf.items())))
+    size = sum(file.stat().st_size for file in (code, environment, *here))
+    return Shipped(str(defaults), str(code), str(environment), tuple(map(str, here)), size)
+
+
+def cluster_conf(settings: Settings, folder: Path, jars: Sequence[str], *, with_driver: bool) -> dict[str, str]:
+    """Spark's defaults for jobs on a cluster; has no secret."""
+    unpacked = Path(ENVIRONMENT.split(".")[0])
+    conf = {
+        "spark.driver.memory": settings.spark_driver_memory,
+        "spark.submit.pyFiles": str(folder / CODE),
+        "spark.archives": f"{folder / ENVIRONMENT}#{unpacked}",
+        "spark.pyspark.python": f"./{unpacked}/bin/python",
+        "spark.jars": ",".join(jars),
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+    }
+    if with_driver:
+        return conf
+    kept = ("spark.pyspark.driver.python", "spark.ui.enabled")
+    return conf | {name: value for name, value in launch_conf(settings).items() if name in kept} | _beside_the_driver(jars)
+
+
+def _beside_the_driver(jars: Sequence[str]) -> dict[str, str]:
+    """Java finds a JDBC driver only where it looks for classes from the start."""
+    return {"spark.driver.extraClassPath": ":".join(jars)}
+
+
+def _write_code(target: Path) -> None:
+    part = target.with_suffix(".part")
+    with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in PACKAGES:
+            for name, file in _below(files(package), package):
+                archive.writestr(name, file.read_bytes())
+    part.replace(target)  # whole or not at all: a job may be starting
+
+
+def _below(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir() and entry.name != "__pycache__":
+            yield from _below(entry, f"{name}/{entry.name}")
+        elif entry.is_file():
+            yield f"{name}/{entry.name}", entry
+
+
+def _with_needs(roots: Sequence[str]) -> list[Distribution]:
+    """The distributions of these names and of all that they need here, once each."""
+    found: dict[str, Distribution] = {}
+    waiting = [Requirement(name) for name in roots]
+    while waiting:
+        wanted = waiting.pop()
+        name = re.sub(r"[-_.]+", "-", wanted.name).lower()
+        if name in found:
+            continue
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError as exc:
+            raise Permanent(f"{name} is not installed here, and workers need it: make setup") from exc
+        all_needs = map(Requirement, found[name].requires or ())
+        waiting += [need for need in all_needs if _is_due(need, wanted.extras)]
+    return [found[name] for name in sorted(found)]
+
+
+def _is_due(need: Requirement, extras: Set[str]) -> bool:
+    return need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras or {""})
+
+
+def _write_environment(target: Path, needed: Sequence[Distribution], python: Path) -> None:
+    """A virtual environment as an archive: `bin/python` is the node's own, the libraries are those that are installed here."""
+    part = target.with_suffix(".part")
+    packages = f"lib/python{_version()}/site-packages"
+    with tarfile.open(part, "w:gz", compresslevel=QUICK) as archive:
+        said = f"home = {python.parent}\ninclude-system-site-packages = false\nversion = {sys.version.split()[0]}\n".encode()
+        _add(archive, tarfile.TarInfo("pyvenv.cfg"), said)
+        for name, leads_to in (("python", str(python)), ("python3", "python")):
+            link = tarfile.TarInfo(f"bin/{name}")
+            link.type, link.linkname = tarfile.SYMTYPE, leads_to
+            archive.addfile(link)
+        for one in needed:
+            for file in one.files or ():
+                path = Path(str(file.locate()))
+                if ".." not in file.parts and path.is_file() and not LEFT_OUT.search(str(file)):
+                    archive.add(path, f"{packages}/{file}", recursive=False)
+                    _add_compiled(archive, path, f"{packages}/{file}")
+    part.replace(target)
+
+
+def _add_compiled(archive: tarfile.TarFile, path: Path, name: str) -> None:
+    """What Python has compiled of a module, or every worker would do so again."""
+    if path.suffix == ".py":
+        compiled = Path(cache_from_source(str(path)))
+        if compiled.is_file():
+            archive.add(compiled, f"{name.rpartition('/')[0]}/__pycache__/{compiled.name}", recursive=False)
+
+
+def _add(archive: tarfile.TarFile, info: tarfile.TarInfo, content: bytes) -> None:
+    info.size = len(content)
+    archive.addfile(info, io.BytesIO(content))
+
+
+def _version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -1,0 +1,171 @@
+"""Whether archive, ledger and tables agree, segment by segment: `python -m pipelines check`. No Spark.
+
+The archive is read again with ingest's own parsers, some segments at a time, and what they brought is counted in the tables as
+they are at one moment. A run that counts and is not in every main yet is finished first.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual
+
+from adapters.lake import ensure_tables, where
+from contracts.seq import EPOCH, datetime_of
+from contracts.settings import Settings
+from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
+from pipelines.archive import parsing
+from pipelines.archive.content import Unreadable
+from pipelines.archive.formats import decode
+from pipelines.archive.segments import Archive, Interval, Segment
+from pipelines.ingest.ledger import Ledger, gone
+from pipelines.ingest.publish import main_snapshots
+from pipelines.upkeep.check_plan import Brought, Finding, Found, Trouble, brought, judge
+from pipelines.upkeep.garbage_history import history_cut
+
+MESSAGES_AT_ONCE = 200_000
+LATE = timedelta(days=1)  # what lies in the archive for longer, no scheduled run will take
+NAMED = 1000  # findings that the result names
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was compared, and where archive, ledger and tables disagree."""
+
+    segments: int
+    messages: int
+    troubles: dict[str, int]  # by kind, how many segments and tables
+    findings: list[Finding] = field(default_factory=list)  # the first thousand
+    repaired: int = 0  # segments that were taken in again
+
+    @property
+    def agree(self) -> bool:
+        """Nothing is wrong, or all of it was mended."""
+        return not self.troubles
+
+    def to_json(self) -> str:
+        """One line, for logs and for whoever started the job."""
+        return json.dumps(asdict(self))
+
+
+def check(catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None) -> Checked:
+    """Compare what the archive has (of what began in `interval`) with the ledger, and that with the tables."""
+    findings, segments, messages = disagreements(catalog, settings, now=now, interval=interval)
+    result = Checked(segments, messages, dict(Counter(str(f.trouble) for f in findings)), findings[:NAMED])
+    log.info("archive, ledger and tables are compared", agree=result.agree, segments=segments, troubles=result.troubles)
+    return result
+
+
+def disagreements(
+    catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None
+) -> tuple[list[Finding], int, int]:
+    """Every disagreement; how many segments and messages were looked at."""
+    ensure_tables(catalog)
+    ledger = catalog.load_table(SEGMENTS.identifier)
+    comparison = Comparison(catalog, settings, main_snapshots(catalog, ledger), now)
+    findings: list[Finding] = []
+    segments = messages = 0
+    late, at_once = now - LATE, Ledger(ledger)
+    for walked in comparison.archive.walk(interval):
+        listed = at_once.rows((segment.path for segment in walked), "messages", "refused_because").to_pylist()
+        rows = {row["path"]: row for row in listed}
+        counted = Counter(row["path"] for row in listed)
+        findings += [Finding(path, Trouble.LISTED_TWICE, "", 1, n) for path, n in counted.items() if n > 1]
+        findings += [Finding(s.path, Trouble.WAITING, "") for s in walked if s.path not in rows and s.modified_at < late]
+        known = sorted(segment for segment in walked if segment.path in rows)
+        for group in _groups(known, rows):
+            findings += comparison.of(group, rows)
+        segments += len(known)
+        messages += sum(rows[segment.path]["messages"] for segment in known)
+    if interval is None:
+        since = (now - timedelta(days=settings.archive_retention_days)).date() + timedelta(days=1)
+        findings += [Finding(path, Trouble.GONE, "") for path in gone(at_once, comparison.archive, since)]
+    return sorted(findings), segments, messages
+
+
+def _groups(segments: Sequence[Segment], rows: dict[str, dict[str, Any]]) -> Iterator[list[Segment]]:
+    group: list[Segment] = []
+    messages = 0
+    for segment in segments:
+        more = rows[segment.path]["messages"]
+        if group and (group[0].stream is not segment.stream or messages + more > MESSAGES_AT_ONCE):
+            yield group
+            group, messages = [], 0
+        group.append(segment)
+        messages += more
+    if group:
+        yield group
+
+
+class Comparison:
+    """The tables at one moment, against what segments brought."""
+
+    def __init__(self, catalog: Catalog, settings: Settings, base: dict[str, int], now: datetime) -> None:
+        self.archive = Archive(settings.archive, settings.s3)
+        self._catalog, self._base = catalog, base
+        self._limits = parsing.Limits(settings.max_ids, settings.max_data_bytes, settings.inline_encoding)
+        self._since = {
+            "data_since": now - timedelta(days=settings.retention_days),
+            "refused_since": now - timedelta(days=settings.quarantine_retention_days),
+            "history_since": history_cut(settings, now) or EPOCH,
+        }
+
+    def of(self, segments: Sequence[Segment], rows: dict[str, dict[str, Any]]) -> list[Finding]:
+        """What is wrong with these segments, which are in the ledger."""
+        group = [self.brought(segment, refused=rows[segment.path]["refused_because"] is not None) for segment in segments]
+        found = self.found(group)
+        return [finding for one in group for finding in judge(one, found, **self._since)]
+
+    def brought(self, segment: Segment, *, refused: bool = False) -> Brought:
+        """What a segment has brought; a file that was refused as a whole, one row in quarantine."""
+        try:
+            if refused:
+                raise Unreadable
+            return brought(segment, decode(segment.path, self.archive.read(segment.path)).messages, self._limits)
+        except Unreadable:
+            own = segment.own_seq
+            return Brought(segment, refused={own}, instants={own: segment.began_at or segment.modified_at})
+
+    def found(self, group: Sequence[Brought]) -> Found:
+        """What the tables have of all that."""
+        entries = {seq for one in group for seq in one.entries}
+        data_ids = {data_id for one in group for data_id in one.data.values()}
+        ended = {key for one in group for key in one.outcomes}
+        seqs = {seq for one in group for seq in one.seqs()}
+        outcomes = self._counted(OUTCOMES, ("vin", "seq"), "seq", {seq for _, seq in ended}, "accepted_at")
+        return Found(
+            entries=Counter({key[0]: n for key, n in self._counted(IDS, ("seq",), "seq", entries, "ts").items()}),
+            data=Counter({key[0]: n for key, n in self._counted(DATA, ("data_id",), "data_id", data_ids).items()}),
+            meta=Counter({key[0]: n for key, n in self._counted(META, ("data_id",), "data_id", data_ids).items()}),
+            outcomes=Counter({key: n for key, n in outcomes.items() if key in ended}),
+            quarantine=Counter({key[0]: n for key, n in self._counted(QUARANTINE, ("seq",), "seq", seqs).items()}),
+        )
+
+    def _counted(
+        self, table: Table, columns: tuple[str, ...], by: str, wanted: set[Any], day_of: str | None = None
+    ) -> Counter[tuple[Any, ...]]:
+        """Rows whose value in `by` is wanted, counted by `columns`; `day_of`: the column whose day is that of the seq in `by`."""
+        counts = Counter[tuple[Any, ...]]()
+        if not wanted:
+            return counts
+        low, high = min(wanted), max(wanted)
+        within: BooleanExpression = And(where(GreaterThanOrEqual, by, low), where(LessThanOrEqual, by, high))
+        if day_of is not None:
+            days = And(where(GreaterThanOrEqual, day_of, datetime_of(low)), where(LessThanOrEqual, day_of, datetime_of(high)))
+            within = And(within, days)
+        scan = self._catalog.load_table(table.identifier).scan(within, columns, snapshot_id=self._base[table.name])
+        values = pa.array(wanted)
+        for batch in scan.to_arrow_batch_reader():
+            rows = pa.Table.from_batches([batch.filter(pc.is_in(batch[by], value_set=values.cast(batch[by].type)))])
+            grouped = rows.group_by(list(columns), use_threads=False).aggregate([([], "count_all")]).to_pydict()
+            counts.update(dict(zip(zip(*(grouped[c] for c in columns), strict=True), grouped["count_all"], strict=True)))
+        return counts

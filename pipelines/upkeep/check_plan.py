@@ -1,0 +1,149 @@
+"""What each segment should have brought to the tables, by the same parsers as ingest, and what is wrong with it. No Spark."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contracts.envelope import Stream
+from contracts.seq import first_seq_at
+from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
+from pipelines.archive import parsing
+from pipelines.archive.segments import Segment
+
+Key = tuple[str, int]
+
+
+class Trouble(StrEnum):
+    """How archive, ledger and tables can disagree about one segment."""
+
+    MISSING = "missing"
+    DOUBLED = "doubled"
+    LISTED_TWICE = "listed twice"
+    WAITING = "waiting"
+    GONE = "gone"
+
+
+REMEDIES = {
+    Trouble.MISSING: "rows that it brought are not in the table; --repair takes it in again",
+    Trouble.DOUBLED: "rows that it brought are in the table more than once; --repair removes them and takes it in again",
+    Trouble.LISTED_TWICE: "ingested_segments has it more than once; --repair takes it in again",
+    Trouble.WAITING: "it has lain in the archive for more than a day, and no run has taken it in; --repair does",
+    Trouble.GONE: "it is in the lake, and not in the archive; bring it back from a copy: without it the lake cannot be restored",
+}
+MENDABLE = (Trouble.MISSING, Trouble.DOUBLED, Trouble.LISTED_TWICE)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """One disagreement."""
+
+    path: str
+    trouble: str
+    table: str  # "" where it is about the segment as a whole
+    expected: int = 0  # rows
+    found: int = 0
+
+
+@dataclass(slots=True)
+class Brought:
+    """What the messages of one segment are about."""
+
+    segment: Segment
+    entries: Counter[int] = field(default_factory=Counter)  # vehicles, by the seq of their trigger
+    data: dict[int, str] = field(default_factory=dict)  # data_id, by the seq of the message that brought it
+    outcomes: dict[Key, int] = field(default_factory=dict)  # of what entry, the seq of the first message about it
+    refused: set[int] = field(default_factory=set)
+    instants: dict[int, datetime] = field(default_factory=dict)  # of data and what is refused, by seq: when it was received
+
+    def seqs(self) -> set[int]:
+        """Of all that it holds."""
+        return {*self.entries, *self.data, *self.outcomes.values(), *self.refused}
+
+
+def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Brought:
+    """What ingest makes of these messages."""
+    of = Brought(segment)
+    parser = {Stream.TRIGGER: parsing.triggers, Stream.DATA: parsing.data, Stream.OUTCOME: parsing.outcomes}[segment.stream]
+    for batch in parser(messages, limits):
+        _note_refused(of, batch)
+        accepted = batch.filter(pc.is_null(batch["reason"]))
+        if segment.stream is Stream.TRIGGER:
+            sizes = pc.list_value_length(accepted["vins"]).to_pylist()
+            for seq, vehicles in zip(accepted["seq"].to_pylist(), sizes, strict=True):
+                of.entries[seq] += vehicles
+        elif segment.stream is Stream.DATA:
+            _note_data(of, accepted)
+        else:
+            keys = zip(accepted["vin"].to_pylist(), accepted["entry_seq"].to_pylist(), strict=True)
+            for key, seq in zip(keys, accepted["seq"].to_pylist(), strict=True):
+                of.outcomes[key] = min(seq, of.outcomes.get(key, seq))
+    if segment.stream is Stream.TRIGGER:
+        for batch in parsing.inline_data(messages, limits):
+            _note_data(of, batch)
+    return of
+
+
+def _note_refused(of: Brought, batch: pa.RecordBatch) -> None:
+    refused = batch.filter(pc.is_valid(batch["reason"]))
+    of.refused.update(refused["seq"].to_pylist())
+    of.instants.update(zip(refused["seq"].to_pylist(), refused["received_at"].to_pylist(), strict=True))
+
+
+def _note_data(of: Brought, batch: pa.RecordBatch) -> None:
+    of.data.update(zip(batch["seq"].to_pylist(), batch["data_id"].to_pylist(), strict=True))
+    of.instants.update(zip(batch["seq"].to_pylist(), batch["received_at"].to_pylist(), strict=True))
+
+
+@dataclass(slots=True)
+class Found:
+    """What the tables have of what some segments brought: rows, by key."""
+
+    entries: Counter[int] = field(default_factory=Counter)
+    data: Counter[str] = field(default_factory=Counter)
+    meta: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[Key] = field(default_factory=Counter)
+    quarantine: Counter[int] = field(default_factory=Counter)
+
+    def add(self, other: "Found") -> None:
+        """And what the tables have of other segments; what both are about is the same rows."""
+        self.entries |= other.entries
+        self.data |= other.data
+        self.meta |= other.meta
+        self.outcomes |= other.outcomes
+        self.quarantine |= other.quarantine
+
+
+def judge(
+    of: Brought, found: Found, *, data_since: datetime, refused_since: datetime, history_since: datetime
+) -> Iterable[Finding]:
+    """Where the tables do not have what the segment brought, once.
+
+    A message is in quarantine, or its rows are in the tables; of a replay both. Older data, older refused messages and
+    older history may have gone by garbage collection.
+    """
+    since = first_seq_at(history_since)
+    accounted = set(found.quarantine) if not of.segment.is_replay else set()
+    entries = {seq: count for seq, count in of.entries.items() if seq not in accounted and seq >= since}
+    yield from _compared(of, IDS.name, entries, found.entries)
+    kept = {d: 1 for seq, d in of.data.items() if seq not in accounted and of.instants[seq] >= data_since}
+    yield from _compared(of, DATA.name, kept, found.data)
+    yield from _compared(of, META.name, kept, found.meta)
+    ended = {key: 1 for key, seq in of.outcomes.items() if seq not in accounted and key[1] >= since}
+    yield from _compared(of, OUTCOMES.name, ended, found.outcomes)
+    refused = {seq: 1 for seq in of.refused if of.instants[seq] >= refused_since}
+    there = Counter({seq: min(found.quarantine[seq], 1) for seq in refused})  # refused again, a replay has a second row
+    yield from _compared(of, QUARANTINE.name, refused, there)
+
+
+def _compared(of: Brought, table: str, expected: dict[Any, int], found: Counter[Any]) -> Iterable[Finding]:
+    wanted, there = sum(expected.values()), sum(found[key] for key in expected)
+    if any(found[key] > count for key, count in expected.items()):
+        yield Finding(of.segment.path, Trouble.DOUBLED, table, wanted, there)
+    elif any(found[key] < count for key, count in expected.items()):
+        yield Finding(of.segment.path, Trouble.MISSING, table, wanted, there)

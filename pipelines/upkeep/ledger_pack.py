@@ -1,0 +1,51 @@
+"""The ledger's small files made few between two compactions: each micro-batch leaves one, and each look reads a day of them."""
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+from functools import partial
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import AlwaysTrue, GreaterThanOrEqual
+from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.table import FileScanTask
+
+from adapters.lake import where
+from contracts.tables import SEGMENTS
+from pipelines.ingest.amending import Amendment
+from pipelines.ingest.publish import Overtaken, main_snapshots
+
+DAYS = timedelta(days=2)  # older ones are left to compaction
+SMALL_BYTES, MIN_FILES = 1 << 20, 8
+
+log = structlog.get_logger(__name__)
+
+
+def pack_ledger(catalog: Catalog, *, now: datetime) -> int:
+    """How many small files have become one a day; 0 where there are few, or another run was published meanwhile."""
+    loaded = catalog.load_table(SEGMENTS.identifier)
+    base = main_snapshots(catalog, loaded)
+    by_day: dict[object, list[FileScanTask]] = defaultdict(list)
+    for task in loaded.scan(where(GreaterThanOrEqual, "began_at", now - DAYS)).plan_files():
+        if task.file.file_size_in_bytes < SMALL_BYTES:
+            by_day[str(task.file.partition)].append(task)
+    tasks = [task for some in by_day.values() if len(some) >= MIN_FILES for task in some]
+    if not tasks:
+        return 0
+    run = Amendment(catalog, "pack", base, now)
+    try:
+        run.publish(partial(_pack, catalog, tasks))
+    except Overtaken:
+        return 0
+    log.info("small files of the ledger are packed", run_id=run.run_id, files=len(tasks))
+    return len(tasks)
+
+
+def _pack(catalog: Catalog, tasks: list[FileScanTask], branch: str, said: dict[str, str]) -> None:
+    loaded = catalog.load_table(SEGMENTS.identifier)
+    rows = ArrowScan(loaded.metadata, loaded.io, loaded.schema(), AlwaysTrue()).to_table(tasks)
+    with loaded.transaction() as change, change.update_snapshot(said, branch).overwrite() as files:
+        for task in tasks:
+            files.delete_data_file(task.file)
+        for file in _dataframe_to_data_files(change.table_metadata, rows, loaded.io):
+            files.append_data_file(file)

@@ -1,0 +1,119 @@
+"""Taking a published run back, with all that came after it: a run of its own, so that nothing can come between. No Spark.
+
+No main is moved backwards, for whoever finished the run in that moment would move it forward again. Each table gets a snapshot
+that has the files of the one before the run; main of `ingested_segments` moves first, as with every run: who began before is
+overtaken, and who comes later finds the segments unknown and takes them in again. The rollback can itself be taken back.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import partial
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import In
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Snapshot
+
+from adapters.lake import ensure_tables
+from contracts.errors import Permanent
+from contracts.settings import Settings
+from contracts.tables import RUN_TABLES, SEGMENTS
+from pipelines.archive.segments import Archive
+from pipelines.ingest.amending import Amendment, until_not_overtaken
+from pipelines.ingest.branches import RUN_ID, UNDOES, ancestors, properties_of
+from pipelines.ingest.contents import replace_content
+from pipelines.ingest.ledger import Ledger
+from pipelines.ingest.publish import counting, main_snapshots, pins_in
+from pipelines.ingest.repeating import is_change_of
+
+EXPIRED = (
+    "the lake's history does not reach back to it (MANIFOLD_SNAPSHOT_RETENTION_DAYS); manifold lake restore makes the lake again "
+    "from the archive"
+)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """What was taken back."""
+
+    run_id: str  # of the rollback: it can be taken back itself
+    undone: list[str]  # runs, newest first
+    segments: int  # that the next ingest takes in again
+    tables: list[str]
+
+    def to_json(self) -> str:
+        """One line, for logs and for whoever started the job."""
+        return json.dumps(asdict(self))
+
+
+def rollback(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) -> RolledBack:
+    """Give every table what it had before the run was published; that and all later runs do not count any more.
+
+    Raises:
+        Permanent: no such run counts, its history is gone, or the archive lacks a segment that would have to be taken in again.
+    """
+    ensure_tables(catalog)
+    return until_not_overtaken()(lambda: _rollback(catalog, settings, run_id, now))
+
+
+def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) -> RolledBack:
+    segments = catalog.load_table(SEGMENTS.identifier)
+    base = main_snapshots(catalog, segments)
+    undone = _undone(segments, run_id)
+    before = _befores(catalog, undone)
+    again = _again(segments, base[SEGMENTS.name], before[SEGMENTS.name].snapshot_id, undone)
+    found = {segment.path for segment in Archive(settings.archive, settings.s3).find(again)}
+    if gone := sorted(again - found):
+        raise Permanent(
+            f"{len(gone)} segments of these runs are not in the archive any more, {gone[0]} for one; taken back, they would be "
+            "lost: bring them back from a copy first"
+        )
+    run = Amendment(catalog, "rollback", base, now)
+    for table in (table for table in RUN_TABLES if table.name in before and table is not SEGMENTS):
+        run.change(table, partial(replace_content, catalog, table, before[table.name]))
+    undoes = {UNDOES: json.dumps([one.snapshot_id for one in undone])}
+    run.publish(partial(replace_content, catalog, SEGMENTS, before[SEGMENTS.name]), undoes)
+    result = RolledBack(run.run_id, [properties_of(one)[RUN_ID] for one in undone], len(again), sorted(before))
+    log.info("runs are taken back", **asdict(result))
+    return result
+
+
+def _undone(segments: IcebergTable, run_id: str) -> list[Snapshot]:
+    """The run and all later ones, newest first."""
+    runs = counting(segments)
+    place = next((place for place, run in enumerate(runs) if properties_of(run)[RUN_ID] == run_id), None)
+    if place is None:
+        known = ", ".join(properties_of(run)[RUN_ID] for run in runs[:5]) or "none"
+        raise Permanent(f"run {run_id} does not count, or {EXPIRED}; the newest runs that count are: {known}")
+    return runs[: place + 1]
+
+
+def _befores(catalog: Catalog, undone: Sequence[Snapshot]) -> dict[str, Snapshot]:
+    """By table that these runs have changed: the snapshot before the first of them."""
+    written: dict[str, set[int]] = {SEGMENTS.name: {run.snapshot_id for run in undone}}
+    for run in undone:
+        for pinned in pins_in(run):
+            written.setdefault(pinned.table.name, set()).add(pinned.snapshot_id)
+    changed = (table for table in RUN_TABLES if table.name in written)
+    return {table.name: _before(catalog.load_table(table.identifier), written[table.name]) for table in changed}
+
+
+def _before(table: IcebergTable, written: set[int]) -> Snapshot:
+    changes = [s for s in ancestors(table) if any(is_change_of(table, s, snapshot_id) for snapshot_id in written)]
+    parent = changes[-1].parent_snapshot_id if len(changes) == len(written) else None
+    before = table.snapshot_by_id(parent) if parent is not None else None
+    if before is None:
+        raise Permanent(f"{'.'.join(table.name()[-2:])}: {EXPIRED}")
+    return before
+
+
+def _again(segments: IcebergTable, now: int, before: int, undone: Sequence[Snapshot]) -> set[str]:
+    """The segments that these runs have taken in, and that were not in the lake before them."""
+    mine = In(term="run_id", literals={properties_of(one)[RUN_ID] for one in undone})
+    taken = {path for batch in Ledger(segments, now).scan(mine, "path") for path in batch["path"].to_pylist()}
+    return taken - Ledger(segments, before).known(taken)

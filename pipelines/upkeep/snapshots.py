@@ -1,0 +1,73 @@
+"""How far back the tables can be read as they were: by age, and by count where runs follow each other quickly. No Spark.
+
+Every commit writes a table's metadata anew, with a line for each snapshot: a stream that commits every half minute would write
+more and more of it. Here snapshots go from the metadata alone; their files are then files that no snapshot knows, and garbage
+collection removes them.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table as IcebergTable
+
+from contracts.settings import Settings
+from contracts.tables import SEGMENTS, TABLES, Table
+from pipelines.ingest.branches import RUN_ID, ancestors, patiently, properties_of
+from pipelines.ingest.publish import unfinished
+from pipelines.upkeep.garbage_plan import Version, old_versions
+
+READING = timedelta(hours=1)  # whoever began to read so lately can finish, however many snapshots there are
+
+log = structlog.get_logger(__name__)
+
+
+def expire_by_count(catalog: Catalog, settings: Settings, *, now: datetime) -> dict[str, int]:
+    """By table, how many snapshots went from its metadata; those that runs still need stay."""
+    gone: dict[str, int] = {}
+    # The commit point's table first: a run whose snapshot has gone from it can no more be published, and rely on others that go.
+    for table in sorted(TABLES, key=lambda table: table is not SEGMENTS):
+        gone[table.name] = _expire(catalog, settings, table, now)
+    if any(gone.values()):
+        log.info("old snapshots are forgotten", **gone)
+    return gone
+
+
+@patiently
+def _expire(catalog: Catalog, settings: Settings, table: Table, now: datetime) -> int:
+    needed = needed_runs(catalog)
+    loaded = catalog.load_table(table.identifier)
+    old = old_snapshots(loaded, needed, cut_of(loaded, settings, now))
+    if old:
+        loaded.maintenance.expire_snapshots().by_ids(sorted(old)).commit()
+    return len(old)
+
+
+def needed_runs(catalog: Catalog) -> set[str]:
+    """The runs that count and may not be in every main."""
+    return {properties_of(s)[RUN_ID] for s in unfinished(catalog.load_table(SEGMENTS.identifier))}
+
+
+def cut_of(table: IcebergTable, settings: Settings, now: datetime) -> datetime:
+    """Before this, snapshots can go: past their retention, or more than `snapshot_max` and not being read any more."""
+    by_age = now - timedelta(days=settings.snapshot_retention_days)
+    newest = [made_at(snapshot.timestamp_ms) for _, snapshot in zip(range(settings.snapshot_max), ancestors(table), strict=False)]
+    if len(newest) < settings.snapshot_max:
+        return by_age
+    return max(by_age, min(newest[-1], now - READING))
+
+
+def old_snapshots(table: IcebergTable, needed: set[str], cut: datetime) -> set[int]:
+    """Those that can go; what runs have written that are `needed` (by run id) stays, with main's history down to it."""
+    versions = [Version(s.snapshot_id, s.parent_snapshot_id, made_at(s.timestamp_ms)) for s in table.snapshots()]
+    main = table.current_snapshot()
+    if main is None:
+        return set()
+    keep = {s.snapshot_id for s in table.snapshots() if properties_of(s).get(RUN_ID) in needed}
+    heads = {ref.snapshot_id for ref in table.refs().values()}
+    return old_versions(versions, heads, main.snapshot_id, keep=keep, cut=cut)
+
+
+def made_at(timestamp_ms: int) -> datetime:
+    """The instant that a snapshot's timestamp names."""
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC)

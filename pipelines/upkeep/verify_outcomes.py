@@ -1,0 +1,66 @@
+"""Ends that the queues remember and the lake does not know: on their way there, or recorded nowhere.
+
+An outcome goes from the stream in Redis to a recorder's journal, to a segment of the archive, to the lake. It is looked for in
+that order, so that one which moves meanwhile is met at one place at least.
+"""
+
+from collections.abc import Iterator
+from typing import cast
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyspark.sql import DataFrame, SparkSession
+from redis import Redis
+
+from adapters.redis import connect
+from contracts import keys
+from contracts.envelope import Stream
+from contracts.outcomes import OutcomeRecord
+from contracts.settings import Settings
+from pipelines.archive import parsing
+from pipelines.archive.flush import flush
+from pipelines.archive.frames import Source
+from pipelines.archive.segments import Archive
+from pipelines.ingest.ledger import new_segments
+from pipelines.ingest.publish import finish
+
+RECORDS_A_PAGE = 5000
+ROWS = "vin string, seq bigint"
+Page = list[tuple[bytes, dict[bytes, bytes]]]
+
+log = structlog.get_logger(__name__)
+
+
+def on_their_way(spark: SparkSession, catalog: Catalog, settings: Settings) -> DataFrame | None:
+    """(vin, seq) of outcomes that are recorded and not in the lake; None where a recorder does not say what it has.
+
+    Raises:
+        redis.RedisError: Redis is away or refuses.
+    """
+    with connect(settings.redis) as redis:
+        waiting = list(_in_stream(redis))
+    if not flush(settings):
+        log.warning("ends that are recorded nowhere are not looked for: a recorder may have them in its journal")
+        return None
+    finish(catalog)
+    archive = Archive(settings.archive, settings.s3)
+    new = [each for each in new_segments(catalog, archive) if each.stream is Stream.OUTCOME]
+    source = Source(archive, new, {}, {}, parsing.Limits(settings.max_ids, settings.max_data_bytes))
+    found = spark.createDataFrame(waiting, ROWS)
+    if not new:
+        return found
+    archived = source.parsed(spark, parsing.outcomes, parsing.OUTCOMES, with_unreadable=False).where("reason is null")
+    return found.unionByName(archived.selectExpr("vin", "entry_seq as seq"))
+
+
+def _in_stream(redis: Redis) -> Iterator[tuple[str, int]]:
+    """The outcomes that no recorder has settled."""
+    start = "-"
+    while page := cast(Page, redis.xrange(keys.OUTCOMES, start, "+", count=RECORDS_A_PAGE)):
+        for _, fields in page:
+            try:
+                record = OutcomeRecord.from_wire(fields.get(b"o", b""))
+            except ValueError:
+                continue  # the recorder puts it into quarantine
+            yield record.vin, record.seq
+        start = f"({page[-1][0].decode()}"

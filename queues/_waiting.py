@@ -1,0 +1,56 @@
+"""Entries that are parked until their data comes: which ones wait for what, and how they are queued again."""
+
+from contracts import keys
+from queues._batch import FIRST, LAST
+from queues._spoilt import is_spoilt
+from queues._streams import texts
+from queues._wakes import WakeStreams
+
+NOTES_AT_ONCE = 1000
+
+
+class WaitingForData(WakeStreams):
+    """Each note names an owner and a seq. One of an owner alone was made by an earlier version: it means all that it has parked.
+
+    Raises:
+        redis.RedisError: from every method, where Redis is away or refuses.
+    """
+
+    async def unpark_waiting(self, data_id: str, now_ms: int) -> int:
+        """Queue again what waited for this data; how many entries that were. A death on the way leaves the rest for later."""
+        key, cursor, unparked = keys.waiting_for(data_id), 0, 0
+        while True:
+            cursor, notes = await self.redis.sscan(key, cursor, count=NOTES_AT_ONCE)
+            unparked += await self._unpark(key, texts(notes), now_ms)
+            if cursor == 0:
+                break
+        batch = (
+            self.batch()
+        )  # whoever parks meanwhile makes its note before and after: it is found now, or strikes the id in again
+        batch.add(("ZREM", keys.PARKED, data_id), int, FIRST)
+        batch.add(("EXISTS", key), int, LAST)
+        if (await batch.run())[-1]:
+            await self.redis.zadd(keys.PARKED, {data_id: now_ms})
+        return unparked
+
+    async def waiting_data_ids(self, now_ms: int) -> list[str]:
+        """Data for which entries are parked, or were within the retention."""
+        await self.redis.zremrangebyscore(keys.PARKED, "-inf", now_ms - self.policy.retention_ms)
+        return texts(await self.redis.zrange(keys.PARKED, 0, -1))
+
+    async def _unpark(self, key: str, notes: list[str], now_ms: int) -> int:
+        if not notes:
+            return 0
+        entries: dict[str, list[str]] = {}
+        for note in notes:
+            owner, _, seq = note.partition(" ")  # no name holds a space
+            entries.setdefault(owner, []).extend([seq] if seq else ())
+        whole = {note for note in notes if " " not in note}
+        batch = self.batch()
+        for owner, seqs in entries.items():
+            batch.unpark(owner, () if owner in whole else seqs, now_ms)
+        batch.add(("SREM", key, *notes), int, LAST)  # right behind: what is parked anew in between would lose its note
+        found = zip(entries, (await batch.run(tolerant=True))[:-1], strict=True)
+        replies = {owner: reply for owner, reply in found if not is_spoilt(reply)}
+        await self.wake([owner for owner, reply in replies.items() if reply.word == "ready"])
+        return sum(reply.queued for reply in replies.values())

@@ -1,0 +1,50 @@
+"""What is recorded, read back from archive and journal: messages that the queues lack, outcomes that they have forgotten."""
+
+from collections.abc import Iterator
+
+from contracts.envelope import Envelope, Stream
+from contracts.seq import node_of
+from recorder import _records
+from recorder._journal import Journal
+from recorder._segments import Archive, seq_ago
+
+SKEW_S = 120.0  # that the clocks of recorders may differ
+
+
+class Recorded:
+    """Reads back what this recorder, or in the archive any, has recorded. Every method blocks: call it in a thread.
+
+    Raises:
+        OSError, pyarrow.ArrowException: from every method, where a file cannot be read.
+    """
+
+    def __init__(self, archive: Archive, journal: Journal, node: int) -> None:
+        self._archive, self._journal, self._node = archive, journal, node
+
+    def first(self, since: int, upto: int) -> int | None:
+        """The oldest message of this recorder from `since` to `upto`."""
+        seqs = (next((e.seq for e in self.messages(stream, since, upto)), None) for stream in (Stream.DATA, Stream.TRIGGER))
+        return min((seq for seq in seqs if seq is not None), default=None)
+
+    def messages(self, stream: Stream, since: int, upto: int) -> Iterator[Envelope]:
+        """Those of this recorder: from the archive, then from the journal.
+
+        Files that become segments meanwhile come twice, none is left out.
+        """
+        return self._read(stream, since, upto, self._node)
+
+    def outcomes(self, since: int) -> Iterator[Envelope]:
+        """Those that any recorder has in the archive, and this one in its journal; of others, whose clocks differ, some older."""
+        found = self._read(Stream.OUTCOME, seq_ago(since, SKEW_S), self._journal.last_seq, None)
+        return (e for e in found if e.seq >= since or node_of(e.seq) != self._node)
+
+    def _read(self, stream: Stream, since: int, upto: int, node: int | None) -> Iterator[Envelope]:
+        files = list(self._journal.files)
+        yield from (e for e in self._archive.recorded_since(stream, since, node) if e.seq <= upto or node is None)
+        for file in files:
+            try:
+                envelopes = _records.read(file.path).envelopes(file.notes)
+            except FileNotFoundError:  # it has become segments, perhaps after the archive was listed: look there again
+                again = self._archive.recorded_since(stream, max(since, file.first_seq), self._node)
+                envelopes = [e for e in again if e.seq <= file.last_seq]
+            yield from (e for e in envelopes if e.stream is stream and since <= e.seq <= upto)

@@ -1,0 +1,159 @@
+"""Bring into the queues what they lack, by what they say of themselves: outcomes first, then data, then triggers in seq order."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import structlog
+
+from contracts.envelope import Envelope, Stream
+from contracts.errors import Retryable
+from contracts.outcomes import OutcomeRecord
+from contracts.seq import datetime_of, unix_ms_of, wall_clock_ms
+from queues import NOT_LOADED, Marks, Queues
+from recorder import _metrics
+from recorder._again import Recorded
+from recorder._express import NOTHING, Ended, Express
+from recorder._intake import Incoming, Intake
+from recorder._journal import Journal
+from recorder._lake import Lake
+from recorder._segments import seq_ago
+
+MOST_LOST_S = 7200.0  # Redis by itself saves at least every hour; of what lost more, a rebuild makes shorter work
+DATA_BEFORE_S = 300.0  # data so much older is offered, too: a rebuild may have seen a trigger's segment and not yet its data's
+GROUP_AGAIN, OUTCOMES_AGAIN = 200, 1000  # messages, and outcomes, that are brought together
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What the recorder itself knows of what the queues may lack."""
+
+    upto: int  # greatest seq whose turn has come
+    since: int | None  # first seq that was not handed over; None: all were
+    same_redis: bool  # the one to which all before it was handed over, without a restart
+
+
+class CatchUp:
+    """Keeps the marks of this recorder in the queues. What they name is in the queues, what is younger is offered again.
+
+    Raises:
+        redis.RedisError, Retryable, OSError, pyarrow.ArrowException: from every method; call `close` again.
+    """
+
+    def __init__(
+        self, express: Express, queues: Queues, lake: Lake, recorded: Recorded, intake: Intake, journal: Journal, node: int
+    ) -> None:
+        self._express, self._queues, self._lake, self._recorded = express, queues, lake, recorded
+        self._intake, self._journal, self._node = intake, journal, node
+        self._marks: Marks | None = None  # as they were read or left here
+
+    async def mark(self, seq: int) -> None:
+        """Everything up to `seq` is in the queues.
+
+        Raises:
+            Retryable: the queues are not as they were left; they lack something.
+        """
+        assert self._marks is not None
+        self._marks = await self._queues.move_handed(self._node, self._marks, seq)
+
+    async def leave(self) -> None:
+        """This recorder hands nothing over: nothing has to be remembered for it."""
+        await self._queues.drop_handed(self._node)
+
+    async def close(self, gap: Gap, passed: Callable[[], int]) -> None:
+        """Bring in what the queues lack; then up to which seq all has `passed` is in them.
+
+        Raises:
+            Retryable: the queues are not loaded, or lost so much that they count as not loaded from here on.
+        """
+        left = self._marks.joined if self._marks is not None else None
+        self._marks = marks = await self._queues.marks(self._node)
+        self._express.loading = marks.loading
+        if marks.loading is None:
+            raise Retryable(NOT_LOADED)
+        same = gap.same_redis and marks.joined is not None and marks.joined >= (left or 0)
+        since = _since(marks, gap, self._journal.last_seq)
+        if not same:
+            await self._make_up(marks, gap, since)
+        await self.mark(max(0, since - 1))  # from here on the queues remember what ends and is younger
+        if since <= gap.upto:
+            # A Redis that lost nothing remembers what has ended and may be offered again; what another one forgot, the lake has.
+            ended = NOTHING if same else await self._lake.ended_since(datetime_of(since))
+            await self._offer_again(since, gap.upto, ended)
+        await self.mark(passed())
+
+    async def _make_up(self, marks: Marks, gap: Gap, since: int) -> None:
+        """This Redis may have gone back, or was filled from the lake: what has ended since ends in it, too."""
+        first = await asyncio.to_thread(self._recorded.first, since, gap.upto)
+        far = _is_too_far(marks, gap, first)
+        ended_since = since if marks.upto is not None else None if far else first
+        if ended_since is not None:
+            await self._end_again(ended_since)
+            await self._queues.forget_populated()
+        if far:
+            await self._queues.unload(marks)
+            raise Retryable(f"Redis went back to an older state, and {NOT_LOADED}")
+
+    async def _end_again(self, since: int) -> None:
+        source, ended = self._recorded.outcomes(since), 0
+        while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOMES_AGAIN))):
+            records = [record for envelope in group if (record := _record_of(envelope)) is not None]
+            await self._express.end(records, wall_clock_ms())
+            ended += len(records)
+        if ended:
+            log.info("ended again", outcomes=ended, since=since)
+
+    async def _offer_again(self, since: int, upto: int, ended: Ended) -> None:
+        offered = 0
+        for stream, first in ((Stream.DATA, seq_ago(since, DATA_BEFORE_S)), (Stream.TRIGGER, since)):
+            source = self._recorded.messages(stream, first, upto)
+            while group := await asyncio.to_thread(self._next_group, source):
+                await self._express.offer(group, skip=ended)
+                self._note(group)
+                offered += len(group)
+                if stream is Stream.TRIGGER:
+                    await self.mark(group[-1].seq)  # where the next one is refused, go on here
+        _metrics.OFFERED_AGAIN.inc(offered)
+        log.info("offered again", messages=offered, since=since)
+
+    def _next_group(self, source: Iterator[Envelope]) -> list[Incoming]:
+        return [self._intake.read_back(envelope) for envelope in islice(source, GROUP_AGAIN)]
+
+    def _note(self, group: Sequence[Incoming]) -> None:
+        for file in self._journal.files:
+            mine = [i.note for i in group if file.first_seq <= i.seq <= file.last_seq and was_offerable(i)]
+            if mine:
+                self._journal.note(file, mine)
+
+
+def was_offerable(incoming: Incoming) -> bool:
+    """Whether the message needed a hand-off when it came."""
+    return incoming.envelope.refused_because is None and incoming.envelope.duplicate_of is None
+
+
+def _since(marks: Marks, gap: Gap, newest: int) -> int:
+    """The first seq that the queues may lack."""
+    if marks.upto is None:
+        return 0
+    if marks.upto > max(gap.upto, newest) and gap.since is not None:  # it speaks of a journal that is lost, and of its clock
+        return min(marks.upto + 1, gap.since)
+    return marks.upto + 1
+
+
+def _is_too_far(marks: Marks, gap: Gap, first: int | None) -> bool:
+    """Whether reading back what was handed over and is lost takes longer than a rebuild. `first`: the first that is lacking."""
+    lost_upto = gap.since or gap.upto
+    if first is None or first >= lost_upto or (marks.joined is None and marks.taken is not None):
+        return False  # nothing is lost, or only what a rebuild has not found in the lake
+    return unix_ms_of(lost_upto) - unix_ms_of(first) > MOST_LOST_S * 1000
+
+
+def _record_of(envelope: Envelope) -> OutcomeRecord | None:
+    """None where another program has put something else into the archive."""
+    try:
+        return OutcomeRecord.from_wire(envelope.payload)
+    except ValueError:
+        return None

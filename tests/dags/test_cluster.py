@@ -1,0 +1,208 @@
+"""A cluster changes the connection, and no DAG: every job of the DAGs on a Spark cluster whose nodes have nothing of Manifold."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG
+from redis import Redis
+
+from adapters.lake import open_catalog
+from contracts import keys
+from contracts.settings import Settings
+from contracts.tables import IDS, OUTCOMES, QUALITY, SEGMENTS, TABLES, Table
+from pipelines.spark.ship import CODE, ENVIRONMENT, Shipped, ship
+from tests.dags.cluster import PATH, SPARK, WORKERS, Cluster, spark_cluster
+from tests.dags.running import VINS, Platform
+from tests.servers import ROOT, Server, free_port
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+FOLDER = ROOT / "dags"
+JOB_S = 300
+RUN = "manual__2026-11-22T03:00:00+00:00"
+WHERE = "import adapters, pyarrow, redis, sys; print(adapters.__file__, pyarrow.__file__, redis.__file__, *sys.path, sep='\\n')"
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Shipped:
+    """What `manifold ship` writes, and a line that this small cluster adds."""
+    made = ship(Settings(spark_driver_memory="1g"), tmp_path_factory.mktemp("shipped"))
+    with Path(made.defaults).open("a") as defaults:
+        defaults.write(f"spark.sql.shuffle.partitions {WORKERS}\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with spark_cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@dataclass(frozen=True)
+class Site:
+    """An archive and a Redis on which tasks of the DAGs work, as Airflow runs them."""
+
+    platform: Platform
+    dags: dict[str, DAG]
+
+    def run(self, dag_id: str, task_id: str, **params: object) -> Any:
+        """The result of one task, rendered and executed as its DAG declares it."""
+        dag = self.dags[dag_id]
+        task: Any = dag.get_task(task_id).prepare_for_execution()
+        context: Any = {
+            "run_id": RUN,
+            "params": {name: dag.params[name] for name in dag.params} | params,
+            "dag_run": SimpleNamespace(run_type="manual"),
+            "ti": SimpleNamespace(xcom_pull=lambda **_: None),
+        }
+        task.render_template_fields(context)
+        return task.execute(context)
+
+    def rows(self, table: Table) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (
+            open_catalog(self.platform.settings).load_table(table.identifier).scan().to_arrow().to_pylist()
+        )
+        return found
+
+
+@pytest.fixture
+def site(tmp_path: Path, own_redis: Server, cluster: Cluster, shipped: Shipped, monkeypatch: pytest.MonkeyPatch) -> Site:
+    settings = Settings(home=tmp_path / "home", redis_port=own_redis.port, recorder_port=free_port())
+    connection = {"conn_type": "spark", "host": cluster.master, "extra": {"properties-file": shipped.defaults}}
+    variables = {
+        "MANIFOLD_HOME": settings.home,
+        "MANIFOLD_REDIS_PORT": own_redis.port,
+        "MANIFOLD_RECORDER_PORT": settings.recorder_port,
+        "MANIFOLD_COMPACT_MIN_FILES": 2,
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    with Redis(port=own_redis.port) as redis:
+        redis.set(keys.LOADED, 1)
+    platform: Any = Platform(settings, own_redis, None)  # type: ignore[arg-type]  # no Airflow runs: its tasks do
+    return Site(platform, DagBag(FOLDER, bundle_path=FOLDER).dags)
+
+
+def test_every_job_runs_on_the_cluster_by_the_connection_alone(site: Site, cluster: Cluster) -> None:
+    platform, dag = site.platform, "ingest_archives"
+    long_ago = platform.archive_batch(datetime.now(UTC) - timedelta(days=40), "task_old")
+    fresh = platform.archive_batch(datetime.now(UTC) - timedelta(minutes=3), "task_new")
+
+    ingested = site.run(dag, "ingest")
+    audited = site.run(dag, "audit")
+    site.run(dag, "publish")
+    populated = site.run(dag, "populate")
+    assert ingested["written"][IDS.name] == len(site.rows(IDS)) == 2 * len(VINS)
+    assert {row["run_id"] for row in site.rows(SEGMENTS)} == {RUN}
+    assert (audited["warnings"], {row["run_id"] for row in site.rows(QUALITY)}) == (1, {RUN})  # these are no right VINs
+    assert populated["queued"] == len(VINS)
+
+    with Redis(port=platform.redis.port) as redis:
+        redis.flushall()
+    rebuilt = site.run("rebuild_queues", "rebuild")
+    assert rebuilt["populated"]["queued"] == len(VINS)
+    assert {tuple(platform.pending(vin)) for vin in VINS} == {(fresh,)}
+
+    platform.archive_batch(datetime.now(UTC) - timedelta(minutes=1), "task_newer")
+    collected = site.run("collect_garbage", "garbage")
+    assert collected["expired"]["count"] == len(VINS)
+    assert {(row["seq"], row["outcome"]) for row in site.rows(OUTCOMES)} == {(long_ago, "expired")}
+    assert {len(platform.pending(vin)) for vin in VINS} == {2}
+
+    compacted = site.run("compact_tables", "compact")
+    assert compacted["tables"][IDS.name]["rewritten_files"] > 0
+    assert len(site.rows(IDS)) == 3 * len(VINS)
+
+    ran = cluster.applications()
+    assert {app["name"] for app in ran} >= {f"manifold {job}" for job in ("ingest", "rebuild", "garbage", "compact")}
+    assert {app["memoryperexecutor"] for app in ran} == {1024}
+    assert "Traceback" not in cluster.said()
+
+
+def test_without_what_is_shipped_the_nodes_cannot_do_it(site: Site, cluster: Cluster, shipped: Shipped, tmp_path: Path) -> None:
+    """What the nodes have of their own is not enough: so the test above is about what was shipped."""
+    said = on_a_node(cluster, shipped, tmp_path, without=("spark.submit.pyFiles", "spark.archives", "spark.pyspark.python"))
+    assert "No module named" in said
+
+    places = on_a_node(cluster, shipped, tmp_path).splitlines()
+    assert [place for place in places if str(ROOT) in place and "site-packages/pyspark/" not in place] == []
+    assert f"/{CODE}/adapters/__init__.py" in places[0]
+    assert all("/environment/lib/python" in place for place in places[1:3])
+
+
+def on_a_node(cluster: Cluster, shipped: Shipped, folder: Path, without: tuple[str, ...] = ()) -> str:
+    """What `WHERE` prints in a worker of Python on the cluster, or why it does not."""
+    defaults = folder / "defaults.conf"
+    lines = Path(shipped.defaults).read_text().splitlines()
+    defaults.write_text("\n".join(line for line in lines if not line.startswith(without)) if without else "\n".join(lines))
+    application = folder / "where.py"
+    application.write_text(
+        "import sys\n"
+        "from pyspark.sql import SparkSession\n"
+        "def where(_):\n"
+        "    import contextlib, io\n"
+        "    said = io.StringIO()\n"
+        "    with contextlib.redirect_stdout(said):\n"
+        f"        exec({WHERE!r})\n"
+        "    return [said.getvalue()]\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        "print(spark.sparkContext.parallelize([1], 1).mapPartitions(where).collect()[0])\n"
+    )
+    command = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.master, "--properties-file", str(defaults)]
+    done = subprocess.run([*command, str(application)], capture_output=True, text=True, timeout=JOB_S, check=False, cwd=folder)
+    return done.stdout or done.stderr
+
+
+def test_what_is_shipped_is_the_code_and_no_more_than_jobs_need(shipped: Shipped) -> None:
+    with zipfile.ZipFile(shipped.code) as code:
+        names = set(code.namelist())
+    assert {"queues/lua/enqueue.lua", "pipelines/cli.py", "contracts/settings.py"} <= names
+    assert not any(name.startswith(("tests/", "sandbox/", "dags/")) or "__pycache__" in name for name in names)
+    assert Path(shipped.environment).name == ENVIRONMENT
+    with tarfile.open(shipped.environment) as environment:
+        top = {name.split("/")[3] for name in environment.getnames() if name.count("/") >= 3}
+    assert {"pyarrow", "pyiceberg", "msgspec", "redis"} <= top
+    assert not {"airflow", "pyspark", "playwright", "great_expectations"} & top
+    assert "secret" not in Path(shipped.defaults).read_text()
+
+
+def test_a_driver_on_the_cluster_finds_all_that_jobs_import(tmp_path: Path) -> None:
+    """In the shipped environment alone, with the code in its archive and Spark's own libraries, as a node has them."""
+    made = ship(Settings(), tmp_path, with_driver=True)
+    with tarfile.open(made.environment) as environment:
+        environment.extractall(tmp_path / "environment", filter="fully_trusted")
+    libraries = [made.code, *map(str, sorted((SPARK / "python" / "lib").glob("*.zip")))]
+    with zipfile.ZipFile(made.code) as code:
+        files = [name for name in code.namelist() if name.endswith(".py") and not name.endswith("__main__.py")]
+    modules = [name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in files]
+    jobs = [name for name in modules if not name.startswith("adapters.")]  # which has what services need, too
+
+    each = f"for name in {jobs}: importlib.import_module(name)"
+    imports = f"import importlib, expectations\n{each}\nprint(len(expectations.load_suites()))"
+    done = subprocess.run(
+        [str(tmp_path / "environment" / "bin" / "python"), "-c", imports],
+        env={"PATH": PATH, "PYTHONPATH": os.pathsep.join(libraries)},
+        capture_output=True,
+        text=True,
+        timeout=JOB_S,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) == len(TABLES)

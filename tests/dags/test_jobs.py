@@ -1,0 +1,179 @@
+"""What Airflow makes of a job that was not done: on Spark beside the task, and on a cluster from which no status comes back.
+
+The application is the real one. Only `spark-submit` is a stand-in, which starts the driver without Spark: beside the task, or as
+a cluster does, which says no more than that it failed.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from dags._jobs import JOBS, PIPELINES, PlainJob, SparkJob
+from tests.servers import free_port
+
+SUBMIT = """#!{python}
+import json, os, pathlib, shutil, subprocess, sys
+pathlib.Path("{seen}").write_text(json.dumps({{"argv": sys.argv, "env": dict(os.environ)}}))
+application = next(place for place, word in enumerate(sys.argv) if word.endswith(".py"))
+cluster = "cluster" in sys.argv[:application]
+node, env = None, None
+if cluster and "--files" in sys.argv:
+    node = pathlib.Path("{node}")
+    node.mkdir(exist_ok=True)
+    for file in sys.argv[sys.argv.index("--files") + 1].split(","):
+        shutil.copy2(file, node)
+    env = {{name: value for name, value in os.environ.items() if not name.startswith("MANIFOLD_")}}
+driver = subprocess.run([sys.executable, *sys.argv[application:]], capture_output=cluster, cwd=node, env=env)
+sys.exit(min(driver.returncode, 1) if cluster else driver.returncode)
+"""
+MODES: dict[str, dict[str, Any]] = {
+    "beside the task": {"conn_type": "spark", "host": "local[1]"},
+    "on a cluster": {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}},
+}
+LOOK = ["look", "--no-flush"]
+
+
+@pytest.fixture(params=MODES.values(), ids=[*MODES], autouse=True)
+def spark(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection, and what `spark-submit` is."""
+    binary = tmp_path / "bin" / "spark-submit"
+    binary.parent.mkdir()
+    binary.write_text(SUBMIT.format(python=sys.executable, seen=tmp_path / "seen.json", node=tmp_path / "node"))
+    binary.chmod(0o755)
+    monkeypatch.setenv("PATH", str(binary.parent), prepend=":")
+    monkeypatch.setenv("PYTHONPATH", str(PIPELINES.parents[1]), prepend=":")
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(request.param))
+    monkeypatch.setenv("MANIFOLD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("MANIFOLD_REDIS_PORT", str(free_port()))
+
+
+def job(*arguments: str, **more: Any) -> SparkJob:
+    return SparkJob(task_id="job", conn_id="spark_default", application=str(PIPELINES), application_args=[*arguments], **more)
+
+
+def left(home: Path) -> list[Path]:
+    return [*(home / "home" / "reports" / JOBS).glob("*")]
+
+
+def on(monkeypatch: pytest.MonkeyPatch, **connection: Any) -> None:
+    """The connection is this one."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
+
+
+def connect_redis(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    monkeypatch.setenv("MANIFOLD_REDIS_URL", "")  # so that it is taken back after the test
+    redis = {"conn_type": "redis", "host": "127.0.0.1", "port": port, "password": "s:cret"}
+    monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_REDIS", json.dumps(redis))
+
+
+def test_the_result_is_the_tasks(tmp_path: Path) -> None:
+    result = job(*LOOK).execute({})
+
+    assert (result["segments"], result["next"]) == (0, ["populate"])
+    assert left(tmp_path) == []
+
+
+def test_what_is_permanent_fails_the_task_at_once_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = ["look", "--from", "2026-01-01"]
+
+    with pytest.raises(AirflowFailException, match="--from and --to belong together"):
+        job(*wrong).execute({})
+    with pytest.raises(AirflowFailException, match="--from and --to belong together"):
+        PlainJob(task_id="job", arguments=[*wrong, "--no-flush"]).execute({})
+    assert left(tmp_path) == []
+
+
+def test_what_nobody_has_foreseen_is_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "lake").write_text("a file where the lake's folder should be")
+
+    for attempt in (job(*LOOK), PlainJob(task_id="job", arguments=LOOK)):
+        with pytest.raises(AirflowException, match="may help") as caught:
+            attempt.execute({})
+        assert not isinstance(caught.value, AirflowFailException)
+    assert left(tmp_path) == []
+
+
+def test_a_job_that_is_killed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel does where memory is short: no result is left, and no status means anything."""
+    binary = tmp_path / "bin" / "spark-submit"
+    binary.write_text(f"#!{sys.executable}\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
+
+    with pytest.raises(AirflowException) as caught:
+        job(*LOOK).execute({})
+    assert not isinstance(caught.value, AirflowFailException)
+
+
+def test_a_sites_own_options_of_the_driver_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Dsite=own")
+
+    job(*LOOK, java_options="-XX:TieredStopAtLevel=1").execute({})
+
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert seen["env"]["JDK_JAVA_OPTIONS"] == "-Dsite=own -XX:TieredStopAtLevel=1"
+    assert "--conf" not in seen["argv"]
+
+
+def test_connections_are_settings_of_the_job_and_stand_on_no_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("REDIS_URL", "RECORDER_URLS"):  # so that they are taken back after the test
+        monkeypatch.setenv(f"MANIFOLD_{name}", "")
+    redis = {"conn_type": "redis", "host": "127.0.0.1", "port": free_port(), "password": "s:cret"}
+    monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_REDIS", json.dumps(redis))
+    monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_RECORDER", "http://a.example:9101")
+
+    job(*LOOK).execute({})
+
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert seen["env"]["MANIFOLD_REDIS_URL"] == f"redis://:s%3Acret@127.0.0.1:{redis['port']}/0"
+    assert seen["env"]["MANIFOLD_RECORDER_URLS"] == "http://a.example:9101"
+    assert "s%3Acret" not in " ".join(seen["argv"])
+
+
+def test_connections_reach_a_driver_on_yarn_in_a_file_that_only_its_user_may_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in gives the driver what YARN would: the files, in its working folder, and none of the task's variables."""
+    on(monkeypatch, host="yarn", extra={"deploy-mode": "cluster"})
+    connect_redis(monkeypatch, port=free_port())
+    store = {
+        "conn_type": "aws",
+        "extra": {"archive": (tmp_path / "archive").as_uri(), "reports": (tmp_path / "home/reports").as_uri()},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_STORE", json.dumps(store))
+    for name in ("ARCHIVE_URL", "REPORTS"):
+        monkeypatch.setenv(f"MANIFOLD_{name}", "")
+
+    with pytest.raises(AirflowException, match="--from and --to belong together"):
+        job("look", "--no-flush", "--from", "2026-01-01").execute({})
+
+    seen = json.loads((tmp_path / "seen.json").read_text())
+    assert "s%3Acret" not in " ".join(seen["argv"])
+    file = tmp_path / "node" / "manifold.toml"
+    assert file.stat().st_mode & 0o077 == 0
+    assert "s%3Acret" in file.read_text()
+    assert not Path(seen["argv"][seen["argv"].index("--files") + 1]).exists()  # the task's own copy
+
+
+def test_a_driver_that_connections_cannot_reach_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its settings it would work on an empty lake of its own, and say that all is well."""
+    on(monkeypatch, host="k8s://https://a.example", extra={"deploy-mode": "cluster", "namespace": "jobs"})
+    connect_redis(monkeypatch, port=free_port())
+
+    with pytest.raises(AirflowFailException, match=r"do not reach it: MANIFOLD_REDIS_URL; .*secretKeyRef.*driver-has-settings"):
+        job(*LOOK).execute({})
+    assert not (tmp_path / "seen.json").exists()
+
+
+def test_the_connection_names_sparks_defaults_for_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on(monkeypatch, host="spark://a.example:7077", extra={"properties-file": "/srv/spark.conf"})
+
+    job(*LOOK, properties_file="/of/the/embedded.conf").execute({})
+
+    argv = json.loads((tmp_path / "seen.json").read_text())["argv"]
+    assert argv[argv.index("--properties-file") + 1] == "/srv/spark.conf"

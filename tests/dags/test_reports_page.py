@@ -1,0 +1,55 @@
+"""The reports under Airflow's /reports: for whoever is logged in, from where the audits put them, and nothing beside them."""
+
+import runpy
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from contracts.settings import Settings
+from tests.servers import ROOT
+
+application = runpy.run_path(str(ROOT / "plugins" / "reports.py"))["application"]  # as Airflow loads it
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> FastAPI:
+    folder = tmp_path / "reports" / "runs" / "manual__2026-03-01T12:00:00+00:00"
+    folder.mkdir(parents=True)
+    (folder / "index.html").write_text("a run")
+    (tmp_path / "reports" / "index.html").write_text("all runs")
+    (tmp_path / "secret").write_text("not a report")
+    (tmp_path / "reports" / ".index.html.1a2b").write_text("half written")
+    found: FastAPI = application(Settings(home=tmp_path))
+    return found
+
+
+def test_a_stranger_is_asked_to_log_in_and_comes_back_to_the_page(app: FastAPI) -> None:
+    with TestClient(app, follow_redirects=False) as stranger:
+        for page in ("/index.html", "/", "/runs/x/index.html", "/nothing"):
+            answer = stranger.get(page)
+            asked = urlsplit(answer.headers["location"])
+            assert (answer.status_code, asked.path) == (307, "/api/v2/auth/login")
+            assert parse_qs(asked.query)["next"] == [f"http://testserver{page}"]
+            assert "run" not in answer.text
+
+
+def test_who_is_logged_in_reads_the_pages(app: FastAPI) -> None:
+    app.dependency_overrides[get_user] = lambda: "somebody"
+    with TestClient(app) as client:
+        assert client.get("/").text == client.get("/index.html").text == "all runs"
+        run = client.get("/runs/manual__2026-03-01T12%3A00%3A00%2B00%3A00/index.html")
+        assert (run.text, run.headers["content-type"]) == ("a run", "text/html; charset=utf-8")
+        assert client.get("/runs/manual__2026-03-01T12%3A00%3A00%2B00%3A00").text == "a run"
+
+
+@pytest.mark.parametrize(
+    "path", ["/..%2fsecret", "/%2e%2e/secret", "/runs/../../secret", "/.index.html.1a2b", "/%2fetc/passwd", "/nothing", "/a%00b"]
+)
+def test_nothing_else_is_served(app: FastAPI, path: str) -> None:
+    app.dependency_overrides[get_user] = lambda: "somebody"
+    with TestClient(app) as client:
+        assert client.get(path).status_code == 404

@@ -1,0 +1,75 @@
+"""The profiles of docs/examples: what a platform that was written for the fan-out plug-in publishes reaches its vehicles."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from contracts.topics import FANOUT, TRIGGER
+from tests.contracts.test_profiles import profile
+from tests.dispatcher.cases.ground import Ground, a_ground
+from tests.dispatcher.door import trigger
+from tests.dispatcher.vehicle import Vehicle
+
+TEXT = 'transparent, not base64: "ä" \u0000'
+MAPS = "maps"  # text that happens to be base64, too
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    """As 0.1.0 to 0.4.7."""
+    with a_ground(tmp_path_factory.mktemp("apart"), **profile("sdv-fanout.env")) as ground:
+        yield ground
+
+
+@pytest.fixture(scope="module")
+def inline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    """As before 0.1.0."""
+    with a_ground(tmp_path_factory.mktemp("inline"), **profile("sdv-fanout-inline.env")) as ground:
+        yield ground
+
+
+def message(vehicle: Vehicle, request_id: str, data: str) -> bytes:
+    """One message that names its vehicles and brings its data."""
+    return json.dumps({"ids": [vehicle.vin], "request_id": request_id, "data": data}).encode()
+
+
+def test_the_same_trigger_again_is_delivered_again_each_time(apart: Ground) -> None:
+    vehicle = apart.here(Vehicle(apart).connect())
+    apart.data("again", b"\x00bytes")
+
+    again = trigger([vehicle.vin], "task_map_1", "again")
+    receipts = apart.door.send_all([(TRIGGER, again)] * 3)
+
+    assert [receipt["status"] for receipt in receipts] == ["recorded"] * 3
+    assert [(got.request_id, got.payload) for got in vehicle.waits_for(3)] == [("task_map_1", b"\x00bytes")] * 3
+    vehicle.leave()
+
+
+@pytest.mark.parametrize("text", [TEXT, MAPS, ""], ids=["text", "text that is base64, too", "empty"])
+def test_text_in_the_one_message_goes_out_byte_for_byte_on_a_subscription_alone(inline: Ground, text: str) -> None:
+    vehicle = Vehicle(inline).connect(subscribe=False)
+    inline.seen(vehicle, connected="yes")
+
+    receipt = inline.door.send(FANOUT, message(vehicle, "task_config_7", text))
+    vehicle.subscribe()
+
+    assert receipt["status"] == "recorded"
+    assert [(got.request_id, got.payload) for got in vehicle.waits_for(1)] == [("task_config_7", text.encode())]
+    vehicle.leave()
+
+
+def test_a_newer_message_of_a_request_takes_the_pending_ones_place_and_a_resumed_session_gets_it(inline: Ground) -> None:
+    vehicle = Vehicle(inline).connect()
+    inline.seen(vehicle, subscribed="yes")
+    vehicle.leave()
+    inline.gone(vehicle)
+    for text in ("old", "new"):
+        assert inline.door.send(FANOUT, message(vehicle, "task_config_1", text))["status"] == "recorded"
+
+    vehicle.connect(subscribe=False)
+
+    assert [got.payload for got in vehicle.waits_for(1)] == [b"new"]
+    inline.nothing_in_flight(vehicle)
+    assert [got.payload for got in vehicle.got] == [b"new"]
+    vehicle.leave()

@@ -1,0 +1,59 @@
+"""A vehicle that sends far too much takes no more than its share: the others are heard, and nothing grows."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from contracts.topics import Sign, sign_topic
+from tests.dispatcher.platform import Platform, a_platform
+from tests.dispatcher.vehicle import Vehicle
+from tests.servers import wait_until
+
+WINDOW = 50  # messages that the broker may leave unacknowledged at the dispatcher
+FLOOD = 20 * WINDOW
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with a_platform(tmp_path_factory.mktemp("floods"), mqtt_receive_maximum=WINDOW) as it:
+        it.start_dispatcher()
+        yield it
+
+
+@contextmanager
+def redis_standing_still(platform: Platform) -> Iterator[None]:
+    """Redis answers nothing during the block."""
+    platform.redis.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        platform.redis.process.send_signal(signal.SIGCONT)
+
+
+def heartbeats(platform: Platform) -> float:
+    """How many the dispatcher has read."""
+    return platform.metric('manifold_dispatcher_events_total{event="heartbeat"}')
+
+
+def flood(vehicle: Vehicle, *, qos: int, count: int = FLOOD) -> None:
+    for _ in range(count):
+        last = vehicle.client.publish(sign_topic(vehicle.vin, Sign.HEARTBEAT), b"", qos=qos)
+    last.wait_for_publish(20)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_flood_of_signs_is_taken_at_once_and_the_others_are_heard(platform: Platform, qos: int) -> None:
+    loud, quiet = Vehicle(platform).connect(), Vehicle(platform).connect()
+    before, merged = heartbeats(platform), platform.metric("manifold_dispatcher_merged_events_total")
+    with redis_standing_still(platform):
+        flood(loud, qos=qos)
+        quiet.say(Sign.HEARTBEAT)
+        wait_until(lambda: heartbeats(platform) == before + FLOOD + 1, what="all signs to be read while none can be noted")
+        assert platform.metric("manifold_dispatcher_merged_events_total") >= merged + FLOOD - 2
+    wait_until(lambda: platform.presence(loud.vin) and platform.presence(quiet.vin))
+    for vehicle in (loud, quiet):
+        seq = platform.enqueue(vehicle.vin)
+        assert [got.seq for got in vehicle.waits_for(1)] == [seq]
+        vehicle.leave()

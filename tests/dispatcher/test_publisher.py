@@ -1,0 +1,58 @@
+"""Publishes that may be the reason why the connection breaks go alone, and hold up the others no longer than they must."""
+
+import asyncio
+
+from adapters.mqtt import Mqtt
+from contracts.names import Owner
+from contracts.seq import wall_clock_ms
+from dispatcher._publisher import Publisher, Window
+from dispatcher._vocabulary import Loaded, NotPublished, OfClaim, Publish, Published, PublishLost
+from tests.adapters.test_mqtt import cuttable, run, until, url
+from tests.servers import Server
+
+SUSPECT, OTHER = Owner("S"), Owner("O")
+SOON_MS, LATE_MS = 500, 60_000
+
+
+def publish(seq: int, within_ms: int) -> Publish:
+    return Publish(Loaded(seq, 1, "r", "d", b"x"), wall_clock_ms() + within_ms)
+
+
+def test_a_suspect_goes_alone_and_one_that_is_never_confirmed_holds_up_the_others_until_its_deadline(mosquitto: Server) -> None:
+    reports: list[tuple[Owner, OfClaim]] = []
+
+    async def scenario() -> None:
+        async with cuttable(mosquitto.port) as (port, cut, answering), Mqtt(url(port), "sdv-publisher") as mqtt:
+            publisher = Publisher(
+                mqtt, prefix="agent", window=Window(10, 1 << 20), report=lambda *each: reports.append(each), room=lambda: None
+            )
+            running = asyncio.create_task(publisher.run())
+            for lost in (1, 2):
+                await mqtt.wait_connected()
+                answering.clear()
+                publisher.send(SUSPECT, publish(1, LATE_MS))
+                assert publisher.unconfirmed == 1
+                cut()
+                await until(lambda: len(reports) == lost)  # noqa: B023  # waited for here
+                answering.set()
+            assert reports == [(SUSPECT, PublishLost(1, 1))] * 2
+
+            await mqtt.wait_connected()
+            answering.clear()
+            publisher.send(SUSPECT, publish(1, SOON_MS))
+            publisher.send(OTHER, publish(2, LATE_MS))
+            assert (publisher.unconfirmed, publisher.backlog) == (1, 1)
+            await until(lambda: publisher.unconfirmed == 2)  # nobody has answered, and nobody has asked for anything
+
+            publisher.send(SUSPECT, publish(1, SOON_MS))
+            publisher.send(OTHER, publish(3, LATE_MS))
+            assert (publisher.unconfirmed, publisher.backlog) == (2, 2)
+            await until(lambda: publisher.unconfirmed == 3)
+            assert reports[2:] == [(SUSPECT, NotPublished(1, 1))]
+
+            answering.set()
+            await until(lambda: publisher.unconfirmed == 0)
+            assert {(owner, type(report)) for owner, report in reports[3:]} == {(SUSPECT, Published), (OTHER, Published)}
+            running.cancel()
+
+    run(scenario())

@@ -1,0 +1,132 @@
+"""What of one owner's events waits, and what need not."""
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from adapters.mqtt import Message, Mqtt
+from contracts import keys
+from contracts.events import Connected, Disconnected, Subscribed
+from contracts.names import Owner
+from contracts.settings import Settings
+from contracts.topics import Sign, sign_topic
+from dispatcher._carry import Round
+from dispatcher._inbox import CROWD, HEARD, Inbox
+from dispatcher._vocabulary import Event, Heard, Touch
+from dispatcher._waiting import CONNECTIONS_KEPT, Job, join
+from queues import Policy, Queues, connect
+from tests.dispatcher.steps import ACKED, LISTENS, NOW, VIN
+from tests.servers import Server, start_redis, stopping
+
+STOPS = Subscribed(VIN, NOW + 1, LISTENS.topic_filter, on=False)
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder: Path = tmp_path_factory.mktemp("waiting")
+    with stopping(start_redis(folder)) as server:
+        yield server
+
+
+def came(at_ms: int, *, clean: bool = False) -> Connected:
+    return Connected(VIN, at_ms, clean, 60)
+
+
+def left(connected_at_ms: int) -> Disconnected:
+    return Disconnected(VIN, connected_at_ms + 1, connected_at_ms, None, "tcp_closed")
+
+
+def waiting_after(events: list[Event], done: list[int] | None = None) -> list[Event]:
+    """What waits after these came one after the other; `done` gets the places of those that are done by then."""
+    waiting: deque[Job] = deque()
+    finished: list[int] = [] if done is None else done
+    for place, event in enumerate(events):
+        join(waiting, Job(VIN, event, partial(finished.append, place)))
+    return [job.event for job in waiting]
+
+
+def test_of_signs_and_subscriptions_the_last_one_waits_and_the_others_are_done() -> None:
+    done: list[int] = []
+    flood: list[Event] = [HEARD, LISTENS, ACKED, HEARD, STOPS, HEARD]
+    assert waiting_after(flood, done) == [ACKED, STOPS, HEARD]
+    assert done == [0, 1, 3]
+
+
+def test_a_sign_that_nobody_would_bring_again_keeps_the_message_of_the_one_it_takes_the_place_of() -> None:
+    waiting: deque[Job] = deque()
+    done: list[str] = []
+    join(waiting, Job(VIN, HEARD, lambda: done.append("with QoS 1")))
+    join(waiting, Job(VIN, HEARD, None))
+    assert done == []
+    (job,) = waiting
+    assert job.done is not None
+    job.done()
+    assert done == ["with QoS 1"]
+
+
+def test_of_connections_one_vehicle_has_no_more_than_its_share_waiting() -> None:
+    done: list[int] = []
+    storm: list[Event] = [event for at in range(0, 2000, 2) for event in (came(at), left(at))]
+    kept = waiting_after([ACKED, *storm], done)
+    assert kept == [ACKED, *storm[-CONNECTIONS_KEPT:]]
+    assert done == list(range(1, len(storm) - CONNECTIONS_KEPT + 1))
+
+
+EVENTS = st.one_of(
+    st.just(HEARD),
+    st.builds(Subscribed, st.just(VIN), st.integers(NOW, NOW + 99), st.just(LISTENS.topic_filter), st.booleans()),
+    st.builds(Connected, st.just(VIN), st.integers(NOW, NOW + 99), st.booleans(), st.sampled_from([0, 60])),
+    st.builds(Disconnected, st.just(VIN), st.integers(NOW, NOW + 99), st.integers(NOW, NOW + 99), st.none(), st.just("x")),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=st.lists(EVENTS, max_size=12))
+def test_what_waits_says_as_much_as_all_that_came(redis: Server, events: list[Event]) -> None:
+    async def presences() -> list[Any]:
+        async with connect(f"redis://127.0.0.1:{redis.port}") as client:
+            queues = Queues(client, Policy.of(Settings()))
+            known: list[Any] = []
+            await client.flushall()
+            for owner, line in (("all", events), ("joined", waiting_after(events))):
+                for event in line:
+                    assert isinstance(event, Heard | Connected | Disconnected | Subscribed)
+                    this = Round(queues, NOW)
+                    this.add(Owner(owner), Touch(event, claim=False))
+                    await this.run(repeated=False)
+                known.append(await cast(Any, client.hgetall(keys.presence(owner))))
+            return known
+
+    after_all, after_joined = asyncio.run(presences())
+    assert after_joined == after_all
+
+
+def test_signs_that_nothing_bounds_are_dropped_where_too_many_wait() -> None:
+    offered: list[tuple[Owner, Event]] = []
+    crowd = CROWD
+    inbox = Inbox(Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda owner, event, _: offered.append((owner, event)), lambda: crowd)
+    topic = sign_topic(VIN, Sign.ONLINE)
+    inbox.take(Message(topic, b"", qos=0))
+    assert offered == []
+    inbox.take(Message(topic, b"", qos=1))
+    crowd -= 1
+    inbox.take(Message(topic, b"", qos=0))
+    assert offered == [(VIN, HEARD)] * 2
+
+
+def test_a_sign_that_waits_keeps_no_payload() -> None:
+    waiting: list[object] = []
+    inbox = Inbox(Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda *offered: waiting.append(offered), lambda: 0)
+    payload = bytes(1000)
+    before = sys.getrefcount(payload)
+    inbox.take(Message(sign_topic(VIN, Sign.ONLINE), payload, qos=1))
+    assert len(waiting) == 1
+    assert sys.getrefcount(payload) == before

@@ -1,0 +1,28 @@
+"""Rows as an ingest writes them, straight into the lake's main."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+
+from contracts.messages import sha1_hex
+from contracts.tables import DATA, META, Table
+
+
+def append(catalog: Catalog, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append rows; what a row leaves out is null."""
+    complete = [{c.name: row.get(c.name) for c in table.columns} for row in rows]
+    catalog.load_table(table.identifier).append(pa.Table.from_pylist(complete, schema=table.arrow_schema))
+
+
+def append_payloads(catalog: Catalog, payloads: Mapping[str, bytes], *, at: datetime, seq: int = 1) -> None:
+    """Append payloads by data_id, each seen once, with seqs from `seq` on; and where each lies."""
+    named = [
+        {"data_id": data_id, "payload": payload, "sha1": sha1_hex(payload), "size_bytes": len(payload), "seq": seq + place}
+        for place, (data_id, payload) in enumerate(payloads.items())
+    ]
+    append(catalog, DATA, [row | {"first_seen_at": at} for row in named])
+    seen = {"first_seen_at": at, "last_seen_at": at, "stored_at": at, "times_seen": 1}
+    append(catalog, META, [{"data_id": row["data_id"], "sha1": row["sha1"], **seen} for row in named])

@@ -1,0 +1,194 @@
+"""Ingest, collection and compaction without Spark: small, slow, and through the same door as the real ones.
+
+What a run has to do, how it is opened, closed, published and finished is the code of the pipelines; only how rows are made and
+written is PyIceberg's and Python's here. So what tests of this say about publication holds for Spark's runs, too.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, cast
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyspark.sql import SparkSession
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
+
+from contracts.envelope import Stream
+from contracts.seq import datetime_of
+from contracts.settings import Settings
+from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
+from pipelines.archive import parsing
+from pipelines.archive.formats import decode
+from pipelines.archive.segments import Archive
+from pipelines.ingest.begin import begin
+from pipelines.ingest.branches import append_rows, branch_of, close_run, create_branch, open_run, patiently
+from pipelines.ingest.planning import Plan
+from pipelines.ingest.publish import Overtaken, finish, main_snapshots, publish
+from pipelines.ingest.removal import REMOVES
+from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.write import _segment_row, table_of_known_data
+
+Rows = list[dict[str, Any]]
+
+
+class PlainRun(Run):
+    """One attempt at a run, whose rows are in memory."""
+
+    def __init__(self, catalog: Catalog, settings: Settings, run_id: str, now: datetime) -> None:
+        super().__init__(cast(SparkSession, None), catalog, settings, run_id, now)
+
+    def put(self, table: Table, rows: Rows, base: int) -> None:
+        """Append to the table's branch, if there is anything."""
+        if rows:
+            create_branch(self.catalog, table, self.run_id, base)
+            append_rows(self.catalog, table, rows_of(table, rows), self.properties, branch=branch_of(self.run_id))
+            self.note(table, base)
+
+    def replace(self, table: Table, rows: Rows, base: int, said: dict[str, str] | None = None) -> None:
+        """Make these the rows of the table's branch, in one snapshot."""
+        create_branch(self.catalog, table, self.run_id, base)
+        rewrite(self.catalog, table, rows, branch_of(self.run_id), self.properties | (said or {}))
+        self.note(table, base)
+
+
+def rows_of(table: Table, rows: Rows) -> pa.Table:
+    """Rows as Arrow; columns left out are null."""
+    return pa.Table.from_pylist([{c.name: row.get(c.name) for c in table.columns} for row in rows], schema=table.arrow_schema)
+
+
+@patiently
+def rewrite(catalog: Catalog, table: Table, rows: Rows, branch: str = "main", said: dict[str, str] | None = None) -> None:
+    """One snapshot that puts a file with these rows in the place of all files."""
+    loaded = catalog.load_table(table.identifier)
+    old = [task.file for task in loaded.scan(snapshot_id=loaded.refs()[branch].snapshot_id).plan_files()]
+    with loaded.transaction() as change, change.update_snapshot(said or {}, branch).overwrite() as files:
+        for file in old:
+            files.delete_data_file(file)
+        if rows:
+            for file in _dataframe_to_data_files(change.table_metadata, rows_of(table, rows), loaded.io):
+                files.append_data_file(file)
+
+
+def ingest(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) -> None:
+    """Everything new of the archive, published; done again for as long as others are first."""
+    for attempt in _again():
+        with attempt:
+            todo = begin(catalog, settings, run_id=run_id, now=now)
+            if todo is not None:
+                _write(PlainRun(catalog, settings, run_id, now), todo)
+            publish(catalog, run_id)
+
+
+def collect(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, cut: datetime) -> None:
+    """A collection of data that was last seen before `cut` and that no entry without an outcome refers to."""
+    for attempt in _again():
+        with attempt:
+            finish(catalog)
+            close_run(catalog, branch_of(run_id))
+            base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
+            ended = {(row["vin"], row["seq"]) for row in read(catalog, OUTCOMES, base)}
+            needed = {row["data_id"] for row in read(catalog, IDS, base) if (row["vin"], row["seq"]) not in ended}
+            meta = read(catalog, META, base)
+            stays = {row["data_id"] for row in meta if row["last_seen_at"] >= cut or row["data_id"] in needed}
+            if len(stays) == len(meta):
+                return
+            run = PlainRun(catalog, settings, run_id, now)
+            open_run(catalog, run_id, base[SEGMENTS.name], now)
+            for table in (DATA, META):
+                rows = [row for row in read(catalog, table, base) if row["data_id"] in stays]
+                run.replace(table, rows, base[table.name], {REMOVES: "data_id"})
+            run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run_id), base[SEGMENTS.name])
+            publish(catalog, run_id)
+
+
+def compact(catalog: Catalog, table: Table) -> bool:
+    """The same rows in one file; false where another commit was in the way, and nothing happened."""
+    loaded = catalog.load_table(table.identifier)
+    old = [task.file for task in loaded.scan().plan_files()]
+    if not old:
+        return False
+    rows = loaded.scan().to_arrow()
+    try:
+        with loaded.transaction() as change, change.update_snapshot().overwrite() as files:
+            for file in old:
+                files.delete_data_file(file)
+            for file in _dataframe_to_data_files(change.table_metadata, rows, loaded.io):
+                files.append_data_file(file)
+    except (CommitFailedException, ValidationException, ValueError):
+        return False
+    return True
+
+
+def read(catalog: Catalog, table: Table, base: dict[str, int] | None = None, *columns: str) -> Rows:
+    """The table's rows, as they were at the snapshot in `base`."""
+    loaded = catalog.load_table(table.identifier)
+    at = base[table.name] if base else loaded.metadata.current_snapshot_id
+    rows: Rows = loaded.scan(selected_fields=columns or ("*",), snapshot_id=at).to_arrow().to_pylist()
+    return rows
+
+
+def _again() -> Retrying:
+    return Retrying(retry=retry_if_exception_type(Overtaken), stop=stop_after_attempt(50), reraise=True)
+
+
+def _write(run: PlainRun, todo: Plan) -> None:
+    triggers, data, outcomes = (_parsed(run, todo, stream) for stream in (Stream.TRIGGER, Stream.DATA, Stream.OUTCOME))
+    ids = [
+        {"vin": vin, "ts": datetime_of(row["seq"])} | {k: row[k] for k in ("request_id", "seq", "data_id", "applied")}
+        for row in triggers
+        if row["reason"] is None
+        for vin in row["vins"]
+    ]
+    says = table_of_known_data(run.catalog, todo.base)
+    known = {row["data_id"] for row in read(run.catalog, says, dict(todo.base), "data_id")}
+    meta = {row["data_id"]: row for row in read(run.catalog, META, dict(todo.base))}
+    new: Rows = []
+    for row in sorted((row for row in data if row["reason"] is None), key=lambda row: row["seq"]):
+        at, data_id = row["received_at"], row["data_id"]
+        seen = meta.setdefault(data_id, {"data_id": data_id, "first_seen_at": at, "last_seen_at": at, "times_seen": 0})
+        seen |= {"first_seen_at": min(seen["first_seen_at"], at), "last_seen_at": max(seen["last_seen_at"], at)}
+        seen["times_seen"] += 1
+        if data_id not in known:
+            known.add(data_id)
+            seen |= {"sha1": row["sha1"], "stored_at": at}
+            new.append(row | {"size_bytes": len(row["payload"]), "first_seen_at": at})
+    run.put(DATA, new, todo.base[DATA.name])
+    if any(row["reason"] is None for row in data):
+        run.replace(META, list(meta.values()), todo.base[META.name])
+    run.put(IDS, ids, todo.base[IDS.name])
+    run.put(OUTCOMES, _outcomes(run, todo, outcomes), todo.base[OUTCOMES.name])
+    bad = [
+        row | {"stream": stream, "payload": row["message"]}
+        for stream, rows in ((Stream.TRIGGER, triggers), (Stream.DATA, data), (Stream.OUTCOME, outcomes))
+        for row in rows
+        if row["reason"] is not None
+    ]
+    run.put(QUARANTINE, bad, todo.base[QUARANTINE.name])
+    segments = [_segment_row(run, todo.probes[s.path], s, None) for s in todo.segments]
+    run.close(rows_of(SEGMENTS, segments), Ingested(run.run_id, len(segments)), todo.base[SEGMENTS.name])
+
+
+def _outcomes(run: PlainRun, todo: Plan, outcomes: Rows) -> Rows:
+    ended = {(row["vin"], row["seq"]) for row in read(run.catalog, OUTCOMES, dict(todo.base), "vin", "seq")}
+    new: Rows = []
+    for row in sorted((row for row in outcomes if row["reason"] is None), key=lambda row: row["seq"]):
+        key = (row["vin"], row["entry_seq"])
+        if key not in ended:
+            ended.add(key)
+            times = {"accepted_at": datetime_of(row["entry_seq"]), "ended_at": datetime_of(row["seq"])}
+            new.append({"vin": key[0], "seq": key[1], "outcome": row["outcome"], "attempts": row["attempts"]} | times)
+    return new
+
+
+def _parsed(run: PlainRun, todo: Plan, stream: Stream) -> Rows:
+    archive = Archive(run.settings.archive, run.settings.s3)
+    parser = {Stream.TRIGGER: parsing.triggers, Stream.DATA: parsing.data, Stream.OUTCOME: parsing.outcomes}[stream]
+    limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
+    rows: Rows = []
+    for segment in todo.of(stream):
+        skips: Sequence[int] = todo.skips.get(segment.path, ())
+        messages = decode(segment.path, archive.read(segment.path)).messages
+        rows += [r for b in parser(messages, limits) for r in b.to_pylist() if r["seq"] not in skips]
+    return rows

@@ -1,0 +1,202 @@
+"""`manifold lake check`: what disagrees is found, and mended; what agrees is left alone."""
+
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from redis import Redis
+
+from adapters.lake import open_catalog
+from adapters.payloads import read_payloads
+from contracts.envelope import Stream
+from contracts.errors import Permanent
+from contracts.messages import sha1_hex
+from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, RUN_TABLES, SEGMENTS, Table
+from pipelines.archive.segments import Archive
+from pipelines.upkeep.check import check, disagreements
+from pipelines.upkeep.mend import empty, forget, repair, restore
+from pipelines.upkeep.rollback import rollback
+from tests.pipelines.conftest import Place
+from tests.pipelines.lakes import Lake
+from tests.pipelines.makers import at, data, duplicate, inline, outcome, trigger
+from tests.pipelines.plain import ingest, read, rewrite
+from tests.servers import Server
+
+NOW = at(60_000)
+
+
+@pytest.fixture
+def whole(lake: Lake) -> Lake:
+    """A lake that has all of its archive: two segments of triggers, one of data, two of outcomes, each with something refused."""
+    lake.renew()
+    lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7]), duplicate(3, 1, ["V1", "V2"])])
+    lake.archive(Stream.TRIGGER, [trigger(11, ["V3"])])
+    lake.archive(Stream.DATA, [data(21, "d1", b"one"), data(22, "d1", b"one"), data(23, "d2", b"two")])
+    lake.archive(Stream.OUTCOME, [outcome(31, "V1", 1), outcome(32, "V1", 1)])
+    lake.archive(Stream.OUTCOME, [outcome(41, "V2", 1)])
+    ingest(open_catalog(lake.settings), lake.settings, run_id="run", now=NOW)
+    return lake
+
+
+def troubles(lake: Lake) -> set[tuple[str, str, str, int, int]]:
+    found, _, _ = disagreements(open_catalog(lake.settings), lake.settings, now=NOW)
+    return {(f.path.split("/")[0], f.trouble, f.table, f.expected, f.found) for f in found}
+
+
+def lose(catalog: Catalog, table: Table, **row: Any) -> None:
+    """Take these rows out of main, as no run would."""
+    rewrite(catalog, table, [r for r in read(catalog, table) if any(r[name] != value for name, value in row.items())])
+
+
+def double(catalog: Catalog, table: Table, **row: Any) -> None:
+    rows = [r for r in read(catalog, table) if all(r[name] == value for name, value in row.items())]
+    catalog.load_table(table.identifier).append(pa.Table.from_pylist(rows, schema=table.arrow_schema))
+
+
+def test_a_lake_that_has_its_archive_is_left_alone(whole: Lake) -> None:
+    result = check(open_catalog(whole.settings), whole.settings, now=NOW)
+    assert result.agree
+    assert (result.segments, result.messages) == (5, 10)
+
+
+def test_what_is_missing_or_doubled_in_any_table_is_found(whole: Lake) -> None:
+    catalog = open_catalog(whole.settings)
+    lose(catalog, IDS, vin="V2")
+    lose(catalog, META, data_id="d2")
+    lose(catalog, OUTCOMES, vin="V2")
+    lose(catalog, QUARANTINE, stream="trigger")
+    double(catalog, IDS, vin="V3")
+    double(catalog, DATA, data_id="d1")
+    double(catalog, OUTCOMES, vin="V1")
+    double(catalog, SEGMENTS, stream="data")
+    assert troubles(whole) == {
+        ("trigger", "missing", IDS.name, 2, 1),
+        ("trigger", "missing", QUARANTINE.name, 1, 0),
+        ("trigger", "doubled", IDS.name, 1, 2),
+        ("data", "missing", META.name, 2, 1),
+        ("data", "doubled", DATA.name, 2, 3),
+        ("data", "listed twice", "", 1, 2),
+        ("outcome", "missing", OUTCOMES.name, 1, 0),
+        ("outcome", "doubled", OUTCOMES.name, 1, 2),
+    }
+
+
+def test_what_lies_in_the_archive_for_more_than_a_day_and_what_has_gone_from_it_is_found(whole: Lake) -> None:
+    archive = whole.settings.home / "archive"
+    whole.archive(Stream.TRIGGER, [trigger(51, ["V5"])])
+    next(archive.rglob("data/**/*.parquet")).unlink()
+    catalog = open_catalog(whole.settings)
+    lain = max(s.modified_at for s in Archive(whole.settings.archive).segments()) + timedelta(days=1, seconds=1)
+    found, _, _ = disagreements(catalog, whole.settings, now=lain)
+    assert {(f.path.split("/")[0], f.trouble) for f in found if f.trouble in ("waiting", "gone")} == {
+        ("trigger", "waiting"),
+        ("data", "gone"),
+    }
+    later = lain + timedelta(days=whole.settings.archive_retention_days)
+    found, _, _ = disagreements(catalog, whole.settings, now=later)
+    assert "gone" not in {f.trouble for f in found}
+
+
+def test_what_garbage_collection_may_have_removed_is_not_missed(whole: Lake) -> None:
+    catalog = open_catalog(whole.settings)
+    for table in (DATA, META, QUARANTINE):
+        rewrite(catalog, table, [])
+    later = NOW + timedelta(days=max(whole.settings.retention_days, whole.settings.quarantine_retention_days))
+    assert disagreements(catalog, whole.settings, now=later)[0] == []
+
+
+def test_what_is_forgotten_is_new_again_and_nothing_of_others_goes(whole: Lake) -> None:
+    catalog = open_catalog(whole.settings)
+    before = {table.name: sorted(map(str, read(catalog, table))) for table in (IDS, DATA, OUTCOMES, QUARANTINE)}
+    double(catalog, IDS, vin="V1")
+    double(catalog, DATA, data_id="d1")
+    double(catalog, OUTCOMES, vin="V1")
+    double(catalog, SEGMENTS, stream="data")
+    wrong = {f.path for f in disagreements(catalog, whole.settings, now=NOW)[0]}
+    assert len(wrong) == 3
+    forget(catalog, whole.settings, [s for s in Archive(whole.settings.archive).segments() if s.path in wrong], now=NOW)
+    assert [row["vin"] for row in read(catalog, IDS)] == ["V3"]
+    assert [row["vin"] for row in read(catalog, OUTCOMES)] == ["V2"]
+    ingest(catalog, whole.settings, run_id="again", now=NOW)
+    assert troubles(whole) == set()
+    assert {table.name: sorted(map(str, read(catalog, table))) for table in (IDS, DATA, OUTCOMES, QUARANTINE)} == before
+
+
+def test_an_emptied_lake_is_filled_from_the_archive_and_what_was_there_can_come_back(whole: Lake) -> None:
+    catalog = open_catalog(whole.settings)
+    tables = (IDS, DATA, META, OUTCOMES, QUARANTINE)
+    before = {table.name: sorted(map(str, read(catalog, table))) for table in tables}
+    run_id = empty(catalog, NOW)
+    assert [read(catalog, table) for table in (*tables, SEGMENTS)] == [[]] * 6
+    ingest(catalog, whole.settings, run_id="run", now=NOW)  # under a name that counted before
+    assert {table.name: sorted(map(str, read(catalog, table))) for table in tables} == before
+    assert troubles(whole) == set()
+    rollback(catalog, whole.settings, run_id=run_id, now=NOW)
+    assert {table.name: sorted(map(str, read(catalog, table))) for table in tables} == before
+
+
+def test_a_lake_on_spark_is_mended_and_made_again(place: Place, redis_server: Server) -> None:
+    with Redis(port=redis_server.port) as redis:
+        redis.flushall()
+    settings = place.settings.model_copy(update={"redis_port": redis_server.port})
+    place.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), inline(2, ["V3"], b"inside"), trigger(3, [7])])
+    place.write(Stream.DATA, [data(4, "d1", b"one"), data(5, "d1", b"other")])
+    place.write(Stream.OUTCOME, [outcome(6, "V1", 1)])
+    (place.settings.home / "archive/trigger/broken.parquet").write_bytes(b"no Parquet file at all")
+    place.ingest()
+    assert check(place.catalog, settings, now=NOW).agree
+    whole = {table.name: place.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)}
+
+    lose(place.catalog, IDS, vin="V2")
+    double(place.catalog, OUTCOMES, vin="V1")
+    lose(place.catalog, DATA, data_id="d1")
+    double(place.catalog, DATA, data_id=sha1_hex(b"inside"))
+    mended = repair(place.spark, place.catalog, settings, now=NOW)
+    assert (mended.agree, mended.repaired) == (True, 3)
+    assert {table.name: place.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)} == whole
+    assert read_payloads(place.catalog, ["d1", sha1_hex(b"inside")]) == {"d1": b"one", sha1_hex(b"inside"): b"inside"}
+
+    for table in (IDS, DATA, SEGMENTS):
+        rewrite(place.catalog, table, [])
+    in_small_steps = settings.model_copy(update={"ingest_max_bytes": 1})
+    done = restore(place.spark, place.catalog, in_small_steps, now=NOW)
+    assert (done.segments, done.runs) == (4, 4)
+    assert {table.name: place.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)} == whole
+    assert check(place.catalog, settings, now=NOW).agree
+
+    place.file("trigger/broken.parquet").unlink()
+    with pytest.raises(Permanent, match="1 segments that are in the lake are not in the archive, from trigger/broken"):
+        restore(place.spark, place.catalog, settings, now=NOW)
+
+
+def test_a_ledger_that_cannot_be_read_goes_last_and_not_before_somebody_has_given_up_what_only_it_knows(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty ledger beside full tables would double all that they have with the next ingest."""
+    lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
+    catalog = open_catalog(lake.settings)
+    ingest(catalog, lake.settings, run_id="first", now=NOW)
+    (lake.settings.home / catalog.load_table(SEGMENTS.identifier).metadata_location.rpartition("/home/")[2]).unlink()
+    dropped: list[str] = []
+
+    class Killed(BaseException):
+        pass
+
+    def killed_before_the_last(self: Catalog, identifier: str) -> None:
+        if len(dropped) == len(RUN_TABLES) - 1:
+            raise Killed
+        dropped.append(identifier)
+        really(self, identifier)
+
+    really = type(catalog).drop_table
+    monkeypatch.setattr(type(catalog), "drop_table", killed_before_the_last)
+    with pytest.raises(Permanent, match="nobody knows"):
+        restore(None, catalog, lake.settings, now=NOW)  # type: ignore[arg-type]  # it refuses before it needs Spark
+    assert dropped == []
+    with pytest.raises(Killed):
+        restore(None, catalog, lake.settings, now=NOW, without_history=True)  # type: ignore[arg-type]  # it does not come so far
+    assert sorted(dropped) == sorted(table.identifier for table in RUN_TABLES if table is not SEGMENTS)
+    with pytest.raises(OSError):
+        ingest(catalog, lake.settings, run_id="meanwhile", now=NOW)

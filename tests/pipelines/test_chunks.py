@@ -1,0 +1,92 @@
+"""A long backlog is published in chunks, each a whole run, and a broken-off one goes on where it was."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from contracts.envelope import Stream
+from contracts.tables import DATA, IDS, OUTCOMES, SEGMENTS
+from pipelines.archive.segments import Segment
+from pipelines.ingest import run_all
+from pipelines.ingest.chunks import OPENING, in_chunks, runs_of
+from pipelines.ingest.publish import counting, publish
+from pipelines.ingest.run_all import ingest_before_last, ingest_in_chunks
+from tests.pipelines.conftest import Place
+from tests.pipelines.makers import at, data, outcome, seq_at, trigger
+
+
+def segment(path: str, size: int) -> Segment:
+    return Segment(path, Stream.TRIGGER, size, datetime(2026, 3, 1, tzinfo=UTC))
+
+
+def test_chunks_keep_the_order_and_the_limit_and_take_what_is_larger_alone() -> None:
+    mb = 1 << 20
+    segments = [segment(str(n), size * mb) for n, size in enumerate([3, 4, 1, 20, 2, 2])]
+    chunks = [[s.size // mb for s in chunk] for chunk in in_chunks(segments, 8 * mb)]
+    assert chunks == [[3, 4, 1], [20], [2, 2]]
+
+
+def test_tiny_segments_count_for_what_it_takes_to_open_them() -> None:
+    segments = [segment(str(n), 100) for n in range(25)]
+    assert [len(chunk) for chunk in in_chunks(segments, 10 * OPENING)] == [10, 10, 5]
+
+
+def test_the_last_chunk_has_the_name_on_which_others_wait_and_the_others_are_named_by_what_they_take() -> None:
+    segments = [segment(str(n), 1) for n in range(3)]
+    first = list(runs_of(segments, 1, "run"))
+    assert [(chunk.is_last, chunk.run_id == "run") for chunk in first] == [(False, False), (False, False), (True, True)]
+    assert [chunk.run_id for chunk in runs_of(segments[1:], 1, "run")] == [chunk.run_id for chunk in first[1:]]
+    assert list(runs_of([], 1, "run")) == []
+
+
+@pytest.fixture
+def backlog(place: Place) -> Place:
+    """Four segments, each more than one run may take."""
+    place.settings = place.settings.model_copy(update={"ingest_max_bytes": 1})
+    place.write(Stream.OUTCOME, [outcome(40, "V1", 1)])
+    place.write(Stream.TRIGGER, [trigger(20, ["V2"])])
+    place.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+    place.write(Stream.DATA, [data(30, "d1", b"one")])
+    return place
+
+
+def counts(place: Place) -> list[int]:
+    return [len(place.rows(table)) for table in (IDS, DATA, OUTCOMES, SEGMENTS)]
+
+
+def test_a_backlog_is_published_oldest_first_in_whole_runs(backlog: Place) -> None:
+    seen: list[list[int]] = []
+    done = ingest_in_chunks(
+        backlog.spark,
+        backlog.catalog,
+        backlog.settings,
+        run_id="run",
+        now=at(100),
+        after_each=lambda: seen.append(counts(backlog)),
+    )
+    assert seen == [[1, 0, 0, 1], [2, 0, 0, 2], [2, 1, 0, 3], [2, 1, 1, 4]]
+    assert (len(done.runs), done.runs[-1], done.ingested.segments) == (4, "run", 4)
+    assert done.ingested.written == {IDS.name: 2, DATA.name: 1, "sdv_fanout_meta": 1, OUTCOMES.name: 1, SEGMENTS.name: 4}
+    assert len(counting(backlog.catalog.load_table(SEGMENTS.identifier))) == 4
+
+
+def test_a_backlog_that_is_broken_off_goes_on_with_the_rest(backlog: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [2]
+
+    def dies(*args: object) -> bool:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return publish(*args)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_all, "publish", dies)
+        with pytest.raises(KeyboardInterrupt):
+            ingest_in_chunks(backlog.spark, backlog.catalog, backlog.settings, run_id="run", now=at(100))
+    assert counts(backlog) == [2, 0, 0, 2]
+    _, last, _ = ingest_before_last(backlog.spark, backlog.catalog, backlog.settings, run_id="run", now=at(200))
+    assert [s.stream for s in last] == [Stream.OUTCOME]
+    assert counts(backlog) == [2, 1, 0, 3]  # the last is for the tasks that wait on the run
+    ingest_in_chunks(backlog.spark, backlog.catalog, backlog.settings, run_id="run", now=at(300))
+    assert counts(backlog) == [2, 1, 1, 4]
+    assert sorted(backlog.rows(IDS, "seq")) == [seq_at(1), seq_at(20)]

@@ -1,0 +1,112 @@
+"""Whether a job that was not done may be done again: its exit status and its result say so."""
+
+import json
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from redis.exceptions import ConnectionError as RedisAway
+
+from contracts.errors import ManifoldError, OutcomeUnknown, Permanent, Retryable, SettingsError
+from pipelines import cli
+from pipelines.populate.few import NeedsSpark
+from pipelines.stages import STAGES
+
+AGAIN = {
+    "Redis is away": (RedisAway("refused"), cli.TRY_AGAIN),
+    "retryable": (Retryable("later"), cli.TRY_AGAIN),
+    "its outcome is unknown": (OutcomeUnknown("look"), cli.TRY_AGAIN),
+    "any other of ours": (ManifoldError("that"), cli.TRY_AGAIN),
+    "needs Spark": (NeedsSpark("many rows"), cli.NEEDS_SPARK),
+    "unforeseen": (RuntimeError("out of memory"), cli.UNFORESEEN),
+    "unforeseen, of the storage": (OSError(28, "no space left on device"), cli.UNFORESEEN),
+}
+NEVER = {"permanent": Permanent("wrong"), "a wrong setting": SettingsError("MANIFOLD_X is wrong")}
+
+
+@pytest.fixture(autouse=True)
+def _keep_the_log_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "configure_logging", lambda *_, **__: None)
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Exception], tuple[int, dict[str, object]]]:
+    """How a job ends in which `exc` is raised: its exit status, and the result that it leaves."""
+
+    def run(exc: Exception) -> tuple[int, dict[str, object]]:
+        def stage(*_: object) -> str:
+            raise exc
+
+        monkeypatch.setenv("MANIFOLD_HOME", str(tmp_path))
+        monkeypatch.setitem(STAGES, "look", stage)
+        file = tmp_path / "result.json"
+        status = cli.main(["look", "--result", str(file)])
+        return status, json.loads(file.read_text())
+
+    return run
+
+
+@pytest.mark.parametrize(("exc", "status"), AGAIN.values(), ids=[*AGAIN])
+def test_what_may_pass_is_to_be_done_again(
+    ended: Callable[[Exception], tuple[int, dict[str, object]]], exc: Exception, status: int
+) -> None:
+    seen, result = ended(exc)
+
+    assert seen == status
+    assert result["again"] is True
+    assert str(exc) in str(result["error"])
+
+
+@pytest.mark.parametrize("exc", NEVER.values(), ids=[*NEVER])
+def test_what_is_permanent_has_an_exit_status_of_its_own(
+    ended: Callable[[Exception], tuple[int, dict[str, object]]], exc: Exception
+) -> None:
+    seen, result = ended(exc)
+
+    assert seen == cli.PERMANENT
+    assert cli.PERMANENT not in {0, 1, 2}, "Python and the shell have a meaning of their own for these"
+    assert (result["again"], result["error"]) == (False, str(exc))
+
+
+def test_an_unforeseen_error_is_shown_with_where_it_came_from(
+    ended: Callable[[Exception], tuple[int, dict[str, object]]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended(RuntimeError("odd"))
+
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert said.splitlines()[-1] == "unforeseen: RuntimeError: odd; doing it again is safe"
+
+
+@pytest.fixture(params=[429, 500, 503])
+def busy_catalog(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A REST catalog that has too much to do, and says so by this status; its URL."""
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"error": {"message": "slow down", "type": "Busy", "code": request.param}}).encode()
+            self.send_response(request.param)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Busy) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_rest_catalog_that_is_busy_is_asked_again(
+    busy_catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"HOME": tmp_path, "CATALOG_TYPE": "rest", "CATALOG_URI": busy_catalog, "CATALOG_WAIT_SECONDS": "0"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"MANIFOLD_{name}", str(value))
+
+    assert cli.main(["look", "--no-flush"]) == cli.TRY_AGAIN
+    assert busy_catalog in capsys.readouterr().err

@@ -1,0 +1,360 @@
+"""`manifold vin erase`: nothing of a vehicle is left anywhere, everything of others is, and no kill or race brings it back."""
+
+import contextlib
+import gzip
+import json
+import shutil
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from redis import Redis
+
+from adapters.lake import open_catalog
+from contracts import keys
+from contracts.envelope import Envelope, Stream, to_arrow
+from contracts.errors import Permanent, Retryable
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.settings import Settings
+from contracts.tables import ACTIONS, DATA, ERASURES, IDS, META, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS
+from contracts.topics import TRIGGER
+from pipelines.archive.formats import decode
+from pipelines.erasure.names import Named
+from pipelines.erasure.run import Erased, erase, search_all
+from pipelines.ingest.branches import RUN_ID, properties_of
+from pipelines.ingest.publish import counting
+from pipelines.upkeep.check import check
+from pipelines.upkeep.garbage_files import expire_snapshots
+from pipelines.upkeep.mend import empty
+from pipelines.upkeep.rollback import rollback
+from queues import Loader, Policy
+from tests.pipelines.conftest import Place
+from tests.pipelines.lakes import Lake
+from tests.pipelines.makers import NOON_MS, at, data, duplicate, outcome, seq_at, trigger
+from tests.pipelines.plain import compact, ingest, read, rows_of
+from tests.pipelines.stepping import Player
+from tests.servers import Server
+
+GONE, STAYS = "1M8GDM9AXKP042788", "1M8GDM9AXKP042789"  # one letter apart
+NOW = at(60_000)
+# What a run hears whose branch, or the snapshot from which it began, is not there any more. It is tried again.
+REFUSED = (Retryable, ValueError, CommitFailedException, ValidationException)
+
+
+@pytest.fixture
+def place_of(lake: Lake, redis_server: Server, redis: Redis) -> Lake:
+    """A new lake whose settings name the Redis of all tests, emptied."""
+    del redis
+    lake.renew()
+    settings = lake.settings.model_copy(update={"redis_port": redis_server.port})
+    return Lake(settings, lake.template)
+
+
+@pytest.fixture
+def known(place_of: Lake) -> Lake:
+    """A vehicle that is named wherever one can be, and another one beside it everywhere; all of it is in the lake."""
+    lake = place_of
+    lake.archive(
+        Stream.TRIGGER,
+        [
+            trigger(1, [GONE, STAYS]),
+            trigger(2, [GONE]),
+            trigger(3, [GONE, 7]),  # refused, and names it
+            trigger(4, [STAYS, 7]),
+            duplicate(5, 1, [GONE, STAYS]),
+            trigger(6, [STAYS], headers={"for": GONE, "by": "platform"}),
+        ],
+    )
+    lake.archive(Stream.DATA, [data(21, "d1", b"one"), data(22, f"for_{GONE}_7", b"two"), data(23, "d3", GONE.encode())])
+    lake.archive(Stream.OUTCOME, [outcome(31, GONE, 1), outcome(32, STAYS, 1), outcome(33, GONE, 2)])
+    catalog = open_catalog(lake.settings)
+    ingest(catalog, lake.settings, run_id="run", now=at(0))
+    judged = {"run_id": "run", "suite": "s", "rule": "r", "severity": "warning", "outcome": "broken", "judged": 1, "at": at(50)}
+    sample = {"unexpected": 1, "sample": json.dumps([{"vin": GONE}])}
+    catalog.load_table(QUALITY.identifier).append(rows_of(QUALITY, [judged | sample]))
+    settled = {"seq": seq_at(3), "action": "dropped", "at": at(50), "note": f"belongs to {GONE}"}
+    catalog.load_table(ACTIONS.identifier).append(rows_of(ACTIONS, [settled]))
+    return lake
+
+
+def erased(lake: Lake, catalog: Catalog | None = None, *, ms: int = 60_000, vin: str = GONE, **more: Any) -> Erased:
+    catalog = catalog or open_catalog(lake.settings)
+    return erase(catalog, lake.settings, vin, why="asked to", now=at(ms), wait_s=0, seal=lambda _: True, **more)
+
+
+def named_in(folder: Path, name: str) -> list[str]:
+    """Files below that have the name in any column or in their bytes; read here by nobody's code but Arrow's."""
+    found = []
+    for file in folder.rglob("*"):
+        if file.is_file() and file.suffix == ".parquet":
+            texts = str(pq.read_table(file).to_pylist())
+            found += [str(file)] if name in texts else []
+        elif file.is_file():
+            found += [str(file)] if name.encode() in file.read_bytes() else []
+    return found
+
+
+def parquet(envelopes: Sequence[Envelope]) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(to_arrow(envelopes), sink)
+    return bytes(sink.getvalue())
+
+
+def vins(catalog: Catalog) -> list[tuple[str, int]]:
+    return sorted((row["vin"], row["seq"]) for row in read(catalog, IDS))
+
+
+def test_nothing_of_the_vehicle_is_left_in_any_file_and_all_of_the_others_is(known: Lake) -> None:
+    catalog, home = open_catalog(known.settings), known.settings.home
+    assert named_in(home, GONE)
+
+    done = erased(known)
+
+    assert (done.proved, done.found) == (True, [])
+    assert named_in(home, GONE) == []
+    assert done.searched > 10
+    assert vins(catalog) == [(STAYS, seq_at(1)), (STAYS, seq_at(6))]
+    assert [(row["vin"], row["seq"]) for row in read(catalog, OUTCOMES)] == [(STAYS, seq_at(1))]
+    assert [row["seq"] for row in read(catalog, QUARANTINE)] == [seq_at(4)]
+    assert [row["data_id"] for row in read(catalog, DATA)] == [row["data_id"] for row in read(catalog, META)] == ["d1"]
+    assert [row["sample"] for row in read(catalog, QUALITY)] == [row["note"] for row in read(catalog, ACTIONS)] == [None]
+    assert len(read(catalog, SEGMENTS)) == 3
+    compared = check(catalog, known.settings, now=NOW)
+    assert (compared.agree, compared.troubles) == (True, {})
+
+
+def test_the_record_says_when_and_why_and_not_who(known: Lake) -> None:
+    erased(known)
+    rows = sorted(read(open_catalog(known.settings), ERASURES), key=lambda row: row["at"])
+    assert [(row["state"], row["why"], row["accepted_before"]) for row in rows] == [
+        ("begun", "asked to", NOW),
+        ("erased", "asked to", NOW),
+    ]
+    assert json.loads(rows[1]["counts"])[IDS.name] == 2
+    assert GONE not in str(rows)
+    with pytest.raises(Permanent, match="must not name the vehicle"):
+        erase(open_catalog(known.settings), known.settings, GONE, why=f"{GONE} asked", now=NOW)
+    with pytest.raises(Permanent, match="must say why"):
+        erase(open_catalog(known.settings), known.settings, GONE, why=" ", now=NOW)
+
+
+def test_what_is_accepted_afterwards_stays_and_ends_as_ever(known: Lake) -> None:
+    known.archive(Stream.TRIGGER, [trigger(70_000, [GONE, STAYS])])
+    known.archive(Stream.OUTCOME, [outcome(70_001, GONE, 70_000), outcome(70_002, GONE, 1)])  # the last one came late
+    catalog = open_catalog(known.settings)
+    ingest(catalog, known.settings, run_id="later", now=at(80_000))
+
+    done = erased(known)
+
+    assert done.proved
+    assert (GONE, seq_at(70_000)) in vins(catalog)
+    assert [row["seq"] for row in read(catalog, OUTCOMES) if row["vin"] == GONE] == [seq_at(70_000)]
+    assert check(catalog, known.settings, now=NOW).agree
+
+
+def copy_of(lake: Lake) -> Lake:
+    """The same lake, whose `renew` brings back what it has now."""
+    template = lake.settings.home.with_name("filled")
+    shutil.rmtree(template, ignore_errors=True)
+    shutil.copytree(lake.settings.home, template)
+    return Lake(lake.settings, template)
+
+
+def assert_clean(lake: Lake, why: object = None) -> None:
+    catalog = open_catalog(lake.settings)
+    assert named_in(lake.settings.home, GONE) == [], why
+    assert vins(catalog) == [(STAYS, seq_at(1)), (STAYS, seq_at(6))], why
+    assert check(catalog, lake.settings, now=NOW).agree, why
+
+
+def test_killed_before_any_step_it_goes_on_when_it_is_run_again(known: Lake) -> None:
+    filled, over, steps = copy_of(known), False, 0
+    while not over:
+        filled.renew()
+        player = known.player(lambda catalog: erased(known, catalog), fine=True).go(steps)
+        over = player.is_over
+        player.kill()
+        ingest(open_catalog(known.settings), known.settings, run_id=f"between_{steps}", now=at(0))
+        assert erased(known, ms=90_000).proved, player.steps
+        assert_clean(known, player.steps)
+        steps += 9
+    assert steps > 40
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["goes on", "dies"])
+def test_an_ingest_that_has_read_the_segment_brings_nothing_back(known: Lake, dies: bool) -> None:
+    known.archive(Stream.TRIGGER, [trigger(40, [GONE, STAYS])])
+    known.archive(Stream.OUTCOME, [outcome(41, GONE, 40)])
+    filled, over, steps = copy_of(known), False, 0
+    while not over:
+        filled.renew()
+        player = known.ingesting("in_flight", fine=True, ms=50).go(steps)
+        over = player.is_over
+        done = erased(known)
+        assert done.proved, player.steps
+        if dies:
+            player.kill()
+        else:
+            with contextlib.suppress(*REFUSED):
+                player.go()
+        ingest(open_catalog(known.settings), known.settings, run_id="next", now=at(60))
+        catalog = open_catalog(known.settings)
+        assert named_in(known.settings.home, GONE) == [], player.steps
+        assert vins(catalog) == [(STAYS, seq_at(ms)) for ms in (1, 6, 40)], player.steps
+        assert check(catalog, known.settings, now=NOW).agree, player.steps
+        steps += 5
+
+
+@pytest.mark.parametrize("steps", [5, 16, 17, 19, 21, 24, 29, 32])
+def test_an_ingest_that_begins_meanwhile_is_published(known: Lake, steps: int) -> None:
+    known.archive(Stream.TRIGGER, [trigger(40, [STAYS])])
+    players: list[Player] = []
+
+    def begin(step: str) -> None:
+        if step.startswith("snapshots") and not players:
+            players.append(known.ingesting("meanwhile", fine=True).go(steps))
+
+    assert erased(known, say=begin).proved
+    players[0].go()
+    assert vins(open_catalog(known.settings)) == [(STAYS, seq_at(ms)) for ms in (1, 6, 40)]
+    assert named_in(known.settings.home, GONE) == []
+
+
+def test_compaction_at_its_side_and_runs_taken_back_or_a_lake_made_again_bring_nothing_back(known: Lake) -> None:
+    catalog, settings = open_catalog(known.settings), known.settings
+    player = known.player(lambda catalog: erased(known, catalog))
+    player.go(until="commit sdv.ingested_segments")  # the run opens
+    player.go(1).go(until="commit sdv.ingested_segments")  # it is about to count
+    assert compact(catalog, IDS)
+    player.go()
+    assert_clean(known, player.steps)
+
+    newest = properties_of(counting(catalog.load_table(SEGMENTS.identifier))[0])[RUN_ID]
+    for run_id in ("run", newest):
+        with pytest.raises(Permanent, match="history does not reach back"):
+            rollback(catalog, settings, run_id=run_id, now=NOW)
+    known.archive(Stream.TRIGGER, [trigger(50, [STAYS])])
+    ingest(catalog, settings, run_id="after", now=at(70_000))
+    rollback(catalog, settings, run_id="after", now=NOW)
+    assert vins(catalog) == [(STAYS, seq_at(1)), (STAYS, seq_at(6))]
+    empty(catalog, NOW)
+    ingest(catalog, settings, run_id="again", now=at(80_000))
+    assert vins(catalog) == [(STAYS, seq_at(ms)) for ms in (1, 6, 50)]
+    assert named_in(settings.home, GONE) == []
+
+
+def test_it_leaves_the_queues_and_what_others_wait_for_stays(known: Lake, redis: Redis) -> None:
+    settings, catalog = known.settings, open_catalog(known.settings)
+    policy = Policy.of(settings)
+    loader = Loader(redis, policy)
+    late = seq_at(90_000)
+    redis.hset(keys.presence(GONE), mapping={"connected": "yes", "subscribed": "yes"})
+    loader.enqueue([(GONE, [(seq_at(1), "r"), (seq_at(2), "r"), (late, "r")]), (STAYS, [(seq_at(1), "r")])], NOON_MS)
+    redis.hset(keys.inflight(GONE), mapping={"seq": seq_at(1), "published_at": 1, "attempts": 1, "deadline": 1})
+    redis.zadd(keys.parked(GONE), {str(seq_at(3)): seq_at(3)})
+    redis.zadd(keys.PARKED, {"d9": 1})
+    redis.sadd(keys.waiting_for("d9"), f"{GONE} {seq_at(3)}", f"{STAYS} {seq_at(3)}")
+    redis.zadd(keys.deadlines(keys.shard_of(GONE, policy.wake_shards)), {GONE: 1})
+    loader.add_outcomes(OutcomeRecord(vin, seq_at(1), Outcome.DELIVERED, NOON_MS) for vin in (GONE, STAYS))
+    redis.set(keys.data(f"for_{GONE}_7"), b"two")
+
+    done = erased(known, catalog)
+
+    assert done.proved
+    assert done.entries == 3
+    assert redis.zrange(keys.pending(GONE), 0, -1) == [str(late).encode()]
+    mine: Any = redis.keys(f"*{GONE}*")
+    assert sorted(mine) == [keys.pending(GONE).encode(), keys.presence(GONE).encode()]
+    assert redis.smembers(keys.waiting_for("d9")) == {f"{STAYS} {seq_at(3)}".encode()}
+    outcomes: Any = redis.xrange(keys.OUTCOMES)
+    assert [OutcomeRecord.from_wire(fields[b"o"]).vin for _, fields in outcomes] == [STAYS]
+    assert redis.zrange(keys.pending(STAYS), 0, -1) == [str(seq_at(1)).encode()]
+
+
+def test_what_a_recorder_had_taken_goes_too_and_one_that_cannot_be_asked_stops_it(place_of: Lake) -> None:
+    def seal(_: Settings) -> bool:
+        place_of.archive(Stream.TRIGGER, [trigger(7, [GONE, STAYS])])
+        return True
+
+    catalog = open_catalog(place_of.settings)
+    with pytest.raises(Retryable, match="cannot be asked to close"):
+        erase(catalog, place_of.settings, GONE, why="asked to", now=NOW, wait_s=0, seal=lambda _: False)
+    assert erase(catalog, place_of.settings, GONE, why="asked to", now=NOW, wait_s=0, seal=seal).proved
+    ingest(catalog, place_of.settings, run_id="run", now=NOW)
+    assert vins(catalog) == [(STAYS, seq_at(7))]
+
+
+def test_archives_of_others_are_written_again_in_their_own_shape(place_of: Lake) -> None:
+    root, settings = place_of.settings.home / "archive", place_of.settings
+    lines = [
+        {"topic": TRIGGER, "payload": json.dumps({"ids": [GONE], "request_id": "r1", "data_id": "d"})},
+        {"topic": TRIGGER, "payload": json.dumps({"ids": [STAYS, GONE], "request_id": "r2", "data_id": "d"})},
+        {"topic": TRIGGER, "payload": json.dumps({"ids": [STAYS], "request_id": "r3", "data_id": "d"})},
+    ]
+    text = "\n".join(["", *(json.dumps(line | {"received_at": NOON_MS + 1}) for line in lines), "no message", f"none: {GONE}"])
+    files = {"trigger/a.jsonl": text.encode(), "trigger/b.jsonl.gz": gzip.compress(text.encode())}
+    files["trigger/broken.parquet"] = f"no Parquet, for {GONE}".encode()
+    table = pq.read_table(pa.BufferReader(parquet([trigger(9, [GONE, STAYS]), trigger(10, [STAYS])]))).drop(["seq"])
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    files["trigger/c.parquet"] = bytes(sink.getvalue())
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content)
+    catalog = open_catalog(settings)
+    before = {path: decode(path, files[path]).messages for path in files if "broken" not in path}
+
+    done = erased(place_of, catalog)
+
+    assert done.proved
+    assert not (root / "trigger/broken.parquet").exists()
+    for path, messages in before.items():
+        after = decode(path, (root / path).read_bytes()).messages
+        assert GONE not in str(after.to_pylist())
+        stay = [row["seq"] for row in messages.to_pylist() if STAYS.encode() in row["payload"] or row["payload"] == b"no message"]
+        assert sorted(after["seq"].to_pylist()) == sorted(stay), path
+
+
+def test_a_name_is_a_word_and_short_ones_are_not_looked_for_in_bytes_of_others(place_of: Lake) -> None:
+    named = [trigger(1, ["V1", "V10", "x-V1"]), trigger(2, ["V1"]), trigger(3, [7, "V1"])]
+    place_of.archive(Stream.TRIGGER, [*named, trigger(4, [7, "V10"])])
+    place_of.archive(Stream.DATA, [data(11, "d1", b"\x00V1\x00"), data(12, "V1.map", b"bytes")])
+    catalog = open_catalog(place_of.settings)
+    ingest(catalog, place_of.settings, run_id="run", now=at(0))
+    with Redis(port=place_of.settings.redis_port) as redis:
+        found, _ = search_all(catalog, place_of.settings, redis, Named("V1", seq_at(60_000)))
+    kinds = {Path(one.where).suffix for one in found}
+    assert kinds == {".parquet", ".avro"}, "of names so short, the bounds in manifests are the name itself"
+
+    assert erased(place_of, vin="V1").proved
+    assert vins(catalog) == [("V10", seq_at(1)), ("x-V1", seq_at(1))]
+    assert [row["seq"] for row in read(catalog, QUARANTINE)] == [seq_at(4)]
+    assert {row["data_id"] for row in read(catalog, DATA)} == {"d1", "V1.map"}
+
+
+def test_spark_reads_writes_and_collects_what_an_erasure_has_left(place: Place, redis_server: Server, redis: Redis) -> None:
+    del redis
+    settings = place.settings.model_copy(update={"redis_port": redis_server.port})
+    place.write(Stream.TRIGGER, [trigger(1, [GONE, STAYS]), trigger(2, [GONE])])
+    place.write(Stream.OUTCOME, [outcome(3, GONE, 1), outcome(4, STAYS, 1)])
+    place.ingest("one")
+    place.spark.sql(f"DELETE FROM {settings.catalog_name}.{OUTCOMES.identifier} WHERE vin = 'nobody'")
+    assert erase(place.catalog, settings, GONE, why="asked to", now=NOW, wait_s=0, seal=lambda _: True).proved
+
+    for table, expected in ((IDS, [STAYS]), (OUTCOMES, [STAYS])):
+        name = f"{settings.catalog_name}.{table.identifier}"
+        place.spark.sql(f"REFRESH TABLE {name}")
+        assert [row["vin"] for row in place.spark.table(name).collect()] == expected
+        place.spark.sql(f"CALL {settings.catalog_name}.system.rewrite_manifests('{table.identifier}')")
+    place.write(Stream.TRIGGER, [trigger(70_000, [STAYS])])
+    place.ingest("two")
+    gone = expire_snapshots(place.spark, place.catalog, settings, now=at(90_000) + timedelta(days=400), dry_run=False)
+    assert gone[IDS.name].count
+    assert place.rows(IDS, "vin", "seq") == [(STAYS, seq_at(1)), (STAYS, seq_at(70_000))]
+    assert named_in(settings.home, GONE) == []

@@ -1,0 +1,153 @@
+"""A migration that is killed anywhere, two at once, and one beside ingestion: no payload is lost or stored twice."""
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+
+from adapters.lake import ensure_tables, open_catalog
+from adapters.payloads import is_filled, read_payloads
+from contracts.envelope import Stream
+from contracts.settings import Settings
+from contracts.tables import DATA, META, TABLES
+from pipelines.migrations import migrate as migration
+from pipelines.migrations.migrate import migrate, plan
+from pipelines.migrations.of_tables import STEPS
+from tests.pipelines.lakes import Lake, keep
+from tests.pipelines.makers import at, data
+from tests.pipelines.old_lakes import SECOND, fill, make_old
+from tests.pipelines.plain import compact, ingest, read
+from tests.pipelines.stepping import Player
+
+OLD = {f"d{n}": b"payload %d" % n for n in range(1, 6)}
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """A lake of the second release, to which two steps of `sdv_fanout_meta` are left: all else is taken, to save time."""
+    folder = tmp_path_factory.mktemp("old")
+    settings = Settings(home=folder / "home")
+    catalog = open_catalog(settings)
+    make_old(catalog, SECOND)
+    fill(catalog, SECOND)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(migration, "TABLES", tuple(table for table in TABLES if table is not META))
+        migrate(catalog)
+    for step in plan(catalog).steps[:-2]:
+        migration._take(catalog, META, step.version, STEPS[META.name][step.version - 2])
+    assert [step.step for step in plan(catalog).steps] == ["small-row-groups", "payload-index"]
+    return keep(settings, folder / "template")
+
+
+def migrating(lake: Lake, *, fine: bool = False) -> Player:
+    return lake.player(migrate, fine=fine)
+
+
+def take_in(lake: Lake, run_id: str, ms: int) -> Player:
+    """An ingest, as the pipelines begin one."""
+
+    def work(catalog: Catalog) -> None:
+        ensure_tables(catalog)
+        ingest(catalog, lake.settings, run_id=run_id, now=at(ms))
+
+    return lake.player(work)
+
+
+def require_sound(lake: Lake, more: dict[str, bytes] | None = None, *, seen: dict[str, int] | None = None) -> None:
+    """Every payload is there once, has its name once, and is found by it; nothing is left to migrate."""
+    catalog, expected = open_catalog(lake.settings), OLD | (more or {})
+    assert sorted(row["data_id"] for row in read(catalog, DATA)) == sorted(expected)
+    names = {row["data_id"]: row["times_seen"] for row in read(catalog, META)}
+    assert names == {f"d{n}": n for n in range(1, 6)} | dict.fromkeys(more or {}, 1) | (seen or {})
+    assert len(read(catalog, META)) == len(expected)
+    assert read_payloads(catalog, expected.keys()) == expected
+    assert is_filled(catalog.load_table(META.identifier))
+    assert plan(catalog).steps == []
+
+
+def commits_of(player: Player) -> list[int]:
+    """The places before a commit, among all at which the player can be halted: between two of them it only looks."""
+    return [place for place, step in enumerate(player.go().steps) if step.startswith("commit")]
+
+
+def test_a_migration_killed_at_any_step_is_completed_by_the_next(lake: Lake) -> None:
+    lake.renew()
+    for place in commits_of(migrating(lake, fine=True)):
+        lake.renew()
+        dying = migrating(lake, fine=True).go(place)
+        dying.kill()
+        catalog = open_catalog(lake.settings)
+        assert read_payloads(catalog, OLD.keys()) == OLD, f"killed before {dying.steps[-1]}"
+        migrate(catalog)
+        require_sound(lake)
+
+
+def test_ingestion_goes_on_wherever_a_migration_was_killed(lake: Lake) -> None:
+    lake.renew()
+    for place in commits_of(migrating(lake)):
+        lake.renew()
+        migrating(lake).go(place).kill()
+        lake.archive(Stream.DATA, [data(100, "d1", OLD["d1"]), data(101, "d9", b"nine")])
+        take_in(lake, "run", 200).go()
+        migrate(open_catalog(lake.settings))
+        require_sound(lake, {"d9": b"nine"}, seen={"d1": 2})
+
+
+def test_two_migrations_at_once_do_it_once(lake: Lake) -> None:
+    lake.renew()
+    places = commits_of(migrating(lake))
+    for place, another in zip(places, reversed(places), strict=True):
+        lake.renew()
+        one, other = migrating(lake).go(place), migrating(lake).go(another)
+        one.go()
+        other.go()
+        require_sound(lake)
+
+
+def test_an_ingest_that_is_halted_anywhere_while_all_is_migrated_stores_nothing_twice(lake: Lake) -> None:
+    lake.renew()
+    lake.archive(Stream.DATA, [data(100, "d1", OLD["d1"]), data(101, "d9", b"nine")])
+    for place in commits_of(take_in(lake, "run", 200)):
+        lake.renew()
+        lake.archive(Stream.DATA, [data(100, "d1", OLD["d1"]), data(101, "d9", b"nine")])
+        slow = take_in(lake, "run", 200).go(place)
+        migrate(open_catalog(lake.settings))
+        slow.go()
+        require_sound(lake, {"d9": b"nine"}, seen={"d1": 2})
+
+
+def test_a_migration_that_is_halted_anywhere_while_much_is_ingested_loses_nothing(lake: Lake) -> None:
+    lake.renew()
+    for place in commits_of(migrating(lake)):
+        lake.renew()
+        slow = migrating(lake).go(place)
+        for ms, run_id in ((100, "one"), (200, "two")):
+            lake.archive(Stream.DATA, [data(ms, "d1", OLD["d1"]), data(ms + 1, f"d{ms}", b"%d" % ms)])
+            take_in(lake, run_id, ms + 50).go()
+        slow.go()
+        require_sound(lake, {"d100": b"100", "d200": b"200"}, seen={"d1": 3})
+
+
+def test_a_table_that_is_rewritten_while_it_is_migrated_has_what_the_migration_wrote(lake: Lake) -> None:
+    lake.renew()
+    rewritten = 0
+    for place in commits_of(migrating(lake)):
+        lake.renew()
+        slow = migrating(lake).go(place)
+        rewritten += compact(open_catalog(lake.settings), META)
+        slow.go()
+        require_sound(lake)
+    assert rewritten
+
+
+def test_of_a_whole_lake_too(tmp_path: Path) -> None:
+    """Killed in the middle of the other tables, with one missing."""
+    settings = Settings(home=tmp_path / "home")
+    catalog = open_catalog(settings)
+    make_old(catalog, {name: old for name, old in SECOND.items() if name != "quality_results"})
+    lake = keep(settings, tmp_path / "template")
+    for place in commits_of(migrating(lake))[::7]:
+        lake.renew()
+        migrating(lake).go(place).kill()
+        migrate(open_catalog(settings))
+        assert plan(open_catalog(settings)).steps == []

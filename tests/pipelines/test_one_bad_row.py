@@ -1,0 +1,127 @@
+"""One bad row stops nothing: what offends is set aside, with the reason, and the rest is published."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from redis import Redis
+
+from adapters.lake import ensure_tables
+from contracts import keys
+from contracts.envelope import Stream
+from contracts.names import Owner
+from contracts.seq import first_seq_at
+from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
+from expectations import Severity, load_suites
+from expectations._suites import Holds, Suite
+from pipelines.ingest import run_all
+from pipelines.ingest.audit import AuditFailed
+from pipelines.upkeep.garbage import HELD_BACK, collect_garbage
+from tests.hook import hook
+from tests.pipelines.conftest import Place
+from tests.pipelines.makers import at, data, envelope, outcome, seq_at, trigger
+
+pytestmark = pytest.mark.slow
+
+
+def run(place: Place, run_id: str = "run") -> None:
+    run_all.ingest_audit_publish(place.spark, place.catalog, place.settings, run_id=run_id, now=at(10))
+
+
+def test_copies_of_a_segment_with_a_malformed_outcome_are_refused_once(place: Place) -> None:
+    messages = [outcome(5, "V1", 1), envelope(6, Stream.OUTCOME, "outcomes/V2", b"{")]
+    place.write(Stream.OUTCOME, messages)
+    place.write(Stream.OUTCOME, messages, node=1)
+    run(place, "first")
+    place.write(Stream.OUTCOME, [*messages, outcome(7, "V3", 1)], node=2)
+    run(place, "second")
+
+    assert place.rows(OUTCOMES, "vin") == ["V1", "V3"]
+    assert place.rows(QUARANTINE, "seq") == [seq_at(6)]
+
+
+@pytest.mark.parametrize("blank", [" ", "\t\n"])
+def test_a_blank_reason_is_replaced_by_one_that_says_so(place: Place, blank: str) -> None:
+    place.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V2"], refused_because=blank)])
+    place.write(Stream.DATA, [data(3, "d1", b"x", refused_because=blank)])
+    run(place)
+
+    assert place.rows(IDS, "vin") == ["V1"]
+    assert ["blank" in reason for reason in place.rows(QUARANTINE, "reason")] == [True, True]
+
+
+@pytest.fixture
+def stricter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules that rows of these tests break, as a defect of this code would break those that there are."""
+    more = {
+        IDS.name: "vin NOT LIKE 'BAD%'",
+        OUTCOMES.name: "vin NOT LIKE 'BAD%'",
+        META.name: "data_id NOT LIKE 'bad%'",
+        SEGMENTS.name: "refused_because IS NOT NULL OR path NOT LIKE '%-7.parquet'",
+    }
+    suites = dict(load_suites())
+    for table, sql in more.items():
+        rule = Holds(rule="holds", name="is_not_bad", sql=sql, severity=Severity.ERROR, why="these tests say so")
+        suites[table] = Suite(table=table, rules=(*suites[table].rules, rule))
+    monkeypatch.setattr("expectations._audit.load_suites", lambda: suites)
+    monkeypatch.setattr("expectations._results.load_suites", lambda: suites)
+
+
+@pytest.fixture
+def told(place: Place) -> Iterator[list[dict[str, Any]]]:
+    """What a server at `alert_url` was sent."""
+    with hook() as (url, sent):
+        place.settings = place.settings.model_copy(update={"alert_url": SecretStr(url)})
+        yield sent
+
+
+@pytest.mark.usefixtures("stricter")
+def test_what_offends_is_set_aside_and_the_rest_is_published(place: Place, told: list[dict[str, Any]]) -> None:
+    place.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V2", "BAD"]), trigger(3, ["V3"])])
+    place.write(Stream.DATA, [data(4, "d1", b"x"), data(5, "bad-1", b"y")])
+    place.write(Stream.OUTCOME, [outcome(6, "V1", 1), outcome(7, "BAD", 2), outcome(8, "V3", 3)])
+    file = place.write(Stream.TRIGGER, [trigger(9, ["V9"])], node=7)
+    run(place)
+
+    assert place.rows(IDS, "vin") == ["V1", "V3"]
+    assert place.rows(DATA, "data_id") == place.rows(META, "data_id") == ["d1"]
+    assert place.rows(OUTCOMES, "vin") == ["V1", "V3"]
+    refused = dict(place.rows(QUARANTINE, "topic", "reason"))
+    aside = [seq_at(ms) for ms in (2, 5, 7)]
+    assert sorted(seq for seq in place.rows(QUARANTINE, "seq") if seq > 0) == aside
+    assert all("is_not_bad (these tests say so)" in reason for reason in refused.values())
+    ledger = dict(place.rows(SEGMENTS, "path", "refused_because"))
+    assert {path for path, why in ledger.items() if why} == {file}
+    assert "is_not_bad" in ledger[file]
+    (message,) = told
+    assert (message["what"], message["messages"], message["files"]) == ("set aside", aside, [file])
+
+
+@pytest.mark.usefixtures("stricter")
+def test_a_rule_that_much_of_a_run_breaks_holds_it_back_and_a_rebuild_fills_from_main(
+    place: Place, told: list[dict[str, Any]], redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.settings = place.settings.model_copy(update={"redis_port": redis.connection_pool.connection_kwargs["port"]})
+    now = datetime.now(UTC)
+    ensure_tables(place.catalog)
+    place.append(IDS, [{"vin": "V0", "ts": now, "request_id": "r", "seq": first_seq_at(now), "data_id": "d", "applied": True}])
+    place.write(Stream.TRIGGER, [trigger(ms, [f"BAD{ms}"]) for ms in range(20)])
+    with pytest.raises(AuditFailed, match="is_not_bad"):
+        run(place)
+    assert place.rows(IDS, "vin") == ["V0"]
+    assert told == []
+
+    monkeypatch.setattr(run_all, "session", lambda *_, **__: nullcontext(place.spark))
+    done = run_all.rebuild(place.settings, flush_first=False)
+
+    assert done.held_back is not None
+    assert "is_not_bad" in done.held_back
+    assert redis.zcard(keys.pending(Owner("V0"))) == 1
+    assert redis.exists(keys.LOADED)
+    assert [message["what"] for message in told] == ["held back"]
+
+    collected = collect_garbage(place.spark, place.catalog, place.settings, run_id="gc", now=now)
+    assert collected.data.kept_because == collected.expired.kept_because == HELD_BACK

@@ -1,0 +1,100 @@
+"""Segments overlap where they may hold the same message: those of one recorder, and those of which nobody says whose they are."""
+
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from adapters.lake import open_catalog
+from contracts.envelope import Envelope, Stream, to_arrow
+from contracts.tables import IDS, QUARANTINE, SEGMENTS
+from pipelines.archive.segments import Archive
+from pipelines.ingest.planning import Plan, plan
+from tests.pipelines.conftest import Place
+from tests.pipelines.lakes import Lake
+from tests.pipelines.makers import at, seq_at, trigger
+from tests.pipelines.plain import ingest
+
+SEGMENT_MS = 30_000
+EACH = 120
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The segments whose seqs were read to compare them."""
+    paths: list[str] = []
+    whole = Archive.seqs
+
+    def noting(self: Archive, path: str) -> Any:
+        paths.append(path)
+        return whole(self, path)
+
+    monkeypatch.setattr(Archive, "seqs", noting)
+    return paths
+
+
+def planned(lake: Lake) -> Plan:
+    return plan(open_catalog(lake.settings), Archive(lake.settings.archive))
+
+
+def of(ms: int, node: int) -> Envelope:
+    return trigger(ms, [f"V{node}-{ms}"], node=node)
+
+
+def put(lake: Lake, path: str, *envelopes: Envelope) -> str:
+    file = lake.settings.home / "archive" / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(to_arrow(envelopes), file)
+    return path
+
+
+def test_segments_of_two_recorders_at_the_same_time_are_not_compared(lake: Lake, read: list[str]) -> None:
+    lake.renew()
+    for start in range(0, EACH * SEGMENT_MS, SEGMENT_MS):
+        for node in (0, 1):
+            lake.archive(Stream.TRIGGER, [of(start + node, node), of(start + SEGMENT_MS - 1000, node)], node=node)
+    todo = planned(lake)
+    assert len(todo.segments) == 2 * EACH
+    assert (read, dict(todo.skips), dict(todo.problems)) == ([], {}, {})
+
+
+def test_segments_of_two_recorders_are_not_compared_with_those_in_the_lake(lake: Lake, read: list[str]) -> None:
+    lake.renew()
+    lake.archive(Stream.TRIGGER, [of(1, 0), of(SEGMENT_MS, 0)])
+    ingest(open_catalog(lake.settings), lake.settings, run_id="run", now=at(0))
+    lake.archive(Stream.TRIGGER, [of(2, 1), of(SEGMENT_MS - 1, 1)], node=1)
+    assert len(planned(lake).segments) == 1
+    assert read == []
+
+
+def test_what_one_recorder_brings_again_is_found(lake: Lake, read: list[str]) -> None:
+    lake.renew()
+    known = lake.archive(Stream.TRIGGER, [of(1, 3), of(5, 3)], node=3)
+    ingest(open_catalog(lake.settings), lake.settings, run_id="run", now=at(0))
+    again = lake.archive(Stream.TRIGGER, [of(3, 3), of(5, 3), of(9, 3)], node=3)
+    assert planned(lake).skips == {again: [seq_at(5, 3)]}
+    assert set(read) == {known, again}
+
+
+@pytest.mark.parametrize("name", ["merged.parquet", "0-0.parquet", f"{seq_at(1)}-1.parquet", f"{seq_at(2)}-0.parquet"])
+def test_a_file_whose_name_does_not_say_whose_it_is_is_compared_with_all(lake: Lake, name: str) -> None:
+    lake.renew()
+    lake.archive(Stream.TRIGGER, [of(2, 1), of(4, 1)], node=1)
+    ingest(open_catalog(lake.settings), lake.settings, run_id="run", now=at(0))
+    merged = put(lake, f"trigger/dt=2026-03-01/hour=12/{name}", of(1, 0), of(2, 1), of(3, 0))
+    assert planned(lake).skips == {merged: [seq_at(2, 1)]}
+
+
+def test_a_file_that_has_seqs_of_another_recorder_than_its_name_says_is_refused(place: Place) -> None:
+    place.write(Stream.TRIGGER, [of(2, 1), of(4, 1)], node=1)
+    place.ingest("first")
+    path = place.write(Stream.TRIGGER, [of(1, 0), of(2, 1), of(3, 0)])
+    place.ingest("second")
+    assert sorted(place.rows(IDS, "seq")) == [seq_at(2, 1), seq_at(4, 1)]
+    (reason,) = [why for where, why in place.rows(SEGMENTS, "path", "refused_because") if where == path]
+    assert reason == "its name says that recorder 0 wrote it, and it has seqs of recorder 1; give it another name"
+    assert place.rows(QUARANTINE, "topic") == [path]
+
+    place.file(path).rename(place.file(path).with_name("merged.parquet"))
+    place.ingest("third")
+    assert sorted(place.rows(IDS, "seq")) == sorted([seq_at(1, 0), seq_at(3, 0), seq_at(2, 1), seq_at(4, 1)])

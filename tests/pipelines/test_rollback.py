@@ -1,0 +1,112 @@
+"""Taking a run back: every table as before it, nothing can come between, and the next ingest brings it again."""
+
+import pytest
+
+from adapters.lake import open_catalog
+from contracts.envelope import Stream
+from contracts.errors import Permanent
+from contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS
+from pipelines.ingest.branches import RUN_ID, properties_of
+from pipelines.ingest.publish import counting, finish, is_published
+from pipelines.upkeep.rollback import rollback
+from tests.pipelines.conftest import Place
+from tests.pipelines.lakes import Lake
+from tests.pipelines.makers import at, data, trigger
+from tests.pipelines.plain import compact, ingest, read
+
+
+def take_in(lake: Lake, run_id: str) -> None:
+    ingest(open_catalog(lake.settings), lake.settings, run_id=run_id, now=at(0))
+
+
+@pytest.fixture
+def three_runs(lake: Lake) -> Lake:
+    """Runs `one`, `two` and `three`, each with a vehicle; `two` and `three` publish the same data."""
+    lake.renew()
+    for place, run_id in enumerate(("one", "two", "three"), start=1):
+        lake.archive(Stream.TRIGGER, [trigger(place, [f"V{place}"]), trigger(place + 10, [7])])
+        if place > 1:
+            lake.archive(Stream.DATA, [data(place + 20, "d1", b"one")])
+        take_in(lake, run_id)
+    return lake
+
+
+def test_every_table_is_as_it_was_and_the_next_ingest_brings_all_again(three_runs: Lake) -> None:
+    lake, catalog = three_runs, open_catalog(three_runs.settings)
+    taken_in = {table.name: read(catalog, table) for table in (IDS, DATA, QUARANTINE)}
+    done = rollback(catalog, lake.settings, run_id="two", now=at(0))
+    assert (done.undone, done.segments) == (["three", "two"], 4)
+    assert [row["vin"] for row in read(catalog, IDS)] == ["V1"]
+    assert (read(catalog, DATA), read(catalog, META)) == ([], [])
+    assert len(read(catalog, QUARANTINE)) == len(read(catalog, SEGMENTS)) == 1
+    assert [is_published(catalog, name) for name in ("one", "two", "three")] == [True, False, False]
+
+    take_in(lake, "two")  # Airflow's `clear` does the same run again
+    for table in (IDS, DATA, QUARANTINE):
+        assert sorted(map(str, read(catalog, table))) == sorted(map(str, taken_in[table.name]))
+    assert [row["times_seen"] for row in read(catalog, META)] == [2]
+    assert is_published(catalog, "two")
+
+
+def test_a_rollback_can_be_taken_back(three_runs: Lake) -> None:
+    catalog = open_catalog(three_runs.settings)
+    done = rollback(catalog, three_runs.settings, run_id="one", now=at(0))
+    assert read(catalog, IDS) == []
+    rollback(catalog, three_runs.settings, run_id=done.run_id, now=at(0))
+    assert sorted(row["vin"] for row in read(catalog, IDS)) == ["V1", "V2", "V3"]
+    assert is_published(catalog, "three")
+    take_in(three_runs, "four")
+    assert len(read(catalog, IDS)) == 3
+
+
+def test_it_goes_in_although_compaction_has_rewritten_main(three_runs: Lake) -> None:
+    catalog = open_catalog(three_runs.settings)
+    compact(catalog, IDS)
+    player = three_runs.player(lambda c: rollback(c, three_runs.settings, run_id="three", now=at(0)))
+    player.go(until="commit sdv.ingested_segments")  # it opens
+    player.go(1).go(until="commit sdv.ingested_segments")  # it is about to count
+    compact(catalog, IDS)
+    player.go()
+    assert sorted(row["vin"] for row in read(catalog, IDS)) == ["V1", "V2"]
+
+
+def test_whoever_finishes_or_ingests_meanwhile_does_not_bring_it_back(three_runs: Lake) -> None:
+    """The rollback halts before each of its steps; somebody finishes, somebody ingests; it goes on, or dies."""
+    lake = three_runs
+    catalog = open_catalog(lake.settings)
+    for steps in range(8):
+        name = properties_of(counting(catalog.load_table(SEGMENTS.identifier))[0])[RUN_ID]
+        player = lake.player(lambda c, name=name: rollback(c, lake.settings, run_id=name, now=at(0))).go(steps)  # type: ignore[misc]
+        finish(open_catalog(lake.settings))
+        lake.archive(Stream.TRIGGER, [trigger(100 + steps, [f"W{steps}"])])
+        take_in(lake, f"again_{steps}")
+        if steps % 2:
+            player.kill()
+        else:
+            player.go()
+        take_in(lake, f"more_{steps}")
+        vins = sorted(row["vin"] for row in read(catalog, IDS))
+        assert vins == ["V1", "V2", "V3", *(f"W{n}" for n in range(steps + 1))], player.steps
+        assert [row["times_seen"] for row in read(catalog, META)] == [2], player.steps
+
+
+def test_what_cannot_be_taken_in_again_is_not_taken_back(three_runs: Lake) -> None:
+    catalog = open_catalog(three_runs.settings)
+    next((three_runs.settings.home / "archive").rglob("data/**/*.parquet")).unlink()
+    with pytest.raises(Permanent, match="1 segments of these runs are not in the archive any more, data/dt=2026-03-01"):
+        rollback(catalog, three_runs.settings, run_id="two", now=at(0))
+    with pytest.raises(Permanent, match=r"run nine does not count.*three, two, one"):
+        rollback(catalog, three_runs.settings, run_id="nine", now=at(0))
+    assert len(read(catalog, IDS)) == 3
+
+
+def test_spark_reads_what_a_rollback_has_written(place: Place) -> None:
+    for ms, run_id in ((1, "one"), (2, "two")):
+        place.write(Stream.TRIGGER, [trigger(ms, [f"V{ms}"])])
+        place.ingest(run_id)
+    rollback(place.catalog, place.settings, run_id="two", now=at(0))
+    table = f"{place.settings.catalog_name}.{IDS.identifier}"
+    place.spark.sql(f"REFRESH TABLE {table}")
+    assert [row["vin"] for row in place.spark.table(table).collect()] == ["V1"]
+    place.ingest("two")
+    assert place.rows(IDS, "vin") == ["V1", "V2"]

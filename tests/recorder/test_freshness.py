@@ -1,0 +1,94 @@
+"""The lake's age: what is recorded and in no table is seen and told, though nobody runs a DAG."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pydantic import SecretStr
+
+from adapters.freshness import oldest_not_in_lake
+from adapters.lake import ensure_tables, open_catalog
+from contracts.envelope import Stream, segment_path
+from contracts.seq import first_seq_at
+from contracts.settings import Settings
+from contracts.tables import SEGMENTS
+from recorder import _metrics
+from recorder._freshness import Freshness
+from recorder._lake import Lake
+from tests.hook import hook
+
+NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
+
+
+def record(settings: Settings, ago: timedelta, stream: Stream = Stream.TRIGGER) -> str:
+    """A segment of the archive; only its name counts here."""
+    path = segment_path(stream, first_seq_at(NOW - ago), 0)
+    file = settings.home / "archive" / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    return path
+
+
+def take_in(settings: Settings, *paths: str) -> None:
+    row = {"stream": "trigger", "messages": 1, "run_id": "run", "ingested_at": NOW}
+    rows = pa.Table.from_pylist([{"path": path, **row} for path in paths], schema=SEGMENTS.arrow_schema)
+    open_catalog(settings).load_table(SEGMENTS.identifier).append(rows)
+
+
+@pytest.fixture
+def told() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """An `alert_url`, and what it was sent."""
+    with hook() as listening:
+        yield listening
+
+
+@pytest.fixture
+def settings(tmp_path: Path, told: tuple[str, list[dict[str, Any]]]) -> Settings:
+    found = Settings(home=tmp_path, alert_url=SecretStr(told[0]))
+    ensure_tables(open_catalog(found))
+    return found
+
+
+def test_the_oldest_of_the_last_days_counts_and_a_replay_only_since_it_was_made(settings: Settings) -> None:
+    catalog = open_catalog(settings)
+    assert oldest_not_in_lake(catalog, settings, NOW) is None
+    known = record(settings, timedelta(days=3))
+    record(settings, timedelta(days=30))
+    record(settings, timedelta(hours=5), Stream.OUTCOME)
+    record(settings, timedelta(minutes=5))
+    take_in(settings, known)
+    replay = settings.home / "archive" / record(settings, timedelta())
+    replay.rename(replay.with_name(f"{first_seq_at(NOW - timedelta(days=6))}-0.replay.parquet"))
+
+    assert oldest_not_in_lake(catalog, settings, NOW) == NOW - timedelta(hours=5)
+
+
+def test_an_age_over_the_limit_is_told_once_until_it_was_below(
+    settings: Settings, told: tuple[str, list[dict[str, Any]]]
+) -> None:
+    async def looks() -> list[float]:
+        freshness, ages = Freshness(settings, Lake(settings)), []
+
+        async def look(now: datetime) -> None:
+            await freshness.look(now)
+            ages.append(_metrics.LAKE_AGE_SECONDS._value.get())
+
+        first = record(settings, timedelta(minutes=30))
+        await look(NOW)
+        await look(NOW + timedelta(hours=1))
+        await look(NOW + timedelta(hours=2))
+        take_in(settings, first)
+        await look(NOW + timedelta(hours=2))
+        record(settings, timedelta(minutes=10))
+        await look(NOW + timedelta(hours=2))
+        return ages
+
+    assert asyncio.run(looks()) == [1800, 5400, 9000, 0, 7800]
+    _, sent = told
+    assert [message["what"] for message in sent] == ["lake behind"] * 2
+    assert sent[0]["age_seconds"] == 5400
+    assert "see that ingest_archives is not paused" in sent[0]["text"]

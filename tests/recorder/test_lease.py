@@ -1,0 +1,331 @@
+"""One number, one recorder: two processes, a paused one, stores that are away or wiped, and every order of their steps."""
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contracts import keys, topics
+from contracts.envelope import Stream
+from contracts.errors import Permanent, Retryable
+from contracts.seq import SeqSource, node_of, unix_ms_of, wall_clock_ms
+from contracts.storage import S3
+from recorder._claims import ArchiveClaims, Claim
+from recorder._lease import Lease
+from recorder._place import Place
+from recorder._segments import Archive
+from tests.recorder.harness import House, house, platform, put_back, take_away, trigger
+from tests.servers import wait_until
+from tests.stores.servers import BUCKET, object_storage
+
+LEASE_S = 10.0  # three renewals fit into it on a busy machine, too
+WORLDS = 30
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[House]:
+    """A recorder whose lease is short, and whose archive others may share."""
+    with house(tmp_path / "here", node_lease_seconds=str(LEASE_S), archive_url=f"file://{tmp_path}/archive") as it:
+        it.load()
+        it.start()
+        it.wait_express()
+        yield it
+
+
+def elsewhere(home: House) -> House:
+    """What another host would run, misconfigured: all the same but the disk."""
+    return House(home.folder.parent / "there", home.broker, home.redis_server, home.env)
+
+
+def publish(home: House, *names: str) -> list[int]:
+    """Publish a trigger each and return their seqs."""
+
+    async def scenario() -> list[int]:
+        async with platform(home.broker.port) as vehicle_platform:
+            return [(await vehicle_platform.trigger(["V1"], name))["seq"] for name in names]
+
+    return asyncio.run(scenario())
+
+
+def seqs_in(home: House) -> list[int]:
+    """Every seq in the archive that the houses share."""
+    archive = Archive(home.env["MANIFOLD_ARCHIVE_URL"])
+    return [envelope.seq for stream in (Stream.TRIGGER, Stream.OUTCOME) for envelope in archive.recorded_since(stream, 0)]
+
+
+@pytest.mark.parametrize("knows", ["both", "the archive", "Redis"])
+def test_a_second_recorder_with_the_same_number_refuses_to_start(home: House, knows: str) -> None:
+    other = elsewhere(home)
+    if knows == "the archive":
+        home.redis.delete(keys.recorders(0))
+    if knows == "Redis":
+        other.env = other.env | {"MANIFOLD_ARCHIVE_URL": f"file://{home.folder.parent}/another"}
+    with pytest.raises(
+        RuntimeError, match=r"(?s)ended with 2.*node=0 is the number of another recorder.*give each recorder a node"
+    ):
+        other.start()
+    assert "Traceback" not in (other.folder / "recorder.log").read_text()
+    assert publish(home, "r")
+    assert home.running.process.poll() is None
+
+
+def test_a_second_recorder_on_the_same_journal_refuses_to_start(home: House) -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)ended with 2.*another recorder works on the journal"):
+        home.start(recorder_port=home.running.port + 1)
+
+
+def test_killed_and_started_at_once_it_goes_on_without_a_pause_and_without_a_jump(home: House) -> None:
+    before = publish(home, "r1")
+    home.running.kill()
+    home.start(node_lease_seconds=86400)  # what it claimed ahead, and for how long, does not matter on its own disk
+    home.wait_express()
+    after = publish(home, "r2")
+    assert after > before
+    assert unix_ms_of(after[0]) <= wall_clock_ms(), "a seq of the range that was claimed ahead"
+
+
+def test_a_paused_holder_that_comes_back_finds_its_number_taken_and_gives_no_seq_of_the_others(home: House) -> None:
+    first = publish(home, "r1", "r2")
+    home.running.process.send_signal(signal.SIGSTOP)
+    other = elsewhere(home)
+    try:
+        wait_until(lambda: started(other), within_s=60, what="the number to be free")
+        other.wait_express()
+        second = publish(other, "r3", "r4")
+        home.running.process.send_signal(signal.SIGCONT)
+        assert home.running.process.wait(30) == 2
+        assert "node=0 is the number of another recorder" in home.running.log.read_text()
+        third = publish(other, "r5")
+        other.flush()
+        assert first + second + third == sorted({*first, *second, *third})
+        assert len(seqs_in(home)) == len(set(seqs_in(home)))
+        assert {node_of(seq) for seq in first + third} == {0}
+        wait_until(lambda: home.pending("V1") == first + second + third, what="the last to be handed over")
+    finally:
+        os.kill(home.running.pid, signal.SIGCONT) if home.running.process.poll() is None else None
+        other.running.stop() if other.recorder else None
+
+
+def started(house: House) -> bool:
+    """Whether the recorder of this house got its number."""
+    try:
+        house.start()
+    except RuntimeError:
+        return False
+    return True
+
+
+def test_an_orderly_end_frees_the_number_at_once(home: House) -> None:
+    before = publish(home, "r1")
+    home.running.stop()
+    other = elsewhere(home)
+    other.start(node_lease_seconds=86400)
+    try:
+        other.wait_express()
+        assert publish(other, "r2") > before
+    finally:
+        other.running.stop()
+
+
+def test_with_redis_away_and_wiped_the_number_stays_and_is_told_again(home: House) -> None:
+    home.restart_redis(wiped=True)
+    wait_until(lambda: home.redis.hlen(keys.recorders(0)) == 1, what="the claim to be in Redis again")
+    home.redis_server.kill()
+    home.running.kill()
+    home.start(node_lease_seconds=86400)
+    assert publish(home, "r1")
+    with pytest.raises(RuntimeError, match="node=0 is the number of another recorder"):
+        elsewhere(home).start(node_lease_seconds=86400)
+    home.restart_redis()
+
+
+def renewed(home: House) -> None:
+    """Return when the claim in Redis is another one."""
+    before = home.redis.hgetall(keys.recorders(0))
+    wait_until(lambda: home.redis.hgetall(keys.recorders(0)) != before, what="a renewal")
+
+
+def test_while_the_archive_is_away_the_number_is_told_in_redis_alone(home: House) -> None:
+    archive = Path(home.env["MANIFOLD_ARCHIVE_URL"].removeprefix("file://"))
+    home.flush()
+    take_away(archive)
+
+    async def scenario() -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            for n in range(3):
+                await vehicle_platform.trigger(["V1"], f"r{n}")
+                await asyncio.to_thread(renewed, home)
+
+    asyncio.run(scenario())
+    home.running.kill()
+    home.start(node_lease_seconds=86400)
+    assert publish(home, "r4")
+    put_back(archive)
+
+
+def test_without_any_store_it_goes_on_until_its_lease_ends_and_then_takes_nothing(home: House) -> None:
+    archive = Path(home.env["MANIFOLD_ARCHIVE_URL"].removeprefix("file://"))
+    take_away(archive)
+    home.redis_server.kill()
+    wait_until(
+        lambda: any("cannot be renewed" in problem for problem in home.health()["problems"]), what="the lease to be a problem"
+    )
+
+    async def scenario() -> None:
+        async with platform(home.broker.port) as vehicle_platform:
+            receipts = [await vehicle_platform.publish(topics.TRIGGER, trigger(["V1"], f"r{n}")) for n in range(3)]
+            put_back(archive)
+            assert len({(await receipt)["seq"] for receipt in receipts}) == 3
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["a disk", "an object store"])
+def test_a_claim_is_there_for_everybody_as_soon_as_it_is_put(tmp_path: Path, kind: str) -> None:
+    async def scenario(url: str, s3: S3) -> None:
+        mine, other = ArchiveClaims(url, s3, 7), ArchiveClaims(url, s3, 7)
+        claims = [Claim(place, "journal", "here", 1, 0, upto_ms, upto_ms) for place, upto_ms in (("a", 1), ("b", 2), ("a", 3))]
+        assert await other.claims() == []
+        for claim in claims:
+            await mine.put(claim)
+            assert claim in await other.claims()
+        assert sorted(await other.claims(), key=lambda claim: claim.place) == [claims[2], claims[1]]
+        await other.remove("a")
+        assert await mine.claims() == [claims[1]]
+        assert await ArchiveClaims(url, s3, 8).claims() == []
+
+    if kind == "a disk":
+        asyncio.run(scenario(f"file://{tmp_path}/archive", S3()))
+    else:
+        with object_storage(tmp_path) as s3:
+            asyncio.run(scenario(f"s3://{BUCKET}/archive", s3))
+
+
+class Register:
+    """A store in memory: each step may be late, and what is late may still happen."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.held: dict[str, Claim] = {}
+        self.away = False
+        self._rng = rng
+
+    async def put(self, claim: Claim) -> None:
+        await self._step()
+        self.held[claim.place] = claim
+        await self._step()
+
+    async def claims(self) -> list[Claim]:
+        await self._step()
+        found = list(self.held.values())
+        await self._step()
+        return found
+
+    async def remove(self, place: str) -> None:
+        await self._step()
+        self.held.pop(place, None)
+
+    async def _step(self) -> None:
+        for _ in range(self._rng.choice((0, 0, 1, 2, 5, 40))):  # 40: stopped for a while
+            await asyncio.sleep(0)
+        if self.away:
+            raise Retryable("away")
+
+
+class World:
+    """Hosts that all believe that the number is theirs, their clocks, and two stores."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.rng = random.Random(seed)
+        self.archive, self.redis = Register(self.rng), Register(self.rng)
+        self.now_ms = wall_clock_ms()
+        self.offsets_ms = [0, 0, 0]
+        self.folders = [folder / str(host) for host in range(3)]
+        self.last = [0, 0, 0]  # what the journal of each host ends with
+        self.given: list[int] = []
+
+    async def live(self, host: int) -> None:
+        """One process on `host`: it begins, gives seqs, and ends somehow."""
+        rng, place = self.rng, Place(self.folders[host])
+        place.enter()
+        lease = Lease(0, place, self.archive, [self.redis], lease_s=0.03, clock_ms=lambda: self.now_ms + self.offsets_ms[host])
+        keeping = None
+        try:
+            async with asyncio.timeout(0.2):
+                seqs = await lease.take(self.last[host])
+                keeping = asyncio.ensure_future(lease.keep())
+                for _ in range(rng.randrange(30)):
+                    await lease.held()
+                    self.give(host, seqs)
+                    for _ in range(rng.choice((0, 0, 3, 30))):
+                        await asyncio.sleep(0)
+                    self.now_ms += rng.choice((0, 0, 1, 7))
+                    self.give(host, seqs)  # as a process does that was stopped after it had looked
+                if rng.random() < 0.4:
+                    await lease.release()
+        except (Permanent, TimeoutError):
+            pass
+        finally:
+            if keeping is not None:
+                keeping.cancel()
+            place.leave()
+
+    def give(self, host: int, seqs: SeqSource) -> None:
+        with contextlib.suppress(Retryable):
+            self.last[host] = seqs.next()
+            self.given.append(self.last[host])
+
+    async def harm(self, *, copies: bool, running: dict[int, "asyncio.Future[None]"]) -> None:
+        """One thing goes wrong, or right again. Where the archive goes, Redis forgets nothing, no journal is copied: see docs."""
+        rng = self.rng
+        match rng.randrange(6):
+            case 0:
+                self.offsets_ms[rng.randrange(3)] += rng.choice((-200, -5, 5, 200))
+            case 1:
+                self.redis.away = not self.redis.away
+            case 2 if not copies:
+                self.archive.away = not self.archive.away
+            case 3 if copies:
+                self.redis.held.clear()
+            case 4 if copies and 2 not in running:
+                self.folders[2] = self.folders[2].with_name(f"copy-{len(self.given)}-{self.now_ms}")
+                self.folders[2].mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copy(self.folders[0] / "lock", self.folders[2] / "lock")
+                self.last[2] = self.last[0]
+            case _:
+                self.now_ms += rng.choice((1, 10, 100))
+
+    async def run(self, *, copies: bool) -> None:
+        running: dict[int, asyncio.Future[None]] = {}
+        for _ in range(60):
+            for host in range(3):
+                if host not in running and self.rng.random() < 0.5:
+                    running[host] = asyncio.ensure_future(self.live(host))
+            await asyncio.sleep(0.001)
+            await self.harm(copies=copies, running=running)
+            for host, process in list(running.items()):
+                if self.rng.random() < 0.1:
+                    process.cancel()
+                    await asyncio.wait((process,))
+                if process.done():
+                    del running[host]
+        for process in running.values():
+            process.cancel()
+        await asyncio.gather(*running.values(), return_exceptions=True)
+
+
+@pytest.mark.parametrize("copies", [False, True], ids=["stores away", "copied journals"])
+def test_in_no_order_of_steps_a_seq_is_given_twice(tmp_path: Path, copies: bool) -> None:
+    total = 0
+    for seed in range(WORLDS):
+        world = World(seed, tmp_path / str(seed))
+        asyncio.run(world.run(copies=copies))
+        assert len(set(world.given)) == len(world.given), f"seed {seed}"
+        total += len(world.given)
+    assert total > 10 * WORLDS  # else the worlds prove nothing

@@ -1,0 +1,119 @@
+"""What stands before a deployed REST catalog: it gives out tokens and asks for them, knows warehouses by name, and vends keys.
+
+Everything else is the catalog's own: requests are passed on to it.
+"""
+
+import json
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+
+CLIENT_ID, CLIENT_SECRET, WAREHOUSE = "manifold", "client:secret", "fleet"
+TOKENS, CONFIG, PREFIX = "/v1/oauth/tokens", "/v1/config", f"/v1/{WAREHOUSE}/"
+DELEGATION, CLIENT = "X-Iceberg-Access-Delegation", "X-Client-Version"
+PASSED_ON = ("Content-Type", "Accept", CLIENT)
+
+
+class FrontDoor(ThreadingHTTPServer):
+    """Before the catalog at `behind`; who asks for delegated access gets the properties in `vended` with every table."""
+
+    daemon_threads = True
+
+    def __init__(self, behind: str, vended: Mapping[str, str]) -> None:
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.vended = dict(vended)
+        self.catalog = httpx.Client(base_url=behind, timeout=60)
+        self.tokens: set[str] = set()
+        self.served, self.refused = Counter[str](), 0  # by the engine that asked
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def token(self) -> str:
+        """A new one, which counts until `revoke`."""
+        token = secrets.token_urlsafe(24)
+        self.tokens.add(token)
+        return token
+
+    def revoke(self) -> None:
+        """No token that was given out counts any more."""
+        self.tokens.clear()
+
+
+class _Request(BaseHTTPRequestHandler):
+    server: FrontDoor
+    protocol_version = "HTTP/1.1"
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = urlsplit(self.path).path
+        if path == TOKENS:
+            self._give_token(parse_qs(body.decode()))
+        elif self.headers.get("Authorization", "").removeprefix("Bearer ") not in self.server.tokens:
+            self.server.refused += 1
+            self._answer(401, {"error": {"message": "no valid token", "type": "NotAuthorizedException", "code": 401}})
+        elif path == CONFIG:
+            self._configure(parse_qs(urlsplit(self.path).query))
+        elif path.startswith(PREFIX):
+            self._pass_on(body)
+        else:
+            self._answer(404, {"error": {"message": f"no such warehouse: {path}", "type": "NotFoundException", "code": 404}})
+
+    do_GET = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815  # their names are the library's
+
+    def _give_token(self, form: Mapping[str, list[str]]) -> None:
+        if (form.get("client_id"), form.get("client_secret")) != ([CLIENT_ID], [CLIENT_SECRET]):
+            self._answer(401, {"error": "invalid_client", "error_description": "unknown client, or a wrong secret"})
+            return
+        issued = "urn:ietf:params:oauth:token-type:access_token"
+        token = {"access_token": self.server.token(), "token_type": "bearer", "issued_token_type": issued, "expires_in": 3600}
+        self._answer(200, token)
+
+    def _configure(self, query: Mapping[str, list[str]]) -> None:
+        if query.get("warehouse") != [WAREHOUSE]:
+            self._answer(400, {"error": {"message": "no such warehouse", "type": "BadRequestException", "code": 400}})
+            return
+        self._answer(200, {"defaults": {}, "overrides": {"prefix": WAREHOUSE}})
+
+    def _pass_on(self, body: bytes) -> None:
+        headers = {name: self.headers[name] for name in PASSED_ON if name in self.headers}
+        got = self.server.catalog.request(self.command, self.path.replace(PREFIX, "/v1/", 1), content=body, headers=headers)
+        self.server.served[self.headers.get(CLIENT, "").split()[0]] += 1
+        answer = got.json() if got.content else None
+        if isinstance(answer, dict) and "metadata" in answer and self.headers.get(DELEGATION) == "vended-credentials":
+            answer["config"] = answer.get("config", {}) | self.server.vended
+        self._answer(got.status_code, answer)
+
+    def _answer(self, status: int, answer: object) -> None:
+        content = b"" if answer is None else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Not on standard error."""
+
+
+@contextmanager
+def front_door(behind: str, vended: Mapping[str, str]) -> Iterator[FrontDoor]:
+    """Open during the block."""
+    door = FrontDoor(behind, vended)
+    thread = threading.Thread(target=door.serve_forever, name="front-door")
+    thread.start()
+    try:
+        yield door
+    finally:
+        door.shutdown()
+        thread.join()
+        door.server_close()
+        door.catalog.close()

@@ -1,0 +1,98 @@
+"""A deployed lake for tests: its settings, its bucket, and jobs as an operator starts them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contracts.envelope import Envelope
+from contracts.settings import PREFIX, Settings
+from pipelines.spark.conf import S3_JAR
+from recorder import _segments
+from tests.servers import ROOT, Server, free_port
+from tests.stores.servers import BUCKET, REST_JARS, VERSITYGW, object_storage, require, rest_catalog
+
+JOB_S = 240
+WAREHOUSE = f"s3://{BUCKET}/warehouse"
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """Settings of a lake in a bucket, and the folder in which the S3 gateway keeps that bucket."""
+
+    settings: Settings
+    variables: Mapping[str, str]
+    bucket: Path
+
+    def archive(self, *messages: Envelope) -> list[str]:
+        """Segments with these messages, written by the recorder's own code; their paths."""
+        return _segments.Archive(self.settings.archive, self.settings.s3).seal(messages, node=0)
+
+    def stages(self, *stages: str) -> list[dict[str, Any]]:
+        """The results of these stages, in a process of their own: Spark takes its jars only at its start."""
+        return [json.loads(line) for line in self._run("tests.stores.stages", *stages).splitlines() if line.startswith("{")]
+
+    def manifold(self, *arguments: str) -> Any:
+        """What `manifold … --json` prints."""
+        return json.loads(self._run("console", *arguments, "--json"))
+
+    def environment(self) -> dict[str, str]:
+        """That of a job with these settings."""
+        return {**os.environ, **self.variables}
+
+    def _run(self, module: str, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=JOB_S,
+            check=False,
+        )
+        assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+        return done.stdout
+
+
+def variables_of(folder: Path, redis: Server, **settings: object) -> dict[str, str]:
+    """Variables of the environment for these settings, in a home of their own where nobody can be asked to flush."""
+    chosen = {
+        "home": folder / "home",
+        "redis_port": redis.port,
+        "recorder_port": free_port(),
+        "spark_driver_memory": "1g",
+        **settings,
+    }
+    return {f"{PREFIX}{name.upper()}": str(value) for name, value in chosen.items()}
+
+
+def settings_of(variables: Mapping[str, str]) -> Settings:
+    """What a process with these variables reads."""
+    given: dict[str, Any] = {name.removeprefix(PREFIX).lower(): value for name, value in variables.items()}
+    return Settings(**given)
+
+
+@contextmanager
+def on_object_storage(folder: Path, redis: Server, **more: object) -> Iterator[Deployed]:
+    """Archive and warehouse in a bucket, tables in a REST catalog."""
+    require(VERSITYGW, REST_JARS, Settings().jars / S3_JAR)
+    with object_storage(folder / "s3") as s3, rest_catalog(folder / "rest", WAREHOUSE, s3) as uri:
+        settings: dict[str, Any] = {
+            "catalog_type": "rest",
+            "catalog_uri": uri,
+            "warehouse": WAREHOUSE,
+            "archive_url": f"s3://{BUCKET}/archive",
+            "reports": f"s3://{BUCKET}/reports",
+            "s3_endpoint": s3.endpoint,
+            "s3_region": s3.region,
+            "s3_access_key": s3.access_key,
+            "s3_secret_key": s3.secret_key,
+            **more,
+        }
+        variables = variables_of(folder, redis, **settings)
+        yield Deployed(settings_of(variables), variables, folder / "s3" / "buckets" / BUCKET)

@@ -1,0 +1,72 @@
+"""Lakes of an earlier release on a REST catalog with object storage, and on PostgreSQL, migrated by two at once."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from adapters.lake import open_catalog
+from adapters.payloads import is_filled, read_payloads
+from contracts.settings import Settings
+from contracts.tables import META, TABLES
+from pipelines.migrations.migrate import Migrated, migrate, plan
+from tests.pipelines.old_lakes import SECOND, fill, make_old
+from tests.stores.servers import (
+    BUCKET,
+    REST_JARS,
+    VERSITYGW,
+    object_storage,
+    postgresql,
+    postgresql_programs,
+    require,
+    rest_catalog,
+)
+
+
+@pytest.fixture
+def on_object_storage(tmp_path: Path) -> Iterator[Settings]:
+    require(VERSITYGW, REST_JARS)
+    warehouse = f"s3://{BUCKET}/warehouse"
+    with object_storage(tmp_path / "s3") as s3, rest_catalog(tmp_path / "rest", warehouse, s3) as uri:
+        yield Settings(
+            home=tmp_path / "home",
+            catalog_type="rest",
+            catalog_uri=SecretStr(uri),
+            warehouse=warehouse,
+            s3_endpoint=s3.endpoint,
+            s3_region=s3.region,
+            s3_access_key=s3.access_key,
+            s3_secret_key=SecretStr(s3.secret_key),
+        )
+
+
+@pytest.fixture
+def on_postgresql(tmp_path: Path) -> Iterator[Settings]:
+    require(postgresql_programs() or Path("PostgreSQL"))
+    with postgresql(tmp_path / "pg") as uri:
+        yield Settings(home=tmp_path / "home", catalog_uri=SecretStr(uri))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["on_object_storage", "on_postgresql"])
+def test_two_migrations_at_once_do_it_once(place: str, request: pytest.FixtureRequest) -> None:
+    settings: Settings = request.getfixturevalue(place)
+    catalog = open_catalog(settings)
+    make_old(catalog, SECOND)
+    fill(catalog, SECOND)
+
+    def work(_: int) -> Migrated:
+        return migrate(open_catalog(settings))
+
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(work, range(2)))
+
+    assert {one.versions[t.name] for one in done for t in [META]} == {META.version}
+    assert plan(catalog).steps == []
+    assert plan(catalog).versions == {t.name: t.version for t in TABLES}
+    names = catalog.load_table(META.identifier)
+    assert sorted(names.scan().to_arrow()["data_id"].to_pylist()) == [f"d{n}" for n in range(1, 6)]
+    assert is_filled(names)
+    assert read_payloads(catalog, ["d1", "d5"]) == {"d1": b"payload 1", "d5": b"payload 5"}

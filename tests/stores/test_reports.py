@@ -1,0 +1,68 @@
+"""The quality reports in an object store: the same pages as on a disk, written and read from anywhere."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from adapters.files import Files
+from adapters.reports import INDEX, TRENDS, kept_runs, run_page
+from contracts.tables import RUN_TABLES
+from expectations import Audit
+from expectations._pages import publish_pages
+from tests.stores.servers import BUCKET, VERSITYGW, object_storage
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def reports(tmp_path: Path) -> Iterator[Files]:
+    if not VERSITYGW.exists():
+        pytest.skip("no S3 gateway here; run `make stores`")
+    with object_storage(tmp_path / "s3") as s3:
+        yield Files(f"s3://{BUCKET}/reports", s3)
+
+
+def publish(reports: Files, made: Path, run_id: str, at: datetime) -> None:
+    """As an audit does, with a page that Great Expectations would have made."""
+    for path in (f"validations/quarantine/{run_id}/{at:%H}/page.html", "static/style.css"):
+        (made / path).parent.mkdir(parents=True, exist_ok=True)
+        (made / path).write_text(run_id)
+    rows = {table.name: 1 for table in RUN_TABLES}
+    audit = Audit(run_id, True, (), (), rows, reports.address(run_page(run_id)))
+    publish_pages(audit, as_of=at, reports=reports, keep=2, made=made)
+
+
+def test_files_in_an_object_store_are_written_read_listed_and_removed(reports: Files) -> None:
+    reports.write("runs/scheduled__2026-03-01T12:00:00+00:00/index.html", b"one")
+    reports.write("runs/two/index.html", b"two")
+
+    assert reports.read("runs/two/index.html") == b"two"
+    assert [*reports.below("runs")] == ["runs/scheduled__2026-03-01T12:00:00+00:00/index.html", "runs/two/index.html"]
+    assert reports.read("runs/three/index.html") is None
+    assert reports.address("index.html") == f"s3://{BUCKET}/reports/index.html"
+
+    reports.remove("runs/two")
+    reports.remove("runs/two")
+    assert [*reports.below("runs")] == ["runs/scheduled__2026-03-01T12:00:00+00:00/index.html"]
+
+
+def test_runs_are_listed_and_the_oldest_go(reports: Files, tmp_path: Path) -> None:
+    for hour, run_id in enumerate(("first", "second", "third+00:00")):
+        publish(reports, tmp_path / f"worker {hour}", run_id, NOON + timedelta(hours=hour))
+
+    assert [run["run_id"] for run in kept_runs(reports)] == ["third+00:00", "second"]
+    index = (reports.read(INDEX) or b"").decode()
+    assert index.index("third") < index.index("second")
+    assert "first" not in index
+    assert b"every rule" in (reports.read(run_page("second")) or b"")
+    assert b"svg" in (reports.read(TRENDS) or b"")
+    assert [path.split("/")[2] for path in reports.below("validations")] == ["second", "third+00:00"]
+
+
+def test_a_run_that_is_judged_again_has_one_page_of_each_table(reports: Files, tmp_path: Path) -> None:
+    for hour in range(2):
+        publish(reports, tmp_path / f"worker {hour}", "run", NOON + timedelta(hours=hour))
+
+    assert [*reports.below("validations")] == ["validations/quarantine/run/13/page.html"]

@@ -1,0 +1,147 @@
+"""Compaction, collection, verification, rebuild, check, restore and rollback on object storage and a REST catalog.
+
+One lake goes through all of them: each start of Spark takes as long as the rest of a test.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from adapters.lake import open_catalog
+from contracts import keys
+from contracts.names import Owner
+from contracts.tables import DATA, IDS, OUTCOMES, SEGMENTS, Table
+from queues import Loader, Policy
+from tests.pipelines.makers import NOON_MS, data, outcome, seq_at, trigger
+from tests.pipelines.plain import read
+from tests.servers import Server, start_redis, stopping
+from tests.stores.places import Deployed, on_object_storage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+VINS = [Owner(f"V{n}") for n in range(10)]
+LONG_AGO = 1  # ms after noon of the makers' day, which is past every retention
+AN_HOUR_AGO = int(time.time() * 1000) - NOON_MS - 3_600_000
+MOMENT = 1e-6  # days
+# With these nothing is kept for longer than the jobs need; an orphan has to be older than a day.
+RETENTIONS = {"snapshot_retention_days": MOMENT, "archive_retention_days": 60, "orphan_days": 1.5, "compact_min_files": 2}
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with stopping(start_redis(tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory, redis: Server) -> Iterator[Deployed]:
+    """Two runs: old data with an entry that nobody fetched, then two batches for ten vehicles, one of which has acknowledged."""
+    with on_object_storage(tmp_path_factory.mktemp("deployed"), redis, **RETENTIONS) as deployed:
+        with Redis(port=redis.port) as client:
+            Loader(client, Policy.of(deployed.settings)).mark_loaded(1)
+        deployed.archive(data(LONG_AGO, "old", b"old"), trigger(LONG_AGO + 1, ["V-old"], "old"))
+        deployed.archive(data(AN_HOUR_AGO, "d1", b"firmware"), trigger(AN_HOUR_AGO + 1, VINS))
+        deployed.stages("run_all --run-id first --no-flush")
+        deployed.archive(trigger(AN_HOUR_AGO + 2, VINS), outcome(AN_HOUR_AGO + 3, VINS[0], AN_HOUR_AGO + 1))
+        yield deployed
+
+
+def files_of(lake: Deployed, table: Table) -> list[Path]:
+    return sorted((lake.bucket / "warehouse" / table.identifier.replace(".", "/") / "data").rglob("*.parquet"))
+
+
+def plant_orphan(lake: Deployed) -> Path:
+    """A file as a crash leaves it, in the table's folder and two days old."""
+    known = files_of(lake, IDS)[0]
+    return old_copy(known, known.with_name("00000-0-orphan.parquet"))
+
+
+def plant_file_of_another_table(lake: Deployed) -> Path:
+    """As old, in a folder whose name begins like the table's: in a bucket that is a prefix like any other."""
+    table = lake.bucket / "warehouse" / IDS.identifier.replace(".", "/")
+    return old_copy(files_of(lake, IDS)[0], table.with_name(f"{table.name}_of_another") / "data" / "file.parquet")
+
+
+def old_copy(file: Path, copy: Path) -> Path:
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_bytes(file.read_bytes())
+    two_days_ago = time.time() - 2 * 86_400
+    os.utime(copy, (two_days_ago, two_days_ago))
+    return copy
+
+
+def pending(redis: Server, vin: Owner) -> list[int]:
+    with Redis(port=redis.port) as client:
+        return [int(seq) for seq in client.zrange(keys.pending(vin), 0, -1)]
+
+
+def test_upkeep_compacts_collects_verifies_and_rebuilds(lake: Deployed, redis: Server) -> None:
+    orphan, of_another = plant_orphan(lake), plant_file_of_another_table(lake)
+    stages = [
+        "run_all --run-id second --no-flush",
+        "compact",
+        "garbage --dry-run",
+        "garbage --run-id gc",
+        "verify --repair",
+        "rebuild",
+    ]
+
+    _, compacted, would, gone, verified, rebuilt = lake.stages(*stages)
+
+    ids = compacted["tables"][IDS.name]
+    assert (ids["before"]["files"], ids["after"]["files"]) == (3, 2)
+    for collected in (would, gone):
+        assert collected["orphans"][IDS.name]["count"] == 1
+        assert collected["orphans"][IDS.name]["sample"][0].endswith(orphan.name)
+        assert collected["expired"]["sample"] == [f"V-old {seq_at(LONG_AGO + 1)}"]
+        assert collected["snapshots"][IDS.name]["count"] >= 1
+        assert collected["segments"]["count"] == 2
+    assert (orphan.exists(), of_another.exists()) == (False, True)
+    assert len(files_of(lake, IDS)) == 2  # those that compaction replaced went with their snapshots
+    assert {d["data_id"] for d in read(open_catalog(lake.settings), DATA)} == {"d1", "old"}  # no recorder could be asked
+    # The outcome came by the archive alone: no dispatcher has taken the entry out of the queue.
+    assert {kind: count for kind, count in verified["differences"].items() if count} == verified["repaired"] == {"ended": 1}
+    assert rebuilt["populated"]["queued"] == 0
+
+
+def test_an_entry_that_redis_lost_comes_back_by_a_rebuild(lake: Deployed, redis: Server) -> None:
+    with Redis(port=redis.port) as client:
+        client.flushall()
+    (rebuilt,) = lake.stages("rebuild")
+    assert rebuilt["populated"]["queued"] == 19
+    assert pending(redis, VINS[1]) == [seq_at(AN_HOUR_AGO + 1), seq_at(AN_HOUR_AGO + 2)]
+
+
+def test_check_agrees_rollback_takes_back_and_restore_makes_all_again(lake: Deployed) -> None:
+    catalog = open_catalog(lake.settings)
+    lake.stages("run_all --no-flush", "garbage")  # where no other test has
+    before = contents(catalog)
+    assert lake.manifold("lake", "check")["findings"] == []
+    lake.archive(trigger(AN_HOUR_AGO + 4, ["V-late"]))
+    (late,) = lake.stages("ingest --run-id late --no-flush --judge")
+    lake.stages("publish --run-id late")
+    assert late["segments"] == 1
+
+    undone = lake.manifold("lake", "rollback", "--run-id", "late")
+    assert (undone["undone"], undone["segments"]) == (["late"], 1)
+    assert contents(catalog) == before
+
+    with pytest.raises(AssertionError, match="the archive does not keep it any more"):
+        lake.manifold("lake", "restore", "--yes")
+    restored = lake.manifold("lake", "restore", "--yes", "--without-history")
+    assert restored["segments"] == len(read(catalog, SEGMENTS))
+    after = contents(catalog)
+    assert after[IDS.name] == sorted([*(e for e in before[IDS.name] if e[0] != "V-old"), ("V-late", seq_at(AN_HOUR_AGO + 4))])
+    assert after[DATA.name] == [("d1", b"firmware")]
+    assert after[OUTCOMES.name] == [(VINS[0], seq_at(AN_HOUR_AGO + 1), "delivered")]
+    assert lake.manifold("lake", "check")["findings"] == []
+
+
+def contents(catalog: Any) -> dict[str, list[tuple[Any, ...]]]:
+    """What the tables have that an archive brings."""
+    columns = ((IDS, ("vin", "seq")), (DATA, ("data_id", "payload")), (OUTCOMES, ("vin", "seq", "outcome")))
+    return {t.name: sorted(tuple(row[n] for n in names) for row in read(catalog, t, None, *names)) for t, names in columns}
