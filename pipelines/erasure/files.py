@@ -194,26 +194,30 @@ def _in_parquet(file: pa.NativeFile, path: str, named: Named) -> Iterator[Found]
 
 
 def _blocks(content: bytes) -> Iterator[bytes]:
-    """The bytes of a file; of an Avro file, those of its blocks as they were before they were packed."""
-    yield content
+    """The bytes of a file; of an Avro file, its head and its blocks as they were before they were packed.
+
+    Packed bytes and the marks between the blocks are as good as random: a name of two characters is found there by chance.
+    """
     if not _AVRO.match(content):
+        yield content
         return
-    place, entries = 4, -1
+    head, entries = 4, -1
     while entries:
-        entries, place = _long(content, place)
+        entries, head = _long(content, head)
         if entries < 0:
-            entries, (_, place) = -entries, _long(content, place)
+            entries, (_, head) = -entries, _long(content, head)
         for _ in range(2 * entries):
-            size, place = _long(content, place)
-            place += size
-    place += _SYNC
+            size, head = _long(content, head)
+            head += size
+    yield content[:head]
+    place = head + _SYNC
     while place < len(content):
         _, place = _long(content, place)
         size, place = _long(content, place)
         block = content[place : place + size]
         try:
             yield zlib.decompress(block, wbits=-zlib.MAX_WBITS)
-        except zlib.error:
+        except zlib.error:  # not packed
             yield block
         place += size + _SYNC
 

@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import json
 import shutil
+import zlib
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from redis import Redis
@@ -25,6 +27,7 @@ from contracts.settings import Settings
 from contracts.tables import ACTIONS, DATA, ERASURES, IDS, META, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS
 from contracts.topics import TRIGGER
 from pipelines.archive.formats import decode
+from pipelines.erasure.files import search
 from pipelines.erasure.names import Named
 from pipelines.erasure.run import Erased, erase, search_all
 from pipelines.ingest.branches import RUN_ID, properties_of
@@ -336,6 +339,24 @@ def test_a_name_is_a_word_and_short_ones_are_not_looked_for_in_bytes_of_others(p
     assert vins(catalog) == [("V10", seq_at(1)), ("x-V1", seq_at(1))]
     assert [row["seq"] for row in read(catalog, QUARANTINE)] == [seq_at(4)]
     assert {row["data_id"] for row in read(catalog, DATA)} == {"d1", "V1.map"}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_marks_and_packed_bytes_of_avro_name_nobody(tmp_path: Path, packed: bool) -> None:
+    def avro(rows: bytes) -> Path:
+        mark = b"mark:\x00V1\x00a block"  # 16 random bytes, said in the head and after each block
+        codec = b"deflate" if packed else b"null"
+        block = zlib.compress(rows, 0, wbits=-zlib.MAX_WBITS) + b" V1 " if packed else rows
+        head = b"Obj\x01" + bytes([2, 2 * len(b"avro.codec")]) + b"avro.codec" + bytes([2 * len(codec)]) + codec + b"\x00"
+        file = tmp_path / f"{len(rows)}.avro"
+        file.write_bytes(head + mark + bytes([2, 2 * len(block)]) + block + mark)
+        return file
+
+    def places(file: Path) -> list[str]:
+        return [one.what for one in search(fs.LocalFileSystem(), str(file), Named("V1", seq_at(60_000)))]
+
+    assert places(avro(b"V10 and V2")) == []
+    assert places(avro(b"V10 and V1")) == ["bytes"]
 
 
 def test_spark_reads_writes_and_collects_what_an_erasure_has_left(place: Place, redis_server: Server, redis: Redis) -> None:
