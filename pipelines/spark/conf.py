@@ -19,7 +19,8 @@ POSTGRESQL_JAR = "postgresql-42.7.14.jar"
 S3_JAR = "iceberg-aws-bundle-1.12.0.jar"
 LOCAL_SHUFFLE_PARTITIONS = 8
 LOOPBACK = "127.0.0.1"
-EXTENSIONS = {"spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
+EXTENSIONS = "spark.sql.extensions"
+ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 REDACTED = "spark.sql.redaction.options.regex"  # names of what no page, no event log and no plan of Spark shows
 CLASS_ARCHIVE = "spark.jsa"  # beside the jars: what the JVM has parsed of them once (`pipelines.spark.classes` makes it)
 # A short job ends before the optimising compiler has paid for itself.
@@ -28,7 +29,7 @@ SHORT_BYTES = 16 << 20  # of the archive: some 1.5 million entries
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
-    """What every session needs besides `EXTENSIONS`, whoever started its JVM: the catalog, UTC, joins by the tables' layout.
+    """What every session needs besides `extensions_with`, whoever started its JVM: the catalog, UTC, joins by the tables' layout.
 
     It has secrets. A session that runs is given it: what Spark is started with, its pages and its event log show.
     """
@@ -42,6 +43,12 @@ def session_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.iceberg.planning.preserve-data-grouping": "true",
         "spark.sql.requireAllClusterKeysForCoPartition": "false",  # one shuffle by vin serves a join on (vin, seq)
     }
+
+
+def extensions_with(already: str) -> str:
+    """Those of a site that are named `already`, in their order, and Iceberg's after them, unless it is one of them."""
+    named = [name for each in already.split(",") if (name := each.strip())]
+    return ",".join(dict.fromkeys([*named, ICEBERG_EXTENSIONS]))
 
 
 def redacted(settings: Settings, already: str) -> str:

@@ -2,16 +2,17 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from pipelines.spark.conf import EXTENSIONS, REDACTED, jars_for, launch_conf, redacted, session_conf
+from pipelines.spark.conf import EXTENSIONS, REDACTED, extensions_with, jars_for, launch_conf, redacted, session_conf
 
 SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and has its own master and memory
 
@@ -26,19 +27,18 @@ def open_session(settings: Settings, job: str, *, java_options: str = "") -> Spa
     Raises:
         Permanent: Spark's extra jars are not in their folder.
     """
-    builder = SparkSession.builder.appName(f"manifold {job}")
+    options: dict[str, str] = {}
     if SUBMITTED not in os.environ:
         _require_jars(settings)
         # Otherwise workers take the first python on PATH, which need not have Manifold's libraries.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if settings.spark_master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        builder = builder.master(settings.spark_master)
-        for name, value in launch_conf(settings).items():
-            builder = builder.config(name, value)
+        options = {"spark.master": settings.spark_master} | launch_conf(settings)
         if java_options:
-            builder = builder.config("spark.driver.extraJavaOptions", java_options)
-    for name, value in EXTENSIONS.items():
+            options["spark.driver.extraJavaOptions"] = java_options
+    builder = SparkSession.builder.appName(f"manifold {job}")
+    for name, value in (options | {EXTENSIONS: extensions_with(_extensions_of_the_site(options))}).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     configure(spark, settings)
@@ -64,6 +64,12 @@ def session(settings: Settings, job: str, *, java_options: str = "", meanwhile: 
                 module.result()
         finally:
             spark.stop()
+
+
+def _extensions_of_the_site(options: Mapping[str, str]) -> str:
+    """What Spark's defaults say. Only the JVM has read them, and once a context has begun it takes no more extensions."""
+    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(options.items())))  # as Spark's own shell does
+    return SparkConf().get(EXTENSIONS, "") or ""
 
 
 def _require_jars(settings: Settings) -> None:

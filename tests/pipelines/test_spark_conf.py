@@ -1,5 +1,11 @@
 """What Spark is told, and what it shows of it."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
@@ -7,8 +13,9 @@ from pyspark.sql import SparkSession
 from adapters.lake import open_catalog
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from pipelines.spark.conf import REDACTED, S3_JAR, jars_for, session_conf
+from pipelines.spark.conf import ICEBERG_EXTENSIONS, REDACTED, S3_JAR, extensions_with, jars_for, session_conf, write_defaults
 from pipelines.spark.session import configure
+from tests.servers import ROOT
 
 AWAY = SecretStr("http://127.0.0.1:1")
 SIGNED = SecretStr('{"rest.sigv4-enabled": true}')
@@ -20,6 +27,15 @@ GUARDED = Settings(
     s3_access_key=SecretStr("hunter2"),
     s3_secret_key=SecretStr("hunter2"),
 )
+SITES = "com.example.Audit"  # no such class: Spark says so of each extension that it looks for in vain, and goes on
+WHICH = """
+import json, sys
+from contracts.settings import load_settings
+from pipelines.spark.session import session
+with session(load_settings(), "which") as spark:
+    parser = spark._jsparkSession.sessionState().sqlParser().getClass().getName()
+    print(json.dumps([spark.conf.get("spark.sql.extensions"), parser, spark.conf.get("spark.of-the-site")]))
+"""
 
 
 def test_properties_of_the_catalog_reach_spark_under_its_name() -> None:
@@ -53,3 +69,45 @@ def test_signing_says_which_library_it_needs() -> None:
     assert S3_JAR in jars_for(signing)
     with pytest.raises(Permanent, match="MANIFOLD_CATALOG_PROPERTIES asks for needs boto3"):
         open_catalog(signing)
+
+
+@pytest.mark.parametrize(
+    ("sites", "all_of_them"),
+    [
+        ("", ICEBERG_EXTENSIONS),
+        (SITES, f"{SITES},{ICEBERG_EXTENSIONS}"),
+        (f" {SITES}, com.example.Other,", f"{SITES},com.example.Other,{ICEBERG_EXTENSIONS}"),
+        (f"{ICEBERG_EXTENSIONS},{SITES}", f"{ICEBERG_EXTENSIONS},{SITES}"),
+    ],
+)
+def test_icebergs_extensions_come_after_those_of_the_site(sites: str, all_of_them: str) -> None:
+    assert extensions_with(sites) == all_of_them
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("submitted", [True, False], ids=["spark-submit", "a session that is started here"])
+def test_a_sites_own_extensions_are_loaded_beside_icebergs(tmp_path: Path, submitted: bool) -> None:
+    """By the file that the connection names, or by the one of the Spark installation (its configuration folder)."""
+    defaults = write_defaults(Settings(spark_driver_memory="1g"), tmp_path) / "spark-defaults.conf"
+    with defaults.open("a") as file:
+        file.write(f"spark.sql.extensions {SITES}\nspark.of-the-site kept\n")
+    program = tmp_path / "which.py"
+    program.write_text(WHICH)
+    env = os.environ | {"MANIFOLD_HOME": str(tmp_path / "home"), "MANIFOLD_SPARK_DRIVER_MEMORY": "1g", "PYTHONPATH": str(ROOT)}
+    env["MANIFOLD_JARS"] = str(Settings().jars.absolute())
+    command = [sys.executable]
+    if submitted:
+        command = [str(Path(sys.executable).parent / "spark-submit"), "--master", "local[1]", "--properties-file", str(defaults)]
+    else:
+        env["SPARK_CONF_DIR"] = str(tmp_path)
+
+    done = subprocess.run(
+        [*command, str(program)], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    named, parser, kept = json.loads(done.stdout.splitlines()[-1])
+    assert named == f"{SITES},{ICEBERG_EXTENSIONS}"
+    assert kept == "kept"
+    assert parser.endswith(".IcebergSparkSqlExtensionsParser")
+    assert f"Cannot use {SITES}" in done.stderr  # it was looked for
