@@ -25,7 +25,7 @@ from adapters.log import configure_logging
 from benchmarks.machine import Row, free_ports, report
 from benchmarks.million import VINS_A_TRIGGER, World, fill
 from contracts.settings import Settings, load_settings
-from sandbox.programs import environment
+from sandbox.platform.programs import environment
 from tests.servers import answers, start_mosquitto, start_python, start_redis, stopping
 
 VINS, TIMES = 1_000_000, 5

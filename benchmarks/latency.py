@@ -21,7 +21,7 @@ from adapters.mqtt import Message, Mqtt
 from benchmarks.machine import Row, free_ports, report
 from contracts import topics
 from contracts.settings import Settings, load_settings
-from sandbox import supervise
+from sandbox.platform import supervise
 
 VEHICLES, ROUNDS, PAUSE_S = 20, 400, 0.02
 P50_AIM_MS, P99_AIM_MS = 5.0, 25.0

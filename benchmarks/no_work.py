@@ -20,10 +20,10 @@ from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 from adapters.log import configure_logging
 from benchmarks.machine import Row, free_ports, report
 from contracts.settings import Settings, load_settings
-from sandbox import airflow, supervise
-from sandbox.airflow_api import AirflowApi
-from sandbox.processes import family
-from sandbox.supervisord import Place
+from sandbox.platform import airflow, supervise
+from sandbox.platform.airflow_api import AirflowApi
+from sandbox.platform.processes import family
+from sandbox.platform.supervisord import HomeLayout
 
 DAG = "ingest_archives"
 RUNS, PAUSE_S, WITHIN_S = 10, 2.3, 120
@@ -84,7 +84,7 @@ def _one(api: AirflowApi) -> Run:
 
 def _cpu_s(settings: Settings) -> float:
     """CPU seconds of Airflow and of all that it has started, also of what has ended."""
-    processes = family(Place(settings.home).recorded()["airflow"])
+    processes = family(HomeLayout(settings.home).recorded()["airflow"])
     return sum(sum(process.cpu_times()[:4]) for process in processes if psutil.pid_exists(process.pid))
 
 

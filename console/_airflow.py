@@ -14,8 +14,8 @@ def airflow(context: typer.Context) -> None:
     settings = settings_or_fail()
     if not (settings.home / "airflow" / "airflow.db").exists():
         fail(f"{settings.home} has no Airflow yet; run `manifold up` first")
-    from sandbox.airflow import environment
-    from sandbox.programs import environment as spelled
+    from sandbox.platform.airflow import environment
+    from sandbox.platform.programs import environment as spelled
 
     env = environment(settings, spelled(settings))
     os.execve(sys.executable, [sys.executable, "-m", "airflow", *context.args], env)  # noqa: S606  # as long as it runs, it is Airflow

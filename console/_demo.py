@@ -11,7 +11,7 @@ from console._demo_job import Demo
 from console._output import FAILED, err, out, settings_or_fail, speaks_plainly, table
 from contracts.errors import ManifoldError, Permanent
 from contracts.settings import Settings
-from sandbox import supervise
+from sandbox.platform import supervise
 
 SCHEDULES = ("ingest_schedule", "compact_schedule", "garbage_schedule", "verify_schedule")
 WORDS = TextColumn("{task.description}", table_column=Column(no_wrap=False))  # they give way on a narrow terminal

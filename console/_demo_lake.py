@@ -19,8 +19,8 @@ from contracts.names import Owner
 from contracts.outcomes import Outcome
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, QUARANTINE, SEGMENTS
-from sandbox.airflow import url
-from sandbox.airflow_api import AirflowApi
+from sandbox.platform.airflow import url
+from sandbox.platform.airflow_api import AirflowApi
 
 DAG = "ingest_archives"
 DAG_WAIT_S = 150.0

@@ -27,8 +27,8 @@ from contracts.redis_url import split_redis_url
 from contracts.settings import Settings
 from contracts.tables import NAMESPACE
 from pipelines.spark.conf import jars_for
-from sandbox import airflow
-from sandbox.health import as_started
+from sandbox.platform import airflow
+from sandbox.platform.health import as_started
 
 SPARE_BYTES = 2 << 30
 OLDEST_JAVA = 17

@@ -3,7 +3,7 @@
 import typer
 
 from console._output import FAILED, AsJson, err, out, print_json, settings_or_fail, speaks_plainly, table, working
-from sandbox import supervise
+from sandbox.platform import supervise
 
 
 @speaks_plainly

@@ -1,1 +1,1 @@
-"""All of Manifold on one machine: the servers, the event tap in front of Mosquitto, a simulated fleet."""
+"""All of Manifold on one machine: `platform` runs its servers and services, `fleet` plays the vehicles."""

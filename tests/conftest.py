@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from contracts.settings import Settings, load_settings
 from pipelines.spark.session import open_session
-from sandbox import supervise
+from sandbox.platform import supervise
 from tests.servers import Server, free_port, start_mosquitto, start_redis, stopping
 
 

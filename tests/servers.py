@@ -17,7 +17,7 @@ from typing import TypeVar
 import httpx
 
 from contracts.settings import Settings
-from sandbox import broker
+from sandbox.platform import broker
 
 ROOT = Path(__file__).parent.parent
 START_S = 20
@@ -167,7 +167,7 @@ def start_tap(settings: Settings, *, delivered: bool = False) -> Server:
     env = {f"MANIFOLD_{name.upper()}": str(getattr(settings, name)) for name in names}
     health = f"http://{settings.host}:{settings.tap_port}/healthz"
     return start_python(
-        "sandbox.tap",
+        "tap",
         *(["--delivered"] if delivered else []),
         port=settings.mqtt_port,
         log=settings.home / "tap.log",

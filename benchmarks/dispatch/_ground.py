@@ -15,8 +15,8 @@ from contracts import keys
 from contracts.seq import SeqSource, wall_clock_ms
 from contracts.settings import Settings, load_settings
 from queues import Loader, Policy
-from sandbox import supervise
-from sandbox.health import status
+from sandbox.platform import supervise
+from sandbox.platform.health import status
 
 REQUEST, DATA = "bench", "bench"
 PAYLOAD = b"x" * 200

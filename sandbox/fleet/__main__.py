@@ -13,7 +13,7 @@ from rich.text import Text
 from contracts.errors import ManifoldError
 from contracts.settings import Settings, load_settings
 from sandbox.fleet import Fleet, vins
-from sandbox.fleet._habits import DRIVING
+from sandbox.fleet._behaviour_model import DRIVING
 
 _LINE_S = 0.5
 _EVENTS = ("online", "left", "crashed", "cut off")

@@ -11,9 +11,9 @@ from contracts.errors import Permanent, Retryable
 from contracts.names import Owner
 from contracts.settings import Settings
 from contracts.topics import Sign
-from sandbox.fleet._habits import Behaviour, Habits
-from sandbox.fleet._vehicle import Link, Received, Vehicle, Witness
-from sandbox.fleet._wire import Door
+from sandbox.fleet._behaviour_model import Behaviour, BehaviourModel
+from sandbox.fleet._connection import FleetEndpoint
+from sandbox.fleet._vehicle import FleetListener, LinkState, Received, Vehicle
 
 CONNECT_S = 60.0
 _AT_ONCE = 100  # connections under way: fewer than the broker's backlog
@@ -24,7 +24,7 @@ _SPARE_FILES = 100
 class _Ledger:
     """What the vehicles tell."""
 
-    def __init__(self, on_received: Callable[[Received], None], other: Witness | None) -> None:
+    def __init__(self, on_received: Callable[[Received], None], other: FleetListener | None) -> None:
         self.messages: list[Received] = []
         self.acks: list[Received] = []
         self.counts: Counter[str] = Counter()
@@ -57,7 +57,7 @@ class Fleet:
 
     `received` holds every PUBLISH in the order of arrival, repetitions and all; `acknowledged` those whose PUBACK went out;
     `counts` how often vehicles came `online`, `left`, `crashed` or were `cut off`, and how many messages were `duplicates` by
-    their flag. A `witness` is told all of it in the moment it happens. The vehicles connect to the broker of the settings,
+    their flag. A `listener` is told all of it in the moment it happens. The vehicles connect to the broker of the settings,
     on the loop that runs the block.
 
     Raises:
@@ -72,20 +72,20 @@ class Fleet:
         seed: int = 1,
         behaviour: Behaviour | None = None,
         on_received: Callable[[Received], None] = lambda _: None,
-        witness: Witness | None = None,
+        listener: FleetListener | None = None,
     ) -> None:
         self.vins = list(dict.fromkeys(vins))
         self.behaviour = behaviour or Behaviour()
-        self._ledger = _Ledger(on_received, witness)
-        self._door, self._seed = _door(settings), seed
+        self._ledger = _Ledger(on_received, listener)
+        self._endpoint, self._seed = _endpoint(settings), seed
         self._vehicles: dict[Owner, Vehicle] = {}
         self._care: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         _allow_files(len(self.vins))
         for vin in self.vins:
-            habits = Habits(self._seed, vin, self.behaviour)
-            self._vehicles[vin] = Vehicle(vin, self._door, self.behaviour, habits, self._ledger)
+            model = BehaviourModel(self._seed, vin, self.behaviour)
+            self._vehicles[vin] = Vehicle(vin, self._endpoint, self.behaviour, model, self._ledger)
         self._care = asyncio.create_task(self._look_after(), name="fleet.keepalive")
         return self
 
@@ -114,7 +114,7 @@ class Fleet:
     @property
     def online(self) -> list[Owner]:
         """Who is connected and subscribed now."""
-        return [vin for vin, vehicle in self._vehicles.items() if vehicle.link is Link.ONLINE]
+        return [vin for vin, vehicle in self._vehicles.items() if vehicle.link is LinkState.ONLINE]
 
     def protocol(self, vin: Owner) -> int:
         """5, or 4 for MQTT 3.1.1."""
@@ -139,8 +139,8 @@ class Fleet:
                         vehicle = wanted.popleft()
                         under_way[vehicle] = vehicle.arrivals
                         vehicle.come(clean_start=clean_start)
-                    # One that came and has left again by its habits has come all the same.
-                    under_way = {v: n for v, n in under_way.items() if v.link is not Link.ONLINE and v.arrivals == n}
+                    # One that came and has left again by its model has come all the same.
+                    under_way = {v: n for v, n in under_way.items() if v.link is not LinkState.ONLINE and v.arrivals == n}
                     if under_way:
                         await self._next_news()
         except TimeoutError as exc:
@@ -176,7 +176,9 @@ class Fleet:
 
     def _not_in_time(self, missing: list[Vehicle], within_s: float) -> str:
         told = f"{missing[0].vin}: {missing[0].problem or 'no answer'}"
-        return f"{len(missing)} vehicles are not online at {self._door.host}:{self._door.port} after {within_s:g} s; {told}"
+        return (
+            f"{len(missing)} vehicles are not online at {self._endpoint.host}:{self._endpoint.port} after {within_s:g} s; {told}"
+        )
 
     async def _next_news(self) -> None:
         self._ledger.news.clear()
@@ -192,13 +194,13 @@ class Fleet:
         return list(self._vehicles.values()) if vins is None else [self._vehicles[vin] for vin in vins]
 
 
-def _door(settings: Settings) -> Door:
+def _endpoint(settings: Settings) -> FleetEndpoint:
     parts = urlsplit(settings.mqtt_for_vehicles)
     if parts.scheme not in ("mqtt", "tcp") or not parts.hostname:
         raise Permanent(
             f"the vehicles' broker is {settings.mqtt_for_vehicles!r}: the simulated fleet speaks plain MQTT only; use mqtt://<host>:<port>"
         )
-    return Door(parts.hostname, parts.port or 1883, settings.topic_prefix)
+    return FleetEndpoint(parts.hostname, parts.port or 1883, settings.topic_prefix)
 
 
 def _allow_files(vehicles: int) -> None:

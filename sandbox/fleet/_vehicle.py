@@ -12,8 +12,8 @@ from paho.mqtt.client import MQTTMessage
 from contracts.messages import sha1_hex
 from contracts.names import Owner, RequestId
 from contracts.topics import Sign, request_filter, request_of, sign_topic
-from sandbox.fleet._habits import Behaviour, Habits
-from sandbox.fleet._wire import Door, Hello, Wire
+from sandbox.fleet._behaviour_model import Behaviour, BehaviourModel
+from sandbox.fleet._connection import Connection, FleetEndpoint, Hello
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Received:
     qos: int
 
 
-class Link(Enum):
+class LinkState(Enum):
     """How a vehicle is connected."""
 
     OFFLINE = auto()
@@ -39,7 +39,7 @@ class Link(Enum):
     ONLINE = auto()
 
 
-class Witness(Protocol):
+class FleetListener(Protocol):
     """Whom the vehicles tell."""
 
     def received(self, message: Received) -> None:
@@ -53,16 +53,18 @@ class Witness(Protocol):
 
 
 class Vehicle:
-    """Comes and goes when told or as its habits say. Told to come, it also comes back by itself when it is cut off."""
+    """Comes and goes when told or as its model says. Told to come, it also comes back by itself when it is cut off."""
 
-    def __init__(self, vin: Owner, door: Door, behaviour: Behaviour, habits: Habits, witness: Witness) -> None:
-        self.vin, self.protocol = vin, habits.protocol
-        self.link = Link.OFFLINE
+    def __init__(
+        self, vin: Owner, endpoint: FleetEndpoint, behaviour: Behaviour, model: BehaviourModel, listener: FleetListener
+    ) -> None:
+        self.vin, self.protocol = vin, model.protocol
+        self.link = LinkState.OFFLINE
         self.arrivals = 0  # how often it came online
         self.problem = ""  # why the last connection failed
-        self._door, self._behaviour, self._habits, self._witness = door, behaviour, habits, witness
+        self._endpoint, self._behaviour, self._model, self._listener = endpoint, behaviour, model, listener
         self._loop = asyncio.get_running_loop()
-        self._wire: Wire | None = None
+        self._connection: Connection | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures = 0
         self._clean_start = False  # of the connection that is wanted
@@ -70,15 +72,15 @@ class Vehicle:
 
     def come(self, *, clean_start: bool = False) -> None:
         """Connect, subscribe and say `online`; try until it works."""
-        if self.link is not Link.OFFLINE:
+        if self.link is not LinkState.OFFLINE:
             return
         self._stop_timers()
-        self.link, self._clean_start = Link.CONNECTING, clean_start
+        self.link, self._clean_start = LinkState.CONNECTING, clean_start
         behaviour = self._behaviour
         hello = Hello(self.vin, self.protocol, clean_start, behaviour.session_expiry_s, behaviour.keepalive_s)
-        self._wire = Wire(self._door, hello, self)
+        self._connection = Connection(self._endpoint, hello, self)
         try:
-            self._wire.open()
+            self._connection.open()
         except OSError as exc:
             self.on_lost(str(exc))
 
@@ -92,13 +94,13 @@ class Vehicle:
 
     def say(self, sign: Sign) -> None:
         """`online` or `heartbeat`; nothing if the vehicle is not online."""
-        if self._wire is not None and self.link is Link.ONLINE:
-            self._wire.publish(sign_topic(self.vin, sign))
+        if self._connection is not None and self.link is LinkState.ONLINE:
+            self._connection.publish(sign_topic(self.vin, sign))
 
     def look_after(self) -> None:
         """Keep the connection alive."""
-        if self._wire is not None:
-            self._wire.look_after()
+        if self._connection is not None:
+            self._connection.look_after()
 
     # What the connection tells ----------------------------------------------------------------------------------------
 
@@ -106,44 +108,44 @@ class Vehicle:
         """Subscribe, unless the broker still knows what this vehicle listens to."""
         if session_present and self._subscribed:
             self.on_subscribed()
-        elif self._wire is not None:
+        elif self._connection is not None:
             self._subscribed = False
-            self._wire.subscribe(request_filter(self._door.prefix, self.vin))
+            self._connection.subscribe(request_filter(self._endpoint.prefix, self.vin))
 
     def on_subscribed(self) -> None:
         """Say `online`, and begin to live."""
-        self.link, self._failures, self.problem = Link.ONLINE, 0, ""
+        self.link, self._failures, self.problem = LinkState.ONLINE, 0, ""
         self._clean_start, self._subscribed = False, True
         self.arrivals += 1
         self.say(Sign.ONLINE)
-        self._after(self._habits.heartbeat_s(), "heartbeat", self._beat)
-        stay_s = self._habits.stay_s()
+        self._after(self._model.heartbeat_s(), "heartbeat", self._beat)
+        stay_s = self._model.stay_s()
         if stay_s is not None:
-            self._after(stay_s, "depart", lambda: self._depart(crash=self._habits.crashes()))
-        self._witness.changed(self.vin, "online")
+            self._after(stay_s, "depart", lambda: self._depart(crash=self._model.crashes()))
+        self._listener.changed(self.vin, "online")
 
     def on_lost(self, reason: str) -> None:
         """Nobody here wanted that: try again, later each time."""
         self.problem = reason
         self._drop(goodbye=False, what="cut off")
         self._failures += 1
-        self._after(self._habits.retry_s(self._failures), "come", lambda: self.come(clean_start=self._clean_start))
+        self._after(self._model.retry_s(self._failures), "come", lambda: self.come(clean_start=self._clean_start))
 
-    def on_message(self, wire: Wire, message: MQTTMessage) -> None:
+    def on_message(self, connection: Connection, message: MQTTMessage) -> None:
         """Put it on record, and acknowledge it after some thought, unless the vehicle does not live so long."""
         got = self._received(message)
-        self._witness.received(got)
+        self._listener.received(got)
         if message.qos == 0:
             return
-        if self._habits.crashes_before_ack():
-            self._loop.call_soon(self._die, wire)
-        elif (think_s := self._habits.think_s()) > 0:
-            self._loop.call_later(think_s, self._acknowledge, wire, message, got)
+        if self._model.crashes_before_ack():
+            self._loop.call_soon(self._die, connection)
+        elif (think_s := self._model.think_s()) > 0:
+            self._loop.call_later(think_s, self._acknowledge, connection, message, got)
         else:
-            self._acknowledge(wire, message, got)
+            self._acknowledge(connection, message, got)
 
     def _received(self, message: MQTTMessage) -> Received:
-        of = request_of(self._door.prefix, message.topic)
+        of = request_of(self._endpoint.prefix, message.topic)
         said = dict(getattr(message.properties, "UserProperty", ())).get("seq", "")
         payload = bytes(message.payload)
         return Received(
@@ -158,36 +160,36 @@ class Vehicle:
             qos=message.qos,
         )
 
-    def _acknowledge(self, wire: Wire, message: MQTTMessage, got: Received) -> None:
-        if wire.ack(message):
-            self._witness.acknowledged(got)
+    def _acknowledge(self, connection: Connection, message: MQTTMessage, got: Received) -> None:
+        if connection.ack(message):
+            self._listener.acknowledged(got)
 
     # Coming and going -------------------------------------------------------------------------------------------------
 
-    def _die(self, wire: Wire) -> None:
-        if wire is self._wire:
+    def _die(self, connection: Connection) -> None:
+        if connection is self._connection:
             self._depart(crash=True)
 
     def _depart(self, *, crash: bool) -> None:
-        """Go as the habits say, and come back as they say."""
+        """Go as the model says, and come back as it says."""
         if crash:
             self.crash()
         else:
             self.leave()
-        self._after(self._habits.away_s(), "come", lambda: self.come(clean_start=self._habits.forgets()))
+        self._after(self._model.away_s(), "come", lambda: self.come(clean_start=self._model.forgets()))
 
     def _drop(self, *, goodbye: bool, what: str) -> None:
         self._stop_timers()
-        wire, self._wire = self._wire, None
-        was, self.link = self.link, Link.OFFLINE
-        if wire is not None:
-            wire.close(goodbye=goodbye)
-        if was is not Link.OFFLINE:
-            self._witness.changed(self.vin, what)
+        connection, self._connection = self._connection, None
+        was, self.link = self.link, LinkState.OFFLINE
+        if connection is not None:
+            connection.close(goodbye=goodbye)
+        if was is not LinkState.OFFLINE:
+            self._listener.changed(self.vin, what)
 
     def _beat(self) -> None:
         self.say(Sign.HEARTBEAT)
-        self._after(self._habits.heartbeat_s(), "heartbeat", self._beat)
+        self._after(self._model.heartbeat_s(), "heartbeat", self._beat)
 
     def _after(self, delay_s: float, name: str, what: Callable[[], None]) -> None:
         self._timers[name] = self._loop.call_later(delay_s, what)

@@ -19,7 +19,7 @@ from contracts.seq import datetime_of, seq_of
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
 from recorder._lake import MOST_LIVES
-from sandbox.programs import environment
+from sandbox.platform.programs import environment
 from tests.console.test_commands import ask, manifold
 from tests.lake_rows import append
 from tests.servers import ROOT

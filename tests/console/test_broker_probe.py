@@ -10,9 +10,9 @@ from console._broker_probe import probe
 from console._doctor import examine
 from console._finding import Finding
 from contracts.settings import Settings, load_settings
-from sandbox.health import Addresses
-from tests.sandbox.conftest import open_front_door
+from sandbox.platform.health import Addresses
 from tests.servers import free_port, start_mosquitto, stopping
+from tests.tap.conftest import open_front_door
 
 
 def judged(port: int, **more: object) -> dict[str, Finding]:

@@ -14,7 +14,7 @@ import pytest
 from console._watch import RATES
 from contracts.settings import Settings
 from sandbox.fleet import Fleet, vins
-from sandbox.programs import environment
+from sandbox.platform.programs import environment
 from tests.servers import ROOT, wait_until
 
 
@@ -51,7 +51,7 @@ def test_settings_are_printed_with_value_default_source_and_meaning_and_secrets_
     assert all(row["meaning"] for row in rows.values())
 
 
-@pytest.mark.parametrize("module", ["console settings", "recorder", "dispatcher", "sandbox.tap", "pipelines populate"])
+@pytest.mark.parametrize("module", ["console settings", "recorder", "dispatcher", "tap", "pipelines populate"])
 def test_a_wrong_setting_stops_every_process_with_its_name_value_and_remedy(module: str) -> None:
     command = [sys.executable, "-m", *module.split()]
     done = subprocess.run(

@@ -22,7 +22,7 @@ from contracts.seq import datetime_of, seq_of
 from contracts.settings import Settings
 from contracts.tables import DATA, META, SEGMENTS, Table
 from contracts.topics import TRIGGER, data_topic
-from sandbox.programs import environment
+from sandbox.platform.programs import environment
 from tests.console.test_commands import manifold
 from tests.servers import Server, free_port
 

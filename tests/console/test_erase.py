@@ -9,7 +9,7 @@ import pytest
 from adapters.lake import open_catalog
 from contracts.settings import Settings
 from contracts.tables import ERASURES
-from sandbox.programs import environment
+from sandbox.platform.programs import environment
 from tests.console.test_commands import ask, manifold
 
 

@@ -18,7 +18,7 @@ from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import datetime_of, seq_of
 from contracts.settings import Settings
 from contracts.topics import TRIGGER
-from sandbox.programs import environment
+from sandbox.platform.programs import environment
 from tests.servers import ROOT, Server
 
 HOUR_AGO_MS = int((datetime.now(UTC) - timedelta(hours=1)).timestamp() * 1000)

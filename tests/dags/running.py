@@ -18,8 +18,8 @@ from contracts.names import Owner
 from contracts.seq import datetime_of, first_seq_at
 from contracts.settings import Settings
 from contracts.tables import Table
-from sandbox import airflow
-from sandbox.airflow_api import AirflowApi
+from sandbox.platform import airflow
+from sandbox.platform.airflow_api import AirflowApi
 from tests.servers import Server, free_port, start_python, start_redis, stopping, wait_until
 
 RUN_S = 400  # one JVM, on a machine that may be busy
@@ -94,7 +94,7 @@ def running_platform(home: Path) -> Iterator[Platform]:
         env = {"MANIFOLD_HOME": str(home), "MANIFOLD_SPARK_DRIVER_MEMORY": "1g"}
         env |= {f"MANIFOLD_{name.upper()}": str(value) for name, value in more.items()}
         server = start_python(
-            "sandbox.airflow",
+            "sandbox.platform.airflow",
             port=settings.airflow_port,
             log=home / "airflow.log",
             env=env,

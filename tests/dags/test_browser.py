@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
-from sandbox import airflow
-from sandbox.programs import environment
+from sandbox.platform import airflow
+from sandbox.platform.programs import environment
 from tests.dags.running import Ingested, Platform
 from tests.servers import ROOT, wait_until
 

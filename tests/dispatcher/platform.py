@@ -20,7 +20,7 @@ from contracts.seq import SeqSource, wall_clock_ms
 from contracts.settings import Settings
 from queues import Loader, Policy, Queues, connect
 from recorder import _records
-from sandbox import broker as mosquitto
+from sandbox.platform import broker as mosquitto
 from tests.servers import Server, free_port, listens, start, start_python, start_redis
 
 T = TypeVar("T")
@@ -170,7 +170,7 @@ def a_platform(home: Path, **overrides: Any) -> Iterator[Platform]:
         command, log = mosquitto.command(settings), home / "logs" / "broker.log"
         started.append(broker := start(command, port=settings.broker_port, log=log))
         tap = start_python(
-            "sandbox.tap",
+            "tap",
             port=settings.mqtt_port,
             log=home / "logs" / "tap.log",
             env=env,

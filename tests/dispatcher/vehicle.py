@@ -14,7 +14,7 @@ from paho.mqtt.properties import Properties
 
 from contracts.settings import Settings
 from contracts.topics import Sign, request_filter, sign_topic
-from sandbox.packets import packet, string, variable
+from tap.packets import packet, string, variable
 from tests.servers import wait_until
 
 BOUND_S = 15

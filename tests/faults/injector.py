@@ -18,10 +18,10 @@ from adapters.mqtt import Mqtt
 from contracts import keys
 from contracts.settings import Settings
 from contracts.topics import Sign, sign_topic
-from sandbox import supervise
-from sandbox.health import pids
-from sandbox.programs import environment
-from sandbox.supervisord import Place
+from sandbox.platform import supervise
+from sandbox.platform.health import pids
+from sandbox.platform.programs import environment
+from sandbox.platform.supervisord import HomeLayout
 from tests.faults.checker import WENT_BACK, WIPED
 from tests.faults.clocked_recorder import Clock
 from tests.faults.cutter import Cutter
@@ -113,7 +113,7 @@ class Injector:
                 await asyncio.sleep(LOOK_S)
 
     def _one(self, kind: str) -> int:
-        return self._rng.choice(pids(Place(self._settings.home))[kind])
+        return self._rng.choice(pids(HomeLayout(self._settings.home))[kind])
 
     async def _kill(self, fault: Fault) -> None:
         os.kill(pid := self._one(fault.kind), signal.SIGKILL)
@@ -126,7 +126,7 @@ class Injector:
     async def _replaced(self, kind: str, pid: int) -> None:
         """The supervisor has started another in its place: until then an old answer may look healthy."""
         async with asyncio.timeout(HEAL_S):
-            while pid in (found := pids(Place(self._settings.home))[kind]) or not found:  # noqa: ASYNC110
+            while pid in (found := pids(HomeLayout(self._settings.home))[kind]) or not found:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
 
     async def _stop(self, fault: Fault) -> None:

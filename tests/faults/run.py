@@ -22,10 +22,10 @@ from contracts import keys
 from contracts.errors import Retryable
 from contracts.messages import Receipt, ReceiptStatus, sha1_hex
 from contracts.settings import Settings, load_settings
-from sandbox import supervise, supervisord
 from sandbox.fleet import Behaviour, Fleet, vins
-from sandbox.programs import Program
-from sandbox.programs import command as plain_command
+from sandbox.platform import supervise, supervisord
+from sandbox.platform.programs import Program
+from sandbox.platform.programs import command as plain_command
 from tests.faults.checker import Verdict, check
 from tests.faults.clocked_recorder import Clock
 from tests.faults.cutter import Cutter
@@ -155,7 +155,7 @@ class _Run:
             door = settings.model_copy(update={"mqtt_port": cutter.port})
             injector = Injector(settings, self._history, cutter, self._clock, Random(f"injector/{plan.seed}"))
             await injector.healthy()
-            async with Fleet(door, self._vins, seed=plan.seed, behaviour=ROADS, witness=self._witness) as fleet:
+            async with Fleet(door, self._vins, seed=plan.seed, behaviour=ROADS, listener=self._witness) as fleet:
                 await fleet.connect()
                 async with asyncio.TaskGroup() as group:
                     for number in range(plan.publishers):

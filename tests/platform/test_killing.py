@@ -13,8 +13,8 @@ from contracts.errors import Retryable
 from contracts.messages import Receipt, ReceiptStatus
 from contracts.names import Owner
 from contracts.settings import Settings
-from sandbox import supervise
 from sandbox.fleet import Fleet, vins
+from sandbox.platform import supervise
 
 VEHICLES, BATCHES = 20, 12
 RECOVERY_S = 120.0

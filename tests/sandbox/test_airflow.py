@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from contracts.settings import Settings
-from sandbox import airflow
-from sandbox.processes import Record, family, wait_gone
+from sandbox.platform import airflow
+from sandbox.platform.processes import Record, family, wait_gone
 from tests.servers import free_port, start_python
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,11 @@ def test_it_becomes_healthy_and_ends_with_all_of_its_processes(tmp_path: Path) -
     settings = Settings(home=tmp_path, airflow_port=free_port(), ingest_schedule="")
     env = {"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_AIRFLOW_PORT": str(settings.airflow_port), "MANIFOLD_INGEST_SCHEDULE": ""}
     server = start_python(
-        "sandbox.airflow", port=settings.airflow_port, log=tmp_path / "log", env=env, ready=lambda: airflow.is_healthy(settings)
+        "sandbox.platform.airflow",
+        port=settings.airflow_port,
+        log=tmp_path / "log",
+        env=env,
+        ready=lambda: airflow.is_healthy(settings),
     )
     record = Record.of(server.pid)
     assert record is not None

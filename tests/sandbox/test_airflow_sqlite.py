@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
-from sandbox.airflow_sqlite import CONNECT
+from sandbox.platform.airflow_sqlite import CONNECT
 
 
 @pytest.fixture

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from contracts.embedded_broker import inner_socket
 from contracts.settings import Settings
 from contracts.topics import BrokerEvent, event_topic
-from sandbox import broker, events
-from sandbox.events import Delivery
-from sandbox.memory import Publication, Sent
-from sandbox.packets import Connect
+from sandbox.platform import broker
+from tap import events
+from tap.events import Delivery
+from tap.packets import Connect
+from tap.publication_store import Publication, Sent
 from tests.sandbox.access import Client, allows
 from tests.servers import ROOT
 
@@ -142,6 +144,6 @@ def test_the_configuration_lies_in_the_home_folder_and_names_the_ports(tmp_path:
 def test_a_socket_path_that_is_too_long_for_the_system_is_replaced(tmp_path: Path) -> None:
     deep = Settings(home=tmp_path / ("x" * 120))
 
-    assert len(str(broker.inner_socket(deep))) < 108
-    assert broker.inner_socket(deep) == broker.inner_socket(deep)
-    assert broker.inner_socket(Settings(home=Path("/m"))) == Path("/m/mosquitto/inner.sock")
+    assert len(str(inner_socket(deep))) < 108
+    assert inner_socket(deep) == inner_socket(deep)
+    assert inner_socket(Settings(home=Path("/m"))) == Path("/m/mosquitto/inner.sock")

@@ -11,9 +11,9 @@ import pytest
 from contracts import topics
 from contracts.messages import Trigger, parse_trigger
 from contracts.settings import Settings
-from tests.sandbox.conftest import FrontDoor
-from tests.sandbox.wire import PUBLISH, Wire, puback
 from tests.servers import ROOT
+from tests.tap.conftest import FrontDoor
+from tests.tap.wire import PUBLISH, Wire, puback
 
 pytestmark = pytest.mark.skipif(
     shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed: apt-get install mosquitto-clients"

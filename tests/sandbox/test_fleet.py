@@ -15,7 +15,7 @@ from contracts.messages import sha1_hex
 from contracts.names import Owner, is_iso_3779_vin
 from contracts.settings import Settings
 from contracts.topics import request_topic
-from sandbox.fleet import Behaviour, Fleet, Habits, vins
+from sandbox.fleet import Behaviour, BehaviourModel, Fleet, vins
 from tests.servers import Server, free_port, start_mosquitto, stopping
 
 BOUND_S = 20
@@ -61,11 +61,13 @@ def test_a_negative_number_of_vehicles_is_refused() -> None:
 
 
 def decisions(seed: int, *, messages_first: bool) -> list[float | bool | None]:
-    habits = Habits(seed, vins(1, 1)[0], Behaviour(stay_s=60, crash_share=0.5, clean_share=0.5, crash_before_ack_share=0.5))
+    model = BehaviourModel(
+        seed, vins(1, 1)[0], Behaviour(stay_s=60, crash_share=0.5, clean_share=0.5, crash_before_ack_share=0.5)
+    )
     if messages_first:
         for _ in range(10):
-            habits.think_s()
-    drawn = [(habits.stay_s(), habits.crashes(), habits.away_s(), habits.forgets(), habits.heartbeat_s()) for _ in range(20)]
+            model.think_s()
+    drawn = [(model.stay_s(), model.crashes(), model.away_s(), model.forgets(), model.heartbeat_s()) for _ in range(20)]
     return [decision for round_ in drawn for decision in round_]
 
 
@@ -75,7 +77,7 @@ def test_the_same_seed_gives_the_same_decisions_however_many_messages_come() -> 
 
 
 def test_half_of_a_fleet_speaks_each_protocol() -> None:
-    protocols = [Habits(1, vin, Behaviour()).protocol for vin in vins(1000, 1)]
+    protocols = [BehaviourModel(1, vin, Behaviour()).protocol for vin in vins(1000, 1)]
 
     assert 400 < protocols.count(5) < 600
     assert protocols.count(4) == 1000 - protocols.count(5)
@@ -183,7 +185,7 @@ def test_a_vehicle_that_crashes_before_its_acknowledgement_gets_the_message_agai
     run(scenario())
 
 
-def test_by_their_habits_vehicles_crash_before_the_acknowledgement_and_come_back(mosquitto: Server) -> None:
+def test_as_their_model_says_vehicles_crash_before_the_acknowledgement_and_come_back(mosquitto: Server) -> None:
     async def scenario() -> None:
         fleet_vins = vins(4, seed=123)
         fragile = Behaviour(think_s=(0.0, 0.0), crash_before_ack_share=0.5, away_s=0.05)
@@ -200,7 +202,7 @@ def test_by_their_habits_vehicles_crash_before_the_acknowledgement_and_come_back
     run(scenario())
 
 
-def test_by_their_habits_vehicles_leave_and_come_back(mosquitto: Server) -> None:
+def test_as_their_model_says_vehicles_leave_and_come_back(mosquitto: Server) -> None:
     async def scenario() -> None:
         restless = Behaviour(stay_s=0.05, away_s=0.05, crash_share=0.5, clean_share=0.5)
         async with Fleet(broker_at(mosquitto.port), vins(10, seed=124), behaviour=restless) as fleet:

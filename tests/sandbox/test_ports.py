@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from contracts.errors import Permanent
-from sandbox.ports import Port, is_free, require_free
+from sandbox.platform.ports import Port, is_free, require_free
 from tests.servers import free_port
 
 

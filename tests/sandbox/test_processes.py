@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from sandbox.processes import Record, end, family, runs, wait_gone
+from sandbox.platform.processes import Record, end, family, runs, wait_gone
 from tests.servers import wait_until
 
 IDLE = [sys.executable, "-c", "import signal; signal.pause()"]
@@ -49,7 +49,7 @@ def whole_tree(record: Record) -> list[psutil.Process]:
 
 def test_the_launcher_leaves_a_record_that_stays_true_after_it_has_become_the_program(tmp_path: Path) -> None:
     file = tmp_path / "idle.process"
-    with started([sys.executable, "-m", "sandbox.launch", str(file), *STUBBORN]) as process:
+    with started([sys.executable, "-m", "sandbox.platform.exec_with_record", str(file), *STUBBORN]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         record = Record.read(file)

@@ -16,11 +16,11 @@ from pydantic import SecretStr
 from contracts import keys
 from contracts.errors import Permanent, Retryable
 from contracts.settings import Settings
-from sandbox import airflow
-from sandbox.processes import Record
-from sandbox.programs import command, environment, programs
-from sandbox.supervise import Addresses, Status, down, status, up
-from sandbox.supervisord import Place, configuration
+from sandbox.platform import airflow
+from sandbox.platform.processes import Record
+from sandbox.platform.programs import command, environment, programs
+from sandbox.platform.supervise import Addresses, Status, down, status, up
+from sandbox.platform.supervisord import HomeLayout, configuration
 from tests.conftest import PORTS
 from tests.servers import free_port, listens, wait_until
 
@@ -102,7 +102,7 @@ def test_a_home_that_no_url_can_hold_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_two_at_once_are_refused(settings: Settings) -> None:
-    place = Place(settings.home)
+    place = HomeLayout(settings.home)
     place.run.mkdir(parents=True)
     with (place.run / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -130,12 +130,12 @@ def test_servers_that_are_elsewhere_are_not_started_here() -> None:
 
 def test_no_secret_is_shown_or_written_down(tmp_path: Path) -> None:
     made = Settings(home=tmp_path, redis_url="redis://:secret@elsewhere:1/0", mqtt_password="hidden")
-    place = Place(tmp_path)
+    place = HomeLayout(tmp_path)
     place.run.mkdir()
     place.remember(made)
 
     assert Addresses.of(made).redis == "redis://:***@elsewhere:1/0"
-    written = configuration(place, made, programs(made)) + place.memory_file.read_text()
+    written = configuration(place, made, programs(made)) + place.settings_file.read_text()
     assert "secret@" not in written
     assert "hidden" not in written
 
@@ -143,7 +143,7 @@ def test_no_secret_is_shown_or_written_down(tmp_path: Path) -> None:
 def test_beyond_loopback_nothing_starts_without_a_token(settings: Settings) -> None:
     with pytest.raises(Permanent, match=r"MANIFOLD_HOST='0\.0\.0\.0' is not loopback.*MANIFOLD_HTTP_TOKEN"):
         up(settings.model_copy(update={"host": "0.0.0.0"}))
-    assert not Place(settings.home).run.exists()
+    assert not HomeLayout(settings.home).run.exists()
 
 
 def test_what_asks_for_no_password_stays_on_loopback_wherever_the_others_listen(settings: Settings) -> None:
@@ -271,7 +271,7 @@ def test_down_ends_everything_and_what_was_there_is_there_again_after_up(setting
 @pytest.mark.slow
 def test_down_also_finds_what_a_killed_supervisor_has_left_behind(settings: Settings) -> None:
     up(settings, within_s=UP_S)
-    supervisor = Place(settings.home).supervisor()
+    supervisor = HomeLayout(settings.home).supervisor()
     assert supervisor is not None
     os.kill(supervisor.pid, signal.SIGKILL)
     wait_until(lambda: supervisor.process() is None)
@@ -285,7 +285,7 @@ def test_down_also_finds_what_a_killed_supervisor_has_left_behind(settings: Sett
 
 
 def test_down_does_not_touch_a_process_that_only_has_the_number_of_ours(settings: Settings) -> None:
-    place = Place(settings.home)
+    place = HomeLayout(settings.home)
     place.run.mkdir(parents=True)
     mine = Record.of_this_process()
     Record(mine.pid, mine.born - 60).write(place.record("redis"))

@@ -16,8 +16,8 @@ from recorder import _records
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.door import trigger
 from tests.dispatcher.vehicle import Vehicle
-from tests.sandbox import wire
 from tests.servers import wait_until
+from tests.tap import wire
 
 MANY_VINS, MANY_ENTRIES, A_PART = 100_000, 10_000, 1_000
 

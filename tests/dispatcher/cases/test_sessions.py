@@ -3,8 +3,8 @@
 import pytest
 
 from contracts import keys
+from contracts.embedded_broker import SESSION_MAX_S
 from contracts.topics import Sign, request_topic
-from sandbox.sessions import SESSION_MAX_S
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.door import Door
 from tests.dispatcher.vehicle import Vehicle

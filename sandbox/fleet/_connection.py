@@ -1,0 +1,185 @@
+"""One connection of one vehicle: a paho client on the loop that the whole fleet shares, without a thread or task of its own."""
+
+import asyncio
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paho.mqtt import client as paho
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+_FIRST_REFUSAL = 0x80
+
+
+@dataclass(frozen=True, slots=True)
+class FleetEndpoint:
+    """Where vehicles connect, and how their topics begin."""
+
+    host: str
+    port: int
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """What a CONNECT says."""
+
+    client_id: str
+    protocol: int  # 5, or 4 for MQTT 3.1.1
+    clean_start: bool
+    session_expiry_s: int
+    keepalive_s: int
+
+
+class Listener(Protocol):
+    """Whom a connection tells. After `close` it tells nothing."""
+
+    def on_connected(self, session_present: bool) -> None:
+        """The broker has let the vehicle in."""
+
+    def on_subscribed(self) -> None:
+        """The broker has confirmed the subscription."""
+
+    def on_message(self, connection: "Connection", message: paho.MQTTMessage) -> None:
+        """A message has come on this connection; it waits for `ack`."""
+
+    def on_lost(self, reason: str) -> None:
+        """The connection is of no use any more; close it."""
+
+
+class Connection:
+    """Opened once, closed once: a vehicle that comes back takes a new one and remembers nothing of the old."""
+
+    def __init__(self, endpoint: FleetEndpoint, hello: Hello, listener: Listener) -> None:
+        self._listener: Listener | None = listener
+        self._loop = asyncio.get_running_loop()
+        self._socket: socket.socket | None = None
+        self._problem = ""
+        self._client = self._new_client(endpoint, hello)
+
+    def open(self) -> None:
+        """Connect and say hello. Blocks for the TCP handshake only.
+
+        Raises:
+            OSError: nobody listens there.
+        """
+        self._client.reconnect()
+        sock = self._client.socket()
+        assert isinstance(sock, socket.socket)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = sock
+        self._loop.add_reader(sock, self._client.loop_read)
+        self._flush()
+
+    def close(self, *, goodbye: bool) -> None:
+        """With DISCONNECT or without a word."""
+        self._listener = None
+        if self._socket is not None:
+            if goodbye:
+                self._client.disconnect()
+                self._client.loop_write()
+            self._forget_socket()
+
+    def subscribe(self, topic_filter: str) -> None:
+        """With QoS 1."""
+        self._client.subscribe(topic_filter, qos=1)
+
+    def publish(self, topic: str) -> None:
+        """Nothing, with QoS 1."""
+        self._client.publish(topic, b"", qos=1)
+
+    def ack(self, message: paho.MQTTMessage) -> bool:
+        """Send the PUBACK; False if the connection has gone: then the broker sends the message again on the next one."""
+        return self._listener is not None and self._client.ack(message.mid, message.qos) == MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def look_after(self) -> None:
+        """Ping, or notice that the broker is silent; to be called several times in a keep-alive interval."""
+        if self._socket is not None:
+            self._client.loop_misc()
+
+    def _new_client(self, endpoint: FleetEndpoint, hello: Hello) -> paho.Client:
+        v5 = hello.protocol == MQTTProtocolVersion.MQTTv5
+        client = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            hello.client_id,
+            protocol=MQTTProtocolVersion(hello.protocol),
+            clean_session=None if v5 else hello.clean_start,
+            reconnect_on_failure=False,
+            manual_ack=True,
+        )
+        client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
+        client.on_message, client.on_subscribe = self._on_message, self._on_subscribe
+        client.on_socket_close = self._on_socket_close
+        client.on_socket_register_write = self._on_want_write
+        client.on_socket_unregister_write = self._on_written
+        if v5:
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho left it untyped
+            properties.SessionExpiryInterval = hello.session_expiry_s
+            client.connect_async(
+                endpoint.host, endpoint.port, hello.keepalive_s, clean_start=hello.clean_start, properties=properties
+            )
+        else:
+            client.connect_async(endpoint.host, endpoint.port, hello.keepalive_s)
+        return client
+
+    # Bytes ------------------------------------------------------------------------------------------------------------
+
+    def _on_want_write(self, *_: Any) -> None:
+        if self._socket is not None:
+            self._loop.call_soon(self._flush)  # one write for all that this turn of the loop says
+
+    def _flush(self) -> None:
+        if self._socket is None:
+            return
+        self._client.loop_write()
+        if self._socket is not None and self._client.want_write():
+            self._loop.add_writer(self._socket, self._client.loop_write)
+
+    def _on_written(self, *_: Any) -> None:
+        if self._socket is not None:
+            self._loop.remove_writer(self._socket)
+
+    def _on_socket_close(self, *_: Any) -> None:
+        """The end of the stream: paho has noticed, and closes the socket itself."""
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            self._loop.remove_reader(sock)
+            self._loop.remove_writer(sock)
+
+    def _forget_socket(self) -> None:
+        sock = self._socket
+        self._on_socket_close()
+        if sock is not None:
+            with suppress(OSError):  # the broker may have gone already
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
+    # What paho tells --------------------------------------------------------------------------------------------------
+
+    def _on_connect(self, _client: paho.Client, _userdata: Any, flags: Any, reason: ReasonCode, _properties: Any) -> None:
+        if reason.is_failure:
+            self._problem = f"refused: {reason}"  # the broker ends the connection
+        elif self._listener is not None:
+            self._listener.on_connected(bool(flags.session_present))
+
+    def _on_subscribe(self, _client: paho.Client, _userdata: Any, _mid: int, reasons: list[ReasonCode], *_: Any) -> None:
+        if any(reason.value >= _FIRST_REFUSAL for reason in reasons):
+            self._loop.call_soon(self._tell_lost, f"subscription refused: {', '.join(str(reason) for reason in reasons)}")
+        elif self._listener is not None:
+            self._listener.on_subscribed()
+
+    def _on_disconnect(self, _client: paho.Client, _userdata: Any, _flags: Any, reason: ReasonCode, *_: Any) -> None:
+        self._loop.call_soon(self._tell_lost, self._problem or str(reason))
+
+    def _on_message(self, _client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
+        if self._listener is not None:
+            self._listener.on_message(self, message)
+
+    def _tell_lost(self, reason: str) -> None:
+        """Told from the loop: paho is done with the connection then."""
+        if self._listener is not None:
+            self._listener.on_lost(reason)

@@ -1,0 +1,167 @@
+"""`python -m sandbox.platform.airflow`: the embedded Airflow in the foreground, in one process group, lean enough for two cores.
+
+Its state is under <home>/airflow: SQLite, its own configuration file with generated keys, task logs. Nobody logs in: it listens
+on loopback only, and whoever reaches it is an administrator.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import httpx
+
+from contracts.errors import ManifoldError, Permanent
+from contracts.settings import Settings, load_settings
+from sandbox.platform.processes import Record, end, family
+
+ROOT = Path(__file__).parents[2]
+HEALTH = "/api/v2/monitor/health"
+# No triggerer: no DAG here defers, and it would cost 150 MB. Logs are read from the folder, not over HTTP.
+COMPONENTS = (("scheduler", "--skip-serve-logs"), ("dag-processor",), ("api-server",))
+NEEDED = ("metadatabase", "scheduler", "dag_processor")
+STOP_S = 15
+LOOK_S = 0.2
+IDLE_SLEEP_S = 0.5  # between two looks of a scheduler with nothing to do; a run waits for several of them
+WORKERS = 2  # tasks that run at once; each idle worker keeps 47 MB
+
+
+def url(settings: Settings) -> str:
+    """Where the embedded Airflow answers."""
+    return f"http://{settings.loopback}:{settings.airflow_port}"
+
+
+def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
+    """All that Airflow and its tasks read from the environment; other AIRFLOW variables of the caller are dropped."""
+    kept = {name: value for name, value in inherited.items() if not name.startswith("AIRFLOW")}
+    tools = str(Path(sys.executable).parent)
+    spark = {"conn_type": "spark", "host": settings.spark_master}
+    return kept | {
+        "AIRFLOW_HOME": str(settings.home / "airflow"),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+        **{f"AIRFLOW__{name}": value for name, value in _options(settings).items()},
+        "PATH": os.pathsep.join([tools, kept.get("PATH", os.defpath)]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")])),
+        "PYSPARK_PYTHON": sys.executable,  # otherwise Spark's workers take the first python on the PATH
+        "SPARK_PROPERTIES_FILE": str(_spark_folder(settings) / "spark-defaults.conf"),
+        "SPARK_LOCAL_IP": settings.loopback,
+        "GX_ANALYTICS_ENABLED": "false",
+    }
+
+
+def _options(settings: Settings) -> dict[str, str]:
+    address = url(settings)
+    return {
+        "CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+        "CORE__LOAD_EXAMPLES": "False",
+        "CORE__EXECUTOR": "LocalExecutor",
+        "CORE__PARALLELISM": str(WORKERS),
+        "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
+        "DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "sandbox.platform.airflow_sqlite.CONNECT",
+        "API__HOST": settings.loopback,
+        "API__PORT": str(settings.airflow_port),
+        "API__BASE_URL": address,
+        "API__WORKERS": "1",
+        "API__INSTANCE_NAME": "Manifold",
+        "API__EXPOSE_CONFIG": "False",
+        "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": str(IDLE_SLEEP_S),
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",  # what a stop interrupted is taken up soon after the next start
+        "DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
+        "DAG_PROCESSOR__REFRESH_INTERVAL": "30",
+        "LOGGING__COLORED_CONSOLE_LOG": "False",
+        "METRICS__STATSD_ON": "False",
+    }
+
+
+def is_healthy(settings: Settings) -> bool:
+    """Whether it can take triggers and run tasks: database, scheduler and DAG processor say that they are well."""
+    try:
+        answer = httpx.get(f"{url(settings)}{HEALTH}", timeout=2)
+        parts = answer.json() if answer.status_code == httpx.codes.OK else {}
+    except (httpx.HTTPError, ValueError):
+        return False
+    return all(parts.get(part, {}).get("status") == "healthy" for part in NEEDED)
+
+
+def run(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT, or until one of the processes ends by itself; then nothing of it is left. The exit status.
+
+    Raises:
+        Permanent: the database cannot be made; the message says where the reason stands.
+    """
+    env = environment(settings, os.environ)
+    with _group() as stopping:
+        _prepare(settings, env)
+        started = {part[0]: _airflow(part, env) for part in COMPONENTS}
+        pool = _airflow(("pools", "set", settings.spark_pool, str(WORKERS), "jobs on Spark"), env)  # tasks wait for it
+        while not stopping:
+            if pool.poll():
+                raise Permanent(f"Airflow could not make the pool {settings.spark_pool}; the reason is above")
+            for name, process in started.items():
+                if (status := process.poll()) is not None:
+                    sys.stderr.write(f"airflow {name} ended with status {status}; its last words are above\n")
+                    return 1
+            time.sleep(LOOK_S)
+    return 0
+
+
+@contextmanager
+def _group() -> Iterator[list[int]]:
+    """A process group of our own, ended with the block; the list has the number of the signal that asked for it."""
+    if os.getpgrp() != os.getpid() and os.getsid(0) != os.getpid():
+        os.setpgid(0, 0)
+    asked: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        asked.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        # Tasks and their Spark run in sessions of their own, so the group alone would leave them behind.
+        end([process for process in family(Record.of_this_process()) if process.pid != os.getpid()], STOP_S)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _prepare(settings: Settings, env: Mapping[str, str]) -> None:
+    """The database, and Spark's defaults for spark-submit, both at once."""
+    (settings.home / "airflow").mkdir(parents=True, exist_ok=True)
+    migrate = _airflow(("db", "migrate"), env)
+    defaults = subprocess.Popen([sys.executable, "-m", "pipelines.spark.conf", str(_spark_folder(settings))], env=env)
+    if migrate.wait():
+        raise Permanent(f"Airflow could not make its database in {settings.home / 'airflow'}; its last words are above")
+    if defaults.wait():
+        raise Permanent(f"Spark's defaults could not be written to {_spark_folder(settings)}; the reason is above")
+
+
+def _airflow(arguments: tuple[str, ...], env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-m", "airflow", *arguments], env=dict(env), stdin=subprocess.DEVNULL)
+
+
+def _spark_folder(settings: Settings) -> Path:
+    return settings.home / "airflow" / "spark"
+
+
+def main() -> int:
+    """Run with the settings of the environment."""
+    try:
+        return run(load_settings())
+    except ManifoldError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""What the embedded platform consists of: each program, how it is started, where it listens, and when it counts as healthy."""
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from contracts.errors import Permanent
+from contracts.settings import PREFIX, Settings
+from sandbox.platform import airflow, broker
+from sandbox.platform.ports import Port
+
+SERVERS, SERVICES = "servers", "services"  # services are stopped first: their last words need the servers
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program under the supervisor. `kind` is its key in the status, `name` also tells its replicas apart."""
+
+    name: str
+    kind: str
+    group: str
+    ports: tuple[Port, ...]
+    stop_s: int  # how long it may take to end after SIGTERM
+    health: str | None = None  # URL that answers 200 when it is healthy; None: the server itself is asked
+
+    @property
+    def log_name(self) -> str:
+        """Its file in the folder of logs."""
+        return f"{self.name}.log"
+
+
+def programs(settings: Settings) -> list[Program]:
+    """The programs that these settings call for. A server that a URL setting places elsewhere is not started here."""
+    found = []
+    if not settings.mqtt_url:
+        found.append(Program("broker", "broker", SERVERS, (Port("broker_port", settings.broker_port),), 10))
+        ports = (Port("mqtt_port", settings.mqtt_port), Port("tap_port", settings.tap_port))
+        found.append(Program("tap", "tap", SERVERS, ports, 10, _healthz(settings, settings.tap_port)))
+    if not settings.redis_url.get_secret_value():
+        found.append(Program("redis", "redis", SERVERS, (Port("redis_port", settings.redis_port),), 30))
+    port = Port("recorder_port", settings.recorder_port)
+    found.append(Program("recorder", "recorder", SERVICES, (port,), 30, _healthz(settings, port.number)))
+    for replica in range(settings.dispatchers):
+        port = Port("dispatcher_port", settings.dispatcher_port + replica, replica)
+        name = f"dispatcher-{replica}"
+        found.append(Program(name, "dispatcher", SERVICES, (port,), 15, _healthz(settings, port.number)))
+    if settings.with_airflow:
+        port = Port("airflow_port", settings.airflow_port)
+        found.append(Program("airflow", "airflow", SERVICES, (port,), 30, f"{airflow.url(settings)}{airflow.HEALTH}"))
+    return found
+
+
+def command(program: Program, settings: Settings) -> list[str]:
+    """What to run for it, in the foreground. Writes the configuration that the program reads.
+
+    Raises:
+        Permanent: a server is not installed.
+    """
+    match program.kind:
+        case "broker":
+            return broker.command(settings)
+        case "redis":
+            return _redis_command(settings)
+        case "airflow":
+            return [sys.executable, "-m", "sandbox.platform.airflow"]
+        case "dispatcher":
+            return [sys.executable, "-m", "dispatcher", "--replica", program.name.rpartition("-")[2]]
+        case _:
+            return [sys.executable, "-m", program.kind]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The environment of every child: each effective setting as its variable, and our tools on the PATH.
+
+    With all settings spelled out, no file in whatever folder a child runs in can change its mind.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
+    spelled = {PREFIX + name.upper(): _spelled(getattr(settings, name)) for name in type(settings).model_fields}
+    folders = [
+        str(Path(sys.executable).parent),
+        *inherited.get("PATH", os.defpath).split(os.pathsep),
+        "/usr/sbin",
+        "/usr/local/sbin",
+    ]
+    return inherited | spelled | {"PATH": os.pathsep.join(dict.fromkeys(folders)), "PYTHONUNBUFFERED": "1"}
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _healthz(settings: Settings, port: int) -> str:
+    return f"http://{settings.host}:{port}/healthz"
+
+
+def _redis_command(settings: Settings) -> list[str]:
+    """Keeps every write in its file within a second, and says no rather than forget when memory is short."""
+    binary = shutil.which("redis-server") or shutil.which("redis-server", path="/usr/sbin:/usr/local/sbin")
+    if binary is None:
+        raise Permanent("redis-server is not on the PATH; install it (Debian: apt-get install redis-server)")
+    folder = settings.home / "redis"
+    folder.mkdir(parents=True, exist_ok=True)
+    options = {
+        "bind": settings.loopback,  # it asks for no password
+        "port": settings.redis_port,
+        "dir": folder,
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+    }
+    return [binary, *(str(part) for name, value in options.items() for part in (f"--{name}", value))]

@@ -1,0 +1,222 @@
+"""The whole embedded platform: up, down, and how it is. State lies under `settings.home` and survives both."""
+
+import fcntl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from urllib.parse import quote
+
+from contracts.errors import Permanent, Retryable
+from contracts.faces import require_token
+from contracts.settings import Settings
+from sandbox.platform import supervisord
+from sandbox.platform.health import Addresses, Check, Status, check, status
+from sandbox.platform.ports import require_free
+from sandbox.platform.processes import end, family, runs, wait_gone
+from sandbox.platform.programs import Program, programs
+from sandbox.platform.supervisord import HomeLayout
+
+Progress = Callable[[str, str], None]  # a program's name (or `platform`) and what it is doing now; told at each change
+
+START_S = 180.0  # a first start of Airflow makes its database
+STOP_S = 90.0
+END_S = 15.0  # what a left-over process has for its own clean end
+_TRIES = 4  # starts of one program after which `up` gives up
+_LOOK_S = 0.2
+_LOG_LINES = 15
+_URL_SIGNS = "/:@!$&'()*+,;="  # may stand in the path of a URL as they are
+
+
+def up(
+    settings: Settings, *, airflow: bool | None = None, progress: Progress = lambda *_: None, within_s: float = START_S
+) -> Addresses:
+    """Start the platform in the background and return when all of it is healthy. When it is already up, wait for that only.
+
+    Args:
+        settings: those of the platform; every child gets all of them.
+        airflow: whether Airflow is part of it; None: as the setting `with_airflow` says.
+        progress: told what each program is doing, for whoever waits.
+        within_s: seconds after which `up` gives up.
+
+    Raises:
+        Permanent: the home's path is odd, others could reach the services' HTTP without a token, a port is taken, a server is
+            not installed, the running platform has other settings, or a program does not stay up; nothing of what this call
+            started is left running.
+        Retryable: another `up` or `down` is at work, or not all was healthy in time.
+    """
+    if airflow is not None:
+        settings = settings.model_copy(update={"with_airflow": airflow})
+    _require_plain(settings.home)
+    require_token(settings.host, settings.http_token.get_secret_value())
+    layout, wanted = HomeLayout(settings.home), programs(settings)
+    with _alone(layout):
+        if layout.supervisor():
+            _require_same(layout, settings)
+            progress("platform", "is already up")
+            _wait_healthy(layout, settings, wanted, progress, within_s)
+            return Addresses.of(settings)
+        _clear(layout, progress)
+        for host in dict.fromkeys((settings.host, settings.loopback)):
+            require_free(host, [port for program in wanted for port in program.ports])
+        try:
+            _start(layout, settings, wanted, progress, within_s)
+        except BaseException:  # also when the user has lost patience: all of it or nothing
+            _end(layout, lambda *_: None, STOP_S)
+            raise
+    return Addresses.of(settings)
+
+
+def down(settings: Settings, *, progress: Progress = lambda *_: None, within_s: float = STOP_S) -> bool:
+    """End every process of this platform, and no other, and return when they are gone. False: none ran.
+
+    Processes that outlived a killed supervisor are ended too: each is on record.
+
+    Raises:
+        Retryable: another `up` or `down` is at work, or a process does not end even when killed.
+    """
+    layout = HomeLayout(settings.home)
+    if not layout.run.exists():
+        return False
+    with _alone(layout):
+        return _end(layout, progress, within_s)
+
+
+def _start(layout: HomeLayout, settings: Settings, wanted: Sequence[Program], progress: Progress, within_s: float) -> None:
+    from sandbox.platform.bootstrap import (  # the lake's library takes a second that `status` need not wait
+        nothing_recorded,
+        prepare,
+    )
+
+    fresh = nothing_recorded(settings)
+    supervisord.start(layout, settings, wanted)
+    layout.remember(settings)
+    progress("platform", f"{len(wanted)} programs started")
+    given_up = Event()
+    with ThreadPoolExecutor(1) as pool:
+        prepared = pool.submit(prepare, settings, fresh=fresh, given_up=given_up)
+        try:
+            _wait_healthy(layout, settings, wanted, progress, within_s, prepared)
+        except BaseException:
+            given_up.set()  # or leaving the pool would wait for Redis
+            raise
+        prepared.result()
+
+
+def _wait_healthy(
+    layout: HomeLayout,
+    settings: Settings,
+    wanted: Sequence[Program],
+    progress: Progress,
+    within_s: float,
+    prepared: "Future[None] | None" = None,
+) -> None:
+    deadline = time.monotonic() + within_s
+    told: dict[str, str] = {}
+    starts: dict[str, set[int]] = {program.name: set() for program in wanted}
+    while True:
+        checks, _ = check(wanted, settings)
+        for name, now in checks.items():
+            word = "healthy" if now.healthy else "starting"  # why it is not there yet is told only if it never comes
+            if told.get(name) != word:
+                progress(name, word)
+                told[name] = word
+        if all(now.healthy for now in checks.values()):
+            return
+        if prepared is not None and prepared.done():
+            prepared.result()  # what went wrong with the lake is not to be waited out
+        _require_staying(layout, wanted, starts)
+        if time.monotonic() > deadline:
+            raise Retryable(_not_in_time(layout, wanted, checks, within_s))
+        time.sleep(_LOOK_S)
+
+
+def _require_staying(layout: HomeLayout, wanted: Sequence[Program], starts: dict[str, set[int]]) -> None:
+    if layout.supervisor() is None:
+        raise Permanent(f"the supervisor has ended; see {layout.logs}/supervisord.log")
+    told = supervisord.states(layout)
+    for program in wanted:
+        state = told.get(program.name)
+        if state is None:
+            continue
+        starts[program.name].add(state.started)
+        if state.state != "RUNNING" and len(starts[program.name]) >= _TRIES:
+            raise Permanent(f"{program.name} does not stay up ({state.said or state.state}); {_last_lines(layout, program)}")
+
+
+def _not_in_time(layout: HomeLayout, wanted: Sequence[Program], checks: Mapping[str, Check], within_s: float) -> str:
+    ill = [program for program in wanted if not checks[program.name].healthy]
+    parts = [f"{program.name}: {checks[program.name].said}; {_last_lines(layout, program)}" for program in ill]
+    return "\n".join([f"not healthy within {within_s:g} s: {', '.join(program.name for program in ill)}", *parts])
+
+
+def _last_lines(layout: HomeLayout, program: Program) -> str:
+    file = layout.logs / program.log_name
+    try:
+        lines = file.read_text(errors="replace").splitlines()[-_LOG_LINES:]
+    except OSError:
+        lines = []
+    return "\n  ".join([f"the end of {file}:", *lines]) if lines else f"{file} is empty"
+
+
+def _end(layout: HomeLayout, progress: Progress, within_s: float) -> bool:
+    ran = False
+    if (supervisor := layout.supervisor()) and (process := supervisor.process()):
+        ran = True
+        progress("platform", "stopping")
+        process.terminate()  # it ends the services, then the servers
+        if wait_gone([process], within_s):
+            process.kill()
+            wait_gone([process], END_S)
+    return _clear(layout, progress) or ran
+
+
+def _clear(layout: HomeLayout, progress: Progress) -> bool:
+    """End what an earlier supervisor has left behind, and forget it. Whether there was anything."""
+    left = {process.pid: process for record in layout.recorded().values() for process in family(record)}
+    if left:
+        progress("platform", f"ending {len(left)} left-over processes")
+        stubborn = end(left.values(), END_S)
+        if stubborn:
+            raise Retryable(
+                f"these processes do not end: {', '.join(str(p.pid) for p in stubborn if runs(p))}; look at them, then try again"
+            )
+    for file in [*layout.run.glob("*.process"), layout.socket, layout.pid_file, layout.settings_file]:
+        file.unlink(missing_ok=True)
+    return bool(left)
+
+
+def _require_plain(home: Path) -> None:
+    if odd := "".join(sorted({sign for sign in str(home) if quote(sign, safe=_URL_SIGNS) != sign})):
+        raise Permanent(
+            f"home={str(home)!r} has {odd!r} in it, which file:// URLs cannot hold; name a plain one: MANIFOLD_HOME=…"
+        )
+
+
+@contextmanager
+def _alone(layout: HomeLayout) -> Iterator[None]:
+    """One `up` or `down` of a home at a time; the lock goes with its process."""
+    for folder in (layout.run, layout.logs):
+        folder.mkdir(parents=True, exist_ok=True)
+    with (layout.run / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise Retryable(f"another `up` or `down` of {layout.home} is at work; try again when it has ended") from exc
+        yield
+
+
+def _require_same(layout: HomeLayout, settings: Settings) -> None:
+    running, wanted = layout.started_with(), settings.model_dump(mode="json")
+    other = [
+        f"{name}={running[name]!r}, not {wanted[name]!r}" for name in wanted if name in running and running[name] != wanted[name]
+    ]
+    if other:
+        raise Permanent(
+            f"the platform in {layout.home} is up with {'; '.join(other)}; run `manifold down` first, or leave these settings"
+        )
+
+
+__all__ = ["Addresses", "Check", "Progress", "Status", "down", "status", "up"]

@@ -1,0 +1,54 @@
+"""`python -m tap`: the event tap in the foreground.
+
+What it cannot know: messages that the broker throws out of a session (`delivery_dropped`), and `dropped` for a publisher on
+MQTT 3.1.1 or with QoS 0. What is lost when it is killed: events on their way, for which the dispatcher's acknowledgement deadline
+makes up, and `disconnected` for the vehicles that were connected; they come back, and `connected` is told again.
+"""
+
+import asyncio
+import gc
+import resource
+import signal
+from typing import Annotated
+
+import typer
+import uvloop
+from prometheus_client import REGISTRY
+
+from adapters.http import serve
+from adapters.log import configure_logging
+from contracts.errors import ManifoldError
+from contracts.settings import Settings, load_settings
+from tap._metrics import TapMetrics
+from tap.service import Tap
+
+
+async def _main(settings: Settings, tell_delivered: bool) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+    tap = Tap(settings, tell_delivered=tell_delivered)
+    REGISTRY.register(TapMetrics(tap))
+    async with serve(settings.host, settings.tap_port, tap.health, token=settings.http_token.get_secret_value()):
+        await tap.run(stop)
+
+
+def main(
+    delivered: Annotated[bool, typer.Option("--delivered", help="Tell `delivered` too, which nothing here reads.")] = False,
+) -> None:
+    """Stand between the vehicles and Mosquitto, and tell what EMQX would tell."""
+    configure_logging("tap")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two sockets a vehicle
+    gc.set_threshold(
+        100_000, 50, 100
+    )  # sessions live long and hold no cycles: looking through all of them would cost milliseconds
+    try:
+        uvloop.run(_main(load_settings(), delivered))
+    except* ManifoldError as group:
+        typer.echo("; ".join(str(problem) for problem in group.exceptions), err=True)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    typer.run(main)

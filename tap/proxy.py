@@ -1,0 +1,34 @@
+"""All connections that pass through the tap, and what stops all of them at once."""
+
+import asyncio
+
+from tap.connection import EVENTS_WAIT, Dial, ProxiedConnection
+from tap.sessions import Sessions
+
+
+class Proxy:
+    """All connections."""
+
+    def __init__(self, sessions: Sessions, dial: Dial) -> None:
+        self.sessions, self.dial = sessions, dial
+        self.loop = asyncio.get_running_loop()
+        self.connections: set[ProxiedConnection] = set()
+        self.events_full = False
+        self.accepted = self.bytes_up = self.bytes_down = 0
+        self.dialling: set[asyncio.Task[None]] = set()
+
+    def accept(self) -> asyncio.Protocol:
+        """The protocol of a client's new connection."""
+        return ProxiedConnection(self).client
+
+    def on_full(self, full: bool) -> None:
+        """Too many events wait: read from no client until they are told."""
+        self.events_full = full
+        for connection in list(self.connections):
+            connection.client.stop_reading(EVENTS_WAIT) if full else connection.client.read_again(EVENTS_WAIT)
+
+    def close(self) -> None:
+        """End every connection; each vehicle's end is told."""
+        for connection in list(self.connections):
+            connection.observer.tap_closes()
+            connection.close()

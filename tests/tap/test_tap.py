@@ -1,0 +1,337 @@
+"""The tap in front of a real Mosquitto: bytes, kills, take-overs, rights."""
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from contracts.settings import Settings
+from tap.properties import read_properties
+from tests.servers import answers, free_port, start_mosquitto, start_tap, stopping, wait_until
+from tests.tap.conftest import FrontDoor
+from tests.tap.wire import CONNACK, PUBACK, PUBLISH, SUBACK, Got, Wire, connect, puback, publish, subscribe, user_properties
+
+
+def topic_of(vin: str, request_id: str = "r1") -> str:
+    return f"agent/{vin}/proxy/request/{request_id}"
+
+
+class Platform:
+    """The dispatcher of a test, and what it hears of one vehicle."""
+
+    def __init__(self, port: int, vin: str) -> None:
+        self.vin, self.sent = vin, 0
+        self.ears = Wire(port)
+        self.ears.open(f"sdv-watch-{vin}", username="sdv-dispatcher")
+        self.ears.listen(f"$SDV-EVT/+/{vin}")
+        self.mouth = Wire(port)
+        self.mouth.open(f"sdv-mouth-{vin}", username="sdv-dispatcher")
+
+    def send(self, seq: int, payload: bytes = b"hello") -> Got:
+        """Publish as the dispatcher does; its PUBACK."""
+        self.sent += 1
+        properties = user_properties(seq=str(seq), data_id="d1")
+        self.mouth.send(publish(topic_of(self.vin), payload, mid=self.sent, properties=properties))
+        return self.mouth.expect(PUBACK)
+
+    def event(self) -> tuple[str, dict[str, object]]:
+        """The next event: its kind and its fields."""
+        got = self.ears.expect(PUBLISH)
+        self.ears.send(puback(got.mid))
+        return got.topic.split("/")[1], json.loads(got.payload)
+
+    def until(self, kind: str) -> dict[str, object]:
+        """The next event of this kind."""
+        while (event := self.event())[0] != kind:
+            pass
+        return event[1]
+
+    def acked_seq(self) -> str:
+        """The seq of the next acknowledgement."""
+        fields = self.until("acked")
+        props = fields["pub_props"]
+        assert isinstance(props, dict)
+        return str(props["User-Property"]["seq"])
+
+    def close(self) -> None:
+        self.ears.close()
+        self.mouth.close()
+
+
+@contextmanager
+def platform(port: int, vin: str) -> Iterator[Platform]:
+    it = Platform(port, vin)
+    try:
+        yield it
+    finally:
+        it.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 1 << 20, 9 << 20], ids=lambda size: f"{size} bytes")
+def test_payloads_of_any_size_pass_unchanged_in_any_split(front_door: FrontDoor, vin: str, size: int) -> None:
+    chance = random.Random(size)
+    payload = chance.randbytes(size)
+    with platform(front_door.port, vin) as dispatcher, Wire(front_door.port, version=4) as vehicle:
+        vehicle.open(vin)
+        vehicle.listen(topic_of(vin, "+"))
+        data = publish(topic_of(vin), payload, properties=user_properties(seq="7"))
+
+        def send() -> None:
+            at = 0
+            while at < len(data):  # odd pieces at both ends, larger ones between
+                step = chance.choice((1, 2, 3, 7)) if at < 90 or at > len(data) - 20 else chance.randint(1, 1 << 18)
+                dispatcher.mouth.send(data[at : at + step])
+                at += step
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        got = vehicle.expect(PUBLISH)
+        sender.join()
+        vehicle.send(puback(got.mid))
+
+        assert got.payload == payload
+        assert dispatcher.acked_seq() == "7"
+
+
+def test_what_the_broker_says_is_what_the_client_gets_byte_for_byte(front_door: FrontDoor, vin: str) -> None:
+    def talk(port: int) -> list[bytes]:
+        said: list[bytes] = []
+        with Wire(port) as wire:
+            said.append(wire.open(vin, username="sdv-dispatcher").body)
+            said.append(wire.listen(topic_of(vin, "+")).body)
+            for mid in range(1, 20):
+                properties = user_properties(n=str(mid))
+                wire.send(publish(topic_of(vin), b"p" * mid * 100, mid=mid, properties=properties), b"\xc0\0")
+                answers = sorted((got.first, got.body) for got in (wire.next() for _ in range(3)))  # in the order it chooses
+                said.extend(bytes((first,)) + body for first, body in answers)
+                wire.send(puback(mid))
+        return said
+
+    assert talk(front_door.port) == talk(front_door.settings.broker_port)
+
+
+def test_many_packets_in_one_write_are_all_seen(front_door: FrontDoor, vin: str) -> None:
+    with platform(front_door.port, vin) as dispatcher, Wire(front_door.port, version=4) as vehicle:
+        vehicle.send(connect(vin, 4), subscribe(topic_of(vin, "+"), 4))
+        vehicle.expect(SUBACK)
+        for seq in range(1, 21):
+            dispatcher.send(seq)
+        mids = [vehicle.expect(PUBLISH).mid for _ in range(20)]
+        vehicle.send(*(puback(mid) for mid in mids))
+
+        assert [dispatcher.acked_seq() for _ in range(20)] == [str(seq) for seq in range(1, 21)]
+
+
+def test_the_connected_event_is_at_the_broker_before_the_vehicle_has_its_connack(front_door: FrontDoor, vin: str) -> None:
+    with platform(front_door.port, vin) as dispatcher:
+        dispatcher.ears.send(subscribe(f"ecp/{vin}/online", mid=2))
+        dispatcher.ears.expect(SUBACK)
+        for _ in range(30):
+            with Wire(front_door.port, version=4) as vehicle:
+                vehicle.open(vin)
+                vehicle.send(publish(f"ecp/{vin}/online", b"", 4))
+                heard = [dispatcher.ears.expect(PUBLISH) for _ in range(2)]
+                dispatcher.ears.send(*(puback(got.mid) for got in heard))
+            dispatcher.until("disconnected")
+
+            assert [got.topic.split("/")[0] for got in heard] == ["$SDV-EVT", "ecp"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_killed_tap_matches_the_acknowledgements_of_what_is_redelivered(
+    own_front_door: FrontDoor, vin: str, version: int
+) -> None:
+    door = own_front_door
+    with platform(door.port, vin) as dispatcher:
+        vehicle = Wire(door.port, version=version)
+        vehicle.open(vin, clean=False, expiry_s=300)
+        vehicle.listen(topic_of(vin, "+"))
+        dispatcher.send(1)
+        dispatcher.send(2)
+        mids = [vehicle.expect(PUBLISH).mid for _ in range(2)]
+        door.tap.kill()
+    door.restart_tap()
+
+    with platform(door.port, vin) as dispatcher, Wire(door.port, version=version) as vehicle:
+        assert vehicle.open(vin, clean=False, expiry_s=300).body[0] == 1
+        again = [vehicle.expect(PUBLISH) for _ in range(2)]
+        vehicle.send(*(puback(got.mid) for got in again))
+
+        assert [(got.mid, got.dup) for got in again] == [(mid, True) for mid in mids]
+        first = dispatcher.until("acked")
+        assert (first["from_clientid"], isinstance(first["publish_received_at"], int)) == (
+            (f"sdv-mouth-{vin}", True) if version == 4 else ("undefined", False)
+        )
+        assert dispatcher.acked_seq() == "2"
+
+
+def test_a_message_queued_for_an_absent_vehicle_survives_the_taps_death(own_front_door: FrontDoor, vin: str) -> None:
+    door = own_front_door
+    with platform(door.port, vin) as dispatcher:
+        with Wire(door.port, version=4) as vehicle:
+            vehicle.open(vin, clean=False)
+            vehicle.listen(topic_of(vin, "+"))
+        dispatcher.until("disconnected")
+        assert dispatcher.send(41).reason == 0
+        door.tap.kill()
+    door.restart_tap()
+
+    with platform(door.port, vin) as dispatcher, Wire(door.port, version=4) as vehicle:
+        vehicle.open(vin, clean=False)
+        vehicle.send(puback(vehicle.expect(PUBLISH).mid))
+
+        assert dispatcher.acked_seq() == "41"
+
+
+def test_a_tap_that_loses_the_broker_finds_it_again(own_front_door: FrontDoor, vin: str) -> None:
+    door = own_front_door
+    with Wire(door.port) as vehicle:
+        vehicle.open(vin)
+        door.broker.kill()
+        with pytest.raises(EOFError):
+            vehicle.next()
+    door.restart_broker()
+    wait_until(lambda: answers(f"http://127.0.0.1:{door.settings.tap_port}/healthz"), what="the tap to be healthy again")
+
+    with platform(door.port, vin) as dispatcher, Wire(door.port) as vehicle:
+        vehicle.open(vin)
+
+        assert dispatcher.until("connected")["clientid"] == vin
+
+
+def test_a_tap_that_is_stopped_tells_who_was_cut_off(own_front_door: FrontDoor, vin: str) -> None:
+    door = own_front_door
+    with Wire(door.settings.broker_port) as ears:
+        ears.open("sdv-ears", username="sdv-dispatcher")
+        ears.listen("$SDV-EVT/disconnected/#")
+        with Wire(door.port) as vehicle:
+            vehicle.open(vin)
+            door.tap.stop()
+
+        assert json.loads(ears.expect(PUBLISH).payload)["reason"] == "server_shutting_down"
+
+
+def test_any_user_name_of_a_publisher_may_publish_batches_and_hear_its_receipts(front_door: FrontDoor, vin: str) -> None:
+    name = f"sdv-pub-{vin}"[:40]
+    with Wire(front_door.port) as publisher, Wire(front_door.port) as recorder:
+        recorder.open(f"sdv-recorder-{vin}", username="sdv-recorder")
+        recorder.listen("$SDV-FANOUT/#")
+        publisher.open(f"sdv-platform-{vin}", username=name)
+        publisher.listen(f"sdv/receipt/{name}/1")
+        publisher.send(publish("$SDV-FANOUT/trigger", b"{}", properties=user_properties(seq="1")))
+        trigger = recorder.expect(PUBLISH)
+        recorder.send(publish(f"sdv/receipt/{name}/1", b"yes"))
+
+        assert (trigger.topic, trigger.payload) == ("$SDV-FANOUT/trigger", b"{}")
+        assert publisher.expect(PUBLISH).payload == b"yes"
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        *("$SDV-FANOUT/trigger", "$SDV-FANOUT/data/d1", "$SDV-EVT/acked/V"),
+        *("ecp/other/online", "agent/other/proxy/request/r1", "$ECQ/w/x/y"),
+    ],
+)
+@pytest.mark.parametrize("username", [None, "sdv-tap", "someone"])
+def test_a_vehicle_may_not_speak_for_others(front_door: FrontDoor, topic: str, username: str | None) -> None:
+    with Wire(front_door.port) as vehicle:
+        vehicle.open("vin-that-speaks-for-others", username=username)
+        vehicle.send(publish(topic, b"x"))
+
+        assert vehicle.expect(PUBACK).reason == 0x87
+
+
+def test_a_vehicle_hears_only_what_is_its_own(front_door: FrontDoor, vin: str) -> None:
+    with platform(front_door.port, vin) as dispatcher, Wire(front_door.port) as vehicle, Wire(front_door.port) as spy:
+        vehicle.open(vin)
+        vehicle.listen(topic_of(vin, "+"))
+        spy.open(f"spy-{vin}"[:40])
+        spy.listen("#")
+        spy.send(subscribe("$SDV-EVT/#", mid=2), subscribe(topic_of(vin, "+"), mid=3))
+        dispatcher.send(1)
+        vehicle.expect(PUBLISH)
+        spy.send(b"\xc0\0")
+
+        while (got := spy.next()).kind != 13:
+            assert got.kind == SUBACK
+
+
+def test_bytes_that_are_no_mqtt_are_the_brokers_to_refuse(front_door: FrontDoor) -> None:
+    with Wire(front_door.port) as wire:
+        wire.send(b"GET / HTTP/1.1\r\n\r\n")
+        with pytest.raises((EOFError, ConnectionError)):
+            wire.next()
+
+
+def test_a_nameless_vehicle_on_mqtt_5_is_told_by_the_name_that_the_broker_gives(front_door: FrontDoor) -> None:
+    with Wire(front_door.port) as ears, Wire(front_door.port) as vehicle:
+        ears.open("sdv-ears-nameless", username="sdv-dispatcher")
+        ears.listen("$SDV-EVT/connected/#")
+        given = read_properties(vehicle.open("").body[3:])["Assigned-Client-Identifier"]
+
+        while (got := ears.expect(PUBLISH)).topic != f"$SDV-EVT/connected/{given}":
+            pass
+        assert json.loads(got.payload)["clientid"] == given
+
+
+def test_the_tap_stands_in_front_of_any_mosquitto(tmp_path_factory: pytest.TempPathFactory, vin: str) -> None:
+    home = tmp_path_factory.mktemp("plain")
+    with stopping(start_mosquitto(home / "broker")) as broker:
+        settings = Settings(home=home, mqtt_port=free_port(), broker_port=broker.port, tap_port=free_port())
+        with stopping(start_tap(settings)), platform(settings.mqtt_port, vin) as dispatcher, Wire(settings.mqtt_port) as vehicle:
+            vehicle.open(vin)
+
+            assert dispatcher.until("connected")["clientid"] == vin
+
+
+def test_what_two_sides_send_before_the_connack_is_kept_in_order(front_door: FrontDoor, vin: str) -> None:
+    with platform(front_door.port, vin) as dispatcher:
+        with Wire(front_door.port) as vehicle:
+            vehicle.open(vin, clean=False, expiry_s=300)
+            vehicle.listen(topic_of(vin, "+"))
+        dispatcher.until("disconnected")
+        for seq in range(1, 11):
+            dispatcher.send(seq)
+        with Wire(front_door.port) as vehicle:
+            vehicle.send(connect(vin, clean=False, expiry_s=300), b"\xc0\0")
+            kinds = [vehicle.next().kind for _ in range(12)]
+
+            assert kinds[0] == CONNACK
+            assert sorted(kinds[1:]) == sorted([PUBLISH] * 10 + [13])
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("reserved", ["w", "r"])
+def test_a_client_id_that_is_a_word_of_the_compacted_queues_topics_is_refused(
+    front_door: FrontDoor, reserved: str, version: int
+) -> None:
+    with Wire(front_door.port, version=version) as wire:
+        wire.send(connect(reserved, version))
+        answer = wire.expect(CONNACK)
+
+        assert answer.body == (b"\0\x85\0" if version == 5 else b"\0\x02")
+        with pytest.raises(EOFError):
+            wire.next()
+
+
+def test_whoever_only_listens_hears_answers_and_signs_and_no_requests(front_door: FrontDoor, vin: str) -> None:
+    with (
+        platform(front_door.port, vin) as dispatcher,
+        Wire(front_door.port) as listener,
+        Wire(front_door.port, version=4) as vehicle,
+    ):
+        listener.open(f"sdv-listener-{vin}", username="sdv-listener")
+        for topic_filter in ("agent/+/proxy/response/#", "ecp/#", "agent/+/proxy/request/+"):
+            listener.listen(topic_filter)
+        vehicle.open(vin)
+        vehicle.listen(f"agent/{vin}/#")
+        dispatcher.send(1)
+        assert vehicle.expect(PUBLISH).topic == topic_of(vin)
+        for mid, topic in enumerate((f"agent/{vin}/proxy/response/r1/done", f"ecp/{vin}/online"), 1):
+            vehicle.send(publish(topic, version=4, mid=mid))
+
+        assert {listener.expect(PUBLISH).topic for _ in range(2)} == {f"agent/{vin}/proxy/response/r1/done", f"ecp/{vin}/online"}
