@@ -8,8 +8,8 @@ task's result (XCom) has its numbers.
 
 **A scheduled run** takes all that is new of the last days (`MANIFOLD_INGEST_WINDOW_DAYS`), so that a pause leaves no hole.
 **Triggered by hand** it takes all that is new, or what lies between `from` and `to`. To backfill, trigger one run with both, or
-let Airflow make a run for each interval: both give the same tables as running at the time. **Two runs at once** are safe: the
-one that publishes last does its work again.
+let Airflow make a run for each day, in `backfill_archives`: both give the same tables as running at the time. **Two runs at
+once** are safe: the one that publishes last does its work again.
 
 **Do not trigger it** to make delivery faster (vehicles are served without it), nor while an archive is still being copied in.
 
@@ -28,24 +28,21 @@ Owner: data-platform.
 from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
+from airflow.utils.types import DagRunType
 
 from contracts.settings import load_settings
-from dags._house import HOUSE, JUDGED, PUBLISHED, QUEUES, look_job, plain_job, spark_job
-from dags._jobs import QualityReport
+from dags._house import HOUSE
+from dags._ingest import ingest_jobs
 
 schedule = load_settings().ingest_schedule
 
-# Only a backfill is about its data interval. What a scheduled one would leave out after a pause, no other would take.
-BOUND = "{{% if params['{0}'] %}}--{0}={{{{ params['{0}'] }}}}{{% elif {1} %}}--{0}={{{{ {2}.isoformat() }}}}{{% endif %}}"
-BACKFILL = "dag_run.run_type == 'backfill'"
-INTERVAL = (
-    BOUND.format("from", BACKFILL, "data_interval_start"),
-    BOUND.format("to", BACKFILL, "data_interval_end"),
+# Never its data interval: what a scheduled run would leave out after a pause, no other would take.
+BOUND = "{{% if params['{0}'] %}}--{0}={{{{ params['{0}'] }}}}{{% endif %}}"
+PART = (
+    BOUND.format("from"),
+    BOUND.format("to"),
     "{{ '--recent' if dag_run.run_type == 'scheduled' and not params['from'] else '' }}",
 )
-LOOK = ("{{ '' if params['flush'] else '--no-flush' }}", "{{ '--dry-run' if params['dry_run'] else '' }}")
-# How large the job is, only `look` knows.
-DRIVER = "{{ (ti.xcom_pull(task_ids='look') or {}).get('java_options', '') }}"
 INSTANT: dict[str, Any] = {"type": ["null", "string"], "format": "date-time"}
 
 with DAG(
@@ -59,12 +56,7 @@ with DAG(
         "flush": Param(True, type="boolean", description="first ask the recorder to close its open segments"),
         "dry_run": Param(False, type="boolean", description="only look: say what is new, and take nothing"),
     },
-    **HOUSE,
+    # A backfill of a year would be a hundred thousand runs here; in `backfill_archives` it is a run a day.
+    **HOUSE | {"allowed_run_types": set(DagRunType) - {DagRunType.BACKFILL_JOB}},
 ):
-    look = look_job("look", *INTERVAL, *LOOK)
-    ingest = spark_job("ingest", *INTERVAL, "--no-flush", "--judge", java_options=DRIVER, outlets=[JUDGED])
-    audit = spark_job("audit", plain_first=True, links=[QualityReport()], outlets=[JUDGED])
-    publish = plain_job("publish", outlets=PUBLISHED)
-    populate = spark_job("populate", plain_first=True, outlets=[QUEUES], trigger_rule="none_failed_min_one_success")
-    look >> ingest >> audit >> publish >> populate
-    look >> populate  # the queues may lag behind the lake where nothing is new
+    ingest_jobs(*PART)

@@ -1,6 +1,8 @@
 """An Airflow that runs the DAGs for real, on an archive, a lake and a Redis of its own."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +22,11 @@ from contracts.settings import Settings
 from contracts.tables import Table
 from sandbox.platform import airflow
 from sandbox.platform.airflow_api import AirflowApi
+from sandbox.platform.programs import environment
 from tests.servers import Server, free_port, start_python, start_redis, stopping, wait_until
 
 RUN_S = 400  # one JVM, on a machine that may be busy
-DAGS = ("ingest_archives", "rebuild_queues")
+DAGS = ("ingest_archives", "backfill_archives", "rebuild_queues")
 VINS = [Owner(f"VIN-{n}") for n in range(20)]
 
 
@@ -57,6 +60,40 @@ class Platform:
         with Redis(port=self.redis.port) as redis:
             return [int(seq) for seq in redis.zrange(keys.pending(vin), 0, -1)]
 
+    def backfill(
+        self, dag_id: str, first: str, last: str, *, at_once: int = 1, **conf: object
+    ) -> "subprocess.CompletedProcess[str]":
+        """What Airflow's own command says of a backfill of these days. Airflow takes one of a DAG at a time."""
+        wait_until(lambda: not self._backfills(dag_id), within_s=RUN_S, what="Airflow to close the backfill before")
+        command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
+        command += ["--max-active-runs", str(at_once), "--dag-run-conf", json.dumps(conf)]
+        command = [sys.executable, "-m", "console", "airflow", *command]
+        return subprocess.run(command, env=environment(self.settings), capture_output=True, text=True, check=False)
+
+    def _backfills(self, dag_id: str) -> list[dict[str, Any]]:
+        """Those that are open."""
+        made = self.api._ask("GET", f"/backfills?dag_id={dag_id}")["backfills"]
+        return [each for each in made if not each["completed_at"]]
+
+    def runs(self, dag_id: str, run_type: str) -> list[dict[str, Any]]:
+        """The runs of a DAG that came about so, as Airflow has them on record."""
+        found: list[dict[str, Any]] = self.api._ask("GET", f"/dags/{dag_id}/dagRuns?run_type={run_type}&limit=100")["dag_runs"]
+        return found
+
+    def run_ids(self, dag_id: str, run_type: str) -> set[str]:
+        """Those of `runs`."""
+        return {run["dag_run_id"] for run in self.runs(dag_id, run_type)}
+
+    def ended(self, dag_id: str, run_type: str, known: set[str], count: int, *, within_s: float) -> list[dict[str, Any]]:
+        """The runs beside those that are known, by the day that they are about, once there are so many and all have ended."""
+
+        def new() -> list[dict[str, Any]]:
+            made = [run for run in self.runs(dag_id, run_type) if run["dag_run_id"] not in known]
+            return made if len(made) == count and all(run["state"] in ("success", "failed") for run in made) else []
+
+        made = wait_until(new, within_s=within_s, what=f"{count} {run_type} runs")
+        return sorted(made, key=lambda run: run["data_interval_start"] or "")
+
     def run(self, dag_id: str, **conf: object) -> str:
         """Trigger, wait for success; the run's id. A failure shows the log of the task that failed."""
         run_id = self.api.trigger_dag(dag_id, conf)
@@ -82,14 +119,8 @@ def running_platform(home: Path) -> Iterator[Platform]:
         with Redis(port=redis.port) as client:
             client.set(keys.LOADED, 1)  # nothing is missing in queues of a fresh platform
         more: dict[str, Any] = {"redis_port": redis.port, "airflow_port": free_port(), "recorder_port": free_port()}
-        # One interval a day, so that a week is seven; the other DAGs only run when they are triggered.
-        more |= {
-            "ingest_schedule": "0 0 * * *",
-            "compact_schedule": "",
-            "garbage_schedule": "",
-            "verify_schedule": "",
-            "check_schedule": "",
-        }
+        # Nothing runs but what is triggered.
+        more |= dict.fromkeys([f"{what}_schedule" for what in ("ingest", "compact", "garbage", "verify", "check")], "")
         settings = Settings(home=home, spark_driver_memory="1g", **more)
         env = {"MANIFOLD_HOME": str(home), "MANIFOLD_SPARK_DRIVER_MEMORY": "1g"}
         env |= {f"MANIFOLD_{name.upper()}": str(value) for name, value in more.items()}

@@ -3,8 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -15,7 +13,6 @@ import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 from sandbox.platform import airflow
-from sandbox.platform.programs import environment
 from tests.dags.running import Ingested, Platform
 from tests.servers import ROOT, wait_until
 
@@ -25,7 +22,7 @@ pytestmark = [
     pytest.mark.timeout(600),
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian: apt-get install chromium)"),
 ]
-DAG = "ingest_archives"
+DAG, BACKFILL = "ingest_archives", "backfill_archives"
 SEEN_MS = 60_000
 DETAILS: dict[str, Any] = {"clip": {"x": 312, "y": 62, "width": 888, "height": 688}}  # without the grid at the left
 ENDED_S = 240
@@ -58,28 +55,10 @@ def picture(seen: Page | Locator, name: str, **more: Any) -> None:
         seen.screenshot(path=ROOT / "docs" / "img" / f"{name}.png", **more)
 
 
-def runs(running: Platform, run_type: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = running.api._ask("GET", f"/dags/{DAG}/dagRuns?run_type={run_type}&limit=100")["dag_runs"]
-    return found
-
-
-def ended(running: Platform, run_type: str, known: set[str], count: int) -> list[dict[str, Any]]:
-    """The runs of this type beside those that are known, once there are so many and all have ended."""
-
-    def new() -> list[dict[str, Any]]:
-        made = [run for run in runs(running, run_type) if run["dag_run_id"] not in known]
-        return made if len(made) == count and all(run["state"] in ("success", "failed") for run in made) else []
-
-    return wait_until(new, within_s=ENDED_S, what=f"{count} {run_type} runs")
-
-
-def ids(running: Platform, run_type: str) -> set[str]:
-    return {run["dag_run_id"] for run in runs(running, run_type)}
-
-
-def no_backfill_is_open(running: Platform) -> bool:
-    made = running.api._ask("GET", f"/backfills?dag_id={DAG}")["backfills"]
-    return all(each["completed_at"] for each in made)
+def ended(running: Platform, known: set[str]) -> dict[str, Any]:
+    """The run by hand beside those that are known, once it has ended."""
+    (run,) = running.ended(DAG, "manual", known, 1, within_s=ENDED_S)
+    return run
 
 
 def form(page: Page, kind: str) -> Locator:
@@ -109,12 +88,12 @@ def a_file_where_the_archive_has_a_folder(folder: Path) -> Iterator[None]:
 
 
 def test_a_run_is_triggered_with_params(page: Page, running: Platform) -> None:
-    known = ids(running, "manual")
+    known = running.run_ids(DAG, "manual")
     dialog = form(page, "Single Run")
     picture(page, "airflow-trigger")
     dialog.get_by_test_id("trigger-dag-submit").click()
 
-    (run,) = ended(running, "manual", known, 1)
+    run = ended(running, known)
     assert run["state"] == "success"
     assert run["conf"] == {"from": None, "to": None, "flush": True, "dry_run": True}
     states = running.api.task_states(DAG, run["dag_run_id"])
@@ -154,8 +133,10 @@ def test_the_task_audit_leads_to_the_report_of_its_run_and_to_the_trends(
     expect(chromium.locator("svg").first).to_be_visible()
 
 
-def test_a_week_is_backfilled_from_the_ui(page: Page, running: Platform) -> None:
-    known = ids(running, "backfill")
+def test_a_week_is_backfilled_from_the_ui(chromium: Page, running: Platform) -> None:
+    page = chromium
+    page.goto(f"{airflow.url(running.settings)}/dags/{BACKFILL}")
+    known = running.run_ids(BACKFILL, "backfill")
     first = datetime(2026, 5, 4, tzinfo=UTC)
     dialog = form(page, "Backfill")
     fields = dialog.get_by_test_id("datetime-input")
@@ -165,30 +146,26 @@ def test_a_week_is_backfilled_from_the_ui(page: Page, running: Platform) -> None
     picture(page, "airflow-backfill")
     dialog.get_by_role("button", name="Run Backfill").click()
 
-    made = ended(running, "backfill", known, 7)
+    made = running.ended(BACKFILL, "backfill", known, 7, within_s=ENDED_S)
     assert {run["state"] for run in made} == {"success"}
-    assert sorted(run["data_interval_start"][:10] for run in made) == [f"2026-05-{day:02}" for day in range(4, 11)]
+    assert [run["data_interval_start"][:10] for run in made] == [f"2026-05-{day:02}" for day in range(4, 11)]
 
 
 def test_a_week_is_backfilled_from_the_command_line(running: Platform) -> None:
-    known = ids(running, "backfill")
-    wait_until(lambda: no_backfill_is_open(running), within_s=ENDED_S, what="Airflow to close the backfill before")
-    command = ["backfill", "create", "--dag-id", DAG, "--from-date", "2026-04-06", "--to-date", "2026-04-12"]
-    command += ["--max-active-runs", "4", "--dag-run-conf", '{"dry_run": true}']
-    command = [sys.executable, "-m", "console", "airflow", *command]
-    done = subprocess.run(command, env=environment(running.settings), capture_output=True, text=True, check=False)
+    known = running.run_ids(BACKFILL, "backfill")
+    done = running.backfill(BACKFILL, "2026-04-06", "2026-04-12", at_once=4, dry_run=True)
     assert done.returncode == 0, done.stderr
 
-    made = ended(running, "backfill", known, 7)
+    made = running.ended(BACKFILL, "backfill", known, 7, within_s=ENDED_S)
     assert {run["state"] for run in made} == {"success"}
-    assert sorted(run["data_interval_start"][:10] for run in made) == [f"2026-04-{day:02}" for day in range(6, 13)]
+    assert [run["data_interval_start"][:10] for run in made] == [f"2026-04-{day:02}" for day in range(6, 13)]
 
 
 def test_a_task_that_failed_is_cleared_and_runs_again(page: Page, running: Platform) -> None:
-    known = ids(running, "manual")
+    known = running.run_ids(DAG, "manual")
     with a_file_where_the_archive_has_a_folder(running.settings.home / "archive" / "outcome"):
         run_id = running.api.trigger_dag(DAG, {"dry_run": True})
-        (run,) = ended(running, "manual", known, 1)
+        run = ended(running, known)
     assert run["state"] == "failed"
 
     page.goto(f"{airflow.url(running.settings)}/dags/{DAG}/runs/{run_id}/tasks/look")

@@ -1,12 +1,18 @@
-"""Which part of the archive a run of `ingest_archives` takes, by how it came about: from its templates to the stage."""
+"""Which part of the archive a run takes, by how it came about: from its templates to the stage; and what a backfill makes."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
+from airflow.sdk.execution_time import macros
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow.timetables.base import DagRunInfo
+from airflow.utils.types import DagRunType
+from pendulum import DateTime
 
 from contracts.settings import Settings
 from pipelines.archive.segments import Interval
@@ -15,23 +21,32 @@ from pipelines.stages import _interval
 from tests.servers import ROOT
 
 NOW = datetime.now(UTC)
-DUE = NOW.replace(minute=0, second=0, microsecond=0)  # the tick of a scheduled run; its interval are the five minutes before
+DUE = NOW.replace(minute=0, second=0, microsecond=0)
 
 
 @pytest.fixture(scope="module")
-def dag() -> DAG:
-    found: DAG = DagBag(ROOT / "dags", bundle_path=ROOT / "dags").dags["ingest_archives"]
+def dags() -> dict[str, DAG]:
+    found: dict[str, DAG] = DagBag(ROOT / "dags", bundle_path=ROOT / "dags").dags
     return found
 
 
-def taken(dag: DAG, run_type: str, **params: Any) -> list[Interval | None]:
-    """What `look` and `ingest` of such a run take."""
+@pytest.fixture(scope="module")
+def dag(dags: dict[str, DAG]) -> DAG:
+    return dags["ingest_archives"]
+
+
+def as_stored(dag: DAG) -> Any:
+    """As Airflow's database has it: what the scheduler goes by."""
+    return DagSerialization.from_dict(DagSerialization.to_dict(dag))
+
+
+def taken(dag: DAG, run_type: str, interval_end: datetime | None = None, **params: object) -> list[Interval | None]:
+    """What `look` and `ingest` of such a run take, which was due just now."""
     environment = dag.get_template_env()
     context = {
-        "dag_run": SimpleNamespace(run_type=run_type),
-        "data_interval_start": DUE - timedelta(minutes=5),
-        "data_interval_end": DUE,
-        "params": {"from": None, "to": None, "flush": True, "dry_run": False} | params,
+        "dag_run": SimpleNamespace(run_type=run_type, data_interval_end=interval_end, run_after=NOW),
+        "macros": macros,
+        "params": {name: dag.params[name] for name in dag.params} | params,
         "run_id": "run",
     }
     found = []
@@ -54,11 +69,45 @@ def test_a_scheduled_run_looks_at_days_and_not_at_all_years(dag: DAG) -> None:
         assert interval.end - interval.start < timedelta(days=30)
 
 
-def test_a_backfill_takes_its_interval_and_nothing_else(dag: DAG) -> None:
-    assert taken(dag, "backfill") == [Interval(DUE - timedelta(minutes=5), DUE)] * 2
+def test_a_backfill_takes_its_day_and_nothing_else(dags: dict[str, DAG]) -> None:
+    midnight = DUE.replace(hour=0)
+    the_day_before = Interval(midnight - timedelta(days=1), midnight)
+
+    assert taken(dags["backfill_archives"], "backfill", midnight) == [the_day_before] * 2
+    assert taken(dags["backfill_archives"], "manual") == [the_day_before] * 2
+
+
+@pytest.mark.parametrize(("year", "days"), [(2024, 366), (2025, 365)])
+def test_a_backfill_of_a_year_is_a_run_a_day(dags: dict[str, DAG], year: int, days: int) -> None:
+    """As Airflow's `backfill create` asks for them, whatever the start date."""
+    stored = as_stored(dags["backfill_archives"])
+
+    runs = list(stored.iter_dagrun_infos_between(datetime(year, 1, 1, tzinfo=UTC), datetime(year, 12, 31, tzinfo=UTC)))
+
+    assert len(runs) == days
+    assert runs[0].data_interval.start == datetime(year, 1, 1, tzinfo=UTC)
+    assert runs[-1].data_interval.end == datetime(year + 1, 1, 1, tzinfo=UTC)
+    assert all(before.data_interval.end == after.data_interval.start for before, after in pairwise(runs))
+
+
+def test_nothing_of_the_backfill_starts_by_itself(dags: dict[str, DAG]) -> None:
+    stored = as_stored(dags["backfill_archives"])
+    backfilled = DagRunInfo.interval(*(DateTime.instance(DUE + timedelta(days=days)) for days in (-2, -1)))
+
+    assert stored.timetable.periodic
+    assert not stored.timetable.can_be_scheduled
+    assert [stored.next_dagrun_info(last_automated_run_info=last) for last in (None, backfilled)] == [None, None]
+
+
+def test_a_backfill_of_every_few_minutes_is_refused(dag: DAG) -> None:
+    stored = as_stored(dag)
+
+    assert sorted(set(DagRunType) - set(stored.allowed_run_types)) == ["backfill"]
 
 
 def test_a_run_by_hand_takes_everything_new_or_what_it_is_told(dag: DAG) -> None:
     assert taken(dag, "manual") == [None] * 2
     told = {"from": "2026-03-01T00:00:00Z", "to": "2026-03-02T00:00:00Z"}
-    assert taken(dag, "manual", **told) == [Interval(datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))] * 2
+    assert (
+        taken(dag, "manual", None, **told) == [Interval(datetime(2026, 3, 1, tzinfo=UTC), datetime(2026, 3, 2, tzinfo=UTC))] * 2
+    )

@@ -10,7 +10,7 @@ from contracts import keys
 from contracts.errors import Permanent
 from contracts.tables import DATA, IDS, SEGMENTS
 from queues import Loader, Policy
-from tests.dags.running import VINS, Ingested, Platform
+from tests.dags.running import RUN_S, VINS, Ingested, Platform
 
 INGEST = ("look", "ingest", "audit", "publish", "populate")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -60,6 +60,33 @@ def test_a_run_over_a_past_interval_takes_that_and_nothing_else(platform: Platfo
     taken = platform.values(IDS, "request_id")
     assert taken.count("task_map_2") == len(VINS)
     assert "task_map_3" not in taken
+
+
+def test_a_backfill_is_a_run_a_day_and_each_takes_its_own(platform: Platform) -> None:
+    days = [datetime(2026, 2, 10, tzinfo=UTC) + timedelta(days=n) for n in range(4)]
+    for n, day in enumerate(days):
+        platform.archive_batch(day + timedelta(hours=6), f"task_day_{n}")
+    platform.archive_batch(days[1] + timedelta(hours=23, minutes=59), "task_late")
+
+    known = platform.run_ids("backfill_archives", "backfill")
+    refused = platform.backfill("ingest_archives", "2026-02-11", "2026-02-12")
+    done = platform.backfill("backfill_archives", "2026-02-11", "2026-02-12")
+
+    assert "'ingest_archives' does not allow backfill runs" in refused.stderr
+    assert done.returncode == 0, done.stderr
+    runs = platform.ended("backfill_archives", "backfill", known, 2, within_s=2 * RUN_S)
+    assert [(run["data_interval_start"][:10], run["state"]) for run in runs] == [
+        ("2026-02-11", "success"),
+        ("2026-02-12", "success"),
+    ]
+    results = [platform.api.result("backfill_archives", run["dag_run_id"], "look")["segments"] for run in runs]
+    assert results == [4, 2]
+    taken = platform.values(IDS, "request_id")
+    found = {
+        request_id: taken.count(request_id)
+        for request_id in ("task_day_0", "task_day_1", "task_late", "task_day_2", "task_day_3")
+    }
+    assert found == {"task_day_0": 0, "task_day_1": len(VINS), "task_late": len(VINS), "task_day_2": len(VINS), "task_day_3": 0}
 
 
 def test_rebuild_takes_in_what_is_recorded_and_fills_empty_queues(platform: Platform) -> None:
