@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from adapters.lake import open_catalog
+from archive.store import Archive
 from benchmarks.archives import Shape, bare_duckdb, bare_spark, write_archive
 from benchmarks.machine import Cost, Row, cost_of, report
 from contracts.settings import Settings
 from contracts.tables import IDS, SEGMENTS
-from pipelines.archive.segments import Archive
 from pipelines.ingest.planning import plan
 from pipelines.ingest.publish import publish
 from pipelines.ingest.write import ingest

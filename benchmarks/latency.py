@@ -116,7 +116,7 @@ def run(rounds: int = ROUNDS) -> list[Row]:
         try:
             measured = asyncio.run(measure(settings, rounds))
             recorder = f"http://{settings.host}:{settings.recorder_port}"
-            fsync = mean_ms(recorder, "manifold_recorder_fsync_seconds")
+            fsync = mean_ms(recorder, "manifold_journal_fsync_seconds")
             handoff = mean_ms(recorder, "manifold_recorder_handoff_seconds")
         finally:
             supervise.down(settings)

@@ -14,12 +14,13 @@ from statistics import median
 
 import pyarrow as pa
 
+from adapters.commits import append_rows
 from adapters.lake import ensure_tables, open_catalog
 from benchmarks.machine import Row, report
 from contracts.envelope import Stream, segment_path
 from contracts.settings import Settings
 from contracts.tables import IDS, SEGMENTS, Table
-from pipelines.ingest.branches import append_rows, branch_of, create_branch, open_run
+from pipelines.ingest.branches import branch_of, create_branch, open_run
 from pipelines.ingest.ledger import ledger_of
 from pipelines.ingest.publish import main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run

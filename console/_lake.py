@@ -10,8 +10,8 @@ import typer
 
 from adapters.lake import open_catalog
 from adapters.reports import INDEX, kept_runs, open_reports
+from archive.segment import Interval
 from console._output import FAILED, USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table, working
-from pipelines.archive.segments import Interval
 
 Flush = Annotated[bool, typer.Option("--flush/--no-flush", help="First ask the recorder to close its open segments.")]
 FORMATS = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]

@@ -9,10 +9,10 @@ import typer
 from pyiceberg.catalog import Catalog
 
 from adapters.lake import open_catalog
+from archive import quarantine
+from archive.quarantine import Refusal, Replayed, readable, refusal, refusals
 from console._output import USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table
 from contracts.errors import Permanent
-from pipelines.archive import quarantine
-from pipelines.archive.quarantine import Refusal, Replayed, readable, refusal, refusals
 
 app = typer.Typer(help="Refused messages: list them, look into one, replay after a fix, or drop.", no_args_is_help=True)
 NUMBERS = {"ignore_unknown_options": True}  # the seq of a refused file is negative, and must not look like an option

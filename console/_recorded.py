@@ -17,14 +17,15 @@ from urllib.request import Request, urlopen
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from archive.content import Unreadable
+from archive.formats import decode
+from archive.segment import Interval
+from archive.store import Archive
 from contracts.envelope import Envelope, Stream, from_arrow, inline_encoding
 from contracts.lives import Batch, Bounds, Life, Page
 from contracts.messages import Trigger, parse_trigger
 from contracts.outcomes import OutcomeRecord
 from contracts.settings import Settings
-from pipelines.archive.content import Unreadable
-from pipelines.archive.formats import decode
-from pipelines.archive.segments import Archive, Interval
 
 BACK = timedelta(days=1)  # how far back segments are looked for that no ingest has taken in
 FLUSH_WAIT_S = 60

@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from pyiceberg.catalog import Catalog
 
 from adapters.lake import ensure_tables
+from archive.segment import Interval, recent
+from archive.store import Archive
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from pipelines.archive.segments import Archive, Interval, recent
 from pipelines.catalog import await_catalog
 from pipelines.upkeep.stages import HOUSEKEEPING
 
@@ -23,7 +24,7 @@ Stage = Callable[[Settings, argparse.Namespace], str]
 
 def look(settings: Settings, options: argparse.Namespace) -> str:
     """What there is to do."""
-    from pipelines.archive.flush import flush
+    from archive.flush import flush
     from pipelines.ingest.look import look as look_at
 
     if not options.no_flush:
@@ -34,7 +35,7 @@ def look(settings: Settings, options: argparse.Namespace) -> str:
 
 def ingest(settings: Settings, options: argparse.Namespace) -> str:
     """Archive to branches; with `--judge` the audit too, while Spark runs: the stage `audit` then finds its verdict."""
-    from pipelines.archive.flush import flush
+    from archive.flush import flush
     from pipelines.ingest.aside import ingest_and_judge
     from pipelines.ingest.audit import AuditFailed
     from pipelines.ingest.run_all import ingest_before_last, new_run_id

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
+from archive import records
+from archive.journal import Journal
+from archive.recorded import RecordedSegments, seq_ago
 from contracts.envelope import Envelope, Stream
 from contracts.seq import node_of
-from recorder import _records
-from recorder._journal import Journal
-from recorder._segments import Archive, seq_ago
 
 SKEW_S = 120.0  # that the clocks of recorders may differ
 
@@ -18,7 +18,7 @@ class Recorded:
         OSError, pyarrow.ArrowException: from every method, where a file cannot be read.
     """
 
-    def __init__(self, archive: Archive, journal: Journal, node: int) -> None:
+    def __init__(self, archive: RecordedSegments, journal: Journal, node: int) -> None:
         self._archive, self._journal, self._node = archive, journal, node
 
     def first(self, since: int, upto: int) -> int | None:
@@ -43,7 +43,7 @@ class Recorded:
         yield from (e for e in self._archive.recorded_since(stream, since, node) if e.seq <= upto or node is None)
         for file in files:
             try:
-                envelopes = _records.read(file.path).envelopes(file.notes)
+                envelopes = records.read(file.path).envelopes(file.notes)
             except FileNotFoundError:  # it has become segments, perhaps after the archive was listed: look there again
                 again = self._archive.recorded_since(stream, max(since, file.first_seq), self._node)
                 envelopes = [e for e in again if e.seq <= file.last_seq]

@@ -7,6 +7,8 @@ from itertools import islice
 
 import structlog
 
+from archive.journal import Journal
+from archive.recorded import seq_ago
 from contracts.envelope import Envelope, Stream
 from contracts.errors import Retryable
 from contracts.outcomes import OutcomeRecord
@@ -16,9 +18,7 @@ from recorder import _metrics
 from recorder._again import Recorded
 from recorder._express import NOTHING, Ended, Express
 from recorder._intake import Incoming, Intake
-from recorder._journal import Journal
 from recorder._lake import Lake
-from recorder._segments import seq_ago
 
 MOST_LOST_S = 7200.0  # Redis by itself saves at least every hour; of what lost more, a rebuild makes shorter work
 DATA_BEFORE_S = 300.0  # data so much older is offered, too: a rebuild may have seen a trigger's segment and not yet its data's

@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from adapters.mqtt import Message
+from archive.journal import Journal, JournalFile
 from recorder import _metrics
 from recorder._hazards import Hazards
 from recorder._intake import Incoming, Intake, Parsed
-from recorder._journal import Journal, JournalFile
 from recorder._window import Window, weight
 
 GROUP_BYTES = 8 << 20  # messages written in one go

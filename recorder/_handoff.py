@@ -8,13 +8,13 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from archive.journal import Journal, JournalFile
 from contracts.errors import Retryable
 from contracts.seq import unix_ms_of, wall_clock_ms
 from recorder import _metrics
 from recorder._catch_up import CatchUp, Gap, was_offerable
 from recorder._express import Express
 from recorder._intake import Incoming
-from recorder._journal import Journal, JournalFile
 from recorder._redis import RestartGuard, run_id, why
 from recorder._state import StateFile
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import structlog
 
 from adapters.mqtt import Message
+from archive.records import Annotation
 from contracts import topics
 from contracts.envelope import DUPLICATE_OF, INLINE, Envelope, Stream, inline_encoding
 from contracts.keys import OUTCOMES
@@ -26,7 +27,6 @@ from contracts.outcomes import OutcomeRecord
 from contracts.seq import SeqSource
 from contracts.settings import Settings
 from recorder._dedupe import DedupeWindow
-from recorder._records import Note
 
 DIGEST = "sdv-digest"  # header of an accepted trigger, so that a restart need not parse it to know it again
 Parsed = tuple[Stream, Trigger | Data | Refused]
@@ -58,9 +58,9 @@ class Incoming:
         return self.refused_because is None and self.duplicate_of is None
 
     @property
-    def note(self) -> Note:
+    def note(self) -> Annotation:
         """What the journal remembers of the hand-off."""
-        return Note(self.seq, self.applied, self.duplicate_of, self.refused_because)
+        return Annotation(self.seq, self.applied, self.duplicate_of, self.refused_because)
 
     @property
     def receipt(self) -> Receipt:

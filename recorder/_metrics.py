@@ -6,26 +6,18 @@ _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 
 MESSAGES = Counter("manifold_recorder_messages", "messages recorded, by stream and what became of them", ["stream", "status"])
 BYTES = Counter("manifold_recorder_bytes", "payload bytes recorded", ["stream"])
-FSYNC_SECONDS = Histogram("manifold_recorder_fsync_seconds", "one group of messages: written and on disk", buckets=_FAST)
 HANDOFF_SECONDS = Histogram("manifold_recorder_handoff_seconds", "one group of messages: offered to the queues", buckets=_FAST)
 HANDOFF_LAG_SECONDS = Histogram(
     "manifold_recorder_handoff_lag_seconds", "from the acceptance of a message to its being in the queues", buckets=_FAST
 )
 LOOP_LAG_SECONDS = Gauge("manifold_recorder_loop_lag_seconds", "by how much the event loop was late for its last appointment")
-JOURNAL_WRITABLE = Gauge("manifold_recorder_journal_writable", "1 while the journal can be written")
-ARCHIVE_WRITABLE = Gauge("manifold_recorder_archive_writable", "1 while segments can be written")
 EXPRESS = Gauge("manifold_recorder_express", "1 while accepted messages reach the queues at once")
 ENTRIES = Counter("manifold_recorder_entries", "entries offered to the queues", ["result"])
 OFFERED_AGAIN = Counter("manifold_recorder_offered_again", "triggers offered again after a gap")
 HELD_BYTES = Gauge("manifold_recorder_held_bytes", "messages that were taken from the broker and are not settled")
 DROPPED = Counter("manifold_recorder_dropped", "messages of QoS 0 that were dropped because too much was not settled")
 RECEIPTS = Counter("manifold_recorder_receipts", "receipts, by result: sent, lost, foreign_topic", ["result"])
-SEGMENTS = Counter("manifold_recorder_segments", "segments written", ["stream"])
 LEASE_RENEWED = Gauge("manifold_recorder_lease_renewed", "1 while archive or Redis hears that this recorder keeps its number")
-UNSEALED = Gauge("manifold_recorder_journal_files", "journal files that are not in the archive yet")
 LAKE_AGE_SECONDS = Gauge(
     "manifold_lake_age_seconds", "age of the oldest segment of the last days that is not in the lake; 0: all of them are"
 )
-
-JOURNAL_WRITABLE.set(1)
-ARCHIVE_WRITABLE.set(1)

@@ -10,6 +10,10 @@ from aiohttp import web
 from adapters.http import Health, serve
 from adapters.lag import watch_lag
 from adapters.mqtt import Message, Mqtt
+from archive.journal import Journal, JournalFile
+from archive.recorded import RecordedSegments
+from archive.segment_writer import SegmentWriter
+from archive.store import Archive
 from contracts import topics
 from contracts.errors import Permanent
 from contracts.seq import wall_clock_ms
@@ -26,7 +30,6 @@ from recorder._freshness import Freshness
 from recorder._handoff import OFF, Handoff
 from recorder._hazards import Hazards
 from recorder._intake import Incoming, Intake
-from recorder._journal import Journal, JournalFile
 from recorder._lake import Lake
 from recorder._lake_routes import lake_routes
 from recorder._lease import Lease
@@ -34,8 +37,6 @@ from recorder._outcomes import Outcomes
 from recorder._place import Place
 from recorder._receipts import Receipts
 from recorder._redis import RestartGuard, open_guarded, open_plain
-from recorder._sealer import Sealer
-from recorder._segments import Archive
 from recorder._state import StateFile
 from recorder._window import Window
 
@@ -63,7 +64,7 @@ class Recorder:
         )
         guard, policy = RestartGuard(), Policy.of(settings)
         self._redis, self._guarded_redis = open_plain(settings), open_guarded(settings, guard)
-        self._lake, self._archive = Lake(settings), Archive(settings.archive, settings.s3)
+        self._lake, self._archive = Lake(settings), RecordedSegments(Archive(settings.archive, settings.s3))
         self._state = StateFile(settings.journal_folder)
         self._dedupe = DedupeWindow(round(settings.dedupe_window_seconds * 1000))
         self._intake = Intake(settings, self._dedupe)
@@ -72,9 +73,9 @@ class Recorder:
             max_bytes=settings.segment_max_bytes,
             max_age_s=settings.segment_max_seconds,
             retry_s=retry_s,
-            on_closed=lambda: self._sealer.wake(),
+            on_closed=lambda: self._writer.wake(),
         )
-        self._sealer = Sealer(self._journal, self._archive, self._state, node=node, retry_s=retry_s)
+        self._writer = SegmentWriter(self._journal, self._archive, self._state.remember_seq, node=node, retry_s=retry_s)
         queues = Queues(self._guarded_redis, policy)
         self._express = Express(queues, self._dedupe, self._lake)
         recorded = Recorded(self._archive, self._journal, node)
@@ -113,7 +114,7 @@ class Recorder:
                 if not await _before(told, self._start()):
                     return
                 async with self._mqtt, asyncio.TaskGroup() as group:
-                    works = [self._door.run, self._handoff.run, self._handoff.watch, self._sealer.run, self._lake.keep_fresh]
+                    works = [self._door.run, self._handoff.run, self._handoff.watch, self._writer.run, self._lake.keep_fresh]
                     works.append(self._freshness.watch)
                     tasks = [group.create_task(work(), name=f"recorder.{work.__qualname__}") for work in works]
                     tasks.append(group.create_task(watch_lag(_metrics.LOOP_LAG_SECONDS.set), name="recorder.lag"))
@@ -139,7 +140,7 @@ class Recorder:
     def health(self) -> Health:
         """Healthy: accepting messages and putting them on disk. The rest is told beside it."""
         accepting = self._mqtt.ready and self._journal.problem is None
-        parts = (self._lease, self._journal, self._sealer, self._outcomes, self._lake)
+        parts = (self._lease, self._journal, self._writer, self._outcomes, self._lake)
         problems = [part.problem for part in parts if part.problem is not None]
         problems += self._express.spoilt.problems
         if not self._mqtt.ready:
@@ -194,7 +195,7 @@ class Recorder:
         self._mqtt.ack(message)
         self._window.release(message)
         if file.closed and file.unsettled == 0:
-            self._sealer.wake()
+            self._writer.wake()
 
     async def _flush(self, _: web.Request) -> web.Response:
         """Close open segments; answers with their paths when they are in the archive."""
@@ -204,10 +205,10 @@ class Recorder:
             async with asyncio.timeout(FLUSH_WAIT_S):
                 await asyncio.gather(*(file.sealed.wait() for file in files))
         except TimeoutError:
-            log.warning("flush not finished", problem=self._sealer.problem)
+            log.warning("flush not finished", problem=self._writer.problem)
         segments = [path for file in files for path in file.segments]
         left = [file.path.name for file in files if not file.sealed.is_set()]
-        answer = {"segments": segments, "left_in_journal": left, "problem": self._sealer.problem}
+        answer = {"segments": segments, "left_in_journal": left, "problem": self._writer.problem}
         return web.json_response(answer, status=503 if left else 200)
 
 

@@ -5,23 +5,23 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import structlog
 
+from archive.journal import JournalFile
+from archive.recorded import RecordedSegments
+from archive.records import JournalContent, JournalRecord
 from contracts.envelope import DUPLICATE_OF, Envelope, Stream
 from contracts.messages import Trigger, parse_trigger, trigger_digest
 from contracts.seq import seq_of
 from recorder._dedupe import DedupeWindow
 from recorder._intake import DIGEST
-from recorder._journal import JournalFile
-from recorder._records import Content, Message
-from recorder._segments import Archive
-from recorder._state import State
+from recorder._state import RecorderState
 
-Recovered = Sequence[tuple[JournalFile, Content]]
+Recovered = Sequence[tuple[JournalFile, JournalContent]]
 NO_LIMIT = 1 << 62
 
 log = structlog.get_logger(__name__)
 
 
-def last_seq(state: State, recovered: Recovered, archive: Archive, node: int) -> int:
+def last_seq(state: RecorderState, recovered: Recovered, archive: RecordedSegments, node: int) -> int:
     """The greatest seq that this recorder is known to have given."""
     journaled = max((file.last_seq for file, _ in recovered), default=0)
     try:
@@ -32,7 +32,7 @@ def last_seq(state: State, recovered: Recovered, archive: Archive, node: int) ->
     return max(state.last_seq, journaled, archived)
 
 
-def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: Archive, now_ms: int) -> None:
+def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: RecordedSegments, now_ms: int) -> None:
     """Fill the dedupe window with the accepted triggers of the archive (of all recorders) and of the journal."""
     since = max(0, seq_of(now_ms - dedupe.window_ms, 0, 0))
     try:
@@ -54,7 +54,7 @@ def first_unsettled(recovered: Recovered) -> int | None:
     return min(seqs, default=None)
 
 
-def _needs_handoff(message: Message) -> bool:
+def _needs_handoff(message: JournalRecord) -> bool:
     return message.stream != Stream.OUTCOME and message.refused_because is None and DUPLICATE_OF not in message.headers
 
 

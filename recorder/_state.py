@@ -8,7 +8,7 @@ import msgspec
 from adapters.storage import sync_folder
 
 
-class State(msgspec.Struct):
+class RecorderState(msgspec.Struct):
     """What the next start has to know."""
 
     last_seq: int = 0  # no seq up to here may be given again; the journal may know greater ones
@@ -21,13 +21,19 @@ class StateFile:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "state.json"
-        self.state = State()
+        self.state = RecorderState()
 
-    def load(self) -> State:
+    def load(self) -> RecorderState:
         """What the last process left; the defaults where there was none."""
         if self._path.exists():
-            self.state = msgspec.json.decode(self._path.read_bytes(), type=State)
+            self.state = msgspec.json.decode(self._path.read_bytes(), type=RecorderState)
         return self.state
+
+    def remember_seq(self, last_seq: int) -> None:
+        """No seq up to `last_seq` may be given again; on disk when this returns."""
+        if last_seq > self.state.last_seq:
+            self.state.last_seq = last_seq
+            self.save()
 
     def save(self) -> None:
         """On disk when this returns."""

@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from archive.content import Unreadable
+from archive.formats import PARQUET, decode
+from archive.lines import COMPRESSED, from_lines, plain
+from archive.segment import Segment
+from archive.store import Archive
 from contracts.envelope import SEGMENT_SCHEMA, Stream
-from pipelines.archive.content import Unreadable
-from pipelines.archive.formats import PARQUET, decode
-from pipelines.archive.lines import COMPRESSED, from_lines, plain
-from pipelines.archive.segments import Archive, Segment
 from pipelines.erasure.names import Named
 
 Row = dict[str, Any]

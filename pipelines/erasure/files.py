@@ -15,12 +15,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 
+from adapters.commits import MAIN, patiently
 from adapters.storage import open_storage
 from contracts.settings import Settings
 from contracts.tables import DATA, RUN_TABLES, SEGMENTS, TABLES, Table
 from pipelines.erasure.names import Named
 from pipelines.erasure.search import matches
-from pipelines.ingest.branches import MAIN, REPEAT, close_run, drop_branch, patiently
+from pipelines.ingest.branches import REPEAT, close_run, drop_branch
 from pipelines.ingest.publish import pins_in, unfinished
 from pipelines.ingest.repeating import is_change_of
 

@@ -26,21 +26,22 @@ import structlog
 from pyiceberg.catalog import Catalog
 from redis import Redis
 
+from adapters.commits import append_rows
 from adapters.lake import ensure_tables
 from adapters.redis import connect
+from archive.flush import flush
+from archive.store import Archive
 from contracts.errors import Permanent, Retryable
 from contracts.seq import first_seq_at
 from contracts.settings import Settings
 from contracts.tables import ERASURES, SEGMENTS
-from pipelines.archive.flush import flush
-from pipelines.archive.segments import Archive
 from pipelines.erasure.archive import Rewritten, erase_from_archive
 from pipelines.erasure.files import Found, expire, prove, remove_unknown
 from pipelines.erasure.names import Named
 from pipelines.erasure.queues import erase_from_queues, prove_queues
 from pipelines.erasure.search import TEXTS, erase_texts, rows_named
 from pipelines.ingest.amending import Amendment, until_not_overtaken
-from pipelines.ingest.branches import BEGAN, append_rows
+from pipelines.ingest.branches import BEGAN
 from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.ledger import Ledger
 from pipelines.ingest.publish import main_snapshots

@@ -9,10 +9,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, EqualTo, LessThan
 from pyiceberg.manifest import DataFile
 
+from adapters.commits import MAIN, patiently
 from adapters.lake import where
 from contracts.tables import ACTIONS, DATA, IDS, META, OUTCOMES, QUALITY, QUARANTINE, Table
 from pipelines.erasure.names import Named
-from pipelines.ingest.branches import MAIN, patiently
 from pipelines.ingest.erasing import changed, put, read
 
 TEXTS = ((QUALITY, "sample"), (ACTIONS, "note"))  # tables outside runs, and the column in which somebody may be named

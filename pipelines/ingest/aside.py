@@ -17,14 +17,15 @@ from pyspark.sql import SparkSession
 
 from adapters.alert import alert
 from adapters.lake import where
+from archive import parsing
+from archive.content import Unreadable
+from archive.formats import decode
+from archive.segment import Selection
+from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.settings import Settings
 from contracts.tables import META, OUTCOMES, SEGMENTS
 from expectations import Audit, Finding
-from pipelines.archive import parsing
-from pipelines.archive.content import Unreadable
-from pipelines.archive.formats import decode
-from pipelines.archive.segments import Archive, Part
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import head_of
 from pipelines.ingest.planning import Aside
@@ -48,7 +49,7 @@ BEHIND: Mapping[str, tuple[Mapping[Stream, parsing.Parser], Callable[[dict[str, 
 
 
 def ingest_and_judge(
-    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, part: Part = None
+    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, part: Selection = None
 ) -> tuple[Ingested, Audit | None]:
     """The run on its branches, and the audit that it has passed (None: nothing was written, or it counts already).
 

@@ -11,12 +11,13 @@ from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from adapters.commits import append_rows
 from adapters.reports import open_reports
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, QUALITY, SEGMENTS, Table
 from expectations import Audit, audit, results_of
-from pipelines.ingest.branches import RUN_ID, append_rows, head_of, properties_of
+from pipelines.ingest.branches import RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import Pinned, counts, pins_in
 from pipelines.populate.stretch import Stretch
 

@@ -5,9 +5,10 @@ from datetime import datetime
 import structlog
 from pyiceberg.catalog import Catalog
 
+from archive.segment import Selection
+from archive.store import Archive
 from contracts.settings import Settings
 from contracts.tables import SEGMENTS
-from pipelines.archive.segments import Archive, Part
 from pipelines.ingest.branches import branch_of, close_abandoned, close_run, open_run
 from pipelines.ingest.planning import Aside, Plan, plan
 from pipelines.ingest.publish import finish, is_published
@@ -16,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 
 def begin(
-    catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, part: Part = None, aside: Aside | None = None
+    catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, part: Selection = None, aside: Aside | None = None
 ) -> Plan | None:
     """The run's work, with its branch of `ingested_segments` open; None if nothing is new, or the run counts already.
 

@@ -2,21 +2,18 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import BadRequestError, CommitFailedException
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import ManageSnapshots
-from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random
 
+from adapters.commits import patiently
 from contracts.tables import RUN_TABLES, SEGMENTS, Table
 
-MAIN = "main"
 PREFIX = "run_"
 REPEAT = "repeat_"  # branches on which a run's change is made once more, for a moment
 RUN_ID = "manifold.run-id"  # property of every snapshot that a run writes
@@ -28,22 +25,6 @@ EVERYTHING = "everything"
 BEGAN = "manifold.began."  # table property of `ingested_segments`, + branch: when an open run began
 RESULT = "manifold.result"  # of `ingested_segments` only: the run's numbers
 ABANDONED_AFTER = timedelta(days=1)
-
-
-def _lost_a_race(exc: BaseException) -> bool:
-    """Whether a commit failed because somebody else's came first: nothing happened, and from a fresh look it may work.
-
-    Where another *branch* has grown meanwhile, neither PyIceberg's SQL catalog nor a REST catalog calls it a conflict; nor does
-    the SQL catalog where a property that is to be removed has gone.
-    """
-    return (
-        isinstance(exc, CommitFailedException)
-        or (isinstance(exc, ValueError | BadRequestError) and "older than last sequence number" in str(exc))
-        or (isinstance(exc, KeyError) and str(exc.args[0]).startswith("manifold."))
-    )
-
-
-patiently = retry(retry=retry_if_exception(_lost_a_race), stop=stop_after_attempt(30), wait=wait_random(0.01, 0.3), reraise=True)
 
 
 def branch_of(run_id: str) -> str:
@@ -88,12 +69,6 @@ def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> 
 def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int) -> None:
     """Begin the run's branch of `table` at `snapshot_id`."""
     catalog.load_table(table.identifier).manage_snapshots().create_branch(snapshot_id, branch_of(run_id)).commit()
-
-
-@patiently
-def append_rows(catalog: Catalog, table: Table, rows: pa.Table, said: Mapping[str, str], *, branch: str = MAIN) -> None:
-    """Append to a branch at once, whoever else commits to the table; to main only of tables that are no part of a run."""
-    catalog.load_table(table.identifier).append(rows, snapshot_properties=dict(said), branch=branch)
 
 
 def close_run(catalog: Catalog, branch: str) -> None:

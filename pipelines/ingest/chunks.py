@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pipelines.archive.segments import Segment
+from archive.segment import Segment
 
 OPENING = 64 << 10  # bytes that a segment counts for at least: to open it costs as much as to read so much
 

@@ -26,9 +26,10 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 
+from adapters.commits import patiently
 from adapters.lake import where
 from contracts.tables import Table
-from pipelines.ingest.branches import patiently, properties_of
+from pipelines.ingest.branches import properties_of
 from pipelines.ingest.contents import TOTALS
 
 ERASES = "manifold.erases"  # property of such a snapshot: the columns by which rows were named, with commas

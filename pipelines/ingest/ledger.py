@@ -22,9 +22,10 @@ from pyiceberg.expressions import (
 from pyiceberg.table import Table as IcebergTable
 
 from adapters.lake import where
+from archive.segment import Interval, Segment, Selection, began_at
+from archive.store import AT_ONCE, Archive
 from contracts.envelope import Stream
 from contracts.tables import SEGMENTS
-from pipelines.archive.segments import AT_ONCE, Archive, Interval, Part, Segment, began_at
 
 A_DAY = timedelta(days=1)
 PRUNED_BEFORE = "manifold.pruned-before"  # table property: rows of what began before this instant may have gone with their files
@@ -131,7 +132,7 @@ def _absent(batches: Iterable[pa.RecordBatch], here: set[str], archive: Archive)
         yield from sorted(elsewhere - archive.present(elsewhere))
 
 
-def new_segments(catalog: Catalog, archive: Archive, part: Part = None) -> Iterator[Segment]:
+def new_segments(catalog: Catalog, archive: Archive, part: Selection = None) -> Iterator[Segment]:
     """What no run has taken in of this part of the archive, the oldest first, as far as the archive's folders tell.
 
     The ledger is read as it is at the beginning. Neither all of it nor all of the archive is ever in memory.
@@ -142,7 +143,7 @@ def new_segments(catalog: Catalog, archive: Archive, part: Part = None) -> Itera
         yield from (segment for segment in group if segment.path not in known)
 
 
-def _groups(archive: Archive, part: Part) -> Iterator[Sequence[Segment]]:
+def _groups(archive: Archive, part: Selection) -> Iterator[Sequence[Segment]]:
     if part is None or isinstance(part, Interval):
         return archive.walk(part)
     given = sorted(part, key=lambda segment: segment.age)

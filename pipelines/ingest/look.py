@@ -9,8 +9,9 @@ from pyiceberg.catalog import Catalog
 from redis.exceptions import RedisError
 
 from adapters.redis import connect
+from archive.segment import Interval
+from archive.store import Archive
 from contracts.settings import Settings
-from pipelines.archive.segments import Archive, Interval
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.publish import finish
 from pipelines.populate.few import is_behind

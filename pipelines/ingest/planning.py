@@ -9,11 +9,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
 
 from adapters.lake import where
+from archive.content import Unreadable
+from archive.probing import Probe, probe, seqs_of
+from archive.segment import Interval, Segment, Selection, claimed_node, is_replay
+from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.seq import datetime_of, first_seq_at
 from contracts.tables import IDS, QUARANTINE, SEGMENTS, Table
-from pipelines.archive.content import Unreadable
-from pipelines.archive.segments import Archive, Interval, Part, Probe, Segment, claimed_node, is_replay
 from pipelines.ingest.ledger import Ledger, pruned_before
 from pipelines.ingest.publish import main_snapshots
 
@@ -88,7 +90,7 @@ class Overlaps:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def plan(catalog: Catalog, archive: Archive, part: Part = None, aside: Aside | None = None) -> Plan:
+def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Aside | None = None) -> Plan:
     """What is new in this part of the archive.
 
     `base` is read first, with all that counts in it: what others publish later makes this run start again.
@@ -98,7 +100,7 @@ def plan(catalog: Catalog, archive: Archive, part: Part = None, aside: Aside | N
     offered = archive.segments(part) if isinstance(part, Interval | None) else part
     known = ledger.known(segment.path for segment in offered)
     new = [segment for segment in offered if segment.path not in known]
-    probes = dict(zip((s.path for s in new), archive.probe(new), strict=True))
+    probes = dict(zip((s.path for s in new), probe(archive, new), strict=True))
     complete_from = pruned_before(loaded)
     pruned = 0 if complete_from is None else first_seq_at(complete_from)
     found = Overlaps(problems={path: probe.problem for path, probe in probes.items() if probe.problem is not None})
@@ -140,7 +142,7 @@ def _look_at_overlaps(
     seen = _seqs_in_lake(catalog, archive, [s for s in old if s.path in touched], late)
     for span in (s for s in fresh if s.path in touched):
         try:
-            seqs = archive.seqs(span.path)
+            seqs = seqs_of(archive, span.path)
         except Unreadable as exc:
             found.problems[span.path] = str(exc)
             continue
@@ -159,7 +161,7 @@ def _seqs_in_lake(catalog: Catalog, archive: Archive, old: list[Span], late: lis
     gone = list(late)
     for span in old:
         if archive.exists(span.path):
-            seen.update(archive.seqs(span.path))
+            seen.update(seqs_of(archive, span.path))
         else:
             gone.append(span)
     if gone:  # its file has passed the archive's retention, its rows are still there

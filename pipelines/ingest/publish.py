@@ -26,13 +26,13 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
+from adapters.commits import MAIN
 from adapters.lake import where
 from adapters.versions import require_not_newer
 from contracts.errors import OutcomeUnknown, Retryable
 from contracts.tables import RUN_TABLES, SEGMENTS, Table
 from pipelines.ingest.branches import (
     EVERYTHING,
-    MAIN,
     PINS,
     RUN_ID,
     UNDOES,

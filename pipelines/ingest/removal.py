@@ -15,8 +15,9 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform
 
+from adapters.commits import patiently
 from contracts.tables import Table
-from pipelines.ingest.branches import patiently, properties_of
+from pipelines.ingest.branches import properties_of
 
 REMOVES = "manifold.removes"  # property of such a snapshot: the columns by which rows were named, with commas
 REMOVES_DAYS = "manifold.removes-days"  # property of one that removes whole days: a JSON array of them

@@ -10,20 +10,11 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 
+from adapters.commits import append_rows
 from contracts.errors import Retryable
 from contracts.settings import Settings
 from contracts.tables import SEGMENTS, Table
-from pipelines.ingest.branches import (
-    ATTEMPT,
-    RESULT,
-    RUN_ID,
-    append_rows,
-    branch_of,
-    create_branch,
-    drop_branch,
-    head_of,
-    properties_of,
-)
+from pipelines.ingest.branches import ATTEMPT, RESULT, RUN_ID, branch_of, create_branch, drop_branch, head_of, properties_of
 from pipelines.ingest.publish import pins_of
 
 

@@ -14,9 +14,10 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from adapters.alert import alert
 from adapters.lake import ensure_tables
+from archive.flush import flush
+from archive.segment import Interval, Segment, Selection
+from archive.store import Archive
 from contracts.settings import Settings
-from pipelines.archive.flush import flush
-from pipelines.archive.segments import Archive, Interval, Part, Segment
 from pipelines.catalog import await_catalog, naming_the_catalog
 from pipelines.ingest.aside import ingest_and_judge
 from pipelines.ingest.audit import AuditFailed
@@ -118,7 +119,7 @@ def ingest_in_chunks(
     *,
     run_id: str,
     now: datetime,
-    part: Part = None,
+    part: Selection = None,
     after_each: Callable[[], object] = lambda: None,
 ) -> Published:
     """All that is new, at most `ingest_max_bytes` at a time: each chunk is written, judged and published before the next begins.
@@ -140,7 +141,7 @@ def ingest_before_last(
     *,
     run_id: str,
     now: datetime,
-    part: Part = None,
+    part: Selection = None,
     after_each: Callable[[], object] = lambda: None,
 ) -> tuple[Published, list[Segment], datetime]:
     """Publish every chunk but the last; what was done, what the last one takes, and when it begins.
@@ -165,7 +166,7 @@ def ingest_before_last(
 
 
 def ingest_audit_publish(
-    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, part: Part = None
+    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, part: Selection = None
 ) -> tuple[Ingested, str | None, int]:
     """The run's numbers, its report and the number of its warnings; done again for as long as others are published first."""
     ensure_tables(catalog)

@@ -1,6 +1,6 @@
 """From parsed messages to the rows of the tables: DataFrame in, DataFrame out. No session, no clock, no table's name.
 
-The columns of what comes in are those of `pipelines.archive.parsing`.
+The columns of what comes in are those of `archive.parsing`.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
+from archive.parsing import OTHER_BYTES
 from contracts.seq import EPOCH_MS, TIME_SHIFT
-from pipelines.archive.parsing import OTHER_BYTES
 
 
 def instant_of(seq: str) -> Column:

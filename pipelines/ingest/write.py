@@ -13,16 +13,18 @@ from pyspark.sql import functions as sf
 
 from adapters.lake import ensure_tables, where
 from adapters.payloads import is_filled
+from archive import parsing
+from archive.probing import Probe
+from archive.segment import Segment, Selection
+from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.seq import datetime_of
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, PAYLOAD_INDEX, QUARANTINE, SEGMENTS, Table
-from pipelines.archive import parsing
-from pipelines.archive.frames import Source
-from pipelines.archive.segments import Archive, Part, Probe, Segment
 from pipelines.ingest import transforms
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import RESULT, RUN_ID, properties_of
+from pipelines.ingest.frames import Source
 from pipelines.ingest.planning import Aside, Plan
 from pipelines.ingest.publish import is_published
 from pipelines.ingest.run import Ingested, Run
@@ -42,7 +44,7 @@ def ingest(
     *,
     run_id: str,
     now: datetime,
-    part: Part = None,
+    part: Selection = None,
     aside: Aside | None = None,
 ) -> Ingested:
     """Write what is new in the archive to the branches of the run; what an earlier attempt at it left is dropped.

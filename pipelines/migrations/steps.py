@@ -8,9 +8,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
 
+from adapters.commits import append_rows
 from adapters.lake import ICEBERG_TYPES
 from contracts.tables import Column, Table
-from pipelines.ingest.branches import append_rows
 
 
 def append_nothing(catalog: Catalog, table: Table, branch: str, said: dict[str, str]) -> None:

@@ -29,8 +29,7 @@ if __name__ == "__main__":
 
     from pyspark import daemon, worker
 
-    from pipelines.archive import parsing
-    from pipelines.archive import segments as archive
+    from archive import parsing, store
 
-    del archive, parsing, worker  # imported to be in memory when the workers are forked
+    del parsing, store, worker  # imported to be in memory when the workers are forked
     daemon.manager()  # type: ignore[no-untyped-call]  # pyspark has no types here

@@ -24,7 +24,7 @@ from contracts.settings import Settings
 from pipelines.spark.conf import jars_for, launch_conf
 
 CODE, ENVIRONMENT, DEFAULTS = "manifold.zip", "environment.tar.gz", "spark-defaults.conf"
-PACKAGES = ("adapters", "contracts", "expectations", "pipelines", "queues")
+PACKAGES = ("adapters", "archive", "contracts", "expectations", "pipelines", "queues")
 # Distributions that workers import, with what those need. Pyspark is Spark's own, in each node's installation.
 FOR_WORKERS = (
     *("hiredis", "httpx", "msgspec", "orjson", "pandas", "pyarrow", "pydantic-settings", "pyiceberg"),

@@ -23,9 +23,9 @@ from redis.exceptions import RedisError
 
 from adapters.http import tell_metrics
 from adapters.lake import ensure_tables
+from archive.segment import Segment
 from contracts.errors import ManifoldError, Retryable
 from contracts.settings import Settings
-from pipelines.archive.segments import Segment
 from pipelines.catalog import await_catalog
 from pipelines.ingest.run import Ingested
 from pipelines.ingest.run_all import ingest_audit_publish

@@ -10,9 +10,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from adapters.lake import open_catalog
+from archive.segment import Interval, Segment
+from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.settings import Settings
-from pipelines.archive.segments import Archive, Interval, Segment
 from pipelines.ingest.chunks import in_chunks
 from pipelines.ingest.ledger import new_segments
 

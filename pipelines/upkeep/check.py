@@ -18,13 +18,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual
 
 from adapters.lake import ensure_tables, where
+from archive import parsing
+from archive.content import Unreadable
+from archive.formats import decode
+from archive.segment import Interval, Segment
+from archive.store import Archive
 from contracts.seq import EPOCH, datetime_of
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
-from pipelines.archive import parsing
-from pipelines.archive.content import Unreadable
-from pipelines.archive.formats import decode
-from pipelines.archive.segments import Archive, Interval, Segment
 from pipelines.ingest.ledger import Ledger, gone
 from pipelines.ingest.publish import main_snapshots
 from pipelines.upkeep.check_plan import Brought, Finding, Found, Trouble, brought, judge

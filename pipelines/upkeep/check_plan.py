@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from archive import parsing
+from archive.segment import Segment
 from contracts.envelope import Stream
 from contracts.seq import first_seq_at
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
-from pipelines.archive import parsing
-from pipelines.archive.segments import Segment
 
 Key = tuple[str, int]
 

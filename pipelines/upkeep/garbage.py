@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from adapters.lake import ensure_tables
 from adapters.redis import connect
+from archive.flush import flush
 from contracts.settings import Settings
-from pipelines.archive.flush import flush
 from pipelines.ingest.amending import until_not_overtaken
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.publish import finish

@@ -12,9 +12,10 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
+from archive.segment import Segment
+from archive.store import Archive
 from contracts.settings import Settings
 from contracts.tables import QUARANTINE, SEGMENTS, TABLES, Table
-from pipelines.archive.segments import Archive, Segment
 from pipelines.ingest.ledger import ledger_of
 from pipelines.upkeep.garbage_plan import Recorded, old_segments
 from pipelines.upkeep.garbage_run import SAMPLE, Gone

@@ -15,11 +15,11 @@ from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, Le
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 
+from adapters.commits import append_rows
 from adapters.lake import where
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
 from pipelines.ingest.amending import Amendment, until_not_overtaken
-from pipelines.ingest.branches import append_rows
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.removal import days_of, remove_days
 from pipelines.upkeep.garbage_run import SAMPLE, Gone

@@ -19,10 +19,11 @@ from pyspark.sql import SparkSession
 
 from adapters.lake import ensure_tables
 from adapters.redis import connect
+from archive.segment import Interval, Segment
+from archive.store import Archive
 from contracts.errors import OutcomeUnknown, Permanent
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, RUN_TABLES, SEGMENTS, Table
-from pipelines.archive.segments import Archive, Interval, Segment
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import EVERYTHING, UNDOES
 from pipelines.ingest.contents import replace_content

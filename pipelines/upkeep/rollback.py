@@ -18,10 +18,10 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 
 from adapters.lake import ensure_tables
+from archive.store import Archive
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from contracts.tables import RUN_TABLES, SEGMENTS
-from pipelines.archive.segments import Archive
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import RUN_ID, UNDOES, ancestors, properties_of
 from pipelines.ingest.contents import replace_content

@@ -11,9 +11,10 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
+from adapters.commits import patiently
 from contracts.settings import Settings
 from contracts.tables import SEGMENTS, TABLES, Table
-from pipelines.ingest.branches import RUN_ID, ancestors, patiently, properties_of
+from pipelines.ingest.branches import RUN_ID, ancestors, properties_of
 from pipelines.ingest.publish import unfinished
 from pipelines.upkeep.garbage_plan import Version, old_versions
 

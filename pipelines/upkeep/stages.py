@@ -45,7 +45,7 @@ def verify_queues(settings: Settings, *, repair: bool = False) -> Any:
 
 def check_lake(settings: Settings, *, days: float | None = None, repair: bool = False, without_spark: bool = False) -> Any:
     """`pipelines.upkeep.check.Checked`: how archive, ledger and tables compare; of the last `days`, or of all."""
-    from pipelines.archive.segments import Interval
+    from archive.segment import Interval
     from pipelines.populate.few import NeedsSpark
     from pipelines.upkeep.check import check
 
@@ -65,7 +65,7 @@ def check_lake(settings: Settings, *, days: float | None = None, repair: bool = 
 
 def restore_lake(settings: Settings, *, without_history: bool = False) -> Any:
     """`pipelines.upkeep.mend.Restored`: the lake is made again from the archive."""
-    from pipelines.archive.flush import flush
+    from archive.flush import flush
     from pipelines.spark.session import GREAT_EXPECTATIONS, session
     from pipelines.upkeep.mend import restore
 

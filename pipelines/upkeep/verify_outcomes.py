@@ -13,14 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from redis import Redis
 
 from adapters.redis import connect
+from archive import parsing
+from archive.flush import flush
+from archive.store import Archive
 from contracts import keys
 from contracts.envelope import Stream
 from contracts.outcomes import OutcomeRecord
 from contracts.settings import Settings
-from pipelines.archive import parsing
-from pipelines.archive.flush import flush
-from pipelines.archive.frames import Source
-from pipelines.archive.segments import Archive
+from pipelines.ingest.frames import Source
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.publish import finish
 

@@ -14,8 +14,8 @@ from airflow.timetables.base import DagRunInfo
 from airflow.utils.types import DagRunType
 from pendulum import DateTime
 
+from archive.segment import Interval
 from contracts.settings import Settings
-from pipelines.archive.segments import Interval
 from pipelines.cli import _parser
 from pipelines.stages import _interval
 from tests.servers import ROOT

@@ -19,7 +19,6 @@ from contracts.outcomes import OutcomeRecord
 from contracts.seq import SeqSource, wall_clock_ms
 from contracts.settings import Settings
 from queues import Loader, Policy, Queues, connect
-from recorder import _records
 from sandbox.platform import broker as mosquitto
 from tests.servers import Server, free_port, listens, start, start_python, start_redis
 
@@ -127,7 +126,7 @@ class Platform:
                 records: Any = redis.xrange(keys.OUTCOMES)
             payloads = [fields[b"o"] for _, fields in records]
         else:
-            files = [_records.read(path) for path in sorted(self.settings.journal_folder.iterdir())]
+            files = [records.read(path) for path in sorted(self.settings.journal_folder.iterdir())]
             payloads = [m.payload for file in files for m in file.messages if m.stream == Stream.OUTCOME]
         found = [OutcomeRecord.from_wire(payload) for payload in payloads if vin.encode() in payload]
         return [record for record in found if vin in ("", record.vin)]

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from redis import Redis
 
 from adapters.lake import open_catalog
+from archive.segment import Interval
 from contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from contracts.settings import Settings
 from contracts.tables import Table
-from pipelines.archive.segments import Interval
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested
 from pipelines.ingest.write import ingest

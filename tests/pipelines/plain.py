@@ -15,15 +15,16 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyspark.sql import SparkSession
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
+from adapters.commits import append_rows, patiently
+from archive import parsing
+from archive.formats import decode
+from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.seq import datetime_of
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
-from pipelines.archive import parsing
-from pipelines.archive.formats import decode
-from pipelines.archive.segments import Archive
 from pipelines.ingest.begin import begin
-from pipelines.ingest.branches import append_rows, branch_of, close_run, create_branch, open_run, patiently
+from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import Overtaken, finish, main_snapshots, publish
 from pipelines.ingest.removal import REMOVES

@@ -5,10 +5,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from archive.formats import decode
+from archive.segment import Interval
+from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.tables import DATA, IDS, OUTCOMES, QUARANTINE, SEGMENTS
-from pipelines.archive.formats import decode
-from pipelines.archive.segments import Archive, Interval
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, trigger
 from tests.servers import ROOT

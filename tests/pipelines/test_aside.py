@@ -13,10 +13,10 @@ from contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
 from expectations import Audit, Finding, Severity
-from pipelines.archive.frames import set_aside
 from pipelines.ingest import aside
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.branches import branch_of, open_run
+from pipelines.ingest.frames import set_aside
 from pipelines.ingest.planning import Aside
 from pipelines.ingest.run import Ingested
 from tests.pipelines.makers import at, data, inline, outcome, seq_at, trigger

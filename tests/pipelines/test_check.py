@@ -10,11 +10,11 @@ from redis import Redis
 
 from adapters.lake import open_catalog
 from adapters.payloads import read_payloads
+from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.errors import Permanent
 from contracts.messages import sha1_hex
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, RUN_TABLES, SEGMENTS, Table
-from pipelines.archive.segments import Archive
 from pipelines.upkeep.check import check, disagreements
 from pipelines.upkeep.mend import empty, forget, repair, restore
 from pipelines.upkeep.rollback import rollback

@@ -19,6 +19,7 @@ from pyiceberg.exceptions import CommitFailedException, ValidationException
 from redis import Redis
 
 from adapters.lake import open_catalog
+from archive.formats import decode
 from contracts import keys
 from contracts.envelope import Envelope, Stream, to_arrow
 from contracts.errors import Permanent, Retryable
@@ -26,7 +27,6 @@ from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
 from contracts.tables import ACTIONS, DATA, ERASURES, IDS, META, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS
 from contracts.topics import TRIGGER
-from pipelines.archive.formats import decode
 from pipelines.erasure.files import search
 from pipelines.erasure.names import Named
 from pipelines.erasure.run import Erased, erase, search_all

@@ -10,9 +10,9 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from adapters.lake import open_catalog
+from archive.segment import Interval
 from contracts.envelope import Stream
 from contracts.tables import DATA, IDS, META, QUARANTINE, RUN_TABLES, SEGMENTS, TABLES, Table
-from pipelines.archive.segments import Interval
 from pipelines.ingest import aside, run_all
 from pipelines.ingest import publish as publication
 from pipelines.ingest.branches import branch_of, head_of

@@ -7,11 +7,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from adapters.payloads import read_payloads
+from archive.segment import Interval
 from contracts.envelope import Stream
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, TABLES
-from pipelines.archive.segments import Interval
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, data, duplicate, inline, outcome, seq_at, trigger
 

@@ -7,10 +7,11 @@ import pyarrow as pa
 import pytest
 
 from adapters.lake import open_catalog
+from archive import store
+from archive.segment import Interval, began_at
+from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.tables import SEGMENTS
-from pipelines.archive import segments
-from pipelines.archive.segments import Archive, Interval, began_at
 from pipelines.ingest import ledger
 from pipelines.ingest.ledger import ledger_of, new_segments
 from tests.pipelines.lakes import Lake
@@ -52,7 +53,7 @@ def test_what_tells_no_day_is_found_and_so_is_what_was_written_before_the_ledger
 
 
 def test_what_is_new_is_found_a_few_days_at_a_time_and_comes_oldest_first(days: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "AT_ONCE", 2)
+    monkeypatch.setattr(store, "AT_ONCE", 2)
     new = [days.archive(Stream.TRIGGER, [trigger(day * DAY_MS + 5, ["V"])]) for day in (7, 2, 12)]
     (days.settings.home / "archive/trigger/others.jsonl").write_text("")
     catalog, archive = open_catalog(days.settings), Archive(days.settings.archive)

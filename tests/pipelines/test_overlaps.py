@@ -6,9 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from adapters.lake import open_catalog
+from archive.probing import seqs_of
+from archive.store import Archive
 from contracts.envelope import Envelope, Stream, to_arrow
 from contracts.tables import IDS, QUARANTINE, SEGMENTS
-from pipelines.archive.segments import Archive
+from pipelines.ingest import planning
 from pipelines.ingest.planning import Plan, plan
 from tests.pipelines.conftest import Place
 from tests.pipelines.lakes import Lake
@@ -23,13 +25,13 @@ EACH = 120
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The segments whose seqs were read to compare them."""
     paths: list[str] = []
-    whole = Archive.seqs
+    whole = seqs_of
 
-    def noting(self: Archive, path: str) -> Any:
+    def noting(archive: Archive, path: str) -> Any:
         paths.append(path)
-        return whole(self, path)
+        return whole(archive, path)
 
-    monkeypatch.setattr(Archive, "seqs", noting)
+    monkeypatch.setattr(planning, "seqs_of", noting)
     return paths
 
 

@@ -7,10 +7,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from adapters.lake import open_catalog
+from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.errors import Permanent
 from contracts.tables import IDS, SEGMENTS
-from pipelines.archive.segments import Archive
 from pipelines.ingest.ledger import pruned_before
 from pipelines.upkeep.check import disagreements
 from pipelines.upkeep.garbage_files import drop_segments

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from adapters.lake import ensure_tables
+from archive.quarantine import drop, refusal, refusals, replay
 from console._app import make_app
 from contracts.envelope import Envelope, Stream
 from contracts.errors import Permanent
 from contracts.tables import ACTIONS, IDS, META, QUARANTINE
-from pipelines.archive.quarantine import drop, refusal, refusals, replay
 from tests.lake_rows import append_payloads
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, data, seq_at, trigger

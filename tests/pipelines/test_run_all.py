@@ -3,10 +3,10 @@
 import pytest
 from pyspark.sql import DataFrame
 
+from archive.flush import flush
 from contracts.envelope import Stream
 from contracts.settings import Settings
 from contracts.tables import IDS, SEGMENTS
-from pipelines.archive.flush import flush
 from pipelines.ingest import transforms
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import branch_of

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 
+from adapters.commits import MAIN
 from adapters.lake import open_catalog
 from contracts.envelope import Stream
 from contracts.tables import IDS, SEGMENTS, Table
-from pipelines.ingest.branches import MAIN
 from pipelines.upkeep.ledger_pack import pack_ledger
 from pipelines.upkeep.snapshots import READING, cut_of, expire_by_count
 from tests.pipelines.lakes import Lake

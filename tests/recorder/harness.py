@@ -15,9 +15,10 @@ import httpx
 import redis
 
 from adapters.mqtt import Message, Mqtt
+from archive.recorded import RecordedSegments
+from archive.store import Archive
 from contracts import keys, topics
 from contracts.envelope import Envelope, Stream
-from recorder._segments import Archive
 from tests.servers import Server, free_port, start_mosquitto, start_python, start_redis, wait_until
 
 BOUND_S = 60
@@ -74,7 +75,7 @@ class House:
 
     def archived(self, stream: Stream) -> list[Envelope]:
         """Everything in the archive, in seq order."""
-        return list(Archive(f"file://{self.folder}/home/archive").recorded_since(stream, 0))
+        return list(RecordedSegments(Archive(f"file://{self.folder}/home/archive")).recorded_since(stream, 0))
 
     def wait_express(self, state: str = "on") -> None:
         """Return when the express hand-off is `on`, or `suspended…`."""

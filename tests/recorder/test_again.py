@@ -4,19 +4,20 @@ import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
+from archive.journal import Journal
+from archive.recorded import RecordedSegments
+from archive.store import Archive
 from contracts import topics
 from contracts.envelope import Envelope, Stream
 from contracts.seq import SeqSource
 from recorder._again import Recorded
-from recorder._journal import Journal
-from recorder._segments import Archive
 
 
-class SealingArchive(Archive):
+class SealingArchive(RecordedSegments):
     """Seals the journal's files while it is being read, right after it was listed."""
 
-    def __init__(self, url: str, journal: Journal) -> None:
-        super().__init__(url)
+    def __init__(self, archive: Archive, journal: Journal) -> None:
+        super().__init__(archive)
         self.journal, self.listings = journal, 0
 
     def _segments_since(self, stream: Stream, since_seq: int, node: int | None) -> list[str]:
@@ -48,7 +49,7 @@ def test_a_journal_file_that_becomes_segments_after_the_archive_was_listed_is_no
         return journal
 
     journal = asyncio.run(written())
-    archive = SealingArchive(f"file://{tmp_path}/archive", journal)
+    archive = SealingArchive(Archive(f"file://{tmp_path}/archive"), journal)
     archive.journal_content = {journal.files[0].path: [old, *kept[:2]], journal.files[1].path: kept[2:]}
     again = Recorded(archive, journal, 0).messages(Stream.DATA, kept[0].seq, kept[-1].seq)
     assert [envelope.seq for envelope in again] == [envelope.seq for envelope in kept]

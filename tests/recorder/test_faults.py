@@ -230,7 +230,7 @@ def test_a_full_disk_stops_acknowledging_says_so_and_recovers_by_itself(home: Ho
             receipt = await vehicle_platform.publish(topics.TRIGGER, trigger(["V1"], "r1"))
             await asyncio.to_thread(wait_until, lambda: home.get("/healthz").status_code == 503, what="the recorder to say so")
             assert any("journal" in problem for problem in home.health()["problems"])  # the lease cannot be written either
-            assert "manifold_recorder_journal_writable 0.0" in home.get("/metrics").text
+            assert "manifold_journal_writable 0.0" in home.get("/metrics").text
             assert not receipt.done()
             assert len(home.pending("V1")) == 1
             limit(home, resource.RLIM_INFINITY)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.mqtt import Message
+from archive.records import frames, scan
 from contracts import topics
 from contracts.envelope import DUPLICATE_OF, Stream
 from contracts.messages import ReceiptStatus, sha1_hex
@@ -18,7 +19,6 @@ from contracts.seq import seq_of
 from contracts.settings import Settings
 from recorder._dedupe import DedupeWindow
 from recorder._intake import DIGEST, Intake
-from recorder._records import frames, scan
 from tests.recorder.harness import trigger
 
 

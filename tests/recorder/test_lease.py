@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from archive.recorded import RecordedSegments
+from archive.store import Archive
 from contracts import keys, topics
 from contracts.envelope import Stream
 from contracts.errors import Permanent, Retryable
@@ -19,7 +21,6 @@ from contracts.storage import S3
 from recorder._claims import ArchiveClaims, Claim
 from recorder._lease import Lease
 from recorder._place import Place
-from recorder._segments import Archive
 from tests.recorder.harness import House, house, platform, put_back, take_away, trigger
 from tests.servers import wait_until
 from tests.stores.servers import BUCKET, object_storage
@@ -55,7 +56,7 @@ def publish(home: House, *names: str) -> list[int]:
 
 def seqs_in(home: House) -> list[int]:
     """Every seq in the archive that the houses share."""
-    archive = Archive(home.env["MANIFOLD_ARCHIVE_URL"])
+    archive = RecordedSegments(Archive(home.env["MANIFOLD_ARCHIVE_URL"]))
     return [envelope.seq for stream in (Stream.TRIGGER, Stream.OUTCOME) for envelope in archive.recorded_since(stream, 0)]
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from adapters.lake import ensure_tables, open_catalog
 from adapters.mqtt import Mqtt
+from archive.flush import flush
 from contracts import keys, topics
 from contracts.envelope import Stream
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
-from pipelines.archive.flush import flush
 from tests.lake_rows import append_payloads
 from tests.recorder.harness import House, house, platform, running_house, trigger
 from tests.servers import free_port, wait_until

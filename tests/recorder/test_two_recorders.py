@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from archive.recorded import RecordedSegments
+from archive.store import Archive
 from contracts import topics
 from contracts.envelope import Stream
 from contracts.seq import node_of
-from recorder._segments import Archive
 from tests.recorder.harness import House, Platform, house, platform, trigger
 from tests.servers import ROOT, start_mosquitto, stopping
 
@@ -78,7 +79,7 @@ def test_each_publishers_messages_keep_their_order_though_its_recorder_dies_amon
     assert one.keys("p:*") == [], "an entry waits for data that its publisher had sent before"
     one.flush()
     other.flush()
-    archive = Archive(one.env["MANIFOLD_ARCHIVE_URL"])
+    archive = RecordedSegments(Archive(one.env["MANIFOLD_ARCHIVE_URL"]))
     seqs = [e.seq for stream in (Stream.DATA, Stream.TRIGGER) for e in archive.recorded_since(stream, 0)]
     assert {node_of(seq) for seq in seqs} == {0, 1}
     assert len(seqs) == len(set(seqs))

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from archive.recorded import RecordedSegments
+from archive.store import Archive
 from contracts.envelope import Envelope
 from contracts.settings import PREFIX, Settings
 from pipelines.spark.conf import S3_JAR
-from recorder import _segments
 from tests.servers import ROOT, Server, free_port
 from tests.stores.servers import BUCKET, REST_JARS, VERSITYGW, object_storage, require, rest_catalog
 
@@ -31,7 +32,7 @@ class Deployed:
 
     def archive(self, *messages: Envelope) -> list[str]:
         """Segments with these messages, written by the recorder's own code; their paths."""
-        return _segments.Archive(self.settings.archive, self.settings.s3).seal(messages, node=0)
+        return RecordedSegments(Archive(self.settings.archive, self.settings.s3)).seal(messages, node=0)
 
     def stages(self, *stages: str) -> list[dict[str, Any]]:
         """The results of these stages, in a process of their own: Spark takes its jars only at its start."""

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from archive import records
 from contracts import keys
 from contracts.envelope import Stream
 from contracts.names import Owner
 from contracts.seq import SeqSource, wall_clock_ms
 from contracts.topics import FANOUT, TRIGGER, Sign, data_topic, request_filter, sign_topic
 from queues import Queues
-from recorder import _records
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.door import trigger
 from tests.dispatcher.vehicle import Vehicle
@@ -78,7 +78,7 @@ def test_spoilt_input_is_refused_whole_and_said_and_kept(ground: Ground, topic: 
     with ground.platform.blocking() as redis:
         assert redis.exists(*keys.owner_keys(VIN)) == 0
     if topic == TRIGGER:
-        files = [_records.read(path) for path in ground.settings.journal_folder.iterdir()]
+        files = [records.read(path) for path in ground.settings.journal_folder.iterdir()]
         kept = {message.seq: message for file in files for message in file.messages}[receipt["seq"]]
         assert (kept.payload, kept.stream) == (payload, Stream.TRIGGER)
         assert kept.refused_because == receipt["reason"]

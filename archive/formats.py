@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from archive.content import Content, Integers, Unreadable, derived_seqs, one_line
+from archive.lines import COMPRESSED, from_lines
 from contracts.envelope import SEGMENT_SCHEMA
 from contracts.seq import EPOCH_MS, TIME_SHIFT
-from pipelines.archive.content import Content, Integers, Unreadable, derived_seqs, one_line
-from pipelines.archive.lines import COMPRESSED, from_lines
 
 PARQUET = ".parquet"
 JSON_LINES = (".jsonl", ".json")

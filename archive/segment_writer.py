@@ -1,26 +1,31 @@
 """Turns closed journal files into segments, oldest first, and tries again while the archive refuses."""
 
 import asyncio
+from collections.abc import Callable
 
 import pyarrow as pa
 import structlog
 
-from recorder import _metrics, _records
-from recorder._journal import Journal, JournalFile
-from recorder._segments import Archive
-from recorder._state import StateFile
+from archive import _metrics, records
+from archive.journal import Journal, JournalFile
+from archive.recorded import RecordedSegments
 
 TICK_S = 0.5
 
 log = structlog.get_logger(__name__)
 
 
-class Sealer:
-    """A journal file is deleted only when all its messages are in the archive."""
+class SegmentWriter:
+    """A journal file is deleted only when all its messages are in the archive.
 
-    def __init__(self, journal: Journal, archive: Archive, state: StateFile, *, node: int, retry_s: float) -> None:
+    `on_last_seq` is called, in a thread, with the greatest seq of a file before the file is deleted.
+    """
+
+    def __init__(
+        self, journal: Journal, segments: RecordedSegments, on_last_seq: Callable[[int], None], *, node: int, retry_s: float
+    ) -> None:
         self.problem: str | None = None
-        self._journal, self._archive, self._state = journal, archive, state
+        self._journal, self._segments, self._on_last_seq = journal, segments, on_last_seq
         self._node, self._retry_s = node, retry_s
         self._wake = asyncio.Event()
 
@@ -40,7 +45,7 @@ class Sealer:
             while (file := self._journal.sealable()) is not None:
                 if not await self._seal(file):
                     await asyncio.sleep(self._retry_s)
-            _metrics.UNSEALED.set(len(self._journal.files))
+            _metrics.JOURNAL_FILES.set(len(self._journal.files))
 
     async def _seal(self, file: JournalFile) -> bool:
         await self._journal.finish_writing(file)
@@ -62,10 +67,7 @@ class Sealer:
         return True
 
     def _write(self, file: JournalFile) -> list[str]:
-        content = _records.read(file.path)
-        segments = self._archive.seal(content.envelopes(file.notes), self._node)
-        last_seq = max((message.seq for message in content.messages), default=0)
-        if last_seq > self._state.state.last_seq:
-            self._state.state.last_seq = last_seq
-            self._state.save()
+        content = records.read(file.path)
+        segments = self._segments.seal(content.envelopes(file.notes), self._node)
+        self._on_last_seq(max((message.seq for message in content.messages), default=0))
         return segments

@@ -11,9 +11,10 @@ from typing import TypeVar
 import structlog
 
 from adapters.storage import sync_folder
+from archive import _metrics
+from archive import records as journal_records
+from archive.records import Annotation
 from contracts.envelope import Envelope
-from recorder import _metrics, _records
-from recorder._records import Note
 
 SUFFIX = ".journal"
 T = TypeVar("T")
@@ -30,7 +31,7 @@ class JournalFile:
         self.opened_at = time.monotonic()
         self.closed = False  # takes no more messages
         self.unsettled = 0  # messages whose hand-off was not tried yet
-        self.notes: dict[int, Note] = {}
+        self.notes: dict[int, Annotation] = {}
         self.sealed = asyncio.Event()  # its messages are in the archive, in `segments`
         self.segments: list[str] = []
         self._fd = fd
@@ -75,12 +76,12 @@ class Journal:
         self._writing = self._rotate_after = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
-    def recover(self) -> list[tuple[JournalFile, _records.Content]]:
+    def recover(self) -> list[tuple[JournalFile, journal_records.JournalContent]]:
         """Open what an earlier process left: torn tails are cut off, and every file is closed for messages."""
         self._folder.mkdir(parents=True, exist_ok=True)
         found = []
         for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=_age):
-            content = _records.read(path)
+            content = journal_records.read(path)
             fd = os.open(path, os.O_WRONLY | os.O_APPEND)
             os.ftruncate(fd, content.length)
             file = JournalFile(path, fd, content.messages[0].seq if content.messages else 0, content.length)
@@ -93,7 +94,7 @@ class Journal:
 
     async def append(self, envelopes: Sequence[Envelope]) -> JournalFile:
         """Write the envelopes (in seq order) and return when they are on disk, however long the disk refuses."""
-        records = _records.frames(envelopes)
+        records = journal_records.frames(envelopes)
         while True:
             self._writing = True
             try:
@@ -115,10 +116,10 @@ class Journal:
                 self.rotate()
             return file
 
-    def note(self, file: JournalFile, notes: Sequence[Note]) -> None:
+    def note(self, file: JournalFile, notes: Sequence[Annotation]) -> None:
         """Remember what became of messages. Not synced: a note that a crash loses only means one more offer."""
         file.notes.update({note.seq: note for note in notes})
-        records = b"".join(map(_records.frame, notes))
+        records = b"".join(map(journal_records.frame, notes))
         self._thread.submit(self._write_notes, file, records)
 
     def rotate(self) -> None:

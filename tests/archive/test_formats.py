@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from archive.content import DERIVED, Unreadable
+from archive.formats import decode
 from contracts.envelope import SEGMENT_SCHEMA, to_arrow
 from contracts.seq import MAX_SEQ, SKIPPED_MS, datetime_of, unix_ms_of
 from contracts.topics import TRIGGER
-from pipelines.archive.content import DERIVED, Unreadable
-from pipelines.archive.formats import decode
 from tests.pipelines.makers import NOON_MS, at, seq_at, trigger
 
 JSONL = "trigger/depot.jsonl"

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from archive.records import Annotation, frame, frames, scan
 from contracts.envelope import DUPLICATE_OF, Envelope, Stream
-from recorder._records import Note, frame, frames, scan
 
 BORN = datetime(2026, 8, 1, 12, tzinfo=UTC)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -64,10 +64,10 @@ def test_a_damaged_byte_hides_its_record_and_never_invents_one(envelopes: list[E
 
 def test_the_last_note_on_a_message_counts() -> None:
     envelope = Envelope(7, BORN, Stream.TRIGGER, "t", b"{}")
-    raw = frames([envelope]) + frame(Note(7, applied=False)) + frame(Note(7, applied=True))
+    raw = frames([envelope]) + frame(Annotation(7, applied=False)) + frame(Annotation(7, applied=True))
     assert [e.applied for e in scan(raw).envelopes()] == [True]
-    raw += frame(Note(7, applied=False, duplicate_of=5))
+    raw += frame(Annotation(7, applied=False, duplicate_of=5))
     (noted,) = scan(raw).envelopes()
     assert (noted.duplicate_of, noted.headers[DUPLICATE_OF]) == (5, "5")
-    (noted,) = scan(raw).envelopes({7: Note(7, applied=False, refused_because="differs")})
+    (noted,) = scan(raw).envelopes({7: Annotation(7, applied=False, refused_because="differs")})
     assert noted.refused_because == "differs"

@@ -11,11 +11,12 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from archive.content import Unreadable
+from archive.formats import decode
+from archive.parsing import Limits, Parser
+from archive.segment import Segment
+from archive.store import Archive
 from contracts.seq import COUNTER_BITS, MAX_NODE
-from pipelines.archive.content import Unreadable
-from pipelines.archive.formats import decode
-from pipelines.archive.parsing import Limits, Parser
-from pipelines.archive.segments import Archive, Segment
 
 PARTITIONS_A_CORE = 4
 KEPT_BYTES = 16 << 20  # of a file that is no segment; the rest stays in the archive

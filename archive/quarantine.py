@@ -15,8 +15,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
 
+from adapters.commits import append_rows
 from adapters.lake import ensure_tables, where
 from adapters.payloads import read_payload
+from archive import parsing
+from archive.segment import replay_path
+from archive.store import Archive
 from contracts.envelope import Envelope, Stream, to_arrow
 from contracts.errors import Permanent
 from contracts.messages import sha1_hex
@@ -24,9 +28,6 @@ from contracts.seq import datetime_of, node_of
 from contracts.settings import Settings
 from contracts.tables import ACTIONS, QUARANTINE, Table
 from contracts.topics import data_id_of
-from pipelines.archive import parsing
-from pipelines.archive.segments import Archive, replay_path
-from pipelines.ingest.branches import append_rows
 
 OPEN, REPLAYED, DROPPED = "open", "replayed", "dropped"
 BRIEF = ("seq", "received_at", "stream", "topic", "reason")

@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from archive.recorded import RecordedSegments, seq_ago
+from archive.store import Archive
 from contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream
 from contracts.seq import MAX_COUNTER, datetime_of, first_seq_at
-from recorder._segments import Archive, seq_ago
 
 NODE = 3
 NOON = datetime(2026, 8, 1, 12, tzinfo=UTC)
@@ -21,11 +22,11 @@ def envelope(at: datetime, stream: Stream = Stream.TRIGGER, counter: int = 0) ->
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> Archive:
-    return Archive(f"file://{tmp_path}/archive")
+def archive(tmp_path: Path) -> RecordedSegments:
+    return RecordedSegments(Archive(f"file://{tmp_path}/archive"))
 
 
-def test_each_stream_and_hour_has_its_segment(archive: Archive, tmp_path: Path) -> None:
+def test_each_stream_and_hour_has_its_segment(archive: RecordedSegments, tmp_path: Path) -> None:
     trigger, later, data = envelope(NOON), envelope(NOON + timedelta(hours=1)), envelope(NOON, Stream.DATA, 1)
     paths = archive.seal([later, data, trigger], NODE)
     assert paths == [
@@ -38,7 +39,7 @@ def test_each_stream_and_hour_has_its_segment(archive: Archive, tmp_path: Path) 
     assert [path.name for path in (tmp_path / "archive").rglob("*") if path.is_file() and path.name.startswith(".")] == []
 
 
-def test_sealing_again_changes_no_segment_and_loses_no_message(archive: Archive, tmp_path: Path) -> None:
+def test_sealing_again_changes_no_segment_and_loses_no_message(archive: RecordedSegments, tmp_path: Path) -> None:
     first, second = envelope(NOON), envelope(NOON, counter=1)
     (path,) = archive.seal([first], NODE)
     before = (tmp_path / "archive" / path).stat()
@@ -47,7 +48,7 @@ def test_sealing_again_changes_no_segment_and_loses_no_message(archive: Archive,
     assert [archive.read(each) for each in paths] == [[first], [second]]
 
 
-def test_reading_back_starts_at_a_seq_and_keeps_the_order(archive: Archive) -> None:
+def test_reading_back_starts_at_a_seq_and_keeps_the_order(archive: RecordedSegments) -> None:
     mine = [envelope(NOON + timedelta(minutes=30 * n)) for n in range(6)]
     for each in mine:
         archive.seal([each], NODE)
@@ -57,7 +58,7 @@ def test_reading_back_starts_at_a_seq_and_keeps_the_order(archive: Archive) -> N
     assert list(archive.recorded_since(Stream.DATA, 0)) == []
 
 
-def test_the_last_seq_is_that_of_this_node(archive: Archive) -> None:
+def test_the_last_seq_is_that_of_this_node(archive: RecordedSegments) -> None:
     assert archive.last_seq(NODE) == 0
     archive.seal([envelope(NOON, counter=n) for n in (0, MAX_COUNTER)], NODE)
     archive.seal([envelope(NOON - timedelta(days=1))], NODE)

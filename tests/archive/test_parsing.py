@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
+from archive import parsing
+from archive.content import Unreadable
+from archive.formats import decode
+from archive.parsing import Limits, Parser
 from contracts.envelope import INLINE, Envelope, Stream, to_arrow
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.topics import FANOUT, TRIGGER
-from pipelines.archive import parsing
-from pipelines.archive.content import Unreadable
-from pipelines.archive.formats import decode
-from pipelines.archive.parsing import Limits, Parser
 from tests.pipelines.makers import NOON_MS, data, duplicate, envelope, inline, outcome, seq_at, trigger
 
 LIMITS = Limits(max_ids=25_000, max_data_bytes=8)
@@ -177,6 +177,6 @@ def test_a_file_of_which_reading_raises_anything_is_no_segment(monkeypatch: pyte
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr("pipelines.archive.formats.from_lines", fail)
+    monkeypatch.setattr("archive.formats.from_lines", fail)
     with pytest.raises(Unreadable, match="RuntimeError"):
         decode("trigger/depot.jsonl", b"{}")

@@ -1,32 +1,30 @@
-"""The archive: segments written once, under their final name only when they are whole; and read back."""
+"""What recorders write into the archive: each message once, in segments named after their first seq; and read back."""
 
 import re
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from adapters.storage import open_storage, write_parquet
+from archive import _metrics
+from archive.store import Archive
 from contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, from_arrow, hour_folder, segment_path, to_arrow
 from contracts.seq import datetime_of, first_seq_at
-from contracts.storage import AWS, S3
-from recorder import _metrics
 
 _NAME = re.compile(r"dt=(?P<day>[\d-]+)/hour=(?P<hour>\d\d)/(?P<first>\d+)-(?P<node>\d+)\.parquet$")
 _HOUR = timedelta(hours=1)
 
 
-class Archive:
-    """The segments below one URL, `file://` or `s3://`. Paths are relative to it. Every method blocks: call it in a thread.
+class RecordedSegments:
+    """The segments of recorders in an archive. Every method blocks: call it in a thread.
 
     Raises:
         OSError: from every method, where the storage is away or refuses.
     """
 
-    def __init__(self, url: str, s3: S3 = AWS) -> None:
-        self._fs, self._root = open_storage(url, s3)
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
 
     def seal(self, envelopes: Iterable[Envelope], node: int) -> list[str]:
         """Write the envelopes as one segment a stream and hour; those already in the archive are not written again."""
@@ -38,7 +36,7 @@ class Archive:
                 path = segment_path(stream, rest[0].seq, node)
                 known = self._seqs(path)
                 if not known:
-                    write_parquet(self._fs, self._root, path, to_arrow(rest))
+                    self._archive.put(path, to_arrow(rest))
                     _metrics.SEGMENTS.labels(stream.value).inc()
                     known = {envelope.seq for envelope in rest}
                 written.append(path)
@@ -47,7 +45,7 @@ class Archive:
 
     def read(self, path: str) -> list[Envelope]:
         """The envelopes of one segment."""
-        with self._fs.open_input_file(self._at(path)) as file:
+        with self._archive.open(path) as file:
             return from_arrow(pq.read_table(file, schema=SEGMENT_SCHEMA))
 
     def recorded_since(self, stream: Stream, since_seq: int, node: int | None = None) -> Iterator[Envelope]:
@@ -75,24 +73,16 @@ class Archive:
         return sorted((path for path in paths if node is None or _node(path) == node), key=_first)
 
     def _days(self, stream: Stream, first: str) -> list[str]:
-        selector = pafs.FileSelector(self._at(stream.value), allow_not_found=True)
-        names = [info.base_name for info in self._fs.get_file_info(selector)]
-        return sorted(name for name in names if name.startswith("dt=") and name >= first)
+        return sorted(day for day in self._archive.days(stream) if day >= first)
 
     def _list(self, folder: str) -> list[str]:
-        selector = pafs.FileSelector(self._at(folder), recursive=True, allow_not_found=True)
-        paths = [info.path[len(self._root) + 1 :] for info in self._fs.get_file_info(selector) if info.is_file]
-        return [path for path in paths if _NAME.search(path)]
+        return [segment.path for segment in self._archive.listed(folder) if _NAME.search(segment.path)]
 
     def _seqs(self, path: str) -> set[int]:
-        at = self._at(path)
-        if self._fs.get_file_info(at).type == pafs.FileType.NotFound:
+        if not self._archive.exists(path):
             return set()
-        with self._fs.open_input_file(at) as file:
+        with self._archive.open(path) as file:
             return set(pq.read_table(file, columns=["seq"]).column("seq").to_pylist())
-
-    def _at(self, path: str) -> str:
-        return f"{self._root}/{path}"
 
 
 def seq_ago(seq: int, seconds: float) -> int:

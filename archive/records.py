@@ -16,7 +16,7 @@ _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Message(msgspec.Struct, tag="m", array_like=True, frozen=True):
+class JournalRecord(msgspec.Struct, tag="m", array_like=True, frozen=True):
     """An envelope as it was when it came."""
 
     seq: int
@@ -29,7 +29,7 @@ class Message(msgspec.Struct, tag="m", array_like=True, frozen=True):
     refused_because: str | None
 
 
-class Note(msgspec.Struct, tag="n", array_like=True, frozen=True):
+class Annotation(msgspec.Struct, tag="n", array_like=True, frozen=True):
     """What the hand-off has made of a message; a later note takes an earlier one's place."""
 
     seq: int
@@ -39,14 +39,14 @@ class Note(msgspec.Struct, tag="n", array_like=True, frozen=True):
 
 
 @dataclass(slots=True)
-class Content:
+class JournalContent:
     """What could be read of a journal file."""
 
-    messages: list[Message] = field(default_factory=list)
-    notes: dict[int, Note] = field(default_factory=dict)
+    messages: list[JournalRecord] = field(default_factory=list)
+    notes: dict[int, Annotation] = field(default_factory=dict)
     length: int = 0  # bytes of complete records; what follows was never acknowledged
 
-    def envelopes(self, notes: dict[int, Note] | None = None) -> list[Envelope]:
+    def envelopes(self, notes: dict[int, Annotation] | None = None) -> list[Envelope]:
         """The messages in seq order, each once, as the notes have left them; `notes` adds to those in the file."""
         known = self.notes | (notes or {})
         once = {message.seq: message for message in self.messages}
@@ -54,10 +54,10 @@ class Content:
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Message | Note)
+_decoder = msgspec.msgpack.Decoder(JournalRecord | Annotation)
 
 
-def frame(record: Message | Note) -> bytes:
+def frame(record: JournalRecord | Annotation) -> bytes:
     """One record as it lies on disk."""
     body = _encoder.encode(record)
     return _FRAME.pack(len(body), zlib.crc32(body)) + body
@@ -65,12 +65,12 @@ def frame(record: Message | Note) -> bytes:
 
 def frames(envelopes: Iterable[Envelope]) -> bytes:
     """The messages of these envelopes, one record after the other."""
-    return b"".join(frame(to_message(envelope)) for envelope in envelopes)
+    return b"".join(frame(to_record(envelope)) for envelope in envelopes)
 
 
-def scan(raw: bytes) -> Content:
+def scan(raw: bytes) -> JournalContent:
     """Every complete record from the start of `raw` up to the first that is torn or damaged."""
-    content = Content()
+    content = JournalContent()
     view = memoryview(raw)
     while content.length + _FRAME.size <= len(raw):
         length, checksum = _FRAME.unpack_from(raw, content.length)
@@ -83,7 +83,7 @@ def scan(raw: bytes) -> Content:
             record = _decoder.decode(body)
         except msgspec.DecodeError:
             break
-        if isinstance(record, Message):
+        if isinstance(record, JournalRecord):
             content.messages.append(record)
         else:
             content.notes[record.seq] = record
@@ -91,14 +91,14 @@ def scan(raw: bytes) -> Content:
     return content
 
 
-def read(path: Path) -> Content:
+def read(path: Path) -> JournalContent:
     """What can be read of the journal file at `path`."""
     return scan(path.read_bytes())
 
 
-def to_message(envelope: Envelope) -> Message:
+def to_record(envelope: Envelope) -> JournalRecord:
     """The record of an envelope; whether it is applied is said by a note."""
-    return Message(
+    return JournalRecord(
         envelope.seq,
         (envelope.received_at - _UNIX_EPOCH) // _MICROSECOND,
         envelope.stream.value,
@@ -110,7 +110,7 @@ def to_message(envelope: Envelope) -> Message:
     )
 
 
-def to_envelope(message: Message, note: Note | None = None) -> Envelope:
+def to_envelope(message: JournalRecord, note: Annotation | None = None) -> Envelope:
     """The envelope of a record, as `note` has left it."""
     envelope = Envelope(
         message.seq,

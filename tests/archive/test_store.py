@@ -8,12 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from archive.content import Unreadable
+from archive.formats import decode
+from archive.probing import probe
+from archive.segment import Interval
+from archive.store import Archive
 from contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, segment_path, to_arrow
 from contracts.errors import Permanent, Retryable
 from contracts.storage import S3
-from pipelines.archive.content import Unreadable
-from pipelines.archive.formats import decode
-from pipelines.archive.segments import Archive, Interval
 from tests.pipelines.makers import at, seq_at, trigger
 
 
@@ -83,8 +85,8 @@ def test_a_file_with_a_name_of_its_own_begins_with_its_hour(tmp_path: Path) -> N
 def test_a_probe_tells_how_much_a_segment_holds(tmp_path: Path) -> None:
     write(tmp_path, trigger(1, ["V1"]), trigger(7, ["V1"]))
     archive = Archive(f"file://{tmp_path}")
-    (probe,) = archive.probe(archive.segments())
-    assert (probe.messages, probe.first_seq, probe.last_seq, probe.problem) == (2, seq_at(1), seq_at(7), None)
+    (probed,) = probe(archive, archive.segments())
+    assert (probed.messages, probed.first_seq, probed.last_seq, probed.problem) == (2, seq_at(1), seq_at(7), None)
 
 
 def test_a_probe_tells_what_is_wrong_with_a_torn_file(tmp_path: Path) -> None:
@@ -92,9 +94,9 @@ def test_a_probe_tells_what_is_wrong_with_a_torn_file(tmp_path: Path) -> None:
     whole = (tmp_path / path).read_bytes()
     (tmp_path / path).write_bytes(whole[: len(whole) // 2])
     archive = Archive(f"file://{tmp_path}")
-    (probe,) = archive.probe(archive.segments())
-    assert probe.messages == 0
-    assert "not a whole Parquet file" in str(probe.problem)
+    (probed,) = probe(archive, archive.segments())
+    assert probed.messages == 0
+    assert "not a whole Parquet file" in str(probed.problem)
 
 
 def test_columns_that_only_the_recorder_knows_may_be_missing() -> None:

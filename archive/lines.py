@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from archive.content import Content, Unreadable, derived_seqs, one_line, own_seq
 from contracts.envelope import SEGMENT_SCHEMA, Stream
 from contracts.names import SERVICE_PREFIX
 from contracts.seq import EPOCH_MS, MAX_SEQ, TIME_SHIFT, datetime_of
-from pipelines.archive.content import Content, Unreadable, derived_seqs, one_line, own_seq
 
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 LOST = "\ufffd"  # what EMQX writes where bytes are no UTF-8

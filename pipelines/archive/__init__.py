@@ -1,1 +1,0 @@
-"""The archive: which files it has, what they hold, and what becomes of refused ones."""
