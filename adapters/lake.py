@@ -27,6 +27,7 @@ from sqlalchemy.exc import DatabaseError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from adapters.versions import properties_at_birth, require_known, version_of
+from contracts.catalog_properties import signs
 from contracts.errors import Permanent
 from contracts.lives import Life
 from contracts.outcomes import State
@@ -84,10 +85,12 @@ def open_catalog(settings: Settings) -> Catalog:
 
 def login_refused(settings: Settings, exc: Exception) -> Permanent:
     """What to tell whoever was refused so."""
+    what = "token or credential (with oauth2-server-uri and scope, where it asks for them)"
+    if signs(settings.catalog_options):
+        what = "the keys (client.access-key-id and client.secret-access-key, or those of AWS's own chain) and rest.signing-…"
     return Permanent(
         f"the catalog {settings.catalog.split('@')[-1]} refuses the login ({' '.join(str(exc).split())[:200]}); correct "
-        "token or credential (with oauth2-server-uri and scope, where it asks for them) in MANIFOLD_CATALOG_PROPERTIES, and see "
-        "that it may read and write the tables"
+        f"{what} in MANIFOLD_CATALOG_PROPERTIES, and see that it may read and write the tables"
     )
 
 

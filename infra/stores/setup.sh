@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches the servers on which the tests of object storage and other catalogs run: an S3 gateway, Iceberg's REST catalog, PostgreSQL,
-# and Spark's jars for them. What cannot be had is named, and its tests skip with that reason. Safe to run again; nothing is started.
+# Spark's jars for them, and the library with which PyIceberg signs requests. What cannot be had is named, and its tests skip with that reason. Safe to run again; nothing is started.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 . infra/packages.sh
@@ -42,6 +42,12 @@ if [ ! -d "$tools/rest" ]; then
   else
     lacks "a REST catalog" "Maven is missing"
   fi
+fi
+
+# Beside the environment, not in it: Manifold does not bring it, and it holds python-dateutil back.
+if [ ! -d "$tools/boto3" ]; then
+  .venv/bin/uv pip install -q --python .venv/bin/python --no-deps --require-hashes --target "$tools/boto3.part" -r infra/stores/requirements.txt &&
+    mv "$tools/boto3.part" "$tools/boto3" || lacks "signatures" "boto3 could not be fetched; the reason is above"
 fi
 
 .venv/bin/python -m pipelines.spark.jars --all || lacks "Spark's jars for S3 and PostgreSQL" "they could not be fetched; the reason is above"

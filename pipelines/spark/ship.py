@@ -19,6 +19,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from contracts.catalog_properties import signs
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from pipelines.spark.conf import jars_for, launch_conf
@@ -40,6 +41,7 @@ FOR_DRIVERS = (
     "pyiceberg-core",
     "ruamel-yaml",
 )
+FOR_SIGNATURES = ("boto3",)  # Manifold does not bring it
 LEFT_OUT = re.compile(r"(^|/)(tests?|include|__pycache__)/|\.(pyi|pxd|pyx|a)$")
 QUICK = 1  # a level of gzip: an archive is unpacked again and again
 
@@ -76,12 +78,18 @@ def ship(settings: Settings, folder: Path, *, python: Path | None = None, with_d
     here = [Path(shutil.copy(jar, folder / "jars")) for jar in jars]
     code, environment, defaults = folder / CODE, folder / ENVIRONMENT, folder / DEFAULTS
     _write_code(code)
-    needed = _with_needs((*FOR_WORKERS, *(FOR_DRIVERS if with_driver else ())))
+    needed = _with_needs(libraries_for(settings, with_driver=with_driver))
     _write_environment(environment, needed, python or Path(sys.base_prefix, "bin", f"python{_version()}"))
     conf = cluster_conf(settings, folder, [str(jar) for jar in here], with_driver=with_driver)
     defaults.write_text("".join(f"{name} {value}\n" for name, value in sorted(conf.items())))
     size = sum(file.stat().st_size for file in (code, environment, *here))
     return Shipped(str(defaults), str(code), str(environment), tuple(map(str, here)), size)
+
+
+def libraries_for(settings: Settings, *, with_driver: bool) -> tuple[str, ...]:
+    """The distributions that nodes are given, without those that they need in their turn."""
+    signing = FOR_SIGNATURES if signs(settings.catalog_options) else ()
+    return (*FOR_WORKERS, *(FOR_DRIVERS if with_driver else ()), *signing)
 
 
 def cluster_conf(settings: Settings, folder: Path, jars: Sequence[str], *, with_driver: bool) -> dict[str, str]:
@@ -136,7 +144,8 @@ def _with_needs(roots: Sequence[str]) -> list[Distribution]:
         try:
             found[name] = distribution(name)
         except PackageNotFoundError as exc:
-            raise Permanent(f"{name} is not installed here, and workers need it: make setup") from exc
+            remedy = f"pip install {name}" if name in FOR_SIGNATURES else "make setup"
+            raise Permanent(f"{name} is not installed here, and workers need it: {remedy}") from exc
         all_needs = map(Requirement, found[name].requires or ())
         waiting += [need for need in all_needs if _is_due(need, wanted.extras)]
     return [found[name] for name in sorted(found)]

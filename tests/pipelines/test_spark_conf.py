@@ -15,6 +15,7 @@ from contracts.errors import Permanent
 from contracts.settings import Settings
 from pipelines.spark.conf import ICEBERG_EXTENSIONS, REDACTED, S3_JAR, extensions_with, jars_for, session_conf, write_defaults
 from pipelines.spark.session import configure
+from pipelines.spark.ship import libraries_for
 from tests.servers import ROOT
 
 AWAY = SecretStr("http://127.0.0.1:1")
@@ -63,12 +64,15 @@ def test_spark_shows_none_of_them_and_keeps_what_a_site_hides(one_spark: SparkSe
     assert session.conf.get("spark.sql.catalog.manifold.credential") == "me:hunter2"
 
 
-def test_signing_says_which_library_it_needs() -> None:
+def test_signing_says_which_library_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)  # somebody may have installed it here
     signing = Settings(catalog_type="rest", catalog_uri=AWAY, warehouse="file:///lake", catalog_properties=SIGNED)
 
     assert S3_JAR in jars_for(signing)
     with pytest.raises(Permanent, match="MANIFOLD_CATALOG_PROPERTIES asks for needs boto3"):
         open_catalog(signing)
+    assert "boto3" in libraries_for(signing, with_driver=False)
+    assert "boto3" not in libraries_for(GUARDED, with_driver=True)
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
+from tests.servers import Server
+from tests.stores.places import Deployed, settings_of, variables_of
+
 CLIENT_ID, CLIENT_SECRET, WAREHOUSE = "manifold", "client:secret", "fleet"
 TOKENS, CONFIG, PREFIX = "/v1/oauth/tokens", "/v1/config", f"/v1/{WAREHOUSE}/"
 DELEGATION, CLIENT = "X-Iceberg-Access-Delegation", "X-Client-Version"
+VENDED = {f"header.{DELEGATION}": "vended-credentials"}
 PASSED_ON = ("Content-Type", "Accept", CLIENT)
+Door = TypeVar("Door", bound="FrontDoor")
 
 
 class FrontDoor(ThreadingHTTPServer):
@@ -35,6 +42,11 @@ class FrontDoor(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
+
+    def refusal(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> str:
+        """Why whoever asks so is not let in; empty: he is."""
+        del method, target, body
+        return "" if headers.get("Authorization", "").removeprefix("Bearer ") in self.tokens else "no valid token"
 
     def token(self) -> str:
         """A new one, which counts until `revoke`."""
@@ -56,9 +68,9 @@ class _Request(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         if path == TOKENS:
             self._give_token(parse_qs(body.decode()))
-        elif self.headers.get("Authorization", "").removeprefix("Bearer ") not in self.server.tokens:
+        elif refusal := self.server.refusal(self.command, self.path, dict(self.headers.items()), body):
             self.server.refused += 1
-            self._answer(401, {"error": {"message": "no valid token", "type": "NotAuthorizedException", "code": 401}})
+            self._answer(401, {"error": {"message": refusal, "type": "NotAuthorizedException", "code": 401}})
         elif path == CONFIG:
             self._configure(parse_qs(urlsplit(self.path).query))
         elif path.startswith(PREFIX):
@@ -105,9 +117,8 @@ class _Request(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def front_door(behind: str, vended: Mapping[str, str]) -> Iterator[FrontDoor]:
-    """Open during the block."""
-    door = FrontDoor(behind, vended)
+def is_open(door: Door) -> Iterator[Door]:
+    """During the block."""
     thread = threading.Thread(target=door.serve_forever, name="front-door")
     thread.start()
     try:
@@ -117,3 +128,16 @@ def front_door(behind: str, vended: Mapping[str, str]) -> Iterator[FrontDoor]:
         thread.join()
         door.server_close()
         door.catalog.close()
+
+
+def behind(door: FrontDoor, folder: Path, redis: Server, **properties: str) -> Deployed:
+    """A lake whose settings know nothing of object storage: only the catalog does. The archive is a folder."""
+    variables = variables_of(
+        folder,
+        redis,
+        catalog_type="rest",
+        catalog_uri=door.url,
+        warehouse=WAREHOUSE,
+        catalog_properties=json.dumps(properties | VENDED),
+    )
+    return Deployed(settings_of(variables), variables, folder)

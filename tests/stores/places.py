@@ -46,6 +46,12 @@ class Deployed:
         """That of a job with these settings."""
         return {**os.environ, **self.variables}
 
+    def command(self, module: str, *arguments: str) -> tuple[int, str]:
+        """Exit status and words of `python -m <module> …`; where they are to be JSON, no more than that."""
+        command = [sys.executable, "-m", module, *arguments]
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=JOB_S, check=False)
+        return done.returncode, done.stdout + (done.stderr if "--json" not in arguments else "")
+
     def _run(self, module: str, *arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", module, *arguments],

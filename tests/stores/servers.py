@@ -17,7 +17,7 @@ from contracts.storage import S3
 from tests.servers import ROOT, Server, free_port, start, stopping, wait_until
 
 TOOLS = ROOT / ".tools" / "stores"
-VERSITYGW, REST_JARS = TOOLS / "versitygw", TOOLS / "rest"
+VERSITYGW, REST_JARS, BOTO3 = TOOLS / "versitygw", TOOLS / "rest", TOOLS / "boto3"
 ACCESS_KEY, SECRET_KEY, REGION, BUCKET = "manifold", "manifold-secret", "us-east-1", "lake"
 
 

@@ -2,11 +2,8 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,12 +15,10 @@ from contracts.tables import IDS, NAMESPACE
 from pipelines.spark.conf import S3_JAR
 from tests.pipelines.makers import data, trigger
 from tests.servers import Server
-from tests.stores.front_door import CLIENT_ID, CLIENT_SECRET, WAREHOUSE, FrontDoor, front_door
+from tests.stores.front_door import CLIENT_ID, CLIENT_SECRET, FrontDoor, behind, is_open
 from tests.stores.places import WAREHOUSE as ROOT_OF_TABLES
-from tests.stores.places import Deployed, settings_of, variables_of
 from tests.stores.servers import REST_JARS, VERSITYGW, object_storage, require, rest_catalog
 
-VENDED = {"header.X-Iceberg-Access-Delegation": "vended-credentials"}
 CREDENTIAL = f"{CLIENT_ID}:{CLIENT_SECRET}"
 
 
@@ -34,22 +29,9 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontDoor]:
     with (
         object_storage(folder / "s3") as s3,
         rest_catalog(folder / "rest", ROOT_OF_TABLES, s3) as uri,
-        front_door(uri, s3.for_iceberg()) as door,
+        is_open(FrontDoor(uri, s3.for_iceberg())) as door,
     ):
         yield door
-
-
-def deployed(door: FrontDoor, folder: Path, redis: Server, **properties: str) -> Deployed:
-    """A lake whose settings know nothing of object storage: only the catalog does. The archive is a folder."""
-    variables = variables_of(
-        folder,
-        redis,
-        catalog_type="rest",
-        catalog_uri=door.url,
-        warehouse=WAREHOUSE,
-        catalog_properties=json.dumps(properties | VENDED),
-    )
-    return Deployed(settings_of(variables), variables, folder)
 
 
 @pytest.mark.slow
@@ -58,7 +40,7 @@ def test_both_engines_log_in_and_write_with_keys_that_the_catalog_vends(
     login: str, door: FrontDoor, tmp_path: Path, redis_server: Server
 ) -> None:
     properties = {"credential": {"credential": CREDENTIAL, "scope": "lake"}, "token": {"token": door.token()}}[login]
-    lake = deployed(door, tmp_path, redis_server, **properties)
+    lake = behind(door, tmp_path, redis_server, **properties)
     ms = len(login)  # two lakes in one catalog: a segment's name counts once
     lake.archive(data(ms, f"by-{login}", b"firmware"), trigger(ms + 100, ["V1", "V2"], f"by-{login}"))
     door.served.clear()
@@ -72,7 +54,7 @@ def test_both_engines_log_in_and_write_with_keys_that_the_catalog_vends(
 
 
 def test_a_token_that_counts_no_more_is_fetched_again(door: FrontDoor, tmp_path: Path, redis_server: Server) -> None:
-    lake = deployed(door, tmp_path, redis_server, credential=CREDENTIAL)
+    lake = behind(door, tmp_path, redis_server, credential=CREDENTIAL)
     catalog = open_catalog(lake.settings)
     ensure_tables(catalog)
     door.revoke()
@@ -93,12 +75,12 @@ def test_a_token_that_counts_no_more_is_fetched_again(door: FrontDoor, tmp_path:
 def test_a_login_that_is_refused_says_which_setting_to_correct_and_shows_no_secret(
     properties: dict[str, str], why: str, door: FrontDoor, tmp_path: Path, redis_server: Server
 ) -> None:
-    lake = deployed(door, tmp_path, redis_server, **properties)
+    lake = behind(door, tmp_path, redis_server, **properties)
 
     with pytest.raises(Permanent, match=rf"{door.url} refuses the login .*{why}.*MANIFOLD_CATALOG_PROPERTIES") as refused:
         open_catalog(lake.settings)
 
-    status, said = run(lake, "pipelines", "look", "--no-flush")
+    status, said = lake.command("pipelines", "look", "--no-flush")
     assert status == 5  # doing it again changes nothing
     assert "refuses the login" in said
     for value in properties.values():
@@ -106,18 +88,12 @@ def test_a_login_that_is_refused_says_which_setting_to_correct_and_shows_no_secr
 
 
 def test_no_command_prints_a_property(door: FrontDoor, tmp_path: Path, redis_server: Server) -> None:
-    lake = deployed(door, tmp_path, redis_server, credential=CREDENTIAL)
+    lake = behind(door, tmp_path, redis_server, credential=CREDENTIAL)
     ensure_tables(open_catalog(lake.settings))
 
-    _, said = run(lake, "console", "settings", "--json")
+    _, said = lake.command("console", "settings", "--json")
     assert next(s for s in json.loads(said) if s["name"] == "catalog_properties")["value"] == "********"
     for command in (["settings"], ["status", "--json"], ["doctor"]):
-        _, said = run(lake, "console", *command)
+        _, said = lake.command("console", *command)
         assert CLIENT_SECRET not in said
     assert re.search(r"\d tables", said), said  # of the doctor, who has been there
-
-
-def run(lake: Deployed, module: str, *arguments: str) -> tuple[int, str]:
-    command: list[Any] = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, env=lake.environment(), capture_output=True, text=True, timeout=120, check=False)
-    return done.returncode, done.stdout + (done.stderr if module == "pipelines" or "--json" not in arguments else "")

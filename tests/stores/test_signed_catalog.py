@@ -1,0 +1,109 @@
+"""A REST catalog that asks for AWS's signatures (SigV4) and computes each again: what both engines send it."""
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from contracts.settings import Settings
+from contracts.tables import IDS
+from pipelines.spark.conf import S3_JAR
+from tests.pipelines.makers import data, trigger
+from tests.servers import Server
+from tests.stores.front_door import behind, is_open
+from tests.stores.places import WAREHOUSE, Deployed
+from tests.stores.servers import BOTO3, REST_JARS, VERSITYGW, object_storage, require, rest_catalog
+from tests.stores.signatures import KEY, REGION, SECRET, SERVICE, SignedDoor, refusal, signature_of
+
+NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
+SCOPE = f"20261122/{REGION}/{SERVICE}/aws4_request"
+SIGNING = {"rest.sigv4-enabled": "true", "rest.signing-region": REGION, "rest.signing-name": SERVICE}
+
+
+def keys(secret: str) -> dict[str, str]:
+    """By the names of each engine."""
+    spark = {"rest.access-key-id": KEY, "rest.secret-access-key": secret}
+    return spark | {"client.access-key-id": KEY, "client.secret-access-key": secret}
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SignedDoor]:
+    require(BOTO3, VERSITYGW, REST_JARS, Settings().jars / S3_JAR)
+    folder = tmp_path_factory.mktemp("signed")
+    with (
+        object_storage(folder / "s3") as s3,
+        rest_catalog(folder / "rest", WAREHOUSE, s3) as uri,
+        is_open(SignedDoor(uri, s3.for_iceberg())) as door,
+    ):
+        yield door
+
+
+def lake_of(door: SignedDoor, folder: Path, redis: Server, **properties: str) -> Deployed:
+    """With boto3, which Manifold does not bring, on the path of its jobs."""
+    lake = behind(door, folder, redis, **SIGNING, **properties)
+    path = os.pathsep.join(filter(None, [str(BOTO3), os.environ.get("PYTHONPATH")]))
+    return Deployed(lake.settings, {**lake.variables, "PYTHONPATH": path}, folder)
+
+
+@pytest.mark.slow
+def test_both_engines_sign_all_that_they_ask(door: SignedDoor, tmp_path: Path, redis_server: Server) -> None:
+    lake = lake_of(door, tmp_path, redis_server, **keys(SECRET))
+    lake.archive(data(1, "signed", b"firmware"), trigger(2, ["V1", "V2"], "signed"))
+
+    result, checked = lake.stages("run_all --no-flush", "check --days 0")
+
+    assert door.refusals == []
+    assert result["ingested"]["written"][IDS.name] == 2
+    assert (checked["segments"], checked["troubles"]) == (2, {})
+    asked = set(door.signed)
+    assert asked >= {("PyIceberg", "GET"), ("PyIceberg", "POST"), ("Apache", "GET"), ("Apache", "POST")}
+
+
+def test_a_key_that_does_not_count_says_which_setting_to_correct(door: SignedDoor, tmp_path: Path, redis_server: Server) -> None:
+    lake = lake_of(door, tmp_path, redis_server, **keys("another-secret"))
+
+    status, said = lake.command("pipelines", "look", "--no-flush")
+
+    assert status == 5  # doing it again changes nothing
+    assert "refuses the login (" in said
+    assert "the signature does not match" in said
+    assert "client.access-key-id" in said
+    assert "another-secret" not in said
+
+
+def test_the_door_computes_signatures_as_aws_does() -> None:
+    """AWS's own example, `get-vanilla` of their test suite."""
+    headers = {"host": "example.amazonaws.com", "x-amz-date": "20150830T123600Z"}
+
+    signature = signature_of("GET", "/", headers, [*headers], b"", scope="20150830/us-east-1/service/aws4_request")
+
+    assert signature == "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        pytest.param({}, "", id="as it was signed"),
+        pytest.param({"target": "/v1/fleet/namespaces/b?pageToken="}, "does not match", id="another address"),
+        pytest.param({"body": b"{ }"}, "another one than", id="another body"),
+        pytest.param({"method": "DELETE"}, "does not match", id="another method"),
+        pytest.param({"now": NOW + timedelta(minutes=6)}, "too long ago", id="sent again later"),
+    ],
+)
+def test_the_door_lets_in_only_what_was_signed(change: dict[str, object], why: str) -> None:
+    body = b"{}"
+    headers = {"host": "a", "x-amz-date": "20261122T093000Z", "x-amz-content-sha256": HASH_OF_BRACES}
+    asked: dict[str, object] = {"method": "POST", "target": "/v1/fleet/namespaces/a?pageToken=", "body": body, "now": NOW}
+    signature = signature_of("POST", "/v1/fleet/namespaces/a?pageToken=", headers, sorted(headers), body, scope=SCOPE)
+    names = ";".join(sorted(headers))
+    headers["authorization"] = f"AWS4-HMAC-SHA256 Credential={KEY}/{SCOPE}, SignedHeaders={names}, Signature={signature}"
+
+    said = refusal(headers=headers, **(asked | change))  # type: ignore[arg-type]
+
+    assert why in said
+    assert bool(why) == bool(said)
+
+
+HASH_OF_BRACES = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
