@@ -1,0 +1,111 @@
+"""`manifold vin erase` on object storage, a REST catalog and a Redis Cluster: nothing of the vehicle is left in any of them."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyiceberg.catalog import Catalog
+from redis import Redis
+
+from adapters.lake import ensure_tables, open_catalog
+from adapters.redis import connect
+from contracts import keys
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.tables import DATA, IDS, OUTCOMES, QUARANTINE, SEGMENTS
+from pipelines.erasure.run import Erased, erase
+from pipelines.upkeep.check import check
+from queues import Loader, Policy
+from tests.pipelines.makers import NOON_MS, at, data, outcome, seq_at, trigger
+from tests.pipelines.plain import ingest, read
+from tests.pipelines.test_erasure import GONE, NOW, STAYS, named_in
+from tests.replicas.cluster import LocalCluster, a_cluster
+from tests.servers import Server
+from tests.stores.places import Deployed, on_object_storage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with a_cluster(tmp_path_factory.mktemp("cluster")) as three_masters:
+        yield three_masters
+
+
+@pytest.fixture
+def lake(tmp_path_factory: pytest.TempPathFactory, redis_server: Server, cluster: LocalCluster) -> Iterator[Deployed]:
+    """A vehicle and its neighbour in archive and tables; and one more segment that no run has taken in."""
+    cluster.flush()
+    with on_object_storage(tmp_path_factory.mktemp("deployed"), redis_server, redis_url=cluster.url) as deployed:
+        refused, theirs = trigger(3, [GONE, 7]), trigger(4, [STAYS, 7])
+        deployed.archive(trigger(1, [GONE, STAYS]), trigger(2, [GONE]), refused, theirs)
+        deployed.archive(data(21, "d1", b"one"), data(22, f"for_{GONE}", b"two"), data(23, "d3", GONE.encode()))
+        deployed.archive(outcome(31, GONE, 1), outcome(32, STAYS, 1))
+        catalog = open_catalog(deployed.settings)
+        ensure_tables(catalog)
+        ingest(catalog, deployed.settings, run_id="run", now=at(0))
+        deployed.archive(trigger(40, [GONE, STAYS]))
+        yield deployed
+
+
+def erased(lake: Deployed) -> Erased:
+    settings = lake.settings
+    return erase(open_catalog(settings), settings, GONE, why="asked to", now=NOW, wait_s=0, seal=lambda _: True)
+
+
+def vins(catalog: Catalog) -> list[tuple[str, int]]:
+    return sorted((row["vin"], row["seq"]) for row in read(catalog, IDS))
+
+
+def test_nothing_of_the_vehicle_is_left_in_the_bucket_and_all_of_the_others_is(lake: Deployed) -> None:
+    catalog = open_catalog(lake.settings)
+    assert named_in(lake.bucket, GONE)
+
+    done = erased(lake)
+
+    assert (done.found, done.segments) == ([], 4)
+    assert named_in(lake.bucket, GONE) == []
+    assert done.searched > 10
+    assert vins(catalog) == [(STAYS, seq_at(1))]
+    assert [(row["vin"], row["seq"]) for row in read(catalog, OUTCOMES)] == [(STAYS, seq_at(1))]
+    assert [row["seq"] for row in read(catalog, QUARANTINE)] == [seq_at(4)]
+    assert [row["data_id"] for row in read(catalog, DATA)] == ["d1"]
+    ingest(catalog, lake.settings, run_id="after", now=at(50))
+    assert vins(catalog) == [(STAYS, seq_at(1)), (STAYS, seq_at(40))]
+    assert len(read(catalog, SEGMENTS)) == 4
+    assert check(catalog, lake.settings, now=NOW).agree
+    assert erased(lake).found == []  # again, where nothing is left to do
+
+
+def test_it_leaves_the_queues_on_every_master(lake: Deployed, cluster: LocalCluster) -> None:
+    policy = Policy.of(lake.settings)
+    late = seq_at(90_000)
+    with connect(cluster.url) as redis:
+        loader = Loader(redis, policy)
+        redis.hset(keys.presence(GONE), mapping={"connected": "yes", "subscribed": "yes"})
+        loader.enqueue([(GONE, [(seq_at(1), "r"), (seq_at(2), "r"), (late, "r")]), (STAYS, [(seq_at(1), "r")])], NOON_MS)
+        redis.hset(keys.inflight(GONE), mapping={"seq": seq_at(1), "published_at": 1, "attempts": 1, "deadline": 1})
+        redis.zadd(keys.parked(GONE), {str(seq_at(3)): seq_at(3)})
+        redis.zadd(keys.PARKED, {"d9": 1})
+        redis.sadd(keys.waiting_for("d9"), f"{GONE} {seq_at(3)}", f"{STAYS} {seq_at(3)}")
+        redis.zadd(keys.deadlines(keys.shard_of(GONE, policy.wake_shards)), {GONE: 1})
+        loader.add_outcomes(OutcomeRecord(vin, seq_at(1), Outcome.DELIVERED, NOON_MS) for vin in (GONE, STAYS))
+        for n in range(20):  # in slots of all masters
+            redis.set(keys.data(f"for_{GONE}_{n}"), b"two")
+
+    done = erased(lake)
+
+    assert (done.found, done.entries) == ([], 3)
+    left = sorted(key for client in cluster.clients() for key in named_keys(client))
+    assert left == [keys.pending(GONE), keys.presence(GONE)]
+    with connect(cluster.url) as redis:
+        assert redis.zrange(keys.pending(GONE), 0, -1) == [str(late).encode()]
+        assert redis.smembers(keys.waiting_for("d9")) == {f"{STAYS} {seq_at(3)}".encode()}
+        outcomes: Any = redis.xrange(keys.OUTCOMES)
+        assert [OutcomeRecord.from_wire(fields[b"o"]).vin for _, fields in outcomes] == [STAYS]
+        assert redis.zrange(keys.pending(STAYS), 0, -1) == [str(seq_at(1)).encode()]
+
+
+def named_keys(client: Redis) -> list[str]:
+    """The keys of one master that name the vehicle."""
+    found: Any = client.keys(f"*{GONE}*")
+    return [key.decode() for key in found]
