@@ -176,7 +176,7 @@ def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: date
     for table, rows in keys:
         run.change(table, partial(erase_rows, catalog, table, rows))
     gone = sorted(Ledger(ledger).known(rewritten.unreadable))
-    run.publish(partial(_forget, catalog, gone) if gone else partial(_leave, catalog))
+    run.publish(partial(remove_rows, catalog, SEGMENTS, pa.table({"path": gone})) if gone else partial(_leave, catalog))
     for table, rows in keys:
         done.rows[table.name] = done.rows.get(table.name, 0) + rows.num_rows
     return run.pins[SEGMENTS.name]
@@ -184,10 +184,6 @@ def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: date
 
 def _leave(catalog: Catalog, branch: str, said: dict[str, str]) -> None:
     append_rows(catalog, SEGMENTS, SEGMENTS.arrow_schema.empty_table(), said, branch=branch)
-
-
-def _forget(catalog: Catalog, paths: list[str], branch: str, said: dict[str, str]) -> None:
-    remove_rows(catalog.load_table(SEGMENTS.identifier), branch, pa.table({"path": paths}), said)
 
 
 def _note(catalog: Catalog, done: Erased, state: str, why: str) -> None:

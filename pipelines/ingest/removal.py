@@ -29,32 +29,33 @@ def removes(written: Snapshot) -> str | None:
     return properties_of(written).get(REMOVES)
 
 
-def remove_rows(table: IcebergTable, branch: str, named: pa.Table, said: dict[str, str]) -> None:
+@patiently
+def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, said: dict[str, str]) -> None:
     """One snapshot on the branch without the rows whose values are among `named`; its columns are those by which they are."""
-    columns = named.column_names
+    loaded, columns = catalog.load_table(table.identifier), named.column_names
     unwanted = _keys(named, columns)
-    head = table.refs()[branch].snapshot_id
+    head = loaded.refs()[branch].snapshot_id
     changed: list[tuple[FileScanTask, pa.Table]] = []
-    for task in table.scan(snapshot_id=head).plan_files():
-        if pc.any(_is_in(_read(table, task, columns), unwanted)).as_py():
-            rows = _read(table, task, table.schema().column_names)
+    for task in loaded.scan(snapshot_id=head).plan_files():
+        if pc.any(_is_in(_read(loaded, task, columns), unwanted)).as_py():
+            rows = _read(loaded, task, loaded.schema().column_names)
             changed.append((task, rows.filter(pc.invert(_is_in(rows, unwanted)))))
-    with table.transaction() as change, change.update_snapshot(said | {REMOVES: ",".join(columns)}, branch).overwrite() as files:
+    with loaded.transaction() as change, change.update_snapshot(said | {REMOVES: ",".join(columns)}, branch).overwrite() as files:
         for task, rest in changed:
             files.delete_data_file(task.file)
             if rest.num_rows:
-                for file in _dataframe_to_data_files(change.table_metadata, rest, table.io):
+                for file in _dataframe_to_data_files(change.table_metadata, rest, loaded.io):
                     files.append_data_file(file)
 
 
-def repeat_removal(table: IcebergTable, written: Snapshot, branch: str, said: dict[str, str]) -> None:
+def repeat_removal(catalog: Catalog, table: Table, written: Snapshot, branch: str, said: dict[str, str]) -> None:
     """Remove from `branch` the rows that `written` has removed from its parent."""
-    columns = properties_of(written)[REMOVES].split(",")
+    loaded, columns = catalog.load_table(table.identifier), properties_of(written)[REMOVES].split(",")
     before, after = (
-        table.scan(selected_fields=tuple(columns), snapshot_id=at).to_arrow().select(columns)
+        loaded.scan(selected_fields=tuple(columns), snapshot_id=at).to_arrow().select(columns)
         for at in (written.parent_snapshot_id, written.snapshot_id)
     )
-    remove_rows(table, branch, before.filter(pc.invert(_is_in(before, _keys(after, columns)))), said)
+    remove_rows(catalog, table, before.filter(pc.invert(_is_in(before, _keys(after, columns)))), branch, said)
 
 
 @patiently

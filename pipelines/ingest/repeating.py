@@ -32,7 +32,7 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
         elif REMOVES_DAYS in properties_of(written):
             repeat_days(catalog, table, written, name, said)
         elif removes(written):
-            repeat_removal(loaded, written, name, said)
+            repeat_removal(catalog, table, written, name, said)
         elif table is META:
             _repeat_merge(loaded, written, name, said)
         else:

@@ -82,13 +82,9 @@ def _forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], n
     run = Amendment(catalog, "repair", base, now)
     for table, named in _to_remove(Comparison(catalog, settings, base, now), segments):
         if named.num_rows:
-            run.change(table, partial(_remove, catalog, table, named))
-    run.publish(partial(_remove, catalog, SEGMENTS, pa.table({"path": [segment.path for segment in segments]})))
+            run.change(table, partial(remove_rows, catalog, table, named))
+    run.publish(partial(remove_rows, catalog, SEGMENTS, pa.table({"path": [segment.path for segment in segments]})))
     log.info("segments are forgotten, and taken in again", run_id=run.run_id, segments=len(segments))
-
-
-def _remove(catalog: Catalog, table: Table, named: pa.Table, branch: str, said: dict[str, str]) -> None:
-    remove_rows(catalog.load_table(table.identifier), branch, named, said)
 
 
 def _to_remove(comparison: Comparison, segments: Sequence[Segment]) -> Iterator[tuple[Table, pa.Table]]:

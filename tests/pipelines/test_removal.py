@@ -28,10 +28,29 @@ def test_rows_go_by_all_of_their_columns_and_again_on_a_main_that_was_rewritten(
     open_run(catalog, "run", base[SEGMENTS.name], at(0))
     create_branch(catalog, OUTCOMES, "run", base[OUTCOMES.name])
     named = pa.table({"vin": ["V1", "V2"], "seq": [seq_at(1), seq_at(2)]})
-    remove_rows(catalog.load_table(OUTCOMES.identifier), branch_of("run"), named, run.properties)
+    remove_rows(catalog, OUTCOMES, named, branch_of("run"), run.properties)
     run.note(OUTCOMES, base[OUTCOMES.name])
     run.close(SEGMENTS.arrow_schema.empty_table(), Ingested("run"), base[SEGMENTS.name])
     compact(catalog, OUTCOMES)
     publish(catalog, "run")
     finish(catalog)
     assert sorted((row["vin"], row["seq"]) for row in read(catalog, OUTCOMES)) == [("V1", seq_at(2)), ("V2", seq_at(1))]
+
+
+def test_where_main_grows_in_the_moment_of_the_commit_it_is_tried_again(lake: Lake) -> None:
+    """No conflict, as catalogs see it: another branch has grown. They refuse it all the same, for its sequence number."""
+    lake.renew()
+    catalog = open_catalog(lake.settings)
+    catalog.load_table(OUTCOMES.identifier).append(rows_of(OUTCOMES, [ended("V1", 1), ended("V2", 1)]))
+    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
+    create_branch(catalog, OUTCOMES, "run", base[OUTCOMES.name])
+    named = pa.table({"vin": ["V1"], "seq": [seq_at(1)]})
+    player = lake.player(lambda own: remove_rows(own, OUTCOMES, named, branch_of("run"), {}), fine=True).go(0)
+    assert player.steps == ["commit sdv.sdv_fanout_outcomes"]
+
+    catalog.load_table(OUTCOMES.identifier).append(rows_of(OUTCOMES, [ended("V3", 1)]))
+    player.go()
+
+    loaded = catalog.load_table(OUTCOMES.identifier)
+    left = loaded.scan(snapshot_id=loaded.refs()[branch_of("run")].snapshot_id).to_arrow()["vin"].to_pylist()
+    assert left == ["V2"]
