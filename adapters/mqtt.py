@@ -13,9 +13,9 @@ import mqtt5
 import structlog
 
 from adapters import _message, _raw
-from adapters._keeper import LARGEST, Keeper, Login
-from adapters._link import Place
+from adapters._connection import Endpoint
 from adapters._message import Message as Message
+from adapters._reconnector import LARGEST, ConnectOptions, Reconnector
 from adapters._subscriptions import FIRST_REFUSAL as FIRST_REFUSAL
 from adapters._subscriptions import QOS, Subscriptions
 from contracts.errors import Permanent, Retryable
@@ -54,9 +54,11 @@ class Mqtt:
         self.on_message: Callable[[Message], None] = lambda _: None
         self.on_unreadable: Callable[[Message], object] = self.ack
         self.on_resumed: Callable[[], None] = lambda: None
-        login = Login(client_id, username, password, clean_start, session_expiry_s, receive_maximum, keepalive_s)
-        self._keeper = Keeper(Place.of(url), login, take=self._take, take_raw=self._take_raw, up=self._on_up, down=self._on_down)
-        self.connected = self._keeper.connected
+        options = ConnectOptions(client_id, username, password, clean_start, session_expiry_s, receive_maximum, keepalive_s)
+        self._reconnector = Reconnector(
+            Endpoint.of(url), options, take=self._take, take_raw=self._take_raw, up=self._on_up, down=self._on_down
+        )
+        self.connected = self._reconnector.connected
         self._subscriptions = Subscriptions(client_id)
         self._last_mid = 0
         self._unanswered: dict[int, asyncio.Future[int]] = {}
@@ -64,7 +66,7 @@ class Mqtt:
     @property
     def problem(self) -> str:
         """Why the last try to connect failed; empty where none did."""
-        return self._keeper.problem
+        return self._reconnector.problem
 
     @property
     def ready(self) -> bool:
@@ -72,7 +74,7 @@ class Mqtt:
         return self.connected.is_set() and self._subscriptions.complete
 
     async def __aenter__(self) -> Self:
-        self._keeper.start()
+        self._reconnector.start()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
@@ -80,7 +82,7 @@ class Mqtt:
 
     async def close(self) -> None:
         """Say goodbye, and do not come back."""
-        await self._keeper.stop()
+        await self._reconnector.stop()
 
     async def wait_connected(self) -> None:
         """Return as soon as there is a connection."""
@@ -100,19 +102,19 @@ class Mqtt:
         """Send the PUBACK of `message`; False if its connection is gone: then the broker sends it again."""
         if message.qos == 0:
             return True
-        link = self._keeper.link
-        if link is None or message.connection != self._keeper.number:
+        connection = self._reconnector.connection
+        if connection is None or message.connection != self._reconnector.number:
             return False
-        link.send(mqtt5.PubAckPacket(message.mid).write())
+        connection.send(mqtt5.PubAckPacket(message.mid).write())
         return True
 
     def pause(self) -> None:
         """Read nothing more from the broker, whatever happens to the connection, until `resume`."""
-        self._keeper.pause()
+        self._reconnector.pause()
 
     def resume(self) -> None:
         """Read on."""
-        self._keeper.resume()
+        self._reconnector.resume()
 
     async def publish(
         self,
@@ -149,9 +151,9 @@ class Mqtt:
         Raises:
             Retryable: there is no connection, or no packet id is free.
         """
-        link = self._keeper.link
-        if link is None:
-            raise Retryable(f"{self.client_id} is not connected to {self._keeper.place}; publish again when it is")
+        connection = self._reconnector.connection
+        if connection is None:
+            raise Retryable(f"{self.client_id} is not connected to {self._reconnector.endpoint}; publish again when it is")
         mid = self._next_mid() if qos else None
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         written = b""
@@ -167,10 +169,10 @@ class Mqtt:
                 correlation_data=correlation_data,
                 user_properties=list(user_properties),
             ).write()
-        if not written or len(written) > self._keeper.largest:  # it would end the connection, and all that is under way with it
+        if not written or len(written) > self._reconnector.largest:  # it would end the connection and all that is under way
             answer.set_exception(Permanent(self._too_large(len(written) or len(payload))))
             return answer
-        link.send(written)
+        connection.send(written)
         if mid is None:
             answer.set_result(0)
         else:
@@ -178,8 +180,9 @@ class Mqtt:
         return answer
 
     def _too_large(self, size: int) -> str:
-        place, largest = self._keeper.place, self._keeper.largest
-        return f"a packet of {size} bytes is over the {largest} that the broker at {place} takes; raise its limit, or send less"
+        endpoint, largest = self._reconnector.endpoint, self._reconnector.largest
+        taken = f"the {largest} that the broker at {endpoint} takes"
+        return f"a packet of {size} bytes is over {taken}; raise its limit, or send less"
 
     def _next_mid(self) -> int:
         if len(self._unanswered) >= MAX_MID:
@@ -190,9 +193,9 @@ class Mqtt:
                 return self._last_mid
 
     def _send_subscriptions(self) -> None:
-        link = self._keeper.link
-        if link is not None and not self._subscriptions.complete:
-            link.send(self._subscriptions.packet(self._next_mid()))
+        connection = self._reconnector.connection
+        if connection is not None and not self._subscriptions.complete:
+            connection.send(self._subscriptions.packet(self._next_mid()))
 
     # What the connection tells --------------------------------------------------------------------------------------------
 
@@ -221,7 +224,7 @@ class Mqtt:
     def _take_raw(self, packet: bytes, why: str) -> None:
         match packet[0] >> 4:
             case _raw.PUBLISH:
-                self.on_unreadable(_message.unread(packet, why, self._keeper.number))
+                self.on_unreadable(_message.unread(packet, why, self._reconnector.number))
             case _raw.PUBACK:
                 self._on_answer(*_raw.reason_of_puback(packet))
             case _raw.SUBACK:
@@ -233,7 +236,7 @@ class Mqtt:
             answer.set_result(reason)
 
     def _on_publish(self, packet: mqtt5.PublishPacket) -> None:
-        message = _message.read(packet, self._keeper.number)
+        message = _message.read(packet, self._reconnector.number)
         try:
             self.on_message(message)
         except Exception:  # whatever it was, the next packet is not to blame; the message stays unacknowledged
@@ -242,10 +245,10 @@ class Mqtt:
     def _on_subscribed(self, mid: int, reasons: Sequence[int]) -> None:
         pause_s = self._subscriptions.answered(mid, reasons)
         if pause_s is not None:
-            asyncio.get_running_loop().call_later(pause_s, self._come_anew, self._keeper.number)
+            asyncio.get_running_loop().call_later(pause_s, self._come_anew, self._reconnector.number)
 
     def _come_anew(self, number: int) -> None:
         """End connection `number`, if it is still that one and a subscription is still missing: another one follows by itself."""
-        link = self._keeper.link
-        if link is not None and self._keeper.number == number and not self._subscriptions.complete:
-            link.close()
+        connection = self._reconnector.connection
+        if connection is not None and self._reconnector.number == number and not self._subscriptions.complete:
+            connection.close()

@@ -5,10 +5,10 @@ import sys
 
 import typer
 
-from console._output import fail, settings_or_fail, speaks_plainly
+from console._output import fail, handle_errors, settings_or_fail
 
 
-@speaks_plainly
+@handle_errors
 def airflow(context: typer.Context) -> None:
     """Airflow's own commands (`dags list`, `backfill create`, …), on the Airflow of this platform."""
     settings = settings_or_fail()

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from console._light import leave_pandas_out
-from console._output import USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table, working
+from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table, working
+from console._startup import leave_pandas_out
 from contracts.lives import OPEN, Batch, Bounds, Life
 from contracts.names import is_id, is_vin
 from contracts.seq import MAX_SEQ, datetime_of
@@ -40,7 +40,7 @@ def redis_of(settings: Settings) -> "Iterator[Redis]":
 
 
 @vin_app.command("show")
-@speaks_plainly
+@handle_errors
 def vin_show(vin: Vin, as_json: AsJson = False) -> None:
     """Every entry of a vehicle, oldest first: where it stands and when what happened to it."""
     settings = _checked(vin)
@@ -50,7 +50,7 @@ def vin_show(vin: Vin, as_json: AsJson = False) -> None:
 
 
 @vin_app.command("pending")
-@speaks_plainly
+@handle_errors
 def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
     """What is pending, parked or in flight, oldest first: from the queues alone."""
     settings = _checked(vin)
@@ -61,7 +61,7 @@ def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
 
 
 @vin_app.command("history")
-@speaks_plainly
+@handle_errors
 def vin_history(vin: Vin, as_json: AsJson = False) -> None:
     """What has ended, oldest first: how, and when what happened to it."""
     settings = _checked(vin)
@@ -71,7 +71,7 @@ def vin_history(vin: Vin, as_json: AsJson = False) -> None:
 
 
 @vin_app.command("erase")
-@speaks_plainly
+@handle_errors
 def vin_erase(
     vin: Vin,
     why: Annotated[str, typer.Option(help="Why; it is kept on record, so it must not name the vehicle.")],
@@ -89,7 +89,7 @@ def vin_erase(
 
 
 @batch_app.command("show")
-@speaks_plainly
+@handle_errors
 def batch_show(
     request_id: RequestId,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Triggers of one page.")] = DEFAULT.limit,
@@ -124,7 +124,7 @@ def batch_show(
 
 
 @batch_app.command("cancel")
-@speaks_plainly
+@handle_errors
 def batch_cancel(
     request_id: RequestId,
     vins: Annotated[list[str] | None, typer.Option("--vin", help="Only of this vehicle; may be repeated.")] = None,

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from adapters.mqtt import Message, Mqtt
-from console._finding import Finding
+from console._diagnostic import Diagnostic
 from contracts import topics
 from contracts.errors import Permanent, Retryable
 from contracts.settings import Settings
@@ -49,7 +49,7 @@ class _Heard:
         return any(map(question, self.messages))
 
 
-async def probe(settings: Settings) -> list[Finding]:
+async def probe(settings: Settings) -> list[Diagnostic]:
     """The findings, in the order in which they build on each other; what cannot be judged after a failure is left out."""
     vin = settings.mqtt_probe_username or f"probe-{secrets.token_hex(6)}"
     password = settings.mqtt_password.get_secret_value() or None
@@ -59,11 +59,11 @@ async def probe(settings: Settings) -> list[Finding]:
         await stack.enter_async_context(service)
         if not await _connected(service):
             remedy = "correct MANIFOLD_MQTT_URL, MANIFOLD_MQTT_PASSWORD, or the broker's users; see docs/emqx.md"
-            return [Finding("broker", False, service.problem or f"{settings.mqtt} does not answer", remedy)]
-        found = [Finding("broker", True, settings.mqtt)]
+            return [Diagnostic("broker", False, service.problem or f"{settings.mqtt} does not answer", remedy)]
+        found = [Diagnostic("broker", True, settings.mqtt)]
         if not await _subscribed(service, f"{topics.EVENTS}/+/{vin}"):
             seen = f"{settings.mqtt_username_dispatcher} may not hear events"
-            return [*found, Finding("broker's access rules", False, seen, ACCESS)]
+            return [*found, Diagnostic("broker's access rules", False, seen, ACCESS)]
         known = settings.mqtt_probe_username or None
         own = settings.mqtt_probe_password.get_secret_value() or None
         vehicle = Mqtt(settings.mqtt_for_vehicles, vin, username=known, password=own)
@@ -72,11 +72,11 @@ async def probe(settings: Settings) -> list[Finding]:
         if not await _connected(vehicle):
             remedy = "name a vehicle that may connect: MANIFOLD_MQTT_PROBE_USERNAME, MANIFOLD_MQTT_PROBE_PASSWORD"
             seen = vehicle.problem or f"{settings.mqtt_for_vehicles} does not answer"
-            return [*found, Finding("broker, for vehicles", False, seen, remedy)]
+            return [*found, Diagnostic("broker, for vehicles", False, seen, remedy)]
         return found + await _judge(settings, vin, (service, heard), (vehicle, gets))
 
 
-async def _judge(settings: Settings, vin: str, platform: tuple[Mqtt, _Heard], car: tuple[Mqtt, _Heard]) -> list[Finding]:
+async def _judge(settings: Settings, vin: str, platform: tuple[Mqtt, _Heard], car: tuple[Mqtt, _Heard]) -> list[Diagnostic]:
     (service, heard), (vehicle, gets) = platform, car
     prefix, other = settings.topic_prefix, f"{vin}-other"
     mine, others = topics.request_topic(prefix, vin, FORGED), topics.request_topic(prefix, other, FORGED)
@@ -100,8 +100,8 @@ async def _judge(settings: Settings, vin: str, platform: tuple[Mqtt, _Heard], ca
 
     told = f"no event {', '.join(missing)}" if missing else "connected, subscribed and acked are told"
     return [
-        Finding("broker's events", not missing, told, RULES),
-        Finding("broker's access rules", not wrong, "; ".join(wrong) or "as expected", ACCESS),
+        Diagnostic("broker's events", not missing, told, RULES),
+        Diagnostic("broker's access rules", not wrong, "; ".join(wrong) or "as expected", ACCESS),
     ]
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from console._light import leave_pandas_out
-from console._output import USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table
+from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from console._startup import leave_pandas_out
 from contracts.messages import sha1_hex
 from contracts.names import is_id
 from contracts.settings import Settings
@@ -48,7 +48,7 @@ def _group() -> None:
 
 
 @app.command("show")
-@speaks_plainly
+@handle_errors
 def show(data_id: DataIdArgument, as_json: AsJson = False, output: Output = "") -> None:
     """SHA-1, size, and when it was published, first, last and how often. The bytes: in the JSON (base64), or in a file."""
     if not is_id(data_id):

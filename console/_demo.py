@@ -8,7 +8,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from console._demo_job import Demo
-from console._output import FAILED, err, out, settings_or_fail, speaks_plainly, table
+from console._output import FAILED, err, handle_errors, out, settings_or_fail, table
 from contracts.errors import ManifoldError, Permanent
 from contracts.settings import Settings
 from sandbox.platform import supervise
@@ -18,7 +18,7 @@ WORDS = TextColumn("{task.description}", table_column=Column(no_wrap=False))  # 
 STEPS = (SpinnerColumn(finished_text="[green]✓[/]"), WORDS, TimeElapsedColumn(table_column=Column(no_wrap=True)))
 
 
-@speaks_plainly
+@handle_errors
 def demo() -> None:
     """The main job from end to end: a fleet, a batch, Airflow, the lake, a wiped Redis. Exit status 0 only if all held."""
     # The demo triggers the DAG itself; scheduled runs beside it would only be waited for.
@@ -27,24 +27,24 @@ def demo() -> None:
         raise Permanent("the platform is up, and the demo wants to start and stop it itself; run make down first")
     began = time.monotonic()
     with Progress(*STEPS, console=err) as progress:
-        story = _Story(progress)
-        played = Demo(settings, story.now)
+        step = _Steps(progress)
+        played = Demo(settings, step.now)
         try:
-            story.now("starting the platform: broker, tap, Redis, recorder, dispatcher, Airflow")
+            step.now("starting the platform: broker, tap, Redis, recorder, dispatcher, Airflow")
             supervise.up(settings)
             asyncio.run(played.play())
         except ManifoldError as exc:
             played.fail(str(exc))
         finally:
-            story.now("stopping the platform")
+            step.now("stopping the platform")
             supervise.down(settings)
-            story.end()
+            step.end()
     _show(settings, played, time.monotonic() - began)
     if not played.held:
         raise typer.Exit(FAILED)
 
 
-class _Story:
+class _Steps:
     """One line a step; the line before is done."""
 
     def __init__(self, progress: Progress) -> None:

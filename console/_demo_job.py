@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Assertion:
     """One thing that must hold, whether it did, and what was seen."""
 
     what: str
@@ -39,7 +39,7 @@ class Demo:
     settings: Settings
     say: Say
     run: str = field(default_factory=lambda: f"{time.time_ns() // 1_000_000}")
-    checks: list[Check] = field(default_factory=list)
+    checks: list[Assertion] = field(default_factory=list)
     report: str = ""
     example: str = "<VIN>"
 
@@ -143,7 +143,7 @@ class Demo:
         return arrived()
 
     def _check(self, what: str, held: bool, seen: str) -> None:
-        self.checks.append(Check(what, held, seen))
+        self.checks.append(Assertion(what, held, seen))
 
 
 def _of_request(fleet: Fleet, request_id: str) -> list[Received]:

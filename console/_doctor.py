@@ -19,8 +19,8 @@ from sqlalchemy.exc import DatabaseError
 from adapters.lake import SQLITE, open_catalog
 from adapters.redis import connect
 from console._broker_probe import probe
-from console._finding import Finding
-from console._output import FAILED, AsJson, out, print_json, settings_or_fail, speaks_plainly, table
+from console._diagnostic import Diagnostic
+from console._output import FAILED, AsJson, handle_errors, out, print_json, settings_or_fail, table
 from contracts import keys
 from contracts.errors import Permanent
 from contracts.redis_url import split_redis_url
@@ -34,7 +34,7 @@ SPARE_BYTES = 2 << 30
 OLDEST_JAVA = 17
 
 
-@speaks_plainly
+@handle_errors
 def doctor(as_json: AsJson = False) -> None:
     """Check everything that Manifold depends on; exit status 1 if something needs a remedy."""
     settings = settings_or_fail()
@@ -48,18 +48,18 @@ def doctor(as_json: AsJson = False) -> None:
         raise typer.Exit(FAILED)
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
+def examine(settings: Settings) -> Iterator[Diagnostic]:
     """Every check, in the order in which things build on each other."""
-    yield Finding("python", True, sys.version.split()[0])
+    yield Diagnostic("python", True, sys.version.split()[0])
     yield _java()
     settings = as_started(settings)
     needed = {"redis-server": not settings.redis_url.get_secret_value(), "mosquitto": not settings.mqtt_url}
     for program in (name for name, embedded in needed.items() if embedded):
         found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-        yield Finding(program, found is not None, found or "not found", f"make setup, or apt-get install {program}")
+        yield Diagnostic(program, found is not None, found or "not found", f"make setup, or apt-get install {program}")
     missing = [name for name in jars_for(settings) if not (settings.jars / name).exists()]
     fetch = f"{sys.executable} -m pipelines.spark.jars"  # `make setup` knows the default settings only
-    yield Finding("Spark's jars", not missing, ", ".join(missing) + " missing" if missing else str(settings.jars), fetch)
+    yield Diagnostic("Spark's jars", not missing, ", ".join(missing) + " missing" if missing else str(settings.jars), fetch)
     yield _home(settings)
     yield _attempt("catalog", lambda: _catalog(settings), "make up makes it; else correct MANIFOLD_CATALOG_URI")
     yield _tables(settings)
@@ -88,30 +88,30 @@ def examine(settings: Settings) -> Iterator[Finding]:
         yield _attempt("airflow", lambda: _get(url), f"make up; its log is in {settings.home}/logs")
 
 
-def _attempt(check: str, look: Callable[[], str], remedy: str) -> Finding:
+def _attempt(check: str, look: Callable[[], str], remedy: str) -> Diagnostic:
     try:
-        return Finding(check, True, look())
+        return Diagnostic(check, True, look())
     except (RedisError, httpx.HTTPError, DatabaseError, NoSuchNamespaceError, OSError, ValueError) as exc:
-        return Finding(check, False, " ".join(str(exc).split())[:200] or type(exc).__name__, remedy)
+        return Diagnostic(check, False, " ".join(str(exc).split())[:200] or type(exc).__name__, remedy)
 
 
-def _java() -> Finding:
+def _java() -> Diagnostic:
     remedy = f"install a Java runtime, {OLDEST_JAVA} or newer: make setup, or apt-get install openjdk-17-jre-headless"
     try:
         said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
     except (OSError, subprocess.CalledProcessError):
-        return Finding("java", False, "not found", remedy)
+        return Diagnostic("java", False, "not found", remedy)
     version = said.split('"')[1] if '"' in said else said.strip()
     major = version.split(".")[0]
-    return Finding("java", major.isdigit() and int(major) >= OLDEST_JAVA, version, remedy)
+    return Diagnostic("java", major.isdigit() and int(major) >= OLDEST_JAVA, version, remedy)
 
 
-def _home(settings: Settings) -> Finding:
+def _home(settings: Settings) -> Diagnostic:
     home = settings.home
     there = next(folder for folder in (home, *home.parents) if folder.exists())
     free = shutil.disk_usage(there).free
     passed = os.access(there, os.W_OK) and free >= SPARE_BYTES
-    return Finding(
+    return Diagnostic(
         "home", passed, f"{home}, {free / (1 << 30):.1f} GiB free", "make room there, or set MANIFOLD_HOME to another disk"
     )
 
@@ -123,7 +123,7 @@ def _catalog(settings: Settings) -> str:
     return f"{len(open_catalog(settings).list_tables(NAMESPACE))} tables"
 
 
-def _tables(settings: Settings) -> Finding:
+def _tables(settings: Settings) -> Diagnostic:
     """Whether the tables are as this release makes them: older ones can be migrated, newer ones need the newer release."""
     from pipelines.migrations.migrate import plan  # not for a mere --help
 
@@ -138,7 +138,7 @@ def _tables(settings: Settings) -> Finding:
         return _attempt("tables", look, "manifold lake migrate (with --plan it says what it would do)")
     except Permanent as exc:
         seen, _, remedy = str(exc).partition(": ")
-        return Finding("tables", False, seen, remedy)
+        return Diagnostic("tables", False, seen, remedy)
 
 
 def _redis(settings: Settings) -> str:

@@ -3,13 +3,13 @@
 import asyncio
 
 from console._census import Fresh, aged, census_of, print_age
-from console._output import AsJson, out, print_json, settings_or_fail, speaks_plainly, table
+from console._output import AsJson, handle_errors, out, print_json, settings_or_fail, table
 from contracts.seq import datetime_of
 from contracts.settings import Settings
 from queues import Census, connect
 
 
-@speaks_plainly
+@handle_errors
 def fleet(fresh: Fresh = False, as_json: AsJson = False) -> None:
     """Vehicles by where they are, entries by where they stand: from the last census, which a dispatcher takes by and by."""
     census = asyncio.run(_ask(settings_or_fail(), fresh))

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from console._output import FAILED, AsJson, out, print_json, settings_or_fail, speaks_plainly, table, working
+from console._output import FAILED, AsJson, handle_errors, out, print_json, settings_or_fail, table, working
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List what would go; change nothing.")]
 Repair = Annotated[bool, typer.Option("--repair", help="Queue what is missing, end what has ended, put in order.")]
 
 
-@speaks_plainly
+@handle_errors
 def compact(as_json: AsJson = False) -> None:
     """Rewrite small files, sort settled days by vehicle, apply deletes; the rows stay what they are."""
     settings = settings_or_fail()
@@ -40,7 +40,7 @@ def compact(as_json: AsJson = False) -> None:
     out.print(table("the tables are compacted", columns, rows))
 
 
-@speaks_plainly
+@handle_errors
 def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Expire entries, then remove data, refused messages, snapshots, orphans and segments that are past their retentions."""
     settings = settings_or_fail()
@@ -76,7 +76,7 @@ def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     out.print(table(title, ("what", "how many", "bytes", "for example", "note"), rows))
 
 
-@speaks_plainly
+@handle_errors
 def verify(repair: Repair = False, as_json: AsJson = False) -> None:
     """Compare the queues with the lake; exit status 1 where they differ (and that was not repaired)."""
     settings = settings_or_fail()

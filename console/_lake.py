@@ -11,7 +11,7 @@ import typer
 from adapters.lake import open_catalog
 from adapters.reports import INDEX, kept_runs, open_reports
 from archive.segment import Interval
-from console._output import FAILED, USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table, working
+from console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table, working
 
 Flush = Annotated[bool, typer.Option("--flush/--no-flush", help="First ask the recorder to close its open segments.")]
 FORMATS = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]
@@ -23,7 +23,7 @@ To = Annotated[
 ]
 
 
-@speaks_plainly
+@handle_errors
 def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJson = False) -> None:
     """Take everything new of the archive (or what began between two instants) into the lake; return when it is published.
 
@@ -40,7 +40,7 @@ def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJs
     _show(result, as_json, f"run {result.run_id} is published", [*rows, ("warnings", result.warnings), ("report", result.report)])
 
 
-@speaks_plainly
+@handle_errors
 def populate(as_json: AsJson = False) -> None:
     """Offer to the queues what is pending in the lake and was not handed over."""
     settings = settings_or_fail()
@@ -57,7 +57,7 @@ def populate(as_json: AsJson = False) -> None:
     _show(result, as_json, "the queues are populated", _populated(result))
 
 
-@speaks_plainly
+@handle_errors
 def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
     """Take in everything recorded, then fill the queues with everything pending. Safe on loaded queues."""
     settings = settings_or_fail()
@@ -71,7 +71,7 @@ def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
     )
 
 
-@speaks_plainly
+@handle_errors
 def report(as_json: AsJson = False) -> None:
     """The newest quality report: its verdict and where it lies."""
     settings = settings_or_fail()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from console._output import FAILED, AsJson, out, print_json, settings_or_fail, speaks_plainly, table, working
+from console._output import FAILED, AsJson, handle_errors, out, print_json, settings_or_fail, table, working
 
 SHOWN = 20
 
@@ -27,7 +27,7 @@ RunId = Annotated[str, typer.Option("--run-id", help="The run, as manifold repor
 
 
 @app.command()
-@speaks_plainly
+@handle_errors
 def check(days: Days = None, repair: Repair = False, as_json: AsJson = False) -> None:
     """Compare archive, ledger and tables, segment by segment; exit status 1 where they disagree (and that was not repaired)."""
     settings = settings_or_fail()
@@ -53,7 +53,7 @@ def check(days: Days = None, repair: Repair = False, as_json: AsJson = False) ->
 
 
 @app.command()
-@speaks_plainly
+@handle_errors
 def restore(without_history: WithoutHistory = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Empty the lake's tables, and take in the whole archive again. Until it is done, readers see a part of it."""
     settings = settings_or_fail()
@@ -70,7 +70,7 @@ def restore(without_history: WithoutHistory = False, yes: Yes = False, as_json: 
 
 
 @app.command()
-@speaks_plainly
+@handle_errors
 def rollback(run_id: RunId, as_json: AsJson = False) -> None:
     """Take a published run back, with all that came after it. The next ingest takes their segments in again."""
     settings = settings_or_fail()
@@ -86,7 +86,7 @@ def rollback(run_id: RunId, as_json: AsJson = False) -> None:
 
 
 @app.command()
-@speaks_plainly
+@handle_errors
 def migrate(plan: Plan = False, as_json: AsJson = False) -> None:
     """Bring the tables of an earlier release to what this one makes, step by step. Safe to repeat, and while others work."""
     settings = settings_or_fail()

@@ -38,7 +38,7 @@ def settings_or_fail() -> Settings:
         fail(str(exc), USAGE)
 
 
-def speaks_plainly(command: Callable[P, R]) -> Callable[P, R]:
+def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
     """Turn errors that a user can do something about into one line on stderr."""
 
     @wraps(command)

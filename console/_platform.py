@@ -2,11 +2,11 @@
 
 import typer
 
-from console._output import FAILED, AsJson, err, out, print_json, settings_or_fail, speaks_plainly, table, working
+from console._output import FAILED, AsJson, err, handle_errors, out, print_json, settings_or_fail, table, working
 from sandbox.platform import supervise
 
 
-@speaks_plainly
+@handle_errors
 def up() -> None:
     """Start the embedded platform in the background; return when all of it is healthy."""
     settings = settings_or_fail()
@@ -16,7 +16,7 @@ def up() -> None:
     out.print("stop it with: make down")
 
 
-@speaks_plainly
+@handle_errors
 def down() -> None:
     """Stop the embedded platform; its state stays."""
     settings = settings_or_fail()
@@ -25,7 +25,7 @@ def down() -> None:
     out.print("Manifold is down." if ran else "Nothing was running.")
 
 
-@speaks_plainly
+@handle_errors
 def status(as_json: AsJson = False) -> None:
     """How the platform is; exit status 0 if it is ready to serve, else 1."""
     now = supervise.status(settings_or_fail())

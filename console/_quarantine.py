@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from adapters.lake import open_catalog
 from archive import quarantine
 from archive.quarantine import Refusal, Replayed, readable, refusal, refusals
-from console._output import USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table
+from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from contracts.errors import Permanent
 
 app = typer.Typer(help="Refused messages: list them, look into one, replay after a fix, or drop.", no_args_is_help=True)
@@ -24,7 +24,7 @@ MOST_SHOWN = 60  # characters of a reason in the list
 
 
 @app.command("ls")
-@speaks_plainly
+@handle_errors
 def list_refused(
     stream: Annotated[str | None, typer.Option(help="trigger, data or outcome.", show_default=False)] = None,
     since: Annotated[
@@ -48,7 +48,7 @@ def list_refused(
 
 
 @app.command(context_settings=NUMBERS)
-@speaks_plainly
+@handle_errors
 def show(
     seq: int,
     payload_to: Annotated[Path | None, typer.Option(help="Write the payload into this file.", show_default=False)] = None,
@@ -69,7 +69,7 @@ def show(
 
 
 @app.command(context_settings=NUMBERS)
-@speaks_plainly
+@handle_errors
 def replay(
     seqs: Seqs = None,
     matching: Matching = "",
@@ -103,7 +103,7 @@ def replay(
 
 
 @app.command(context_settings=NUMBERS)
-@speaks_plainly
+@handle_errors
 def drop(seqs: Seqs = None, matching: Matching = "", note: Note = "", as_json: AsJson = False) -> None:
     """Say that nothing is to be done about messages. Their rows stay until their retention passes, marked as dropped."""
     catalog = open_catalog(settings_or_fail())

@@ -7,7 +7,7 @@ import typer
 from redis.asyncio import Redis
 
 from console._census import Fresh, aged, census_of, print_age
-from console._output import USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table
+from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from console._waiting import waiting_of
 from contracts import keys
 from contracts.names import is_vin
@@ -20,7 +20,7 @@ How = Annotated[int, typer.Option("--count", min=1, max=20, help="Queues of each
 
 
 @app.command()
-@speaks_plainly
+@handle_errors
 def top(count: How = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
     """The longest queues and those with the oldest entries: found by the last census, looked at again now."""
     settings = settings_or_fail()
@@ -35,7 +35,7 @@ def top(count: How = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
 
 
 @app.command()
-@speaks_plainly
+@handle_errors
 def peek(
     vin: Annotated[str, typer.Argument(help="The vehicle.")],
     count: Annotated[int, typer.Option(min=1, max=10_000, help="Entries to show.")] = 20,

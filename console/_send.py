@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from console._output import FAILED, USAGE, AsJson, fail, out, print_json, settings_or_fail, speaks_plainly, table
+from console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from console._publisher import Publisher
 from contracts import topics
 from contracts.messages import Receipt, ReceiptStatus, sha1_hex
@@ -16,7 +16,7 @@ from contracts.settings import Settings
 Sent = list[tuple[str, Receipt]]
 
 
-@speaks_plainly
+@handle_errors
 def send(
     vins: Annotated[list[str] | None, typer.Argument(help="VINs to send to.", show_default=False)] = None,
     vins_from: Annotated[Path | None, typer.Option(help="File with one VIN a line.", show_default=False)] = None,

@@ -4,11 +4,11 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from console._output import AsJson, out, print_json, settings_or_fail, speaks_plainly, table
+from console._output import AsJson, handle_errors, out, print_json, settings_or_fail, table
 from contracts.settings import PREFIX, Settings, source_of
 
 
-@speaks_plainly
+@handle_errors
 def settings(as_json: AsJson = False) -> None:
     """Every setting: its value, default, source and meaning. Secrets are masked."""
     effective = settings_or_fail()

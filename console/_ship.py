@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from console._output import AsJson, out, print_json, settings_or_fail, speaks_plainly
+from console._output import AsJson, handle_errors, out, print_json, settings_or_fail
 
 Folder = Annotated[Path, typer.Argument(help="Where to put it; what is there of an earlier time is replaced.")]
 Python = Annotated[Path | None, typer.Option(help="Python of the nodes, of this one's version.", show_default="this one's path")]
 WithDriver = Annotated[bool, typer.Option("--with-driver", help="Drivers run on the cluster, too (deploy mode cluster).")]
 
 
-@speaks_plainly
+@handle_errors
 def ship(folder: Folder, python: Python = None, with_driver: WithDriver = False, as_json: AsJson = False) -> None:
     """Write code, environment, jars and Spark's defaults for a cluster whose nodes have nothing of Manifold."""
     settings = settings_or_fail()

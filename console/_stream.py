@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from console._output import AsJson, out, print_json, settings_or_fail, speaks_plainly
+from console._output import AsJson, handle_errors, out, print_json, settings_or_fail
 
 
-@speaks_plainly
+@handle_errors
 def stream(
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="End when nothing is new, instead of waiting for more.")

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from rich.live import Live
 
 from console._census import aged
-from console._output import AsJson, out, settings_or_fail, speaks_plainly, table
+from console._output import AsJson, handle_errors, out, settings_or_fail, table
 from contracts import keys
 from contracts.settings import Settings
 from queues import Census, connect
@@ -36,7 +36,7 @@ RATES = {  # what is shown a second → the counter, and the label that a sample
 Sample = dict[str, Any]
 
 
-@speaks_plainly
+@handle_errors
 def watch(
     count: Annotated[int, typer.Option(min=0, help="Seconds to watch; 0: until Ctrl-C.")] = 0, as_json: AsJson = False
 ) -> None:

@@ -7,13 +7,13 @@ from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
 import mqtt5
 import uvloop
 
-from adapters._link import Link, Place, open_link
+from adapters._connection import Connection, Endpoint, open_connection
 from contracts import topics
 
 AT_ONCE = 100  # connections under way: fewer than the broker's backlog
@@ -32,7 +32,7 @@ class Arrivals:
 class Fleet:
     """Tells the process of the vehicles what to do. From `fleet`; vehicles are numbered from 0."""
 
-    def __init__(self, pipe: Connection) -> None:
+    def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
 
     def connect(self, first: int, count: int) -> None:
@@ -86,31 +86,31 @@ class _Vehicle:
 
     def __init__(self, name: str, road: "_Road") -> None:
         self.name, self._road = name, road
-        self._link: Link
+        self._connection: Connection
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def come(self, place: Place) -> None:
-        self._link = await open_link(place, self._take, lambda _, __: None, self._lost)
-        self._link.send(mqtt5.ConnectPacket(self.name, clean_start=True, keep_alive=KEEPALIVE_S).write())
+    async def come(self, endpoint: Endpoint) -> None:
+        self._connection = await open_connection(endpoint, self._take, lambda _, __: None, self._lost)
+        self._connection.send(mqtt5.ConnectPacket(self.name, clean_start=True, keep_alive=KEEPALIVE_S).write())
         await self._ready
         self.say(topics.Sign.ONLINE)
 
     def say(self, sign: topics.Sign) -> None:
         self._road.unconfirmed += 1
         packet = mqtt5.PublishPacket(topics.sign_topic(self.name, sign), b"", qos=mqtt5.QoS.AT_LEAST_ONCE, packet_id=1)
-        self._link.send(packet.write())
+        self._connection.send(packet.write())
 
     def _take(self, packet: mqtt5.Packet) -> None:
         match packet:
             case mqtt5.PublishPacket():
                 if packet.packet_id is not None:
-                    self._link.send(mqtt5.PubAckPacket(packet.packet_id).write())
+                    self._connection.send(mqtt5.PubAckPacket(packet.packet_id).write())
                 self._road.arrived(packet)
             case mqtt5.PubAckPacket():
                 self._road.confirmed()
             case mqtt5.ConnAckPacket():
                 one = mqtt5.TopicFilter(topics.request_filter(self._road.prefix, self.name), max_qos=mqtt5.QoS.AT_LEAST_ONCE)
-                self._link.send(mqtt5.SubscribePacket(2, [one]).write())
+                self._connection.send(mqtt5.SubscribePacket(2, [one]).write())
             case mqtt5.SubAckPacket() if not self._ready.done():
                 self._ready.set_result(None)
 
@@ -123,7 +123,7 @@ class _Road:
     """All vehicles, and what they got."""
 
     def __init__(self, url: str, prefix: str, name: Callable[[int], str]) -> None:
-        self.prefix, self._place, self._name = prefix, Place.of(url), name
+        self.prefix, self._place, self._name = prefix, Endpoint.of(url), name
         self.unconfirmed = 0
         self._vehicles: dict[int, _Vehicle] = {}
         self._seqs, self._at_s = array("q"), array("d")
@@ -176,7 +176,7 @@ class _Road:
         return taken
 
 
-def _main(pipe: Connection, url: str, prefix: str, name: Callable[[int], str]) -> None:
+def _main(pipe: Pipe, url: str, prefix: str, name: Callable[[int], str]) -> None:
     async def obey() -> None:
         road = _Road(url, prefix, name)
         while (command := await asyncio.to_thread(pipe.recv)) is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from adapters._keeper import pause_after_loss
+from adapters._reconnector import pause_after_loss
 from adapters.mqtt import NO_SUBSCRIBERS, Message, Mqtt
 from contracts.errors import Permanent, Retryable
 from tests.servers import Server, free_port, start_mosquitto, stopping
@@ -246,8 +246,8 @@ def test_a_refused_subscription_is_tried_again_on_a_new_connection(tmp_path: Pat
         async with Mqtt(url(port), "denied", clean_start=False, session_expiry_s=60) as client:
             with pytest.raises(Permanent, match=r"the broker refuses denied some/t \(not_authorized\)"):
                 await client.subscribe("some/t")
-            first = client._keeper.number
-            await until(lambda: client._keeper.number > first + 1)  # again and again
+            first = client._reconnector.number
+            await until(lambda: client._reconnector.number > first + 1)  # again and again
             assert not client.ready
 
     with stopping(start_mosquitto(tmp_path, extra=plugin)) as broker:

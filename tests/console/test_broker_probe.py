@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from console._broker_probe import probe
+from console._diagnostic import Diagnostic
 from console._doctor import examine
-from console._finding import Finding
 from contracts.settings import Settings, load_settings
 from sandbox.platform.health import Addresses
 from tests.servers import free_port, start_mosquitto, stopping
 from tests.tap.conftest import open_front_door
 
 
-def judged(port: int, **more: object) -> dict[str, Finding]:
+def judged(port: int, **more: object) -> dict[str, Diagnostic]:
     settings = load_settings(mqtt_url=f"mqtt://127.0.0.1:{port}", **more)
     return {finding.check: finding for finding in asyncio.run(probe(settings))}
 

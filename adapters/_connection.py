@@ -28,7 +28,7 @@ Lost = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Endpoint:
     """Where the broker is."""
 
     host: str
@@ -36,8 +36,8 @@ class Place:
     tls: bool
 
     @classmethod
-    def of(cls, url: str) -> "Place":
-        """The place that `url` names.
+    def of(cls, url: str) -> "Endpoint":
+        """The endpoint that `url` names.
 
         Raises:
             Permanent: it names none.
@@ -52,8 +52,8 @@ class Place:
         return f"{self.host}:{self.port}"
 
 
-class Link(asyncio.Protocol):
-    """From `open_link`. `take` gets each packet, in the order in which they came; `lost` is called once, at the end.
+class Connection(asyncio.Protocol):
+    """From `open_connection`. `take` gets each packet, in the order in which they came; `lost` is called once, at the end.
 
     `take_raw` gets what cannot be read, in its place in that order.
     """
@@ -173,16 +173,18 @@ class Link(asyncio.Protocol):
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
 
-async def open_link(place: Place, take: Take, take_raw: TakeRaw, lost: Lost) -> Link:
+async def open_connection(endpoint: Endpoint, take: Take, take_raw: TakeRaw, lost: Lost) -> Connection:
     """A connected socket, over which nothing was said yet.
 
     Raises:
         Retryable: nobody is there, or TLS fails.
     """
-    secure = ssl.create_default_context() if place.tls else None
+    secure = ssl.create_default_context() if endpoint.tls else None
     loop = asyncio.get_running_loop()
     try:
-        _, link = await loop.create_connection(lambda: Link(take, take_raw, lost), place.host, place.port, ssl=secure)
+        _, connection = await loop.create_connection(
+            lambda: Connection(take, take_raw, lost), endpoint.host, endpoint.port, ssl=secure
+        )
     except OSError as exc:
-        raise Retryable(f"no connection to {place}: {exc}") from exc
-    return link
+        raise Retryable(f"no connection to {endpoint}: {exc}") from exc
+    return connection

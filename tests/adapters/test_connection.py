@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters._link import Link
+from adapters._connection import Connection
 from adapters._raw import LONGEST_PROPERTIES, length_of, publish_of, reason_of_disconnect, reason_of_puback, reasons_of_suback
 
 QOS_1 = mqtt5.QoS.AT_LEAST_ONCE
@@ -28,11 +28,11 @@ def raw() -> list[bytes]:
 
 
 @pytest.fixture
-def link(taken: list[mqtt5.Packet], raw: list[bytes]) -> Iterator[Link]:
+def connection(taken: list[mqtt5.Packet], raw: list[bytes]) -> Iterator[Connection]:
     loop = asyncio.new_event_loop()
 
-    async def make() -> Link:
-        return Link(taken.append, lambda packet, _: raw.append(packet), lambda _: None)
+    async def make() -> Connection:
+        return Connection(taken.append, lambda packet, _: raw.append(packet), lambda _: None)
 
     yield loop.run_until_complete(make())
     loop.close()
@@ -43,10 +43,12 @@ def ids(taken: list[mqtt5.Packet]) -> list[int | None]:
 
 
 @pytest.mark.parametrize("piece", [1, 2, 5, 7, 4096, 1 << 20])
-def test_packets_come_whole_and_in_order_in_pieces_of_any_size(link: Link, taken: list[mqtt5.Packet], piece: int) -> None:
+def test_packets_come_whole_and_in_order_in_pieces_of_any_size(
+    connection: Connection, taken: list[mqtt5.Packet], piece: int
+) -> None:
     stream = SMALL + PUBACK + (LARGE if piece > 100 else SMALL) + PUBACK
     for at in range(0, len(stream), piece):
-        link.data_received(stream[at : at + piece])
+        connection.data_received(stream[at : at + piece])
     assert ids(taken) == [1, 3, 2 if piece > 100 else 1, 3]
 
 
@@ -95,12 +97,12 @@ UNREADABLE = [
 @pytest.mark.parametrize("piece", [3, 1 << 20])
 @pytest.mark.parametrize(("bad", "told"), UNREADABLE)
 def test_a_packet_that_cannot_be_read_is_handed_on_as_it_is_and_does_not_hold_up_the_next(
-    link: Link, taken: list[mqtt5.Packet], raw: list[bytes], bad: bytes, told: tuple[str, int, int], piece: int
+    connection: Connection, taken: list[mqtt5.Packet], raw: list[bytes], bad: bytes, told: tuple[str, int, int], piece: int
 ) -> None:
     stream = SMALL + bad + PUBACK
     piece = max(piece, len(stream) // 1000)
     for at in range(0, len(stream), piece):
-        link.data_received(stream[at : at + piece])
+        connection.data_received(stream[at : at + piece])
     assert ids(taken) == [1, 3]
     assert raw == [bad]
     said = publish_of(bad)
@@ -114,7 +116,7 @@ def test_whatever_a_packet_holds_those_behind_it_are_read(body: bytes, head: int
     raw: list[bytes] = []
 
     async def receive() -> None:
-        Link(taken.append, lambda each, _: raw.append(each), lambda _: None).data_received(packet(head, body) + PUBACK)
+        Connection(taken.append, lambda each, _: raw.append(each), lambda _: None).data_received(packet(head, body) + PUBACK)
 
     asyncio.run(receive())
     assert isinstance(taken[-1], mqtt5.PubAckPacket)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnostic:
     """One check: whether it passed, what was seen, and what to do if not."""
 
     check: str

@@ -10,7 +10,7 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
 from adapters import _raw
-from adapters._link import Link, Place, TakeRaw, open_link
+from adapters._connection import Connection, Endpoint, TakeRaw, open_connection
 from contracts.errors import Retryable
 
 _CONNACK_WAIT_S = 10.0
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class ConnectOptions:
     """What a CONNECT says."""
 
     client_id: str
@@ -50,7 +50,7 @@ class Login:
         ).write()
 
 
-class Keeper:
+class Reconnector:
     """One connection after the other. `up` is told whether the broker knew the session, `down` of a loss; `take` gets the rest.
 
     `take_raw` gets what cannot be read of it. A clean start is asked for until it was granted once: later connections resume the
@@ -59,21 +59,21 @@ class Keeper:
 
     def __init__(
         self,
-        place: Place,
-        login: Login,
+        endpoint: Endpoint,
+        options: ConnectOptions,
         *,
         take: Callable[[mqtt5.Packet], None],
         take_raw: TakeRaw,
         up: Callable[[bool], None],
         down: Callable[[], None],
     ) -> None:
-        self.place, self.connected = place, asyncio.Event()
+        self.endpoint, self.connected = endpoint, asyncio.Event()
         self.number = 0  # of the connection: each has its own
-        self.link: Link | None = None  # only while connected
+        self.connection: Connection | None = None  # only while connected
         self.largest = LARGEST  # bytes of a packet that the broker takes
-        self._login, self._take, self._take_raw, self._up, self._down = login, take, take_raw, up, down
-        self._clean_start = login.clean_start
-        self._opened: Link | None = None  # connected, or about to be
+        self._options, self._take, self._take_raw, self._up, self._down = options, take, take_raw, up, down
+        self._clean_start = options.clean_start
+        self._opened: Connection | None = None  # connected, or about to be
         self._lost = asyncio.Event()
         self._paused = False
         self._refusal = ""
@@ -82,7 +82,7 @@ class Keeper:
 
     def start(self) -> None:
         """Begin to connect."""
-        name = self._login.client_id
+        name = self._options.client_id
         self._tasks = [
             asyncio.create_task(self._keep_connected(), name=f"mqtt.connection.{name}"),
             asyncio.create_task(self._keep_alive(), name=f"mqtt.keepalive.{name}"),
@@ -93,28 +93,28 @@ class Keeper:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        link = self._opened
-        if link is not None:
-            link.send(mqtt5.DisconnectPacket().write())
-            link.close()
+        connection = self._opened
+        if connection is not None:
+            connection.send(mqtt5.DisconnectPacket().write())
+            connection.close()
             try:
                 async with asyncio.timeout(_GOODBYE_WAIT_S):
                     await self._lost.wait()
             except TimeoutError:
-                link.hang_up()
+                connection.hang_up()
                 await self._lost.wait()
 
     def pause(self) -> None:
         """Read nothing more, on this connection and on those that follow, until `resume`."""
         self._paused = True
-        if self.link is not None:
-            self.link.pause()
+        if self.connection is not None:
+            self.connection.pause()
 
     def resume(self) -> None:
         """Read on."""
         self._paused = False
-        if self.link is not None:
-            self.link.resume()
+        if self.connection is not None:
+            self.connection.resume()
 
     async def _keep_connected(self) -> None:
         pause_s = _LEAST_PAUSE_S
@@ -131,8 +131,8 @@ class Keeper:
     async def _connect(self) -> None:
         self._lost.clear()
         self._refusal = ""
-        self._opened = link = await open_link(self.place, self._take_any, self._take_any_raw, self._on_lost)
-        link.send(self._login.packet(clean_start=self._clean_start))
+        self._opened = connection = await open_connection(self.endpoint, self._take_any, self._take_any_raw, self._on_lost)
+        connection.send(self._options.packet(clean_start=self._clean_start))
         waits = [asyncio.create_task(self.connected.wait()), asyncio.create_task(self._lost.wait())]
         try:
             await asyncio.wait(waits, timeout=_CONNACK_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
@@ -140,19 +140,19 @@ class Keeper:
             for wait in waits:
                 wait.cancel()
         if not self.connected.is_set():
-            link.hang_up()
+            connection.hang_up()
             await self._lost.wait()
-            raise Retryable(f"{self.place} did not accept {self._login.client_id}: {self._refusal}")
+            raise Retryable(f"{self.endpoint} did not accept {self._options.client_id}: {self._refusal}")
 
     async def _keep_alive(self) -> None:
         while True:
             await asyncio.sleep(_KEEPALIVE_LOOK_S)
-            if self.link is not None:
-                self.link.look_alive(self._login.keepalive_s)
+            if self.connection is not None:
+                self.connection.look_alive(self._options.keepalive_s)
 
     def _say_why(self, state: RetryCallState) -> None:
         self.problem = str(state.outcome.exception() if state.outcome else None)
-        log.warning("mqtt not connected", client=self._login.client_id, attempt=state.attempt_number, reason=self.problem)
+        log.warning("mqtt not connected", client=self._options.client_id, attempt=state.attempt_number, reason=self.problem)
 
     def _take_any(self, packet: mqtt5.Packet) -> None:
         match packet:
@@ -180,18 +180,18 @@ class Keeper:
             return
         self._clean_start = False
         self.number += 1
-        self.link, self.largest = self._opened, answer.max_packet_size or LARGEST
+        self.connection, self.largest = self._opened, answer.max_packet_size or LARGEST
         self.connected.set()
-        log.info("mqtt connected", client=self._login.client_id, session_present=answer.session_present)
+        log.info("mqtt connected", client=self._options.client_id, session_present=answer.session_present)
         self._up(answer.session_present)
-        if self._paused and self.link is not None:
-            self.link.pause()
+        if self._paused and self.connection is not None:
+            self.connection.pause()
 
     def _on_lost(self, reason: str) -> None:
         self._refusal = self._refusal or reason
         if self.connected.is_set():
-            log.info("mqtt disconnected", client=self._login.client_id, reason=self._refusal)
-        self.link = self._opened = None
+            log.info("mqtt disconnected", client=self._options.client_id, reason=self._refusal)
+        self.connection = self._opened = None
         self.connected.clear()
         self._lost.set()
         self._down()
