@@ -20,13 +20,16 @@ import pyarrow.parquet as pq
 from adapters.lake import ensure_tables, open_catalog
 from contracts import keys
 from contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from contracts.events import Heard
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import datetime_of, seq_of, unix_ms_of, wall_clock_ms
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
-from contracts.topics import TRIGGER, Sign
-from queues import Policy, Queues, _verbs, connect
-from queues._replies import ack_reply
+from contracts.topics import TRIGGER
+from queues import Policy, Queues, connect
+from queues.verbs.claims import Touch
+from queues.verbs.ends import Ack
+from queues.verbs.fills import Enqueue
 
 VINS_A_TRIGGER = 1000
 HOUR_SEGMENTS = 120  # one in thirty seconds
@@ -185,16 +188,16 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
         for sent in pending:
             batch = queues.batch()
             for vin in sent.vins:
-                batch.enqueue(vin, [(sent.seq, sent.request_id)], now_ms)
+                batch.add(vin, Enqueue([(sent.seq, sent.request_id)]), now_ms)
             await batch.run()
         for sent in ended:
             batch = queues.batch()
             for vin in sent.vins:
                 record = OutcomeRecord(vin, sent.seq, Outcome.DELIVERED, now_ms)
-                batch.add(_verbs.ack(queues.policy, record, now_ms, claim_next=False, told=True), ack_reply)
+                batch.add(record.vin, Ack(record, claim=False, told=True), now_ms)
             await batch.run()
         for first in range(0, world.vins, VINS_A_TRIGGER):
             batch = queues.batch()
             for number in range(first, first + VINS_A_TRIGGER):
-                batch.heard(vin_of(number), Sign.HEARTBEAT, now_ms, claim_next=number % IN_FLIGHT_ONE_OF == 0)
+                batch.add(vin_of(number), Touch(Heard(), number % IN_FLIGHT_ONE_OF == 0), now_ms)
             await batch.run()

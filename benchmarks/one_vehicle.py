@@ -9,9 +9,13 @@ from dataclasses import replace
 from adapters.log import configure_logging
 from benchmarks.dispatch._memory import a_redis
 from benchmarks.machine import Row, report
+from contracts.events import Connected
+from contracts.names import Owner
 from contracts.seq import SeqSource, wall_clock_ms
 from contracts.settings import load_settings
 from queues import Policy, Queues, connect
+from queues.verbs.claims import Claim, Park, Touch
+from queues.verbs.fills import Enqueue
 
 ENTRIES = 5000
 FEW = 500  # for what an entry costs where there are few
@@ -78,7 +82,7 @@ async def _superseded(queues: Queues, seqs: Sequence[int]) -> float:
     queues = Queues(queues.redis, replace(queues.policy, compaction=True))
     now_ms, batch = wall_clock_ms(), queues.batch()
     for seq in seqs:
-        batch.enqueue(VIN, [(seq, "same")], now_ms)
+        batch.add(VIN, Enqueue([(seq, "same")]), now_ms)
     await batch.run()
     began = time.perf_counter()
     result = await queues.enqueue_trigger(seqs[-1], [VIN], "same", "d", now_ms)
@@ -91,12 +95,12 @@ async def _superseded(queues: Queues, seqs: Sequence[int]) -> float:
 async def _park(queues: Queues, seqs: Sequence[int]) -> None:
     """As a dispatcher does where the vehicle is here and no data has come."""
     now_ms, batch = wall_clock_ms(), queues.batch()
-    batch.connected(VIN, now_ms, True, 0, now_ms)
+    batch.add(VIN, Touch(Connected(Owner(VIN), now_ms, True, 0), False), now_ms)
     for seq in seqs:
-        batch.enqueue(VIN, [(seq, "r")], now_ms)
-    batch.claim(VIN, now_ms)
+        batch.add(VIN, Enqueue([(seq, "r")]), now_ms)
+    batch.add(VIN, Claim(), now_ms)
     for seq in seqs:
-        batch.park(VIN, seq, f"d{seq}", now_ms)
+        batch.add(VIN, Park(seq, f"d{seq}"), now_ms)
     await batch.run()
 
 

@@ -13,6 +13,11 @@ MAX_SAID = 256  # characters of a vehicle's own words that are kept: MQTT allows
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """The vehicle sent an online or a heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
 class Connected:
     """A vehicle is here. The event is out before the vehicle gets its CONNACK."""
 

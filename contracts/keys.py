@@ -20,6 +20,7 @@ TAKEN = "queues:taken"  # hash node → seq: what of each recorder the lake had,
 DONE_PRUNED = "done:pruned"  # snapshot of the outcomes table up to which the done sets are pruned
 
 OF_OWNERS = "q:{"  # how every key of an owner begins
+OWNER_KEYS = 7  # how many `owner_keys` gives
 _MARK = "\x01"  # before an owner that begins with `}`, whose keys would lie in several slots; no name has it
 _SLOTS, _PARTS = 16384, 64  # of a cluster; parts of the slots that each have a mark of their own
 

@@ -9,9 +9,9 @@ import structlog
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher import _metrics
-from dispatcher._vocabulary import Ack, Answered, Claim, End, Park, Release, Touch
-from queues import AckReply, ClaimWord
-from queues import Claim as ClaimReply
+from dispatcher._vocabulary import Answered
+from queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, Touch
+from queues.verbs.ends import Ack, AckReply, End
 
 RequestIdOf = Callable[[int], str | None]  # of a seq, where this process knows it
 

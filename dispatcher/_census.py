@@ -13,6 +13,7 @@ from contracts import keys
 from contracts.seq import unix_ms_of, wall_clock_ms
 from dispatcher import _endings, _metrics
 from queues import Census, Queues, walk
+from queues.verbs.ends import End, WhatIsOver
 
 KEYS_A_SLICE = 200  # Redis stands still for some 0.3 ms
 SHARE = 0.04  # of one core, at most, that a walk takes
@@ -69,10 +70,11 @@ class CensusTaker:
         """End what must not be sent any more: entries of vehicles that have not come for it."""
         batch, now_ms = self._queues.batch(), wall_clock_ms()
         for owner in owners:
-            batch.over(owner, now_ms - GRACE_MS)
+            batch.add(owner, WhatIsOver(), now_ms - GRACE_MS)
         found = [(owner, claim.over) for owner, claim in zip(owners, await batch.run(), strict=True) if claim.over]
         for owner, over in found:
-            batch.end(owner, [_endings.over(owner, each, now_ms) for each in over], now_ms)
+            records = tuple(_endings.over(owner, each, now_ms) for each in over)
+            batch.add(owner, End(records, claim=False), now_ms)
         for (_, over), reply in zip(found, await batch.run(), strict=True):
             for each, how in zip(over, reply.outcomes, strict=True):
                 if how is each.outcome:

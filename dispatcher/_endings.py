@@ -2,8 +2,9 @@
 
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
-from dispatcher._vocabulary import Ack, Unsendable
-from queues import Over
+from dispatcher._vocabulary import Unsendable
+from queues.verbs.claims import Over
+from queues.verbs.ends import Ack
 
 WHY = {Outcome.EXPIRED: "its retention has passed", Outcome.CANCELLED: "cancelled while it was in flight, and not acknowledged"}
 

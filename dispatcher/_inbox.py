@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from adapters.mqtt import Message, Mqtt
-from contracts.events import parse_event
+from contracts.events import Heard, parse_event
 from contracts.names import Owner, is_service, is_vin
 from contracts.topics import (
     DISPATCHER_GROUP,
@@ -21,7 +21,7 @@ from contracts.topics import (
     sign_of,
 )
 from dispatcher import _metrics
-from dispatcher._vocabulary import Event, Heard
+from dispatcher._vocabulary import Event
 
 NEEDED = (
     BrokerEvent.CONNECTED,

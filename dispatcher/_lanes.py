@@ -14,14 +14,15 @@ from contracts.events import Subscribed
 from contracts.names import Owner
 from contracts.seq import wall_clock_ms
 from dispatcher import _metrics
-from dispatcher._carry import Round
 from dispatcher._payloads import Found, Lacking, Payloads
 from dispatcher._publisher import Publisher, Window
+from dispatcher._round import Round
 from dispatcher._rules import Rules
 from dispatcher._step import Hand, State, step
-from dispatcher._vocabulary import Answered, Effect, Event, Load, Loaded, Missing, OfClaim, Park, Publish, Published
+from dispatcher._vocabulary import Answered, Effect, Event, Load, Loaded, Missing, OfClaim, Publish, Published
 from dispatcher._waiting import Done, Job, join
 from queues import Queues
+from queues.verbs.claims import Park
 
 JOBS_A_ROUND = 200
 

@@ -27,7 +27,7 @@ class Rules:
         """The rules that these settings describe."""
         return cls(
             topic_prefix=settings.topic_prefix,
-            waits_ms=tuple(map(int, Policy.of(settings).deadlines.split(","))),
+            waits_ms=Policy.of(settings).waits_ms,
             max_attempts=settings.max_attempts,
             dispatch_on_connect=settings.dispatch_on_connect,
             dispatch_on_subscribe=settings.dispatch_on_subscribe,

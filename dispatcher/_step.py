@@ -11,39 +11,32 @@ Redis decides.
 from dataclasses import replace
 from typing import NamedTuple
 
-from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed
+from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.topics import request_of
 from dispatcher._endings import failed, over, unsendable
 from dispatcher._rules import Rules
 from dispatcher._vocabulary import (
-    Ack,
     Answered,
-    Claim,
     DeadlinePassed,
     Effect,
-    End,
     Event,
-    Heard,
     Ignore,
     Load,
     Loaded,
     Missing,
     NotPublished,
     OfClaim,
-    Park,
     Publish,
     Published,
     PublishLost,
-    Release,
-    Touch,
     Unsendable,
     Watch,
     Woken,
 )
-from queues import AckReply, ClaimWord, EndReply, ReleaseReason, ReleaseReply, TouchReply
-from queues import Claim as ClaimReply
+from queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, ReleaseReason, ReleaseReply, Touch, TouchReply
+from queues.verbs.ends import Ack, AckReply, End, EndReply
 
 NO_SUBSCRIBERS, FIRST_REFUSAL = 0x10, 0x80  # MQTT 5 reason codes of a PUBACK
 SESSION_DESTROYED = frozenset({"discarded", "kicked"})  # reasons of a disconnect that take the session along

@@ -1,20 +1,16 @@
-"""What can happen to one owner's queue (events), and what is then to be done (effects). Plain values, no behaviour."""
+"""What can happen to one owner's queue (events), and what is then to be done (effects): verbs of the queues, and others."""
 
 from typing import Any
 
 from msgspec import Struct
 
-from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed
-from contracts.outcomes import OutcomeRecord
-from queues import ReleaseReason
+from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
+from queues.verbs.claims import Claim, Park, Release, Touch
+from queues.verbs.ends import Ack, End
 
 
 class Woken(Struct, frozen=True):
     """There may be something to claim: new entries, or a parked one whose data has come."""
-
-
-class Heard(Struct, frozen=True):
-    """The vehicle sent an online or a heartbeat."""
 
 
 class DeadlinePassed(Struct, frozen=True):
@@ -71,46 +67,6 @@ class NotPublished(Struct, frozen=True):
     claimed_ms: int
 
 
-class Claim(Struct, frozen=True):
-    """Put the oldest pending entry in flight, if the vehicle is here and nothing is."""
-
-
-class Touch(Struct, frozen=True):
-    """Note what was seen of the vehicle's connection; with `claim`, claim in the same breath."""
-
-    seen: Heard | Connected | Disconnected | Subscribed
-    claim: bool
-
-
-class Ack(Struct, frozen=True):
-    """End the entry of this outcome, however it stands, hand the outcome to the recorder, and claim the next one."""
-
-    record: OutcomeRecord
-    request_id: str = ""
-
-
-class End(Struct, frozen=True):
-    """End the oldest pending entries, which must not be sent any more, hand their outcomes on, and claim the next one."""
-
-    records: tuple[OutcomeRecord, ...]
-
-
-class Release(Struct, frozen=True):
-    """Put `seq` back to pending, if it is still what is in flight; with `again`, try at once to claim."""
-
-    seq: int
-    reason: ReleaseReason
-    claimed_ms: int | None = None  # of the one claim that is meant; None: whichever is in flight
-    again: bool = False
-
-
-class Park(Struct, frozen=True):
-    """Let `seq` step aside until `data_id` comes, and claim the next one."""
-
-    seq: int
-    data_id: str
-
-
 class Load(Struct, frozen=True):
     """Find out what to send for the entry that was just claimed; answered by `Loaded` or `Missing`."""
 
@@ -142,7 +98,7 @@ Effect = Verb | Load | Publish | Watch | Ignore
 
 
 class Answered(Struct, frozen=True):
-    """Redis has carried out a verb. `reply` is what the queues' face promises for it."""
+    """Redis has carried out a verb. `reply` is what that verb reads."""
 
     verb: Verb
     reply: Any

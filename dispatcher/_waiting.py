@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from contracts.events import Connected, Disconnected, Subscribed
+from contracts.events import Connected, Disconnected, Heard, Subscribed
 from contracts.names import Owner
 from dispatcher import _metrics
-from dispatcher._vocabulary import Event, Heard
+from dispatcher._vocabulary import Event
 
 CONNECTIONS_KEPT = 20  # that began or ended, of one owner; a vehicle that flaps every few seconds never has so many waiting
 _CONNECTION = (Connected, Disconnected)

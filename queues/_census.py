@@ -10,12 +10,16 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
-from redis.exceptions import NoScriptError
+from redis.exceptions import ResponseError
 
 from contracts import keys
 from contracts.seq import MAX_SEQ, seq_of
+from queues._batch import Batch
 from queues._cluster import is_cluster
-from queues._verbs import CENSUS, Policy
+from queues._commands import CENSUS
+from queues._drivers import converse
+from queues._policy import Policy
+from queues._scripts import Args
 
 NAMED = 20  # queues that a census names: the longest, and those with the oldest entries
 Named = list[tuple[str, int]]
@@ -98,7 +102,7 @@ async def walk(redis: Redis, policy: Policy, census: Census, *, keys_a_slice: in
         while True:
             began = time.perf_counter()
             args = (0, cursor, keys_a_slice, *terms, census.longer, census.older)
-            cursor, counts, longest, oldest, over = await _look(redis, node, args)
+            cursor, counts, longest, oldest, over = await _look(redis, policy, node, args)
             census.take(counts, longest, oldest)
             census.seconds += time.perf_counter() - began
             yield [owner.decode() for owner in over]
@@ -114,11 +118,16 @@ async def _nodes(redis: Redis) -> list[dict[str, Any]]:
     return [{"target_nodes": node} for node in cast(RedisCluster, redis).get_primaries()]
 
 
-async def _look(redis: Redis, node: dict[str, Any], args: tuple[Any, ...]) -> Any:
-    try:
-        return await redis.execute_command("EVALSHA", CENSUS.sha, *args, **node)
-    except NoScriptError:
-        return await redis.execute_command("EVAL", CENSUS.text, *args, **node)
+async def _look(redis: Redis, policy: Policy, node: dict[str, Any], args: Args) -> Any:
+    async def carry(commands: list[Args]) -> list[Any]:
+        try:
+            return [await redis.execute_command(*command, **node) for command in commands]
+        except ResponseError as exc:
+            return [exc]
+
+    batch = Batch(policy, of_cluster=False)  # of one node
+    batch.call(("EVALSHA", CENSUS.sha, *args), list)
+    return (await converse(batch.talk(), carry))[0]
 
 
 def _pairs(flat: list[Any]) -> Named:

@@ -14,7 +14,8 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from contracts.redis_url import split_redis_url
-from queues._cluster import Cluster
+from queues._cluster import Cluster, is_cluster
+from queues._scripts import LOADS
 
 
 class _Sending(AbstractConnection):
@@ -113,12 +114,14 @@ async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[An
     Raises:
         redis.RedisError: the connection failed; what was sent may have happened.
     """
-    pool = redis.connection_pool
-    if not issubclass(pool.connection_class, PackingConnection):
+    if is_cluster(redis) or not issubclass(redis.connection_pool.connection_class, PackingConnection):
+        if commands is LOADS and is_cluster(redis):  # no pipeline goes to all masters
+            return [await redis.script_load(text) for *_, text in commands]
         pipe = redis.pipeline(transaction=False)
         for command in commands:
             pipe.execute_command(*command)
         return await pipe.execute(raise_on_error=False)
+    pool = redis.connection_pool
     connection: Any = await pool.get_connection()
     try:
         return cast(list[Any], await connection.exchange(commands))

@@ -6,16 +6,18 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from redis import Redis
-from redis.exceptions import NoScriptError, ResponseError
 
 from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import MAX_SEQ, node_of
-from queues import _replies, _verbs
-from queues._blocking import exchange
+from queues import _commands
 from queues._cluster import is_cluster
+from queues._drivers import BlockingBatch
+from queues._policy import Policy
+from queues._scripts import Args
 from queues._spoilt import is_spoilt, spoilt_among
-from queues._verbs import Args, Policy
+from queues.verbs.ends import End
+from queues.verbs.fills import Erase, Offer, flat
 
 OWNERS_A_FLUSH = 500
 SEQS_A_CALL = 2000
@@ -70,7 +72,7 @@ class Loader:
 
     def enqueue(self, entries: Iterable[tuple[str, Sequence[tuple[int, str]]]], now_ms: int) -> LoadResult:
         """Offer (owner, [(seq, request_id), …] oldest first); wakes the dispatchers for owners that can have theirs now."""
-        return self.offer(((owner, _verbs.flat(self._policy, mine)) for owner, mine in entries), now_ms)
+        return self.offer(((owner, flat(self._policy, mine)) for owner, mine in entries), now_ms)
 
     def offer(self, parts: Iterable[tuple[str, Sequence[Any]]], now_ms: int) -> LoadResult:
         """The same of (owner, [seq, …] oldest first), or where compaction is on (owner, [seq, request_id, seq, …])."""
@@ -86,25 +88,30 @@ class Loader:
         ending them again answers the same.
         """
         for some in _in_flushes(_in_pieces(entries)):
-            commands = [_verbs.end(self._policy, owner, [(seq, outcome) for seq in seqs], now_ms) for owner, seqs in some]
-            for (owner, seqs), raw in zip(some, self._send(commands), strict=True):
-                for seq, how in zip(seqs, _replies.end_reply(raw).outcomes, strict=True):
+            batch = self._batch()
+            for owner, seqs in some:
+                records = tuple(OutcomeRecord(owner, seq, outcome, now_ms) for seq in seqs)
+                batch.add(owner, End(records, claim=False, told=True), now_ms)
+            for (owner, seqs), reply in zip(some, batch.run(), strict=True):
+                for seq, how in zip(seqs, reply.outcomes, strict=True):
                     yield Ended(owner, seq, how)
 
     def erase(self, owner: str, before: int) -> int:
         """Let everything of an owner go that was accepted before this seq, and its presence; how many entries."""
-        gone: int = self._send([_verbs.erase(owner, before)])[0]
+        batch = self._batch()
+        batch.add(owner, Erase(before), 0)
+        gone: int = batch.run()[0]
         return gone
 
     def add_outcomes(self, records: Iterable[OutcomeRecord]) -> None:
         """Hand outcomes to the recorder."""
         for some in _in_flushes(records):
-            self._send([("XADD", keys.OUTCOMES, "*", "o", record.to_wire()) for record in some])
+            self._send(map(_commands.tell, some))
 
     def store_triggers(self, triggers: Mapping[int, tuple[str, str]]) -> None:
         """Keep request_id and data_id of each trigger seq."""
         for some in _in_flushes(triggers.items()):
-            self._send([command for seq, said in some for command in _verbs.store_trigger(self._policy, seq, *said)])
+            self._send(command for seq, said in some for command in _commands.store_trigger(self._policy, seq, *said))
 
     def forget_done(self, ended: Iterable[tuple[str, int]]) -> "Forgotten":
         """The lake knows these outcomes (owner, seq): the queues forget those that no recorder can offer again."""
@@ -153,40 +160,41 @@ class Loader:
             self._redis.set(mark, now_ms)
 
     def _flush(self, some: Sequence[tuple[str, Sequence[Any]]], now_ms: int) -> LoadResult:
-        commands = [_verbs.offer(self._policy, owner, parts, now_ms) for owner, parts in some]
+        batch = self._batch()
+        for owner, parts in some:
+            batch.add(owner, Offer(parts), now_ms)
         an_entry = 2 if self._policy.compaction else 1
         result = LoadResult(owners=len(some), offered=sum(len(parts) for _, parts in some) // an_entry)
         ready: dict[int, list[str]] = {}
-        for (owner, _), raw in zip(some, self._send(commands, tolerant=True), strict=True):
-            if is_spoilt(raw):
+        for (owner, _), reply in zip(some, batch.run(tolerant=True), strict=True):
+            if is_spoilt(reply):
                 result.spoilt.append(owner)
                 continue
-            reply = _replies.enqueue_reply(raw)
             result.queued += reply.queued
             result.superseded += [(owner, seq) for seq in reply.superseded]
             if reply.word == "ready":
                 ready.setdefault(keys.shard_of(owner, self._policy.wake_shards), []).append(owner)
         if ready:
-            self._send([("XADD", keys.wake(shard), "*", "owners", "\n".join(owners)) for shard, owners in ready.items()])
+            self._send(_commands.wake(shard, owners) for shard, owners in ready.items())
         return result
 
     def _has_any(self, some: Sequence[str]) -> bool:
         """Whether Redis has one of these keys: cheaper than to ask of each. Of a cluster, where nobody knows of all: yes."""
         return is_cluster(self._redis) or self._send([("EXISTS", *some)])[0] > 0
 
-    def _send(self, commands: Sequence[Args], *, tolerant: bool = False) -> list[Any]:
-        """The replies; `tolerant`: an error takes the place of one where a key holds another type than it should."""
-        replies = exchange(self._redis, commands)
-        unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if unknown:  # others may have loaded the scripts meanwhile: only what was refused goes again, so that each counts once
-            for script in _verbs.SCRIPTS:
-                self._redis.script_load(script.text)
-            for place, reply in zip(unknown, exchange(self._redis, [commands[place] for place in unknown]), strict=True):
-                replies[place] = reply
-        for reply in replies:
-            if isinstance(reply, ResponseError) and not (tolerant and is_spoilt(reply)):
-                raise reply
-        return replies
+    def _batch(self) -> BlockingBatch:
+        return BlockingBatch(self._redis, self._policy)
+
+    def _send(self, commands: Iterable[Args], *, tolerant: bool = False) -> list[Any]:
+        """The replies as they come."""
+        batch = self._batch()
+        for command in commands:
+            batch.call(command, _as_it_is)
+        return batch.run(tolerant=tolerant)
+
+
+def _as_it_is(reply: Any) -> Any:
+    return reply
 
 
 def _in_pieces(entries: Iterable[tuple[str, Sequence[int]]]) -> Iterator[tuple[str, Sequence[int]]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from contracts import keys
 from contracts.errors import Retryable
-from queues import _verbs
+from queues import _commands
 from queues._cluster import is_cluster
 from queues._streams import Streams
 
@@ -52,8 +52,8 @@ class MarkedQueues(Streams):
         loaded, handed = self._keys(node)
         batch = self.batch()
         for key in (*loaded, *handed):
-            batch.add(("GET", key), _or_empty)
-        batch.add(("HGET", keys.TAKEN, node), _or_empty)
+            batch.call(("GET", key), _or_empty)
+        batch.call(("HGET", keys.TAKEN, node), _or_empty)
         *found, taken = await batch.run()
         return Marks(tuple(found[: len(loaded)]), tuple(found[len(loaded) :]), int(taken) if taken else None)
 
@@ -67,9 +67,9 @@ class MarkedQueues(Streams):
         new = b"%s %d" % (marks.loading, seq)
         batch = self.batch()
         for key in loaded:
-            batch.add(("GET", key), _or_empty)
+            batch.call(("GET", key), _or_empty)
         for key, before in zip(handed, marks.handed, strict=True):
-            batch.add(_verbs.swap(key, before, new), int)
+            batch.call(_commands.swap(key, before, new), int)
         found = await batch.run()
         if tuple(found[: len(loaded)]) != marks.loaded or not all(found[len(loaded) :]):
             raise Retryable(CHANGED)
@@ -79,21 +79,21 @@ class MarkedQueues(Streams):
         """The queues do not hold everything pending: a rebuild is needed. Unless they have been loaded since."""
         batch = self.batch()
         for key, value in zip(keys.loaded_marks(of_cluster=is_cluster(self.redis)), marks.loaded, strict=True):
-            batch.add(_verbs.swap(key, value, b""), int)
+            batch.call(_commands.swap(key, value, b""), int)
         await batch.run()
 
     async def drop_handed(self, node: int) -> None:
         """This recorder hands nothing over, and so offers nothing again."""
         batch = self.batch()
         for key in keys.handed_marks(node, of_cluster=is_cluster(self.redis)):
-            batch.add(("DEL", key), int)
+            batch.call(("DEL", key), int)
         await batch.run()
 
     async def forget_populated(self) -> None:
         """What populate has looked at may be forgotten by a node that went back: the next one looks at all again."""
         batch = self.batch()
         for key in (keys.POPULATED, keys.DONE_PRUNED):
-            batch.add(("DEL", key), int)
+            batch.call(("DEL", key), int)
         await batch.run()
 
     async def is_loaded(self) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from contracts import keys
 from contracts.outcomes import OutcomeRecord
+from queues import _commands
 from queues._streams import Streams, records_of
 
 
@@ -18,7 +19,7 @@ class OutcomeStream(Streams):
         """Hand outcomes to the recorder."""
         batch = self.batch()
         for record in records:
-            batch.insist(("XADD", keys.OUTCOMES, "*", "o", record.to_wire()), bytes)
+            batch.call(_commands.tell(record), bytes, insist=True)
         if batch:
             await batch.run()
 
@@ -43,8 +44,8 @@ class OutcomeStream(Streams):
         """These outcomes are on disk."""
         if record_ids:
             batch = self.batch()
-            batch.add(("XACK", keys.OUTCOMES, keys.OUTCOMES_GROUP, *record_ids), int)
-            batch.add(("XDEL", keys.OUTCOMES, *record_ids), int)
+            batch.call(("XACK", keys.OUTCOMES, keys.OUTCOMES_GROUP, *record_ids), int)
+            batch.call(("XDEL", keys.OUTCOMES, *record_ids), int)
             await batch.run()
 
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from contracts import keys
-from queues import _verbs
+from queues import _commands
 from queues._marks import MarkedQueues
 from queues._outcomes import OutcomeStream
 from queues._spoilt import spoilt_among
 from queues._waiting import WaitingForData
+from queues.verbs.fills import Enqueue
 
 OWNERS_A_FLUSH = 500
 
@@ -39,7 +40,7 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
             some = owners[start : start + OWNERS_A_FLUSH]
             batch = self.batch()
             for owner in some:
-                batch.enqueue(owner, [(seq, request_id)], now_ms)
+                batch.add(owner, Enqueue(((seq, request_id),)), now_ms)
             ready = []
             for owner, reply in zip(some, await batch.run(), strict=True):
                 result.queued += reply.queued
@@ -53,23 +54,22 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
 
     async def store_trigger(self, seq: int, request_id: str, data_id: str) -> None:
         """Keep what all entries of one trigger share."""
-        key = keys.trigger(seq)
-        pipe = self.redis.pipeline(transaction=False)
-        pipe.hset(key, mapping={"request_id": request_id, "data_id": data_id})
-        pipe.pexpire(key, self.policy.retention_ms)
-        await pipe.execute()
+        batch = self.batch()
+        for command in _commands.store_trigger(self.policy, seq, request_id, data_id):
+            batch.call(command, int)
+        await batch.run()
 
     async def triggers(self, seqs: Sequence[int]) -> list[tuple[str, str] | None]:
         """request_id and data_id of each trigger, in one round trip; None for one that Redis does not know."""
         batch = self.batch()
         for seq in seqs:
-            batch.add(("HMGET", keys.trigger(seq), "request_id", "data_id"), _trigger)
+            batch.call(("HMGET", keys.trigger(seq), "request_id", "data_id"), _trigger)
         return await batch.run()
 
     async def store_data(self, data_id: str, payload: bytes, now_ms: int) -> str:
         """Keep a payload: `stored`, `same`, or `differs` (then nothing changes). What waited for it is queued again."""
         batch = self.batch()
-        batch.add(_verbs.store_data(self.policy, data_id, payload), lambda word: bytes(word).decode())
+        batch.call(_commands.store_data(self.policy, data_id, payload), lambda word: bytes(word).decode())
         (word,) = await batch.run()
         if word != "differs":
             await self.unpark_waiting(data_id, now_ms)
@@ -84,7 +84,7 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
         """The first key of an owner that holds another type than it should, with the type that it has; None: there is none."""
         batch = self.batch()
         for key in keys.owner_keys(owner):
-            batch.add(("TYPE", key), bytes)
+            batch.call(("TYPE", key), bytes)
         return spoilt_among(owner, await batch.run())
 
     async def register_digest(self, digest: str, seq: int, window_ms: int) -> int:

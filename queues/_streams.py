@@ -5,8 +5,8 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import OutOfMemoryError, ResponseError
 
-from queues._batch import Batch
-from queues._verbs import Policy
+from queues._drivers import AsyncBatch
+from queues._policy import Policy
 
 
 class Streams:
@@ -15,9 +15,9 @@ class Streams:
     def __init__(self, redis: Redis, policy: Policy) -> None:
         self.redis, self.policy = redis, policy
 
-    def batch(self) -> Batch:
+    def batch(self) -> AsyncBatch:
         """An empty batch of verbs."""
-        return Batch(self.redis, self.policy)
+        return AsyncBatch(self.redis, self.policy)
 
     async def make_group(self, stream: str, group: str) -> None:
         """Make a consumer group that reads a stream from its beginning, where it is missing."""

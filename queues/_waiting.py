@@ -5,6 +5,7 @@ from queues._batch import FIRST, LAST
 from queues._spoilt import is_spoilt
 from queues._streams import texts
 from queues._wakes import WakeStreams
+from queues.verbs.fills import Unpark
 
 NOTES_AT_ONCE = 1000
 
@@ -24,11 +25,10 @@ class WaitingForData(WakeStreams):
             unparked += await self._unpark(key, texts(notes), now_ms)
             if cursor == 0:
                 break
-        batch = (
-            self.batch()
-        )  # whoever parks meanwhile makes its note before and after: it is found now, or strikes the id in again
-        batch.add(("ZREM", keys.PARKED, data_id), int, FIRST)
-        batch.add(("EXISTS", key), int, LAST)
+        # Whoever parks meanwhile notes it before and after: that is found now, or strikes the id in again.
+        batch = self.batch()
+        batch.call(("ZREM", keys.PARKED, data_id), int, stage=FIRST)
+        batch.call(("EXISTS", key), int, stage=LAST)
         if (await batch.run())[-1]:
             await self.redis.zadd(keys.PARKED, {data_id: now_ms})
         return unparked
@@ -48,8 +48,8 @@ class WaitingForData(WakeStreams):
         whole = {note for note in notes if " " not in note}
         batch = self.batch()
         for owner, seqs in entries.items():
-            batch.unpark(owner, () if owner in whole else seqs, now_ms)
-        batch.add(("SREM", key, *notes), int, LAST)  # right behind: what is parked anew in between would lose its note
+            batch.add(owner, Unpark(() if owner in whole else seqs), now_ms)
+        batch.call(("SREM", key, *notes), int, stage=LAST)  # right behind: what is parked anew in between would lose its note
         found = zip(entries, (await batch.run(tolerant=True))[:-1], strict=True)
         replies = {owner: reply for owner, reply in found if not is_spoilt(reply)}
         await self.wake([owner for owner, reply in replies.items() if reply.word == "ready"])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from contracts import keys
-from queues import _verbs
+from queues import _commands
 from queues._batch import Batch
 from queues._streams import Streams, records_of, texts
 
@@ -36,7 +36,7 @@ class WakeStreams(Streams):
         batch = self.batch()
         for shard, some in by_shard.items():
             for start in range(0, len(some), OWNERS_A_WAKE):
-                batch.add(("XADD", keys.wake(shard), "*", "owners", "\n".join(some[start : start + OWNERS_A_WAKE])), bytes)
+                batch.call(_commands.wake(shard, some[start : start + OWNERS_A_WAKE]), bytes)
         if batch:
             await batch.run()
 
@@ -51,7 +51,7 @@ class WakeStreams(Streams):
         batch = self.batch()
         _settle(batch, settled)
         options = ("COUNT", count, "BLOCK", block_ms, "STREAMS", *streams, *[">"] * len(streams))
-        batch.add(("XREADGROUP", "GROUP", keys.WAKE_GROUP, consumer, *options), records_of)
+        batch.call(("XREADGROUP", "GROUP", keys.WAKE_GROUP, consumer, *options), records_of)
         found = (await batch.run())[-1]
         return [wake for name, records in found for wake in _wakes(_shard(name), records)]
 
@@ -82,7 +82,7 @@ class WakeStreams(Streams):
             await self.redis.zrem(keys.deadlines(shard), *owners)
             return
         batch = self.batch()
-        batch.add(_verbs.settle_due(shard, owners, before_ms), int)
+        batch.call(_commands.settle_due(shard, owners, before_ms), int)
         await batch.run()
 
 
@@ -91,8 +91,8 @@ def _settle(batch: Batch, wakes: Iterable[Wake]) -> None:
     for wake in wakes:
         by_shard.setdefault(wake.shard, []).append(wake.record_id)
     for shard, ids in by_shard.items():
-        batch.add(("XACK", keys.wake(shard), keys.WAKE_GROUP, *ids), int)
-        batch.add(("XDEL", keys.wake(shard), *ids), int)
+        batch.call(("XACK", keys.wake(shard), keys.WAKE_GROUP, *ids), int)
+        batch.call(("XDEL", keys.wake(shard), *ids), int)
 
 
 def _wakes(shard: int, records: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Wake]:

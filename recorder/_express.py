@@ -12,7 +12,9 @@ from contracts.messages import Data, Trigger
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import wall_clock_ms
-from queues import FIRST, NOT_LOADED, Batch, EnqueueReply, Queues, is_cluster, is_spoilt
+from queues import FIRST, NOT_LOADED, Batch, Queues, is_cluster, is_spoilt
+from queues.verbs.ends import Ack
+from queues.verbs.fills import DirectEnqueue, Enqueue, EnqueueReply
 from recorder import _metrics
 from recorder._dedupe import DedupeWindow
 from recorder._intake import Incoming
@@ -62,7 +64,7 @@ class Express:
         """These entries have ended, whatever the queues say of them. What waits behind them may go."""
         batch = self._queues.batch()
         for record in records:
-            batch.ended(record, now_ms)
+            batch.add(record.vin, Ack(record, claim=False, told=True), now_ms)
         found = zip(records, await batch.run(tolerant=True), strict=True)
         await self._queues.wake({record.vin for record, reply in found if not is_spoilt(reply) and reply.word == "ended"})
 
@@ -75,11 +77,12 @@ class Express:
         if len(trigger.ids) > OWNERS_ALONE or is_cluster(self._queues.redis):
             return False
         batch = self._queues.batch()
-        batch.add(("SET", keys.dedupe(digest), incoming.seq, "NX", "GET", "PX", left_ms), _number)
+        batch.call(("SET", keys.dedupe(digest), incoming.seq, "NX", "GET", "PX", left_ms), _number)
         self._add_trigger(batch, incoming.seq, trigger)
         before = len(batch)
+        verb = DirectEnqueue(incoming.seq, trigger.request_id, trigger.data_id, digest, self.loading or b"")
         for owner in trigger.ids:
-            batch.express(owner, incoming.seq, trigger.request_id, trigger.data_id, digest, now_ms, loading=self.loading or b"")
+            batch.add(owner, verb, now_ms)
         first, *answers = await batch.run(tolerant=True)
         if is_spoilt(first):
             return False
@@ -155,7 +158,7 @@ class Express:
             some = owners[start : start + OWNERS_A_FLUSH]
             before, now_ms = len(batch), wall_clock_ms()
             for owner in some:
-                batch.enqueue(owner, entries[owner], now_ms)
+                batch.add(owner, Enqueue(entries[owner]), now_ms)
             replies = await self.spoilt.sound(zip(some, (await batch.run(tolerant=True))[before:], strict=True))
             await self._queues.wake([owner for owner, reply in replies.items() if reply.word == "ready"])
             await self._settle(replies, sum(len(entries[owner]) for owner in some), now_ms)
@@ -163,9 +166,9 @@ class Express:
     def _add_trigger(self, batch: Batch, seq: int, trigger: Trigger) -> None:
         """What all its entries share. Data lives as long as what names it."""
         key, retention_ms = keys.trigger(seq), self._queues.policy.retention_ms
-        batch.add(("HSET", key, "request_id", trigger.request_id, "data_id", trigger.data_id), int, FIRST)
-        batch.add(("PEXPIRE", key, retention_ms), int, FIRST)
-        batch.add(("PEXPIRE", keys.data(trigger.data_id), retention_ms), int, FIRST)
+        batch.call(("HSET", key, "request_id", trigger.request_id, "data_id", trigger.data_id), int, stage=FIRST)
+        batch.call(("PEXPIRE", key, retention_ms), int, stage=FIRST)
+        batch.call(("PEXPIRE", keys.data(trigger.data_id), retention_ms), int, stage=FIRST)
 
     def _note_first(self, incoming: Incoming, first: int | None) -> None:
         """`first` is the seq under which the digest was registered before; None: it was not."""

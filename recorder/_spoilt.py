@@ -6,7 +6,8 @@ from typing import Any
 import structlog
 
 from contracts.names import Owner
-from queues import EnqueueReply, Queues, is_spoilt
+from queues import Queues, is_spoilt
+from queues.verbs.fills import EnqueueReply
 
 MOST_NAMED = 20
 

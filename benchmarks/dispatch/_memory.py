@@ -12,9 +12,12 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from benchmarks.dispatch._ground import vin
 from benchmarks.machine import free_ports
+from contracts.events import Connected
+from contracts.names import Owner
 from contracts.seq import SeqSource, wall_clock_ms
 from contracts.settings import load_settings
-from queues import Batch, Loader, Policy, connect
+from queues import AsyncBatch, Loader, Policy, connect
+from queues.verbs.claims import Touch
 
 MANY = 100  # entries of one owner
 A_FLUSH = 1000
@@ -64,9 +67,9 @@ def _greet(redis: Redis, policy: Policy, owners: int) -> None:
         port, now_ms = redis.connection_pool.connection_kwargs["port"], wall_clock_ms()
         async with connect(f"redis://127.0.0.1:{port}") as client:
             for first in range(0, owners, A_FLUSH):
-                batch = Batch(client, policy)
+                batch = AsyncBatch(client, policy)
                 for number in range(first, min(owners, first + A_FLUSH)):
-                    batch.connected(vin(number), now_ms, clean_start=True, expiry_s=3600, now_ms=now_ms)
+                    batch.add(vin(number), Touch(Connected(Owner(vin(number)), now_ms, True, 3600), False), now_ms)
                 await batch.run()
 
     asyncio.run(greet())

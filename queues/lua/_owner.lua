@@ -1,6 +1,8 @@
 -- _owner.lua: what the verbs share; put in front of each of them. Keys are always one owner's, in the order of contracts.keys.owner_keys:
 -- KEYS[1] pending   KEYS[2] inflight   KEYS[3] presence   KEYS[4] keys   KEYS[5] done   KEYS[6] parked   KEYS[7] attempts
 -- A seq is a string here: a Lua number is a double and would lose its last digits.
+-- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] milliseconds that the first attempt has, each further one twice as many
+-- ARGV[4] up to so many   ARGV[5] retention_ms: those that an entry may wait   a verb's own arguments begin with ARGV[6]
 -- The score of an ended entry in DONE says how it ended: the number that contracts.outcomes gives each outcome.
 local PENDING, INFLIGHT, PRESENCE, COMPACTION, DONE, PARKED, ATTEMPTS =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
@@ -21,6 +23,12 @@ local function whereabouts(now, presence_ms)
   if p[1] ~= 'yes' and p[1] ~= 'heard' then return 'absent' end
   if p[3] == 'no' then return 'unsubscribed' end
   return 'here', p[4]
+end
+
+-- How long the vehicle has to acknowledge this attempt (counted from 1).
+local function wait_ms(attempt)
+  local first = tonumber(ARGV[3])
+  return math.max(first, math.min(first * 2 ^ (attempt - 1), tonumber(ARGV[4])))
 end
 
 -- What is known of the vehicle's connection is needed for as long as something waits for it.
@@ -69,27 +77,19 @@ end
 -- The oldest pending entry goes in flight, if there is none yet and the vehicle is here.
 -- {'claimed', seq, attempts, deadline} | {'busy', seq, attempts, deadline} | {'idle'} | {'absent'} | {'unsubscribed'}
 -- | {'over', seq, how, attempts, …}: these come first, and must be ended; nothing was claimed
-local function claim(now, presence_ms, terms)
+local function claim()
+  local now, retention_ms = tonumber(ARGV[1]), tonumber(ARGV[5])
   local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')
   if held[1] then return {'busy', held[1], held[2], held[3]} end
   local seq = redis.call('ZRANGE', PENDING, 0, 0)[1]
   if not seq then return {'idle'} end
   local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
-  if verdict(seq, tried[2], now, terms.retention_ms) then return over(PENDING, now, terms.retention_ms) end
-  local where, passing = whereabouts(now, presence_ms)
+  if verdict(seq, tried[2], now, retention_ms) then return over(PENDING, now, retention_ms) end
+  local where, passing = whereabouts(now, tonumber(ARGV[2]))
   if where ~= 'here' then return {where} end
   if passing then stay() end
   local attempt = tonumber(tried[1] or '0') + 1
-  local deadline = string.format('%.0f', now + terms[math.min(attempt, #terms)])
+  local deadline = string.format('%.0f', now + wait_ms(attempt))
   redis.call('HSET', INFLIGHT, 'seq', seq, 'published_at', string.format('%.0f', now), 'attempts', attempt, 'deadline', deadline)
   return {'claimed', seq, tostring(attempt), deadline}
-end
-
--- The list of milliseconds that the first, second, … attempt has (the last one serves for all further ones), and under
--- `retention_ms` those that an entry may wait: from numbers joined by commas, of which the retention is the last.
-local function terms_of(text)
-  local list = {}
-  for number in string.gmatch(text, '%d+') do list[#list + 1] = tonumber(number) end
-  list.retention_ms = table.remove(list)
-  return list
 end

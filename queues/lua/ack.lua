@@ -1,12 +1,12 @@
 -- ack.lua: an entry has ended, however it stands; take it out for good and claim the next one.
 -- KEYS[8] the outcomes stream; not in a cluster, where it lies in another slot
--- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] its terms   ARGV[4] seq   ARGV[5] compaction key or ''
--- ARGV[6] '1' to claim the next entry   ARGV[7] how it ended
--- with KEYS[8], ARGV[8] its outcome for the recorder, as JSON that lacks its end   ARGV[9] when it was published, where the queue does
--- not know, or ''   ARGV[10] how often, or '': as the queue has it. An entry that had ended before has its outcome: none is given again
+-- ARGV[6] seq   ARGV[7] compaction key or ''
+-- ARGV[8] '1' to claim the next entry   ARGV[9] how it ended
+-- with KEYS[8], ARGV[10] its outcome for the recorder, as JSON that lacks its end   ARGV[11] when it was published, where the queue does
+-- not know, or ''   ARGV[12] how often, or '': as the queue has it. An entry that had ended before has its outcome: none is given again
 -- returns {word, published_at_ms or '', attempts or '', claim's answer…}; word: 'ended', 'known' (it had ended before) or
 -- 'unknown' (never queued here, or long forgotten: remembered now, so that it cannot come back)
-local seq = ARGV[4]
+local seq = ARGV[6]
 local published_at, attempts = '', ''
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts')
 if held[1] == seq then
@@ -14,12 +14,12 @@ if held[1] == seq then
 else
   attempts = redis.call('HGET', ATTEMPTS, seq) or ''
 end
-local first = redis.call('ZADD', DONE, 'NX', ARGV[7], seq) == 1
+local first = redis.call('ZADD', DONE, 'NX', ARGV[9], seq) == 1
 if first and KEYS[8] then
   local at, times = published_at, attempts
-  if ARGV[10] ~= '' then at, times = '', ARGV[10] end -- that which was claimed is not always published
-  if at == '' then at = ARGV[9] end
-  local told = redis.pcall('XADD', KEYS[8], '*', 'o', ARGV[8] .. (at ~= '' and ',"dispatched_ms":' or '') .. at
+  if ARGV[12] ~= '' then at, times = '', ARGV[12] end -- that which was claimed is not always published
+  if at == '' then at = ARGV[11] end
+  local told = redis.pcall('XADD', KEYS[8], '*', 'o', ARGV[10] .. (at ~= '' and ',"dispatched_ms":' or '') .. at
     .. (times ~= '' and ',"attempts":' or '') .. times .. '}')
   if type(told) == 'table' then -- what Redis refuses in a script undoes nothing
     redis.call('ZREM', DONE, seq)
@@ -28,7 +28,7 @@ if first and KEYS[8] then
 end
 if published_at ~= '' then redis.call('DEL', INFLIGHT) end
 local queued = leave(seq)
-if ARGV[5] ~= '' and redis.call('HGET', COMPACTION, ARGV[5]) == seq then redis.call('HDEL', COMPACTION, ARGV[5]) end
+if ARGV[7] ~= '' and redis.call('HGET', COMPACTION, ARGV[7]) == seq then redis.call('HDEL', COMPACTION, ARGV[7]) end
 local following = {'none'}
-if ARGV[6] == '1' then following = claim(tonumber(ARGV[1]), tonumber(ARGV[2]), terms_of(ARGV[3])) end
+if ARGV[8] == '1' then following = claim() end
 return {queued and 'ended' or first and 'unknown' or 'known', published_at, attempts, unpack(following)}

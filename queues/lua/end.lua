@@ -1,14 +1,14 @@
 -- end.lua: entries end without an acknowledgement: expired, or cancelled. What is in flight may be in the vehicle already: it stays,
 -- and where it is not acknowledged it ends this way instead of being sent again.
 -- KEYS[8] the outcomes stream; not in a cluster, where it lies in another slot
--- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] its terms   ARGV[4] '1' to claim the next entry
+-- ARGV[6] '1' to claim the next entry
 -- then for each its seq, how it ends, and with KEYS[8] its outcome for the recorder, given where it ends only now; or ''
 -- returns {{how each has ended, '0' while it is in flight}, claim's answer…}; an entry that is not known ends, too, so that it
 -- cannot come. The same again answers the same: whoever died before it had recorded an outcome asks again.
 local held = redis.call('HGET', INFLIGHT, 'seq')
 local ended, compacting = {}, redis.call('EXISTS', COMPACTION) == 1
 
-for i = 5, #ARGV, 3 do
+for i = 7, #ARGV, 3 do
   local seq, how, outcome = ARGV[i], ARGV[i + 1], ARGV[i + 2]
   if seq == held then
     redis.call('HSET', ATTEMPTS, mark(seq), how)
@@ -34,5 +34,5 @@ if compacting then
 end
 
 local following = {'none'}
-if ARGV[4] == '1' then following = claim(tonumber(ARGV[1]), tonumber(ARGV[2]), terms_of(ARGV[3])) end
+if ARGV[6] == '1' then following = claim() end
 return {ended, unpack(following)}

@@ -1,9 +1,9 @@
 -- enqueue.lua: queue entries of one owner. Offering an entry again changes nothing; one that has ended never comes back.
--- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] '1' where compaction is on   then seq, or seq and compaction key, for each entry
+-- ARGV[6] '1' where compaction is on   then seq, or seq and compaction key, for each entry
 -- returns {word, queued, {superseded seq, …}}; word: 'ready' (the vehicle is here and has something pending and nothing in flight: wake a dispatcher),
 -- 'queued', or 'known' (nothing was new). Where an entry is offered again, whoever offered it first may have died before it had
 -- recorded what was superseded: then all that is remembered as superseded is named again.
-local now, presence_ms, compacting = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == '1'
+local now, presence_ms, compacting = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[6] == '1'
 local plain = not compacting and redis.call('EXISTS', DONE, PARKED) == 0
 local queued, again, superseded = 0, false, {}
 
@@ -26,7 +26,7 @@ local function compact(seq, key)
 end
 
 if plain then
-  for first = 4, #ARGV, 2000 do -- Lua's stack holds some 8,000 arguments
+  for first = 7, #ARGV, 2000 do -- Lua's stack holds some 8,000 arguments
     local chunk, n = {}, 0
     for i = first, math.min(first + 1999, #ARGV) do
       local seq = ARGV[i]
@@ -36,7 +36,7 @@ if plain then
     queued = queued + redis.call('ZADD', PENDING, 'NX', unpack(chunk))
   end
 else
-  for i = 4, #ARGV, compacting and 2 or 1 do
+  for i = 7, #ARGV, compacting and 2 or 1 do
     local seq = ARGV[i]
     local known = redis.call('ZSCORE', PENDING, seq) or redis.call('ZSCORE', DONE, seq) or redis.call('ZSCORE', PARKED, seq)
     if known then

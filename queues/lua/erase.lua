@@ -1,7 +1,7 @@
 -- erase.lua: everything that was accepted before a seq leaves the owner's keys, however it stands, and no outcome is told.
--- ARGV[1] that seq
+-- ARGV[6] that seq
 -- returns how many entries went, what ended among them
-local before, gone = ARGV[1], 0
+local before, gone = ARGV[6], 0
 
 for _, queue in ipairs({PENDING, PARKED, DONE}) do
   for _, seq in ipairs(redis.call('ZRANGE', queue, 0, -1)) do

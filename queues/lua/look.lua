@@ -1,6 +1,6 @@
 -- look.lua: what the queue knows of an entry that is about to end. Changes nothing.
--- ARGV[1] seq   returns {published_at_ms or '' where it is not in flight, attempts or '', how it has ended or ''}
+-- ARGV[6] seq   returns {published_at_ms or '' where it is not in flight, attempts or '', how it has ended or ''}
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts')
-local is_held = held[1] == ARGV[1]
-local attempts = is_held and held[3] or redis.call('HGET', ATTEMPTS, ARGV[1]) or ''
-return {is_held and held[2] or '', attempts, redis.call('ZSCORE', DONE, ARGV[1]) or ''}
+local is_held = held[1] == ARGV[6]
+local attempts = is_held and held[3] or redis.call('HGET', ATTEMPTS, ARGV[6]) or ''
+return {is_held and held[2] or '', attempts, redis.call('ZSCORE', DONE, ARGV[6]) or ''}

@@ -1,10 +1,10 @@
 -- park.lua: the data of the entry in flight has not come: it steps aside, and the next one is claimed.
--- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] its terms   ARGV[4] seq
+-- ARGV[6] seq
 -- returns {'parked' | 'stale', claim's answer…}
-local seq = ARGV[4]
+local seq = ARGV[6]
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts')
 if held[1] ~= seq then return {'stale', 'none'} end
 put_back(seq, tonumber(held[2]) - 1) -- it was not published
 redis.call('ZREM', PENDING, seq)
 redis.call('ZADD', PARKED, seq, seq)
-return {'parked', unpack(claim(tonumber(ARGV[1]), tonumber(ARGV[2]), terms_of(ARGV[3])))}
+return {'parked', unpack(claim())}

@@ -1,11 +1,11 @@
 -- release.lua: what is in flight goes back to pending, keeping its place. Names its seq, so that a late answer never touches a newer entry.
--- ARGV[1] now_ms   ARGV[2] seq   ARGV[3] why   ARGV[4] when that claim was made, or '' for any   ARGV[5] presence_ms
+-- ARGV[6] seq   ARGV[7] why   ARGV[8] when that claim was made, or '' for any
 -- why: 'deadline' (only if it has passed), 'lost' (the session is gone), or, and then no attempt is counted, 'unsubscribed' (the
 -- broker had nobody to give it to), 'unsent' (the broker never got it) or 'cut' (nobody knows whether it did)
 -- returns {'released', attempts} | {'early', deadline_ms} (not yet) | {'stale'} (another entry, another claim of it, or none is in flight)
-local now, seq, why = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local now, seq, why = tonumber(ARGV[1]), ARGV[6], ARGV[7]
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline', 'published_at')
-if held[1] ~= seq or (ARGV[4] ~= '' and held[4] ~= ARGV[4]) then return {'stale'} end
+if held[1] ~= seq or (ARGV[8] ~= '' and held[4] ~= ARGV[8]) then return {'stale'} end
 local attempts = tonumber(held[2])
 if why == 'deadline' then
   if tonumber(held[3]) > now then return {'early', held[3]} end
@@ -16,7 +16,7 @@ if why == 'deadline' then
     return {'early', p[2]}
   end
   -- It was seen to connect, is silent, and does not acknowledge: nobody may have told that it went. The next sign tells that it is here.
-  if p[1] == 'yes' and (tonumber(p[3]) or 0) + tonumber(ARGV[5]) < now then redis.call('HSET', PRESENCE, 'connected', 'heard') end
+  if p[1] == 'yes' and (tonumber(p[3]) or 0) + tonumber(ARGV[2]) < now then redis.call('HSET', PRESENCE, 'connected', 'heard') end
 elseif why == 'unsubscribed' then
   attempts = attempts - 1
   local since = tonumber(redis.call('HGET', PRESENCE, 'subscribed') or '')

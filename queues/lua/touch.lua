@@ -1,13 +1,12 @@
 -- touch.lua: note what is known of a vehicle's connection, and claim if asked to.
--- ARGV[1] now_ms   ARGV[2] presence_ms   ARGV[3] its terms   ARGV[4] '1' to claim
--- ARGV[5] what was seen, then its own arguments:
+-- ARGV[6] '1' to claim   ARGV[7] what was seen, then its own arguments:
 --   'heard'                                            an online or a heartbeat
 --   'connected', at_ms, '1' if clean start, expiry_s   the session outlives the connection by expiry_s seconds
 --   'disconnected', connected_at_ms, at_ms, expiry_s or ''
 --   'subscribed' | 'unsubscribed'                      to the vehicle's request topic
 -- returns {word, released seq or '', claim's answer…}; word: 'noted', or 'stale' (a newer connection is known: nothing was changed).
 -- The claim's answer is {'none'} where none was asked for.
-local now, presence_ms, terms, sign = tonumber(ARGV[1]), tonumber(ARGV[2]), terms_of(ARGV[3]), ARGV[5]
+local now, sign = tonumber(ARGV[1]), ARGV[7]
 local CLOCKS_MS = 60000 -- by which the clocks of replicas may differ
 local p = redis.call('HMGET', PRESENCE, 'connected', 'since', 'expiry', 'session_until')
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline', 'published_at')
@@ -21,8 +20,7 @@ end
 
 -- The broker redelivers what is in flight: a full deadline from here.
 local function wait_again()
-  local wait = terms[math.min(tonumber(held[2]), #terms)]
-  redis.call('HSET', INFLIGHT, 'deadline', string.format('%.0f', now + wait))
+  redis.call('HSET', INFLIGHT, 'deadline', string.format('%.0f', now + wait_ms(tonumber(held[2]))))
 end
 
 if sign == 'heard' then
@@ -34,10 +32,10 @@ if sign == 'heard' then
     if p[1] == 'no' and (tonumber(p[4]) or 0) > now then wait_again() else let_go() end
   end
 elseif sign == 'connected' then
-  local at, clean, expiry = tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8]
+  local at, clean, expiry = tonumber(ARGV[8]), ARGV[9] == '1', ARGV[10]
   if p[2] and at < tonumber(p[2]) then return {'stale', '', 'none'} end
   local over = p[4] and p[4] ~= '' and tonumber(p[4]) < at
-  redis.call('HSET', PRESENCE, 'connected', 'yes', 'since', ARGV[6], 'expiry', expiry, 'heard', ARGV[1], 'session_until', '')
+  redis.call('HSET', PRESENCE, 'connected', 'yes', 'since', ARGV[8], 'expiry', expiry, 'heard', ARGV[1], 'session_until', '')
   if clean or over then
     redis.call('HDEL', PRESENCE, 'subscribed')
     if held[1] and tonumber(held[4]) <= at then let_go() end -- what was published later went to the new session
@@ -45,13 +43,13 @@ elseif sign == 'connected' then
     wait_again()
   end
 elseif sign == 'disconnected' then
-  if p[2] and tonumber(ARGV[6]) < tonumber(p[2]) then return {'stale', '', 'none'} end
+  if p[2] and tonumber(ARGV[8]) < tonumber(p[2]) then return {'stale', '', 'none'} end
   -- Where its own `connected` is still on its way to another dispatcher, its expiry is not known: what is in flight waits for its
   -- deadline, since the session may live and the broker would redeliver it.
-  local expiry = tonumber(ARGV[8] ~= '' and ARGV[8] or p[2] == ARGV[6] and p[3] or '')
-  local session_until = expiry and string.format('%.0f', tonumber(ARGV[7]) + expiry * 1000) or ''
-  redis.call('HSET', PRESENCE, 'connected', 'no', 'since', ARGV[6], 'expiry', expiry or '', 'session_until', session_until)
-  if expiry == 0 and held[1] and tonumber(held[4]) <= tonumber(ARGV[7]) then let_go() end
+  local expiry = tonumber(ARGV[10] ~= '' and ARGV[10] or p[2] == ARGV[8] and p[3] or '')
+  local session_until = expiry and string.format('%.0f', tonumber(ARGV[9]) + expiry * 1000) or ''
+  redis.call('HSET', PRESENCE, 'connected', 'no', 'since', ARGV[8], 'expiry', expiry or '', 'session_until', session_until)
+  if expiry == 0 and held[1] and tonumber(held[4]) <= tonumber(ARGV[9]) then let_go() end
 elseif sign == 'subscribed' then
   redis.call('HSET', PRESENCE, 'subscribed', ARGV[1])
 elseif sign == 'unsubscribed' then
@@ -65,10 +63,10 @@ if sign == 'connected' or sign == 'disconnected' or p[1] ~= 'yes' then
     stay()
   else
     redis.call('HSET', PRESENCE, 'passing', '1')
-    redis.call('PEXPIRE', PRESENCE, sign == 'connected' and terms.retention_ms or presence_ms + CLOCKS_MS)
+    redis.call('PEXPIRE', PRESENCE, sign == 'connected' and tonumber(ARGV[5]) or tonumber(ARGV[2]) + CLOCKS_MS)
   end
 end
 
 local following = {'none'}
-if ARGV[4] == '1' then following = claim(now, presence_ms, terms) end
+if ARGV[6] == '1' then following = claim() end
 return {'noted', released, unpack(following)}

@@ -1,8 +1,8 @@
 -- unpark.lua: data has come: parked entries take their places again; one whose data is still missing steps aside again.
--- ARGV[1] now_ms   ARGV[2] presence_ms   then the seqs of the entries; none: all of this owner
+-- from ARGV[6] on the seqs of the entries; none: all of this owner
 -- returns {word, how many}; word: 'ready' (wake a dispatcher), 'queued' or 'known' (none of them was parked)
 local seqs, moved = {}, 0
-for i = 3, #ARGV do seqs[i - 2] = ARGV[i] end
+for i = 6, #ARGV do seqs[i - 5] = ARGV[i] end
 if #seqs == 0 then seqs = redis.call('ZRANGE', PARKED, 0, -1) end
 for _, seq in ipairs(seqs) do
   if redis.call('ZREM', PARKED, seq) == 1 then

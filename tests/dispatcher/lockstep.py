@@ -41,10 +41,6 @@ class Asking:
         assert not transaction
         return _Pipeline(self)
 
-    async def script_load(self, text: str) -> None:
-        """Make a script known."""
-        await self.execute_command("SCRIPT", "LOAD", text)
-
     def _own(self, command: Command) -> Command:
         shared = (keys.deadlines(0)[:-1], keys.OUTCOMES)
         return tuple(f"{self._world}:{part}" if isinstance(part, str) and part.startswith(shared) else part for part in command)

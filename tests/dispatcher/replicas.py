@@ -12,7 +12,7 @@ from contracts import keys
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
-from dispatcher._carry import Round
+from dispatcher._round import Round
 from dispatcher._rules import Rules
 from dispatcher._step import Hand, State, step
 from dispatcher._vocabulary import (
@@ -26,13 +26,13 @@ from dispatcher._vocabulary import (
     Missing,
     NotPublished,
     OfClaim,
-    Park,
     Publish,
     Published,
     PublishLost,
     Woken,
 )
 from queues import Policy, Queues
+from queues.verbs.claims import Park
 from tests.dispatcher.lockstep import Asking
 from tests.dispatcher.roads import Roads
 from tests.faults.history import Line, What

@@ -9,9 +9,9 @@ from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._rules import Rules
 from dispatcher._step import Hand, State
-from dispatcher._vocabulary import Ack, Answered, Effect, Event, Loaded, Verb, Watch
-from queues import Claim as ClaimReply
-from queues import ClaimWord, Over
+from dispatcher._vocabulary import Answered, Effect, Event, Loaded, Verb, Watch
+from queues.verbs.claims import ClaimReply, ClaimWord, Over
+from queues.verbs.ends import Ack
 
 Row = tuple[str, State, Event, State, list[Effect]]
 

@@ -6,13 +6,14 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from contracts.events import Heard
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher import _account
 from dispatcher._account import account_answers
-from dispatcher._vocabulary import Ack, Answered, Claim, End, Heard, Park, Release, Touch, Verb
-from queues import AckReply, ClaimWord, EndReply, ReleaseReason, ReleaseReply, TouchReply
-from queues import Claim as ClaimReply
+from dispatcher._vocabulary import Answered, Verb
+from queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, ReleaseReason, ReleaseReply, Touch, TouchReply
+from queues.verbs.ends import Ack, AckReply, End, EndReply
 
 VIN, SEQ, NOW = Owner("VIN-1"), 42, 1_000_000
 NONE = ClaimReply(ClaimWord.NONE)

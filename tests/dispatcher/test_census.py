@@ -9,6 +9,7 @@ from contracts.seq import seq_of, wall_clock_ms
 from contracts.settings import Settings
 from dispatcher._census import GRACE_MS, CensusTaker
 from queues import Census, Policy, Queues, connect
+from queues.verbs.fills import Enqueue
 from tests.servers import Server
 
 POLICY = Policy.of(Settings())
@@ -43,7 +44,7 @@ def test_what_has_expired_for_a_vehicle_that_never_comes_is_recorded_and_ended(r
 
     async def body(queues: Queues) -> None:
         batch = queues.batch()
-        batch.enqueue("V", [(seq, "r") for seq in (old, just, young)], wall_clock_ms())
+        batch.add("V", Enqueue([(seq, "r") for seq in (old, just, young)]), wall_clock_ms())
         await batch.run()
         await queues.redis.zadd(keys.parked("V"), {str(parked): parked})
 
@@ -62,7 +63,7 @@ def test_what_has_expired_for_a_vehicle_that_never_comes_is_recorded_and_ended(r
 def test_one_of_many_counts(redis_server: Server) -> None:
     async def body(queues: Queues) -> None:
         batch = queues.batch()
-        batch.enqueue("V", [(seq_of(wall_clock_ms(), 0, 0), "r")], wall_clock_ms())
+        batch.add("V", Enqueue([(seq_of(wall_clock_ms(), 0, 0), "r")]), wall_clock_ms())
         await batch.run()
 
         census = await counted(queues, "one", "two", "three")

@@ -5,23 +5,9 @@ from msgspec.structs import replace as altered
 
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._step import Hand, State, step
-from dispatcher._vocabulary import (
-    Ack,
-    Claim,
-    Effect,
-    Event,
-    Ignore,
-    Load,
-    Missing,
-    NotPublished,
-    Park,
-    Publish,
-    Published,
-    PublishLost,
-    Release,
-    Unsendable,
-)
-from queues import AckReply, ReleaseReason
+from dispatcher._vocabulary import Effect, Event, Ignore, Load, Missing, NotPublished, Publish, Published, PublishLost, Unsendable
+from queues.verbs.claims import Claim, Park, Release, ReleaseReason
+from queues.verbs.ends import Ack, AckReply
 from tests.dispatcher.steps import (
     ABSENT,
     BUSY,

@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+from contracts.events import Heard
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._step import Hand, State, step
-from dispatcher._vocabulary import Ack, Claim, Effect, End, Event, Heard, Ignore, Load, Release, Touch, Watch
-from queues import AckReply, EndReply, ReleaseReason, ReleaseReply, TouchReply
+from dispatcher._vocabulary import Effect, Event, Ignore, Load, Watch
+from queues.verbs.claims import Claim, Release, ReleaseReason, ReleaseReply, Touch, TouchReply
+from queues.verbs.ends import Ack, AckReply, End, EndReply
 from tests.dispatcher.steps import (
     ACK,
     ACKED,

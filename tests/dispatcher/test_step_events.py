@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from contracts.events import DeliveryDropped
+from contracts.events import DeliveryDropped, Heard
 from dispatcher._step import State, step
-from dispatcher._vocabulary import Claim, DeadlinePassed, Effect, Event, Heard, Ignore, Release, Touch, Watch, Woken
-from queues import ReleaseReason, TouchReply
+from dispatcher._vocabulary import DeadlinePassed, Effect, Event, Ignore, Watch, Woken
+from queues.verbs.claims import Claim, Release, ReleaseReason, Touch, TouchReply
 from tests.dispatcher.steps import (
     BUSY,
     CLEAN,

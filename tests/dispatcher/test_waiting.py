@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 
 from adapters.mqtt import Message, Mqtt
 from contracts import keys
-from contracts.events import Connected, Disconnected, Subscribed
+from contracts.events import Connected, Disconnected, Heard, Subscribed
 from contracts.names import Owner
 from contracts.settings import Settings
 from contracts.topics import Sign, sign_topic
-from dispatcher._carry import Round
 from dispatcher._inbox import CROWD, HEARD, Inbox
-from dispatcher._vocabulary import Event, Heard, Touch
+from dispatcher._round import Round
+from dispatcher._vocabulary import Event
 from dispatcher._waiting import CONNECTIONS_KEPT, Job, join
 from queues import Policy, Queues, connect
+from queues.verbs.claims import Touch
 from tests.dispatcher.steps import ACKED, LISTENS, NOW, VIN
 from tests.servers import Server, start_redis, stopping
 

@@ -13,8 +13,8 @@ from contracts.names import Owner
 from contracts.outcomes import OF_CODE, Outcome, OutcomeRecord
 from contracts.seq import SeqSource
 from dispatcher._vocabulary import Woken
-from queues._replies import enqueue_reply
-from queues._verbs import unpark
+from queues.verbs.ends import End
+from queues.verbs.fills import Enqueue, Unpark
 from tests.dispatcher.replicas import DEADLINE_S, Replica, Replicas, settings_of
 from tests.dispatcher.roads import Vehicle
 from tests.faults.checker import WIPED, Verdict, check
@@ -122,7 +122,7 @@ class World(Replicas):
 
     async def _offer(self, vin: Owner, seqs: list[int]) -> None:
         batch = self.queues.batch()
-        batch.enqueue(vin, [(seq, "r") for seq in seqs], self.now)
+        batch.add(vin, Enqueue([(seq, "r") for seq in seqs]), self.now)
         (reply,) = await batch.run()
         if reply.word == "ready":
             self.feed.append((vin, Woken()))
@@ -134,7 +134,9 @@ class World(Replicas):
             await self._unpark(vin, seq)
 
     async def _unpark(self, vin: Owner, *seqs: int) -> None:
-        reply = enqueue_reply(await self.redis.execute_command(*unpark(self.queues.policy, vin, seqs, self.now)))
+        batch = self.queues.batch()
+        batch.add(vin, Unpark(seqs), self.now)
+        (reply,) = await batch.run()
         if reply.word == "ready":
             self.feed.append((vin, Woken()))
 
@@ -143,7 +145,7 @@ class World(Replicas):
         if seqs := [seq for vin, seq in self.accepted[-10:] if vin == vehicle.vin]:
             seq = self.rng.choice(seqs)
             batch = self.queues.batch()
-            batch.end(vehicle.vin, [OutcomeRecord(vehicle.vin, seq, Outcome.CANCELLED, self.now)], self.now)
+            batch.add(vehicle.vin, End((OutcomeRecord(vehicle.vin, seq, Outcome.CANCELLED, self.now),), claim=False), self.now)
             await batch.run()
             await self.tell_ended()
 

@@ -7,10 +7,13 @@ import pytest
 from redis import Redis
 
 from contracts import keys
+from contracts.events import Connected, Disconnected, Heard, Subscribed
+from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import EPOCH_MS, seq_of
-from contracts.topics import Sign
 from queues import Census, Loader, Queues, connect, walk
+from queues.verbs.claims import Park, Touch
+from queues.verbs.ends import Ack
 from tests.queues.conftest import POLICY
 
 NOW = EPOCH_MS + 200_000_000_000
@@ -58,13 +61,13 @@ def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_a
 
     async def body(queues: Queues) -> None:
         batch = queues.batch()
-        batch.connected("here", NOW, True, 0, NOW, claim_next=True)
-        batch.connected("deaf", NOW, True, 0, NOW)
-        batch.subscribed("deaf", False, NOW)
-        batch.heard("heard", Sign.ONLINE, NOW)
-        batch.park("heard", seq(1), "d", NOW)
-        batch.disconnected("gone", NOW, NOW, 0, NOW)
-        batch.ack(OutcomeRecord("gone", seq(1), Outcome.DELIVERED, NOW), NOW, claim_next=False)
+        batch.add("here", Touch(Connected(Owner("here"), NOW, True, 0), True), NOW)
+        batch.add("deaf", Touch(Connected(Owner("deaf"), NOW, True, 0), False), NOW)
+        batch.add("deaf", Touch(Subscribed(Owner("deaf"), NOW, "", False), False), NOW)
+        batch.add("heard", Touch(Heard(), True), NOW)
+        batch.add("heard", Park(seq(1), "d"), NOW)
+        batch.add("gone", Touch(Disconnected(Owner("gone"), NOW, NOW, 0, ""), False), NOW)
+        batch.add("gone", Ack(OutcomeRecord("gone", seq(1), Outcome.DELIVERED, NOW), claim=False), NOW)
         await batch.run()
 
     async def main() -> None:

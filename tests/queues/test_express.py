@@ -10,9 +10,13 @@ from redis import Redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from contracts import keys
+from contracts.events import Connected
+from contracts.names import Owner
 from contracts.seq import EPOCH_MS, seq_of
-from queues import EnqueueReply, Queues, connect
+from queues import Queues, connect
 from queues._connection import exchange
+from queues.verbs.claims import Touch
+from queues.verbs.fills import DirectEnqueue, EnqueueReply
 from tests.queues.conftest import POLICY, seqs_of
 from tests.servers import Server
 
@@ -40,7 +44,7 @@ async def express(
     queues: Queues, seq: int, *, owner: str = "V1", digest: str = "digest", loading: bytes = LOADING
 ) -> EnqueueReply:
     batch = queues.batch()
-    batch.express(owner, seq, "task_a_1", "d1", digest, NOW, loading=loading)
+    batch.add(owner, DirectEnqueue(seq, "task_a_1", "d1", digest, loading), NOW)
     (reply,) = await batch.run()
     assert isinstance(reply, EnqueueReply)
     return reply
@@ -89,7 +93,7 @@ def test_a_vehicle_that_is_here_wakes_a_dispatcher_that_is_told_of_the_trigger(u
     async def body(queues: Queues) -> None:
         await queues.join_wakes()
         batch = queues.batch()
-        batch.connected("V1", NOW, True, 0, NOW)
+        batch.add("V1", Touch(Connected(Owner("V1"), NOW, True, 0), False), NOW)
         await batch.run()
         assert (await express(queues, SEQ[0])).word == "ready"
         (wake,) = await queues.read_wakes("a", count=10, block_ms=1)

@@ -9,15 +9,21 @@ from hypothesis import HealthCheck, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from redis import Redis
-from redis.exceptions import NoScriptError
 
 from contracts import keys
+from contracts.events import Connected, Disconnected, Heard, Subscribed
+from contracts.names import Owner
 from contracts.outcomes import OF_CODE, Outcome, OutcomeRecord
 from contracts.seq import EPOCH_MS, seq_of, unix_ms_of
-from queues import ClaimWord, EndReply, ReleaseReason, _replies, _verbs, is_cluster
+from queues import is_cluster
+from queues._drivers import BlockingBatch
+from queues.verbs.claims import Claim, ClaimWord, Park, Release, ReleaseReason, Touch
+from queues.verbs.ends import Ack, End, EndReply
+from queues.verbs.fills import Enqueue, Unpark
+from queues.verbs.verb import Verb
 from tests.queues.conftest import POLICY, seqs_of
 
-VIN = "VIN-1"
+VIN = Owner("VIN-1")
 START_MS = EPOCH_MS + 200_000_000_000
 NOT_ACKNOWLEDGED = st.sampled_from([Outcome.EXPIRED, Outcome.CANCELLED])
 SEQS = st.integers(0, 40).map(lambda n: seq_of(START_MS + n // 4, 0, n % 4))
@@ -46,7 +52,7 @@ class Model:
         return "here" if self.listens else "unsubscribed"
 
     def wait(self, attempt: int) -> int:
-        waits = [int(w) for w in POLICY.deadlines.split(",")]
+        waits = POLICY.waits_ms
         return waits[min(attempt, len(waits)) - 1]
 
     def claim(self, now: int) -> tuple[str, int]:
@@ -97,20 +103,18 @@ class QueueMachine(RuleBasedStateMachine):
         self.redis.flushall()
         self.model, self.now = Model(), START_MS
         self.seen_a_connection = False
-        self.told = is_cluster(self.redis)  # there, the outcomes stream is out of a script's reach: `Batch` tells them first
+        self.told = is_cluster(self.redis)  # there, the outcomes stream is out of a script's reach: a batch tells them first
 
-    def run(self, command: Any) -> Any:
-        try:
-            return self.redis.execute_command(*command)
-        except NoScriptError:
-            for script in _verbs.SCRIPTS:
-                self.redis.script_load(script.text)
-            return self.redis.execute_command(*command)
+    def run(self, verb: Verb) -> Any:
+        batch = BlockingBatch(self.redis, POLICY)
+        batch.add(VIN, verb, self.now)
+        (reply,) = batch.run()
+        return reply
 
     def end_as(self, ends: list[tuple[int, Outcome]], *, claim_next: bool) -> EndReply:
         records = [OutcomeRecord(VIN, seq, how, self.now) for seq, how in ends]
-        command = _verbs.end_as(POLICY, VIN, records, self.now, claim_next=claim_next, told=self.told)
-        return _replies.end_reply(self.run(command))
+        reply: EndReply = self.run(End(tuple(records), claim=claim_next, told=self.told))
+        return reply
 
     def check_claim(self, claim: Any) -> None:
         assert (claim.word.value, claim.seq) == self.model.claim(self.now)
@@ -132,7 +136,7 @@ class QueueMachine(RuleBasedStateMachine):
         m = self.model
         new = {seq for seq in offered if seq not in m.pending | m.parked | m.done.keys()}
         m.pending |= new
-        reply = _replies.enqueue_reply(self.run(_verbs.enqueue(POLICY, VIN, [(seq, "r") for seq in offered], self.now)))
+        reply = self.run(Enqueue([(seq, "r") for seq in offered]))
         assert reply.queued == len(new)
         ready = bool(m.pending) and m.inflight is None and m.here(self.now) == "here"
         assert reply.word == ("ready" if ready else "queued" if new else "known")
@@ -140,7 +144,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def claim(self) -> None:
-        self.check_claim(_replies.claim_reply(self.run(_verbs.claim(POLICY, VIN, self.now))))
+        self.check_claim(self.run(Claim()))
 
     @rule(seq=seqs | SEQS, claim_next=st.booleans(), outcome=st.sampled_from([Outcome.DELIVERED, Outcome.FAILED]))
     def ack(self, seq: int, claim_next: bool, outcome: Outcome) -> None:
@@ -151,7 +155,7 @@ class QueueMachine(RuleBasedStateMachine):
             m.inflight = None
         m.finish(seq, outcome)
         record = OutcomeRecord(VIN, seq, outcome, self.now)
-        reply = _replies.ack_reply(self.run(_verbs.ack(POLICY, record, self.now, claim_next=claim_next, told=self.told)))
+        reply = self.run(Ack(record, claim=claim_next, told=self.told))
         assert reply.word == word
         if claim_next:
             self.check_claim(reply.next)
@@ -175,7 +179,7 @@ class QueueMachine(RuleBasedStateMachine):
         """As a dispatcher does it: afterwards nothing is over."""
         m = self.model
         if m.inflight is None and (over := m.over(self.now)):
-            claim = _replies.claim_reply(self.run(_verbs.claim(POLICY, VIN, self.now)))
+            claim = self.run(Claim())
             ends = [(each.seq, each.outcome) for each in claim.over]
             assert ends == over
             for seq, how in ends:
@@ -189,7 +193,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Of any claim, of that very claim, and of an older one."""
         m = self.model
         claimed_ms = None if older is None else m.published_at - older
-        reply = _replies.release_reply(self.run(_verbs.release(POLICY, VIN, seq, self.now, reason, claimed_ms)))
+        reply = self.run(Release(seq, reason, claimed_ms))
         if m.inflight != seq or older:
             assert reply.word == "stale"
         elif reason is ReleaseReason.DEADLINE and m.deadline > self.now:
@@ -218,14 +222,14 @@ class QueueMachine(RuleBasedStateMachine):
         m.heard, m.listens, m.subscribed_at = self.now, True, 0
         if overdue is not None:
             m.let_go()
-        reply = _replies.touch_reply(self.run(_verbs.touch(POLICY, VIN, self.now, True, "heard")))
+        reply = self.run(Touch(Heard(), True))
         assert (reply.word, reply.released) == ("noted", overdue)
         self.check_claim(reply.next)
 
     @rule(clean=st.booleans(), expiry=st.sampled_from([0, 1, 300]), ago=st.sampled_from([0, 5_000]))
     def connected(self, clean: bool, expiry: int, ago: int) -> None:
         m, at = self.model, self.now - ago
-        reply = _replies.touch_reply(self.run(_verbs.touch(POLICY, VIN, self.now, False, "connected", at, "01"[clean], expiry)))
+        reply = self.run(Touch(Connected(VIN, at, clean, expiry), False))
         if self.seen_a_connection and at < m.since:
             assert reply.word == "stale"
             return
@@ -244,8 +248,7 @@ class QueueMachine(RuleBasedStateMachine):
     def disconnected(self, own_expiry: int | None, older: bool, ago: int) -> None:
         m, at = self.model, self.now - ago
         began = m.since - 1 if older else m.since
-        sign = ("disconnected", began, at, "" if own_expiry is None else own_expiry)
-        reply = _replies.touch_reply(self.run(_verbs.touch(POLICY, VIN, self.now, False, *sign)))
+        reply = self.run(Touch(Disconnected(VIN, at, began, own_expiry, ""), False))
         if older and self.seen_a_connection:
             assert reply.word == "stale"
             return
@@ -258,8 +261,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(on=st.booleans(), claim_next=st.booleans())
     def subscribed(self, on: bool, claim_next: bool) -> None:
         self.model.listens, self.model.subscribed_at = on, self.now if on else 0
-        sign = "subscribed" if on else "unsubscribed"
-        reply = _replies.touch_reply(self.run(_verbs.touch(POLICY, VIN, self.now, claim_next, sign)))
+        reply = self.run(Touch(Subscribed(VIN, self.now, "", on), claim_next))
         if claim_next:
             self.check_claim(reply.next)
 
@@ -272,19 +274,19 @@ class QueueMachine(RuleBasedStateMachine):
         m.let_go()
         m.pending.discard(seq)
         m.parked.add(seq)
-        self.check_claim(_replies.park_reply(self.run(_verbs.park(POLICY, VIN, seq, self.now))))
+        self.check_claim(self.run(Park(seq, "d")))
 
     @rule(seq=seqs)
     def park_too_late(self, seq: int) -> None:
         assume(seq != self.model.inflight)
-        assert _replies.park_reply(self.run(_verbs.park(POLICY, VIN, seq, self.now))).word is ClaimWord.NONE
+        assert self.run(Park(seq, "d")).word is ClaimWord.NONE
 
     @rule(named=st.lists(seqs, max_size=3))
     def unpark(self, named: list[int]) -> None:
         """Of these alone; where none is named, of all."""
         m = self.model
         moved = m.parked & set(named) if named else set(m.parked)
-        reply = _replies.enqueue_reply(self.run(_verbs.unpark(POLICY, VIN, named, self.now)))
+        reply = self.run(Unpark(named))
         ready = moved and m.inflight is None and m.here(self.now) == "here"
         assert (reply.word, reply.queued) == ("ready" if ready else "queued" if moved else "known", len(moved))
         m.pending |= moved

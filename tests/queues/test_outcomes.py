@@ -7,9 +7,14 @@ import pytest
 from redis import Redis
 
 from contracts import keys
+from contracts.events import Connected
+from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import EPOCH_MS, seq_of
-from queues import AckReply, EndReply, Queues, ReleaseReason
+from queues import Queues
+from queues.verbs.claims import Claim, Release, ReleaseReason, Touch
+from queues.verbs.ends import Ack, AckReply, End, EndReply
+from queues.verbs.fills import Enqueue
 from tests.queues.conftest import seqs_of
 
 NOW = EPOCH_MS + 200_000_000_000
@@ -26,16 +31,16 @@ def told(redis: Redis) -> list[OutcomeRecord]:
 async def put_in_flight(queues: Queues, owner: str = "V") -> None:
     """The first of three entries."""
     batch = queues.batch()
-    batch.connected(owner, NOW, True, 0, NOW)
-    batch.enqueue(owner, [(seq, "r") for seq in SEQ], NOW)
-    batch.claim(owner, NOW + 5)
+    batch.add(owner, Touch(Connected(Owner(owner), NOW, True, 0), False), NOW)
+    batch.add(owner, Enqueue([(seq, "r") for seq in SEQ]), NOW)
+    batch.add(owner, Claim(), NOW + 5)
     *_, claim = await batch.run()
     assert claim.seq == SEQ[0]
 
 
 async def ack(queues: Queues, record: OutcomeRecord) -> AckReply:
     batch = queues.batch()
-    batch.ack(record, NOW + 9, request_id="r")
+    batch.add(record.vin, Ack(record, "r"), NOW + 9)
     (reply,) = await batch.run()
     assert isinstance(reply, AckReply)
     return reply
@@ -43,7 +48,7 @@ async def ack(queues: Queues, record: OutcomeRecord) -> AckReply:
 
 async def end(queues: Queues, *records: OutcomeRecord) -> EndReply:
     batch = queues.batch()
-    batch.end(records[0].vin, records, NOW + 9)
+    batch.add(records[0].vin, End(records, claim=False), NOW + 9)
     (reply,) = await batch.run()
     assert isinstance(reply, EndReply)
     return reply
@@ -69,7 +74,7 @@ def test_of_what_was_released_meanwhile_the_broker_knows_when_it_was_published(
     async def body(queues: Queues) -> None:
         await put_in_flight(queues)
         batch = queues.batch()
-        batch.release("V", SEQ[0], NOW + 7, ReleaseReason.LOST)
+        batch.add("V", Release(SEQ[0], ReleaseReason.LOST), NOW + 7)
         await batch.run()
         await ack(queues, outcome(dispatched_ms=seen_ms))
 

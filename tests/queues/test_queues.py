@@ -9,10 +9,14 @@ from redis import Redis
 
 from contracts import keys
 from contracts.errors import Retryable
+from contracts.events import Connected, Disconnected, Heard, Subscribed
+from contracts.names import Owner
 from contracts.outcomes import CODES, Outcome, OutcomeRecord
 from contracts.seq import EPOCH_MS, seq_of
-from contracts.topics import Sign
-from queues import Claim, ClaimWord, Loader, Queues, ReleaseReason
+from queues import Loader, Queues
+from queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, ReleaseReason, Touch
+from queues.verbs.ends import Ack, End
+from queues.verbs.fills import Enqueue
 from tests.queues.conftest import POLICY, seqs_of
 
 NOW = EPOCH_MS + 200_000_000_000
@@ -23,18 +27,18 @@ def delivered(owner: str, seq: int) -> OutcomeRecord:
     return OutcomeRecord(owner, seq, Outcome.DELIVERED, NOW)
 
 
-async def claim(queues: Queues, owner: str) -> Claim:
+async def claim(queues: Queues, owner: str) -> ClaimReply:
     batch = queues.batch()
-    batch.claim(owner, NOW)
+    batch.add(owner, Claim(), NOW)
     (reply,) = await batch.run()
-    assert isinstance(reply, Claim)
+    assert isinstance(reply, ClaimReply)
     return reply
 
 
 async def connect(queues: Queues, *owners: str) -> None:
     batch = queues.batch()
     for owner in owners:
-        batch.connected(owner, NOW, True, 0, NOW)
+        batch.add(owner, Touch(Connected(Owner(owner), NOW, True, 0), False), NOW)
     await batch.run()
 
 
@@ -89,12 +93,13 @@ def test_a_parked_entry_lets_younger_ones_pass_and_goes_first_when_its_data_come
             await queues.enqueue_trigger(SEQ[n], ["V"], f"r{n}", f"d{n}", NOW)
         assert (await claim(queues, "V")).seq == SEQ[0]
         batch = queues.batch()
-        place = batch.park("V", SEQ[0], "d0", NOW)
-        assert (await batch.run())[place].seq == SEQ[1]
+        batch.add("V", Park(SEQ[0], "d0"), NOW)
+        (parked,) = await batch.run()
+        assert parked.seq == SEQ[1]
         assert await queues.waiting_data_ids(NOW) == ["d0"]
 
         assert await queues.store_data("d0", b"late", NOW) == "stored"
-        batch.ack(delivered("V", SEQ[1]), NOW)
+        batch.add("V", Ack(delivered("V", SEQ[1])), NOW)
         (acked,) = await batch.run()
 
         assert acked.next.seq == SEQ[0]
@@ -110,7 +115,7 @@ async def park(queues: Queues, owner: str, *entries: tuple[int, str]) -> None:
         await queues.enqueue_trigger(seq, [owner], f"r{seq}", data_id, NOW)
         assert (await claim(queues, owner)).seq == seq
         batch = queues.batch()
-        batch.park(owner, seq, data_id, NOW)
+        batch.add(owner, Park(seq, data_id), NOW)
         await batch.run()
 
 
@@ -150,10 +155,10 @@ def test_whoever_dies_while_it_queues_again_what_was_parked_leaves_the_rest_to_t
     async def body(queues: Queues) -> None:
         batch = queues.batch()
         for owner in owners:
-            batch.connected(owner, NOW, True, 0, NOW)
-            batch.enqueue(owner, [(SEQ[0], "r")], NOW)
-            batch.claim(owner, NOW)
-            batch.park(owner, SEQ[0], "one", NOW)
+            batch.add(owner, Touch(Connected(Owner(owner), NOW, True, 0), False), NOW)
+            batch.add(owner, Enqueue([(SEQ[0], "r")]), NOW)
+            batch.add(owner, Claim(), NOW)
+            batch.add(owner, Park(SEQ[0], "one"), NOW)
         await batch.run()
 
         class Died(Exception):
@@ -180,7 +185,7 @@ def test_data_that_never_comes_is_not_looked_for_beyond_the_retention(use: Calla
         await queues.enqueue_trigger(SEQ[0], ["V"], "r", "never", NOW)
         await claim(queues, "V")
         batch = queues.batch()
-        batch.park("V", SEQ[0], "never", NOW)
+        batch.add("V", Park(SEQ[0], "never"), NOW)
         await batch.run()
 
         assert await queues.waiting_data_ids(NOW + queues.policy.retention_ms - 1) == ["never"]
@@ -194,9 +199,9 @@ def test_verbs_are_loaded_again_when_redis_has_forgotten_them(use: Callable[...,
         await connect(queues, "V")
         redis.script_flush()
         batch = queues.batch()
-        batch.enqueue("V", [(SEQ[0], "r")], NOW)
-        batch.claim("V", NOW)
-        batch.deadline("V", NOW)
+        batch.add("V", Enqueue([(SEQ[0], "r")]), NOW)
+        batch.add("V", Claim(), NOW)
+        batch.watch(keys.shard_of("V", POLICY.wake_shards), {"V": NOW})
 
         enqueued, claimed, _ = await batch.run()
 
@@ -210,7 +215,7 @@ def test_deadlines_are_told_when_due(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         shard = keys.shard_of("V", POLICY.wake_shards)
         batch = queues.batch()
-        batch.deadline("V", NOW + 5)
+        batch.watch(keys.shard_of("V", POLICY.wake_shards), {"V": NOW + 5})
         await batch.run()
 
         assert await queues.due(shard, NOW + 4, 10) == []
@@ -250,7 +255,7 @@ def test_with_compaction_a_newer_trigger_takes_the_place_of_an_older_pending_one
         assert result.superseded == [("V", SEQ[1])]
         assert late.superseded == [("V", SEQ[2])], "a late one that is older than what is queued is superseded itself"
         batch = queues.batch()
-        batch.ack(delivered("V", SEQ[0]), NOW, request_id="same")
+        batch.add("V", Ack(delivered("V", SEQ[0]), "same"), NOW)
         (acked,) = await batch.run()
         assert acked.next.seq == SEQ[3], "the one in flight stayed until it was acknowledged"
 
@@ -278,7 +283,7 @@ def test_bulk_loading_is_idempotent_and_brings_nothing_back(redis: Redis, use: C
 
     async def body(queues: Queues) -> None:
         batch = queues.batch()
-        batch.ack(delivered("V7", SEQ[3]), NOW, claim_next=False)
+        batch.add("V7", Ack(delivered("V7", SEQ[3]), claim=False), NOW)
         await batch.run()
 
     use(body)
@@ -373,8 +378,8 @@ def test_what_is_cancelled_or_expired_in_bulk_answers_the_same_again_and_never_c
 def test_the_queues_remember_how_an_entry_ended(use: Callable[..., Any], redis: Redis, outcome: Outcome) -> None:
     async def body(queues: Queues) -> None:
         batch = queues.batch()
-        batch.ack(OutcomeRecord("V", SEQ[0], outcome, NOW), NOW)
-        batch.end("V", [OutcomeRecord("V", SEQ[0], Outcome.CANCELLED, NOW)], NOW)
+        batch.add("V", Ack(OutcomeRecord("V", SEQ[0], outcome, NOW)), NOW)
+        batch.add("V", End((OutcomeRecord("V", SEQ[0], Outcome.CANCELLED, NOW),), claim=False), NOW)
         _, ended = await batch.run()
         assert ended.outcomes == (outcome,)
 
@@ -413,7 +418,7 @@ def test_with_compaction_a_cancelled_entry_leaves_no_trace_of_its_key(use: Calla
         await queues.enqueue_trigger(SEQ[0], ["V"], "one", "d", NOW)
         await queues.enqueue_trigger(SEQ[1], ["V"], "two", "d", NOW)
         batch = queues.batch()
-        batch.end("V", [OutcomeRecord("V", SEQ[0], Outcome.CANCELLED, NOW)], NOW)
+        batch.add("V", End((OutcomeRecord("V", SEQ[0], Outcome.CANCELLED, NOW),), claim=False), NOW)
         await batch.run()
 
     use(body, replace(POLICY, compaction=True))
@@ -423,8 +428,8 @@ def test_with_compaction_a_cancelled_entry_leaves_no_trace_of_its_key(use: Calla
 def test_a_vehicle_that_went_unseen_counts_as_absent_once_it_neither_acknowledges_nor_is_heard(use: Callable[..., Any]) -> None:
     async def overdue(queues: Queues, now_ms: int) -> ClaimWord:
         batch = queues.batch()
-        batch.release("V", SEQ[0], now_ms, ReleaseReason.DEADLINE)
-        batch.claim("V", now_ms)
+        batch.add("V", Release(SEQ[0], ReleaseReason.DEADLINE), now_ms)
+        batch.add("V", Claim(), now_ms)
         _, again = await batch.run()
         return ClaimWord(again.word)
 
@@ -435,7 +440,7 @@ def test_a_vehicle_that_went_unseen_counts_as_absent_once_it_neither_acknowledge
         assert await overdue(queues, NOW + POLICY.presence_ms) is ClaimWord.CLAIMED
         assert await overdue(queues, NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms) is ClaimWord.ABSENT
         batch = queues.batch()
-        batch.heard("V", Sign.HEARTBEAT, NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms + 1)
+        batch.add("V", Touch(Heard(), True), NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms + 1)
         (reply,) = await batch.run()
         assert reply.next.seq == SEQ[0]
 
@@ -444,29 +449,31 @@ def test_a_vehicle_that_went_unseen_counts_as_absent_once_it_neither_acknowledge
 
 def test_what_is_known_of_a_vehicle_that_nothing_waits_for_goes_by_itself(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
-        async def ttl_after(verb: str, *arguments: Any, **options: Any) -> int:
+        async def ttl_after(seen: Heard | Connected | Disconnected | Subscribed) -> int:
             batch = queues.batch()
-            getattr(batch, verb)("V", *arguments, **options)
+            batch.add("V", Touch(seen, isinstance(seen, Heard)), NOW)
             await batch.run()
             return int(await queues.redis.pttl(keys.presence("V")))
 
+        v = Owner("V")
+        listens = Subscribed(v, NOW, "", True)
         soon = range(POLICY.presence_ms, 2 * POLICY.presence_ms)
         late = range(POLICY.retention_ms - 60_000, POLICY.retention_ms + 1)
-        assert await ttl_after("heard", Sign.ONLINE, NOW) in soon
-        assert await ttl_after("subscribed", True, NOW) in soon
-        assert await ttl_after("connected", NOW, True, 60, NOW) in late
-        assert await ttl_after("subscribed", True, NOW) in late
-        assert await ttl_after("disconnected", NOW, NOW + 1, None, NOW) in soon
-        assert await ttl_after("connected", NOW + 2, False, 60, NOW) in late
+        assert await ttl_after(Heard()) in soon
+        assert await ttl_after(listens) in soon
+        assert await ttl_after(Connected(v, NOW, True, 60)) in late
+        assert await ttl_after(listens) in late
+        assert await ttl_after(Disconnected(v, NOW + 1, NOW, None, "")) in soon
+        assert await ttl_after(Connected(v, NOW + 2, False, 60)) in late
 
         await queues.enqueue_trigger(SEQ[0], ["V"], "r", "d", NOW)
         assert (await claim(queues, "V")).seq == SEQ[0]
         assert await queues.redis.pttl(keys.presence("V")) == -1  # it stays while it is served, however silent the vehicle is
-        assert await ttl_after("disconnected", NOW + 2, NOW + 3, None, NOW) == -1
+        assert await ttl_after(Disconnected(v, NOW + 3, NOW + 2, None, "")) == -1
         batch = queues.batch()
-        batch.ack(OutcomeRecord("V", SEQ[0], Outcome.DELIVERED, NOW), NOW)
+        batch.add("V", Ack(delivered("V", SEQ[0])), NOW)
         await batch.run()
         assert await queues.redis.pttl(keys.presence("V")) == -1
-        assert await ttl_after("heard", Sign.HEARTBEAT, NOW) in soon
+        assert await ttl_after(Heard()) in soon
 
     use(body)

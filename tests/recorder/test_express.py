@@ -12,10 +12,13 @@ from redis import Redis
 from adapters.mqtt import Message
 from contracts import keys
 from contracts.errors import Retryable
+from contracts.events import Connected
+from contracts.names import Owner
 from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
 from contracts.topics import TRIGGER
 from queues import Policy, Queues, connect
+from queues.verbs.claims import Touch
 from recorder._dedupe import DedupeWindow
 from recorder._express import OWNERS_ALONE, Express
 from recorder._intake import Incoming, Intake
@@ -71,7 +74,7 @@ def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
         await load(express, queues)
         batch = queues.batch()
         for vin in vins(count):
-            batch.connected(vin, wall_clock_ms(), True, 0, wall_clock_ms())
+            batch.add(vin, Touch(Connected(Owner(vin), wall_clock_ms(), True, 0), False), wall_clock_ms())
         await batch.run()
         incoming = take(settings, vins(count))
         await express.offer([incoming])

@@ -16,6 +16,8 @@ from contracts.settings import Settings
 from dispatcher._broker_api import BrokerApi, Session, session_of
 from dispatcher._reconcile import OWNERS_A_LOOK, UNKNOWN, Known, Reconciler, missed, what_is_known
 from queues import Policy, Queues, connect
+from queues.verbs.claims import Claim, Touch
+from queues.verbs.fills import Enqueue
 from tests.servers import Server, free_port, wait_until
 
 V = Owner("V")
@@ -126,9 +128,9 @@ def test_what_is_known_of_every_vehicle_is_found(request: pytest.FixtureRequest,
             queues = Queues(redis, Policy.of(Settings()))
             batch = queues.batch()
             for vin in vins:
-                batch.connected(vin, AT, True, 0, AT)
-            batch.enqueue(vins[0], [(seq_of(AT, 0, 0), "r")], AT)
-            batch.claim(vins[0], AT)
+                batch.add(vin, Touch(Connected(Owner(vin), AT, True, 0), False), AT)
+            batch.add(vins[0], Enqueue([(seq_of(AT, 0, 0), "r")]), AT)
+            batch.add(vins[0], Claim(), AT)
             await batch.run()
             return {owner: known async for found in what_is_known(queues) for owner, known in found.items()}
 

@@ -13,6 +13,7 @@ from contracts.names import Owner
 from contracts.seq import SeqSource, wall_clock_ms
 from contracts.topics import FANOUT, TRIGGER, Sign, data_topic, request_filter, sign_topic
 from queues import Queues
+from queues.verbs.fills import Enqueue
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.door import trigger
 from tests.dispatcher.vehicle import Vehicle
@@ -162,9 +163,9 @@ def queue_many(ground: Ground, vin: str, count: int) -> list[int]:
         await queues.store_data("many", b"hello", wall_clock_ms())
         for part in (seqs[start : start + A_PART] for start in range(0, count, A_PART)):
             batch = queues.batch()
-            batch.enqueue(vin, [(seq, "task_many") for seq in part], wall_clock_ms())
+            batch.add(vin, Enqueue([(seq, "task_many") for seq in part]), wall_clock_ms())
             for seq in part:
-                batch.add(("HSET", keys.trigger(seq), "request_id", "task_many", "data_id", "many"), int)
+                batch.call(("HSET", keys.trigger(seq), "request_id", "task_many", "data_id", "many"), int)
             await batch.run()
 
     ground.platform.ask(queue)

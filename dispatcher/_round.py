@@ -1,0 +1,65 @@
+"""What Redis has to do with the effects of many owners: one batch, one exchange."""
+
+import structlog
+from redis.exceptions import RedisError
+
+from contracts import keys
+from contracts.names import Owner
+from dispatcher import _metrics
+from dispatcher._account import RequestIdOf, account_answers
+from dispatcher._vocabulary import Answered, Effect, Verb, Watch
+from queues import Queues, is_spoilt
+from queues.verbs import verb
+
+log = structlog.get_logger(__name__)
+
+
+class Round:
+    """The Redis side of one round. It can be sent again: the time in every verb stays, and no verb twice does more than once."""
+
+    def __init__(self, queues: Queues, now_ms: int, request_id_of: RequestIdOf = lambda _: None) -> None:
+        self._queues, self._now_ms, self._request_id_of = queues, now_ms, request_id_of
+        self._verbs: list[tuple[Owner, Verb]] = []
+        self._watches: dict[int, dict[str, int]] = {}  # shard → owner → when to look
+
+    def __len__(self) -> int:
+        return len(self._verbs) + len(self._watches)
+
+    def add(self, owner: Owner, effect: Effect) -> bool:
+        """Take `effect` into the round; whether it is a verb, which Redis answers."""
+        if isinstance(effect, verb.Verb):
+            self._verbs.append((owner, effect))
+            return True
+        if isinstance(effect, Watch):
+            self._watches.setdefault(keys.shard_of(owner, self._queues.policy.wake_shards), {})[owner] = effect.at_ms
+        return False
+
+    async def run(self, *, repeated: bool) -> list[Answered | None]:
+        """The answers of the verbs, in the order in which they were added; None to one whose owner's keys are spoilt.
+
+        Raises:
+            redis.RedisError: the connection failed, or Redis refused a command; send it again.
+        """
+        batch, now_ms = self._queues.batch(), self._now_ms
+        for owner, each in self._verbs:
+            batch.add(owner, each, now_ms)
+        for shard, watches in self._watches.items():
+            batch.watch(shard, watches)
+        replies = await batch.run(tolerant=True)
+        for reply in replies[len(self._verbs) :]:
+            if isinstance(reply, RedisError):  # the deadline index is nobody's alone
+                raise reply
+        answers: list[Answered | None] = []
+        for (owner, each), reply in zip(self._verbs, replies, strict=False):
+            if is_spoilt(reply):
+                _give_up(owner, each)
+            answers.append(None if is_spoilt(reply) else Answered(each, reply, now_ms, repeated))
+        answered = [(owner, answer) for (owner, _), answer in zip(self._verbs, answers, strict=True) if answer is not None]
+        account_answers(answered, self._request_id_of)
+        return answers
+
+
+def _give_up(owner: Owner, what: Verb) -> None:
+    """One vehicle must not hold up the others for ever."""
+    _metrics.GIVEN_UP.inc()
+    log.error("this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=owner, verb=repr(what))

@@ -1,0 +1,53 @@
+"""Commands on keys that are no owner's alone: triggers, payloads, marks, the deadline index, the outcomes stream."""
+
+from collections.abc import Mapping, Sequence
+
+from contracts import keys
+from contracts.outcomes import OutcomeRecord
+from queues._policy import Policy
+from queues._scripts import Args, Script
+
+CENSUS = Script("census", shared=False)
+_STORE_DATA, _SETTLE_DUE, _INSIST, _SWAP = (Script(n, shared=False) for n in ("store_data", "settle_due", "insist", "swap"))
+
+
+def store_trigger(policy: Policy, seq: int, request_id: str, data_id: str) -> list[Args]:
+    """Keep what a trigger says, for as long as its entries may wait."""
+    key = keys.trigger(seq)
+    return [("HSET", key, "request_id", request_id, "data_id", data_id), ("PEXPIRE", key, policy.retention_ms)]
+
+
+def store_data(policy: Policy, data_id: str, payload: bytes) -> Args:
+    """Keep a payload under its data_id."""
+    return ("EVALSHA", _STORE_DATA.sha, 1, keys.data(data_id), payload, policy.retention_ms)
+
+
+def tell(record: OutcomeRecord) -> Args:
+    """Hand an outcome to the recorder."""
+    return ("XADD", keys.OUTCOMES, "*", "o", record.to_wire())
+
+
+def wake(shard: int, owners: Sequence[str]) -> Args:
+    """Tell the dispatchers that these owners of one shard have something to claim."""
+    return ("XADD", keys.wake(shard), "*", "owners", "\n".join(owners))
+
+
+def watch(shard: int, deadlines: Mapping[str, int]) -> Args:
+    """Note when to look whether what these owners of one shard have in flight is overdue."""
+    return ("ZADD", keys.deadlines(shard), *(part for owner, at_ms in deadlines.items() for part in (at_ms, owner)))
+
+
+def settle_due(shard: int, owners: Sequence[str], before_ms: int) -> Args:
+    """Take owners out of the deadline index, except those that were put in again for a time after `before_ms`."""
+    return ("EVALSHA", _SETTLE_DUE.sha, 1, keys.deadlines(shard), before_ms, *owners)
+
+
+def insist(command: Args) -> Args:
+    """The same command (of one key, which follows its name), carried out also where Redis is out of memory."""
+    name, key, *rest = command
+    return ("EVALSHA", _INSIST.sha, 1, key, name, *rest)
+
+
+def swap(key: str, before: bytes, after: bytes) -> Args:
+    """Let `after` take the place of `before` in a string; empty: nothing."""
+    return ("EVALSHA", _SWAP.sha, 1, key, before, after)

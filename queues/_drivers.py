@@ -1,0 +1,102 @@
+"""Two ways to carry a batch to Redis: over asyncio for services, blocking for jobs. They differ in nothing else."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import hiredis
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+from redis.exceptions import ResponseError
+
+from queues._batch import Batch, Talk
+from queues._cluster import is_cluster
+from queues._connection import exchange
+from queues._policy import Policy
+from queues._scripts import LOADS, Args
+
+T = TypeVar("T")
+
+
+class AsyncBatch(Batch):
+    """A batch over asyncio."""
+
+    def __init__(self, redis: AsyncRedis, policy: Policy) -> None:
+        super().__init__(policy, of_cluster=is_cluster(redis))
+        self._redis = redis
+
+    async def run(self, *, tolerant: bool = False) -> list[Any]:
+        """Sends everything once and empties the batch, as `talk` says.
+
+        Raises:
+            redis.RedisError: the connection failed (what was sent may have happened), or Redis refused a command.
+        """
+        return await converse(self.talk(tolerant=tolerant), partial(exchange, self._redis))
+
+
+class BlockingBatch(Batch):
+    """A batch over blocking Redis."""
+
+    def __init__(self, redis: Redis, policy: Policy) -> None:
+        super().__init__(policy, of_cluster=is_cluster(redis))
+        self._redis = redis
+
+    def run(self, *, tolerant: bool = False) -> list[Any]:
+        """The same, blocking; tried again where the connection fails.
+
+        Raises:
+            redis.RedisError: Redis is away (what was sent may have happened, and more than once), or refused a command.
+        """
+        talk = self.talk(tolerant=tolerant)
+        try:
+            commands = next(talk)
+            while True:
+                commands = talk.send(_exchange(self._redis, commands))
+        except StopIteration as ended:
+            replies: list[Any] = ended.value
+            return replies
+
+
+async def converse(talk: Talk[T], carry: Callable[[list[Args]], Awaitable[list[Any]]]) -> T:
+    """What `talk` comes to, with each of its commands carried to Redis and the raw replies brought back."""
+    try:
+        commands = next(talk)
+        while True:
+            commands = talk.send(await carry(commands))
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+
+
+def _exchange(redis: Redis, commands: list[Args]) -> list[Any]:
+    """The raw replies, packed and read in C: the library's pipeline costs twice as much."""
+    if is_cluster(redis):
+        if commands is LOADS:  # no pipeline goes to all masters
+            return [redis.script_load(text) for *_, text in commands]
+        pipe = redis.pipeline(transaction=False)
+        for command in commands:
+            pipe.execute_command(*command)
+        return pipe.execute(raise_on_error=False)
+    packed = [b"".join(map(hiredis.pack_command, commands))]
+    pool = redis.connection_pool
+    connection: Any = pool.get_connection()
+
+    def once() -> list[Any]:
+        connection.send_packed_command(packed)
+        return [_reply(connection) for _ in commands]
+
+    try:
+        replies: list[Any] = connection.retry.call_with_retry(once, lambda _: connection.disconnect())
+    except BaseException:  # whatever it was, what comes next on this connection answers an old question
+        connection.disconnect()
+        raise
+    finally:
+        pool.release(connection)
+    return replies
+
+
+def _reply(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as exc:
+        return exc

@@ -1,0 +1,43 @@
+"""What the queues need to know of the settings."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from contracts.settings import Settings
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Durations in milliseconds."""
+
+    presence_ms: int
+    retention_ms: int
+    ack_deadline_ms: int
+    ack_deadline_max_ms: int
+    wake_shards: int
+    compaction: bool
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Policy":
+        """The policy that these settings describe."""
+        return cls(
+            presence_ms=round(settings.presence_seconds * 1000),
+            retention_ms=round(settings.retention_days * 86_400_000),
+            ack_deadline_ms=round(settings.ack_deadline_seconds * 1000),
+            ack_deadline_max_ms=round(settings.ack_deadline_max_seconds * 1000),
+            wake_shards=settings.wake_shards,
+            compaction=settings.compaction == "request_id",
+        )
+
+    @cached_property
+    def numbers(self) -> tuple[int, int, int, int]:
+        """Those that every verb is given, in the order in which lua/_owner.lua names them."""
+        return self.presence_ms, self.ack_deadline_ms, self.ack_deadline_max_ms, self.retention_ms
+
+    @cached_property
+    def waits_ms(self) -> tuple[int, ...]:
+        """What the first, second, … attempt has: doubling up to the maximum, which serves for all further ones."""
+        waits = [self.ack_deadline_ms]
+        while waits[-1] < self.ack_deadline_max_ms:
+            waits.append(min(waits[-1] * 2, self.ack_deadline_max_ms))
+        return tuple(waits)

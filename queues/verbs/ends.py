@@ -1,0 +1,107 @@
+"""The verbs that end entries: what becomes of them is with the recorder as they end."""
+
+from typing import Any, NamedTuple
+
+from contracts import keys
+from contracts.outcomes import CODES, OF_CODE, Outcome, OutcomeRecord
+from queues._policy import Policy
+from queues._scripts import Args, Script
+from queues.verbs.claims import Claim, ClaimReply
+from queues.verbs.verb import Verb, number
+
+
+class WhatIsOver(Claim, frozen=True):
+    """Nothing is claimed: which pending and parked entries must not be sent any more."""
+
+    script = Script("over")
+
+
+class AckReply(NamedTuple):
+    """`word` is `ended`, `known` (it had ended before) or `unknown`; None: not known."""
+
+    word: str
+    published_ms: int | None
+    attempts: int | None
+    next: ClaimReply
+
+
+class Ack(Verb, frozen=True):
+    """End the entry of this outcome, however it stands, hand the outcome to the recorder, and claim the next one.
+
+    When it was published and how often is completed from the queue, where `record` does not say how often. An entry that had
+    ended before has its outcome: none is given again. `told`: the recorder has it already, and the queue tells nobody.
+    """
+
+    record: OutcomeRecord
+    request_id: str = ""
+    claim: bool = True
+    told: bool = False
+    script = Script("ack")
+
+    @property
+    def records(self) -> tuple[OutcomeRecord, ...]:
+        """Its one outcome."""
+        return (self.record,)
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        record = self.record
+        args = (record.seq, self.request_id if policy.compaction else "", "1" if self.claim else "0", CODES[record.outcome])
+        if self.told:
+            return self._call(policy, owner, now_ms, *args)
+        at = "" if record.dispatched_ms is None else record.dispatched_ms
+        times = "" if record.attempts is None else record.attempts
+        return self._call(policy, owner, now_ms, *args, record.to_be_completed(), at, times, others=(keys.OUTCOMES,))
+
+    @staticmethod
+    def read(raw: Any) -> AckReply:
+        return AckReply(raw[0].decode(), number(raw[1]), number(raw[2]), Claim.read(raw[3:]))
+
+
+class EndReply(NamedTuple):
+    """How each entry has ended, in the order in which they were named; None: it is in flight, and is not sent again."""
+
+    outcomes: tuple[Outcome | None, ...]
+    next: ClaimReply
+
+
+class End(Verb, frozen=True):
+    """End entries that must not be sent any more, hand the outcomes of those that end only now on, and claim the next one.
+
+    What is in flight ends so unless it is acknowledged. `told` as for `Ack`.
+    """
+
+    records: tuple[OutcomeRecord, ...]
+    claim: bool = True
+    told: bool = False
+    script = Script("end")
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        each = (part for r in self.records for part in (r.seq, CODES[r.outcome], b"" if self.told else r.to_wire()))
+        others = () if self.told else (keys.OUTCOMES,)
+        return self._call(policy, owner, now_ms, "1" if self.claim else "0", *each, others=others)
+
+    @staticmethod
+    def read(raw: Any) -> EndReply:
+        return EndReply(tuple(OF_CODE.get(int(how)) for how in raw[0]), Claim.read(raw[1:]))
+
+
+class LookReply(NamedTuple):
+    """`published_ms` is None where it is not in flight, `attempts` where that is not known, `ended` where it has not."""
+
+    published_ms: int | None
+    attempts: int | None
+    ended: Outcome | None
+
+
+class Look(Verb, frozen=True):
+    """What is known of an entry that is about to end. Changes nothing."""
+
+    seq: int
+    script = Script("look")
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        return self._call(policy, owner, now_ms, self.seq)
+
+    @staticmethod
+    def read(raw: Any) -> LookReply:
+        return LookReply(number(raw[0]), number(raw[1]), OF_CODE.get(number(raw[2]) or 0))

@@ -1,0 +1,91 @@
+"""The verbs that fill an owner's queue, and the one that empties it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from contracts import keys
+from queues._policy import Policy
+from queues._scripts import Args, Script
+from queues.verbs.verb import Verb
+
+
+class EnqueueReply(NamedTuple):
+    """`word` is `ready`, `queued` or `known`; how many entries were new, and which older ones they replaced."""
+
+    word: str
+    queued: int
+    superseded: tuple[int, ...]
+
+
+def flat(policy: Policy, entries: Iterable[tuple[int, str]]) -> list[Any]:
+    """Entries (seq, request_id) as `Offer` takes them: seq after seq, each with its request_id where compaction is on."""
+    return [part for entry in entries for part in entry] if policy.compaction else [seq for seq, _ in entries]
+
+
+class _Fill(Verb, frozen=True):
+    @staticmethod
+    def read(raw: Any) -> EnqueueReply:
+        return EnqueueReply(raw[0].decode(), int(raw[1]), tuple(map(int, raw[2])) if len(raw) > 2 else ())
+
+
+class Offer(_Fill, frozen=True):
+    """Queue entries, oldest first, as `flat` makes them. Offered again, nothing changes; one that has ended never comes back."""
+
+    parts: Sequence[Any]
+    script = Script("enqueue", adds=True, before="_fresh")
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        return self._call(policy, owner, now_ms, "1" if policy.compaction else "0", *self.parts)
+
+
+class Enqueue(_Fill, frozen=True):
+    """The same of entries (seq, request_id)."""
+
+    entries: Sequence[tuple[int, str]]
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        return Offer(flat(policy, self.entries)).command(policy, owner, now_ms)
+
+
+class DirectEnqueue(_Fill, frozen=True):
+    """Queue the one entry of one trigger and wake a dispatcher. Not for a cluster.
+
+    Its reply's word is also `unloaded`, where the queues are not those of `loading`, or `duplicate`, where `digest` is registered
+    for another trigger: then nothing was changed.
+    """
+
+    seq: int
+    request_id: str
+    data_id: str
+    digest: str
+    loading: bytes
+    script = Script("express", adds=True, calls="enqueue")
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        others = (keys.LOADED, keys.dedupe(self.digest), keys.wake(keys.shard_of(owner, policy.wake_shards)))
+        args = ("1" if policy.compaction else "0", self.seq, self.request_id, owner, self.data_id, self.loading)
+        return self._call(policy, owner, now_ms, *args, others=others)
+
+
+class Unpark(_Fill, frozen=True):
+    """These parked entries take their places again; none named: all of them."""
+
+    seqs: Sequence[str | int] = ()
+    script = Script("unpark")
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        return self._call(policy, owner, now_ms, *self.seqs)
+
+
+class Erase(Verb, frozen=True):
+    """Let everything go that was accepted before this seq, and tell nobody. The reply is how many entries that were."""
+
+    before: int
+    script = Script("erase")
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        return self._call(policy, owner, now_ms, self.before)
+
+    @staticmethod
+    def read(raw: Any) -> int:
+        return int(raw)
