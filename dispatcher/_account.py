@@ -10,7 +10,7 @@ from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher import _metrics
 from dispatcher._vocabulary import Answered
-from queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, Touch
+from queues.verbs.claims import ClaimReply, ClaimWord, Park, Release, Touch
 from queues.verbs.ends import Ack, AckReply, End
 
 RequestIdOf = Callable[[int], str | None]  # of a seq, where this process knows it
@@ -50,8 +50,7 @@ def account_answers(answers: Iterable[tuple[Owner, Answered]], request_id_of: Re
             case Park(seq, data_id) if reply.word is not ClaimWord.NONE:
                 _metrics.PARKED.inc()
                 log.info("parked", vin=owner, seq=seq, request_id=request_id_of(seq), data_id=data_id)
-        claim = _claim_of(answer)
-        if claim is not None and claim.word is ClaimWord.CLAIMED and claim.attempts > 1:
+        if reply.next.word is ClaimWord.CLAIMED and reply.next.attempts > 1:
             again += 1
     for outcome, count in outcomes.items():
         _metrics.OUTCOMES.labels(outcome.value).inc(count)
@@ -78,22 +77,10 @@ def _account_delivered(record: OutcomeRecord, reply: AckReply) -> None:
         _metrics.ATTEMPTS.observe(reply.attempts)
 
 
-def _claim_of(answer: Answered) -> ClaimReply | None:
-    """The claim that was made along with a verb, if one was."""
-    match answer.verb:
-        case Claim() | Park():
-            claim: ClaimReply = answer.reply
-            return claim
-        case Touch() | Ack() | End():
-            following: ClaimReply = answer.reply.next
-            return following
-    return None
-
-
 def _trace(owner: Owner, answer: Answered, request_id_of: RequestIdOf) -> None:
     if isinstance(answer.verb, Ack):
         seq = answer.verb.record.seq
         log.debug("acknowledged", vin=owner, seq=seq, request_id=request_id_of(seq), word=answer.reply.word)
-    claim = _claim_of(answer)
-    if claim is not None and claim.word is ClaimWord.CLAIMED:
+    claim: ClaimReply = answer.reply.next
+    if claim.word is ClaimWord.CLAIMED:
         log.debug("claimed", vin=owner, seq=claim.seq, request_id=request_id_of(claim.seq), attempt=claim.attempts)

@@ -8,7 +8,7 @@ from queues._drivers import AsyncBatch
 from queues._loader import Ended, Forgotten, Loader, LoadResult
 from queues._marks import NOT_LOADED, Marks
 from queues._policy import Policy
-from queues._queues import EnqueueResult, Queues
+from queues._queues import Queues
 from queues._spoilt import is_spoilt
 from queues._wakes import Wake
 
@@ -20,7 +20,6 @@ __all__ = [
     "Batch",
     "Census",
     "Ended",
-    "EnqueueResult",
     "Forgotten",
     "LoadResult",
     "Loader",

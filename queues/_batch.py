@@ -5,7 +5,7 @@ two drivers that carry it (`_drivers`).
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,6 +26,18 @@ Read = Callable[[Any], Any]
 FIRST, THEN, LAST = range(3)  # one Redis keeps the order of a batch; the nodes of a cluster must be told what waits for what
 
 
+@dataclass(slots=True)
+class _Plan:
+    """What a batch has collected. Places are those among the commands."""
+
+    commands: list[Args] = field(default_factory=list)
+    reads: list[Read | None] = field(default_factory=list)  # None: of a note
+    stages: dict[int, int] = field(default_factory=dict)  # of the commands that are not of the middle one
+    insists: list[int] = field(default_factory=list)
+    notes: dict[int, int] = field(default_factory=dict)  # places of notes, and of the verbs that answer for them
+    ahead: list[tuple[int, OutcomeRecord, bool]] = field(default_factory=list)  # to be told before they end; also in flight?
+
+
 class Batch:
     """Collects verbs and commands; its drivers send them together and answer in the order in which they were added.
 
@@ -34,21 +46,22 @@ class Batch:
 
     def __init__(self, policy: Policy, *, of_cluster: bool) -> None:
         self._policy, self._of_cluster = policy, of_cluster
-        self._clear()
+        self._plan = _Plan()
 
     def __len__(self) -> int:
-        return len(self._commands) - len(self._notes)
+        return len(self._plan.commands) - len(self._plan.notes)
 
     def add(self, owner: str, verb: Verb, now_ms: int) -> None:
         """A verb, answered by its reply. In a cluster the recorder is told of an outcome before its entry ends."""
+        plan = self._plan
         if self._of_cluster and isinstance(verb, Ack | End) and not verb.told:
-            self._ahead += [(len(self._commands), record, isinstance(verb, Ack)) for record in verb.records]
+            plan.ahead += [(len(plan.commands), record, isinstance(verb, Ack)) for record in verb.records]
             verb = msgspec.structs.replace(verb, told=True)
         notes = verb.notes(self._policy, owner, now_ms) if isinstance(verb, Park) else ()
-        place = len(self._commands) + len(notes)
+        place = len(plan.commands) + len(notes)
         self._note(notes, place, FIRST)
-        self._commands.append(verb.command(self._policy, owner, now_ms))
-        self._reads.append(verb.read)
+        plan.commands.append(verb.command(self._policy, owner, now_ms))
+        plan.reads.append(verb.read)
         self._note(notes, place, LAST)
 
     def call(self, command: Args, read: Read | None, *, stage: int = THEN, insist: bool = False) -> None:
@@ -56,12 +69,13 @@ class Batch:
 
         `insist`: a small one of one key, which follows its name, is carried out also where Redis is out of memory.
         """
+        plan, place = self._plan, len(self._plan.commands)
         if stage != THEN:
-            self._stages[len(self._commands)] = stage
+            plan.stages[place] = stage
         if insist:
-            self._insists.append(len(self._commands))
-        self._commands.append(command)
-        self._reads.append(read)
+            plan.insists.append(place)
+        plan.commands.append(command)
+        plan.reads.append(read)
 
     def watch(self, shard: int, deadlines: Mapping[str, int]) -> None:
         """Look at these owners of one shard again at these times; answered by a number that means nothing."""
@@ -76,24 +90,18 @@ class Batch:
         Raises:
             redis.RedisError: Redis refused a command.
         """
-        commands, reads, stages, insists, notes, ahead = (
-            *(self._commands, self._reads, self._stages),
-            *(self._insists, self._notes, self._ahead),
-        )
-        self._clear()
-        if ahead:
-            yield from self._tell_ahead(ahead, commands, tolerant=tolerant)
-        raw = yield from _in_stages(commands, stages) if self._of_cluster else _sent(commands)
-        denied = [place for place in insists if isinstance(raw[place], OutOfMemoryError)]
+        plan, self._plan = self._plan, _Plan()
+        if plan.ahead:
+            yield from self._tell_ahead(plan, tolerant=tolerant)
+        raw = yield from _in_stages(plan) if self._of_cluster else _sent(plan.commands)
+        denied = [place for place in plan.insists if isinstance(raw[place], OutOfMemoryError)]
         if denied:
-            again = yield from _sent([_commands.insist(commands[place]) for place in denied])
-            for place, reply in zip(denied, again, strict=True):
-                raw[place] = reply
-        for note, place in notes.items():
+            _put(raw, denied, (yield from _sent([_commands.insist(plan.commands[place]) for place in denied])))
+        for note, place in plan.notes.items():
             if isinstance(raw[note], RedisError):
                 raw[place] = raw[note]
         replies = []
-        for read, reply in zip(reads, raw, strict=True):
+        for read, reply in zip(plan.reads, raw, strict=True):
             if read is None:
                 continue
             if isinstance(reply, RedisError):
@@ -104,28 +112,20 @@ class Batch:
                 replies.append(read(reply))
         return replies
 
-    def _clear(self) -> None:
-        self._commands: list[Args] = []
-        self._reads: list[Read | None] = []  # None: of a note
-        self._stages: dict[int, int] = {}  # of the commands that are not of the middle one
-        self._insists: list[int] = []
-        self._notes: dict[int, int] = {}  # places of notes, which have no replies of their own, and of their verbs
-        self._ahead: list[tuple[int, OutcomeRecord, bool]] = []  # outcomes to be told before their entries end; also in flight?
-
     def _note(self, notes: Sequence[Args], place: int, stage: int) -> None:
         for note in notes:
-            self._notes[len(self._commands)] = place
+            self._plan.notes[len(self._plan.commands)] = place
             self.call(note, None, stage=stage, insist=True)
 
-    def _tell_ahead(self, ahead: list[tuple[int, OutcomeRecord, bool]], commands: list[Args], *, tolerant: bool) -> Talk[None]:
+    def _tell_ahead(self, plan: _Plan, *, tolerant: bool) -> Talk[None]:
         """In a cluster no script reaches entry and outcomes. A crash after this repeats an outcome, and loses none."""
         looking, telling = (Batch(self._policy, of_cluster=True) for _ in range(2))
-        for _, record, _ in ahead:
+        for _, record, _ in plan.ahead:
             looking.add(record.vin, Look(record.seq), 0)
         found = yield from looking.talk(tolerant=tolerant)
-        for (place, record, also_in_flight), known in zip(ahead, found, strict=True):
+        for (place, record, also_in_flight), known in zip(plan.ahead, found, strict=True):
             if isinstance(known, RedisError):  # is asked once more instead of ended, and so answers the same
-                commands[place] = Look(record.seq).command(self._policy, record.vin, 0)
+                plan.commands[place] = Look(record.seq).command(self._policy, record.vin, 0)
             elif known.ended is None and (also_in_flight or known.published_ms is None):
                 telling.call(_commands.tell(_completed(record, known)), bytes, insist=True)
         try:
@@ -141,12 +141,11 @@ def _completed(record: OutcomeRecord, found: LookReply) -> OutcomeRecord:
     return replace(record, attempts=found.attempts, dispatched_ms=found.published_ms or record.dispatched_ms)
 
 
-def _in_stages(commands: list[Args], stages: dict[int, int]) -> Talk[list[Any]]:
-    raw: list[Any] = [None] * len(commands)
+def _in_stages(plan: _Plan) -> Talk[list[Any]]:
+    raw: list[Any] = [None] * len(plan.commands)
     for stage in (FIRST, THEN, LAST):
-        places = [place for place in range(len(commands)) if stages.get(place, THEN) == stage]
-        for place, reply in zip(places, (yield from _sent([commands[place] for place in places])), strict=True):
-            raw[place] = reply
+        places = [place for place in range(len(raw)) if plan.stages.get(place, THEN) == stage]
+        _put(raw, places, (yield from _sent([plan.commands[place] for place in places])))
     return raw
 
 
@@ -161,7 +160,10 @@ def _sent(commands: list[Args]) -> Talk[list[Any]]:
     unknown = [place for place, reply in enumerate(raw) if isinstance(reply, NoScriptError)]
     if unknown:
         yield LOADS
-        again = yield [commands[place] for place in unknown]
-        for place, reply in zip(unknown, again, strict=True):
-            raw[place] = reply
+        _put(raw, unknown, (yield [commands[place] for place in unknown]))
     return raw
+
+
+def _put(raw: list[Any], places: Sequence[int], replies: Sequence[Any]) -> None:
+    for place, reply in zip(places, replies, strict=True):
+        raw[place] = reply

@@ -96,16 +96,6 @@ class MarkedQueues(Streams):
             batch.call(("DEL", key), int)
         await batch.run()
 
-    async def is_loaded(self) -> bool:
-        """Whether the queues hold everything pending; false after Redis was wiped, until a rebuild."""
-        marks = keys.loaded_marks(of_cluster=is_cluster(self.redis))
-        return bool(await self.redis.exists(*marks) == len(marks))
-
-    async def mark_loaded(self, now_ms: int) -> None:
-        """The queues hold everything pending."""
-        for mark in keys.loaded_marks(of_cluster=is_cluster(self.redis)):
-            await self.redis.set(mark, now_ms)
-
     def _keys(self, node: int) -> tuple[list[str], list[str]]:
         of_cluster = is_cluster(self.redis)
         return keys.loaded_marks(of_cluster=of_cluster), keys.handed_marks(node, of_cluster=of_cluster)

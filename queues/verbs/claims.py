@@ -44,6 +44,14 @@ class ClaimReply(NamedTuple):
     deadline_ms: int = 0
     over: tuple[Over, ...] = ()
 
+    @property
+    def next(self) -> "ClaimReply":
+        """The claim that was made with the verb, as every reply has it."""
+        return self
+
+
+_NOTHING = ClaimReply(ClaimWord.NONE)
+
 
 class Claim(Verb, frozen=True):
     """Put the oldest pending entry in flight, if the vehicle is here and nothing is."""
@@ -110,11 +118,16 @@ class ReleaseReason(StrEnum):
 
 
 class ReleaseReply(NamedTuple):
-    """`word` is `released`, `early` (then `deadline_ms` is when to try again) or `stale`."""
+    """`word` is `released`, `early` (then `deadline_ms` is when to try again) or `stale`. A release claims nothing."""
 
     word: str
     attempts: int = 0
     deadline_ms: int = 0
+
+    @property
+    def next(self) -> ClaimReply:
+        """Nothing."""
+        return _NOTHING
 
 
 class Release(Verb, frozen=True):

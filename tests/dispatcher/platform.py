@@ -20,6 +20,7 @@ from contracts.seq import SeqSource, wall_clock_ms
 from contracts.settings import Settings
 from queues import Loader, Policy, Queues, connect
 from sandbox.platform import broker as mosquitto
+from tests.queues.triggers import enqueue_trigger
 from tests.servers import Server, free_port, listens, start, start_python, start_redis
 
 T = TypeVar("T")
@@ -92,7 +93,7 @@ class Platform:
         async def queue(queues: Queues) -> None:
             if data is not None:
                 await queues.store_data(data_id, data, wall_clock_ms())
-            await queues.enqueue_trigger(seq, vins, request_id, data_id, wall_clock_ms())
+            await enqueue_trigger(queues, seq, vins, request_id, data_id, wall_clock_ms())
 
         self.ask(queue)
         return seq

@@ -18,6 +18,7 @@ from queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, Rel
 from queues.verbs.ends import Ack, End
 from queues.verbs.fills import Enqueue
 from tests.queues.conftest import POLICY, seqs_of
+from tests.queues.triggers import enqueue_trigger
 
 NOW = EPOCH_MS + 200_000_000_000
 SEQ = [seq_of(NOW + n, 0, 0) for n in range(10)]
@@ -45,12 +46,12 @@ async def connect(queues: Queues, *owners: str) -> None:
 def test_a_trigger_wakes_only_the_vehicles_that_can_have_it_now(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await connect(queues, "here", "busy")
-        await queues.enqueue_trigger(SEQ[0], ["busy"], "r0", "d", NOW)
+        await enqueue_trigger(queues, SEQ[0], ["busy"], "r0", "d", NOW)
         assert (await claim(queues, "busy")).seq == SEQ[0]
         await queues.join_wakes()
         await queues.settle_wakes(await queues.read_wakes("a", count=10, block_ms=1))
 
-        result = await queues.enqueue_trigger(SEQ[1], ["here", "away", "busy"], "r1", "d", NOW)
+        result = await enqueue_trigger(queues, SEQ[1], ["here", "away", "busy"], "r1", "d", NOW)
 
         assert (result.queued, result.known, result.ready) == (3, 0, ["here"])
         (wake,) = await queues.read_wakes("a", count=10, block_ms=1)
@@ -90,7 +91,7 @@ def test_a_parked_entry_lets_younger_ones_pass_and_goes_first_when_its_data_come
     async def body(queues: Queues) -> None:
         await connect(queues, "V")
         for n in (0, 1, 2):
-            await queues.enqueue_trigger(SEQ[n], ["V"], f"r{n}", f"d{n}", NOW)
+            await enqueue_trigger(queues, SEQ[n], ["V"], f"r{n}", f"d{n}", NOW)
         assert (await claim(queues, "V")).seq == SEQ[0]
         batch = queues.batch()
         batch.add("V", Park(SEQ[0], "d0"), NOW)
@@ -112,7 +113,7 @@ async def park(queues: Queues, owner: str, *entries: tuple[int, str]) -> None:
     """Entries (seq, data_id) of a vehicle that is here, each when its turn has come."""
     await connect(queues, owner)
     for seq, data_id in entries:
-        await queues.enqueue_trigger(seq, [owner], f"r{seq}", data_id, NOW)
+        await enqueue_trigger(queues, seq, [owner], f"r{seq}", data_id, NOW)
         assert (await claim(queues, owner)).seq == seq
         batch = queues.batch()
         batch.add(owner, Park(seq, data_id), NOW)
@@ -182,7 +183,7 @@ def test_whoever_dies_while_it_queues_again_what_was_parked_leaves_the_rest_to_t
 def test_data_that_never_comes_is_not_looked_for_beyond_the_retention(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await connect(queues, "V")
-        await queues.enqueue_trigger(SEQ[0], ["V"], "r", "never", NOW)
+        await enqueue_trigger(queues, SEQ[0], ["V"], "r", "never", NOW)
         await claim(queues, "V")
         batch = queues.batch()
         batch.add("V", Park(SEQ[0], "never"), NOW)
@@ -245,12 +246,12 @@ def test_outcomes_wait_for_the_recorder_until_they_are_settled(use: Callable[...
 def test_with_compaction_a_newer_trigger_takes_the_place_of_an_older_pending_one(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
         await connect(queues, "V")
-        await queues.enqueue_trigger(SEQ[0], ["V"], "same", "d", NOW)
+        await enqueue_trigger(queues, SEQ[0], ["V"], "same", "d", NOW)
         assert (await claim(queues, "V")).seq == SEQ[0]
-        await queues.enqueue_trigger(SEQ[1], ["V"], "same", "d", NOW)
+        await enqueue_trigger(queues, SEQ[1], ["V"], "same", "d", NOW)
 
-        result = await queues.enqueue_trigger(SEQ[3], ["V"], "same", "d", NOW)
-        late = await queues.enqueue_trigger(SEQ[2], ["V"], "same", "d", NOW)
+        result = await enqueue_trigger(queues, SEQ[3], ["V"], "same", "d", NOW)
+        late = await enqueue_trigger(queues, SEQ[2], ["V"], "same", "d", NOW)
 
         assert result.superseded == [("V", SEQ[1])]
         assert late.superseded == [("V", SEQ[2])], "a late one that is older than what is queued is superseded itself"
@@ -260,14 +261,6 @@ def test_with_compaction_a_newer_trigger_takes_the_place_of_an_older_pending_one
         assert acked.next.seq == SEQ[3], "the one in flight stayed until it was acknowledged"
 
     use(body, replace(POLICY, compaction=True))
-
-
-def test_the_same_trigger_twice_has_one_original(use: Callable[..., Any]) -> None:
-    async def body(queues: Queues) -> None:
-        assert await queues.register_digest("x", 5, 1000) == 5
-        assert await queues.register_digest("x", 6, 1000) == 5
-
-    use(body)
 
 
 def test_bulk_loading_is_idempotent_and_brings_nothing_back(redis: Redis, use: Callable[..., Any]) -> None:
@@ -331,7 +324,7 @@ def test_marks_say_what_is_there_and_are_moved_by_nobody_who_has_not_read_them(u
         again = await queues.marks(0)
         assert (again.joined, again.upto) == (None, SEQ[1])  # what was handed over was so to other queues
         await queues.unload(marks)  # by one that has not heard of it
-        assert await queues.is_loaded()
+        assert loader.is_loaded()
 
     use(body)
 
@@ -388,10 +381,10 @@ def test_the_queues_remember_how_an_entry_ended(use: Callable[..., Any], redis: 
 
 def test_with_compaction_what_was_superseded_is_named_again_when_the_trigger_is_offered_again(use: Callable[..., Any]) -> None:
     async def body(queues: Queues) -> None:
-        await queues.enqueue_trigger(SEQ[0], ["V"], "same", "d", NOW)
-        await queues.enqueue_trigger(SEQ[1], ["V"], "same", "d", NOW)
+        await enqueue_trigger(queues, SEQ[0], ["V"], "same", "d", NOW)
+        await enqueue_trigger(queues, SEQ[1], ["V"], "same", "d", NOW)
 
-        again = await queues.enqueue_trigger(SEQ[1], ["V"], "same", "d", NOW)
+        again = await enqueue_trigger(queues, SEQ[1], ["V"], "same", "d", NOW)
 
         assert (again.queued, again.superseded) == (0, [("V", SEQ[0])])
 
@@ -403,10 +396,10 @@ def test_with_compaction_thousands_that_were_superseded_are_named_again(use: Cal
     old = [seq_of(NOW - 1000, 0, 0) + n for n in range(10_000)]
 
     async def body(queues: Queues) -> None:
-        await queues.enqueue_trigger(SEQ[0], ["V"], "same", "d", NOW)
+        await enqueue_trigger(queues, SEQ[0], ["V"], "same", "d", NOW)
         redis.zadd(keys.done("V"), {str(seq): CODES[Outcome.SUPERSEDED] for seq in old})
 
-        again = await queues.enqueue_trigger(SEQ[0], ["V"], "same", "d", NOW)
+        again = await enqueue_trigger(queues, SEQ[0], ["V"], "same", "d", NOW)
 
         assert again.superseded == [("V", seq) for seq in old]
 
@@ -415,8 +408,8 @@ def test_with_compaction_thousands_that_were_superseded_are_named_again(use: Cal
 
 def test_with_compaction_a_cancelled_entry_leaves_no_trace_of_its_key(use: Callable[..., Any], redis: Redis) -> None:
     async def body(queues: Queues) -> None:
-        await queues.enqueue_trigger(SEQ[0], ["V"], "one", "d", NOW)
-        await queues.enqueue_trigger(SEQ[1], ["V"], "two", "d", NOW)
+        await enqueue_trigger(queues, SEQ[0], ["V"], "one", "d", NOW)
+        await enqueue_trigger(queues, SEQ[1], ["V"], "two", "d", NOW)
         batch = queues.batch()
         batch.add("V", End((OutcomeRecord("V", SEQ[0], Outcome.CANCELLED, NOW),), claim=False), NOW)
         await batch.run()
@@ -435,7 +428,7 @@ def test_a_vehicle_that_went_unseen_counts_as_absent_once_it_neither_acknowledge
 
     async def body(queues: Queues) -> None:
         await connect(queues, "V")
-        await queues.enqueue_trigger(SEQ[0], ["V"], "r", "d", NOW)
+        await enqueue_trigger(queues, SEQ[0], ["V"], "r", "d", NOW)
         await claim(queues, "V")
         assert await overdue(queues, NOW + POLICY.presence_ms) is ClaimWord.CLAIMED
         assert await overdue(queues, NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms) is ClaimWord.ABSENT
@@ -466,7 +459,7 @@ def test_what_is_known_of_a_vehicle_that_nothing_waits_for_goes_by_itself(use: C
         assert await ttl_after(Disconnected(v, NOW + 1, NOW, None, "")) in soon
         assert await ttl_after(Connected(v, NOW + 2, False, 60)) in late
 
-        await queues.enqueue_trigger(SEQ[0], ["V"], "r", "d", NOW)
+        await enqueue_trigger(queues, SEQ[0], ["V"], "r", "d", NOW)
         assert (await claim(queues, "V")).seq == SEQ[0]
         assert await queues.redis.pttl(keys.presence("V")) == -1  # it stays while it is served, however silent the vehicle is
         assert await ttl_after(Disconnected(v, NOW + 3, NOW + 2, None, "")) == -1

@@ -58,7 +58,7 @@ def run(server: Server, settings: Settings, scenario: Scenario) -> None:
 
 async def load(express: Express, queues: Queues) -> None:
     """The queues hold all that is pending, and the recorder has looked what they lack."""
-    await queues.mark_loaded(wall_clock_ms())
+    await queues.redis.set(keys.LOADED, wall_clock_ms())
     express.loading = (await queues.marks(0)).loading
 
 

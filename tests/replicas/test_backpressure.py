@@ -15,6 +15,7 @@ from queues import Queues
 from queues.verbs.claims import Touch
 from tests.dispatcher.platform import Platform, a_platform, healthy
 from tests.dispatcher.vehicle import Vehicle
+from tests.queues.triggers import enqueue_trigger
 from tests.servers import wait_until
 
 MIB = 1 << 20
@@ -72,7 +73,7 @@ def test_large_payloads_for_many_vehicles_do_not_multiply_in_memory(platform: Pl
         for n, vin in enumerate(vins):
             data_id = "large" if shared else f"large_{n}"
             await queues.store_data(data_id, bytes([n]) * MIB if not shared else b"x" * MIB, now)
-            await queues.enqueue_trigger(seqs.next(), [vin], "r", data_id, now)
+            await enqueue_trigger(queues, seqs.next(), [vin], "r", data_id, now)
 
     last = Vehicle(platform).connect()
     last.say(Sign.ONLINE)

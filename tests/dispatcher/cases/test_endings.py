@@ -9,6 +9,7 @@ from queues import Queues
 from queues.verbs.claims import Park, Touch
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
+from tests.queues.triggers import enqueue_trigger
 from tests.servers import wait_until
 
 SOON_MS, MINUTE_MS, DAY_MS = 3_000, 60_000, 86_400_000
@@ -20,7 +21,7 @@ def queue_aged(ground: Ground, vin: str, age_ms: int, data_id: str) -> int:
     seq = SeqSource(0, clock_ms=lambda: now_ms - age_ms).next()
 
     async def queue(queues: Queues) -> None:
-        await queues.enqueue_trigger(seq, [vin], "task_aged", data_id, now_ms)
+        await enqueue_trigger(queues, seq, [vin], "task_aged", data_id, now_ms)
 
     ground.platform.ask(queue)
     return seq

@@ -1,0 +1,59 @@
+"""What Redis answers to a round in which somebody has put something else under a vehicle's key."""
+
+import asyncio
+from typing import Any
+
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from contracts import keys
+from contracts.events import Heard
+from contracts.names import Owner
+from contracts.seq import EPOCH_MS, seq_of
+from contracts.settings import Settings
+from dispatcher._round import Round
+from queues import Policy, Queues
+from queues.verbs.claims import ClaimWord, Park, Touch
+from queues.verbs.fills import Enqueue
+from tests.servers import Server
+
+NOW = EPOCH_MS + 200_000_000_000
+SEQ = seq_of(NOW, 0, 0)
+SPOILT, SOUND = Owner("SPOILT"), Owner("SOUND")
+
+
+def test_a_vehicle_whose_keys_are_spoilt_takes_no_claim_from_the_others_of_its_round(own_redis: Server) -> None:
+    async def body() -> list[Any]:
+        async with AsyncRedis(port=own_redis.port) as client:
+            queues = Queues(client, Policy.of(Settings()))
+            batch = queues.batch()
+            batch.add(SOUND, Enqueue([(SEQ, "r")]), NOW)
+            await batch.run()
+            await client.hset(keys.pending(SPOILT), "not", "a queue")
+            this = Round(queues, NOW)
+            for owner in (SPOILT, SOUND):
+                assert this.add(owner, Touch(Heard(), True))
+            return await this.run(repeated=False)
+
+    spoilt, sound = asyncio.run(body())
+
+    assert spoilt is None
+    assert (sound.reply.next.word, sound.reply.next.seq) == (ClaimWord.CLAIMED, SEQ)
+
+
+def test_a_note_that_cannot_be_made_gives_up_its_entry_alone(own_redis: Server) -> None:
+    async def body() -> list[Any]:
+        async with AsyncRedis(port=own_redis.port) as client:
+            queues = Queues(client, Policy.of(Settings()))
+            await client.set(keys.waiting_for("d"), "not a set")
+            this = Round(queues, NOW)
+            this.add(SPOILT, Park(SEQ, "d"))
+            this.add(SOUND, Park(SEQ, "other"))
+            return await this.run(repeated=False)
+
+    spoilt, sound = asyncio.run(body())
+
+    assert spoilt is None
+    assert sound.reply.word is ClaimWord.NONE
+    with Redis(port=own_redis.port) as client:
+        assert client.smembers(keys.waiting_for("other")) == {f"{SOUND} {SEQ}".encode()}
