@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
-from contracts import topics
+from contracts import keys, topics
 from contracts.settings import Settings
 from tests.servers import wait_until
 
@@ -28,9 +29,11 @@ def test_mosquitto_pub_is_a_platform_and_mosquitto_sub_a_vehicle(platform: Setti
     listen = ["mosquitto_sub", *door, "-i", vin, "-t", topics.request_filter("agent", vin), "-C", "1", "-N", "-W", "60"]
     publish = ["mosquitto_pub", *door, "-i", "sdv-pub-any", "-u", "sdv-pub-any", "-V", "5"]
 
-    with (tmp_path / "got").open("wb") as got:
+    with (tmp_path / "got").open("wb") as got, Redis.from_url(platform.redis) as redis:
         vehicle = subprocess.Popen(listen, stdout=got)
         try:
+            # It gives no sign of itself: a subscription that came after the batch would move nothing.
+            wait_until(lambda: redis.hexists(keys.presence(vin), "subscribed"), what="the vehicle to listen")
             subprocess.run([*publish, "-t", topics.data_topic("any"), "-f", str(tmp_path / "firmware")], check=True)
             subprocess.run([*publish, "-t", topics.TRIGGER, "-m", trigger], check=True)
             wait_until(lambda: vehicle.poll() is not None, within_s=60, what="the vehicle to have its message")
