@@ -182,7 +182,7 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
     now_ms = world.now_ms
     async with connect(settings.redis) as redis:
         queues = Queues(redis, Policy.of(settings))
-        await queues.mark_loaded(now_ms)
+        await redis.set(keys.LOADED, now_ms)
         for sent in (*pending, *ended):
             await queues.store_trigger(sent.seq, sent.request_id, DATA_ID)
         for sent in pending:

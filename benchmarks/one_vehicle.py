@@ -85,7 +85,8 @@ async def _superseded(queues: Queues, seqs: Sequence[int]) -> float:
         batch.add(VIN, Enqueue([(seq, "same")]), now_ms)
     await batch.run()
     began = time.perf_counter()
-    result = await queues.enqueue_trigger(seqs[-1], [VIN], "same", "d", now_ms)
+    batch.add(VIN, Enqueue([(seqs[-1], "same")]), now_ms)
+    (result,) = await batch.run()
     took = time.perf_counter() - began
     if len(result.superseded) != len(seqs) - 1:
         raise RuntimeError(f"{len(result.superseded)} of {len(seqs) - 1} were named")
