@@ -1,1 +1,5 @@
-"""The outside edges that several rooms share: MQTT, HTTP, logs, the lake. Import contracts only."""
+"""The outside, once for everybody: the MQTT client, Redis connections, HTTP faces, logs, alerts, storage, the lake without Spark.
+
+It promises that a server that is away is a `Retryable` with a remedy, and that no adapter decides what a message means. It knows
+contracts, and no room above.
+"""

@@ -1,4 +1,8 @@
-"""Quality rules of every table, each with severity and reason, and the audit that holds a run against them."""
+"""Quality rules of every table, each with severity and reason, and the audit that holds a run against them.
+
+It promises that a run that breaks a rule of severity `error` is not published, and that every verdict is kept with its numbers.
+It judges tables, and changes none of them.
+"""
 
 from expectations._audit import audit
 from expectations._findings import Audit, Finding
