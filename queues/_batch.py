@@ -57,12 +57,11 @@ class Batch:
         if self._of_cluster and isinstance(verb, Ack | End) and not verb.told:
             plan.ahead += [(len(plan.commands), record, isinstance(verb, Ack)) for record in verb.records]
             verb = msgspec.structs.replace(verb, told=True)
-        notes = verb.notes(self._policy, owner, now_ms) if isinstance(verb, Park) else ()
-        place = len(plan.commands) + len(notes)
-        self._note(notes, place, FIRST)
-        plan.commands.append(verb.command(self._policy, owner, now_ms))
-        plan.reads.append(verb.read)
-        self._note(notes, place, LAST)
+        if isinstance(verb, Park):
+            self._add_noted(owner, verb, now_ms)
+        else:
+            plan.commands.append(verb.command(self._policy, owner, now_ms))
+            plan.reads.append(verb.read)
 
     def call(self, command: Args, read: Read | None, *, stage: int = THEN, insist: bool = False) -> None:
         """Any other command, with what reads its reply. In a cluster, those of one stage are carried out side by side.
@@ -111,6 +110,13 @@ class Batch:
             else:
                 replies.append(read(reply))
         return replies
+
+    def _add_noted(self, owner: str, verb: Park, now_ms: int) -> None:
+        notes = verb.notes(self._policy, owner, now_ms)
+        place = len(self._plan.commands) + len(notes)
+        self._note(notes, place, FIRST)
+        self.call(verb.command(self._policy, owner, now_ms), verb.read)
+        self._note(notes, place, LAST)
 
     def _note(self, notes: Sequence[Args], place: int, stage: int) -> None:
         for note in notes:
