@@ -45,19 +45,16 @@ def fill(spark: SparkSession, catalog: Catalog, settings: Settings, rows: int, n
         sf.lit(True).alias("applied"),
     )
     entries.writeTo(f"{settings.catalog_name}.{IDS.identifier}").option("fanout-enabled", "true").append()
+    catalog.load_table(DATA.identifier).append(payloads(now))
+
+
+def payloads(at: datetime) -> pa.Table:
+    """The data that triggers of the benchmarks name."""
     payload = b"x" * 1000
-    known = [
-        {
-            "data_id": f"firmware-{n}",
-            "payload": payload,
-            "sha1": sha1_hex(payload),
-            "size_bytes": 1000,
-            "seq": n,
-            "first_seen_at": now,
-        }
-        for n in range(DATA_IDS)
-    ]
-    catalog.load_table(DATA.identifier).append(pa.Table.from_pylist(known, schema=DATA.arrow_schema))
+    said = {"payload": payload, "sha1": sha1_hex(payload), "size_bytes": len(payload), "first_seen_at": at}
+    return pa.Table.from_pylist(
+        [said | {"data_id": f"firmware-{n}", "seq": n} for n in range(DATA_IDS)], schema=DATA.arrow_schema
+    )
 
 
 def by_hand(spark: SparkSession, catalog_name: str) -> None:

@@ -1,7 +1,8 @@
 """Ingest of a trigger archive: against the same job in bare Spark to Parquet and in DuckDB, and where scale might hurt.
 
-`python -m benchmarks.ingest [--case plain|many-segments|one-big-trigger|grown|all] [--rows 10000000]`. Rows are entries: one
-for each VIN of each trigger. Ratios are by the wall clock and by CPU time of all processes, which holds on a busy machine too.
+`python -m benchmarks.ingest [--case plain|judged|many-segments|one-big-trigger|grown|all] [--rows 10000000]`. Rows are entries:
+one for each VIN of each trigger. Ratios are by the wall clock and by CPU time of all processes, which holds on a busy machine
+too.
 """
 
 import argparse
@@ -17,18 +18,20 @@ from pyspark.sql import functions as sf
 from adapters.lake import open_catalog
 from archive.store import Archive
 from benchmarks.archives import Shape, bare_duckdb, bare_spark, write_archive
+from benchmarks.audit import payloads
 from benchmarks.machine import Cost, Row, cost_of, report
 from contracts.settings import Settings
-from contracts.tables import IDS, SEGMENTS
+from contracts.tables import DATA, IDS, SEGMENTS
+from pipelines.ingest.audit import audit_run
 from pipelines.ingest.planning import plan
 from pipelines.ingest.publish import publish
-from pipelines.ingest.write import ingest
+from pipelines.ingest.write import ingest, written_result
 from pipelines.spark.session import session
 
 ROWS = 10_000_000
 VINS_A_TRIGGER, TRIGGERS_A_SEGMENT = 5000, 100
 ROWS_A_SMALL_SEGMENT, BIG_TRIGGERS_PART, GROWN, HOURS_SEGMENTS = 1000, 10, 50, 120
-AIM, GROWN_AIM = 0.75, 1.15
+AIM, GROWN_AIM, JUDGED_AIM, AUDIT_AIM = 0.75, 1.15, 0.35, 1.0
 ROUNDS = 2
 
 
@@ -74,6 +77,39 @@ def plain(folder: Path, rows: int) -> list[Row]:
         _speed("ingest and publish", count, ours, bare, AIM),
         _speed("DuckDB to Parquet", count, duck, bare),
     ]
+
+
+def judged(folder: Path, rows: int) -> list[Row]:
+    """A whole run, stage by stage, beside the same job in bare Spark; the audit beside the write of the rows that it judges."""
+    bare = wrote = audited = published = Cost()
+    with warm(folder) as (spark, settings):
+        open_catalog(settings).load_table(DATA.identifier).append(payloads(datetime.now(UTC)))
+        whole_audit(spark, settings, folder / "warm-2", "warm_2", write_archive(folder / "warm-2", ordinary(rows // 25), day=9))
+        for day in range(1, ROUNDS + 1):
+            archive = folder / f"archive-{day}"
+            count = write_archive(archive, ordinary(rows), day=day)
+            bare += cost_of(bare_spark, spark, archive, folder / f"spark-{day}")
+            costs = whole_audit(spark, settings, archive, f"day_{day}", count)
+            wrote, audited, published = wrote + costs[0], audited + costs[1], published + costs[2]
+    ratio, cpu = audited.wall_s / wrote.wall_s, audited.cpu_s / wrote.cpu_s
+    count *= ROUNDS
+    return [
+        _speed("bare Spark to Parquet", count, bare, bare),
+        _speed("write, audit and publish", count, wrote + audited + published, bare, JUDGED_AIM),
+        Row("write", f"{wrote.wall_s / ROUNDS:.1f} s", "1.00", cpu="1.00"),
+        Row("audit", f"{audited.wall_s / ROUNDS:.1f} s", f"{ratio:.2f}", f"≤ {AUDIT_AIM}", ratio <= AUDIT_AIM, f"{cpu:.2f}"),
+    ]
+
+
+def whole_audit(spark: SparkSession, settings: Settings, archive: Path, run_id: str, count: int) -> tuple[Cost, Cost, Cost]:
+    """What writing, judging and publishing a run cost."""
+    catalog, now = open_catalog(settings), datetime.now(UTC)
+    of_archive = settings.model_copy(update={"archive_url": f"file://{archive}"})
+    wrote = cost_of(ingest, spark, catalog, of_archive, run_id=run_id, now=now)
+    audited = cost_of(audit_run, spark, catalog, of_archive, run_id=run_id, now=now)
+    published = cost_of(publish, catalog, run_id)
+    assert written_result(catalog, run_id).written[IDS.name] == count
+    return wrote, audited, published
 
 
 def many_segments(folder: Path, rows: int) -> list[Row]:
@@ -162,6 +198,7 @@ def _speed(what: str, rows: int, cost: Cost, limit: Cost, aim: float | None = No
 
 CASES: dict[str, Callable[[Path, int], list[Row]]] = {
     "plain": plain,
+    "judged": judged,
     "many-segments": many_segments,
     "one-big-trigger": one_big_trigger,
     "grown": grown,

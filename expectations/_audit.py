@@ -1,14 +1,13 @@
-"""The audit of one run: flags from the rows, judgement from Great Expectations, pages for people."""
+"""The audit of one run: judgement by Great Expectations, then the rows that break a rule, pages for people, rows for programs."""
 
 import re
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from adapters.files import Files
@@ -16,13 +15,16 @@ from adapters.reports import run_page
 from contracts.errors import Permanent
 from contracts.tables import RUN_TABLES
 from expectations._findings import TRACED, Audit, Finding
-from expectations._flags import OFFENDERS, Case
+from expectations._keys import OFFENDERS
 from expectations._pages import publish_pages
-from expectations._suites import Severity, load_suites
+from expectations._results import results_of
+from expectations._rows import Case, keys_of
+from expectations._suites import NotNull, Severity, load_suites
+
+if TYPE_CHECKING:
+    from expectations._judge import Verdicts
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~:+-]*")
-# Small runs are all planning and start-up, which threads share; more than two tables at once gain nothing on two cores.
-PREPARED_AT_ONCE = 2
 
 
 def audit(
@@ -34,6 +36,8 @@ def audit(
     keep: int,
     references: Mapping[str, DataFrame],
     data_wait: timedelta,
+    counted: Mapping[str, Mapping[str, int]] | None = None,
+    keep_results: Callable[[pa.Table], object] = lambda _: None,
 ) -> Audit:
     """Judge the rows that one run adds, before anybody reads them.
 
@@ -46,6 +50,8 @@ def audit(
         references: by table name, all rows of a table *with the run's own*, for rules that look values up: `sdv_fanout_data`
             (data_id), `sdv_fanout_ids` (vin, seq), `ingested_segments` (path). No other column is read.
         data_wait: how long a trigger may be without its data before that is a warning.
+        counted: by table, how many of its rows break a rule, by the rule's `counted`, where the parser has looked already.
+        keep_results: is given the rows of `quality_results`, last of all.
 
     Raises:
         Permanent: the run id cannot name a folder, a frame names no table with a suite, or a reference is missing.
@@ -57,44 +63,50 @@ def audit(
     suites = load_suites()
     if unknown := sorted(frames.keys() - suites.keys()):
         raise Permanent(f"no suite for {', '.join(unknown)}; write expectations/suites/<table>.yaml, or leave the table out")
-    cases = [Case(suites[table], frame, references, run_id, as_of, data_wait) for table, frame in frames.items()]
-    with ExitStack() as stack:
-        for case in cases:
-            stack.callback(case.close)
-        made = Path(stack.enter_context(TemporaryDirectory(prefix="manifold-pages-")))
-        with ThreadPoolExecutor(1 + PREPARED_AT_ONCE, "expectations") as pool:
-            # Great Expectations takes some three seconds to import; Spark works on the flags meanwhile.
-            module = pool.submit(import_module, "expectations._judge")
-            judged = [case for case in pool.map(Case.prepare, cases) if case.rows]
-            judge = module.result().judge
-        broken = judge([(case.suite, case.flags) for case in judged], run_id=run_id, as_of=as_of, site=made) if judged else {}
-        findings = [finding for case in judged for finding in _findings(case, broken[case.suite.table])]
-        result = _audit(run_id, cases, findings, reports)
-        publish_pages(result, as_of=as_of, reports=reports, keep=keep, made=made)
-    return result
+    known = counted or {}
+    cases = [
+        Case(suites[table], frame, references, run_id, as_of, data_wait, known.get(table, {})) for table, frame in frames.items()
+    ]
+    # It takes some three seconds to import, and whoever only reads suites or verdicts does without.
+    from expectations._judge import judge
+
+    judged: list[Audit] = []
+    with TemporaryDirectory(prefix="manifold-pages-") as made:
+
+        def publish(verdicts: "Verdicts") -> None:
+            judged.append(_audit(run_id, cases, verdicts, reports))
+            publish_pages(judged[0], as_of=as_of, reports=reports, keep=keep, made=Path(made))
+
+        def keep_rows(_: "Verdicts") -> None:
+            keep_results(results_of(judged[0], as_of))
+
+        judge(cases, run_id=run_id, as_of=as_of, site=Path(made), publish=publish, keep=keep_rows)
+    return judged[0]
 
 
-def _audit(run_id: str, cases: Sequence[Case], findings: Sequence[Finding], reports: Files) -> Audit:
-    rows = {table.name: 0 for table in RUN_TABLES} | {case.suite.table: case.rows for case in cases}
+def _audit(run_id: str, cases: Sequence[Case], verdicts: "Verdicts", reports: Files) -> Audit:
+    rows = {table.name: 0 for table in RUN_TABLES} | {table: verdict.rows for table, verdict in verdicts.items()}
+    findings = [finding for case in cases for finding in _findings(case, verdicts)]
     failures = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
     warnings = tuple(finding for finding in findings if finding.severity is Severity.WARNING)
     return Audit(run_id, not failures, failures, warnings, rows, reports.address(run_page(run_id)))
 
 
-def _findings(case: Case, broken: Mapping[str, int]) -> list[Finding]:
+def _findings(case: Case, verdicts: "Verdicts") -> list[Finding]:
     table = case.suite.table
-    rules = [rule for rule in case.suite.rules if rule.name in broken]
-    return [
-        Finding(
-            table,
-            rule.name,
-            rule.severity,
-            str(rule),
-            rule.why,
-            broken[rule.name],
-            case.rows,
-            case.samples(rule),
-            case.keys(rule, TRACED[table], OFFENDERS) if rule.severity is Severity.ERROR and table in TRACED else (),
+    found: list[Finding] = []
+    if table not in verdicts:
+        return found
+    rows, broken = verdicts[table].rows, verdicts[table].broken
+    for rule in case.suite.rules:
+        if rule.name not in broken:
+            continue
+        offending = case.offending(rule, rows)
+        traced = rule.severity is Severity.ERROR and table in TRACED
+        # A row that lacks two columns counts once.
+        count = offending.count() if isinstance(rule, NotNull) and len(rule.columns) > 1 else broken[rule.name]
+        keys = keys_of(offending, TRACED[table], OFFENDERS) if traced else ()
+        found.append(
+            Finding(table, rule.name, rule.severity, str(rule), rule.why, count, rows, case.samples(rule, offending), keys)
         )
-        for rule in rules
-    ]
+    return found

@@ -1,81 +1,232 @@
-"""Great Expectations: suites from the rules, a checkpoint over the flags, pages for people.
+"""Great Expectations: suites from the rules, one checkpoint over the rows of all tables, pages for people.
 
 Great Expectations 1.24 sends nothing anywhere by itself; `GX_ANALYTICS_ENABLED` keeps it so in releases that would.
 """
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any, Literal
 
 os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")  # read at import
 
 import great_expectations as gx
 import great_expectations.expectations as gxe
+from great_expectations.checkpoint.actions import ValidationAction
+from great_expectations.checkpoint.checkpoint import CheckpointResult
+from great_expectations.compatibility.pydantic import PrivateAttr
 from great_expectations.core import ExpectationValidationResult
 from great_expectations.data_context.types.base import ProgressBarsConfig
-from great_expectations.render.renderer.site_builder import DefaultSiteIndexBuilder
-from pyspark.sql import DataFrame
 
-from expectations._suites import Rule, Severity, Suite
+from expectations import _custom as custom
+from expectations._docs import SITE, WriteDataDocs, site_config
+from expectations._metrics import view_of
+from expectations._rows import Case
+from expectations._suites import (
+    AnyRule,
+    Between,
+    Holds,
+    InSet,
+    Iso3779,
+    Known,
+    Matches,
+    NotLess,
+    NotNull,
+    Severity,
+    Unique,
+    UniqueInTable,
+    UniqueTogether,
+)
 
 for chatty in ("great_expectations", "py4j"):  # dozens of lines about themselves, in which the run's own would drown
     logging.getLogger(chatty).setLevel(logging.WARNING)
-# Counts only: values of flags say nothing, and fetching them costs two more Spark jobs for each rule.
+# Counts only: samples of broken rows are looked up once it is known which rules are broken.
 RESULT_FORMAT = {"result_format": "BASIC", "partial_unexpected_count": 0}
 GX_SEVERITY = {Severity.ERROR: "critical", Severity.WARNING: "warning"}
 
 
-class NoIndex(DefaultSiteIndexBuilder):  # type: ignore[misc]  # the library is read without its types
-    """Leaves the site's index alone, and the pages of runs that this process does not know: the usual one removes them."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found about one table: how many rows there are, and how many break each broken rule, by name."""
 
-    def build(self, *_: object, **__: object) -> tuple[None, None]:
-        """Nothing to do."""
-        return None, None
+    rows: int
+    broken: Mapping[str, int]
 
 
-def judge(
-    cases: Sequence[tuple[Suite, DataFrame]], *, run_id: str, as_of: datetime, site: Path
-) -> Mapping[str, Mapping[str, int]]:
-    """How many rows break each rule, by table and rule; writes the pages of this run into `site`.
+Verdicts = Mapping[str, Verdict]  # by table; without those that have no rows
+Step = Callable[[Verdicts], object]
+
+
+class _Then(ValidationAction):  # type: ignore[misc]
+    """An action that is told the verdicts, in the names of this project."""
+
+    _step: Any = PrivateAttr()
+
+    def run(self, checkpoint_result: CheckpointResult, action_context: Any = None) -> dict[str, Any]:  # noqa: ARG002
+        """Do it."""
+        self._step(_verdicts(checkpoint_result))
+        return {}
+
+
+class PublishReport(_Then):
+    """Puts Data Docs and the pages of the run into the store of the reports."""
+
+    type: Literal["manifold_publish_report"] = "manifold_publish_report"
+
+
+class KeepQualityResults(_Then):
+    """Writes the rows of `quality_results`; last of all, for with them the run has its verdict."""
+
+    type: Literal["manifold_keep_quality_results"] = "manifold_keep_quality_results"
+
+
+class _NoRows(Exception):
+    """No table has any."""
+
+
+class AuditCheckpoint(gx.Checkpoint):  # type: ignore[misc]
+    """A checkpoint over tables that each have rows of their own; the library's would judge one frame by every suite."""
+
+    def _run_validation_definitions(
+        self, batch_parameters: dict[str, Any], expectation_parameters: Any, result_format: Any, run_id: gx.RunIdentifier
+    ) -> dict[Any, Any]:
+        """Results by their identifiers; tables without rows are left out, so that they have no pages."""
+        results = {}
+        for definition in self.validation_definitions:
+            frame = {"dataframe": batch_parameters[definition.name]}
+            result = definition.run(
+                checkpoint_id=self.id,
+                batch_parameters=frame,
+                expectation_parameters=expectation_parameters,
+                result_format=result_format,
+                run_id=run_id,
+            )
+            if _rows(result):
+                results[self._build_result_key(definition, run_id, result.batch_id)] = result
+        if not results:
+            raise _NoRows
+        return results
+
+
+def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path, publish: Step, keep: Step) -> None:
+    """Judge the rows of each table by its suite, write the pages of this run into `site`, then publish and keep the verdicts.
 
     Args:
-        cases: suites with their flags, one boolean column for each rule; none of them empty.
+        cases: at least one.
         run_id: names the run in the pages.
         as_of: when the run was judged; the pages of a run that is judged twice differ by it.
         site: the folder of the pages.
+        publish: puts the pages where people read them.
+        keep: makes the verdicts last; called after `publish`.
     """
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(site)}
-    index = {"class_name": "NoIndex", "module_name": __name__}
-    context.add_data_docs_site(
-        "site", {"class_name": "SiteBuilder", "store_backend": backend, "site_index_builder": index, "show_how_to_buttons": False}
-    )
+    context.add_data_docs_site(SITE, site_config(site))
     source = context.data_sources.add_spark("lake", persist=False)
-    broken = {}
-    for suite, flags in cases:
-        batch = source.add_dataframe_asset(suite.table).add_batch_definition_whole_dataframe("run")
-        expected = context.suites.add(gx.ExpectationSuite(suite.table, expectations=[_expectation(rule) for rule in suite.rules]))
-        definition = context.validation_definitions.add(gx.ValidationDefinition(name=suite.table, data=batch, suite=expected))
-        result = definition.run(
-            batch_parameters={"dataframe": flags},
-            result_format=RESULT_FORMAT,
-            run_id=gx.RunIdentifier(run_name=run_id, run_time=as_of),
-        )
-        broken[suite.table] = {one.expectation_config.kwargs["column"]: _count(one) for one in result.results if not one.success}
-    context.build_data_docs()
+    definitions = []
+    for case in cases:
+        table = case.suite.table
+        batch = source.add_dataframe_asset(table).add_batch_definition_whole_dataframe("run")
+        suite = context.suites.add(_suite(case))
+        definition = gx.ValidationDefinition(name=table, data=batch, suite=suite)
+        definitions.append(context.validation_definitions.add(definition))
+    report, results = PublishReport(name="report"), KeepQualityResults(name="quality_results")
+    checkpoint = AuditCheckpoint(
+        name="audit",
+        validation_definitions=definitions,
+        actions=[WriteDataDocs(name="data_docs"), report, results],
+        result_format=RESULT_FORMAT,
+    )
+    for action, step in zip(checkpoint.actions[1:], (publish, keep), strict=True):
+        action._step = step  # of the copies that the checkpoint has made
+    frames = {case.suite.table: case.frame for case in cases}
+    with _references(cases):
+        try:
+            checkpoint.run(batch_parameters=frames, run_id=gx.RunIdentifier(run_name=run_id, run_time=as_of))
+        except _NoRows:
+            publish({})
+            keep({})
+
+
+@contextmanager
+def _references(cases: Sequence[Case]) -> Iterator[None]:
+    """The tables in which rules look values up, under the names that the metrics know."""
+    tables = {table: case.reference(table) for case in cases for table in case.suite.references}
+    for table, whole in tables.items():
+        whole.createOrReplaceTempView(view_of(table))
+    try:
+        yield
+    finally:
+        for table, whole in tables.items():
+            whole.sparkSession.catalog.dropTempView(view_of(table))
+
+
+def _verdicts(result: CheckpointResult) -> Verdicts:
+    return {of_table.suite_name: Verdict(_rows(of_table), _broken(of_table.results)) for of_table in result.run_results.values()}
+
+
+def _rows(result: Any) -> int:
+    """How many rows were judged.
+
+    Raises:
+        RuntimeError: a rule could not be judged; the message has the library's traceback.
+    """
+    for one in result.results:
+        if one.exception_info.get("raised_exception", True):
+            raise RuntimeError(f"{one.expectation_config} could not be judged: {one.exception_info}")
+    return max(int(one.result["element_count"]) for one in result.results)
+
+
+def _broken(results: Sequence[ExpectationValidationResult]) -> Mapping[str, int]:
+    """How many rows break each rule; of a rule about several columns, those that break it in the worst of them."""
+    broken: dict[str, int] = {}
+    for one in results:
+        if not one.success:
+            name = one.expectation_config.meta["rule"]
+            broken[name] = max(broken.get(name, 0), int(one.result["unexpected_count"]))
     return broken
 
 
-def _count(result: ExpectationValidationResult) -> int:
-    if result.exception_info["raised_exception"]:
-        raise RuntimeError(f"{result.expectation_config} could not be judged: {result.exception_info['exception_traceback']}")
-    return int(result.result["unexpected_count"])
+def _suite(case: Case) -> gx.ExpectationSuite:
+    expected = [one for rule in case.suite.rules for one in _expectations(case, rule)]
+    return gx.ExpectationSuite(case.suite.table, expectations=expected)
 
 
-def _expectation(rule: Rule) -> gxe.ExpectColumnValuesToBeInSet:
-    return gxe.ExpectColumnValuesToBeInSet(
-        column=rule.name, value_set=[True], severity=GX_SEVERITY[rule.severity], description=str(rule), notes=rule.why
-    )
+def _expectations(case: Case, rule: AnyRule) -> Iterator[gxe.Expectation]:
+    """The library's own expectation where it has one; of a rule about several columns, one a column."""
+    meta = {"rule": rule.name, "severity": rule.severity.value, "reason": rule.why}
+    about = {"severity": GX_SEVERITY[rule.severity], "meta": meta}
+    match rule:
+        case NotNull():
+            for column in rule.columns:
+                yield gxe.ExpectColumnValuesToNotBeNull(column=column, **about)
+        case Unique():
+            yield gxe.ExpectColumnValuesToBeUnique(column=rule.column, **about)
+        case UniqueTogether():
+            yield gxe.ExpectCompoundColumnsToBeUnique(column_list=list(rule.columns), **about)
+        case UniqueInTable():
+            yield custom.ExpectValuesToBeUniqueInTable(columns=list(rule.columns), in_table=rule.in_table, **about)
+        case Known():
+            unless = case.sql(rule.unless) if rule.unless else None
+            asked = {"columns": list(rule.columns), "in_table": rule.in_table, "unless": unless, "bounded_by": rule.bounded_by}
+            yield custom.ExpectValuesToStandInTable(**asked, **about)
+        case InSet():
+            yield gxe.ExpectColumnValuesToBeInSet(column=rule.column, value_set=list(case.value(rule.value_set)), **about)
+        case Between():
+            bounds = {"min_value": case.value(rule.min_value), "max_value": case.value(rule.max_value)}
+            yield gxe.ExpectColumnValuesToBeBetween(column=rule.column, **bounds, **about)
+        case Matches():
+            yield gxe.ExpectColumnValuesToMatchRegex(column=rule.column, regex=rule.regex, **about)
+        case NotLess():
+            pair = {"column_A": rule.column_A, "column_B": rule.column_B, "or_equal": True, "ignore_row_if": "neither"}
+            yield gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair, **about)
+        case Iso3779():
+            sql, counted = case.condition(rule), case.counted.get(rule.counted or "")
+            yield custom.ExpectVinsToBeIso3779(column=rule.column, sql=sql, counted=counted, **about)
+        case Holds():
+            sql, counted = case.condition(rule), case.counted.get(rule.counted or "")
+            yield custom.ExpectRowsToHold(says=rule.says, sql=sql, counted=counted, **about)

@@ -1,4 +1,7 @@
-"""The suites as data: one YAML file a table, one loader that refuses what it does not understand."""
+"""The suites as data: one YAML file a table in the words of Great Expectations, one loader that refuses what it does not know.
+
+Great Expectations itself is not needed to read them, and takes three seconds to import.
+"""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -16,7 +19,7 @@ from contracts.outcomes import Outcome
 from contracts.tables import TABLES, Table
 
 FOLDER = files("expectations") / "suites"  # not by a path: on a cluster the code may be in an archive
-VOCABULARIES: dict[str, type[StrEnum]] = {"Outcome": Outcome, "Stream": Stream}
+VOCABULARIES: dict[str, tuple[str, ...]] = {"$outcomes": tuple(Outcome), "$streams": tuple(Stream)}
 
 Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 
@@ -37,27 +40,47 @@ class _Rule(BaseModel):
     why: str = Field(min_length=10)
 
 
-class Present(_Rule):
-    """No row lacks any of these columns."""
+class NotNull(_Rule):
+    """No row lacks any of these columns; one expectation a column."""
 
-    rule: Literal["present"]
+    type: Literal["expect_column_values_to_not_be_null"]
     columns: Columns
-
-    @property
-    def name(self) -> str:
-        """The rule's name in reports."""
-        return "columns_are_present"
+    name: str = "columns_are_present"
 
     def __str__(self) -> str:
         return f"{', '.join(self.columns)}: never null"
 
 
 class Unique(_Rule):
-    """No two rows have the same values here: of those that the run adds, or of the whole table `among`."""
+    """No two rows that the run adds have the same value here."""
 
-    rule: Literal["unique"]
-    columns: Columns
-    among: str | None = None
+    type: Literal["expect_column_values_to_be_unique"]
+    column: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is unique."""
+        return (self.column,)
+
+    @property
+    def name(self) -> str:
+        """The rule's name in reports."""
+        return f"{self.column}_is_unique"
+
+    def __str__(self) -> str:
+        return f"{self.column} once in what the run adds"
+
+
+class UniqueTogether(_Rule):
+    """No two rows that the run adds have the same values here."""
+
+    type: Literal["expect_compound_columns_to_be_unique"]
+    column_list: Annotated[tuple[str, ...], Field(min_length=2)]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is unique."""
+        return self.column_list
 
     @property
     def name(self) -> str:
@@ -65,18 +88,34 @@ class Unique(_Rule):
         return f"{'_'.join(self.columns)}_is_unique"
 
     def __str__(self) -> str:
-        return f"({', '.join(self.columns)}) once in {self.among or 'what the run adds'}"
+        return f"({', '.join(self.columns)}) once in what the run adds"
+
+
+class UniqueInTable(_Rule):
+    """No two rows of the whole `in_table` have the same values here as a row that the run adds."""
+
+    type: Literal["expect_values_to_be_unique_in_table"]
+    columns: Columns
+    in_table: str
+
+    @property
+    def name(self) -> str:
+        """The rule's name in reports."""
+        return f"{'_'.join(self.columns)}_is_unique"
+
+    def __str__(self) -> str:
+        return f"({', '.join(self.columns)}) once in {self.in_table}"
 
 
 class Known(_Rule):
-    """The values stand in the table `among` too; rows for which `unless` is true are left out."""
+    """The values stand in `in_table` too; rows for which `unless` is true are left out."""
 
-    rule: Literal["known"]
+    type: Literal["expect_values_to_stand_in_table"]
     columns: Columns
-    among: str
+    in_table: str
     unless: str | None = None
     bounded_by: str | None = (
-        None  # a column of both: only the rows of `among` between the run's least and greatest value are read
+        None  # a column of both: only the rows of `in_table` between the run's least and greatest value are read
     )
 
     @property
@@ -85,35 +124,66 @@ class Known(_Rule):
         return f"{'_'.join(self.columns)}_is_known"
 
     def __str__(self) -> str:
-        return f"({', '.join(self.columns)}) stands in {self.among}" + (f", unless {self.unless}" if self.unless else "")
+        return f"({', '.join(self.columns)}) stands in {self.in_table}" + (f", unless {self.unless}" if self.unless else "")
 
 
-class OneOf(_Rule):
-    """The value is one of the wire values of an enum of the contracts."""
+class InSet(_Rule):
+    """The value is one of these; `$outcomes` and `$streams` are the words of the contracts, `$run_id` is the run's own."""
 
-    rule: Literal["one_of"]
+    type: Literal["expect_column_values_to_be_in_set"]
+    name: str
     column: str
-    vocabulary: Literal["Outcome", "Stream"]
-
-    @property
-    def name(self) -> str:
-        """The rule's name in reports."""
-        return f"{self.column}_is_a_known_word"
-
-    @property
-    def words(self) -> list[str]:
-        """The values that are allowed."""
-        return [word.value for word in VOCABULARIES[self.vocabulary]]
+    value_set: tuple[str, ...] | Literal["$outcomes", "$streams", "$run_id"]
 
     def __str__(self) -> str:
-        return f"{self.column} is one of {', '.join(self.words)}"
+        words = VOCABULARIES.get(self.value_set) if isinstance(self.value_set, str) else self.value_set
+        return f"{self.column} is one of {', '.join(words or (str(self.value_set),))}"
+
+
+class Between(_Rule):
+    """The value is not smaller and not greater than these; `$epoch` is the first instant of a seq, `$latest` the present one."""
+
+    type: Literal["expect_column_values_to_be_between"]
+    name: str
+    column: str
+    min_value: int | Literal["$epoch"]
+    max_value: int | Literal["$latest"] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.column} >= {self.min_value}" + (f" and <= {self.max_value}" if self.max_value is not None else "")
+
+
+class Matches(_Rule):
+    """This regular expression of Java is found in the value."""
+
+    type: Literal["expect_column_values_to_match_regex"]
+    name: str
+    column: str
+    regex: str
+
+    def __str__(self) -> str:
+        return f"{self.column} matches {self.regex}"
+
+
+class NotLess(_Rule):
+    """One column's value is not smaller than the other's."""
+
+    type: Literal["expect_column_pair_values_a_to_be_greater_than_b"]
+    name: str
+    column_A: str  # noqa: N815  # the library's names
+    column_B: str  # noqa: N815
+    or_equal: Literal[True]
+
+    def __str__(self) -> str:
+        return f"{self.column_A} >= {self.column_B}"
 
 
 class Iso3779(_Rule):
     """The column holds a VIN by ISO 3779 with its check digit, as `contracts.names.is_iso_3779_vin` says."""
 
-    rule: Literal["iso_3779"]
+    type: Literal["expect_vins_to_be_iso3779"]
     column: str
+    counted: str | None = None
 
     @property
     def name(self) -> str:
@@ -127,16 +197,20 @@ class Iso3779(_Rule):
 class Holds(_Rule):
     """A Spark SQL condition over one row that is never false; like SQL's CHECK, null counts as true."""
 
-    rule: Literal["holds"]
+    type: Literal["expect_rows_to_hold"]
     name: str
+    says: str  # the condition as a sentence
     sql: str
     shows: tuple[str, ...] = ()  # columns that a sample row shows besides the key
+    counted: str | None = None  # under which name ingest may hand over how many rows break it
 
     def __str__(self) -> str:
-        return self.sql
+        return f"{self.says}: {self.sql}"
 
 
-Rule = Annotated[Present | Unique | Known | OneOf | Iso3779 | Holds, Field(discriminator="rule")]
+AnyUnique = Unique | UniqueTogether | UniqueInTable
+AnyRule = NotNull | AnyUnique | Known | InSet | Between | Matches | NotLess | Iso3779 | Holds
+Rule = Annotated[AnyRule, Field(discriminator="type")]
 
 
 class Suite(BaseModel):
@@ -145,7 +219,12 @@ class Suite(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     table: str
-    rules: Annotated[tuple[Rule, ...], Field(min_length=1)]
+    expectations: Annotated[tuple[Rule, ...], Field(min_length=1)]
+
+    @property
+    def rules(self) -> tuple[AnyRule, ...]:
+        """The expectations, as the project calls them: each has a name, a severity and a reason."""
+        return self.expectations
 
     @property
     def contract(self) -> Table:
@@ -155,7 +234,7 @@ class Suite(BaseModel):
     @property
     def references(self) -> set[str]:
         """Tables in which rules look values up."""
-        return {rule.among for rule in self.rules if isinstance(rule, Unique | Known) and rule.among is not None}
+        return {rule.in_table for rule in self.rules if isinstance(rule, UniqueInTable | Known)}
 
 
 @cache
@@ -197,19 +276,21 @@ def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
         if names.count(name) > 1:
             yield f"two rules are named {name}; give one another name"
     for rule in suite.rules:
-        among = rule.among if isinstance(rule, Unique | Known) else None
+        other = rule.in_table if isinstance(rule, UniqueInTable | Known) else None
         for column in columns_of(rule):
-            for table in filter(None, (suite.table, among)):
+            for table in filter(None, (suite.table, other)):
                 if column not in tables.get(table, set()):
                     yield f"rule {rule.name}: {table} has no column {column}"
 
 
-def columns_of(rule: Present | Unique | Known | OneOf | Iso3779 | Holds) -> tuple[str, ...]:
+def columns_of(rule: AnyRule) -> tuple[str, ...]:
     """The columns that a rule names; of a condition, those that its sample rows show."""
     match rule:
-        case Present() | Unique() | Known():
-            return rule.columns
-        case OneOf() | Iso3779():
-            return (rule.column,)
         case Holds():
             return rule.shows
+        case NotLess():
+            return rule.column_A, rule.column_B
+        case InSet() | Between() | Matches() | Iso3779():
+            return (rule.column,)
+        case _:
+            return rule.columns

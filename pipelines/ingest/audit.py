@@ -1,5 +1,6 @@
 """The audit of a run, between writing and publishing: `python -m pipelines audit --run-id …`."""
 
+import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -16,8 +17,8 @@ from adapters.reports import open_reports
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, QUALITY, SEGMENTS, Table
-from expectations import Audit, audit, results_of
-from pipelines.ingest.branches import RUN_ID, head_of, properties_of
+from expectations import Audit, audit
+from pipelines.ingest.branches import COUNTED, RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import Pinned, counts, pins_in
 from pipelines.populate.stretch import Stretch
 
@@ -57,8 +58,9 @@ def audit_run(spark: SparkSession, catalog: Catalog, settings: Settings, *, run_
         keep=settings.report_max,
         references=references,
         data_wait=timedelta(seconds=settings.data_wait_seconds),
+        counted=json.loads(properties_of(head).get(COUNTED, "{}")),
+        keep_results=lambda rows: append_rows(catalog, QUALITY, rows, {RUN_ID: run_id}),
     )
-    append_rows(catalog, QUALITY, results_of(result, now), {RUN_ID: run_id})
     for warning in result.warnings:
         log.warning("run breaks a rule", run_id=run_id, rule=str(warning))
     if not result.passed:

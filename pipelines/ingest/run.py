@@ -14,7 +14,17 @@ from adapters.commits import append_rows
 from contracts.errors import Retryable
 from contracts.settings import Settings
 from contracts.tables import SEGMENTS, Table
-from pipelines.ingest.branches import ATTEMPT, RESULT, RUN_ID, branch_of, create_branch, drop_branch, head_of, properties_of
+from pipelines.ingest.branches import (
+    ATTEMPT,
+    COUNTED,
+    RESULT,
+    RUN_ID,
+    branch_of,
+    create_branch,
+    drop_branch,
+    head_of,
+    properties_of,
+)
 from pipelines.ingest.publish import pins_of
 
 
@@ -55,6 +65,7 @@ class Run:
         self.run_id, self.now, self.attempt = run_id, now, secrets.token_hex(8)
         self.snapshots: dict[str, int] = {}
         self.written: dict[str, int] = {}
+        self.counted: dict[str, dict[str, int]] = {}  # by table: what the audit need not ask of the rows again
 
     def name(self, table: Table, *, on_branch: bool = False) -> str:
         """The table as Spark's SQL names it."""
@@ -80,6 +91,7 @@ class Run:
         """Take back what this attempt has written to the table's branch."""
         drop_branch(self.catalog, table, branch_of(self.run_id))
         del self.snapshots[table.name], self.written[table.name]
+        self.counted.pop(table.name, None)
 
     def merge(self, table: Table, changes: DataFrame, how: str, base: int) -> None:
         """Run a MERGE of `changes` into the table's branch; `how` is what follows USING changes."""
@@ -98,7 +110,7 @@ class Run:
 
     def close(self, segments: pa.Table, result: Ingested, base: int) -> None:
         """Append to `ingested_segments`, last of all: this snapshot names the others, and publication moves main to it first."""
-        said = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json()}
+        said = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json(), COUNTED: json.dumps(self.counted)}
         append_rows(self.catalog, SEGMENTS, segments, said, branch=branch_of(self.run_id))
         self.note(SEGMENTS, base)
 

@@ -29,6 +29,7 @@ from pipelines.ingest.planning import Aside, Plan
 from pipelines.ingest.publish import is_published
 from pipelines.ingest.run import Ingested, Run
 
+COUNTED = ("malformed_vins", "odd_vins")  # by the parser, for the audit
 FEW = 1000  # data ids that a filter can name one by one
 FEW_OUTCOMES = 200_000  # outcomes whose keys are sent to every worker, so that a day's outcomes are not shuffled
 
@@ -157,11 +158,16 @@ def _write_ids(run: Run, todo: Plan, refused: list[DataFrame], *, but: Sequence[
     if not todo.of(Stream.TRIGGER):
         return False
     source = _source(run, todo, Stream.TRIGGER)
-    seen = Observation()
+    seen, taken = Observation(), Observation()
     parsed = source.parsed(run.spark, parsing.triggers, parsing.TRIGGERS)
     observed = parsed.observe(seen, sf.count("reason").alias("refused"), sf.count("has_data").alias("with_data"))
     wanted = observed.where(~sf.col("seq").isin(list(but))) if but else observed
-    run.append(IDS, transforms.ids_rows(wanted), todo.base[IDS.name])
+    summed = {"vins": sf.size("vins")} | {name: sf.col(name) for name in COUNTED}
+    sums = [sf.coalesce(sf.sum(what), sf.lit(0)).alias(name) for name, what in summed.items()]
+    counted = wanted.where("reason is null").observe(taken, *sums)
+    run.append(IDS, transforms.ids_rows(counted), todo.base[IDS.name])
+    if taken.get["vins"] == run.written[IDS.name]:  # or they are not counts of what is written
+        run.counted[IDS.name] = {name: taken.get[name] for name in COUNTED}
     if seen.get["refused"]:
         bad = source.parsed(run.spark, parsing.refused_triggers, parsing.TRIGGERS)
         refused.append(transforms.refused_rows(bad, Stream.TRIGGER))

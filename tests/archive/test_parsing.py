@@ -35,6 +35,11 @@ def test_a_large_trigger_is_cut_into_rows_of_ten_thousand_vehicles() -> None:
     assert {row["seq"] for row in found} == {seq_at(1)}
 
 
+def test_each_row_says_how_many_of_its_vehicles_are_odd() -> None:
+    found = rows(parsing.triggers, trigger(1, ["1HGCM82633A004352", "V1"]), trigger(2, []), trigger(3, ["1HGCM82633A004352"]))
+    assert [(row["odd_vins"], row["malformed_vins"]) for row in found] == [(1, 0), (0, 0), (0, 0)]
+
+
 def test_a_duplicate_brings_no_rows_but_is_not_refused() -> None:
     assert rows(parsing.triggers, duplicate(2, 1, ["V1"])) == []
 

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -123,7 +124,9 @@ def test_a_failure_names_the_rule_the_reason_and_the_rows(spark: SparkSession, t
     result = judged(spark, {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)]}, tmp_path)
 
     (failure,) = result.failures
-    assert str(failure).startswith("sdv_fanout_data: sha1_is_of_payload (sha1 = sha1(payload)) does not hold for 1 of 2 rows: ")
+    assert str(failure).startswith(
+        "sdv_fanout_data: sha1_is_of_payload (sha1 is the SHA-1 of payload: sha1 = sha1(payload)) does not hold for 1 of 2 rows: "
+    )
     assert [json.loads(sample)["data_id"] for sample in failure.samples] == ["other-bytes"]
     assert "other-bytes" in Path(result.report).read_text()
 
@@ -163,6 +166,47 @@ def test_charts_show_each_kept_run_and_the_share_of_rows_that_broke_a_rule(spark
     assert page.count("<svg") == 2
     assert page.index("4, bad") > page.index("2, good")
     assert "25.00%, bad" in page
+
+
+def test_data_docs_read_in_sentences_with_severity_and_reason(spark: SparkSession, tmp_path: Path) -> None:
+    judged(spark, {"sdv_fanout_ids": [entry(), entry(SEQ + 2, ts=NOON)]}, tmp_path)
+
+    (page,) = (tmp_path / "validations" / "sdv_fanout_ids").rglob("*.html")
+    shown = " ".join(text_of(page).split())
+    for sentence in (
+        "values must never be null.",
+        "values must be greater than or equal to 2020-01-01T00:00:00+00:00 and less than or equal to 2026-03-01T12:01:00+00:00",
+        "Values for given compound columns must be unique together: vin , seq",
+        "values must be VINs by ISO 3779, with their check digit in the ninth place.",
+        "Values of data_id must stand in sdv_fanout_data",
+        "In each row, ts is the instant at which seq was given",
+        "1 unexpected values found. 50% of 2 total rows.",
+        "error the row lies in another day than its outcome will, and joins by day miss it",
+        "warning a recorder's clock is wrong; the order of its triggers still holds",
+    ):
+        assert sentence in shown
+    assert "[true]" not in shown.lower()
+
+
+def test_what_the_parser_has_counted_is_not_asked_again(spark: SparkSession, tmp_path: Path) -> None:
+    counted = {"sdv_fanout_ids": {"odd_vins": 0, "malformed_vins": 0}}
+
+    result = judged(spark, {"sdv_fanout_ids": [entry(vin="TEST-1")]}, tmp_path, counted=counted)
+    other = judged(spark, {"sdv_fanout_ids": [entry(vin="TEST-1")]}, tmp_path, counted={"sdv_fanout_ids": {"odd_vins": 1}})
+
+    assert result.warnings == ()
+    assert [(finding.rule, finding.rows, len(finding.samples)) for finding in other.warnings] == [("vin_is_iso_3779", 1, 1)]
+
+
+def test_the_verdict_is_kept_when_the_pages_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    kept: list[tuple[int, bool]] = []
+
+    def keep(rows: pa.Table) -> None:
+        kept.append((len(rows), (tmp_path / "index.html").is_file()))
+
+    judged(spark, {"quarantine": [refused()]}, tmp_path, keep_results=keep)
+
+    assert kept == [(len(load_suites()["quarantine"].rules), True)]
 
 
 def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too_long(
@@ -213,6 +257,30 @@ def test_judging_a_run_again_replaces_its_pages(spark: SparkSession, tmp_path: P
     assert len(list((tmp_path / "validations").rglob("*.html"))) == 1
     assert len(list((tmp_path / "runs").iterdir())) == 1
     assert "Passed" in Path(again.report).read_text()
+
+
+class Text(HTMLParser):
+    """What a page says, without what its scripts and styles are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self._said = True
+
+    def handle_starttag(self, tag: str, _attrs: list[tuple[str, str | None]]) -> None:
+        self._said = tag not in {"script", "style"}
+
+    def handle_endtag(self, _tag: str) -> None:
+        self._said = True
+
+    def handle_data(self, data: str) -> None:
+        self.found += [data] if self._said else []
+
+
+def text_of(page: Path) -> str:
+    text = Text()
+    text.feed(page.read_text())
+    return " ".join(text.found)
 
 
 class Links(HTMLParser):

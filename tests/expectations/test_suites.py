@@ -7,12 +7,12 @@ import pytest
 from contracts.errors import Permanent
 from contracts.tables import TABLES
 from expectations import Severity, Suite, load_suites
-from expectations._suites import Known, Present, Unique
+from expectations._suites import AnyUnique, Known, NotNull
 
 GOOD = """
 table: quarantine
-rules:
-  - {rule: unique, columns: [seq], severity: error, why: a message is refused once}
+expectations:
+  - {type: expect_column_values_to_be_unique, column: seq, severity: error, why: a message is refused once}
 """
 
 
@@ -23,8 +23,8 @@ def test_every_table_has_a_suite() -> None:
 @pytest.mark.parametrize("suite", load_suites().values(), ids=lambda suite: suite.table)
 def test_the_key_and_the_required_columns_of_a_table_are_rules_that_stop_a_run(suite: Suite) -> None:
     stops = [rule for rule in suite.rules if rule.severity is Severity.ERROR]
-    unique = [set(rule.columns) for rule in stops if isinstance(rule, Unique)]
-    present = {column for rule in stops if isinstance(rule, Present) for column in rule.columns}
+    unique = [set(rule.columns) for rule in stops if isinstance(rule, AnyUnique)]
+    present = {column for rule in stops if isinstance(rule, NotNull) for column in rule.columns}
 
     assert any(columns <= set(suite.contract.key) for columns in unique)
     assert present == {column.name for column in suite.contract.columns if column.required}
@@ -45,10 +45,10 @@ def test_no_rule_about_what_others_send_later_stops_a_run() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        pytest.param("[seq]", "[sequence]", "quarantine has no column sequence", id="a column that is not there"),
+        pytest.param("column: seq", "column: sequence", "quarantine has no column sequence", id="a column that is not there"),
         pytest.param("severity: error", "severity: fatal", "severity", id="a severity that is none"),
         pytest.param("why: a message is refused once", "why: ''", "why", id="no reason"),
-        pytest.param("rule: unique", "rule: uniqe", "rules.0", id="a rule that is none"),
+        pytest.param("to_be_unique", "to_be_uniqe", "expectations.0", id="an expectation that is none"),
         pytest.param("table: quarantine", "table: quarantines", "no table of contracts.tables", id="a table that is none"),
         pytest.param("table: quarantine", "table: sdv_fanout_ids", "rename it to sdv_fanout_ids.yaml", id="another table's name"),
     ],

@@ -64,8 +64,9 @@ def stricter(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     suites = dict(load_suites())
     for table, sql in more.items():
-        rule = Holds(rule="holds", name="is_not_bad", sql=sql, severity=Severity.ERROR, why="these tests say so")
-        suites[table] = Suite(table=table, rules=(*suites[table].rules, rule))
+        said = {"name": "is_not_bad", "says": "this is not bad", "why": "these tests say so"}
+        rule = Holds(type="expect_rows_to_hold", sql=sql, severity=Severity.ERROR, **said)
+        suites[table] = Suite(table=table, expectations=(*suites[table].rules, rule))
     monkeypatch.setattr("expectations._audit.load_suites", lambda: suites)
     monkeypatch.setattr("expectations._results.load_suites", lambda: suites)
 

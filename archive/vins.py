@@ -1,0 +1,52 @@
+"""What the parser says of many VINs at once, by their bytes: a count costs a tenth of a microsecond a VIN, and no Spark job."""
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from contracts.names import MAX_VIN, VIN_PATTERN
+
+LENGTH, CHECK_PLACE = 17, 8
+# 49 CFR 565.15(c), table III
+LETTERS, VALUES = b"0123456789ABCDEFGHJKLMNPRSTUVWXYZ", bytes(map(int, "012345678912345678123457923456789"))
+WEIGHTS = np.array((8, 7, 6, 5, 4, 3, 2, 10, 0, 9, 8, 7, 6, 5, 4, 3, 2), np.float32)  # table IV; float, for which there is BLAS
+CHECK_DIGITS = np.frombuffer(b"0123456789X", np.uint8)
+
+_NO_VALUE = 255
+_VALUE_OF = bytes(dict(zip(LETTERS, VALUES, strict=True)).get(byte, _NO_VALUE) for byte in range(256))
+_MAY_STAND = bytes(byte for byte in range(128) if VIN_PATTERN.fullmatch(chr(byte)))
+
+Flags = NDArray[np.bool_]
+
+
+def are_topic_levels(vins: pa.StringArray) -> Flags:
+    """For each VIN, none null, whether it may be a level of an MQTT topic, as `contracts.names.is_vin` says."""
+    starts, content = _parts(vins)
+    lengths = np.diff(starts)
+    flags: Flags = (lengths >= 1) & (lengths <= MAX_VIN)
+    if content.translate(None, _MAY_STAND):  # hardly ever
+        wrong = np.frombuffer(content.translate(bytes(byte not in _MAY_STAND for byte in range(256))), np.uint8)
+        before = np.concatenate(([0], np.cumsum(wrong, dtype=np.int64)))
+        flags &= before[starts[1:]] == before[starts[:-1]]
+    return flags
+
+
+def are_iso_3779(vins: pa.StringArray) -> Flags:
+    """For each VIN, none null, whether it is one by ISO 3779 with its check digit, as `contracts.names.is_iso_3779_vin` says."""
+    starts, content = _parts(vins)
+    flags: Flags = np.diff(starts) == LENGTH
+    found = np.frombuffer(content, np.uint8)
+    if not flags.all():
+        found = found[starts[:-1][flags][:, None] + np.arange(LENGTH)]
+    places = found.reshape(-1, LENGTH)
+    values = np.frombuffer(places.tobytes().translate(_VALUE_OF), np.uint8).reshape(-1, LENGTH)
+    check = CHECK_DIGITS[(values.astype(np.float32) @ WEIGHTS).astype(np.int32) % len(CHECK_DIGITS)]
+    flags[flags] = (places[:, CHECK_PLACE] == check) & (values.max(axis=1, initial=0) != _NO_VALUE)
+    return flags
+
+
+def _parts(vins: pa.StringArray) -> tuple[NDArray[np.int32], bytes]:
+    """Where each begins, and the last ends, in the bytes of all."""
+    _, offsets, content = vins.buffers()
+    starts = np.frombuffer(offsets, np.int32)[vins.offset : vins.offset + len(vins) + 1]
+    return starts - starts[0], content.to_pybytes()[starts[0] : starts[-1]] if content else b""

@@ -1,0 +1,70 @@
+"""Great Expectations' Data Docs of one run: its own sentences, and beside each our severity and reason."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from great_expectations.checkpoint.actions import UpdateDataDocsAction
+from great_expectations.data_context.types.resource_identifiers import ExpectationSuiteIdentifier
+from great_expectations.render.renderer.content_block import ValidationResultsTableContentBlockRenderer
+from great_expectations.render.renderer.site_builder import DefaultSiteIndexBuilder
+
+SITE = "site"
+ADDED = {"Severity": "severity", "Reason": "reason"}  # headers of columns, and where their values stand in the meta of a rule
+
+
+class NoIndex(DefaultSiteIndexBuilder):  # type: ignore[misc]  # the library is read without its types
+    """Leaves the site's index alone, and the pages of runs that this process does not know: the usual one removes them."""
+
+    def build(self, *_: object, **__: object) -> tuple[None, None]:
+        """Nothing to do."""
+        return None, None
+
+
+class RulesTable(ValidationResultsTableContentBlockRenderer):  # type: ignore[misc]
+    """The table of a page, with severity and reason of each rule. The library's `meta_properties_to_render` ends in its error."""
+
+    @classmethod
+    def _process_content_block(cls, content_block: Any, has_failed_evr: bool, render_object: Any = None) -> None:
+        super()._process_content_block(content_block, has_failed_evr, render_object)
+        content_block.header_row += list(ADDED)
+        content_block.header_row_options |= {header: {"sortable": True} for header in ADDED}
+
+    @classmethod
+    def _get_content_block_fn(cls, expectation_type: str, expectation_config: Any = None) -> Callable[..., Any]:
+        usual = super()._get_content_block_fn(expectation_type, expectation_config)
+
+        def row(**given: Any) -> Any:
+            cells = usual(**given)
+            meta = given["result"].expectation_config.meta
+            cells[0] += [[meta[name]] for name in ADDED.values()]
+            return cells
+
+        return row
+
+
+class WriteDataDocs(UpdateDataDocsAction):  # type: ignore[misc]
+    """Builds the pages of all tables at once; the usual action makes the whole site anew for each."""
+
+    type: Literal["manifold_data_docs"] = "manifold_data_docs"
+
+    def run(self, checkpoint_result: Any, action_context: Any = None) -> dict[str, Any]:  # noqa: ARG002
+        """Do it."""
+        results = checkpoint_result.run_results
+        suites = [ExpectationSuiteIdentifier(name=result.suite_name) for result in results.values()]
+        self._build_data_docs(site_names=[SITE], resource_identifiers=[*results, *suites])
+        return {}
+
+
+def site_config(folder: Path) -> dict[str, Any]:
+    """The site in `folder`, as a data context is told of it."""
+    table = {"class_name": RulesTable.__name__, "module_name": __name__}
+    section = {"class_name": "ValidationResultsColumnSectionRenderer", "table_renderer": table}
+    page = {"class_name": "ValidationResultsPageRenderer", "column_section_renderer": section}
+    return {
+        "class_name": "SiteBuilder",
+        "store_backend": {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(folder)},
+        "site_index_builder": {"class_name": NoIndex.__name__, "module_name": __name__},
+        "site_section_builders": {"validations": {"renderer": page}, "profiling": "none"},
+        "show_how_to_buttons": False,
+    }

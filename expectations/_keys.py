@@ -1,0 +1,77 @@
+"""Keys that stand where they should stand once or at all: found without a window, and without sorting the rows.
+
+What is found is bounded, so that a run that breaks a rule everywhere can still say so; beyond, counts say "at least".
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+OFFENDERS = 1000  # keys of one rule that are looked up again in the rows
+AT_ONCE = 20_000_000  # hashes that the driver compares, eight bytes each; of more rows, Spark does
+
+
+def repeated(frame: DataFrame, columns: Sequence[str], rows: int) -> DataFrame | None:
+    """Up to `OFFENDERS` keys that several of these `rows` rows have; None where there are none. Keys with a null do not count.
+
+    A hash of each key is compared first, which takes a tenth of the time of a shuffle; only keys whose hash stands twice are
+    compared themselves.
+    """
+    hashed = frame.where(_whole(columns)).select(*columns, sf.xxhash64(*columns).alias("hash"))
+    if rows <= AT_ONCE:
+        hashes = np.sort(hashed.select("hash").toArrow()["hash"].to_numpy())
+        twice = np.unique(hashes[1:][hashes[1:] == hashes[:-1]])[:OFFENDERS].tolist()
+    else:
+        found = hashed.groupBy("hash").count().where("count > 1").limit(OFFENDERS).collect()
+        twice = [row["hash"] for row in found]
+    if not twice:
+        return None
+    suspects = sf.broadcast(frame.sparkSession.createDataFrame([(one,) for one in twice], "hash bigint"))
+    return _several(hashed.join(suspects, "hash", "left_semi"), columns)
+
+
+def repeated_in(frame: DataFrame, columns: Sequence[str], whole: DataFrame) -> DataFrame | None:
+    """Up to `OFFENDERS` keys of these rows that several rows of `whole`, which has them too, have; None where there are none."""
+    return _several(whole.select(*columns).join(frame.select(*columns), list(columns), "left_semi"), columns)
+
+
+def absent(
+    frame: DataFrame, columns: Sequence[str], whole: DataFrame, unless: str | None, bounded_by: str | None
+) -> DataFrame | None:
+    """Up to `OFFENDERS` keys of these rows that `whole` has not; None where there are none.
+
+    Rows for which `unless` is true do not count. By `bounded_by`, a column of both, only those rows of `whole` are read that
+    lie between the least and the greatest value of these rows.
+    """
+    asked = (frame.where(f"NOT coalesce({unless}, false)") if unless else frame).where(_whole(columns))
+    if bounded_by:
+        least, greatest = frame.agg(sf.min(bounded_by), sf.max(bounded_by)).collect()[0]
+        # Literals, because Iceberg leaves files out by them and not by a join.
+        whole = whole.where(sf.col(bounded_by).between(least, greatest))
+    keys = asked.select(*columns).distinct()
+    return _bounded(keys.join(whole.select(*columns), list(columns), "left_anti"))
+
+
+def with_keys(frame: DataFrame, columns: Sequence[str], keys: DataFrame | None, unless: str | None = None) -> DataFrame:
+    """The rows that have one of these keys, but for those for which `unless` is true."""
+    if keys is None:
+        return frame.limit(0)
+    rows = frame.where(f"NOT coalesce({unless}, false)") if unless else frame
+    return rows.join(sf.broadcast(keys), list(columns), "left_semi")
+
+
+def _several(keys: DataFrame, columns: Sequence[str]) -> DataFrame | None:
+    return _bounded(keys.groupBy(*columns).count().where("count > 1").select(*columns))
+
+
+def _bounded(keys: DataFrame) -> DataFrame | None:
+    """Read once, and kept here: they are few."""
+    found = keys.limit(OFFENDERS).collect()
+    return keys.sparkSession.createDataFrame(found, keys.schema) if found else None
+
+
+def _whole(columns: Sequence[str]) -> Column:
+    """None of these is null."""
+    return sf.expr(" AND ".join(f"{column} IS NOT NULL" for column in columns))

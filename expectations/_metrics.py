@@ -1,0 +1,142 @@
+"""How Spark counts what Great Expectations asks for, where its own way would be slow or has no words for the question.
+
+A rule about one row is an aggregate, and all of a suite's are resolved in one pass over the rows. Uniqueness, which the library
+finds by a window over all rows, is answered by hashes. Values of broken rows are never fetched here: the reports show samples of
+their own.
+"""
+
+import logging
+from typing import Any
+
+import great_expectations.expectations  # noqa: F401  # registers the metrics that are replaced here
+from great_expectations.core.metric_domain_types import MetricDomainTypes
+from great_expectations.core.metric_function_types import MetricPartialFunctionTypes
+from great_expectations.execution_engine import SparkDFExecutionEngine
+from great_expectations.expectations import registry
+from great_expectations.expectations.metrics.metric_provider import MetricProvider, metric_partial, metric_value
+from great_expectations.expectations.metrics.table_metric_provider import TableMetricProvider
+from great_expectations.validator.metric_configuration import MetricConfiguration
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from expectations._keys import absent, repeated, repeated_in, with_keys
+
+ROW_COUNT = "table.row_count"
+OF_ROWS, OF_REPEATED, OF_ABSENT = "rows.unexpected_count", "keys.repeated_count", "keys.absent_count"
+UNIQUE, UNIQUE_TOGETHER = "column_values.unique", "compound_columns.unique"
+MAPPED = (
+    "column_pair_values.a_greater_than_b",
+    "column_values.between",
+    "column_values.in_set",
+    "column_values.match_regex",
+    "column_values.nonnull",
+    UNIQUE,
+    UNIQUE_TOGETHER,
+)
+
+Given = dict[str, Any]
+
+
+def view_of(table: str) -> str:
+    """The temporary view under which rules find all rows of a table while an audit goes on."""
+    return f"manifold_audit_{table}"
+
+
+class _WithRows(MetricProvider):  # type: ignore[misc]  # the library is read without its types
+    """Metrics that know how many rows there are."""
+
+    @classmethod
+    def _get_evaluation_dependencies(cls, metric: MetricConfiguration, **_: Any) -> Given:
+        domain = {"batch_id": metric.metric_domain_kwargs.get("batch_id")}
+        return {ROW_COUNT: MetricConfiguration(ROW_COUNT, metric_domain_kwargs=domain)}
+
+
+class RowsThatBreak(TableMetricProvider):  # type: ignore[misc]
+    """How many rows a condition is false for; where ingest has counted them, that."""
+
+    metric_name = OF_ROWS
+    value_keys = ("sql", "counted")
+
+    @metric_partial(  # type: ignore[untyped-decorator]
+        engine=SparkDFExecutionEngine,
+        partial_fn_type=MetricPartialFunctionTypes.AGGREGATE_FN,
+        domain_type=MetricDomainTypes.TABLE,
+    )
+    def _spark(**given: Any) -> tuple[Column, Given, Given]:
+        values = given["metric_value_kwargs"]
+        counted = values.get("counted")
+        asked = sf.count_if(~sf.coalesce(sf.expr(values["sql"]), sf.lit(True)))
+        return asked if counted is None else sf.max(sf.lit(counted)), given["metric_domain_kwargs"], {}
+
+
+class RowsRepeatedInTable(_WithRows):
+    """How many rows have a key that several rows of a whole table have."""
+
+    metric_name = OF_REPEATED
+    value_keys = ("columns", "in_table")
+
+    @metric_value(engine=SparkDFExecutionEngine)  # type: ignore[untyped-decorator]
+    def _spark(**given: Any) -> int:
+        frame, values = _frame(given), given["metric_value_kwargs"]
+        return _count(frame, values["columns"], repeated_in(frame, values["columns"], _whole(frame, values["in_table"])))
+
+
+class RowsAbsentFromTable(_WithRows):
+    """How many rows have a key that a whole table has not."""
+
+    metric_name = OF_ABSENT
+    value_keys = ("columns", "in_table", "unless", "bounded_by")
+
+    @metric_value(engine=SparkDFExecutionEngine)  # type: ignore[untyped-decorator]
+    def _spark(**given: Any) -> int:
+        frame, values = _frame(given), given["metric_value_kwargs"]
+        columns, unless, whole = values["columns"], values.get("unless"), _whole(frame, values["in_table"])
+        return _count(frame, columns, absent(frame, columns, whole, unless, values.get("bounded_by")), unless)
+
+
+def _frame(given: Given) -> DataFrame:
+    engine: SparkDFExecutionEngine = given["execution_engine"]
+    frame: DataFrame = engine.get_domain_records({"batch_id": given["metric_domain_kwargs"].get("batch_id")})
+    return frame
+
+
+def _whole(frame: DataFrame, table: str) -> DataFrame:
+    return frame.sparkSession.table(view_of(table))
+
+
+def _count(frame: DataFrame, columns: list[str], keys: DataFrame | None, unless: str | None = None) -> int:
+    return 0 if keys is None else with_keys(frame, columns, keys, unless).count()
+
+
+def _rows_repeated(**given: Any) -> int:
+    domain, frame = given["metric_domain_kwargs"], _frame(given)
+    columns = domain.get("column_list") or [domain["column"]]
+    return _count(frame, columns, repeated(frame, columns, given["metrics"][ROW_COUNT]))
+
+
+def _all_rows(**given: Any) -> int:
+    return int(given["metrics"][ROW_COUNT])
+
+
+def _no_values(**_: Any) -> list[Any]:
+    return []
+
+
+def _replace(name: str, answer: Any) -> None:
+    """Answer a metric of the library's in our way, under its name and for the same arguments."""
+    known = registry._registered_metrics[name]
+    keys = {"domain_keys": known["metric_domain_keys"], "value_keys": known["metric_value_keys"]}
+    type(answer.__name__, (_WithRows,), {"metric_name": name, **keys, "_spark": metric_value(SparkDFExecutionEngine)(answer)})
+
+
+_log = logging.getLogger(registry.__name__)
+_level = _log.level
+_log.setLevel(logging.ERROR)  # it warns of what is meant here
+try:
+    for _name in MAPPED:
+        _replace(f"{_name}.unexpected_values", _no_values)
+    for _name in (UNIQUE, UNIQUE_TOGETHER):
+        _replace(f"{_name}.unexpected_count", _rows_repeated)
+    _replace(f"{UNIQUE_TOGETHER}.filtered_row_count", _all_rows)
+finally:
+    _log.setLevel(_level)
