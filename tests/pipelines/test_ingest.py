@@ -1,5 +1,6 @@
 """Ingest: archive in, six tables out, however often and in whatever pieces."""
 
+import json
 import random
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from contracts.envelope import Stream
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, TABLES
+from pipelines.ingest.branches import COUNTED, properties_of
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, data, duplicate, inline, outcome, seq_at, trigger
 
@@ -150,6 +152,8 @@ def test_an_inline_trigger_whose_data_id_means_other_bytes_is_refused_whole(plac
     place.ingest()
     assert place.rows(IDS, "vin") == ["V2"]
     assert place.rows(QUARANTINE, "seq", "payload") == [(seq_at(2), message.payload)]
+    said = properties_of(place.catalog.load_table(SEGMENTS.identifier).snapshots()[-1])
+    assert json.loads(said[COUNTED]) == {IDS.name: {"malformed_vins": 0, "odd_vins": 1}}, "of what is written, and no more"
 
 
 def test_last_seen_only_grows_whatever_comes_late(place: Place) -> None:
