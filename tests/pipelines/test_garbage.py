@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pyiceberg.transforms import BucketTransform
 from redis import Redis
 
 from adapters.lake import ensure_tables
@@ -83,6 +84,23 @@ def test_what_is_past_its_retention_goes_and_what_a_younger_entry_needs_stays(hi
     assert history.rows(OUTCOMES, "vin", "outcome") == [("V1", "expired"), ("V2", "delivered")]
     assert redis.zcard(keys.pending("V1")) == 0
     assert [gone.count for gone in collect(history)] == [0, 0]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["days and buckets", "no days"])
+def test_a_sites_own_partitions_hide_no_entry_that_is_open(home: Place, redis: Redis, kept: bool) -> None:
+    ensure_tables(home.catalog)
+    for table in (IDS, OUTCOMES):
+        with home.catalog.load_table(table.identifier).update_spec() as partitions:
+            partitions.add_field("vin", BucketTransform(8), "vin_bucket")
+            if not kept:
+                partitions.remove_field(f"{table.day_of}_day")
+    add_entry(home, 4, "V1", "old")
+    for n in range(2, 6):
+        add_entry(home, n, f"V{n}", "done", outcome="delivered")
+
+    expired, _ = collect(home)
+
+    assert expired.sample == [f"V1 {seq_at(4)}"]
 
 
 def test_what_is_in_flight_is_not_expired_and_keeps_its_data(history: Place, redis: Redis) -> None:
