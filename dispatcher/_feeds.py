@@ -20,6 +20,7 @@ WAKES_A_READ = 4  # records, each with up to a thousand owners
 WAKE_BLOCK_MS = 1000
 STALE_WAKE_MS = 15_000  # a wake-up that a replica has had for so long without settling it is taken over
 DUE_A_LOOK = 500
+PARKED_AT_ONCE = 1_000  # data ids; one look into the lake costs much the same for one and for many
 RETRY_S = 1.0
 
 WOKEN, DEADLINE_PASSED = Woken(), DeadlinePassed()
@@ -141,10 +142,16 @@ class ParkedEntries:
 
     async def _look(self) -> None:
         await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))
-        for data_id in await self._queues.waiting_data_ids(wall_clock_ms()):
-            # Without a trigger nobody knows the data: the entries are claimed again, and looked up again.
-            if not data_id or await self._payloads.read(data_id) is not None:
-                await self._queues.unpark_waiting(data_id, wall_clock_ms())
+        data_ids = await self._queues.waiting_data_ids(wall_clock_ms())
+        for start in range(0, len(data_ids), PARKED_AT_ONCE):
+            some = data_ids[start : start + PARKED_AT_ONCE]
+            for data_id, has_come in zip(some, await asyncio.gather(*map(self._has_come, some)), strict=True):
+                if has_come:
+                    await self._queues.unpark_waiting(data_id, wall_clock_ms())
+
+    async def _has_come(self, data_id: str) -> bool:
+        """Whether entries may find it. Without a trigger nobody knows the data: they are claimed again, and looked up again."""
+        return not data_id or await self._payloads.read(data_id) is not None
 
     async def _look_at_fresh(self) -> None:
         await self._some_are_fresh.wait()

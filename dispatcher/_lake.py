@@ -1,28 +1,25 @@
-"""The lake as the last place to look for data and triggers. Slow: asked off the loop, and not twice for the same snapshot.
-
-What is asked for while all readers are busy is read together by the next one that is free.
-"""
+"""The lake as the last place to look for data and triggers. Slow: asked off the loop, and not twice for the same snapshot."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
 from contracts.settings import Settings
-from contracts.tables import IDS, META, Table
+from contracts.tables import DATA, IDS
+from dispatcher._gathering import Gathering
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-READERS = 4
-ROWS_AT_ONCE = 64  # payloads of the largest size are 64 MiB then
+READERS = 4  # of payloads, and as many of triggers; a look that is slow holds up one of them
+TRIGGERS_AT_ONCE = 64
 MISSES_KEPT = 10_000
-Key = TypeVar("Key", bound=object)
-Row = TypeVar("Row")
-Read = Callable[["Catalog", Collection[Key]], Mapping[Key, Row]]
+Key = TypeVar("Key")
+Entry = tuple[str, int]  # owner and seq
+Trigger = tuple[str, str]  # request_id and data_id
 
 log = structlog.get_logger(__name__)
 
@@ -32,19 +29,28 @@ class Lake:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="dispatcher-lake")
+        self._threads = ThreadPoolExecutor(2 * READERS, thread_name_prefix="dispatcher-lake")
         self._catalog: Catalog | None = None
-        # A run's rows of `sdv_fanout_meta` are published after its payloads: what was missing is so until that table changes.
-        self._data = _Rows(META, _read_payloads, self._open, self._threads)
-        self._triggers = _Rows(IDS, _read_triggers, self._open, self._threads)
+        self._lacks_data, self._lacks_triggers = _Misses[str](), _Misses[Entry]()
+        self._asked: dict[Entry, asyncio.Future[Trigger | None]] = {}
+        self._entries = Gathering[Entry]("lake.triggers", self._look_for, at_once=TRIGGERS_AT_ONCE, readers=READERS)
 
-    async def data(self, data_id: str) -> bytes | None:
-        """The payload of `data_id`."""
-        return await self._data.get(data_id)
+    async def payloads(self, data_ids: Sequence[str]) -> AsyncGenerator[dict[str, bytes | None], None]:
+        """The payloads of `data_ids` in pieces of a few MiB, each read when it is asked for; None: the lake does not have it.
 
-    async def trigger(self, owner: str, seq: int) -> tuple[str, str] | None:
+        What is in no piece could not be read, now or at all.
+        """
+        loop, pieces = asyncio.get_running_loop(), self._pieces(data_ids)
+        while (piece := await loop.run_in_executor(self._threads, next, pieces, None)) is not None:
+            yield piece
+
+    async def trigger(self, owner: str, seq: int) -> Trigger | None:
         """request_id and data_id of one entry; every entry of a trigger has the same."""
-        return await self._triggers.get((owner, seq))
+        answer = self._asked.get((owner, seq))
+        if answer is None:
+            answer = self._asked[owner, seq] = asyncio.get_running_loop().create_future()
+            self._entries.add((owner, seq))
+        return await asyncio.shield(answer)
 
     def close(self) -> None:
         """Let the threads end after what they are reading."""
@@ -57,70 +63,62 @@ class Lake:
             self._catalog = open_catalog(self._settings)
         return self._catalog
 
+    def _pieces(self, data_ids: Sequence[str]) -> Iterator[dict[str, bytes | None]]:
+        try:
+            from adapters.payloads import StoredPayloads
 
-class _Rows(Generic[Key, Row]):
-    """Rows of one table by their keys; `read` finds those of several keys. Misses are remembered with the table's snapshot."""
+            stored = StoredPayloads(self._open())
+            snapshot = stored.snapshot_id
+            unknown = self._lacks_data.unknown(data_ids, snapshot)
+            if len(unknown) < len(data_ids):
+                yield dict.fromkeys(set(data_ids) - set(unknown))
+            for piece in stored.pieces(unknown) if unknown else ():
+                self._lacks_data.note((data_id for data_id, payload in piece.items() if payload is None), snapshot)
+                yield piece
+        except Exception:  # catalogs and object stores fail in many ways; none of them may stop deliveries
+            log.exception("lake not readable", table=DATA.name)
 
-    def __init__(
-        self, table: Table, read: Read[Key, Row], open_catalog: "Callable[[], Catalog]", threads: ThreadPoolExecutor
-    ) -> None:
-        self._table, self._read, self._open, self._threads = table, read, open_catalog, threads
-        self._asked: dict[Key, asyncio.Future[Row | None]] = {}  # nobody reads these yet
-        self._reading: dict[Key, asyncio.Future[Row | None]] = {}
-        self._readers: set[asyncio.Task[None]] = set()
-        self._misses: dict[Key, int | None] = {}  # what was not in the table → the snapshot in which it was not
+    async def _look_for(self, entries: Sequence[Entry]) -> None:
+        found: Mapping[Entry, Trigger] = {}
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._read_triggers, entries)
+        finally:
+            for entry in entries:
+                self._asked.pop(entry).set_result(found.get(entry))
 
-    async def get(self, key: Key) -> Row | None:
-        """The row of `key`; None if the lake does not have it or cannot be read."""
-        answer = self._asked.get(key) or self._reading.get(key)
-        if answer is None:
-            answer = self._asked[key] = asyncio.get_running_loop().create_future()
-            if len(self._readers) < READERS:
-                reader = asyncio.create_task(self._answer(), name=f"dispatcher.lake.{self._table.name}")
-                self._readers.add(reader)
-                reader.add_done_callback(self._readers.discard)
-        return await asyncio.shield(answer)
-
-    async def _answer(self) -> None:
-        """Read until nothing is asked for any more."""
-        while self._asked:
-            keys = list(islice(self._asked, ROWS_AT_ONCE))
-            for key in keys:
-                self._reading[key] = self._asked.pop(key)
-            found: Mapping[Key, Row] = {}
-            try:
-                found = await asyncio.get_running_loop().run_in_executor(self._threads, self._look, keys)
-            finally:
-                for key in keys:
-                    self._reading.pop(key).set_result(found.get(key))
-
-    def _look(self, keys: Collection[Key]) -> Mapping[Key, Row]:
+    def _read_triggers(self, entries: Sequence[Entry]) -> Mapping[Entry, Trigger]:
         from pyiceberg.exceptions import NoSuchTableError
+
+        from adapters.lake import read_trigger
 
         try:
             catalog = self._open()
-            snapshot = catalog.load_table(self._table.identifier).metadata.current_snapshot_id
-            unknown = [key for key in keys if self._misses.get(key, 0) != snapshot]
-            found = self._read(catalog, unknown) if unknown else {}
+            snapshot = catalog.load_table(IDS.identifier).metadata.current_snapshot_id
+            unknown = self._lacks_triggers.unknown(entries, snapshot)
+            rows = ((entry, read_trigger(catalog, *entry)) for entry in unknown)
+            found = {entry: row for entry, row in rows if row is not None}
         except NoSuchTableError:
             return {}  # nothing has been ingested yet
-        except Exception:  # catalogs and object stores fail in many ways; none of them may stop deliveries
-            log.exception("lake not readable", table=self._table.name)
+        except Exception:  # as above
+            log.exception("lake not readable", table=IDS.name)
             return {}
-        if len(self._misses) >= MISSES_KEPT:
-            self._misses.clear()
-        self._misses |= dict.fromkeys((key for key in unknown if key not in found), snapshot)
+        self._lacks_triggers.note((entry for entry in unknown if entry not in found), snapshot)
         return found
 
 
-def _read_payloads(catalog: "Catalog", data_ids: Collection[str]) -> Mapping[str, bytes]:
-    from adapters.payloads import read_payloads
+class _Misses(Generic[Key]):
+    """What was not in a table, each with the snapshot in which it was not. Asked and told by several threads."""
 
-    return read_payloads(catalog, data_ids)
+    def __init__(self) -> None:
+        self._snapshots: dict[Key, int] = {}
 
+    def unknown(self, keys: Collection[Key], snapshot: int | None) -> list[Key]:
+        """Those of `keys` that may be there."""
+        return [key for key in keys if snapshot is None or self._snapshots.get(key) != snapshot]
 
-def _read_triggers(catalog: "Catalog", entries: Collection[tuple[str, int]]) -> Mapping[tuple[str, int], tuple[str, str]]:
-    from adapters.lake import read_trigger
-
-    rows = ((entry, read_trigger(catalog, *entry)) for entry in entries)
-    return {entry: row for entry, row in rows if row is not None}
+    def note(self, keys: Iterable[Key], snapshot: int | None) -> None:
+        """`keys` are not there in this snapshot."""
+        if len(self._snapshots) >= MISSES_KEPT:
+            self._snapshots.clear()
+        if snapshot is not None:
+            self._snapshots |= dict.fromkeys(keys, snapshot)

@@ -124,6 +124,8 @@ class Lanes:
             asked = [self._carry(job.owner, effect, this) for effect in self._step(job.owner, event)]
             if any(asked):
                 unanswered.append(job)
+            if isinstance(event, Loaded):  # it is with the publisher now, or came too late
+                self.publisher.expect(-len(event.payload))
         answers = await self._send(this)
         turns_to_come = [(job, answer) for job, answer in zip(unanswered, answers, strict=True) if answer is not None]
         self._turns += turns_to_come
@@ -158,6 +160,7 @@ class Lanes:
     def _load(self, owner: Owner, seq: int, claimed_ms: int) -> None:
         def answer(found: Found | Lacking) -> None:
             if isinstance(found, Found):
+                self.publisher.expect(len(found.payload))
                 self.offer(owner, Loaded(seq, claimed_ms, *found))
             else:
                 self.offer(owner, Missing(seq, claimed_ms, found.data_id))

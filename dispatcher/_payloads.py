@@ -2,35 +2,19 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 import structlog
-from redis.exceptions import OutOfMemoryError, RedisError
-from tenacity import retry, retry_if_exception_type, wait_exponential_jitter
 
-from contracts.seq import wall_clock_ms
 from dispatcher import _metrics
 from dispatcher._lake import Lake
+from dispatcher._reader import Reader, when_redis_is_back, without_room
 from queues import Queues
 
 TRIGGERS_KEPT = 10_000
-READ_AT_ONCE = 64  # payloads; what is read waits in memory until the broker has room for it
 
 log = structlog.get_logger(__name__)
-_when_redis_is_back = retry(
-    retry=retry_if_exception_type(RedisError), wait=wait_exponential_jitter(multiplier=0.05, max=2, jitter=0.1)
-)
-
-
-@contextmanager
-def _without_room() -> Iterator[None]:
-    """Redis would have it back for others' sake; where it has no memory for that, each reads the lake for itself."""
-    try:
-        yield
-    except OutOfMemoryError as exc:
-        log.warning("redis is out of memory: not put back", reason=str(exc))
 
 
 async def _at_once() -> None:
@@ -52,21 +36,24 @@ class Lacking(NamedTuple):
 
 
 Answer = Callable[[Found | Lacking], None]
+Trigger = tuple[str, str]  # request_id and data_id
 
 
 class Payloads:
-    """Triggers and payloads of one process: payloads up to `max_bytes`, the least recently used go first."""
+    """Triggers and payloads of one process: payloads up to `max_bytes`, the least recently used go first.
+
+    No more are read while `may_read` waits.
+    """
 
     def __init__(self, queues: Queues, lake: Lake, *, max_bytes: int) -> None:
         self._queues, self._lake, self._max_bytes = queues, lake, max_bytes
-        self._triggers: OrderedDict[int, tuple[str, str]] = OrderedDict()
+        self._triggers: OrderedDict[int, Trigger] = OrderedDict()
         self._payloads: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
         self._asking: dict[int, list[Answer]] = {}  # those who wait for the entry's trigger and data, by seq
-        self._reading: dict[str, asyncio.Task[bytes | None]] = {}  # one reader for each data id
         self._wanted: dict[int, str] = {}  # seqs that this turn of the loop asks for, each with an owner who has it
         self._tasks: set[asyncio.Task[None]] = set()
-        self._readers = asyncio.Semaphore(READ_AT_ONCE)
+        self._reader = Reader(queues, lake, keep=self._keep_payload, may_read=lambda: self.may_read())
         self.may_read: Callable[[], Awaitable[Any]] = _at_once
 
     def at_hand(self, seq: int) -> Found | None:
@@ -100,86 +87,78 @@ class Payloads:
         self._keep_trigger(seq, (request_id, data_id))
 
     async def read(self, data_id: str) -> bytes | None:
-        """The payload, from Redis or the lake. Found in the lake, it is put back into Redis, and what waited for it is queued."""
-        reading = self._reading.get(data_id)
-        if reading is None:
-            reading = asyncio.create_task(self._read(data_id), name=f"dispatcher.data.{data_id}")
-            self._reading[data_id] = reading
-            reading.add_done_callback(lambda _: self._reading.pop(data_id, None))
-        return await asyncio.shield(reading)
+        """The payload, from Redis or the lake. Found in the lake, it is put back into Redis; what waited for it is queued."""
+        return await asyncio.shield(self._reader.read(data_id))
 
     async def close(self) -> None:
-        """Stop reading."""
-        tasks = [*self._tasks, *self._reading.values()]
-        for task in tasks:
+        """Stop reading; whoever waits is told nothing."""
+        await self._reader.close()
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _fetch_together(self) -> None:
         wanted, self._wanted = self._wanted, {}
-        await self._ask_redis([seq for seq in wanted if seq not in self._triggers])
+        triggers = {seq: trigger for seq in wanted if (trigger := self._triggers.get(seq)) is not None}
+        triggers |= await self._ask_redis([seq for seq in wanted if seq not in triggers])
         for seq, owner in wanted.items():
-            found = self.at_hand(seq)
-            if found is None:
-                self._spawn(self._fetch(owner, seq), f"dispatcher.payload.{seq}")
+            trigger = triggers.get(seq)
+            if trigger is None:
+                self._spawn(self._fetch_of_lake(owner, seq), f"dispatcher.trigger.{seq}")
             else:
-                self._answer(seq, found)
+                self._find(seq, trigger)
 
-    async def _fetch(self, owner: str, seq: int) -> None:
-        self._answer(seq, await self._find(owner, seq))
+    async def _fetch_of_lake(self, owner: str, seq: int) -> None:
+        trigger = await self._trigger_of_lake(owner, seq)
+        if trigger is None:
+            log.warning("trigger unknown", seq=seq, vin=owner)
+            self._answer(seq, Lacking(""))
+        else:
+            self._find(seq, trigger)
+
+    def _find(self, seq: int, trigger: Trigger) -> None:
+        request_id, data_id = trigger
+        payload = self._payloads.get(data_id)
+        if payload is not None:
+            self._payloads.move_to_end(data_id)
+            self._answer(seq, Found(request_id, data_id, payload))
+            return
+
+        def read(answer: "asyncio.Future[bytes | None]") -> None:
+            if not answer.cancelled():
+                found = answer.result()
+                self._answer(seq, Lacking(data_id) if found is None else Found(request_id, data_id, found))
+
+        self._reader.read(data_id).add_done_callback(read)
 
     def _answer(self, seq: int, found: Found | Lacking) -> None:
         for answer in self._asking.pop(seq):
             answer(found)
 
-    async def _find(self, owner: str, seq: int) -> Found | Lacking:
-        trigger = self._triggers.get(seq) or await self._trigger_of_lake(owner, seq)
-        if trigger is None:
-            log.warning("trigger unknown", seq=seq, vin=owner)
-            return Lacking("")
-        request_id, data_id = trigger
-        payload = self._payloads.get(data_id)
-        if payload is None:
-            payload = await self.read(data_id)
-        return Lacking(data_id) if payload is None else Found(request_id, data_id, payload)
+    @when_redis_is_back
+    async def _ask_redis(self, seqs: Sequence[int]) -> dict[int, Trigger]:
+        """Those of these triggers that Redis knows; they are learnt, too."""
+        found = zip(seqs, await self._queues.triggers(seqs) if seqs else (), strict=True)
+        known = {seq: trigger for seq, trigger in found if trigger is not None}
+        for seq, trigger in known.items():
+            self._keep_trigger(seq, trigger)
+        return known
 
-    @_when_redis_is_back
-    async def _ask_redis(self, seqs: Sequence[int]) -> None:
-        """Learn these triggers, where Redis knows them."""
-        for seq, trigger in zip(seqs, await self._queues.triggers(seqs) if seqs else (), strict=True):
-            if trigger is not None:
-                self._keep_trigger(seq, trigger)
-
-    @_when_redis_is_back
-    async def _trigger_of_lake(self, owner: str, seq: int) -> tuple[str, str] | None:
+    @when_redis_is_back
+    async def _trigger_of_lake(self, owner: str, seq: int) -> Trigger | None:
         trigger = await self._lake.trigger(owner, seq)
         if trigger is not None:
             self._keep_trigger(seq, trigger)
-            with _without_room():
+            with without_room():
                 await self._queues.store_trigger(seq, *trigger)
         return trigger
-
-    @_when_redis_is_back
-    async def _read(self, data_id: str) -> bytes | None:
-        async with self._readers:
-            await self.may_read()
-            where, payload = "redis", await self._queues.data(data_id)
-            if payload is None:
-                where, payload = "lake", await self._lake.data(data_id)
-            if payload is not None:
-                with _without_room():
-                    await self._queues.store_data(data_id, payload, wall_clock_ms())
-        _metrics.PAYLOAD_LOADS.labels(where if payload is not None else "nowhere").inc()
-        if payload is not None:
-            self._keep_payload(data_id, payload)
-        return payload
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _keep_trigger(self, seq: int, trigger: tuple[str, str]) -> None:
+    def _keep_trigger(self, seq: int, trigger: Trigger) -> None:
         self._triggers[seq] = trigger
         if len(self._triggers) > TRIGGERS_KEPT:
             self._triggers.popitem(last=False)

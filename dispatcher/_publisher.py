@@ -41,7 +41,8 @@ class Publisher:
 
     A publish whose deadline has passed before there was room is not sent: another replica may have it by then.
     Each publish under way is a copy of its payload, in the connection's buffer; `is_light` is set while the payloads in the
-    backlog, which may be as many different ones, are fewer bytes than may be under way: only then more are to be read.
+    backlog and on their way to it, which may be as many different ones, are fewer bytes than may be under way: only then more are
+    to be read.
     """
 
     def __init__(self, mqtt: Mqtt, *, prefix: str, window: Window, report: Report, room: Callable[[], None]) -> None:
@@ -71,8 +72,16 @@ class Publisher:
     def send(self, owner: Owner, publish: Publish) -> None:
         """Publish now, or as soon as there is room. A backlog is served in its order."""
         self._backlog.append((owner, publish))
-        self._weigh(len(publish.what.payload))
+        self.expect(len(publish.what.payload))
         self._fill()
+
+    def expect(self, more: int) -> None:
+        """So many more bytes of payload are in the backlog, or on their way to it."""
+        self._backlog_bytes += more
+        if self._backlog_bytes < self._window.bytes_:
+            self.is_light.set()
+        else:
+            self.is_light.clear()
 
     async def run(self) -> None:
         """Goes on with the backlog whenever the connection has come back. While it lasts, each PUBACK makes room."""
@@ -99,17 +108,10 @@ class Publisher:
     def _is_suspect(self, owner: Owner, publish: Publish) -> bool:
         return bool(self._losses) and self._losses.get((owner, publish.what.seq), 0) >= SUSPECT
 
-    def _weigh(self, more: int) -> None:
-        self._backlog_bytes += more
-        if self._backlog_bytes < self._window.bytes_:
-            self.is_light.set()
-        else:
-            self.is_light.clear()
-
     def _fill(self) -> None:
         while self._backlog and self._has_room(*self._backlog[0]):
             owner, publish = self._backlog.popleft()
-            self._weigh(-len(publish.what.payload))
+            self.expect(-len(publish.what.payload))
             self._start(owner, publish)
         if not self._backlog:
             self._room()

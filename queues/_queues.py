@@ -1,13 +1,15 @@
 """The face for long-running processes: verbs, triggers, payloads, wake-ups and outcomes, over asyncio."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contracts import keys
 from queues import _commands
+from queues._batch import LAST
+from queues._drivers import AsyncBatch
 from queues._marks import MarkedQueues
 from queues._outcomes import OutcomeStream
-from queues._spoilt import spoilt_among
+from queues._spoilt import is_spoilt, spoilt_among
 from queues._waiting import WaitingForData
 
 
@@ -41,10 +43,41 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
             await self.unpark_waiting(data_id, now_ms)
         return str(word)
 
-    async def data(self, data_id: str) -> bytes | None:
-        """A payload; None if Redis does not hold it."""
-        (payload,) = _bytes([await self.redis.get(keys.data(data_id))])
-        return payload
+    async def take_data(self, data_ids: Sequence[str]) -> tuple[list[bytes | None], list[str]]:
+        """Payloads in one round trip, each kept as long as a new one from now on; and for which of them something is parked.
+
+        None for one that Redis does not hold, or under whose key it holds something else.
+        """
+        batch = self.batch()
+        for data_id in data_ids:
+            batch.call(("GETEX", keys.data(data_id), "PX", self.policy.retention_ms), _bytes_or_none)
+        return await self._with_waiting(batch, data_ids)
+
+    async def data_sizes(self, data_ids: Sequence[str]) -> list[int]:
+        """How many bytes each payload has, in one round trip; 0 for one that Redis does not hold, too."""
+        batch = self.batch()
+        for data_id in data_ids:
+            batch.call(("STRLEN", keys.data(data_id)), int)
+        return [0 if is_spoilt(size) else size for size in await batch.run(tolerant=True)]
+
+    async def put_data(self, payloads: Mapping[str, bytes]) -> list[str]:
+        """Keep payloads that Redis has lost, in one round trip; for which of them something is parked.
+
+        Raises:
+            redis.OutOfMemoryError: there was no room for some.
+        """
+        batch = self.batch()
+        for data_id, payload in payloads.items():
+            batch.call(_commands.store_data(self.policy, data_id, payload), bytes)
+        return (await self._with_waiting(batch, list(payloads)))[1]
+
+    async def _with_waiting(self, batch: AsyncBatch, data_ids: Sequence[str]) -> tuple[list[Any], list[str]]:
+        """The replies of a batch of one command for each data id, None in place of an error; and what something is parked for."""
+        for data_id in data_ids:
+            batch.call(("EXISTS", keys.waiting_for(data_id)), int, stage=LAST)
+        replies = [None if is_spoilt(reply) else reply for reply in await batch.run(tolerant=True)]
+        waits = replies[len(data_ids) :]
+        return replies[: len(data_ids)], [data_id for data_id, waiting in zip(data_ids, waits, strict=True) if waiting]
 
     async def spoilt_key(self, owner: str) -> str | None:
         """The first key of an owner that holds another type than it should, with the type that it has; None: there is none."""
@@ -54,9 +87,8 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
         return spoilt_among(owner, await batch.run())
 
 
-def _bytes(replies: Any) -> list[bytes | None]:
-    """Replies of a client that does not decode."""
-    return list(replies)
+def _bytes_or_none(reply: bytes | None) -> bytes | None:
+    return reply
 
 
 def _trigger(fields: list[bytes | None]) -> tuple[str, str] | None:

@@ -6,6 +6,7 @@ from datetime import date, timedelta
 import pytest
 
 from adapters.lake import ensure_tables
+from adapters.payloads import read_payloads
 from contracts.envelope import Stream
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, SEGMENTS
@@ -14,6 +15,7 @@ from pipelines.ingest.publish import publish
 from pipelines.ingest.write import ingest
 from pipelines.upkeep.compact import Compacted, compact
 from pipelines.upkeep.compact_plan import Group, Rules, Work, work_of
+from tests.lake_rows import append_payloads
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import NOON, at, data, seq_at, trigger
 
@@ -132,3 +134,15 @@ def test_rows_that_were_deleted_by_delete_files_are_gone_from_the_data_files(pla
     done = run(place, 10).tables[META.name]
     assert (done.before.delete_files, done.after.delete_files, done.after.files) == (1, 0, 1)
     assert place.rows(META, "data_id") == ["d0", "d2", "d3"]
+
+
+def test_payloads_are_read_past_the_rows_that_delete_files_have_taken(place: Place) -> None:
+    ensure_tables(place.catalog)
+    payloads = {f"d{n}": b"payload %d" % n for n in range(4)}
+    append_payloads(place.catalog, payloads, at=at(1))
+    for table, gone in ((DATA, "d1"), (META, "d2")):
+        name = f"{place.settings.catalog_name}.{table.identifier}"
+        place.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
+        place.spark.sql(f"DELETE FROM {name} WHERE data_id = '{gone}'")
+        assert any(task.delete_files for task in place.catalog.load_table(table.identifier).scan().plan_files())
+    assert read_payloads(place.catalog, payloads) == {"d0": b"payload 0", "d3": b"payload 3"}

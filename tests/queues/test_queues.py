@@ -81,8 +81,30 @@ def test_data_is_stored_once_and_other_bytes_under_its_name_are_refused(use: Cal
         words = [await queues.store_data("d", payload, NOW) for payload in (b"\x00one", b"\x00one", b"two")]
 
         assert words == ["stored", "same", "differs"]
-        assert await queues.data("d") == b"\x00one"
-        assert await queues.data("unknown") is None
+        assert await queues.take_data(["d", "unknown"]) == ([b"\x00one", None], [])
+
+    use(body)
+
+
+def test_data_that_is_taken_is_kept_as_long_as_new_data_and_what_waits_for_it_is_named(use: Callable[..., Any]) -> None:
+    async def body(queues: Queues) -> None:
+        await park(queues, "V", (SEQ[0], "late"))
+        assert await queues.put_data({"late": b"one", "early": b"two"}) == ["late"]
+        await queues.redis.pexpire(keys.data("early"), 1000)
+
+        assert await queues.take_data(["early", "late", "never"]) == ([b"two", b"one", None], ["late"])
+
+        assert await queues.redis.pttl(keys.data("early")) > 1000
+
+    use(body)
+
+
+def test_data_under_a_key_of_another_type_is_as_if_it_were_not_there(use: Callable[..., Any]) -> None:
+    async def body(queues: Queues) -> None:
+        await queues.redis.rpush(keys.data("spoilt"), "x")
+        assert await queues.put_data({"spoilt": b"one", "sound": b"two"}) == []
+        assert await queues.data_sizes(["spoilt", "sound", "never"]) == [0, 3, 0]
+        assert await queues.take_data(["spoilt", "sound"]) == ([None, b"two"], [])
 
     use(body)
 

@@ -1,0 +1,49 @@
+"""Questions that are asked one by one and answered many at once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+
+
+class Gathering(Generic[Key]):
+    """Keys to look for: `look` gets at most `at_once` of them, and runs at most `readers` times side by side.
+
+    What is added while all readers are busy is taken together by the next one that is free.
+    """
+
+    def __init__(self, name: str, look: Callable[[Sequence[Key]], Awaitable[None]], *, at_once: int, readers: int = 1) -> None:
+        self._name, self._look, self._at_once, self._readers = name, look, at_once, readers
+        self._keys: dict[Key, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, key: Key) -> None:
+        """Have `key` looked for, once where it is added again before that."""
+        self._keys[key] = None
+        self._begin()
+
+    async def close(self) -> None:
+        """Stop looking."""
+        self._keys.clear()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self) -> None:
+        if self._keys and len(self._tasks) < self._readers:
+            task = asyncio.create_task(self._run(), name=f"dispatcher.{self._name}")
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        self._begin()  # an error that nobody has foreseen ends one look, and not those that follow
+
+    async def _run(self) -> None:
+        while self._keys:
+            keys = list(islice(self._keys, self._at_once))
+            for key in keys:
+                del self._keys[key]
+            await self._look(keys)

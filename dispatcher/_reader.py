@@ -1,0 +1,156 @@
+"""Payloads by their data ids: from Redis, and what it has lost from the lake; each read once for all who ask.
+
+What has been read and not been taken yet is bounded in bytes. Names are not: they are small, and the more of them are looked for
+together, the less each costs.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from typing import Any
+
+import structlog
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
+from tenacity import retry, retry_if_exception_type, wait_exponential_jitter
+
+from contracts import keys
+from contracts.seq import wall_clock_ms
+from dispatcher import _metrics
+from dispatcher._gathering import Gathering
+from dispatcher._lake import READERS, Lake
+from queues import Queues, is_spoilt
+
+FEW = 16  # payloads that are taken from Redis without a look at how large they are
+TAKEN_BYTES = 16 << 20  # of more: what is taken from Redis at once; a single one may be larger
+LOOKED_FOR_IN_REDIS, LOOKED_FOR_IN_LAKE = 1_000, 5_000  # names at once
+
+log = structlog.get_logger(__name__)
+when_redis_is_back = retry(
+    retry=retry_if_exception_type(RedisError), wait=wait_exponential_jitter(multiplier=0.05, max=2, jitter=0.1)
+)
+
+
+@contextmanager
+def without_room() -> Iterator[None]:
+    """Redis would have it back for others' sake; where it has no memory for that, each reads the lake for itself."""
+    try:
+        yield
+    except OutOfMemoryError as exc:
+        log.warning("redis is out of memory: not put back", reason=str(exc))
+
+
+class Reader:
+    """Reads payloads while `may_read` lets it, and has `keep` keep them."""
+
+    def __init__(
+        self, queues: Queues, lake: Lake, *, keep: Callable[[str, bytes], None], may_read: Callable[[], Awaitable[Any]]
+    ) -> None:
+        self._queues, self._lake, self._keep, self._may_read = queues, lake, keep, may_read
+        self._answers: dict[str, asyncio.Future[bytes | None]] = {}
+        self._of_redis = Gathering[str]("data.redis", self._look_in_redis, at_once=LOOKED_FOR_IN_REDIS)
+        self._of_lake = Gathering[str]("data.lake", self._look_in_lake, at_once=LOOKED_FOR_IN_LAKE, readers=READERS)
+        self._unparking: set[asyncio.Task[None]] = set()
+
+    def read(self, data_id: str) -> "asyncio.Future[bytes | None]":
+        """The payload to come, the same for all who ask: not to be cancelled. None: nobody has it, or the lake cannot be read."""
+        answer = self._answers.get(data_id)
+        if answer is None:
+            answer = self._answers[data_id] = asyncio.get_running_loop().create_future()
+            self._of_redis.add(data_id)
+        return answer
+
+    async def close(self) -> None:
+        """Stop reading; whoever waits is told nothing."""
+        await self._of_redis.close()
+        await self._of_lake.close()
+        for task in self._unparking:
+            task.cancel()
+        await asyncio.gather(*self._unparking, return_exceptions=True)
+        for answer in self._answers.values():
+            answer.cancel()
+
+    async def _look_in_redis(self, data_ids: Sequence[str]) -> None:
+        sizes = await self._sizes(data_ids) if len(data_ids) > FEW else [0] * len(data_ids)
+        for some in _portions(data_ids, sizes):
+            await self._may_read()
+            for data_id, payload in zip(some, await self._take(some), strict=True):
+                if payload is None:
+                    self._of_lake.add(data_id)
+                else:
+                    self._found(data_id, payload, "redis")
+            await asyncio.sleep(0)  # those who asked take it, and may have enough for now
+
+    async def _look_in_lake(self, data_ids: Sequence[str]) -> None:
+        left = set(data_ids)
+        try:
+            await self._may_read()
+            async with aclosing(self._lake.payloads(data_ids)) as pieces:
+                async for piece in pieces:
+                    await self._put_back({data_id: payload for data_id, payload in piece.items() if payload is not None})
+                    left.difference_update(piece)
+                    for data_id in tuple(piece):
+                        self._found(data_id, piece.pop(data_id), "lake")  # else whoever read the piece would keep it
+                    await asyncio.sleep(0)
+                    await self._may_read()
+        except asyncio.CancelledError:
+            left.clear()
+            raise
+        finally:
+            for data_id in left:  # could not be read, and will be asked for again
+                self._found(data_id, None, "lake")
+
+    def _found(self, data_id: str, payload: bytes | None, where: str) -> None:
+        _metrics.PAYLOAD_LOADS.labels(where if payload is not None else "nowhere").inc()
+        if payload is not None:
+            self._keep(data_id, payload)
+        self._answers.pop(data_id).set_result(payload)
+
+    @when_redis_is_back
+    async def _sizes(self, data_ids: Sequence[str]) -> list[int]:
+        return await self._queues.data_sizes(data_ids)
+
+    @when_redis_is_back
+    async def _take(self, data_ids: Sequence[str]) -> list[bytes | None]:
+        payloads, waited_for = await self._queues.take_data(data_ids)
+        self._unpark(
+            {data_id for data_id, payload in zip(data_ids, payloads, strict=True) if payload is not None} & {*waited_for}
+        )
+        return payloads
+
+    @when_redis_is_back
+    async def _put_back(self, payloads: Mapping[str, bytes]) -> None:
+        if payloads:
+            with without_room():
+                self._unpark(await self._queues.put_data(payloads))
+
+    def _unpark(self, data_ids: Collection[str]) -> None:
+        """Have queued again what waited for these: it may be a long list, and nobody here waits for that."""
+        if data_ids:
+            task = asyncio.create_task(self._queue_again(data_ids), name="dispatcher.unpark")
+            self._unparking.add(task)
+            task.add_done_callback(self._unparking.discard)
+
+    async def _queue_again(self, data_ids: Collection[str]) -> None:
+        for data_id in data_ids:
+            await self._unpark_waiting(data_id)
+
+    @when_redis_is_back
+    async def _unpark_waiting(self, data_id: str) -> None:
+        try:
+            with without_room():
+                await self._queues.unpark_waiting(data_id, wall_clock_ms())
+        except ResponseError as exc:
+            if not is_spoilt(exc):
+                raise
+            log.warning("a key in Redis is spoilt: delete it", key=keys.waiting_for(data_id), reason=str(exc))
+
+
+def _portions(data_ids: Sequence[str], sizes: Sequence[int]) -> Iterator[list[str]]:
+    some, size = list[str](), 0
+    for data_id, more in zip(data_ids, sizes, strict=True):
+        if some and size + more > TAKEN_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(data_id)
+        size += more
+    yield some

@@ -1,0 +1,389 @@
+"""What entries send, where Redis has lost it: many payloads from a real lake, each once, and no more than there is room for."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+from redis import Redis
+from structlog.testing import capture_logs
+
+from adapters.lake import ensure_tables, open_catalog
+from adapters.payloads import PIECE_BYTES
+from contracts import keys
+from contracts.seq import seq_of, wall_clock_ms
+from contracts.settings import Settings
+from contracts.tables import DATA
+from dispatcher._lake import READERS, Lake
+from dispatcher._payloads import Found, Lacking, Payloads
+from dispatcher._reader import LOOKED_FOR_IN_REDIS, TAKEN_BYTES
+from queues import Policy, Queues, connect
+from tests.lake_rows import append_payloads
+from tests.servers import Server, start_redis
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MIB = 1 << 20
+_numbers = count()
+
+
+class WatchedLake(Lake):
+    """Notes how many names it is asked for together."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.asked: list[int] = []
+
+    def payloads(self, data_ids: Sequence[str]) -> AsyncGenerator[dict[str, bytes | None], None]:
+        self.asked.append(len(data_ids))
+        return super().payloads(data_ids)
+
+
+class Gate:
+    """Lets reading go on so many times, and says when it would go on once more."""
+
+    def __init__(self, times: int) -> None:
+        self._left, self.is_shut, self._is_open = times, asyncio.Event(), asyncio.Event()
+
+    async def wait(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self.is_shut.set()
+            await self._is_open.wait()
+
+    def open(self) -> None:
+        self._is_open.set()
+
+
+@dataclass
+class World:
+    """A dispatcher's payloads over an empty Redis and a lake."""
+
+    settings: Settings
+    catalog: Catalog
+    redis: Redis
+    name: str = field(default_factory=lambda: f"w{next(_numbers)}")
+
+    def run(self, body: "Callable[[Payloads, WatchedLake], Awaitable[None]]") -> None:
+        """Runs `body` with a process of its own."""
+
+        async def main() -> None:
+            lake = WatchedLake(self.settings)
+            async with connect(self.settings.redis) as redis:
+                payloads = Payloads(Queues(redis, Policy.of(self.settings)), lake, max_bytes=MIB)
+                try:
+                    await body(payloads, lake)
+                finally:
+                    await payloads.close()
+                    lake.close()
+
+        asyncio.run(main())
+
+    def store(self, number: int, size: int, *, day: int = 0) -> dict[str, bytes]:
+        """So many payloads of one day in the lake."""
+        payloads = {f"{self.name}-{day}-{n}": os.urandom(size) for n in range(number)}
+        append_payloads(self.catalog, payloads, at=NOON + timedelta(days=day))
+        return payloads
+
+    def files(self) -> list[Path]:
+        """The lake's files of payloads, the oldest day first."""
+        paths = (task.file.file_path for task in self.catalog.load_table(DATA.identifier).scan().plan_files())
+        return sorted((Path(path.removeprefix("file://")) for path in paths), key=lambda path: path.parent.name)
+
+
+def a_world(home: Path, port: int) -> Iterator[World]:
+    settings = Settings(home=home, redis_port=port)
+    catalog = open_catalog(settings)
+    ensure_tables(catalog)
+    with Redis(port=port) as redis:
+        yield World(settings, catalog, redis)
+
+
+@pytest.fixture
+def world(tmp_path: Path, redis_server: Server) -> Iterator[World]:
+    yield from a_world(tmp_path, redis_server.port)
+
+
+@pytest.fixture
+def lonely(tmp_path: Path, own_redis: Server) -> Iterator[World]:
+    """The same with a Redis of its own."""
+    yield from a_world(tmp_path / "home", own_redis.port)
+
+
+async def read_all(payloads: Payloads, names: Sequence[str]) -> dict[str, bytes | None]:
+    return dict(zip(names, await asyncio.gather(*map(payloads.read, names)), strict=True))
+
+
+def test_what_many_ask_for_is_looked_for_together_and_put_back(world: World) -> None:
+    stored = world.store(3000, 100)
+
+    async def body(payloads: Payloads, lake: WatchedLake) -> None:
+        assert await read_all(payloads, list(stored)) == stored
+        assert sum(lake.asked) == len(stored)
+        assert max(lake.asked) >= LOOKED_FOR_IN_REDIS
+
+    world.run(body)
+    assert world.redis.mget(keys.data(name) for name in stored) == list(stored.values())
+    assert 0 < world.redis.pttl(keys.data(next(iter(stored)))) <= world.settings.retention_days * 86_400_000
+
+
+def test_what_redis_has_is_not_looked_for_in_the_lake_and_kept_anew(world: World) -> None:
+    name = f"{world.name}-kept"
+    world.redis.set(keys.data(name), b"here", px=60_000)
+
+    async def body(payloads: Payloads, lake: WatchedLake) -> None:
+        assert await payloads.read(name) == b"here"
+        assert lake.asked == []
+
+    world.run(body)
+    assert world.redis.pttl(keys.data(name)) > 60_000
+
+
+def test_while_the_broker_has_no_room_no_more_is_read_than_a_piece_for_each_reader(world: World) -> None:
+    stored = world.store(40, MIB)
+
+    async def body(payloads: Payloads, lake: WatchedLake) -> None:
+        gate = Gate(2)  # a look into Redis, and one into the lake
+        payloads.may_read = gate.wait
+        asked = {name: asyncio.ensure_future(payloads.read(name)) for name in stored}
+        await gate.is_shut.wait()
+        taken = [name for name, answer in asked.items() if answer.done()]
+        assert 0 < len(taken) <= PIECE_BYTES // MIB
+        gate.open()
+        assert {name: await answer for name, answer in asked.items()} == stored
+        assert lake.asked == [len(stored)]
+
+    world.run(body)
+
+
+def test_while_the_broker_has_no_room_no_more_is_taken_from_redis_either(world: World) -> None:
+    stored = {f"{world.name}-{n}": os.urandom(MIB) for n in range(40)} | {f"{world.name}-empty": b""}
+    world.redis.mset({keys.data(name): payload for name, payload in stored.items()})
+
+    async def body(payloads: Payloads, lake: WatchedLake) -> None:
+        gate = Gate(1)
+        payloads.may_read = gate.wait
+        asked = {name: asyncio.ensure_future(payloads.read(name)) for name in stored}
+        await gate.is_shut.wait()
+        taken = [name for name, answer in asked.items() if answer.done()]
+        assert 0 < len(taken) <= TAKEN_BYTES // MIB
+        gate.open()
+        assert {name: await answer for name, answer in asked.items()} == stored
+        assert lake.asked == []
+
+    world.run(body)
+
+
+def test_two_dispatchers_find_the_same_side_by_side(world: World) -> None:
+    stored = world.store(500, 1000)
+
+    async def body(payloads: Payloads, lake: WatchedLake) -> None:
+        async with connect(world.settings.redis) as redis:
+            other = Payloads(Queues(redis, Policy.of(world.settings)), lake, max_bytes=MIB)
+            found = await asyncio.gather(read_all(payloads, list(stored)), read_all(other, list(stored)))
+            assert all(each == stored for each in found)
+            await other.close()
+
+    world.run(body)
+
+
+def test_a_redis_that_goes_amid_a_read_is_waited_for(lonely: World, own_redis: Server) -> None:
+    stored = lonely.store(8, MIB)
+
+    async def body(payloads: Payloads, lake: WatchedLake) -> None:
+        gate = Gate(2)
+        payloads.may_read = gate.wait
+        asked = [asyncio.ensure_future(payloads.read(name)) for name in stored]
+        await gate.is_shut.wait()
+        own_redis.kill()
+        gate.open()
+        again = start_redis(lonely.settings.home / "again", port=own_redis.port)
+        try:
+            assert await asyncio.gather(*asked) == list(stored.values())
+            assert lake.asked == [len(stored)]
+        finally:
+            again.kill()
+
+    lonely.run(body)
+
+
+def test_a_payload_that_is_larger_than_all_bounds_passes(world: World) -> None:
+    stored = world.store(1, 2 * READERS * PIECE_BYTES) | world.store(3, 10, day=1)
+
+    async def body(payloads: Payloads, _: WatchedLake) -> None:
+        assert await read_all(payloads, list(stored)) == stored
+
+    world.run(body)
+
+
+def test_what_nobody_has_is_said_at_once_and_holds_nothing_up(world: World) -> None:
+    stored = world.store(8, MIB)
+
+    async def body(payloads: Payloads, lake: WatchedLake) -> None:
+        gate = Gate(2)
+        payloads.may_read = gate.wait
+        asked = [asyncio.ensure_future(payloads.read(name)) for name in stored]
+        missing = await payloads.read(f"{world.name}-never")
+        assert missing is None
+        assert not any(answer.done() for answer in asked)
+        gate.open()
+        assert await asyncio.gather(*asked) == list(stored.values())
+        assert await payloads.read(f"{world.name}-never") is None
+        assert await read_all(payloads, list(stored)) == stored
+
+    world.run(body)
+
+
+def test_what_a_file_of_the_lake_does_not_give_is_asked_for_again_and_found(world: World) -> None:
+    stored = world.store(3, 100) | world.store(3, 100, day=1) | world.store(3, 100, day=2)
+    spoilt = world.files()[1]
+    whole = spoilt.read_bytes()
+    spoilt.write_bytes(b"not now")
+
+    async def body(payloads: Payloads, lake: WatchedLake) -> None:
+        with capture_logs() as logs:
+            found = await read_all(payloads, list(stored))
+        assert {line["file"] for line in logs if "file" in line} == {f"file://{spoilt}"}
+        assert found == {name: None if "-1-" in name else payload for name, payload in stored.items()}
+        spoilt.write_bytes(whole)
+        assert await read_all(payloads, list(stored)) == stored
+        assert lake.asked == [len(stored), 3]
+
+    world.run(body)
+
+
+def test_a_lake_that_cannot_be_read_has_nothing_until_it_can(world: World) -> None:
+    stored = world.store(3, 100)
+    files = world.settings.home / "lake" / "warehouse"
+    hidden = files.rename(files.with_name("hidden"))
+
+    async def body(payloads: Payloads, _: WatchedLake) -> None:
+        with capture_logs() as logs:
+            assert await read_all(payloads, list(stored)) == dict.fromkeys(stored)
+        assert "lake not readable" in {line["event"] for line in logs}
+        hidden.rename(files)
+        assert await read_all(payloads, list(stored)) == stored
+
+    world.run(body)
+
+
+def test_whoever_gives_up_takes_nothing_from_the_others(world: World) -> None:
+    stored = world.store(8, MIB)
+    name = list(stored)[-1]
+
+    async def body(payloads: Payloads, lake: WatchedLake) -> None:
+        gate = Gate(2)
+        payloads.may_read = gate.wait
+        asked = [asyncio.ensure_future(payloads.read(each)) for each in stored]
+        second = asyncio.ensure_future(payloads.read(name))
+        await gate.is_shut.wait()
+        for each in asked:
+            each.cancel()
+        gate.open()
+        assert await second == stored[name]
+        assert isinstance((await asyncio.gather(*asked, return_exceptions=True))[-1], asyncio.CancelledError)
+        assert lake.asked == [len(stored)]
+
+    world.run(body)
+
+
+def test_closing_amid_a_read_ends_it_and_says_nothing_false(world: World) -> None:
+    stored = world.store(8, MIB)
+    told: list[Found | Lacking] = []
+
+    async def body(payloads: Payloads, _: WatchedLake) -> None:
+        gate = Gate(2)
+        payloads.may_read = gate.wait
+        seq = seq_of(wall_clock_ms(), 0, 0)
+        payloads.learn(seq, "r", list(stored)[-1])
+        payloads.fetch("V1", seq, told.append)
+        asked = [asyncio.ensure_future(payloads.read(name)) for name in stored]
+        await gate.is_shut.wait()
+        await payloads.close()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(answer) for answer in answers} <= {bytes, asyncio.CancelledError}
+        assert isinstance(answers[-1], asyncio.CancelledError)
+
+    world.run(body)
+    assert told == []
+
+
+def test_one_payload_that_a_hundred_thousand_entries_send_is_read_once(world: World) -> None:
+    (name, payload), *_ = world.store(1, 1000).items()
+    first, told = seq_of(wall_clock_ms(), 0, 0), list[Found | Lacking]()
+
+    async def body(payloads: Payloads, lake: WatchedLake) -> None:
+        done = asyncio.Event()
+
+        def answer(found: Found | Lacking) -> None:
+            told.append(found)
+            if len(told) == 100_000:
+                done.set()
+
+        for n in range(100_000):
+            payloads.learn(first + n, f"r{n}", name)
+            payloads.fetch(f"V{n}", first + n, answer)
+            if n % 1000 == 0:
+                await asyncio.sleep(0)
+        await done.wait()
+        assert lake.asked == [1]
+
+    world.run(body)
+    assert {(found.data_id, found.payload) for found in told if isinstance(found, Found)} == {(name, payload)}
+    assert len(told) == 100_000
+
+
+def test_without_room_in_redis_everything_is_found_all_the_same(lonely: World) -> None:
+    stored = lonely.store(20, 1000)
+    lonely.redis.config_set("maxmemory-policy", "noeviction")
+    lonely.redis.config_set("maxmemory", 1)
+
+    async def body(payloads: Payloads, _: WatchedLake) -> None:
+        assert await read_all(payloads, list(stored)) == stored
+
+    lonely.run(body)
+    assert lonely.redis.dbsize() == 0
+
+
+def test_a_key_of_another_type_spoils_no_other_payload(world: World) -> None:
+    stored = world.store(5, 100)
+    spoilt = next(iter(stored))
+    world.redis.lpush(keys.data(spoilt), "what is this")
+
+    async def body(payloads: Payloads, _: WatchedLake) -> None:
+        assert await read_all(payloads, list(stored)) == stored
+
+    world.run(body)
+    assert world.redis.get(keys.data(list(stored)[1])) == stored[list(stored)[1]]
+
+
+def test_what_was_parked_for_payloads_of_the_lake_is_queued_again(world: World) -> None:
+    stored = world.store(3, 100)
+    vin, first = f"{world.name}-V", seq_of(wall_clock_ms(), 0, 0)
+
+    async def body(payloads: Payloads, _: WatchedLake) -> None:
+        async with connect(world.settings.redis) as redis:
+            queues, now = Queues(redis, Policy.of(world.settings)), wall_clock_ms()
+            await queues.join_wakes()
+            batch = queues.batch()
+            batch.connected(vin, now, True, 0, now)
+            await batch.run()
+            for n, name in enumerate(stored):
+                await queues.enqueue_trigger(first + n, [vin], f"r{n}", name, now)
+                batch = queues.batch()
+                batch.claim(vin, now)
+                batch.park(vin, first + n, name, now)
+                await batch.run()
+            assert await queues.redis.zcard(keys.parked(vin)) == 3
+            await read_all(payloads, list(stored))
+            woken = list[str]()
+            while await queues.redis.zcard(keys.parked(vin)):
+                woken += [each for wake in await queues.read_wakes("test", count=1, block_ms=1000) for each in wake.owners]
+            assert vin in woken
+
+    world.run(body)
+    assert world.redis.zcard(keys.pending(vin)) == len(stored)
