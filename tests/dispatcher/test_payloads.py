@@ -16,6 +16,8 @@ from structlog.testing import capture_logs
 from adapters.lake import ensure_tables, open_catalog
 from adapters.payloads import PIECE_BYTES
 from contracts import keys
+from contracts.events import Connected
+from contracts.names import Owner
 from contracts.seq import seq_of, wall_clock_ms
 from contracts.settings import Settings
 from contracts.tables import DATA
@@ -23,7 +25,9 @@ from dispatcher._lake import READERS, Lake
 from dispatcher._payloads import Found, Lacking, Payloads
 from dispatcher._reader import LOOKED_FOR_IN_REDIS, TAKEN_BYTES
 from queues import Policy, Queues, connect
+from queues.verbs.claims import Claim, Park, Touch
 from tests.lake_rows import append_payloads
+from tests.queues.triggers import enqueue_trigger
 from tests.servers import Server, start_redis
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -370,13 +374,13 @@ def test_what_was_parked_for_payloads_of_the_lake_is_queued_again(world: World) 
             queues, now = Queues(redis, Policy.of(world.settings)), wall_clock_ms()
             await queues.join_wakes()
             batch = queues.batch()
-            batch.connected(vin, now, True, 0, now)
+            batch.add(vin, Touch(Connected(Owner(vin), now, True, 0), False), now)
             await batch.run()
             for n, name in enumerate(stored):
-                await queues.enqueue_trigger(first + n, [vin], f"r{n}", name, now)
+                await enqueue_trigger(queues, first + n, [vin], f"r{n}", name, now)
                 batch = queues.batch()
-                batch.claim(vin, now)
-                batch.park(vin, first + n, name, now)
+                batch.add(vin, Claim(), now)
+                batch.add(vin, Park(first + n, name), now)
                 await batch.run()
             assert await queues.redis.zcard(keys.parked(vin)) == 3
             await read_all(payloads, list(stored))
