@@ -18,7 +18,7 @@ from pyiceberg.types import LongType
 
 from adapters.lake import read_triggers, triggers_filter, where
 from contracts.lives import OPEN, Batch, Bounds, Page
-from contracts.outcomes import State
+from contracts.outcomes import EntryState
 from contracts.seq import MAX_SEQ, datetime_of
 from contracts.tables import IDS, OUTCOMES, Table
 
@@ -66,7 +66,7 @@ def read_vehicles(catalog: Catalog, seq: int, vins: Set[str] = frozenset()) -> I
     for rows in _Files(catalog, OUTCOMES, _of(triggers_filter("accepted_at", {seq}), vins)).all_rows("vin", "outcome"):
         ended.update(zip(rows["vin"].to_pylist(), rows["outcome"].to_pylist(), strict=True))
     for rows in _Files(catalog, IDS, _of(triggers_filter("ts", {seq}), vins)).all_rows("vin"):
-        yield from ((vin, ended.get(vin, State.PENDING)) for vin in rows["vin"].to_pylist())
+        yield from ((vin, ended.get(vin, EntryState.PENDING)) for vin in rows["vin"].to_pylist())
 
 
 def _of(mine: BooleanExpression, vins: Set[str]) -> BooleanExpression:

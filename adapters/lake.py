@@ -30,7 +30,7 @@ from adapters.versions import properties_at_birth, require_known, version_of
 from contracts.catalog_properties import signs
 from contracts.errors import Permanent
 from contracts.lives import Life
-from contracts.outcomes import State
+from contracts.outcomes import EntryState
 from contracts.seq import datetime_of
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, INSTANT, META, NAMESPACE, OUTCOMES, SEGMENTS, TABLES, Table
@@ -249,7 +249,7 @@ def _lives(catalog: Catalog, ids: list[dict[str, Any]], whose: BooleanExpression
         key = (row["seq"], row["vin"])
         end = ended.get(key, {})
         said = {name: end[name] for name in ENDED if name in end}
-        state = end.get("outcome", State.PENDING.value)
+        state = end.get("outcome", EntryState.PENDING.value)
         lives[key] = Life(row["vin"], row["seq"], row["request_id"], row["data_id"], state, **said)
     return [lives[key] for key in sorted(lives)]
 

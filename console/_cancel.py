@@ -13,7 +13,7 @@ from console._batches import Batches
 from console._lives import ended
 from contracts.errors import Permanent
 from contracts.lives import Bounds, Life
-from contracts.outcomes import Outcome, OutcomeRecord, State
+from contracts.outcomes import EntryState, Outcome, OutcomeRecord
 from contracts.seq import MAX_SEQ, first_seq_at
 from contracts.settings import Settings
 from queues import Loader, Policy
@@ -105,7 +105,7 @@ class _Ender:
             for owner, seq, outcome in self._loader.end(
                 _by_owner(life for life in some if life.is_open), Outcome.CANCELLED, now_ms
             ):
-                standing[State.IN_FLIGHT if outcome is None else outcome] += 1
+                standing[EntryState.IN_FLIGHT if outcome is None else outcome] += 1
                 if outcome is Outcome.CANCELLED:
                     cancelled.append(OutcomeRecord(owner, seq, outcome, now_ms, reason=REASON))
             self._loader.add_outcomes(cancelled)

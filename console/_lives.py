@@ -10,7 +10,7 @@ from redis import Redis
 from console._recorded import BACK, Recorded, flush, lives_in_lake, read_recorded
 from contracts import keys
 from contracts.lives import Life, instant_of
-from contracts.outcomes import OF_CODE, Outcome, State
+from contracts.outcomes import OF_CODE, EntryState, Outcome
 from contracts.settings import Settings
 
 OWNERS_A_FLUSH = 1000
@@ -99,8 +99,10 @@ def _standing(
     """The same entry as it stands now; what was accepted before `past` is over, whether or not that is on record yet."""
     seq, published_at, tries = inflight
     if seq is not None and int(seq) == life.seq:
-        return replace(life, state=State.IN_FLIGHT, dispatched_at=instant_of(int(published_at or 0)), attempts=int(tries or 0))
+        return replace(
+            life, state=EntryState.IN_FLIGHT, dispatched_at=instant_of(int(published_at or 0)), attempts=int(tries or 0)
+        )
     if done is not None:  # its outcome is on its way to the archive
         return replace(life, state=OF_CODE[int(done)])
-    waiting = State.PENDING if parked is None else State.PARKED
+    waiting = EntryState.PENDING if parked is None else EntryState.PARKED
     return replace(life, state=Outcome.EXPIRED if life.accepted_at < past else waiting, attempts=int(attempts or 0))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from contracts import keys
 from contracts.lives import Life, instant_of
-from contracts.outcomes import State
+from contracts.outcomes import EntryState
 from contracts.settings import Settings
 from queues import connect
 
@@ -35,5 +35,5 @@ async def waiting_of(settings: Settings, vin: str, count: int) -> tuple[int, lis
 def _standing(life: Life, inflight: dict[bytes, bytes], parked: set[int]) -> Life:
     if int(inflight.get(b"seq", 0)) == life.seq:
         dispatched_at = instant_of(int(inflight[b"published_at"]))
-        return replace(life, state=State.IN_FLIGHT, dispatched_at=dispatched_at, attempts=int(inflight[b"attempts"]))
-    return replace(life, state=State.PARKED) if life.seq in parked else life
+        return replace(life, state=EntryState.IN_FLIGHT, dispatched_at=dispatched_at, attempts=int(inflight[b"attempts"]))
+    return replace(life, state=EntryState.PARKED) if life.seq in parked else life

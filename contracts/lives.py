@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from contracts.outcomes import Outcome, OutcomeRecord, State
+from contracts.outcomes import EntryState, Outcome, OutcomeRecord
 from contracts.seq import MAX_SEQ, datetime_of
 
 OPEN = "open"  # of an entry that was not looked at by itself: nothing in the lake says that it has ended
@@ -20,7 +20,7 @@ class Life:
     seq: int
     request_id: str
     data_id: str
-    state: str = State.PENDING
+    state: str = EntryState.PENDING
     dispatched_at: datetime | None = None
     acknowledged_at: datetime | None = None
     ended_at: datetime | None = None
@@ -111,7 +111,7 @@ class Page:
     told: frozenset[int] = frozenset()  # seqs of the triggers whose entries are all among `lives`
 
 
-_OPEN = frozenset(state.value for state in State)
+_OPEN = frozenset(state.value for state in EntryState)
 
 
 def instant_of(unix_ms: int | None) -> datetime | None:

@@ -9,7 +9,7 @@ SHOWN = 200  # characters of what is wrong with a record
 _ENCODE = msgspec.json.Encoder().encode
 
 
-class State(StrEnum):
+class EntryState(StrEnum):
     """Where an entry stands that has not ended yet."""
 
     PENDING = "pending"  # queued, not acknowledged

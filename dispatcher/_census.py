@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from contracts import keys
 from contracts.seq import unix_ms_of, wall_clock_ms
-from dispatcher import _endings, _metrics
+from dispatcher import _metrics, _outcomes
 from queues import Census, Queues, walk
 from queues.verbs.ends import End, WhatIsOver
 
@@ -73,7 +73,7 @@ class CensusTaker:
             batch.add(owner, WhatIsOver(), now_ms - GRACE_MS)
         found = [(owner, claim.over) for owner, claim in zip(owners, await batch.run(), strict=True) if claim.over]
         for owner, over in found:
-            records = tuple(_endings.over(owner, each, now_ms) for each in over)
+            records = tuple(_outcomes.over(owner, each, now_ms) for each in over)
             batch.add(owner, End(records, claim=False), now_ms)
         for (_, over), reply in zip(found, await batch.run(), strict=True):
             for each, how in zip(over, reply.outcomes, strict=True):

@@ -19,7 +19,8 @@ from contracts.names import Owner
 from contracts.seq import wall_clock_ms
 from contracts.topics import request_topic
 from dispatcher import _metrics
-from dispatcher._vocabulary import Loaded, NotPublished, OfClaim, Publish, Published, PublishLost, Unsendable
+from dispatcher._effects import Publish
+from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost, Unsendable
 
 SUSPECT = 2  # losses of the connection that a publish was under way at
 SUSPECTS_KEPT = 10_000

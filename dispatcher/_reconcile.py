@@ -20,7 +20,7 @@ from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
 from dispatcher import _metrics
 from dispatcher._broker_api import BrokerApi, Session
-from dispatcher._feeds import Offer, all_handled
+from dispatcher._sources import Offer, all_handled
 from queues import Queues
 
 OWNERS_A_LOOK = 500

@@ -6,8 +6,9 @@ from redis.exceptions import RedisError
 from contracts import keys
 from contracts.names import Owner
 from dispatcher import _metrics
-from dispatcher._account import RequestIdOf, account_answers
-from dispatcher._vocabulary import Answered, Effect, Verb, Watch
+from dispatcher._effects import Effect, Watch
+from dispatcher._events import Answered, Verb
+from dispatcher._metrics_log import RequestIdOf, account_answers
 from queues import Queues, is_spoilt
 from queues.verbs import verb
 

@@ -16,14 +16,14 @@ from contracts.errors import Permanent
 from contracts.settings import Settings
 from dispatcher import _metrics
 from dispatcher._census import CensusTaker
-from dispatcher._feeds import Deadlines, ParkedEntries, Wakes
-from dispatcher._inbox import Inbox, filters
+from dispatcher._event_reader import EventReader, filters
 from dispatcher._lake import Lake
-from dispatcher._lanes import Lanes
 from dispatcher._payloads import Payloads
+from dispatcher._policy import DispatchPolicy
 from dispatcher._publisher import Window
 from dispatcher._reconcile import Reconciler
-from dispatcher._rules import Rules
+from dispatcher._scheduler import Scheduler
+from dispatcher._sources import Deadlines, ParkedEntries, Wakes
 from queues import Policy, Queues, connect
 
 SETTLE_S = 5.0  # for what is in hand when the process is asked to end
@@ -64,16 +64,16 @@ class Dispatcher:
             session_expiry_s=session_expiry_s(settings),
             receive_maximum=settings.mqtt_receive_maximum,
         )
-        self._lanes = Lanes(
-            Rules.of(settings),
+        self._scheduler = Scheduler(
+            DispatchPolicy.of(settings),
             self._queues,
             self._payloads,
             self._mqtt,
             window=Window(settings.publish_window, settings.publish_window_bytes),
             parked=self._parked.parked,
         )
-        self._inbox = Inbox(self._mqtt, self._lanes.offer, lambda: self._lanes.jobs)
-        self._mqtt.on_message, self._mqtt.on_unreadable = self._inbox.take, self._inbox.take_unreadable
+        self._events_in = EventReader(self._mqtt, self._scheduler.offer, lambda: self._scheduler.jobs)
+        self._mqtt.on_message, self._mqtt.on_unreadable = self._events_in.take, self._events_in.take_unreadable
 
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until `stop`; then finish what is in hand.
@@ -100,7 +100,7 @@ class Dispatcher:
 
     def health(self) -> Health:
         """Ready to deliver: Redis answers, the broker is connected and every subscription confirmed."""
-        mqtt, redis = self._mqtt.ready, self._lanes.redis_up
+        mqtt, redis = self._mqtt.ready, self._scheduler.redis_up
         return Health(mqtt and redis and self._subscribed, {"mqtt": mqtt, "redis": redis, "subscribed": self._subscribed})
 
     async def _work(self) -> None:
@@ -112,10 +112,10 @@ class Dispatcher:
         ):
             with attempt:
                 await self._queues.join_wakes()
-        self._lanes.redis_is_back()
+        self._scheduler.redis_is_back()
         async with self._mqtt, asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._lanes.run(), name="dispatcher.lanes")
-            tasks.create_task(self._lanes.publisher.run(), name="dispatcher.publisher")
+            tasks.create_task(self._scheduler.run(), name="dispatcher.lanes")
+            tasks.create_task(self._scheduler.publisher.run(), name="dispatcher.publisher")
             tasks.create_task(watch_lag(self._note), name="dispatcher.lag")
             await self._mqtt.wait_connected()
             try:
@@ -126,7 +126,7 @@ class Dispatcher:
             self._feeds = [tasks.create_task(feed, name=f"dispatcher.{name}") for name, feed in self._make_feeds().items()]
 
     def _make_feeds(self) -> dict[str, Coroutine[Any, Any, None]]:
-        s, offer = self.settings, self._lanes.offer
+        s, offer = self.settings, self._scheduler.offer
         wakes = Wakes(self._queues, self.name, offer, self._payloads)
         deadlines = Deadlines(self._queues, offer, every_s=min(MAX_LOOK_S, s.ack_deadline_seconds / 4))
         return {
@@ -142,22 +142,22 @@ class Dispatcher:
     def _note(self, lag_s: float) -> None:
         """How late the loop is, and what waits in the process."""
         _metrics.LOOP_LAG_SECONDS.set(lag_s)
-        _metrics.JOBS.set(self._lanes.jobs)
-        _metrics.BACKLOG.set(self._lanes.publisher.backlog)
-        _metrics.UNCONFIRMED.set(self._lanes.publisher.unconfirmed)
+        _metrics.JOBS.set(self._scheduler.jobs)
+        _metrics.BACKLOG.set(self._scheduler.publisher.backlog)
+        _metrics.UNCONFIRMED.set(self._scheduler.publisher.unconfirmed)
 
     async def _settle(self) -> None:
         """Take nothing new, and finish what is in hand; what is not finished in time comes again."""
-        self._inbox.open = False
+        self._events_in.open = False
         for feed in self._feeds:
             feed.cancel()
         try:
             async with asyncio.timeout(SETTLE_S):
-                await self._lanes.settle()
-                await self._lanes.publisher.settle()
-                await self._lanes.settle()
+                await self._scheduler.settle()
+                await self._scheduler.publisher.settle()
+                await self._scheduler.settle()
         except TimeoutError:
-            log.warning("ended with work in hand: it comes again", jobs=self._lanes.jobs)
+            log.warning("ended with work in hand: it comes again", jobs=self._scheduler.jobs)
 
 
 def _say_why(state: RetryCallState) -> None:

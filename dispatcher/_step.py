@@ -15,26 +15,22 @@ from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, He
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.topics import request_of
-from dispatcher._endings import failed, over, unsendable
-from dispatcher._rules import Rules
-from dispatcher._vocabulary import (
+from dispatcher._effects import Effect, Ignore, Load, Publish, Watch
+from dispatcher._events import (
     Answered,
     DeadlinePassed,
-    Effect,
     Event,
-    Ignore,
-    Load,
     Loaded,
     Missing,
     NotPublished,
     OfClaim,
-    Publish,
     Published,
     PublishLost,
     Unsendable,
-    Watch,
     Woken,
 )
+from dispatcher._outcomes import failed, over, unsendable
+from dispatcher._policy import DispatchPolicy
 from queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, ReleaseReason, ReleaseReply, Touch, TouchReply
 from queues.verbs.ends import Ack, AckReply, End, EndReply
 
@@ -42,7 +38,7 @@ NO_SUBSCRIBERS, FIRST_REFUSAL = 0x10, 0x80  # MQTT 5 reason codes of a PUBACK
 SESSION_DESTROYED = frozenset({"discarded", "kicked"})  # reasons of a disconnect that take the session along
 
 
-class Hand(NamedTuple):
+class OpenClaim(NamedTuple):
     """A claim that this process made and the broker has not confirmed yet."""
 
     seq: int
@@ -52,26 +48,26 @@ class Hand(NamedTuple):
     sent: bool = False  # it was handed to the publisher
 
 
-class State(NamedTuple):
-    """What `step` works from: the rules, whose queue it is, and what this process has in hand for that owner."""
+class OwnerState(NamedTuple):
+    """What `step` works from: the policy, whose queue it is, and the claim that this process has open for that owner."""
 
-    rules: Rules
+    policy: DispatchPolicy
     owner: Owner
-    hand: Hand | None = None
+    open_claim: OpenClaim | None = None
 
     def holds(self, seq: int, claimed_ms: int) -> bool:
-        """Whether that very claim is still in hand."""
-        return self.hand is not None and self.hand.seq == seq and self.hand.claimed_ms == claimed_ms
+        """Whether that very claim is still open."""
+        return self.open_claim is not None and self.open_claim.seq == seq and self.open_claim.claimed_ms == claimed_ms
 
-    def without(self, seq: int | None) -> "State":
-        """The state in which nothing of `seq` is in hand."""
-        return self._replace(hand=None) if self.hand is not None and self.hand.seq == seq else self
-
-
-Step = tuple[State, list[Effect]]
+    def without(self, seq: int | None) -> "OwnerState":
+        """The state in which no claim of `seq` is open."""
+        return self._replace(open_claim=None) if self.open_claim is not None and self.open_claim.seq == seq else self
 
 
-def step(state: State, event: Event) -> Step:
+Step = tuple[OwnerState, list[Effect]]
+
+
+def step(state: OwnerState, event: Event) -> Step:
     """The state and the effects that follow from `event`; effects are carried out in their order, and at most one is a verb."""
     match event:
         case Answered():
@@ -85,35 +81,35 @@ def step(state: State, event: Event) -> Step:
         case Woken() | DeadlinePassed():
             return state, [Claim()]
         case Connected():
-            return state, [Touch(event, claim=state.rules.dispatch_on_connect)]
+            return state, [Touch(event, claim=state.policy.dispatch_on_connect)]
         case Disconnected():
             ended = event.reason in SESSION_DESTROYED
             return state, [Touch(replace(event, expiry_s=0) if ended else event, claim=False)]
         case Subscribed():
-            if not state.rules.reaches(event.topic_filter, state.owner):
+            if not state.policy.reaches(event.topic_filter, state.owner):
                 return state, [Ignore("a filter that gets none of its requests")]
-            return state, [Touch(event, claim=event.on and state.rules.dispatch_on_subscribe)]
+            return state, [Touch(event, claim=event.on and state.policy.dispatch_on_subscribe)]
         case DeliveryDropped(seq=seq):
             return state, [Ignore("a dropped message of another") if seq is None else Release(seq, ReleaseReason.LOST)]
 
 
-def _acked(state: State, event: Acked) -> Effect:
+def _acked(state: OwnerState, event: Acked) -> Effect:
     """An acknowledgement counts for the vehicle whose topic it was sent to; others may listen there, and prove nothing."""
-    request = request_of(state.rules.topic_prefix, event.topic)
+    request = request_of(state.policy.topic_prefix, event.topic)
     if event.seq is None or request is None or request[0] != state.owner:
         return Ignore("an acknowledgement of a message that is not its own")
     record = OutcomeRecord(state.owner, event.seq, Outcome.DELIVERED, event.at_ms, event.published_ms, reason=event.reason)
     return Ack(record, request[1])
 
 
-def _of_claim(state: State, event: OfClaim) -> Step:
-    """What became of a claim in hand; whatever speaks of a claim that is not in hand any more comes too late to matter."""
+def _of_claim(state: OwnerState, event: OfClaim) -> Step:
+    """What became of an open claim; whatever speaks of a claim that is not open any more comes too late to matter."""
     if not state.holds(event.seq, event.claimed_ms):
         return state, [Ignore("late word of a claim that is over")]
-    assert state.hand is not None
+    assert state.open_claim is not None
     if isinstance(event, Loaded):
-        return state._replace(hand=state.hand._replace(sent=True)), [Publish(event, state.hand.deadline_ms)]
-    empty = state._replace(hand=None)
+        return state._replace(open_claim=state.open_claim._replace(sent=True)), [Publish(event, state.open_claim.deadline_ms)]
+    empty = state._replace(open_claim=None)
     match event:
         case Missing(seq=seq, data_id=data_id):
             return empty, [Park(seq, data_id)]
@@ -126,13 +122,13 @@ def _of_claim(state: State, event: OfClaim) -> Step:
         case Unsendable():
             return empty, [unsendable(state.owner, event)]
         case Published(seq=seq, reason_code=code) if code == NO_SUBSCRIBERS:
-            return empty, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=state.hand.heard)]
+            return empty, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=state.open_claim.heard)]
         case Published(reason_code=code) if code >= FIRST_REFUSAL:
             return empty, [Ignore("refused by the broker; its deadline brings it again")]
     return empty, []
 
 
-def _answered(state: State, answer: Answered) -> Step:
+def _answered(state: OwnerState, answer: Answered) -> Step:
     match answer.verb, answer.reply:
         case Ack() as ack, AckReply() as reply:
             return _claimed(state.without(ack.record.seq), answer, reply.next)
@@ -147,23 +143,23 @@ def _answered(state: State, answer: Answered) -> Step:
     raise TypeError(f"{answer.reply!r} is not an answer to {answer.verb!r}")
 
 
-def _touched(state: State, answer: Answered, touch: Touch, reply: TouchReply) -> Step:
+def _touched(state: OwnerState, answer: Answered, touch: Touch, reply: TouchReply) -> Step:
     if isinstance(touch.seen, Connected) and not touch.seen.clean_start and reply.next.word is ClaimWord.NONE:
         # What is in flight, if anything, got a full deadline from here, and it may have been put off until the session's end.
-        return state, [Watch(answer.now_ms + state.rules.wait_ms(1))]
-    hand = state.hand
-    if touch.claim and hand is not None and reply.next.word is ClaimWord.BUSY and reply.next.seq == hand.seq:
-        state = state._replace(hand=hand._replace(heard=True))
+        return state, [Watch(answer.now_ms + state.policy.wait_ms(1))]
+    open_claim = state.open_claim
+    if touch.claim and open_claim is not None and reply.next.word is ClaimWord.BUSY and reply.next.seq == open_claim.seq:
+        state = state._replace(open_claim=open_claim._replace(heard=True))
     return _claimed(state, answer, reply.next)
 
 
-def _released(state: State, answer: Answered, release: Release, reply: ReleaseReply) -> Step:
+def _released(state: OwnerState, answer: Answered, release: Release, reply: ReleaseReply) -> Step:
     if reply.word == "early":
         return state, [Watch(reply.deadline_ms)]
     if reply.word == "stale":
         looks_again = release.reason in (ReleaseReason.DEADLINE, ReleaseReason.UNSENT)  # what is there now may be overdue, too
         return state, [Claim() if looks_again else Ignore("released too late: it is not in flight")]
-    if release.reason is ReleaseReason.DEADLINE and state.rules.used_up(reply.attempts):
+    if release.reason is ReleaseReason.DEADLINE and state.policy.used_up(reply.attempts):
         return state, [failed(state.owner, release.seq, reply.attempts, answer.now_ms)]
     if not release.again:
         return state, []
@@ -172,33 +168,33 @@ def _released(state: State, answer: Answered, release: Release, reply: ReleaseRe
     return state, [Claim()]
 
 
-def _claimed(state: State, answer: Answered, claim: ClaimReply) -> Step:
+def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
     """Whatever is found or put in flight is watched, so that a crash before the watch is repaired by the repeated event."""
-    rules = state.rules
+    policy = state.policy
     if claim.word is ClaimWord.CLAIMED or _was_mine(state, answer, claim):
-        if rules.used_up(claim.attempts - 1):
+        if policy.used_up(claim.attempts - 1):
             return state, [failed(state.owner, claim.seq, claim.attempts - 1, answer.now_ms)]
-        look_at = rules.look_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms)
-        hand = Hand(claim.seq, answer.now_ms, claim.deadline_ms)
-        return state._replace(hand=hand), [Watch(look_at), Load(claim.seq, answer.now_ms)]
+        look_at = policy.look_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms)
+        open_claim = OpenClaim(claim.seq, answer.now_ms, claim.deadline_ms)
+        return state._replace(open_claim=open_claim), [Watch(look_at), Load(claim.seq, answer.now_ms)]
     if claim.word is ClaimWord.OVER:
         return state, [End(tuple(over(state.owner, each, answer.now_ms) for each in claim.over))]
     if claim.word is not ClaimWord.BUSY:
         return state, []
     if claim.deadline_ms <= answer.now_ms:
         return state, [_overdue(state, claim.seq)]
-    return state, [Watch(rules.look_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms))]
+    return state, [Watch(policy.look_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms))]
 
 
-def _overdue(state: State, seq: int) -> Release:
+def _overdue(state: OwnerState, seq: int) -> Release:
     """An attempt counts from the publish: what this process is still loading was none."""
-    hand = state.hand
-    if hand is not None and hand.seq == seq and not hand.sent:
-        return Release(seq, ReleaseReason.UNSENT, hand.claimed_ms, again=True)
+    open_claim = state.open_claim
+    if open_claim is not None and open_claim.seq == seq and not open_claim.sent:
+        return Release(seq, ReleaseReason.UNSENT, open_claim.claimed_ms, again=True)
     return Release(seq, ReleaseReason.DEADLINE, again=True)
 
 
-def _was_mine(state: State, answer: Answered, claim: ClaimReply) -> bool:
+def _was_mine(state: OwnerState, answer: Answered, claim: ClaimReply) -> bool:
     """Whether the first sending of this verb made the claim, and only its answer was lost: the deadline tells."""
-    mine = claim.word is ClaimWord.BUSY and claim.deadline_ms == answer.now_ms + state.rules.wait_ms(claim.attempts)
-    return answer.repeated and mine and (state.hand is None or state.hand.seq != claim.seq)
+    mine = claim.word is ClaimWord.BUSY and claim.deadline_ms == answer.now_ms + state.policy.wait_ms(claim.attempts)
+    return answer.repeated and mine and (state.open_claim is None or state.open_claim.seq != claim.seq)

@@ -13,7 +13,7 @@ from typing import Any
 from contracts.events import Connected, Disconnected, Heard, Subscribed
 from contracts.names import Owner
 from dispatcher import _metrics
-from dispatcher._vocabulary import Event
+from dispatcher._events import Event
 
 CONNECTIONS_KEPT = 20  # that began or ended, of one owner; a vehicle that flaps every few seconds never has so many waiting
 _CONNECTION = (Connected, Disconnected)

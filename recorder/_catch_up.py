@@ -15,10 +15,10 @@ from contracts.outcomes import OutcomeRecord
 from contracts.seq import datetime_of, unix_ms_of, wall_clock_ms
 from queues import NOT_LOADED, Marks, Queues
 from recorder import _metrics
-from recorder._again import Recorded
-from recorder._express import NOTHING, Ended, Express
-from recorder._intake import Incoming, Intake
+from recorder._direct_enqueuer import NOTHING, DirectEnqueuer, Ended
 from recorder._lake import Lake
+from recorder._parser import Incoming, Parser
+from recorder._replay import ReplaySource
 
 MOST_LOST_S = 7200.0  # Redis by itself saves at least every hour; of what lost more, a rebuild makes shorter work
 DATA_BEFORE_S = 300.0  # data so much older is offered, too: a rebuild may have seen a trigger's segment and not yet its data's
@@ -44,10 +44,17 @@ class CatchUp:
     """
 
     def __init__(
-        self, express: Express, queues: Queues, lake: Lake, recorded: Recorded, intake: Intake, journal: Journal, node: int
+        self,
+        express: DirectEnqueuer,
+        queues: Queues,
+        lake: Lake,
+        recorded: ReplaySource,
+        parser: Parser,
+        journal: Journal,
+        node: int,
     ) -> None:
         self._express, self._queues, self._lake, self._recorded = express, queues, lake, recorded
-        self._intake, self._journal, self._node = intake, journal, node
+        self._parser, self._journal, self._node = parser, journal, node
         self._marks: Marks | None = None  # as they were read or left here
 
     async def mark(self, seq: int) -> None:
@@ -120,7 +127,7 @@ class CatchUp:
         log.info("offered again", messages=offered, since=since)
 
     def _next_group(self, source: Iterator[Envelope]) -> list[Incoming]:
-        return [self._intake.read_back(envelope) for envelope in islice(source, GROUP_AGAIN)]
+        return [self._parser.read_back(envelope) for envelope in islice(source, GROUP_AGAIN)]
 
     def _note(self, group: Sequence[Incoming]) -> None:
         for file in self._journal.files:

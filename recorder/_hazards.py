@@ -1,6 +1,6 @@
 """Messages of which a process may die, by memory or in a library: whoever comes next judges such a one in a process of its own.
 
-Python's own exceptions are no such danger (`recorder._intake` refuses what raises one). But a message of which the recorder dies
+Python's own exceptions are no such danger (`recorder._parser` refuses what raises one). But a message of which the recorder dies
 is not acknowledged, so the broker sends it again, and all would begin anew, for ever.
 """
 
@@ -19,7 +19,7 @@ from adapters.mqtt import Message
 from contracts.messages import Refused
 from contracts.settings import Settings
 from recorder._dedupe import DedupeWindow
-from recorder._intake import Intake, Parsed, stream_of
+from recorder._parser import Parsed, Parser, stream_of
 
 DIGEST_BYTES = 16
 REMEMBERED = 64  # messages of which a process has died
@@ -74,7 +74,7 @@ class Hazards:
 
 
 def _judge(settings: Settings, topic: str, payload: bytes) -> Parsed:
-    return Intake(settings, DedupeWindow(1)).parse(topic, payload)
+    return Parser(settings, DedupeWindow(1)).parse(topic, payload)
 
 
 def _digest(message: Message) -> bytes:

@@ -17,7 +17,7 @@ from contracts.errors import Permanent, Retryable
 from contracts.seq import EPOCH_MS, MAX_COUNTER, SeqSource, seq_of, unix_ms_of, wall_clock_ms
 from recorder import _metrics
 from recorder._claims import Claim, Store
-from recorder._place import Place
+from recorder._journal_folder import JournalFolder
 
 RANGE_MS = 30_000  # of seqs that are claimed ahead
 RENEWALS = 3  # in the time of a range
@@ -36,7 +36,7 @@ class Lease:
     def __init__(
         self,
         node: int,
-        place: Place,
+        place: JournalFolder,
         archive: Store,
         others: Sequence[Store],
         *,

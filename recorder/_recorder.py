@@ -20,23 +20,23 @@ from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
 from queues import Policy, Queues
 from recorder import _metrics, _recovery
-from recorder._again import Recorded
 from recorder._catch_up import CatchUp
 from recorder._claims import ArchiveClaims, RedisClaims
 from recorder._dedupe import DedupeWindow
-from recorder._door import Door
-from recorder._express import Express
+from recorder._direct_enqueuer import DirectEnqueuer
+from recorder._enqueuer import OFF, Enqueuer
 from recorder._freshness import Freshness
-from recorder._handoff import OFF, Handoff
 from recorder._hazards import Hazards
-from recorder._intake import Incoming, Intake
+from recorder._ingress import IngressWriter
+from recorder._journal_folder import JournalFolder
 from recorder._lake import Lake
 from recorder._lake_routes import lake_routes
 from recorder._lease import Lease
 from recorder._outcomes import Outcomes
-from recorder._place import Place
+from recorder._parser import Incoming, Parser
 from recorder._receipts import Receipts
 from recorder._redis import RestartGuard, open_guarded, open_plain
+from recorder._replay import ReplaySource
 from recorder._state import StateFile
 from recorder._window import Window
 
@@ -62,12 +62,12 @@ class Recorder:
             session_expiry_s=settings.mqtt_session_expiry_seconds,
             receive_maximum=settings.mqtt_receive_maximum,
         )
-        guard, policy = RestartGuard(), Policy.of(settings)
-        self._redis, self._guarded_redis = open_plain(settings), open_guarded(settings, guard)
+        run_id_guard, policy = RestartGuard(), Policy.of(settings)
+        self._redis, self._guarded_redis = open_plain(settings), open_guarded(settings, run_id_guard)
         self._lake, self._archive = Lake(settings), RecordedSegments(Archive(settings.archive, settings.s3))
         self._state = StateFile(settings.journal_folder)
         self._dedupe = DedupeWindow(round(settings.dedupe_window_seconds * 1000))
-        self._intake = Intake(settings, self._dedupe)
+        self._parser = Parser(settings, self._dedupe)
         self._journal = Journal(
             settings.journal_folder,
             max_bytes=settings.segment_max_bytes,
@@ -77,24 +77,26 @@ class Recorder:
         )
         self._writer = SegmentWriter(self._journal, self._archive, self._state.remember_seq, node=node, retry_s=retry_s)
         queues = Queues(self._guarded_redis, policy)
-        self._express = Express(queues, self._dedupe, self._lake)
-        recorded = Recorded(self._archive, self._journal, node)
-        self._handoff = Handoff(
+        self._express = DirectEnqueuer(queues, self._dedupe, self._lake)
+        recorded = ReplaySource(self._archive, self._journal, node)
+        self._enqueuer = Enqueuer(
             express=self._express if settings.express else None,
-            catch_up=CatchUp(self._express, queues, self._lake, recorded, self._intake, self._journal, node),
+            catch_up=CatchUp(self._express, queues, self._lake, recorded, self._parser, self._journal, node),
             redis=self._redis,
-            guard=guard,
+            run_id_guard=run_id_guard,
             journal=self._journal,
             state=self._state,
             settle=self._settle,
         )
-        self._place = Place(settings.journal_folder)
+        self._place = JournalFolder(settings.journal_folder)
         archive = ArchiveClaims(settings.archive, settings.s3, node)
         self._lease = Lease(node, self._place, archive, [RedisClaims(self._redis, node)], lease_s=settings.node_lease_seconds)
         self._window = Window(settings.intake_window_bytes, full=self._mqtt.pause, free=self._mqtt.resume)
         self._hazards = Hazards(settings.journal_folder / "in-hand", settings)
-        self._door = Door(self._intake, self._journal, self._window, self._hazards, self._handoff.put, self._lease.held)
-        self._outcomes = Outcomes(Queues(self._redis, policy), name, settings.outcome_batch, self._door.put_outcomes)
+        self._ingress = IngressWriter(
+            self._parser, self._journal, self._window, self._hazards, self._enqueuer.put, self._lease.held
+        )
+        self._outcomes = Outcomes(Queues(self._redis, policy), name, settings.outcome_batch, self._ingress.put_outcomes)
         self._receipts = Receipts(self._mqtt, settings.receipt_prefix)
         self._freshness = Freshness(settings, self._lake)
 
@@ -114,13 +116,13 @@ class Recorder:
                 if not await _before(told, self._start()):
                     return
                 async with self._mqtt, asyncio.TaskGroup() as group:
-                    works = [self._door.run, self._handoff.run, self._handoff.watch, self._writer.run, self._lake.keep_fresh]
+                    works = [self._ingress.run, self._enqueuer.run, self._enqueuer.watch, self._writer.run, self._lake.keep_fresh]
                     works.append(self._freshness.watch)
                     tasks = [group.create_task(work(), name=f"recorder.{work.__qualname__}") for work in works]
                     tasks.append(group.create_task(watch_lag(_metrics.LOOP_LAG_SECONDS.set), name="recorder.lag"))
                     outcomes = group.create_task(self._outcomes.run(), name="recorder.outcomes")
-                    self._mqtt.on_message = self._mqtt.on_unreadable = self._door.put
-                    self._mqtt.on_resumed = self._door.forget_resent
+                    self._mqtt.on_message = self._mqtt.on_unreadable = self._ingress.put
+                    self._mqtt.on_resumed = self._ingress.forget_resent
                     self._mqtt.subscribe(self._filter())
                     await _before(told, self._lease.keep())
                     outcomes.cancel()  # what it has taken and not settled comes again
@@ -145,7 +147,7 @@ class Recorder:
         problems += self._express.spoilt.problems
         if not self._mqtt.ready:
             problems.insert(0, f"not connected and subscribed at {self._settings.mqtt}")
-        suspended = self._handoff.suspended
+        suspended = self._enqueuer.suspended
         express = "on" if suspended is None else "off" if suspended == OFF else f"suspended: {suspended}"
         details = {
             "express": express,
@@ -163,9 +165,9 @@ class Recorder:
         recovered = self._journal.recover()
         self._hazards.load()
         last_seq = await asyncio.to_thread(_recovery.last_seq, self._state.load(), recovered, self._archive, self._settings.node)
-        self._intake.seqs = await self._lease.take(last_seq)
+        self._parser.seqs = await self._lease.take(last_seq)
         await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
-        await self._handoff.start(last_seq, _recovery.first_unsettled(recovered))
+        await self._enqueuer.start(last_seq, _recovery.first_unsettled(recovered))
         log.info("recorder started", last_seq=last_seq, journal_files=len(recovered), express=self.health().details["express"])
 
     async def _finish(self) -> None:
@@ -176,7 +178,7 @@ class Recorder:
             await self._mqtt.close()
         try:
             async with asyncio.timeout(STOP_WAIT_S):
-                await _until(lambda: (lost or self._door.idle) and self._handoff.idle)
+                await _until(lambda: (lost or self._ingress.idle) and self._enqueuer.idle)
                 self._journal.rotate()
                 await _until(lambda: not self._journal.files)
         except TimeoutError:

@@ -12,7 +12,7 @@ from contracts.envelope import DUPLICATE_OF, Envelope, Stream
 from contracts.messages import Trigger, parse_trigger, trigger_digest
 from contracts.seq import seq_of
 from recorder._dedupe import DedupeWindow
-from recorder._intake import DIGEST
+from recorder._parser import DIGEST
 from recorder._state import RecorderState
 
 Recovered = Sequence[tuple[JournalFile, JournalContent]]

@@ -37,12 +37,12 @@ class RestartGuard:
             raise RedisConnectionError("Redis has restarted or failed over: its run id is another one")
 
 
-def open_guarded(settings: Settings, guard: RestartGuard) -> Redis:
+def open_guarded(settings: Settings, run_id_guard: RestartGuard) -> Redis:
     """A client that never tries a command twice: whether it reached Redis must be known."""
     return connect(
         settings.redis,
         retry=Retry(NoBackoff(), 0),
-        redis_connect_func=guard.on_connect,
+        redis_connect_func=run_id_guard.on_connect,
         socket_connect_timeout=_CONNECT_S,
         socket_timeout=_ANSWER_S,
     )

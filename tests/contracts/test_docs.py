@@ -6,7 +6,7 @@ import pytest
 
 from contracts import keys
 from contracts.envelope import SEGMENT_SCHEMA
-from contracts.outcomes import CODES, Outcome, State
+from contracts.outcomes import CODES, EntryState, Outcome
 from contracts.tables import TABLES, Table
 from tests.servers import ROOT
 
@@ -35,6 +35,6 @@ def test_the_page_says_which_number_stands_for_which_outcome() -> None:
 
 
 def test_the_page_has_every_column_of_the_archive_and_every_word_for_a_state() -> None:
-    words = [*SEGMENT_SCHEMA.names, *(o.value for o in Outcome), *(s.value for s in State)]
+    words = [*SEGMENT_SCHEMA.names, *(o.value for o in Outcome), *(s.value for s in EntryState)]
 
     assert [word for word in words if not re.search(rf"`{word}`", PAGE)] == []

@@ -12,25 +12,22 @@ from contracts import keys
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
-from dispatcher._round import Round
-from dispatcher._rules import Rules
-from dispatcher._step import Hand, State, step
-from dispatcher._vocabulary import (
+from dispatcher._effects import Effect, Ignore, Load, Publish
+from dispatcher._events import (
     Answered,
     DeadlinePassed,
-    Effect,
     Event,
-    Ignore,
-    Load,
     Loaded,
     Missing,
     NotPublished,
     OfClaim,
-    Publish,
     Published,
     PublishLost,
     Woken,
 )
+from dispatcher._policy import DispatchPolicy
+from dispatcher._round import Round
+from dispatcher._step import OpenClaim, OwnerState, step
 from queues import Policy, Queues
 from queues.verbs.claims import Park
 from tests.dispatcher.lockstep import Asking
@@ -69,7 +66,7 @@ class Replica:
 
     inbox: list[tuple[Owner, Event]] = field(default_factory=list)
     jobs: dict[Owner, Job] = field(default_factory=dict)
-    hands: dict[Owner, Hand] = field(default_factory=dict)
+    open_claims: dict[Owner, OpenClaim] = field(default_factory=dict)
     air: list[tuple[Owner, Publish]] = field(default_factory=list)  # publishes that have not reached the broker
     answers: list[tuple[Owner, OfClaim]] = field(default_factory=list)  # what comes back to it
 
@@ -80,7 +77,7 @@ class Replicas(Roads):
     def __init__(self, name: str, rng: random.Random, settings: Settings, *, calm: bool, replicas: int, vehicles: int) -> None:
         super().__init__(name, rng, calm=calm, vehicles=vehicles)
         self.redis = Asking(name)
-        self.queues, self.rules = Queues(cast(Redis, self.redis), Policy.of(settings)), Rules.of(settings)
+        self.queues, self.policy = Queues(cast(Redis, self.redis), Policy.of(settings)), DispatchPolicy.of(settings)
         self.replicas = [Replica() for _ in range(replicas)]
         self.missing: dict[int, Owner] = {}  # seq of an entry whose data has not come
         self.recorded: dict[tuple[str, int], list[Outcome]] = {}
@@ -94,11 +91,11 @@ class Replicas(Roads):
         replica.jobs[owner] = Job(owner, event, deque(self._step(replica, owner, event)))
 
     def _step(self, replica: Replica, owner: Owner, event: Event) -> list[Effect]:
-        state, effects = step(State(self.rules, owner, replica.hands.get(owner)), event)
-        if state.hand is None:
-            replica.hands.pop(owner, None)
+        state, effects = step(OwnerState(self.policy, owner, replica.open_claims.get(owner)), event)
+        if state.open_claim is None:
+            replica.open_claims.pop(owner, None)
         else:
-            replica.hands[owner] = state.hand
+            replica.open_claims[owner] = state.open_claim
         return effects
 
     async def work(self, replica: Replica) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from contracts.events import Acked, Connected, Disconnected, Heard, Subscribed
 from contracts.names import Owner
 from contracts.topics import request_filter, request_topic
-from dispatcher._vocabulary import Event
+from dispatcher._events import Event
 from tests.faults.history import History, Line, What
 
 START_MS = 1_800_000_000_000

@@ -7,25 +7,26 @@ import pytest
 from contracts.events import Acked, Connected, Disconnected, Subscribed
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
-from dispatcher._rules import Rules
-from dispatcher._step import Hand, State
-from dispatcher._vocabulary import Answered, Effect, Event, Loaded, Verb, Watch
+from dispatcher._effects import Effect, Watch
+from dispatcher._events import Answered, Event, Loaded, Verb
+from dispatcher._policy import DispatchPolicy
+from dispatcher._step import OpenClaim, OwnerState
 from queues.verbs.claims import ClaimReply, ClaimWord, Over
 from queues.verbs.ends import Ack
 
-Row = tuple[str, State, Event, State, list[Effect]]
+Row = tuple[str, OwnerState, Event, OwnerState, list[Effect]]
 
 VIN = Owner("VIN-1")
 NOW = 1_000_000
 OLDER, SEQ, NEWER = 41, 42, 43
-RULES = Rules("agent", (30_000, 60_000, 120_000), max_attempts=0, dispatch_on_connect=False, dispatch_on_subscribe=False)
+RULES = DispatchPolicy("agent", (30_000, 60_000, 120_000), max_attempts=0, dispatch_on_connect=False, dispatch_on_subscribe=False)
 THREE = replace(RULES, max_attempts=3)
 EAGER = replace(RULES, dispatch_on_connect=True, dispatch_on_subscribe=True)
 
-IDLE = State(RULES, VIN)
-HAND = Hand(SEQ, NOW - 5, NOW + 29_995)
-BUSY = IDLE._replace(hand=HAND)
-SENT = IDLE._replace(hand=HAND._replace(sent=True))
+IDLE = OwnerState(RULES, VIN)
+OPEN_CLAIM = OpenClaim(SEQ, NOW - 5, NOW + 29_995)
+BUSY = IDLE._replace(open_claim=OPEN_CLAIM)
+SENT = IDLE._replace(open_claim=OPEN_CLAIM._replace(sent=True))
 LOADED = Loaded(SEQ, NOW - 5, "task_a_1", "d1", b"hello")
 
 NONE, ABSENT = ClaimReply(ClaimWord.NONE), ClaimReply(ClaimWord.ABSENT)
@@ -56,5 +57,5 @@ def watch(claim: ClaimReply) -> Watch:
     return Watch(RULES.look_at_ms(VIN, claim.seq, claim.attempts, claim.deadline_ms))
 
 
-def is_mine(claim: ClaimReply) -> State:
-    return IDLE._replace(hand=Hand(claim.seq, NOW, claim.deadline_ms))
+def is_mine(claim: ClaimReply) -> OwnerState:
+    return IDLE._replace(open_claim=OpenClaim(claim.seq, NOW, claim.deadline_ms))

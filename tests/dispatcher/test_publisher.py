@@ -5,8 +5,9 @@ import asyncio
 from adapters.mqtt import Mqtt
 from contracts.names import Owner
 from contracts.seq import wall_clock_ms
+from dispatcher._effects import Publish
+from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost
 from dispatcher._publisher import Publisher, Window
-from dispatcher._vocabulary import Loaded, NotPublished, OfClaim, Publish, Published, PublishLost
 from tests.adapters.test_mqtt import cuttable, run, until, url
 from tests.servers import Server
 

@@ -4,15 +4,15 @@ import pytest
 from msgspec.structs import replace as altered
 
 from contracts.outcomes import Outcome, OutcomeRecord
-from dispatcher._step import Hand, State, step
-from dispatcher._vocabulary import Effect, Event, Ignore, Load, Missing, NotPublished, Publish, Published, PublishLost, Unsendable
+from dispatcher._effects import Effect, Ignore, Load, Publish
+from dispatcher._events import Event, Missing, NotPublished, Published, PublishLost, Unsendable
+from dispatcher._step import OpenClaim, OwnerState, step
 from queues.verbs.claims import Claim, Park, Release, ReleaseReason
 from queues.verbs.ends import Ack, AckReply
 from tests.dispatcher.steps import (
     ABSENT,
     BUSY,
     CLAIMED,
-    HAND,
     HELD,
     IDLE,
     LOADED,
@@ -20,6 +20,7 @@ from tests.dispatcher.steps import (
     NEXT,
     NONE,
     NOW,
+    OPEN_CLAIM,
     OVERDUE,
     SENT,
     SEQ,
@@ -78,7 +79,7 @@ ROWS: list[Row] = [
         [Release(SEQ, ReleaseReason.DEADLINE, again=True)],
     ),
     # Publishing.
-    ("what is loaded is published", BUSY, LOADED, SENT, [Publish(LOADED, HAND.deadline_ms)]),
+    ("what is loaded is published", BUSY, LOADED, SENT, [Publish(LOADED, OPEN_CLAIM.deadline_ms)]),
     (
         "what is loaded after its claim was released is not published",
         IDLE,
@@ -103,16 +104,16 @@ ROWS: list[Row] = [
     ),
     (
         "no subscriber, but a sign came since: it may have subscribed by now",
-        IDLE._replace(hand=HAND._replace(heard=True)),
+        IDLE._replace(open_claim=OPEN_CLAIM._replace(heard=True)),
         Published(SEQ, NOW - 5, 16),
         IDLE,
         [Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW - 5, again=True)],
     ),
     (
         "a late PUBACK 16 never touches a newer entry",
-        IDLE._replace(hand=Hand(NEWER, NOW, NOW + 30_000)),
+        IDLE._replace(open_claim=OpenClaim(NEWER, NOW, NOW + 30_000)),
         Published(SEQ, NOW - 5, 16),
-        IDLE._replace(hand=Hand(NEWER, NOW, NOW + 30_000)),
+        IDLE._replace(open_claim=OpenClaim(NEWER, NOW, NOW + 30_000)),
         [Ignore("late word of a claim that is over")],
     ),
     (
@@ -164,7 +165,7 @@ ROWS: list[Row] = [
 
 
 @table(ROWS)
-def test_step(before: State, event: Event, after: State, effects: list[Effect]) -> None:
+def test_step(before: OwnerState, event: Event, after: OwnerState, effects: list[Effect]) -> None:
     assert step(before, event) == (after, effects)
 
 

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from contracts.events import Heard
 from contracts.outcomes import Outcome, OutcomeRecord
-from dispatcher._step import Hand, State, step
-from dispatcher._vocabulary import Effect, Event, Ignore, Load, Watch
+from dispatcher._effects import Effect, Ignore, Load, Watch
+from dispatcher._events import Event
+from dispatcher._step import OpenClaim, OwnerState, step
 from queues.verbs.claims import Claim, Release, ReleaseReason, ReleaseReply, Touch, TouchReply
 from queues.verbs.ends import Ack, AckReply, End, EndReply
 from tests.dispatcher.steps import (
@@ -154,30 +155,30 @@ ROWS: list[Row] = [
     # Attempts.
     (
         "the last attempt's deadline fails the entry",
-        State(THREE, VIN),
+        OwnerState(THREE, VIN),
         answered(Release(SEQ, ReleaseReason.DEADLINE, again=True), ReleaseReply("released", attempts=3)),
-        State(THREE, VIN),
+        OwnerState(THREE, VIN),
         [*FAILS],
     ),
     (
         "an attempt is left: it goes again",
-        State(THREE, VIN),
+        OwnerState(THREE, VIN),
         answered(Release(SEQ, ReleaseReason.DEADLINE, again=True), ReleaseReply("released", attempts=2)),
-        State(THREE, VIN),
+        OwnerState(THREE, VIN),
         [Claim()],
     ),
     (
         "a claim beyond the last attempt fails the entry instead of publishing it",
-        State(THREE, VIN),
+        OwnerState(THREE, VIN),
         answered(Touch(Heard(), True), TouchReply("noted", SEQ, CLAIMED._replace(attempts=4))),
-        State(THREE, VIN),
+        OwnerState(THREE, VIN),
         [*FAILS],
     ),
     (
         "after a failure the next one goes",
-        State(THREE, VIN),
+        OwnerState(THREE, VIN),
         answered(FAILS[0], AckReply("ended", None, 3, NEXT)),
-        State(THREE, VIN, Hand(NEWER, NOW, NEXT.deadline_ms)),
+        OwnerState(THREE, VIN, OpenClaim(NEWER, NOW, NEXT.deadline_ms)),
         [watch(NEXT), Load(NEWER, NOW)],
     ),
     # What must not be sent any more.
@@ -199,5 +200,5 @@ ROWS: list[Row] = [
 
 
 @table(ROWS)
-def test_step(before: State, event: Event, after: State, effects: list[Effect]) -> None:
+def test_step(before: OwnerState, event: Event, after: OwnerState, effects: list[Effect]) -> None:
     assert step(before, event) == (after, effects)

@@ -3,20 +3,21 @@
 from dataclasses import replace
 
 from contracts.events import DeliveryDropped, Heard
-from dispatcher._step import State, step
-from dispatcher._vocabulary import DeadlinePassed, Effect, Event, Ignore, Watch, Woken
+from dispatcher._effects import Effect, Ignore, Watch
+from dispatcher._events import DeadlinePassed, Event, Woken
+from dispatcher._step import OwnerState, step
 from queues.verbs.claims import Claim, Release, ReleaseReason, Touch, TouchReply
 from tests.dispatcher.steps import (
     BUSY,
     CLEAN,
     EAGER,
-    HAND,
     HELD,
     IDLE,
     LEFT,
     LISTENS,
     NONE,
     NOW,
+    OPEN_CLAIM,
     RESUMED,
     SEQ,
     VIN,
@@ -44,20 +45,26 @@ ROWS: list[Row] = [
     ("a wake-up while something is in hand asks Redis all the same", BUSY, Woken(), BUSY, [Claim()]),
     ("a sign marks the vehicle as present and claims", IDLE, Heard(), IDLE, [Touch(Heard(), claim=True)]),
     ("a connection alone publishes nothing", IDLE, RESUMED, IDLE, [Touch(RESUMED, claim=False)]),
-    ("a connection publishes where the setting says so", State(EAGER, VIN), CLEAN, State(EAGER, VIN), [Touch(CLEAN, claim=True)]),
+    (
+        "a connection publishes where the setting says so",
+        OwnerState(EAGER, VIN),
+        CLEAN,
+        OwnerState(EAGER, VIN),
+        [Touch(CLEAN, claim=True)],
+    ),
     ("a subscription alone publishes nothing", IDLE, LISTENS, IDLE, [Touch(LISTENS, claim=False)]),
     (
         "a subscription publishes where the setting says so",
-        State(EAGER, VIN),
+        OwnerState(EAGER, VIN),
         LISTENS,
-        State(EAGER, VIN),
+        OwnerState(EAGER, VIN),
         [Touch(LISTENS, claim=True)],
     ),
     (
         "the end of a subscription never publishes",
-        State(EAGER, VIN),
+        OwnerState(EAGER, VIN),
         replace(LISTENS, on=False),
-        State(EAGER, VIN),
+        OwnerState(EAGER, VIN),
         [Touch(replace(LISTENS, on=False), claim=False)],
     ),
     (
@@ -103,7 +110,7 @@ ROWS: list[Row] = [
         "a sign while the publish is under way is remembered",
         BUSY,
         answered(Touch(Heard(), True), TouchReply("noted", None, HELD)),
-        IDLE._replace(hand=HAND._replace(heard=True)),
+        IDLE._replace(open_claim=OPEN_CLAIM._replace(heard=True)),
         [watch(HELD)],
     ),
     (
@@ -124,5 +131,5 @@ ROWS: list[Row] = [
 
 
 @table(ROWS)
-def test_step(before: State, event: Event, after: State, effects: list[Effect]) -> None:
+def test_step(before: OwnerState, event: Event, after: OwnerState, effects: list[Effect]) -> None:
     assert step(before, event) == (after, effects)

@@ -18,9 +18,9 @@ from contracts.events import Connected, Disconnected, Heard, Subscribed
 from contracts.names import Owner
 from contracts.settings import Settings
 from contracts.topics import Sign, sign_topic
-from dispatcher._inbox import CROWD, HEARD, Inbox
+from dispatcher._event_reader import CROWD, HEARD, EventReader
+from dispatcher._events import Event
 from dispatcher._round import Round
-from dispatcher._vocabulary import Event
 from dispatcher._waiting import CONNECTIONS_KEPT, Job, join
 from queues import Policy, Queues, connect
 from queues.verbs.claims import Touch
@@ -113,7 +113,9 @@ def test_what_waits_says_as_much_as_all_that_came(redis: Server, events: list[Ev
 def test_signs_that_nothing_bounds_are_dropped_where_too_many_wait() -> None:
     offered: list[tuple[Owner, Event]] = []
     crowd = CROWD
-    inbox = Inbox(Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda owner, event, _: offered.append((owner, event)), lambda: crowd)
+    inbox = EventReader(
+        Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda owner, event, _: offered.append((owner, event)), lambda: crowd
+    )
     topic = sign_topic(VIN, Sign.ONLINE)
     inbox.take(Message(topic, b"", qos=0))
     assert offered == []
@@ -125,7 +127,7 @@ def test_signs_that_nothing_bounds_are_dropped_where_too_many_wait() -> None:
 
 def test_a_sign_that_waits_keeps_no_payload() -> None:
     waiting: list[object] = []
-    inbox = Inbox(Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda *offered: waiting.append(offered), lambda: 0)
+    inbox = EventReader(Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda *offered: waiting.append(offered), lambda: 0)
     payload = bytes(1000)
     before = sys.getrefcount(payload)
     inbox.take(Message(sign_topic(VIN, Sign.ONLINE), payload, qos=1))

@@ -12,7 +12,7 @@ from contracts import keys
 from contracts.names import Owner
 from contracts.outcomes import OF_CODE, Outcome, OutcomeRecord
 from contracts.seq import SeqSource
-from dispatcher._vocabulary import Woken
+from dispatcher._events import Woken
 from queues.verbs.ends import End
 from queues.verbs.fills import Enqueue, Unpark
 from tests.dispatcher.replicas import DEADLINE_S, Replica, Replicas, settings_of

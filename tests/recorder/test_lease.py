@@ -19,8 +19,8 @@ from contracts.errors import Permanent, Retryable
 from contracts.seq import SeqSource, node_of, unix_ms_of, wall_clock_ms
 from contracts.storage import S3
 from recorder._claims import ArchiveClaims, Claim
+from recorder._journal_folder import JournalFolder
 from recorder._lease import Lease
-from recorder._place import Place
 from tests.recorder.harness import House, house, platform, put_back, take_away, trigger
 from tests.servers import wait_until
 from tests.stores.servers import BUCKET, object_storage
@@ -252,7 +252,7 @@ class World:
 
     async def live(self, host: int) -> None:
         """One process on `host`: it begins, gives seqs, and ends somehow."""
-        rng, place = self.rng, Place(self.folders[host])
+        rng, place = self.rng, JournalFolder(self.folders[host])
         place.enter()
         lease = Lease(0, place, self.archive, [self.redis], lease_s=0.03, clock_ms=lambda: self.now_ms + self.offsets_ms[host])
         keeping = None

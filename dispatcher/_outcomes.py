@@ -2,7 +2,7 @@
 
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
-from dispatcher._vocabulary import Unsendable
+from dispatcher._events import Unsendable
 from queues.verbs.claims import Over
 from queues.verbs.ends import Ack
 

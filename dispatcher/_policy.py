@@ -13,7 +13,7 @@ ANY_REQUEST = "\x00"  # stands for a request id in a comparison of filters; no n
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class DispatchPolicy:
     """What `step` needs to know of the settings. Durations in milliseconds."""
 
     topic_prefix: str
@@ -23,8 +23,8 @@ class Rules:
     dispatch_on_subscribe: bool
 
     @classmethod
-    def of(cls, settings: Settings) -> "Rules":
-        """The rules that these settings describe."""
+    def of(cls, settings: Settings) -> "DispatchPolicy":
+        """The policy that these settings describe."""
         return cls(
             topic_prefix=settings.topic_prefix,
             waits_ms=Policy.of(settings).waits_ms,

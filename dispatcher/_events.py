@@ -1,4 +1,4 @@
-"""What can happen to one owner's queue (events), and what is then to be done (effects): verbs of the queues, and others."""
+"""What can happen to one owner's queue: what others say, what becomes of an open claim, what Redis answers."""
 
 from typing import Any
 
@@ -67,34 +67,7 @@ class NotPublished(Struct, frozen=True):
     claimed_ms: int
 
 
-class Load(Struct, frozen=True):
-    """Find out what to send for the entry that was just claimed; answered by `Loaded` or `Missing`."""
-
-    seq: int
-    claimed_ms: int
-
-
-class Publish(Struct, frozen=True):
-    """Send it to the vehicle, unless `deadline_ms` has passed by then; whatever comes of it answers, from `Published` on."""
-
-    what: Loaded
-    deadline_ms: int
-
-
-class Watch(Struct, frozen=True):
-    """Look at this owner again at that time (Unix milliseconds)."""
-
-    at_ms: int
-
-
-class Ignore(Struct, frozen=True):
-    """Nothing is to be done, and why."""
-
-    why: str
-
-
 Verb = Claim | Touch | Ack | End | Release | Park  # Redis answers these, and the answer is the next event
-Effect = Verb | Load | Publish | Watch | Ignore
 
 
 class Answered(Struct, frozen=True):
@@ -107,6 +80,6 @@ class Answered(Struct, frozen=True):
 
 
 Seen = Woken | Heard | DeadlinePassed | Connected | Disconnected | Subscribed | Acked | DeliveryDropped
-# What becomes of a claim in the hand of this process.
+# What becomes of a claim that this process has open.
 OfClaim = Loaded | Missing | Published | PublishLost | NotPublished | Unsendable
 Event = Seen | OfClaim | Answered

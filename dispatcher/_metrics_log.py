@@ -9,7 +9,7 @@ import structlog
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher import _metrics
-from dispatcher._vocabulary import Answered
+from dispatcher._events import Answered
 from queues.verbs.claims import ClaimReply, ClaimWord, Park, Release, Touch
 from queues.verbs.ends import Ack, AckReply, End
 

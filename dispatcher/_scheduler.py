@@ -14,12 +14,13 @@ from contracts.events import Subscribed
 from contracts.names import Owner
 from contracts.seq import wall_clock_ms
 from dispatcher import _metrics
+from dispatcher._effects import Effect, Load, Publish
+from dispatcher._events import Answered, Event, Loaded, Missing, OfClaim, Published
 from dispatcher._payloads import Found, Lacking, Payloads
+from dispatcher._policy import DispatchPolicy
 from dispatcher._publisher import Publisher, Window
 from dispatcher._round import Round
-from dispatcher._rules import Rules
-from dispatcher._step import Hand, State, step
-from dispatcher._vocabulary import Answered, Effect, Event, Load, Loaded, Missing, OfClaim, Publish, Published
+from dispatcher._step import OpenClaim, OwnerState, step
 from dispatcher._waiting import Done, Job, join
 from queues import Queues
 from queues.verbs.claims import Park
@@ -30,22 +31,24 @@ log = structlog.get_logger(__name__)
 Parked = Callable[[str], None]  # told the data id of an entry that has just stepped aside
 
 
-class Lanes:
+class Scheduler:
     """The dispatcher's heart: takes events, asks `step`, carries the effects out.
 
     While entries wait for room at the broker no new work is begun, so that what is claimed is published before its deadline;
     what is not begun stays unacknowledged at the broker or in the stream, and so bounds itself.
     """
 
-    def __init__(self, rules: Rules, queues: Queues, payloads: Payloads, mqtt: Mqtt, *, window: Window, parked: Parked) -> None:
-        self._rules, self._queues, self._payloads, self._parked = rules, queues, payloads, parked
-        self.publisher = Publisher(mqtt, prefix=rules.topic_prefix, window=window, report=self.report, room=self.go_on)
+    def __init__(
+        self, policy: DispatchPolicy, queues: Queues, payloads: Payloads, mqtt: Mqtt, *, window: Window, parked: Parked
+    ) -> None:
+        self._policy, self._queues, self._payloads, self._parked = policy, queues, payloads, parked
+        self.publisher = Publisher(mqtt, prefix=policy.topic_prefix, window=window, report=self.report, room=self.go_on)
         payloads.may_read = self.publisher.is_light.wait
-        self._lanes: dict[Owner, deque[Job] | None] = {}  # what waits behind the job that the owner has in hand
+        self._queued: dict[Owner, deque[Job] | None] = {}  # what waits behind the job that the owner has in hand
         self._ready: deque[Job] = deque()
         self._claims: deque[Job] = deque()  # ready, and about a claim in hand: they make room, so they never wait for it
         self._turns: list[tuple[Job, Event]] = []  # answers that lead to the next step of jobs in hand
-        self._hands: dict[Owner, Hand] = {}
+        self._open_claims: dict[Owner, OpenClaim] = {}
         self._work, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self.redis_up = False
@@ -53,7 +56,7 @@ class Lanes:
     @property
     def jobs(self) -> int:
         """Owners with an event in hand."""
-        return len(self._lanes)
+        return len(self._queued)
 
     def offer(self, owner: Owner, event: Event, done: Done | None = None) -> None:
         """Handle `event` after all earlier events of the same owner; call `done` when its effects are carried out.
@@ -61,14 +64,14 @@ class Lanes:
         Of those that wait behind another, `join` leaves only as many as one vehicle's share.
         """
         job = Job(owner, event, done)
-        if owner not in self._lanes:
-            self._lanes[owner] = None
+        if owner not in self._queued:
+            self._queued[owner] = None
             self._make_ready(job)
             return
-        waiting = self._lanes[owner]
+        waiting = self._queued[owner]
         if waiting is None:
-            self._lanes[owner] = deque((job,))
-        elif type(event) is not Subscribed or self._rules.reaches(event.topic_filter, owner):
+            self._queued[owner] = deque((job,))
+        elif type(event) is not Subscribed or self._policy.reaches(event.topic_filter, owner):
             join(waiting, job)
         elif done is not None:  # a filter that gets none of its requests, of which one packet may name thousands
             done()
@@ -138,12 +141,12 @@ class Lanes:
                 self._finish(job)
 
     def _step(self, owner: Owner, event: Event) -> list[Effect]:
-        before = self._hands.get(owner)
-        state, effects = step(State(self._rules, owner, before), event)
-        if state.hand is None:
-            self._hands.pop(owner, None)
-        elif state.hand is not before:
-            self._hands[owner] = state.hand
+        before = self._open_claims.get(owner)
+        state, effects = step(OwnerState(self._policy, owner, before), event)
+        if state.open_claim is None:
+            self._open_claims.pop(owner, None)
+        elif state.open_claim is not before:
+            self._open_claims[owner] = state.open_claim
         return effects
 
     def _carry(self, owner: Owner, effect: Effect, this: Round) -> bool:
@@ -205,11 +208,11 @@ class Lanes:
     def _finish(self, job: Job) -> None:
         if job.done is not None:
             job.done()
-        waiting = self._lanes[job.owner]
+        waiting = self._queued[job.owner]
         if waiting:
             self._make_ready(waiting.popleft())
             return
-        del self._lanes[job.owner]
-        if not self._lanes:
+        del self._queued[job.owner]
+        if not self._queued:
             self._idle.set()
-        _metrics.JOBS.set(len(self._lanes))
+        _metrics.JOBS.set(len(self._queued))

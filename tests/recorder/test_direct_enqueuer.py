@@ -20,13 +20,13 @@ from contracts.topics import TRIGGER
 from queues import Policy, Queues, connect
 from queues.verbs.claims import Touch
 from recorder._dedupe import DedupeWindow
-from recorder._express import OWNERS_ALONE, Express
-from recorder._intake import Incoming, Intake
+from recorder._direct_enqueuer import OWNERS_ALONE, DirectEnqueuer
 from recorder._lake import Lake
+from recorder._parser import Incoming, Parser
 from tests.servers import Server
 
 WINDOW_MS = 900_000
-Scenario = Callable[[Express, Queues], Awaitable[None]]
+Scenario = Callable[[DirectEnqueuer, Queues], Awaitable[None]]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def settings(tmp_path: Path) -> Settings:
 
 def take(settings: Settings, vins: list[str], request_id: str = "task_a_1") -> Incoming:
     body = msgspec.json.encode({"ids": vins, "request_id": request_id, "data_id": "d1"})
-    return Intake(settings, DedupeWindow(WINDOW_MS)).take(Message(TRIGGER, body))
+    return Parser(settings, DedupeWindow(WINDOW_MS)).take(Message(TRIGGER, body))
 
 
 def run(server: Server, settings: Settings, scenario: Scenario) -> None:
@@ -51,12 +51,12 @@ def run(server: Server, settings: Settings, scenario: Scenario) -> None:
         async with connect(f"redis://127.0.0.1:{server.port}/0") as client:
             queues = Queues(client, Policy.of(settings))
             await queues.join_wakes()
-            await scenario(Express(queues, DedupeWindow(WINDOW_MS), Lake(settings)), queues)
+            await scenario(DirectEnqueuer(queues, DedupeWindow(WINDOW_MS), Lake(settings)), queues)
 
     asyncio.run(main())
 
 
-async def load(express: Express, queues: Queues) -> None:
+async def load(express: DirectEnqueuer, queues: Queues) -> None:
     """The queues hold all that is pending, and the recorder has looked what they lack."""
     await queues.redis.set(keys.LOADED, wall_clock_ms())
     express.loading = (await queues.marks(0)).loading
@@ -70,7 +70,7 @@ def vins(count: int) -> list[str]:
 def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
     redis_server: Server, redis: Redis, settings: Settings, count: int
 ) -> None:
-    async def scenario(express: Express, queues: Queues) -> None:
+    async def scenario(express: DirectEnqueuer, queues: Queues) -> None:
         await load(express, queues)
         batch = queues.batch()
         for vin in vins(count):
@@ -93,7 +93,7 @@ def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
 def test_a_trigger_that_another_recorder_was_first_with_is_a_duplicate_on_both_ways(
     redis_server: Server, redis: Redis, settings: Settings, count: int
 ) -> None:
-    async def scenario(express: Express, queues: Queues) -> None:
+    async def scenario(express: DirectEnqueuer, queues: Queues) -> None:
         await load(express, queues)
         first, again = take(settings, vins(count)), take(settings, vins(count))
         assert again.digest is not None
@@ -109,7 +109,7 @@ def test_a_trigger_that_another_recorder_was_first_with_is_a_duplicate_on_both_w
 def test_nothing_goes_into_queues_that_are_not_loaded_on_either_way(
     redis_server: Server, redis: Redis, settings: Settings, count: int
 ) -> None:
-    async def scenario(express: Express, queues: Queues) -> None:
+    async def scenario(express: DirectEnqueuer, queues: Queues) -> None:
         incoming = take(settings, vins(count))
         with pytest.raises(Retryable, match="manifold rebuild"):
             await express.offer([incoming])
@@ -128,7 +128,7 @@ def test_an_owner_whose_keys_are_spoilt_is_named_and_holds_up_nobody(
 ) -> None:
     key = keys.owner_keys("V0")[place]
 
-    async def scenario(express: Express, queues: Queues) -> None:
+    async def scenario(express: DirectEnqueuer, queues: Queues) -> None:
         await load(express, queues)
         redis.set(key, "something else")
         redis.set(keys.data("d1"), "payload")
@@ -151,7 +151,7 @@ def test_an_owner_whose_keys_are_spoilt_is_named_and_holds_up_nobody(
 
 
 def test_what_is_shared_and_spoilt_holds_up_nobody_either(redis_server: Server, redis: Redis, settings: Settings) -> None:
-    async def scenario(express: Express, queues: Queues) -> None:
+    async def scenario(express: DirectEnqueuer, queues: Queues) -> None:
         await load(express, queues)
         incoming = take(settings, ["V1"])
         for key in (keys.trigger(incoming.seq), keys.dedupe(str(incoming.digest)), keys.data("d1")):

@@ -17,7 +17,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")  # Linux only
 _NAME_LENGTH = 16
 
 
-class Place:
+class JournalFolder:
     """A journal's folder on this machine since it was started. Whoever holds it knows that nobody else writes that journal.
 
     `name` is the same only for processes that follow one another under the same lock of the same kernel; `journal` stays the

@@ -21,7 +21,7 @@ from contracts.topics import (
     sign_of,
 )
 from dispatcher import _metrics
-from dispatcher._vocabulary import Event
+from dispatcher._events import Event
 
 NEEDED = (
     BrokerEvent.CONNECTED,
@@ -67,7 +67,7 @@ def read(message: Message) -> tuple[Owner, Event] | None:
     return None if event is None else (event.owner, event)
 
 
-class Inbox:
+class EventReader:
     """Takes what the broker sends and offers it to the lanes.
 
     What the broker sends with QoS 1 is bounded by the receive maximum; with QoS 0 by `crowd`, the number of owners whose events

@@ -18,28 +18,28 @@ from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import seq_of
 from contracts.settings import Settings
 from recorder._dedupe import DedupeWindow
-from recorder._intake import DIGEST, Intake
+from recorder._parser import DIGEST, Parser
 from tests.recorder.harness import trigger
 
 
 @pytest.fixture
-def intake(tmp_path: Path) -> Intake:
+def parser(tmp_path: Path) -> Parser:
     settings = Settings(home=tmp_path, max_data_bytes=100, max_trigger_bytes=1000, max_ids=3)
-    return Intake(settings, DedupeWindow(900_000))
+    return Parser(settings, DedupeWindow(900_000))
 
 
-def test_an_accepted_trigger_carries_its_digest_and_nothing_forged(intake: Intake) -> None:
+def test_an_accepted_trigger_carries_its_digest_and_nothing_forged(parser: Parser) -> None:
     said = [(DUPLICATE_OF, "1"), ("task", "7")]
-    taken = intake.take(Message(topics.TRIGGER, trigger(["V1"], "r1"), user_properties=said))
+    taken = parser.take(Message(topics.TRIGGER, trigger(["V1"], "r1"), user_properties=said))
     assert taken.offerable
     assert taken.receipt.status is ReceiptStatus.RECORDED
     assert set(taken.envelope.headers) == {"task", DIGEST}
     assert taken.envelope.duplicate_of is None
 
 
-def test_the_same_trigger_in_another_order_is_a_duplicate_of_the_first(intake: Intake) -> None:
-    first = intake.take(Message(topics.TRIGGER, trigger(["V1", "V2"], "r1")))
-    again = [intake.take(Message(topics.TRIGGER, trigger(["V2", "V1", "V1"], "r1"))) for _ in range(2)]
+def test_the_same_trigger_in_another_order_is_a_duplicate_of_the_first(parser: Parser) -> None:
+    first = parser.take(Message(topics.TRIGGER, trigger(["V1", "V2"], "r1")))
+    again = [parser.take(Message(topics.TRIGGER, trigger(["V2", "V1", "V1"], "r1"))) for _ in range(2)]
     assert [(each.duplicate_of, each.envelope.duplicate_of, each.offerable) for each in again] == [
         (first.seq, first.seq, False)
     ] * 2
@@ -64,9 +64,9 @@ REFUSED = [
 
 @pytest.mark.parametrize(("topic", "payload", "reason", "stream"), REFUSED)
 def test_bad_input_is_refused_with_its_reason_and_bytes(
-    intake: Intake, topic: str, payload: bytes, reason: str, stream: Stream
+    parser: Parser, topic: str, payload: bytes, reason: str, stream: Stream
 ) -> None:
-    taken = intake.take(Message(topic, payload))
+    taken = parser.take(Message(topic, payload))
     assert not taken.offerable
     assert reason in str(taken.envelope.refused_because)
     assert (taken.envelope.payload, taken.envelope.stream, taken.receipt.status) == (payload, stream, ReceiptStatus.REFUSED)
@@ -84,8 +84,8 @@ TOPICS = (topics.TRIGGER, topics.data_topic("d"), topics.data_topic("a\0b"), f"{
 def test_whatever_comes_is_an_envelope_that_can_be_written(
     topic: str, payload: bytes, properties: list[tuple[str, str]], unreadable: str | None
 ) -> None:
-    intake = Intake(Settings(max_data_bytes=100, max_trigger_bytes=1000), DedupeWindow(1))
-    taken = intake.take(Message(topic, payload, user_properties=properties, unreadable=unreadable))
+    parser = Parser(Settings(max_data_bytes=100, max_trigger_bytes=1000), DedupeWindow(1))
+    taken = parser.take(Message(topic, payload, user_properties=properties, unreadable=unreadable))
     (written,) = scan(frames([taken.envelope])).envelopes()
     assert (written.payload, written.topic, written.refused_because) == (payload, topic, taken.refused_because)
     assert unreadable is None or unreadable in str(taken.refused_because)
@@ -93,40 +93,40 @@ def test_whatever_comes_is_an_envelope_that_can_be_written(
     json.loads(taken.receipt.to_wire())
 
 
-def test_whatever_judging_raises_the_message_is_refused_with_its_bytes(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_judging_raises_the_message_is_refused_with_its_bytes(parser: Parser, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("recorder._intake.parse_trigger", fail)
-    taken = intake.take(Message(topics.TRIGGER, b"bytes"))
+    monkeypatch.setattr("recorder._parser.parse_trigger", fail)
+    taken = parser.take(Message(topics.TRIGGER, b"bytes"))
     assert not taken.offerable
     assert "judging it failed (MemoryError)" in str(taken.envelope.refused_because)
     assert (taken.envelope.payload, taken.receipt.status) == (b"bytes", ReceiptStatus.REFUSED)
-    assert "judging it failed" in str(intake.read_back(replace(taken.envelope, refused_because=None)).refused_because)
+    assert "judging it failed" in str(parser.read_back(replace(taken.envelope, refused_because=None)).refused_because)
 
 
 @pytest.mark.parametrize("payload", [b"[" * 100_000, b'{"vin": ' + b"9" * 5000, b'{"vin": "\\ud800"}', b"\xff" * 3000])
-def test_an_outcome_that_is_none_has_a_short_reason(intake: Intake, payload: bytes) -> None:
-    taken = intake.take_outcome(payload)
+def test_an_outcome_that_is_none_has_a_short_reason(parser: Parser, payload: bytes) -> None:
+    taken = parser.take_outcome(payload)
     assert "not an outcome record" in str(taken.refused_because)
     assert len(str(taken.refused_because)) < 1000
     frames([taken.envelope])
 
 
-def test_what_is_read_back_is_offered_as_it_was(intake: Intake) -> None:
+def test_what_is_read_back_is_offered_as_it_was(parser: Parser) -> None:
     payload = json.dumps({"ids": ["V1"], "request_id": "r", "data": base64.b64encode(b"hello").decode()}).encode()
-    taken = intake.take(Message(topics.TRIGGER, payload))
+    taken = parser.take(Message(topics.TRIGGER, payload))
     assert taken.trigger is not None
     assert taken.trigger.data_id == sha1_hex(b"hello")
-    again = intake.read_back(taken.envelope)
+    again = parser.read_back(taken.envelope)
     assert (again.trigger, again.digest, again.seq) == (taken.trigger, taken.digest, taken.seq)
-    duplicate = intake.take(Message(topics.TRIGGER, payload))
-    assert not intake.read_back(duplicate.envelope).offerable
+    duplicate = parser.take(Message(topics.TRIGGER, payload))
+    assert not parser.read_back(duplicate.envelope).offerable
 
 
-def test_outcomes_are_recorded_and_what_is_none_is_quarantined(intake: Intake) -> None:
+def test_outcomes_are_recorded_and_what_is_none_is_quarantined(parser: Parser) -> None:
     wire = OutcomeRecord("VIN1", 5, Outcome.DELIVERED, 1000).to_wire()
-    good, bad = intake.take_outcome(wire), intake.take_outcome(b"{}")
+    good, bad = parser.take_outcome(wire), parser.take_outcome(b"{}")
     assert (good.envelope.topic, good.envelope.payload, good.envelope.stream) == ("outcomes/VIN1", wire, Stream.OUTCOME)
     assert "not an outcome record" in str(bad.envelope.refused_because)
 

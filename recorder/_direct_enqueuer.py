@@ -17,8 +17,8 @@ from queues.verbs.ends import Ack
 from queues.verbs.fills import DirectEnqueue, Enqueue, EnqueueReply
 from recorder import _metrics
 from recorder._dedupe import DedupeWindow
-from recorder._intake import Incoming
 from recorder._lake import Lake
+from recorder._parser import Incoming
 from recorder._spoilt import Spoilt
 
 OWNERS_A_FLUSH = 500
@@ -29,7 +29,7 @@ NOTHING: Ended = frozenset()
 log = structlog.get_logger(__name__)
 
 
-class Express:
+class DirectEnqueuer:
     """Offers messages to the queues. The same message may be offered again and again: nothing changes.
 
     Raises:

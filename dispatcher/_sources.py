@@ -12,8 +12,8 @@ from contracts import keys
 from contracts.names import Owner
 from contracts.seq import wall_clock_ms
 from dispatcher import _metrics
+from dispatcher._events import DeadlinePassed, Event, Woken
 from dispatcher._payloads import Payloads
-from dispatcher._vocabulary import DeadlinePassed, Event, Woken
 from queues import Queues, Wake
 
 WAKES_A_READ = 4  # records, each with up to a thousand owners

@@ -72,7 +72,7 @@ class Incoming:
         return Receipt(self.seq, ReceiptStatus.RECORDED)
 
 
-class Intake:
+class Parser:
     """Gives each message its seq and judges it."""
 
     def __init__(self, settings: Settings, dedupe: DedupeWindow) -> None:

@@ -10,7 +10,7 @@ from archive.store import Archive
 from contracts import topics
 from contracts.envelope import Envelope, Stream
 from contracts.seq import SeqSource
-from recorder._again import Recorded
+from recorder._replay import ReplaySource
 
 
 class SealingArchive(RecordedSegments):
@@ -51,6 +51,6 @@ def test_a_journal_file_that_becomes_segments_after_the_archive_was_listed_is_no
     journal = asyncio.run(written())
     archive = SealingArchive(Archive(f"file://{tmp_path}/archive"), journal)
     archive.journal_content = {journal.files[0].path: [old, *kept[:2]], journal.files[1].path: kept[2:]}
-    again = Recorded(archive, journal, 0).messages(Stream.DATA, kept[0].seq, kept[-1].seq)
+    again = ReplaySource(archive, journal, 0).messages(Stream.DATA, kept[0].seq, kept[-1].seq)
     assert [envelope.seq for envelope in again] == [envelope.seq for envelope in kept]
     journal.stop()

@@ -8,26 +8,26 @@ from adapters.mqtt import Message
 from archive.journal import Journal, JournalFile
 from recorder import _metrics
 from recorder._hazards import Hazards
-from recorder._intake import Incoming, Intake, Parsed
+from recorder._parser import Incoming, Parsed, Parser
 from recorder._window import Window, weight
 
 GROUP_BYTES = 8 << 20  # messages written in one go
 LARGE = 256 << 10  # bytes of a message that are judged in a thread, so that the loop goes on
 
 
-class Door:
+class IngressWriter:
     """Takes messages and outcomes, each group when `may_record` returns; `hand_over` gets each group that is on disk."""
 
     def __init__(
         self,
-        intake: Intake,
+        parser: Parser,
         journal: Journal,
         window: Window,
         hazards: Hazards,
         hand_over: Callable[[JournalFile, list[Incoming]], None],
         may_record: Callable[[], Awaitable[None]],
     ) -> None:
-        self._intake, self._journal, self._window, self._hazards = intake, journal, window, hazards
+        self._parser, self._journal, self._window, self._hazards = parser, journal, window, hazards
         self._hand_over, self._may_record = hand_over, may_record
         self._waiting: deque[Message] = deque()
         self._outcomes: deque[tuple[Sequence[bytes], asyncio.Future[None]]] = deque()
@@ -91,7 +91,7 @@ class Door:
         recorded = []
         while self._outcomes:
             payloads, future = self._outcomes.popleft()
-            group += [self._intake.take_outcome(payload) for payload in payloads]
+            group += [self._parser.take_outcome(payload) for payload in payloads]
             recorded.append(future)
         return group, recorded
 
@@ -111,7 +111,7 @@ class Door:
     def _take(self, message: Message, parsed: Parsed | None) -> Incoming:
         self._hazards.hold(message)
         try:
-            return self._intake.take(message, parsed)
+            return self._parser.take(message, parsed)
         finally:
             self._hazards.release()
 

@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 from contracts.events import Heard
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
-from dispatcher import _account
-from dispatcher._account import account_answers
-from dispatcher._vocabulary import Answered, Verb
+from dispatcher import _metrics_log
+from dispatcher._events import Answered, Verb
+from dispatcher._metrics_log import account_answers
 from queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, ReleaseReason, ReleaseReply, Touch, TouchReply
 from queues.verbs.ends import Ack, AckReply, End, EndReply
 
@@ -24,8 +24,8 @@ CLAIMED = ClaimReply(ClaimWord.CLAIMED, SEQ, 2, NOW)
 def as_if_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Airflow, where another test has loaded it, leaves every logger of this process with its own filters, or disabled."""
     structlog.reset_defaults()
-    monkeypatch.setattr(_account, "log", structlog.get_logger(_account.__name__))
-    monkeypatch.setattr(logging.getLogger(_account.__name__), "disabled", False)
+    monkeypatch.setattr(_metrics_log, "log", structlog.get_logger(_metrics_log.__name__))
+    monkeypatch.setattr(logging.getLogger(_metrics_log.__name__), "disabled", False)
 
 
 def ended(outcome: Outcome) -> OutcomeRecord:

@@ -13,8 +13,8 @@ from contracts.errors import Retryable
 from contracts.seq import unix_ms_of, wall_clock_ms
 from recorder import _metrics
 from recorder._catch_up import CatchUp, Gap, was_offerable
-from recorder._express import Express
-from recorder._intake import Incoming
+from recorder._direct_enqueuer import DirectEnqueuer
+from recorder._parser import Incoming
 from recorder._redis import RestartGuard, run_id, why
 from recorder._state import StateFile
 
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 Group = tuple[JournalFile, list[Incoming]]
 
 
-class Handoff:
+class Enqueuer:
     """Offers what the journal holds to the queues. `settle` is called for each message afterwards, in seq order.
 
     While the queues cannot take anything, messages are settled as not applied, and `suspended` says why. When they can
@@ -38,16 +38,16 @@ class Handoff:
     def __init__(
         self,
         *,
-        express: Express | None,
+        express: DirectEnqueuer | None,
         catch_up: CatchUp,
         redis: Redis,
-        guard: RestartGuard,
+        run_id_guard: RestartGuard,
         journal: Journal,
         state: StateFile,
         settle: Callable[[JournalFile, Incoming], None],
     ) -> None:
         self.suspended: str | None = STARTING if express else OFF
-        self._express, self._catch_up, self._redis, self._guard = express, catch_up, redis, guard
+        self._express, self._catch_up, self._redis, self._run_id_guard = express, catch_up, redis, run_id_guard
         self._journal, self._state, self._settle = journal, state, settle
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
         self._busy = self._look_pending = False
@@ -121,7 +121,7 @@ class Handoff:
         if self.suspended is None:
             log.warning("express hand-off suspended", reason=why, since=group[0].seq if group else self._upto + 1)
         self.suspended = why
-        self._guard.expected = None
+        self._run_id_guard.expected = None
         _metrics.EXPRESS.set(0)
         if group and self._state.state.gap_since is None:
             self._state.state.gap_since = group[0].seq
@@ -145,13 +145,13 @@ class Handoff:
         state = self._state.state
         try:
             found = await run_id(self._redis)
-            self._guard.expected = found
+            self._run_id_guard.expected = found
             gap = Gap(self._upto, state.gap_since, same_redis=state.redis_run_id == found)
             await self._catch_up.close(gap, self._passed)
         except FAILURES as exc:
             if why(exc) != self.suspended:
                 log.warning("express hand-off suspended", reason=why(exc))
-            self.suspended, self._guard.expected = why(exc), None
+            self.suspended, self._run_id_guard.expected = why(exc), None
             _metrics.EXPRESS.set(0)
             return
         if state.gap_since is not None or state.redis_run_id != found:

@@ -11,7 +11,7 @@ from contracts.seq import node_of
 SKEW_S = 120.0  # that the clocks of recorders may differ
 
 
-class Recorded:
+class ReplaySource:
     """Reads back what this recorder, or in the archive any, has recorded. Every method blocks: call it in a thread.
 
     Raises:

@@ -1,0 +1,34 @@
+"""What is to be done after an event of one owner: verbs of the queues, and others."""
+
+from msgspec import Struct
+
+from dispatcher._events import Loaded, Verb
+
+
+class Load(Struct, frozen=True):
+    """Find out what to send for the entry that was just claimed; answered by `Loaded` or `Missing`."""
+
+    seq: int
+    claimed_ms: int
+
+
+class Publish(Struct, frozen=True):
+    """Send it to the vehicle, unless `deadline_ms` has passed by then; whatever comes of it answers, from `Published` on."""
+
+    what: Loaded
+    deadline_ms: int
+
+
+class Watch(Struct, frozen=True):
+    """Look at this owner again at that time (Unix milliseconds)."""
+
+    at_ms: int
+
+
+class Ignore(Struct, frozen=True):
+    """Nothing is to be done, and why."""
+
+    why: str
+
+
+Effect = Verb | Load | Publish | Watch | Ignore
