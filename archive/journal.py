@@ -12,8 +12,7 @@ import structlog
 
 from adapters.storage import sync_folder
 from archive import _metrics
-from archive import records as journal_records
-from archive.records import Annotation
+from archive.records import Annotation, JournalContent, frame, frames, read_journal
 from contracts.envelope import Envelope
 
 SUFFIX = ".journal"
@@ -76,12 +75,12 @@ class Journal:
         self._writing = self._rotate_after = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
-    def recover(self) -> list[tuple[JournalFile, journal_records.JournalContent]]:
+    def recover(self) -> list[tuple[JournalFile, JournalContent]]:
         """Open what an earlier process left: torn tails are cut off, and every file is closed for messages."""
         self._folder.mkdir(parents=True, exist_ok=True)
         found = []
         for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=_age):
-            content = journal_records.read(path)
+            content = read_journal(path)
             fd = os.open(path, os.O_WRONLY | os.O_APPEND)
             os.ftruncate(fd, content.length)
             file = JournalFile(path, fd, content.messages[0].seq if content.messages else 0, content.length)
@@ -94,7 +93,7 @@ class Journal:
 
     async def append(self, envelopes: Sequence[Envelope]) -> JournalFile:
         """Write the envelopes (in seq order) and return when they are on disk, however long the disk refuses."""
-        records = journal_records.frames(envelopes)
+        records = frames(envelopes)
         while True:
             self._writing = True
             try:
@@ -119,7 +118,7 @@ class Journal:
     def note(self, file: JournalFile, notes: Sequence[Annotation]) -> None:
         """Remember what became of messages. Not synced: a note that a crash loses only means one more offer."""
         file.notes.update({note.seq: note for note in notes})
-        records = b"".join(map(journal_records.frame, notes))
+        records = b"".join(map(frame, notes))
         self._thread.submit(self._write_notes, file, records)
 
     def rotate(self) -> None:

@@ -91,7 +91,7 @@ def scan(raw: bytes) -> JournalContent:
     return content
 
 
-def read(path: Path) -> JournalContent:
+def read_journal(path: Path) -> JournalContent:
     """What can be read of the journal file at `path`."""
     return scan(path.read_bytes())
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import pyarrow as pa
 import structlog
 
-from archive import _metrics, records
+from archive import _metrics
 from archive.journal import Journal, JournalFile
 from archive.recorded import RecordedSegments
+from archive.records import read_journal
 
 TICK_S = 0.5
 
@@ -67,7 +68,7 @@ class SegmentWriter:
         return True
 
     def _write(self, file: JournalFile) -> list[str]:
-        content = records.read(file.path)
+        content = read_journal(file.path)
         segments = self._segments.seal(content.envelopes(file.notes), self._node)
         self._on_last_seq(max((message.seq for message in content.messages), default=0))
         return segments

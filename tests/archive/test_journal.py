@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from archive.journal import Journal
-from archive.records import Annotation, frames, read
+from archive.records import Annotation, frames, read_journal
 from contracts.envelope import Envelope, Stream
 
 BOUND_S = 20
@@ -96,7 +96,7 @@ def test_a_full_disk_delays_a_group_and_tears_nothing(tmp_path: Path) -> None:
         await waiting
         health = files.problem
         assert health is None
-        assert [[m.seq for m in read(file.path).messages] for file in files.files] == [[1], [2]]
+        assert [[m.seq for m in read_journal(file.path).messages] for file in files.files] == [[1], [2]]
         files.stop()
 
     run(scenario)
@@ -112,7 +112,7 @@ def test_a_note_that_does_not_fit_is_kept_in_memory_and_hides_no_later_message(t
         later = await files.append([envelope(2)])
         assert later is not file
         assert file.notes == {1: Annotation(1, applied=True)}
-        assert [read(f.path).length for f in (file, later)] == [file.size, later.size]
+        assert [read_journal(f.path).length for f in (file, later)] == [file.size, later.size]
         files.stop()
 
     run(scenario)

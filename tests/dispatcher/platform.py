@@ -13,7 +13,7 @@ from urllib.error import HTTPError, URLError
 from redis import Redis as BlockingRedis
 
 from adapters.redis import connect as connect_blocking
-from archive import records
+from archive.records import read_journal
 from contracts import keys
 from contracts.envelope import Stream
 from contracts.outcomes import OutcomeRecord
@@ -125,10 +125,10 @@ class Platform:
         """Every outcome handed over, of one vehicle or of all: in the recorder's journal, or where none runs in Redis."""
         if self.recorder is None:
             with self.blocking() as redis:
-                found_in_redis: Any = redis.xrange(keys.OUTCOMES)
-            payloads = [fields[b"o"] for _, fields in found_in_redis]
+                records: Any = redis.xrange(keys.OUTCOMES)
+            payloads = [fields[b"o"] for _, fields in records]
         else:
-            files = [records.read(path) for path in sorted(self.settings.journal_folder.iterdir())]
+            files = [read_journal(path) for path in sorted(self.settings.journal_folder.iterdir())]
             payloads = [m.payload for file in files for m in file.messages if m.stream == Stream.OUTCOME]
         found = [OutcomeRecord.from_wire(payload) for payload in payloads if vin.encode() in payload]
         return [record for record in found if vin in ("", record.vin)]

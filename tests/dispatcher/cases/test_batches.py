@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from archive import records
+from archive.records import read_journal
 from contracts import keys
 from contracts.envelope import Stream
 from contracts.names import Owner
@@ -79,7 +79,7 @@ def test_spoilt_input_is_refused_whole_and_said_and_kept(ground: Ground, topic: 
     with ground.platform.blocking() as redis:
         assert redis.exists(*keys.owner_keys(VIN)) == 0
     if topic == TRIGGER:
-        files = [records.read(path) for path in ground.settings.journal_folder.iterdir()]
+        files = [read_journal(path) for path in ground.settings.journal_folder.iterdir()]
         kept = {message.seq: message for file in files for message in file.messages}[receipt["seq"]]
         assert (kept.payload, kept.stream) == (payload, Stream.TRIGGER)
         assert kept.refused_because == receipt["reason"]
