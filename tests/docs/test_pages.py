@@ -88,3 +88,16 @@ def test_an_output_may_differ_from_its_page_in_numbers_and_where_something_is_le
     assert not first.is_said_by("error: something\nseq state\n815 open\nreport: /tmp/x.html")
     assert second == Step("true", "")
     assert not second.is_said_by("something")
+
+
+def test_every_file_of_the_project_that_a_page_names_is_there(page: Path) -> None:
+    rooms = "|".join(sorted(folder.name for folder in ROOT.iterdir() if folder.is_dir() and not folder.name.startswith(".")))
+    named = re.findall(rf"\b((?:{rooms})/[\w/]*\w\.(?:py|lua|md|yaml|conf|sh))\b", page.read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_each_rule_of_the_index_is_where_it_is_said_to_be() -> None:
+    _, _, index = (ROOT / "docs/architecture.md").read_text().partition("## Where is the rule that …?")
+    rows = re.findall(r"^\| (.+) \| `(.+)` \| `(.+)` \|$", index, re.MULTILINE)
+    assert len(rows) >= 20
+    assert [(rule, path) for rule, path, name in rows if name not in (ROOT / path).read_text()] == []
