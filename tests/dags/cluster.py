@@ -17,6 +17,7 @@ from tests.servers import Server, free_port, start, stopping, wait_until
 
 SPARK = Path(pyspark.__file__).parent
 WORKERS = 2
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # each JVM ends before the optimising compiler has paid for itself
 PATH = "/usr/local/bin:/usr/bin:/bin"  # of Java, and of whatever Python the system has
 
 
@@ -58,5 +59,6 @@ def _start(folder: Path, role: list[str], port: int) -> Server:
     env = {"PATH": PATH, "HOME": str(folder), "SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1"}
     env |= {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
     command = ["env", "-i", "-C", str(folder), *(f"{name}={value}" for name, value in env.items()), "SPARK_DAEMON_MEMORY=256m"]
+    command.append(f"SPARK_DAEMON_JAVA_OPTS={SHORT_LIVED}")
     command += [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{role[0]}", *role[1:]]
     return start(command, port=port, log=folder / f"{role[0]}-{port}.log")

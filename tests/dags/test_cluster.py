@@ -23,7 +23,7 @@ from contracts import keys
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, QUALITY, SEGMENTS, TABLES, Table
 from pipelines.spark.ship import CODE, ENVIRONMENT, Shipped, ship
-from tests.dags.cluster import PATH, SPARK, WORKERS, Cluster, spark_cluster
+from tests.dags.cluster import PATH, SHORT_LIVED, SPARK, WORKERS, Cluster, spark_cluster
 from tests.dags.running import VINS, Platform
 from tests.servers import ROOT, Server, free_port
 
@@ -36,10 +36,11 @@ WHERE = "import adapters, pyarrow, redis, sys; print(adapters.__file__, pyarrow.
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Shipped:
-    """What `manifold ship` writes, and a line that this small cluster adds."""
+    """What `manifold ship` writes, and lines that this small cluster adds."""
     made = ship(Settings(spark_driver_memory="1g"), tmp_path_factory.mktemp("shipped"))
     with Path(made.defaults).open("a") as defaults:
         defaults.write(f"spark.sql.shuffle.partitions {WORKERS}\n")
+        defaults.writelines(f"spark.{which}.defaultJavaOptions {SHORT_LIVED}\n" for which in ("driver", "executor"))
     return made
 
 
@@ -165,6 +166,7 @@ def on_a_node(cluster: Cluster, shipped: Shipped, folder: Path, without: tuple[s
         "print(spark.sparkContext.parallelize([1], 1).mapPartitions(where).collect()[0])\n"
     )
     command = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.master, "--properties-file", str(defaults)]
+    command += ["--conf", "spark.task.maxFailures=1"]
     done = subprocess.run([*command, str(application)], capture_output=True, text=True, timeout=JOB_S, check=False, cwd=folder)
     return done.stdout or done.stderr
 
