@@ -20,7 +20,7 @@ from contracts.settings import Settings
 from sandbox.platform import broker
 
 ROOT = Path(__file__).parent.parent
-START_S = 20
+START_S = 60
 SERVER_PORTS, REPLICAS = (12_000, 32_000), 4
 _WORKER, _WORKERS = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _given: set[int] = set()

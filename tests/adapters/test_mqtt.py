@@ -15,7 +15,7 @@ from adapters.mqtt import NO_SUBSCRIBERS, Message, Mqtt
 from contracts.errors import Permanent, Retryable
 from tests.servers import Server, free_port, start_mosquitto, stopping
 
-BOUND_S = 20
+BOUND_S = 60
 DYNAMIC_SECURITY = next(iter(sorted(Path("/usr").glob("lib*/**/mosquitto_dynamic_security.so"))), None)
 PACKET_TOO_LARGE = 0x95
 LOOPS = [pytest.param(asyncio.new_event_loop, id="asyncio"), pytest.param(uvloop.new_event_loop, id="uvloop")]

@@ -12,7 +12,7 @@ from archive.journal import Journal
 from archive.records import Annotation, frames, read_journal
 from contracts.envelope import Envelope, Stream
 
-BOUND_S = 20
+BOUND_S = 60
 
 
 def envelope(seq: int, size: int = 10) -> Envelope:

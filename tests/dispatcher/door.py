@@ -13,7 +13,7 @@ from paho.mqtt.properties import Properties
 
 from contracts.settings import Settings
 
-BOUND_S = 30
+BOUND_S = 60
 _names = itertools.count()
 
 

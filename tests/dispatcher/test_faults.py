@@ -53,7 +53,7 @@ def got_at_least(vehicles: list[Vehicle], count: int) -> bool:
     return sum(len(v.got) for v in vehicles) >= count
 
 
-def all_delivered(platform: Platform, vehicles: list[Vehicle], seqs: list[int], *, within_s: float = 40) -> None:
+def all_delivered(platform: Platform, vehicles: list[Vehicle], seqs: list[int], *, within_s: float = 60) -> None:
     """Every vehicle has every entry, the first copies in seq order, and an outcome for each is on its way to the recorder."""
     wanted = {(v.vin, seq) for v in vehicles for seq in seqs}
 
@@ -136,7 +136,7 @@ def test_a_broker_that_restarts_is_waited_for(brisk: Platform) -> None:
             vehicle.acks = True
         brisk.restart_broker()
         second = batch(brisk, vehicles, "after")
-        wait_until(lambda: healthy(brisk.settings.dispatcher_port), within_s=30)
+        wait_until(lambda: healthy(brisk.settings.dispatcher_port), within_s=60)
         for vehicle in vehicles:
             vehicle.connect().say(Sign.ONLINE)
         all_delivered(brisk, vehicles, [first, second])

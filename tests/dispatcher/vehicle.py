@@ -17,7 +17,7 @@ from contracts.topics import Sign, request_filter, sign_topic
 from tap.packets import packet, string, variable
 from tests.servers import wait_until
 
-BOUND_S = 15
+BOUND_S = 60
 _names = itertools.count()
 
 

@@ -84,6 +84,6 @@ def test_large_payloads_for_many_vehicles_do_not_multiply_in_memory(platform: Pl
         assert most_mib_until_it_stands_still(platform) - before < MOST_MIB
 
     following = platform.enqueue(last.vin)  # nobody listens for the others; it waits behind them all
-    assert [got.seq for got in last.waits_for(1, within_s=40)] == [following]
+    assert [got.seq for got in last.waits_for(1, within_s=60)] == [following]
     wait_until(lambda: healthy(platform.settings.dispatcher_port))
     last.leave()

@@ -15,7 +15,7 @@ from tests.replicas.drivers import a_fleet, all_arrived_in_order
 from tests.servers import Server, wait_until
 
 VEHICLES = 12
-FAIL_OVER_S = 30
+FAIL_OVER_S = 120  # seconds on a quiet machine
 
 
 def test_a_master_dies_among_batches_and_everything_arrives_in_order(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.dispatcher.vehicle import Got
 from tests.replicas.drivers import Acker, Driver, a_fleet, all_arrived_in_order
 from tests.servers import wait_until
 
-BOUND_S = 45  # docs/replicas.md: 35 s with the deadlines of the default settings
+BOUND_S = 120  # 35 s with the deadlines of the default settings (docs/replicas.md), and a busy machine
 
 
 class Load:

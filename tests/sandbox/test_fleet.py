@@ -18,7 +18,7 @@ from contracts.topics import request_topic
 from sandbox.fleet import Behaviour, BehaviourModel, Fleet, vins
 from tests.servers import Server, free_port, start_mosquitto, stopping
 
-BOUND_S = 20
+BOUND_S = 60
 PROMPT = Behaviour(think_s=(0.0, 0.0))
 
 

@@ -8,7 +8,7 @@ from tap.event_publisher import EventPublisher
 from tests.servers import Server, free_port, start_mosquitto, stopping
 from tests.tap.wire import PUBLISH, Wire
 
-WITHIN_S = 30
+WITHIN_S = 60
 
 
 def dial_to(port: int) -> event_publisher.Dial:
