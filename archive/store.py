@@ -62,8 +62,10 @@ class Archive:
             OSError: the storage failed.
         """
         stream, at = Stream(folder.split("/")[0]), f"{self._root}/{folder}"
-        whole = folder.endswith(SUFFIXES)
-        for info in self._fs.get_file_info([at] if whole else fs.FileSelector(at, recursive=True, allow_not_found=True)):
+        found = self._fs.get_file_info([at]) if folder.endswith(SUFFIXES) else []
+        if not found or found[0].type == fs.FileType.Directory:  # Spark gives folders the names of files
+            found = self._fs.get_file_info(fs.FileSelector(at, recursive=True, allow_not_found=True))
+        for info in found:
             wanted = info.base_name.endswith(SUFFIXES) and not info.base_name.startswith((".", "_"))
             if wanted and info.type == fs.FileType.File:
                 yield Segment(info.path.removeprefix(f"{self._root}/"), stream, info.size, info.mtime.astimezone(UTC))
@@ -140,14 +142,16 @@ class Archive:
     def _folders(self, interval: Interval | None) -> tuple[list[str], list[str]]:
         """Folders of the streams for what may be in the interval: hours or days; and whatever others have named as they like."""
         dated, others = set[str](), []
-        few = interval is not None and interval.end - interval.start <= timedelta(days=MOST_DAYS)
-        if interval is not None and few:
-            dated.update(interval.folders())
+        few, first, last = False, "", ""
+        if interval is not None:
+            few = interval.end - interval.start <= timedelta(days=MOST_DAYS)
+            first, last = (f"{instant.astimezone(UTC):{DAY}}" for instant in (interval.start, interval.end))
+            dated.update(interval.folders() if few else ())
         for stream in Stream:
             for info in self._fs.get_file_info(fs.FileSelector(f"{self._root}/{stream}", allow_not_found=True)):
                 name = info.base_name
                 if info.type == fs.FileType.File or not _DAY.fullmatch(name):
-                    others += [info.path.removeprefix(f"{self._root}/")] if not name.startswith((".", "_")) else []
-                elif interval is None or (not few and f"{interval.start:{DAY}}" <= name <= f"{interval.end:{DAY}}"):
+                    others.append(info.path.removeprefix(f"{self._root}/"))
+                elif interval is None or (not few and first <= name <= last):
                     dated.add(name)
         return sorted(dated), others

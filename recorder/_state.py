@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from threading import Lock
 
 import msgspec
 
@@ -22,6 +23,7 @@ class StateFile:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "state.json"
         self.state = RecorderState()
+        self._saving = Lock()  # who hands over and who writes segments both save, each in a thread
 
     def load(self) -> RecorderState:
         """What the last process left; the defaults where there was none."""
@@ -38,9 +40,10 @@ class StateFile:
     def save(self) -> None:
         """On disk when this returns."""
         hidden = self._path.with_suffix(".tmp")
-        with hidden.open("wb") as file:
-            file.write(msgspec.json.encode(self.state))
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(self._path)
-        sync_folder(self._path.parent)
+        with self._saving:
+            with hidden.open("wb") as file:
+                file.write(msgspec.json.encode(self.state))
+                file.flush()
+                os.fsync(file.fileno())
+            hidden.replace(self._path)
+            sync_folder(self._path.parent)

@@ -1,7 +1,7 @@
 """The archive: which files are segments, when they began, and what is wrong with the others."""
 
 import io
-from datetime import timedelta
+from datetime import timedelta, timezone
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,6 +49,25 @@ def test_a_store_that_is_away_is_said_with_its_address_and_the_settings() -> Non
     away = S3("http://127.0.0.1:9", "us-east-1", "key", "secret")
     with pytest.raises(Retryable, match=r"s3://lake/archive cannot be read: .*MANIFOLD_S3_"):
         Archive("s3://lake/archive", away).segments()
+
+
+@pytest.mark.parametrize("folder", ["backfill.parquet", "_export", ".old", "2025", "dt=2026-03-01/hour=00/part.parquet"])
+def test_a_folder_may_have_any_name(tmp_path: Path, folder: str) -> None:
+    path = f"trigger/{folder}/part-0.parquet"
+    (tmp_path / path).parent.mkdir(parents=True)
+    pq.write_table(to_arrow([trigger(1, ["V1"])]), tmp_path / path)
+    archive = Archive(f"file://{tmp_path}")
+    assert [s.path for s in archive.segments()] == [path]
+    assert archive.present([path, f"trigger/{folder}"]) == {path}
+    assert [s.path for s in archive.find([path])] == [path]
+
+
+def test_a_long_interval_begins_with_the_day_of_its_instant_in_utc(tmp_path: Path) -> None:
+    before_midnight = write(tmp_path, trigger(-13 * HOUR, ["V1"]))  # 23:00 UTC
+    east = timezone(timedelta(hours=5))
+    start = at(-14 * HOUR).astimezone(east)
+    found = Archive(f"file://{tmp_path}").segments(Interval(start, start + timedelta(days=60)))
+    assert [s.path for s in found] == [before_midnight]
 
 
 def test_segments_are_listed_by_path_and_unfinished_files_are_not(tmp_path: Path) -> None:
