@@ -1,6 +1,8 @@
 """A vehicle taken out of Redis: its own keys, and the shared ones in which it is named."""
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, cast
 
 from redis import Redis
@@ -14,6 +16,7 @@ from queues import Loader, Policy
 
 RECORDS_A_PAGE = 5000
 MEMBERS_A_PAGE = 1000
+DATA = keys.data("*")
 
 Record = tuple[bytes, dict[bytes, bytes]]
 
@@ -27,8 +30,6 @@ def erase_from_queues(redis: Redis, settings: Settings, named: Named) -> int:
     gone = Loader(redis, policy).erase(vin, named.before)
     if not redis.exists(keys.inflight(vin)):
         redis.zrem(keys.deadlines(keys.shard_of(vin, policy.wake_shards)), vin)
-    for key, members in _parked(redis, named):
-        redis.srem(key, *members)
     for record_id, _ in _outcomes(redis, named):
         redis.xdel(keys.OUTCOMES, record_id)
     for shard in range(policy.wake_shards):
@@ -39,33 +40,74 @@ def erase_from_queues(redis: Redis, settings: Settings, named: Named) -> int:
             redis.xdel(keys.wake(shard), record_id)
     if any(named.is_in(value) for value in redis.hgetall(keys.CENSUS).values()):
         redis.delete(keys.CENSUS)  # the next census counts again
+    erase_data(redis, named)
+    return gone
+
+
+def erase_data(redis: Redis, named: Named) -> None:
+    """Take out the notes of who waits for data, its own and all of data under its name; and payloads that name the vehicle.
+
+    While the lake has the data, a dispatcher may put it back for another vehicle. Afterwards only one that was reading then can.
+    """
+    for key, notes in _notes(redis, named):
+        redis.srem(key, *notes)
+    for data_id, since in _waited_for(redis, named):
+        redis.zrem(keys.PARKED, data_id)
+        if redis.exists(keys.waiting_for(data_id.decode())):  # somebody parked meanwhile
+            redis.zadd(keys.PARKED, {data_id: since}, nx=True)
     for payload in _data(redis, named):
         redis.delete(payload)
-    return gone
 
 
 def prove_queues(redis: Redis, named: Named) -> list[Found]:
     """Where Redis still names the vehicle with something accepted before the seq."""
-    found = [Found(key, "members", len(members)) for key, members in _parked(redis, named)]
+    notes: Counter[str] = Counter()
+    for key, some in _notes(redis, named):
+        notes[key] += len(some)
+    found = [Found(key, "members", count) for key, count in notes.items()]
     for queue in (keys.pending(named.vin), keys.parked(named.vin), keys.done(named.vin)):
         old = [seq for seq in cast(list[bytes], redis.zrange(queue, 0, -1)) if int(seq) < named.before]
         found += [Found(queue, "entries", len(old))] if old else []
     held = redis.hget(keys.inflight(named.vin), "seq")
     found += [Found(keys.inflight(named.vin), "entry")] if held and int(cast(bytes, held)) < named.before else []
-    outcomes = sum(1 for _ in _outcomes(redis, named))
-    found += [Found(keys.OUTCOMES, "outcomes", outcomes)] if outcomes else []
-    return found
+    counts = (
+        (keys.OUTCOMES, "outcomes", sum(1 for _ in _outcomes(redis, named))),
+        (keys.PARKED, "data ids", sum(1 for _ in _waited_for(redis, named))),
+        (DATA, "payloads", sum(1 for _ in _data(redis, named))),
+    )
+    return found + [Found(key, what, count) for key, what, count in counts if count]
 
 
-def _parked(redis: Redis, named: Named) -> Iterator[tuple[str, list[bytes]]]:
-    """The sets of entries that wait for data, and the vehicle's members in them."""
-    vin = named.vin.encode()
-    for data_id in cast(list[bytes], redis.zrange(keys.PARKED, 0, -1)):
-        key = keys.waiting_for(data_id.decode())
-        members = redis.sscan_iter(key, match=f"{_escaped(named.vin)}*", count=MEMBERS_A_PAGE)
-        mine = [m for m in members if m == vin or (m.startswith(vin + b" ") and int(m.rpartition(b" ")[2]) < named.before)]
-        if mine:
-            yield key, mine
+def _notes(redis: Redis, named: Named) -> Iterator[tuple[str, list[bytes]]]:
+    """In pages: the sets of entries that wait for data, and the old members that are the vehicle's or wait under its name."""
+    for data_id, _ in _parked(redis):
+        key, whole = keys.waiting_for(data_id.decode()), named.is_in(data_id)
+        members = redis.sscan_iter(key, match="*" if whole else f"{_escaped(named.vin)}*", count=MEMBERS_A_PAGE)
+        old = (m for m in members if (whole or _owner(m) == named.vin.encode()) and _is_old(m, named))
+        while page := list(islice(old, MEMBERS_A_PAGE)):
+            yield key, page
+
+
+def _waited_for(redis: Redis, named: Named) -> Iterator[tuple[bytes, float]]:
+    """Data ids that name the vehicle and for which nothing younger waits; and since when they are waited for."""
+    for data_id, since in _parked(redis):
+        if named.is_in(data_id):
+            members = redis.sscan_iter(keys.waiting_for(data_id.decode()), count=MEMBERS_A_PAGE)
+            if all(_is_old(member, named) for member in members):
+                yield data_id, since
+
+
+def _parked(redis: Redis) -> Iterator[tuple[bytes, float]]:
+    return cast(Iterator[tuple[bytes, float]], redis.zscan_iter(keys.PARKED, count=MEMBERS_A_PAGE))
+
+
+def _owner(note: bytes) -> bytes:
+    return note.partition(b" ")[0]
+
+
+def _is_old(note: bytes, named: Named) -> bool:
+    seq = note.partition(b" ")[2]
+    return not seq or int(seq) < named.before  # without a seq it was made by an earlier version
 
 
 def _escaped(vin: str) -> str:
@@ -98,6 +140,6 @@ def _records(redis: Redis, stream: str) -> Iterator[Record]:
 
 def _data(redis: Redis, named: Named) -> Iterator[bytes]:
     """Payloads under a name that names the vehicle, or that hold it."""
-    for key in redis.scan_iter(match="d:*", count=MEMBERS_A_PAGE):
-        if named.is_in(key.removeprefix(b"d:")) or (named.opaque and named.is_in(redis.get(key) or b"")):
+    for key in redis.scan_iter(match=DATA, count=MEMBERS_A_PAGE):
+        if named.is_in(key.removeprefix(keys.data("").encode())) or (named.opaque and named.is_in(redis.get(key) or b"")):
             yield key

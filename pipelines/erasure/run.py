@@ -8,7 +8,8 @@ try finishes:
 3. the archive, segment by segment: whoever reads one from here on reads it without the vehicle;
 4. runs that began before are waited for; whoever takes longer is overtaken by
 5. a run of its own, which takes the rows out of every table, and counts from one commit on;
-6. every snapshot and branch from before it is let go, and every file that only they knew;
+6. every snapshot and branch from before it is let go, and every file that only they knew; then data that dispatchers put back
+   into Redis, for as long as the tables had it, goes again;
 7. all of it is searched again: by then a recorder may have brought an outcome, or a populate an entry. If anything is found,
    once more from the start.
 """
@@ -38,7 +39,7 @@ from contracts.tables import ERASURES, SEGMENTS
 from pipelines.erasure.archive import Rewritten, erase_from_archive
 from pipelines.erasure.files import Found, expire, prove, remove_unknown
 from pipelines.erasure.names import Named
-from pipelines.erasure.queues import erase_from_queues, prove_queues
+from pipelines.erasure.queues import erase_data, erase_from_queues, prove_queues
 from pipelines.erasure.search import TEXTS, erase_texts, rows_named
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import BEGAN
@@ -117,6 +118,7 @@ def erase(
                 raise Retryable(UNSEALED)
             done.entries += erase_from_queues(redis, settings, named)  # a recorder had more to hand over
             _round(catalog, settings, named, done, wait_s if place == 0 else 0.0, say)
+            erase_data(redis, named)
             lock.check()
             say("searching every file")
             done.found, done.searched = search_all(catalog, settings, redis, named)

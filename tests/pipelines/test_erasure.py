@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,8 +27,9 @@ from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
 from contracts.tables import ACTIONS, DATA, ERASURES, IDS, META, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS
 from contracts.topics import TRIGGER
-from pipelines.erasure.files import search
+from pipelines.erasure.files import Found, search
 from pipelines.erasure.names import Named
+from pipelines.erasure.queues import prove_queues
 from pipelines.erasure.run import Erased, erase, search_all
 from pipelines.ingest.branches import RUN_ID, properties_of
 from pipelines.ingest.publish import counting
@@ -278,6 +279,59 @@ def test_it_leaves_the_queues_and_what_others_wait_for_stays(known: Lake, redis:
     outcomes: Any = redis.xrange(keys.OUTCOMES)
     assert [OutcomeRecord.from_wire(fields[b"o"]).vin for _, fields in outcomes] == [STAYS]
     assert redis.zrange(keys.pending(STAYS), 0, -1) == [str(seq_at(1)).encode()]
+
+
+def put_back(redis: Redis, seq: int) -> None:
+    """What dispatchers may do at any time: read data in the lake for another vehicle, and note that one more waits."""
+    redis.set(keys.data(f"map-{GONE}"), b"one")
+    redis.set(keys.data("d7"), f"two of {GONE}".encode())
+    redis.set(keys.data("d9"), b"three")
+    redis.zadd(keys.PARKED, {f"map-{GONE}": NOON_MS, "d9": NOON_MS})
+    for data_id in (f"map-{GONE}", "d9"):
+        redis.sadd(keys.waiting_for(data_id), f"{STAYS} {seq}")
+
+
+def test_data_that_a_dispatcher_puts_back_before_the_tables_are_erased_goes_again(known: Lake, redis: Redis) -> None:
+    said: list[str] = []
+
+    def say(step: str) -> None:
+        said.append(step)
+        if step == "the tables":
+            put_back(redis, seq_at(3))
+
+    assert erased(known, say=say).proved
+    assert said.count("the tables") == 1, "the search had to find it"
+    assert redis.keys(f"*{GONE}*") == []
+    assert sorted(cast(list[bytes], redis.keys("d:*"))) == [b"d:d9"]
+    assert redis.zrange(keys.PARKED, 0, -1) == [b"d9"]
+    assert redis.smembers(keys.waiting_for("d9")) == {f"{STAYS} {seq_at(3)}".encode()}
+
+
+def test_the_search_finds_data_that_was_put_back_and_who_waits_for_it(known: Lake, redis: Redis) -> None:
+    def say(step: str) -> None:
+        if step.startswith("searching"):
+            put_back(redis, seq_at(3))
+
+    done = erased(known, say=say)
+
+    assert done.found == [Found("d:*", "payloads", 2), Found(f"p:map-{GONE}", "members"), Found(keys.PARKED, "data ids")]
+    assert erased(known, ms=90_000).proved
+
+
+def test_who_waits_since_for_data_under_its_name_goes_on_waiting(known: Lake, redis: Redis) -> None:
+    late = seq_at(90_000)
+    put_back(redis, late)
+    redis.sadd(keys.waiting_for(f"map-{GONE}"), f"{STAYS} {seq_at(3)}", STAYS)
+
+    assert erased(known).proved
+    assert redis.smembers(keys.waiting_for(f"map-{GONE}")) == {f"{STAYS} {late}".encode()}
+    assert redis.zrange(keys.PARKED, 0, -1) == [b"d9", f"map-{GONE}".encode()]
+
+
+def test_short_names_are_looked_for_in_data_ids_and_not_in_payloads_of_the_queues(redis: Redis) -> None:
+    redis.mset({keys.data("d1"): b"\x00V1\x00", keys.data("V1.map"): b"one", keys.data("for:V1"): b"two"})
+    redis.zadd(keys.PARKED, {"V1.map": 1, "for:V1": 1})
+    assert prove_queues(redis, Named("V1", seq_at(1))) == [Found(keys.PARKED, "data ids"), Found("d:*", "payloads")]
 
 
 def test_what_a_recorder_had_taken_goes_too_and_one_that_cannot_be_asked_stops_it(place_of: Lake) -> None:

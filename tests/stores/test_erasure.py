@@ -85,7 +85,8 @@ def test_it_leaves_the_queues_on_every_master(lake: Deployed, cluster: LocalClus
         loader.enqueue([(GONE, [(seq_at(1), "r"), (seq_at(2), "r"), (late, "r")]), (STAYS, [(seq_at(1), "r")])], NOON_MS)
         redis.hset(keys.inflight(GONE), mapping={"seq": seq_at(1), "published_at": 1, "attempts": 1, "deadline": 1})
         redis.zadd(keys.parked(GONE), {str(seq_at(3)): seq_at(3)})
-        redis.zadd(keys.PARKED, {"d9": 1})
+        redis.zadd(keys.PARKED, {"d9": 1, f"for_{GONE}_7": 1})
+        redis.sadd(keys.waiting_for(f"for_{GONE}_7"), f"{STAYS} {seq_at(3)}")
         redis.sadd(keys.waiting_for("d9"), f"{GONE} {seq_at(3)}", f"{STAYS} {seq_at(3)}")
         redis.zadd(keys.deadlines(keys.shard_of(GONE, policy.wake_shards)), {GONE: 1})
         loader.add_outcomes(OutcomeRecord(vin, seq_at(1), Outcome.DELIVERED, NOON_MS) for vin in (GONE, STAYS))
@@ -99,6 +100,7 @@ def test_it_leaves_the_queues_on_every_master(lake: Deployed, cluster: LocalClus
     assert left == [keys.pending(GONE), keys.presence(GONE)]
     with connect(cluster.url) as redis:
         assert redis.zrange(keys.pending(GONE), 0, -1) == [str(late).encode()]
+        assert redis.zrange(keys.PARKED, 0, -1) == [b"d9"]
         assert redis.smembers(keys.waiting_for("d9")) == {f"{STAYS} {seq_at(3)}".encode()}
         outcomes: Any = redis.xrange(keys.OUTCOMES)
         assert [OutcomeRecord.from_wire(fields[b"o"]).vin for _, fields in outcomes] == [STAYS]
