@@ -25,6 +25,8 @@ batch_app = typer.Typer(help="What happened to a batch, and taking it back.", no
 EVERYTHING = 1_000_000
 DEFAULT = Bounds()
 INTERRUPTED = 130  # as shells have it
+MOST_NAMED = 20
+REMEDY = "delete these keys, run `manifold rebuild`, and cancel again"
 Vin = Annotated[str, typer.Argument(help="The vehicle.")]
 RequestId = Annotated[str, typer.Argument(help="The triggers' request_id.")]
 Before = Annotated[int | None, typer.Option(min=0, help="Only triggers before this seq.", show_default="the newest")]
@@ -156,10 +158,13 @@ def batch_cancel(
     if as_json:
         standing = {"triggers": last.triggers, "entries": dict(sorted(last.entries.items())), "before": last.before}
         print_json({"request_id": request_id, **standing})
-        return
-    out.print(f"{request_id}: {_counted(last.entries)}")
-    if last.before is not None:
-        out.print(f"older triggers are left: manifold batch cancel {request_id} --before {last.before}")
+    else:
+        out.print(f"{request_id}: {_counted(last.entries)}")
+        if last.before is not None:
+            out.print(f"older triggers are left: manifold batch cancel {request_id} --before {last.before}")
+    if last.spoilt:
+        named = "; ".join(last.spoilt[:MOST_NAMED]) + ("; …" if len(last.spoilt) > MOST_NAMED else "")
+        fail(f"vehicles under whose keys in Redis is something else were left out: {named}: {REMEDY}")
 
 
 def _lives(settings: Settings, redis: "Redis") -> "Lives":

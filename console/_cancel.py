@@ -30,6 +30,7 @@ class Standing:
     triggers: int = 0
     entries: Counter[str] = field(default_factory=Counter)  # how many stand how: by `State` or `Outcome`
     before: int | None = MAX_SEQ  # what is left are the triggers before this seq; None: nothing
+    spoilt: list[str] = field(default_factory=list)  # vehicles of which nothing was cancelled here, each with the key to delete
 
 
 def cancel(
@@ -55,7 +56,8 @@ def cancel(
     standing = Standing(before=before)
     batches = Batches(settings, redis, request_id)
     batches.flush()
-    ender = _Ender(Loader(redis, Policy.of(settings)))
+    loader = Loader(redis, Policy.of(settings))
+    ender = _Ender(loader)
     named: list[Life] = []
     while standing.before is not None and (limit is None or standing.triggers < limit):
         left = A_PAGE if limit is None else min(A_PAGE, limit - standing.triggers)
@@ -75,6 +77,7 @@ def cancel(
     _require(standing, request_id, vins - {life.vin for life in named}, settings)
     for _ in ender.end(iter(named), standing.entries):
         tell(standing)
+    standing.spoilt = [f"{owner}: {loader.spoilt_key(owner)}" for owner in sorted(loader.spoilt)]
     return standing
 
 

@@ -36,7 +36,7 @@ async def census_of(settings: Settings, redis: Redis, *, fresh: bool) -> Census:
 
 def aged(census: Census) -> dict[str, Any]:
     """Every count, and how old they are; for JSON."""
-    counts = {name: value for name, value in asdict(census).items() if name not in ("longest", "oldest")}
+    counts = {name: value for name, value in asdict(census).items() if name not in ("longest", "oldest", "spoilt")}
     return {"age_seconds": age_s(census), **counts}
 
 

@@ -5,6 +5,8 @@ Nothing depends on there being only one: two that walk at once count the same, a
 
 import asyncio
 import random
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import structlog
 from redis.exceptions import RedisError
@@ -12,7 +14,7 @@ from redis.exceptions import RedisError
 from contracts import keys
 from contracts.seq import unix_ms_of, wall_clock_ms
 from dispatcher import _metrics, _outcomes
-from queues import Census, Queues, walk
+from queues import Census, Queues, is_spoilt, walk
 from queues.verbs.ends import End, WhatIsOver
 
 KEYS_A_SLICE = 200  # Redis stands still for some 0.3 ms
@@ -64,6 +66,8 @@ class CensusTaker:
             busy = census.seconds - seconds + loop.time() - began
             seconds = census.seconds
             await asyncio.sleep(min(busy * (1 / SHARE - 1), LONGEST_PAUSE_S))
+        if census.spoilt:
+            log.error("these keys in Redis are spoilt: delete them, then `manifold rebuild`", keys=census.spoilt)
         await census.save(self._queues.redis)
 
     async def _end(self, owners: list[str]) -> None:
@@ -71,14 +75,25 @@ class CensusTaker:
         batch, now_ms = self._queues.batch(), wall_clock_ms()
         for owner in owners:
             batch.add(owner, WhatIsOver(), now_ms - GRACE_MS)
-        found = [(owner, claim.over) for owner, claim in zip(owners, await batch.run(), strict=True) if claim.over]
-        for owner, over in found:
+        claims = _sound(owners, await batch.run(tolerant=True))
+        found = {owner: claim.over for owner, claim in claims if claim.over}
+        for owner, over in found.items():
             records = tuple(_outcomes.over(owner, each, now_ms) for each in over)
             batch.add(owner, End(records, claim=False), now_ms)
-        for (_, over), reply in zip(found, await batch.run(), strict=True):
-            for each, how in zip(over, reply.outcomes, strict=True):
+        for owner, reply in _sound(found, await batch.run(tolerant=True)):
+            for each, how in zip(found[owner], reply.outcomes, strict=True):
                 if how is each.outcome:
                     _metrics.OUTCOMES.labels(how.value).inc()
+
+
+def _sound(owners: Iterable[str], replies: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """The replies, without those of owners whose keys are spoilt: one vehicle must not hold up the others."""
+    for owner, reply in zip(owners, replies, strict=True):
+        if is_spoilt(reply):
+            _metrics.GIVEN_UP.inc()
+            log.error("this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=owner, feed="census")
+        else:
+            yield owner, reply
 
 
 def _tell(census: Census | None) -> None:

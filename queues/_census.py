@@ -42,8 +42,9 @@ class Census:
     remembered: int = 0  # entries that ended and that the lake may not know yet
     longest: Named = field(default_factory=list)  # owner and entries, most first
     oldest: Named = field(default_factory=list)  # owner and seq of its oldest pending entry, oldest first
+    spoilt: list[str] = field(default_factory=list)  # some of the keys that hold another type than they should: left out
 
-    def take(self, counts: list[int], longest: list[Any], oldest: list[Any]) -> None:
+    def take(self, counts: list[int], longest: list[Any], oldest: list[Any], spoilt: list[bytes]) -> None:
         """Add what one slice has found."""
         seen, known, present, unsubscribed, queues, entries, parked, in_flight, remembered = counts
         self.keys += seen
@@ -58,6 +59,7 @@ class Census:
         by_number = itemgetter(1)
         self.longest = nlargest(NAMED, dict(self.longest + _pairs(longest)).items(), by_number)  # a walk may see a key twice
         self.oldest = nsmallest(NAMED, dict(self.oldest + _pairs(oldest)).items(), by_number)
+        self.spoilt = list(dict.fromkeys(self.spoilt + [key.decode(errors="replace") for key in spoilt]))[:NAMED]
 
     @property
     def longer(self) -> int:
@@ -71,7 +73,7 @@ class Census:
 
     async def save(self, redis: Redis) -> None:
         """Leave it in Redis for whoever asks."""
-        lists = {"longest": json.dumps(self.longest), "oldest": json.dumps(self.oldest)}
+        lists = {"longest": json.dumps(self.longest), "oldest": json.dumps(self.oldest), "spoilt": json.dumps(self.spoilt)}
         numbers: dict[Any, Any] = {name: getattr(self, name) for name in self.__slots__ if name not in lists}
         await cast(Any, redis.hset(keys.CENSUS, mapping=numbers | lists))
 
@@ -102,8 +104,8 @@ async def walk(redis: Redis, policy: Policy, census: Census, *, keys_a_slice: in
         while True:
             began = time.perf_counter()
             args = (0, cursor, keys_a_slice, *terms, census.longer, census.older)
-            cursor, counts, longest, oldest, over = await _look(redis, policy, node, args)
-            census.take(counts, longest, oldest)
+            cursor, counts, longest, oldest, over, spoilt = await _look(redis, policy, node, args)
+            census.take(counts, longest, oldest, spoilt)
             census.seconds += time.perf_counter() - began
             yield [owner.decode() for owner in over]
             if cursor == b"0":

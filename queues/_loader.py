@@ -69,6 +69,7 @@ class Loader:
 
     def __init__(self, redis: Redis, policy: Policy) -> None:
         self._redis, self._policy = redis, policy
+        self.spoilt: set[str] = set()  # owners that `end` has passed over, because a key of theirs holds another type
 
     def enqueue(self, entries: Iterable[tuple[str, Sequence[tuple[int, str]]]], now_ms: int) -> LoadResult:
         """Offer (owner, [(seq, request_id), …] oldest first); wakes the dispatchers for owners that can have theirs now."""
@@ -85,14 +86,17 @@ class Loader:
         """End entries (owner, seqs) that are not in flight; what is in flight ends so unless it is acknowledged.
 
         Gives each with how it has ended by now. Record those of this outcome (`add_outcomes`): until that is done,
-        ending them again answers the same.
+        ending them again answers the same. An owner whose keys are spoilt is left out, and in `spoilt` from then on.
         """
         for some in _in_flushes(_in_pieces(entries)):
             batch = self._batch()
             for owner, seqs in some:
                 records = tuple(OutcomeRecord(owner, seq, outcome, now_ms) for seq in seqs)
                 batch.add(owner, End(records, claim=False, told=True), now_ms)
-            for (owner, seqs), reply in zip(some, batch.run(), strict=True):
+            for (owner, seqs), reply in zip(some, batch.run(tolerant=True), strict=True):
+                if is_spoilt(reply):
+                    self.spoilt.add(owner)
+                    continue
                 for seq, how in zip(seqs, reply.outcomes, strict=True):
                     yield Ended(owner, seq, how)
 

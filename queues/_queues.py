@@ -21,18 +21,18 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
     """
 
     async def store_trigger(self, seq: int, request_id: str, data_id: str) -> None:
-        """Keep what all entries of one trigger share."""
+        """Keep what all entries of one trigger share; not where its key holds something else, as the lake has it, too."""
         batch = self.batch()
         for command in _commands.store_trigger(self.policy, seq, request_id, data_id):
             batch.call(command, int)
-        await batch.run()
+        await batch.run(tolerant=True)
 
     async def triggers(self, seqs: Sequence[int]) -> list[tuple[str, str] | None]:
-        """request_id and data_id of each trigger, in one round trip; None for one that Redis does not know."""
+        """request_id and data_id of each trigger, in one round trip; None where its key holds nothing, or something else."""
         batch = self.batch()
         for seq in seqs:
             batch.call(("HMGET", keys.trigger(seq), "request_id", "data_id"), _trigger)
-        return await batch.run()
+        return [None if is_spoilt(trigger) else trigger for trigger in await batch.run(tolerant=True)]
 
     async def store_data(self, data_id: str, payload: bytes, now_ms: int) -> str:
         """Keep a payload: `stored`, `same`, or `differs` (then nothing changes). What waited for it is queued again."""

@@ -168,6 +168,9 @@ def _ender(url: str, policy: Policy, now_ms: int) -> Batches:
             grouped = pa.Table.from_batches([batch]).group_by("vin", use_threads=False).aggregate([("seq", "list")])
             owners = zip(grouped["vin"].to_pylist(), grouped["seq_list"].to_pylist(), strict=True)
             done = [e for e in loader.end(owners, Outcome.EXPIRED, now_ms) if e.outcome is Outcome.EXPIRED]
+            for owner in loader.spoilt:
+                log.error("this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=owner)
+            loader.spoilt.clear()
             yield pa.RecordBatch.from_pydict(
                 {"vin": pa.array([e.owner for e in done], pa.string()), "seq": pa.array([e.seq for e in done], pa.int64())}
             )

@@ -3,11 +3,11 @@
 -- ARGV[1] cursor   ARGV[2] keys to look at   ARGV[3] now_ms   ARGV[4] presence_ms   ARGV[5] seq up to which entries have expired
 -- ARGV[6] queues longer than this are named   ARGV[7] queues whose oldest entry has a smaller seq than this are named
 -- returns {cursor, {keys, known, present, unsubscribed, queues, entries, parked, in flight, remembered},
---   {owner, length, …}, {owner, oldest seq, …}, {owner with an expired entry, …}}
+--   {owner, length, …}, {owner, oldest seq, …}, {owner with an expired entry, …}, {key that holds another type than it should, …}}
 local now, presence_ms, expired = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local longer, older = tonumber(ARGV[6]), tonumber(ARGV[7])
 local known, present, unsubscribed, queues, entries, parked, in_flight, remembered = 0, 0, 0, 0, 0, 0, 0, 0
-local longest, oldest, over = {}, {}, {}
+local longest, oldest, over, spoilt = {}, {}, {}, {}
 
 local function name(list, owner, what)
   list[#list + 1] = owner
@@ -16,8 +16,17 @@ end
 
 local look = {}
 
+-- The reply; nil where the key holds another type: it must not keep the others from being looked at.
+local function ask(command, key, ...)
+  local reply = redis.pcall(command, key, ...)
+  if type(reply) ~= 'table' or not reply.err then return reply end
+  if string.sub(reply.err, 1, 9) ~= 'WRONGTYPE' then error(reply) end
+  spoilt[#spoilt + 1] = key
+end
+
 function look.pending(key, owner)
-  local length = redis.call('ZCARD', key)
+  local length = ask('ZCARD', key)
+  if not length then return end
   local seq = redis.call('ZRANGE', key, 0, 0)[1]
   if not seq then return end
   queues, entries = queues + 1, entries + length
@@ -27,18 +36,21 @@ function look.pending(key, owner)
 end
 
 function look.parked(key, owner)
+  local length = ask('ZCARD', key)
+  if not length then return end
   local seq = redis.call('ZRANGE', key, 0, 0)[1]
   if not seq then return end
-  parked = parked + redis.call('ZCARD', key)
+  parked = parked + length
   if tonumber(seq) <= expired then over[#over + 1] = owner end
 end
 
 function look.inflight() in_flight = in_flight + 1 end
 
-function look.done(key) remembered = remembered + redis.call('ZCARD', key) end
+function look.done(key) remembered = remembered + (ask('ZCARD', key) or 0) end
 
 function look.presence(key)
-  local p = redis.call('HMGET', key, 'connected', 'heard', 'subscribed')
+  local p = ask('HMGET', key, 'connected', 'heard', 'subscribed')
+  if not p then return end
   known = known + 1
   if p[1] == 'yes' or (p[1] == 'heard' and tonumber(p[2] or '0') + presence_ms >= now) then
     if p[3] == 'no' then unsubscribed = unsubscribed + 1 else present = present + 1 end
@@ -50,4 +62,4 @@ for _, key in ipairs(found[2]) do
   local owner, kind = string.match(key, '^q:{\1?(.*)}:(%a+)$') -- as contracts.keys.owner_of reads it
   if owner and look[kind] then look[kind](key, owner) end
 end
-return {found[1], {#found[2], known, present, unsubscribed, queues, entries, parked, in_flight, remembered}, longest, oldest, over}
+return {found[1], {#found[2], known, present, unsubscribed, queues, entries, parked, in_flight, remembered}, longest, oldest, over, spoilt}

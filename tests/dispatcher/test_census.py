@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+from structlog.testing import capture_logs
+
 from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import seq_of, wall_clock_ms
@@ -56,6 +59,31 @@ def test_what_has_expired_for_a_vehicle_that_never_comes_is_recorded_and_ended(r
         assert {(record.seq, record.outcome) for record in ended} == {(old, Outcome.EXPIRED), (parked, Outcome.EXPIRED)}
         assert await queues.redis.zrange(keys.pending("V"), 0, -1) == [str(just).encode(), str(young).encode()]
         assert not await queues.redis.exists(keys.parked("V"))
+
+    with_queues(redis_server, body)
+
+
+@pytest.mark.parametrize("spoilt", [keys.pending, keys.attempts, keys.done])
+def test_a_vehicle_whose_keys_are_spoilt_keeps_nobody_else_from_expiring(
+    redis_server: Server, spoilt: Callable[[str], str]
+) -> None:
+    """Those that the walk cannot count, that cannot be asked what is over, and that cannot end it."""
+    old = seq_of(wall_clock_ms() - POLICY.retention_ms - GRACE_MS - 9, 0, 0)
+
+    async def body(queues: Queues) -> None:
+        batch = queues.batch()
+        for owner in ("BAD", "V"):
+            batch.add(owner, Enqueue([(old, "r")]), wall_clock_ms())
+        await batch.run()
+        await queues.redis.set(spoilt("BAD"), "what is this")
+
+        with capture_logs() as logs:
+            await counted(queues, "one")
+
+        await queues.join_outcomes()
+        outcomes = await queues.read_outcomes("r", count=10, block_ms=1)
+        assert [OutcomeRecord.from_wire(wire).vin for _, wire in outcomes] == ["V"]
+        assert "BAD" in str([line for line in logs if "spoilt" in line["event"]])
 
     with_queues(redis_server, body)
 

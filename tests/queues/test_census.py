@@ -91,3 +91,15 @@ def test_an_owner_with_an_expired_entry_is_named(redis: Redis, url: str, queue: 
     _, expired = take(url)
 
     assert expired == {"late"}
+
+
+def test_a_key_of_another_type_is_named_and_keeps_no_other_from_being_counted(redis: Redis, url: str) -> None:
+    spoilt = sorted(kind("BAD") for kind in (keys.pending, keys.parked, keys.done, keys.presence))
+    for key in spoilt:
+        redis.set(key, "what is this")
+    redis.zadd(keys.pending("late"), {str(OLD): OLD, str(seq(1)): seq(1)})
+
+    census, expired = take(url)
+
+    assert (expired, census.pending) == ({"late"}, 2)
+    assert sorted(census.spoilt) == spoilt
