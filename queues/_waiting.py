@@ -49,8 +49,22 @@ class WaitingForData(WakeStreams):
         batch = self.batch()
         for owner, seqs in entries.items():
             batch.add(owner, Unpark(() if owner in whole else seqs), now_ms)
-        batch.call(("SREM", key, *notes), int, stage=LAST)  # right behind: what is parked anew in between would lose its note
-        found = zip(entries, (await batch.run(tolerant=True))[:-1], strict=True)
+        found = zip(entries, await batch.run(tolerant=True), strict=True)
         replies = {owner: reply for owner, reply in found if not is_spoilt(reply)}
         await self.wake([owner for owner, reply in replies.items() if reply.word == "ready"])
+        await self._strike(key, notes, {owner: seqs for owner, seqs in entries.items() if seqs})
         return sum(reply.queued for reply in replies.values())
+
+    async def _strike(self, key: str, notes: list[str], entries: dict[str, list[str]]) -> None:
+        """Only after the wake: who dies before it is repeated. What was claimed and parked anew by now gets its note back."""
+        batch = self.batch()
+        batch.call(("SREM", key, *notes), int, stage=FIRST)
+        for owner, seqs in entries.items():
+            batch.call(("ZMSCORE", keys.parked(owner), *seqs), list)
+        found = zip(entries.items(), (await batch.run(tolerant=True))[1:], strict=True)
+        sound = [(owner, seqs, scores) for (owner, seqs), scores in found if not is_spoilt(scores)]
+        again = [f"{o} {s}" for o, seqs, scores in sound for s, parked in zip(seqs, scores, strict=True) if parked is not None]
+        if again:
+            batch.call(("SADD", key, *again), int)
+            batch.call(("PEXPIRE", key, self.policy.retention_ms), int)
+            await batch.run()

@@ -29,14 +29,14 @@ class WakeStreams(Streams):
     """
 
     async def wake(self, owners: Iterable[str]) -> None:
-        """Tell the dispatchers that these owners have something to claim."""
+        """Tell the dispatchers that these owners have something to claim, full as Redis may be: delivering makes room."""
         by_shard: dict[int, list[str]] = {}
         for owner in owners:
             by_shard.setdefault(keys.shard_of(owner, self.policy.wake_shards), []).append(owner)
         batch = self.batch()
         for shard, some in by_shard.items():
             for start in range(0, len(some), OWNERS_A_WAKE):
-                batch.call(_commands.wake(shard, some[start : start + OWNERS_A_WAKE]), bytes)
+                batch.call(_commands.wake(shard, some[start : start + OWNERS_A_WAKE]), bytes, insist=True)
         if batch:
             await batch.run()
 

@@ -1,6 +1,7 @@
 -- unpark.lua: data has come: parked entries take their places again; one whose data is still missing steps aside again.
 -- from ARGV[6] on the seqs of the entries; none: all of this owner
--- returns {word, how many}; word: 'ready' (wake a dispatcher), 'queued' or 'known' (none of them was parked)
+-- returns {word, how many}; word: 'ready' (the vehicle is here and has something pending and nothing in flight: wake a
+-- dispatcher), 'queued' or 'known' (none of them was parked)
 local seqs, moved = {}, 0
 for i = 6, #ARGV do seqs[i - 5] = ARGV[i] end
 if #seqs == 0 then seqs = redis.call('ZRANGE', PARKED, 0, -1) end
@@ -10,9 +11,7 @@ for _, seq in ipairs(seqs) do
     moved = moved + 1
   end
 end
-local word = 'known'
-if moved > 0 then
-  local ready = redis.call('EXISTS', INFLIGHT) == 0 and whereabouts(tonumber(ARGV[1]), tonumber(ARGV[2])) == 'here'
-  word = ready and 'ready' or 'queued'
-end
-return {word, moved}
+-- Also where nothing moved: whoever moved it may have died before anyone was woken.
+local ready = whereabouts(tonumber(ARGV[1]), tonumber(ARGV[2])) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
+ready = ready and (moved > 0 or redis.call('EXISTS', PENDING) == 1)
+return {ready and 'ready' or moved > 0 and 'queued' or 'known', moved}

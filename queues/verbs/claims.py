@@ -151,7 +151,7 @@ class Release(Verb, frozen=True):
 
 
 class Park(Verb, frozen=True):
-    """Let `seq` step aside until `data_id` comes, and claim the next one; NONE where it was not in flight any more.
+    """Let `seq` step aside until `data_id` comes, and claim the next one; NONE where it was neither in flight nor parked already.
 
     Noted as waiting before and after: an arrival between the two notes may have struck the first one out. A note goes with the
     retention, as the entry does.

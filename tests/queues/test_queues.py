@@ -1,11 +1,13 @@
 """The faces of the queues: triggers, data, wake-ups, outcomes, bulk loading, compaction."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 from contracts import keys
 from contracts.errors import Retryable
@@ -19,6 +21,7 @@ from queues.verbs.ends import Ack, End
 from queues.verbs.fills import Enqueue
 from tests.queues.conftest import POLICY, seqs_of
 from tests.queues.triggers import enqueue_trigger
+from tests.servers import Server
 
 NOW = EPOCH_MS + 200_000_000_000
 SEQ = [seq_of(NOW + n, 0, 0) for n in range(10)]
@@ -105,6 +108,16 @@ def test_data_under_a_key_of_another_type_is_as_if_it_were_not_there(use: Callab
         assert await queues.put_data({"spoilt": b"one", "sound": b"two"}) == []
         assert await queues.data_sizes(["spoilt", "sound", "never"]) == [0, 3, 0]
         assert await queues.take_data(["spoilt", "sound"]) == ([None, b"two"], [])
+
+    use(body)
+
+
+def test_a_trigger_under_a_key_of_another_type_is_as_if_it_were_not_there(use: Callable[..., Any]) -> None:
+    async def body(queues: Queues) -> None:
+        await queues.redis.set(keys.trigger(SEQ[0]), "what is this")
+        await queues.store_trigger(SEQ[1], "r", "d")
+        assert await queues.triggers(SEQ[:2]) == [None, ("r", "d")]
+        await queues.store_trigger(SEQ[0], "r", "d")  # as the lake has it: to be kept for others' sake, which cannot be
 
     use(body)
 
@@ -200,6 +213,94 @@ def test_whoever_dies_while_it_queues_again_what_was_parked_leaves_the_rest_to_t
 
     use(body)
     assert [owner for owner in owners if redis.exists(keys.parked(owner))] == []
+
+
+async def woken(queues: Queues) -> list[str]:
+    wakes = await queues.read_wakes("a", count=10, block_ms=1)
+    await queues.settle_wakes(wakes)
+    return [owner for wake in wakes for owner in wake.owners]
+
+
+def test_whoever_dies_between_queueing_again_and_waking_wakes_with_the_next_look(use: Callable[..., Any]) -> None:
+    async def body(queues: Queues) -> None:
+        await queues.join_wakes()
+        await park(queues, "V", (SEQ[0], "one"))
+        await woken(queues)
+        wake = queues.wake
+
+        async def lost(_: object) -> None:
+            raise ConnectionError
+
+        queues.wake = lost  # type: ignore[assignment,method-assign]
+        with pytest.raises(ConnectionError):
+            await queues.unpark_waiting("one", NOW)
+        queues.wake = wake  # type: ignore[method-assign]
+
+        await queues.unpark_waiting("one", NOW)
+
+        assert await woken(queues) == ["V"]
+
+    use(body)
+
+
+def test_what_is_queued_again_is_woken_where_redis_is_out_of_memory(own_redis: Server) -> None:
+    async def body() -> None:
+        async with AsyncRedis(port=own_redis.port) as client:
+            queues = Queues(client, POLICY)
+            await queues.join_wakes()
+            await park(queues, "V", (SEQ[0], "one"))
+            await woken(queues)
+            await client.config_set("maxmemory", 1)
+
+            assert await queues.unpark_waiting("one", NOW) == 1
+
+            assert await woken(queues) == ["V"]
+
+    asyncio.run(body())
+
+
+def test_what_is_parked_anew_before_its_note_is_struck_keeps_a_note(use: Callable[..., Any], redis: Redis) -> None:
+    async def body(queues: Queues) -> None:
+        await park(queues, "V", (SEQ[0], "one"))
+        wake = queues.wake
+
+        async def wake_one_that_is_quick(owners: Any) -> None:
+            await wake(owners)
+            assert (await claim(queues, "V")).seq == SEQ[0]
+            batch = queues.batch()
+            batch.add("V", Park(SEQ[0], "one"), NOW)
+            await batch.run()
+            queues.wake = wake  # type: ignore[method-assign]
+
+        queues.wake = wake_one_that_is_quick  # type: ignore[method-assign]
+        await queues.unpark_waiting("one", NOW)
+
+        assert await queues.waiting_data_ids(NOW) == ["one"]
+        assert 0 < await queues.redis.pttl(keys.waiting_for("one")) <= POLICY.retention_ms
+        assert await queues.unpark_waiting("one", NOW) == 1
+
+    use(body)
+    assert seqs_of(redis, keys.pending("V")) == SEQ[:1]
+
+
+def test_an_entry_that_is_parked_twice_answers_twice_what_was_claimed_instead(use: Callable[..., Any]) -> None:
+    """The first answer may have been lost: what it had claimed would wait for its deadline."""
+
+    async def body(queues: Queues) -> None:
+        await connect(queues, "V")
+        for n in (0, 1):
+            await enqueue_trigger(queues, SEQ[n], ["V"], f"r{n}", f"d{n}", NOW)
+        assert (await claim(queues, "V")).seq == SEQ[0]
+        batch = queues.batch()
+        for _ in (1, 2):
+            batch.add("V", Park(SEQ[0], "d0"), NOW)
+
+        first, again = await batch.run()
+
+        assert (first.word, again.word) == (ClaimWord.CLAIMED, ClaimWord.BUSY)
+        assert first[1:] == again[1:]
+
+    use(body)
 
 
 def test_data_that_never_comes_is_not_looked_for_beyond_the_retention(use: Callable[..., Any]) -> None:
@@ -387,6 +488,17 @@ def test_what_is_cancelled_or_expired_in_bulk_answers_the_same_again_and_never_c
     assert list(loader.end([("away", [SEQ[0]])], Outcome.EXPIRED, NOW)) == [("away", SEQ[0], Outcome.CANCELLED)], (
         "the first end counts"
     )
+
+
+def test_an_owner_whose_keys_are_spoilt_is_passed_over_when_others_end_in_bulk(redis: Redis) -> None:
+    loader = Loader(redis, POLICY)
+    loader.enqueue([("V", [(SEQ[0], "r")])], NOW)
+    redis.set(keys.pending("BAD"), "what is this")
+
+    ended = list(loader.end([("BAD", [SEQ[0]]), ("V", [SEQ[0]])], Outcome.CANCELLED, NOW))
+
+    assert ended == [("V", SEQ[0], Outcome.CANCELLED)]
+    assert loader.spoilt == {"BAD"}
 
 
 @pytest.mark.parametrize("outcome", Outcome)
