@@ -1,8 +1,8 @@
 """The lake as the last place to look for data and triggers. Slow: asked off the loop, and not twice for the same snapshot."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
@@ -10,12 +10,14 @@ import structlog
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS
 from dispatcher._gathering import Gathering
+from dispatcher._threads import Threads
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 READERS = 4  # of payloads, and as many of triggers; a look that is slow holds up one of them
 TRIGGERS_AT_ONCE = 64
+LOOK_S = 60  # for one piece, or one look for triggers: readers of files give up after 30 s; a peer that is dead never answers
 MISSES_KEPT = 10_000
 Key = TypeVar("Key")
 Entry = tuple[str, int]  # owner and seq
@@ -25,11 +27,14 @@ log = structlog.get_logger(__name__)
 
 
 class Lake:
-    """Reads single rows. An unreachable lake counts as one that does not have the row: whoever asked will ask again."""
+    """Reads single rows. An unreachable lake counts as one that does not have the row: whoever asked will ask again.
+
+    So does one that hangs for `look_s`. Its threads may hang on; payloads and triggers have their own.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._threads = ThreadPoolExecutor(2 * READERS, thread_name_prefix="dispatcher-lake")
+        self._settings, self.look_s = settings, float(LOOK_S)
+        self._data_threads, self._trigger_threads = Threads(READERS, "dispatcher-data"), Threads(READERS, "dispatcher-triggers")
         self._catalog: Catalog | None = None
         self._lacks_data, self._lacks_triggers = _Misses[str](), _Misses[Entry]()
         self._asked: dict[Entry, asyncio.Future[Trigger | None]] = {}
@@ -40,8 +45,15 @@ class Lake:
 
         What is in no piece could not be read, now or at all.
         """
-        loop, pieces = asyncio.get_running_loop(), self._pieces(data_ids)
-        while (piece := await loop.run_in_executor(self._threads, next, pieces, None)) is not None:
+        pieces = self._pieces(data_ids)
+        while True:
+            try:
+                piece = await self._data_threads.run(self.look_s, next, pieces, None)
+            except TimeoutError:
+                log.warning("lake does not answer", table=DATA.name, seconds=self.look_s)
+                return
+            if piece is None:
+                return
             yield piece
 
     async def trigger(self, owner: str, seq: int) -> Trigger | None:
@@ -54,7 +66,8 @@ class Lake:
 
     def close(self) -> None:
         """Let the threads end after what they are reading."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._data_threads.close()
+        self._trigger_threads.close()
 
     def _open(self) -> "Catalog":
         from adapters.lake import open_catalog  # here, because loading PyIceberg takes seconds that few runs need
@@ -79,31 +92,46 @@ class Lake:
             log.exception("lake not readable", table=DATA.name)
 
     async def _look_for(self, entries: Sequence[Entry]) -> None:
-        found: Mapping[Entry, Trigger] = {}
+        found: dict[Entry, Trigger] = {}  # filled by the thread, so that what it has found before it hangs is told
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self._threads, self._read_triggers, entries)
+            await self._trigger_threads.run(self.look_s, self._read_triggers, entries, found)
+        except TimeoutError:
+            log.warning("lake does not answer", table=IDS.name, seconds=self.look_s)
         finally:
             for entry in entries:
                 self._asked.pop(entry).set_result(found.get(entry))
 
-    def _read_triggers(self, entries: Sequence[Entry]) -> Mapping[Entry, Trigger]:
+    def _read_triggers(self, entries: Sequence[Entry], found: dict[Entry, Trigger]) -> None:
         from pyiceberg.exceptions import NoSuchTableError
 
         from adapters.lake import read_trigger
 
+        until = time.monotonic() + self.look_s
         try:
             catalog = self._open()
             snapshot = catalog.load_table(IDS.identifier).metadata.current_snapshot_id
-            unknown = self._lacks_triggers.unknown(entries, snapshot)
-            rows = ((entry, read_trigger(catalog, *entry)) for entry in unknown)
-            found = {entry: row for entry, row in rows if row is not None}
         except NoSuchTableError:
-            return {}  # nothing has been ingested yet
+            return  # nothing has been ingested yet
         except Exception:  # as above
             log.exception("lake not readable", table=IDS.name)
-            return {}
-        self._lacks_triggers.note((entry for entry in unknown if entry not in found), snapshot)
-        return found
+            return
+        failed = 0
+        for entry in self._lacks_triggers.unknown(entries, snapshot):
+            if time.monotonic() > until:  # nobody waits for the rest any more
+                break
+            try:
+                row = read_trigger(catalog, *entry)
+            except Exception:  # as above; each by itself
+                failed += 1
+                if failed == 1:  # the others are mostly of the same file
+                    log.exception("entry of the lake not readable", table=IDS.name, vin=entry[0], seq=entry[1])
+                continue
+            if row is not None:
+                found[entry] = row
+            else:
+                self._lacks_triggers.note((entry,), snapshot)
+        if failed > 1:
+            log.warning("entries of the lake not readable", table=IDS.name, entries=failed)
 
 
 class _Misses(Generic[Key]):

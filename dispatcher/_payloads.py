@@ -50,7 +50,7 @@ class Payloads:
         self._triggers: OrderedDict[int, Trigger] = OrderedDict()
         self._payloads: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
-        self._asking: dict[int, list[Answer]] = {}  # those who wait for the entry's trigger and data, by seq
+        self._asking: dict[int, dict[str, Answer]] = {}  # those who wait for the entry's trigger and data, by seq and owner
         self._wanted: dict[int, str] = {}  # seqs that this turn of the loop asks for, each with an owner who has it
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader = Reader(queues, lake, keep=self._keep_payload, may_read=lambda: self.may_read())
@@ -72,12 +72,15 @@ class Payloads:
         return trigger[0] if trigger else None
 
     def fetch(self, owner: str, seq: int, answer: Answer) -> None:
-        """Calls `answer` as soon as it is known what the entry sends, or that nobody has it."""
+        """Calls `answer` as soon as it is known what the entry sends, or that nobody has it.
+
+        An owner who asks again has another claim in hand: what it asked before is not answered any more.
+        """
         asking = self._asking.get(seq)
         if asking is not None:
-            asking.append(answer)
+            asking[owner] = answer
             return
-        self._asking[seq] = [answer]
+        self._asking[seq] = {owner: answer}
         self._wanted[seq] = owner
         if len(self._wanted) == 1:
             self._spawn(self._fetch_together(), "dispatcher.triggers")
@@ -132,7 +135,7 @@ class Payloads:
         self._reader.read(data_id).add_done_callback(read)
 
     def _answer(self, seq: int, found: Found | Lacking) -> None:
-        for answer in self._asking.pop(seq):
+        for answer in self._asking.pop(seq).values():
             answer(found)
 
     @when_redis_is_back

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -20,18 +21,19 @@ from contracts.events import Connected
 from contracts.names import Owner
 from contracts.seq import seq_of, wall_clock_ms
 from contracts.settings import Settings
-from contracts.tables import DATA
+from contracts.tables import DATA, IDS, Table
 from dispatcher._lake import READERS, Lake
 from dispatcher._payloads import Found, Lacking, Payloads
 from dispatcher._reader import LOOKED_FOR_IN_REDIS, TAKEN_BYTES
 from queues import Policy, Queues, connect
 from queues.verbs.claims import Claim, Park, Touch
-from tests.lake_rows import append_payloads
+from tests.lake_rows import append, append_payloads
 from tests.queues.triggers import enqueue_trigger
 from tests.servers import Server, start_redis
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MIB = 1 << 20
+ENOUGH_S = 120  # for any test here, on a busy machine too
 _numbers = count()
 
 
@@ -80,7 +82,8 @@ class World:
             async with connect(self.settings.redis) as redis:
                 payloads = Payloads(Queues(redis, Policy.of(self.settings)), lake, max_bytes=MIB)
                 try:
-                    await body(payloads, lake)
+                    async with asyncio.timeout(ENOUGH_S):
+                        await body(payloads, lake)
                 finally:
                     await payloads.close()
                     lake.close()
@@ -93,9 +96,17 @@ class World:
         append_payloads(self.catalog, payloads, at=NOON + timedelta(days=day))
         return payloads
 
-    def files(self) -> list[Path]:
-        """The lake's files of payloads, the oldest day first."""
-        paths = (task.file.file_path for task in self.catalog.load_table(DATA.identifier).scan().plan_files())
+    def trigger(self, *, day: int) -> tuple[str, int]:
+        """An entry of this day in the lake: its owner, for whom request and data are named, and its seq."""
+        at, owner = NOON + timedelta(days=day), f"{self.name}-V{day}"
+        seq = seq_of(int(at.timestamp() * 1000), 0, 0)
+        row = {"vin": owner, "ts": at, "request_id": f"r-{owner}", "seq": seq, "data_id": f"d-{owner}", "applied": False}
+        append(self.catalog, IDS, [row])
+        return owner, seq
+
+    def files(self, table: Table = DATA) -> list[Path]:
+        """The lake's files of payloads, or of another table, the oldest day first."""
+        paths = (task.file.file_path for task in self.catalog.load_table(table.identifier).scan().plan_files())
         return sorted((Path(path.removeprefix("file://")) for path in paths), key=lambda path: path.parent.name)
 
 
@@ -116,6 +127,20 @@ def world(tmp_path: Path, redis_server: Server) -> Iterator[World]:
 def lonely(tmp_path: Path, own_redis: Server) -> Iterator[World]:
     """The same with a Redis of its own."""
     yield from a_world(tmp_path / "home", own_redis.port)
+
+
+@contextmanager
+def hanging(file: Path) -> Iterator[None]:
+    """Whoever opens `file` waits, until this ends and the file is as it was."""
+    whole, pipe = file.with_name("whole"), file.with_name("pipe")
+    file.rename(whole)
+    os.mkfifo(file)
+    try:
+        yield
+    finally:
+        file.rename(pipe)
+        whole.rename(file)
+        os.close(os.open(pipe, os.O_RDWR))  # those who wait for it see that it is no file
 
 
 async def read_all(payloads: Payloads, names: Sequence[str]) -> dict[str, bytes | None]:
@@ -273,6 +298,84 @@ def test_a_lake_that_cannot_be_read_has_nothing_until_it_can(world: World) -> No
         assert await read_all(payloads, list(stored)) == stored
 
     world.run(body)
+
+
+def test_an_entry_that_cannot_be_read_costs_no_other_its_trigger(world: World) -> None:
+    entries = [world.trigger(day=day) for day in range(4)]
+    known = [(f"r-{owner}", f"d-{owner}") for owner, _ in entries]
+    spoilt = world.files(IDS)[1]
+    whole = spoilt.read_bytes()
+    spoilt.write_bytes(b"not now")
+
+    async def body(_: Payloads, lake: WatchedLake) -> None:
+        with capture_logs() as logs:
+            found = await asyncio.gather(*(lake.trigger(*entry) for entry in entries), lake.trigger("never", entries[0][1]))
+        assert found == [known[0], None, *known[2:], None]
+        assert [(line["vin"], line["seq"]) for line in logs if "vin" in line] == [entries[1]]
+        spoilt.write_bytes(whole)
+        assert await asyncio.gather(*(lake.trigger(*entry) for entry in entries)) == known
+
+    world.run(body)
+
+
+def test_a_lake_that_hangs_has_nothing_until_it_answers_and_no_reader_waits_for_it(world: World) -> None:
+    stored = world.store(3, 100)
+    entry = world.trigger(day=0)
+
+    async def body(payloads: Payloads, lake: WatchedLake) -> None:
+        with capture_logs() as logs:
+            with hanging(world.files()[0]), hanging(world.files(IDS)[0]):
+                lake.look_s = 0.05
+                for _ in range(READERS + 2):
+                    assert await read_all(payloads, list(stored)) == dict.fromkeys(stored)
+                    assert await lake.trigger(*entry) is None
+                told = asyncio.Queue[Found | Lacking]()
+                seq = seq_of(wall_clock_ms(), 0, 0)
+                payloads.learn(seq, "r", next(iter(stored)))
+                payloads.fetch("V1", seq, told.put_nowait)
+                assert await told.get() == Lacking(next(iter(stored)))
+            lake.look_s = 60
+            assert await read_all(payloads, list(stored)) == stored
+            assert await lake.trigger(*entry) == (f"r-{entry[0]}", f"d-{entry[0]}")
+        assert {line["table"] for line in logs if line["event"] == "lake does not answer"} == {DATA.name, IDS.name}
+
+    world.run(body)
+
+
+def test_what_a_look_has_found_before_the_lake_hangs_is_told(world: World) -> None:
+    good, hung = world.trigger(day=0), world.trigger(day=1)
+
+    async def body(_: Payloads, lake: WatchedLake) -> None:
+        with capture_logs(), hanging(world.files(IDS)[1]):
+            lake.look_s = 5
+            found = await asyncio.gather(lake.trigger(*good), lake.trigger(*hung))
+            for _again in range(READERS - 1):
+                if found[0] is None:  # the machine was busy
+                    found = await asyncio.gather(lake.trigger(*good), lake.trigger(*hung))
+            assert [*found] == [(f"r-{good[0]}", f"d-{good[0]}"), None]
+
+    world.run(body)
+
+
+def test_of_those_who_ask_again_for_one_entry_the_last_is_told(world: World) -> None:
+    (name, payload), *_ = world.store(1, 100).items()
+    told = list[tuple[str, int, Found | Lacking]]()
+
+    async def body(payloads: Payloads, _: WatchedLake) -> None:
+        gate = Gate(0)
+        payloads.may_read = gate.wait
+        seq = seq_of(wall_clock_ms(), 0, 0)
+        payloads.learn(seq, "r", name)
+        for n in range(100):
+            for owner in ("V1", "V2"):
+                payloads.fetch(owner, seq, lambda found, asked=(owner, n): told.append((*asked, found)))  # type: ignore[misc]
+        await gate.is_shut.wait()
+        gate.open()
+        assert await payloads.read(name) == payload
+        await asyncio.sleep(0)
+
+    world.run(body)
+    assert told == [(owner, 99, Found("r", name, payload)) for owner in ("V1", "V2")]
 
 
 def test_whoever_gives_up_takes_nothing_from_the_others(world: World) -> None:
