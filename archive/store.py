@@ -151,7 +151,7 @@ class Archive:
             for info in self._fs.get_file_info(fs.FileSelector(f"{self._root}/{stream}", allow_not_found=True)):
                 name = info.base_name
                 if info.type == fs.FileType.File or not _DAY.fullmatch(name):
-                    others.append(info.path.removeprefix(f"{self._root}/"))
+                    others += [info.path.removeprefix(f"{self._root}/")] if not name.startswith((".", "_")) else []
                 elif interval is None or (not few and first <= name <= last):
                     dated.add(name)
         return sorted(dated), others

