@@ -78,25 +78,36 @@ def audit(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def publish(settings: Settings, options: argparse.Namespace) -> str:
-    """Publication needs no Spark, unless another run was faster: then this one is done again here, from its segments on."""
+    """Publication needs no Spark, unless another run was faster: then this one is done again here, from its segments on.
+
+    So it is where nobody has judged what lies on its branches: an earlier try was doing it again, and was killed.
+    """
     from pipelines.ingest.publish import Overtaken
     from pipelines.ingest.publish import publish as move
+    from pipelines.ingest.verdict import passed_already
 
     catalog, run_id = _lake(settings), options.run_id
     try:
+        if passed_already(catalog, settings, run_id) is None:
+            raise Overtaken(f"run {run_id} has not passed the audit as it lies there; ingest it again")
         published = move(catalog, run_id)
     except Overtaken as exc:
         sys.stderr.write(f"{exc}; doing so\n")
-        from pipelines.ingest.aside import segments_of
-        from pipelines.ingest.run_all import ingest_audit_publish
-        from pipelines.spark.session import session
-
-        archive = Archive(settings.archive, settings.s3)
-        with session(settings, "publish") as spark:
-            mine = archive.find(path for path, _ in segments_of(catalog, run_id))
-            ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=_now(), part=mine)
+        _do_again(catalog, settings, run_id)
         published = True
     return json.dumps({"run_id": run_id, "published": published})
+
+
+def _do_again(catalog: Catalog, settings: Settings, run_id: str) -> None:
+    from pipelines.ingest.aside import segments_of
+    from pipelines.ingest.run_all import ingest_audit_publish
+    from pipelines.spark.session import session
+
+    mine = Archive(settings.archive, settings.s3).find(path for path, _ in segments_of(catalog, run_id))
+    if not mine:  # killed before it had written which ones they are
+        raise Permanent(f"run {run_id} was begun again and broken off, and nothing says what it takes: clear its task `ingest`")
+    with session(settings, "publish") as spark:
+        ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=_now(), part=mine)
 
 
 def populate(settings: Settings, options: argparse.Namespace) -> str:

@@ -109,8 +109,8 @@ def _behind(catalog: Catalog, settings: Settings, run_id: str, finding: Finding)
 def segments_of(catalog: Catalog, run_id: str) -> list[tuple[str, Stream]]:
     """The files that the run takes in, by the ledger on its branch: only what its snapshot adds is read."""
     head = head_of(catalog, SEGMENTS, run_id)
-    assert head is not None  # it is written
-    assert head.parent_snapshot_id is not None  # a run begins from main
+    if head is None or head.parent_snapshot_id is None:  # it has begun, and nothing is written yet
+        return []
     added = Stretch(SEGMENTS, head.parent_snapshot_id, head.snapshot_id, 1)
     rows = added.read(catalog, where(EqualTo, "run_id", run_id), ("path", "stream")).to_pylist()
     return [(row["path"], Stream(row["stream"])) for row in rows]

@@ -33,10 +33,11 @@ def in_chunks(segments: Iterable[Segment], max_bytes: int) -> Iterator[list[Segm
         yield chunk
 
 
-def runs_of(segments: Iterable[Segment], max_bytes: int, run_id: str) -> Iterator[Chunk]:
+def runs_of(segments: Iterable[Segment], max_bytes: int, run_id: str, *, again: bool = False) -> Iterator[Chunk]:
     """The same as runs. The last one is `run_id` itself, which somebody waits for; those before it are named by what they take.
 
-    So a run that was broken off goes on where it was, and finds what it had begun.
+    So a run that was broken off goes on where it was, and finds what it had begun. `again`: `run_id` counts already and takes
+    nothing more; then all are named so.
     """
     before: list[Segment] | None = None
     for chunk in in_chunks(segments, max_bytes):
@@ -44,7 +45,7 @@ def runs_of(segments: Iterable[Segment], max_bytes: int, run_id: str) -> Iterato
             yield Chunk(_named(run_id, before), before, is_last=False)
         before = chunk
     if before is not None:
-        yield Chunk(run_id, before, is_last=True)
+        yield Chunk(_named(run_id, before) if again else run_id, before, is_last=not again)
 
 
 def _named(run_id: str, segments: list[Segment]) -> str:

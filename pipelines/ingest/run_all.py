@@ -24,7 +24,7 @@ from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.chunks import runs_of
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.look import look
-from pipelines.ingest.publish import Overtaken, finish, publish
+from pipelines.ingest.publish import Overtaken, finish, is_published, publish
 from pipelines.ingest.run import Ingested
 from pipelines.ingest.write import written_result
 from pipelines.populate.load import Populated, populate
@@ -146,6 +146,8 @@ def ingest_before_last(
 ) -> tuple[Published, list[Segment], datetime]:
     """Publish every chunk but the last; what was done, what the last one takes, and when it begins.
 
+    A run that counts already is one that somebody starts once more: what is new since then is published in chunks, all of it.
+
     Raises:
         AuditFailed, Retryable: as `ingest_in_chunks`.
     """
@@ -153,7 +155,8 @@ def ingest_before_last(
     finish(catalog)
     archive, began, at = Archive(settings.archive, settings.s3), time.monotonic(), now
     done = Published(Ingested(run_id))
-    for chunk in runs_of(new_segments(catalog, archive, part), settings.ingest_max_bytes, run_id):
+    again = is_published(catalog, run_id, now)
+    for chunk in runs_of(new_segments(catalog, archive, part), settings.ingest_max_bytes, run_id, again=again):
         if chunk.is_last:
             return done, chunk.segments, at
         mine = chunk.run_id
@@ -179,8 +182,10 @@ def ingest_audit_publish(
         ),
         reraise=True,
     )
+    began = time.monotonic()
     for attempt in again:
         with attempt:
-            written, judged = ingest_and_judge(spark, catalog, settings, run_id=run_id, now=now, part=part)
+            at = now + timedelta(seconds=time.monotonic() - began)  # of its own: the verdict on an earlier one is not about it
+            written, judged = ingest_and_judge(spark, catalog, settings, run_id=run_id, now=at, part=part)
             publish(catalog, run_id)
     return written, str(judged.report) if judged else None, len(judged.warnings) if judged else 0

@@ -78,7 +78,7 @@ def ingest(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) 
         with attempt:
             todo = begin(catalog, settings, run_id=run_id, now=now)
             if todo is not None:
-                _write(PlainRun(catalog, settings, run_id, now), todo)
+                write(PlainRun(catalog, settings, run_id, now), todo)
             publish(catalog, run_id)
 
 
@@ -134,7 +134,7 @@ def _again() -> Retrying:
     return Retrying(retry=retry_if_exception_type(Overtaken), stop=stop_after_attempt(50), reraise=True)
 
 
-def _write(run: PlainRun, todo: Plan) -> None:
+def write(run: PlainRun, todo: Plan) -> None:
     triggers, data, outcomes = (_parsed(run, todo, stream) for stream in (Stream.TRIGGER, Stream.DATA, Stream.OUTCOME))
     ids = [
         {"vin": vin, "ts": datetime_of(row["seq"])} | {k: row[k] for k in ("request_id", "seq", "data_id", "applied")}

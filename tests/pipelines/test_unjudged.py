@@ -1,0 +1,112 @@
+"""What nobody has judged is not published, and a verdict is about the attempt that it was given on."""
+
+import argparse
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from adapters.commits import append_rows
+from adapters.lake import ensure_tables, open_catalog
+from contracts.envelope import Stream
+from contracts.errors import Permanent
+from contracts.tables import IDS, QUALITY
+from expectations import Audit, results_of
+from pipelines import stages
+from pipelines.ingest import run_all
+from pipelines.ingest.begin import begin
+from pipelines.ingest.branches import RUN_ID
+from pipelines.ingest.planning import Plan
+from pipelines.ingest.publish import publish
+from pipelines.ingest.run_all import ingest_audit_publish, ingest_in_chunks
+from pipelines.ingest.verdict import passed_already
+from tests.pipelines.conftest import Place
+from tests.pipelines.lakes import Lake
+from tests.pipelines.makers import at, trigger
+from tests.pipelines.plain import PlainRun, ingest, read, write
+from tests.pipelines.processes import a_stage
+
+RUN = "scheduled__2026-03-01T12:00:00+00:00"
+
+
+def begun(lake: Lake, run_id: str, ms: int, paths: list[str] | None = None) -> Plan:
+    """A run that has begun at that instant; it takes the segments at `paths`, or all that are new."""
+    todo = begin(open_catalog(lake.settings), lake.settings, run_id=run_id, now=at(ms))
+    assert todo is not None
+    return todo if paths is None else replace(todo, segments=[s for s in todo.segments if s.path in paths])
+
+
+def written(lake: Lake, run_id: str, ms: int, paths: list[str] | None = None) -> None:
+    """A run whose rows lie on its branches, judged by nobody."""
+    todo = begun(lake, run_id, ms, paths)
+    write(PlainRun(open_catalog(lake.settings), lake.settings, run_id, at(ms)), todo)
+
+
+def publishing(lake: Lake) -> str:
+    return stages.publish(lake.settings, argparse.Namespace(run_id=RUN))
+
+
+def test_a_run_that_was_begun_again_and_broken_off_is_not_published(lake: Lake) -> None:
+    lake.renew()
+    lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
+    begun(lake, RUN, 0)
+    with pytest.raises(Permanent, match=r"begun again and broken off.*clear its task `ingest`"):
+        publishing(lake)
+    assert read(open_catalog(lake.settings), IDS) == []
+
+
+def test_each_attempt_has_an_instant_of_its_own(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.renew()
+    catalog, settings = open_catalog(lake.settings), lake.settings
+    mine = lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
+    judged_before: list[object] = []
+
+    def write_and_judge(*_: object, run_id: str, now: object, part: object) -> tuple[Plan, None]:
+        del part
+        todo = begin(catalog, settings, run_id=run_id, now=now)  # type: ignore[arg-type]
+        assert todo is not None
+        write(PlainRun(catalog, settings, run_id, now), todo)  # type: ignore[arg-type]
+        judged_before.append(passed_already(catalog, settings, run_id))
+        verdict = Audit(run_id, True, (), (), {IDS.name: 1}, "page")
+        append_rows(catalog, QUALITY, results_of(verdict, now), {RUN_ID: run_id})  # type: ignore[arg-type]
+        if len(judged_before) == 1:  # another run is first
+            other = lake.archive(Stream.TRIGGER, [trigger(9000, ["V9"])])
+            written(lake, "other", 1, [other])
+            publish(catalog, "other")
+        return todo, None
+
+    monkeypatch.setattr(run_all, "ingest_and_judge", write_and_judge)
+    ingest_audit_publish(None, catalog, settings, run_id="mine", now=at(0))  # type: ignore[arg-type]
+    assert (judged_before, len(mine) > 0) == ([None, None], True)
+    keys = [(row["run_id"], row["suite"], row["rule"], row["at"]) for row in read(catalog, QUALITY)]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.slow
+def test_what_an_earlier_try_wrote_again_and_nobody_judged_is_judged_before_it_is_published(lake: Lake) -> None:
+    lake.renew()
+    catalog = open_catalog(lake.settings)
+    first = lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
+    late = lake.archive(Stream.TRIGGER, [trigger(9000, ["V9"])])
+    written(lake, RUN, 0, [first])
+    written(lake, "backfill", 1, [late])
+    publish(catalog, "backfill")
+    written(lake, RUN, 2, [first])  # the task `publish`, overtaken: and it is killed here
+    assert passed_already(catalog, lake.settings, RUN) is None
+    with a_stage(lake.settings, "publish", "--run-id", RUN) as stage:
+        assert stage.result()["published"] is True
+    assert {row["vin"] for row in read(catalog, IDS)} == {"V1", "V9"}
+    assert {row["run_id"] for row in read(catalog, QUALITY)} == {RUN}
+
+
+def test_a_run_that_counts_takes_in_what_is_new_under_names_of_its_own(place: Place) -> None:
+    ensure_tables(place.catalog)
+    place.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+    ingest(place.catalog, place.settings, run_id=RUN, now=at(0))
+    place.write(Stream.TRIGGER, [trigger(5000, ["V2"])])
+    started = at(0) + timedelta(hours=1)
+    done = ingest_in_chunks(place.spark, place.catalog, place.settings, run_id=RUN, now=started)
+    assert [name.startswith(f"{RUN}_") for name in done.runs] == [True]
+    assert {row["vin"] for row in read(place.catalog, IDS)} == {"V1", "V2"}
+    again = ingest_in_chunks(place.spark, place.catalog, place.settings, run_id=RUN, now=started)
+    assert again.runs == []
