@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archive.vins import are_iso_3779, are_topic_levels
+from archive.vins import are_iso_3779
 from contracts.envelope import DUPLICATE_OF, inline_encoding
 from contracts.messages import Data, Refused, Trigger, parse_data, parse_trigger, sha1_hex, shown
 from contracts.names import is_vin
@@ -41,7 +41,6 @@ TRIGGERS = pa.schema(
         ("applied", pa.bool_()),
         ("vins", pa.list_(pa.string())),
         ("has_data", pa.bool_()),
-        ("malformed_vins", pa.int64()),  # how many of `vins` cannot be a level of a topic
         ("odd_vins", pa.int64()),  # how many of `vins` are none by ISO 3779
     ]
 )
@@ -238,11 +237,9 @@ def _chunks(messages: pa.Table) -> Iterator[list[Row]]:
 def _counted(triggers: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows, and what the audit would else ask of each VIN again."""
     vins, starts = triggers["vins"].values, triggers["vins"].offsets.to_numpy()
-    for name, flags in (("malformed_vins", are_topic_levels(vins)), ("odd_vins", are_iso_3779(vins))):
-        before = np.concatenate(([0], np.cumsum(~flags, dtype=np.int64)))[starts]
-        place = triggers.schema.get_field_index(name)
-        triggers = triggers.set_column(place, triggers.schema.field(place), pa.array(np.diff(before)))
-    return triggers
+    before = np.concatenate(([0], np.cumsum(~are_iso_3779(vins), dtype=np.int64)))[starts]
+    place = triggers.schema.get_field_index("odd_vins")
+    return triggers.set_column(place, triggers.schema.field(place), pa.array(np.diff(before)))
 
 
 def _batch(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:

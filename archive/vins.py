@@ -4,8 +4,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from contracts.names import MAX_VIN, VIN_PATTERN
-
 LENGTH, CHECK_PLACE = 17, 8
 # 49 CFR 565.15(c), table III
 LETTERS, VALUES = b"0123456789ABCDEFGHJKLMNPRSTUVWXYZ", bytes(map(int, "012345678912345678123457923456789"))
@@ -14,21 +12,8 @@ CHECK_DIGITS = np.frombuffer(b"0123456789X", np.uint8)
 
 _NO_VALUE = 255
 _VALUE_OF = bytes(dict(zip(LETTERS, VALUES, strict=True)).get(byte, _NO_VALUE) for byte in range(256))
-_MAY_STAND = bytes(byte for byte in range(128) if VIN_PATTERN.fullmatch(chr(byte)))
 
 Flags = NDArray[np.bool_]
-
-
-def are_topic_levels(vins: pa.StringArray) -> Flags:
-    """For each VIN, none null, whether it may be a level of an MQTT topic, as `contracts.names.is_vin` says."""
-    starts, content = _parts(vins)
-    lengths = np.diff(starts)
-    flags: Flags = (lengths >= 1) & (lengths <= MAX_VIN)
-    if content.translate(None, _MAY_STAND):  # hardly ever
-        wrong = np.frombuffer(content.translate(bytes(byte not in _MAY_STAND for byte in range(256))), np.uint8)
-        before = np.concatenate(([0], np.cumsum(wrong, dtype=np.int64)))
-        flags &= before[starts[1:]] == before[starts[:-1]]
-    return flags
 
 
 def are_iso_3779(vins: pa.StringArray) -> Flags:

@@ -47,16 +47,15 @@ class ExpectRowsToHold(_Counted):
 
     counts: ClassVar[str] = OF_ROWS
     metric_dependencies: ClassVar[tuple[str, ...]] = (ROW_COUNT, OF_ROWS)
-    success_keys: ClassVar[tuple[str, ...]] = ("sql", "counted")
+    success_keys: ClassVar[tuple[str, ...]] = ("sql",)
 
     says: str
     sql: str
-    counted: int | None = None
 
     @classmethod
-    def sentence(cls, kwargs: dict[str, Any]) -> str:
+    def sentence(cls, _: dict[str, Any]) -> str:
         """The condition in words and in SQL."""
-        return "In each row, $says." + ("" if kwargs.get("counted") is not None else " In SQL: $sql")
+        return "In each row, $says. In SQL: $sql"
 
 
 class ExpectVinsToBeIso3779(_Counted):

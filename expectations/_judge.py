@@ -228,5 +228,4 @@ def _expectations(case: Case, rule: AnyRule) -> Iterator[gxe.Expectation]:
             sql, counted = case.condition(rule), case.counted.get(rule.counted or "")
             yield custom.ExpectVinsToBeIso3779(column=rule.column, sql=sql, counted=counted, **about)
         case Holds():
-            sql, counted = case.condition(rule), case.counted.get(rule.counted or "")
-            yield custom.ExpectRowsToHold(says=rule.says, sql=sql, counted=counted, **about)
+            yield custom.ExpectRowsToHold(says=rule.says, sql=case.condition(rule), **about)

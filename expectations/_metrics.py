@@ -52,7 +52,7 @@ class _WithRows(MetricProvider):  # type: ignore[misc]  # the library is read wi
 
 
 class RowsThatBreak(TableMetricProvider):  # type: ignore[misc]
-    """How many rows a condition is false for; where ingest has counted them, that."""
+    """How many rows a condition is false for; where ingest has counted them by this very condition (`COUNTED`), that."""
 
     metric_name = OF_ROWS
     value_keys = ("sql", "counted")

@@ -17,9 +17,13 @@ from contracts.envelope import Stream
 from contracts.errors import Permanent
 from contracts.outcomes import Outcome
 from contracts.tables import TABLES, Table
+from expectations._vin import iso_3779
 
 FOLDER = files("expectations") / "suites"  # not by a path: on a cluster the code may be in an archive
 VOCABULARIES: dict[str, tuple[str, ...]] = {"$outcomes": tuple(Outcome), "$streams": tuple(Stream)}
+# What ingest counts of the rows of a table that it has written, and the condition whose breaking it counts. A rule with any
+# other is judged by the rows alone.
+COUNTED: dict[str, tuple[str, str]] = {"odd_vins": ("sdv_fanout_ids", iso_3779("vin"))}
 
 Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 
@@ -38,6 +42,7 @@ class _Rule(BaseModel):
 
     severity: Severity
     why: str = Field(min_length=10)
+    counted: str | None = None  # under which name of `COUNTED` ingest may hand over how many rows break it
 
 
 class NotNull(_Rule):
@@ -183,7 +188,6 @@ class Iso3779(_Rule):
 
     type: Literal["expect_vins_to_be_iso3779"]
     column: str
-    counted: str | None = None
 
     @property
     def name(self) -> str:
@@ -202,7 +206,6 @@ class Holds(_Rule):
     says: str  # the condition as a sentence
     sql: str
     shows: tuple[str, ...] = ()  # columns that a sample row shows besides the key
-    counted: str | None = None  # under which name ingest may hand over how many rows break it
 
     def __str__(self) -> str:
         return f"{self.says}: {self.sql}"
@@ -276,6 +279,9 @@ def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
         if names.count(name) > 1:
             yield f"two rules are named {name}; give one another name"
     for rule in suite.rules:
+        asked = iso_3779(rule.column) if isinstance(rule, Iso3779) else None
+        if rule.counted is not None and COUNTED.get(rule.counted) != (suite.table, asked):
+            yield f"rule {rule.name}: {rule.counted} counts no rows by this condition; leave out counted, and the rows are asked"
         other = rule.in_table if isinstance(rule, UniqueInTable | Known) else None
         for column in columns_of(rule):
             for table in filter(None, (suite.table, other)):

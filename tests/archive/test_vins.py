@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archive.vins import are_iso_3779, are_topic_levels
-from contracts.names import is_iso_3779_vin, is_vin
+from archive.vins import are_iso_3779
+from contracts.names import is_iso_3779_vin
 from tests.expectations.test_vin import FILLED, ODD, RIGHT
 
 ALL = [*FILLED, *RIGHT, *ODD, "ä" * 5, "x" * 64, "x" * 65, "a+b", "a b", "1HGCM82633A00435ä"]
@@ -15,7 +15,6 @@ ALL = [*FILLED, *RIGHT, *ODD, "ä" * 5, "x" * 64, "x" * 65, "a+b", "a b", "1HGCM
 def agree(vins: list[str]) -> None:
     found = pa.array(vins, pa.string())
     assert are_iso_3779(found).tolist() == [is_iso_3779_vin(vin) for vin in vins]
-    assert are_topic_levels(found).tolist() == [is_vin(vin) for vin in vins]
 
 
 @pytest.mark.parametrize("vins", [ALL, FILLED, RIGHT, [], ["x"]], ids=["all", "of one length", "right", "none", "one"])
@@ -31,4 +30,3 @@ def test_whatever_stands_beside_a_vin_says_nothing_about_it(vins: list[str]) -> 
 def test_a_part_of_an_array_is_judged_by_its_own_bytes() -> None:
     part = pa.array(ALL)[3:-2]
     assert are_iso_3779(part).tolist() == [is_iso_3779_vin(vin) for vin in ALL[3:-2]]
-    assert are_topic_levels(part).tolist() == [is_vin(vin) for vin in ALL[3:-2]]
