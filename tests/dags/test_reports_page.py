@@ -46,6 +46,27 @@ def test_who_is_logged_in_reads_the_pages(app: FastAPI) -> None:
         assert client.get("/runs/manual__2026-03-01T12%3A00%3A00%2B00%3A00").text == "a run"
 
 
+def test_a_page_runs_no_script_and_loads_nothing_from_other_hosts(app: FastAPI, tmp_path: Path) -> None:
+    """Great Expectations' pages name scripts of public hosts, which would run with the reader's rights in Airflow."""
+    docs = tmp_path / "reports" / "validations" / "sdv_fanout_ids" / "run"
+    docs.mkdir(parents=True)
+    (docs / "page.html").write_text('<script src="https://code.jquery.com/jquery.js"></script>')
+    app.dependency_overrides[get_user] = lambda: "somebody"
+    with TestClient(app) as client:
+        for page in ("/", "/validations/sdv_fanout_ids/run/page.html"):
+            said = client.get(page).headers["content-security-policy"].split("; ")
+            allowed = {name: sources for name, *sources in map(str.split, said)}
+            assert allowed.pop("default-src") == ["'none'"]
+            assert "script-src" not in allowed
+            assert {source for sources in allowed.values() for source in sources} <= {
+                "'none'",
+                "'self'",
+                "'unsafe-inline'",
+                "data:",
+            }
+            assert allowed["style-src"] == ["'self'", "'unsafe-inline'"], "or the pages would be plain text"
+
+
 @pytest.mark.parametrize(
     "path", ["/..%2fsecret", "/%2e%2e/secret", "/runs/../../secret", "/.index.html.1a2b", "/%2fetc/passwd", "/nothing", "/a%00b"]
 )
