@@ -25,7 +25,7 @@ def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, m
     """
     _bring(made, reports)
     content = as_json(audit, as_of)
-    content["details"] = {table: _details(reports, table, audit.run_id) for table in audit.rows}
+    content["details"] = {table: _details(reports, table, audit) for table in audit.rows}
     _write(reports, run_page(audit.run_id), PAGES.get_template("run.html").render(run=content))
     _write(reports, run_verdict(audit.run_id), json.dumps(content, indent=1))
     runs = kept_runs(reports)
@@ -48,9 +48,16 @@ def _bring(made: Path, reports: Files) -> None:
         list(pool.map(put, (file for file in made.rglob("*") if file.is_file())))
 
 
-def _details(reports: Files, table: str, run_id: str) -> str | None:
-    """Great Expectations' newest page of this table and run; older ones of the same run go."""
-    pages = [path for path in reports.below(f"{VALIDATIONS}/{table}/{run_id}") if path.endswith(".html")]
+def _details(reports: Files, table: str, audit: Audit) -> str | None:
+    """Great Expectations' newest page of this table and run; older ones of the same run go.
+
+    A table without rows has no page: what lies there says what was true of an earlier attempt, and goes, too.
+    """
+    folder = f"{VALIDATIONS}/{table}/{audit.run_id}"
+    if not audit.rows[table]:
+        reports.remove(folder)
+        return None
+    pages = [path for path in reports.below(folder) if path.endswith(".html")]
     for old in pages[:-1]:
         reports.remove(str(PurePosixPath(old).parent))
     return pages[-1] if pages else None

@@ -24,12 +24,13 @@ def reports(tmp_path: Path) -> Iterator[Files]:
         yield Files(f"s3://{BUCKET}/reports", s3)
 
 
-def publish(reports: Files, made: Path, run_id: str, at: datetime) -> None:
+def publish(reports: Files, made: Path, run_id: str, at: datetime, *, refused: int = 1) -> None:
     """As an audit does, with a page that Great Expectations would have made."""
-    for path in (f"validations/quarantine/{run_id}/{at:%H}/page.html", "static/style.css"):
+    docs = [f"validations/quarantine/{run_id}/{at:%H}/page.html"] if refused else []
+    for path in (*docs, "static/style.css"):
         (made / path).parent.mkdir(parents=True, exist_ok=True)
         (made / path).write_text(run_id)
-    rows = {table.name: 1 for table in RUN_TABLES}
+    rows = {table.name: 1 for table in RUN_TABLES} | {"quarantine": refused}
     audit = Audit(run_id, True, (), (), rows, reports.address(run_page(run_id)))
     publish_pages(audit, as_of=at, reports=reports, keep=2, made=made)
 
@@ -66,3 +67,11 @@ def test_a_run_that_is_judged_again_has_one_page_of_each_table(reports: Files, t
         publish(reports, tmp_path / f"worker {hour}", "run", NOON + timedelta(hours=hour))
 
     assert [*reports.below("validations")] == ["validations/quarantine/run/13/page.html"]
+
+
+def test_a_table_without_rows_in_a_run_that_is_judged_again_has_no_page(reports: Files, tmp_path: Path) -> None:
+    for hour, refused in enumerate((1, 0)):
+        publish(reports, tmp_path / f"worker {hour}", "run", NOON + timedelta(hours=hour), refused=refused)
+
+    assert [*reports.below("validations")] == []
+    assert b"every rule" not in (reports.read(run_page("run")) or b"")

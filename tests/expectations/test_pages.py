@@ -1,0 +1,29 @@
+"""The pages of a run in the store of the reports; tests/stores looks at them in an object store."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from adapters.files import Files
+from contracts.tables import RUN_TABLES
+from expectations import Audit
+from expectations._pages import publish_pages
+from tests.expectations.rows import NOON, RUN
+
+TABLE = "sdv_fanout_ids"
+
+
+def test_a_table_that_has_no_rows_when_a_run_is_judged_again_keeps_no_page_of_the_first_time(tmp_path: Path) -> None:
+    reports = Files((tmp_path / "reports").as_uri())
+    for minute, rows in enumerate(({TABLE: 5, "ingested_segments": 1}, {"ingested_segments": 1})):
+        made = tmp_path / f"made {minute}"
+        for table in rows:
+            page = made / "validations" / table / RUN / f"{minute}" / "page.html"
+            page.parent.mkdir(parents=True)
+            page.write_text("a rule is broken")
+        audit = Audit(RUN, minute == 1, (), (), {table.name: 0 for table in RUN_TABLES} | rows, "")
+        publish_pages(audit, as_of=NOON + timedelta(minutes=minute), reports=reports, keep=9, made=made)
+
+    assert [*reports.below("validations")] == [f"validations/ingested_segments/{RUN}/1/page.html"]
+    shown = (tmp_path / "reports" / "runs" / RUN / "index.html").read_text()
+    assert "Passed" in shown
+    assert shown.count("every rule") == 1
