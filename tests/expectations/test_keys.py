@@ -1,0 +1,32 @@
+"""Hashes that the driver compares."""
+
+import tracemalloc
+
+import numpy as np
+import pyarrow as pa
+
+from expectations._keys import AT_ONCE, standing_twice
+
+MOST_BYTES = 64 << 20  # of NumPy; what Arrow holds at the same time is not seen here, and is some times as much
+
+
+def hashes(*parts: list[int]) -> pa.ChunkedArray:
+    return pa.chunked_array([np.array(part, np.int64) for part in parts], pa.int64())
+
+
+def test_hashes_that_stand_twice_are_found_once_wherever_they_stand() -> None:
+    assert standing_twice(hashes([5, -1, 3], [3, -1, 7, 3])) == [-1, 3]
+    assert standing_twice(hashes([1], [2])) == []
+    assert standing_twice(hashes()) == []
+
+
+def test_as_many_as_are_compared_at_once_leave_the_driver_its_memory() -> None:
+    found = pa.chunked_array([np.arange(AT_ONCE), np.arange(2)])
+    tracemalloc.start()
+    try:
+        twice = standing_twice(found)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert twice == [0, 1]
+    assert peak <= MOST_BYTES
