@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
@@ -88,6 +89,20 @@ def test_a_backfill_of_a_year_is_a_run_a_day(dags: dict[str, DAG], year: int, da
     assert runs[0].data_interval.start == datetime(year, 1, 1, tzinfo=UTC)
     assert runs[-1].data_interval.end == datetime(year + 1, 1, 1, tzinfo=UTC)
     assert all(before.data_interval.end == after.data_interval.start for before, after in pairwise(runs))
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kolkata", "Pacific/Kiritimati", "America/New_York", "Etc/GMT+12"])
+@pytest.mark.parametrize("days", [1, 3])
+def test_a_backfill_leaves_out_no_day_wherever_airflow_has_its_midnights(dags: dict[str, DAG], zone: str, days: int) -> None:
+    """Airflow takes `--from-date 2026-05-04` for midnight in `core.default_timezone`."""
+    first, last = (datetime(2026, 5, 3 + day, tzinfo=ZoneInfo(zone)) for day in (1, days))
+    stored = as_stored(dags["backfill_archives"])
+
+    made = [run.data_interval.start for run in stored.iter_dagrun_infos_between(first, last)]
+
+    asked = [datetime(2026, 5, 4 + day, tzinfo=UTC) for day in range(days)]
+    assert [day for day in made if day in asked] == asked
+    assert len(made) <= days + (zone != "UTC"), "a day more, at one end"
 
 
 def test_nothing_of_the_backfill_starts_by_itself(dags: dict[str, DAG]) -> None:
