@@ -23,10 +23,10 @@ async def census_of(settings: Settings, redis: Redis, *, fresh: bool) -> Census:
         Retryable: none has been taken yet.
     """
     if fresh:
-        census = Census(wall_clock_ms())
-        async for _ in walk(redis, Policy.of(settings), census, keys_a_slice=KEYS_A_SLICE):
+        census, policy = Census(wall_clock_ms()), Policy.of(settings)
+        async for _ in walk(redis, policy, census, keys_a_slice=KEYS_A_SLICE):
             pass
-        await census.save(redis)
+        await census.save(redis, policy)
         return census
     found = await Census.load(redis)
     if found is None:

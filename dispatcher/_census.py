@@ -68,7 +68,7 @@ class CensusTaker:
             await asyncio.sleep(min(busy * (1 / SHARE - 1), LONGEST_PAUSE_S))
         if census.spoilt:
             log.error("these keys in Redis are spoilt: delete them, then `manifold rebuild`", keys=census.spoilt)
-        await census.save(self._queues.redis)
+        await census.save(self._queues.redis, self._queues.policy)
 
     async def _end(self, owners: list[str]) -> None:
         """End what must not be sent any more: entries of vehicles that have not come for it."""

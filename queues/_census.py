@@ -16,8 +16,8 @@ from contracts import keys
 from contracts.seq import MAX_SEQ, seq_of
 from queues._batch import Batch
 from queues._cluster import is_cluster
-from queues._commands import CENSUS
-from queues._drivers import converse
+from queues._commands import CENSUS, save_census
+from queues._drivers import AsyncBatch, converse
 from queues._policy import Policy
 from queues._scripts import Args
 
@@ -71,11 +71,16 @@ class Census:
         """The seq that a queue's oldest entry must be below to be among the oldest."""
         return self.oldest[-1][1] if len(self.oldest) == NAMED else MAX_SEQ
 
-    async def save(self, redis: Redis) -> None:
-        """Leave it in Redis for whoever asks."""
-        lists = {"longest": json.dumps(self.longest), "oldest": json.dumps(self.oldest), "spoilt": json.dumps(self.spoilt)}
-        numbers: dict[Any, Any] = {name: getattr(self, name) for name in self.__slots__ if name not in lists}
-        await cast(Any, redis.hset(keys.CENSUS, mapping=numbers | lists))
+    async def save(self, redis: Redis, policy: Policy) -> None:
+        """Leave it in Redis for whoever asks, unless one that began later lies there already.
+
+        Raises:
+            redis.RedisError: Redis is away or refuses.
+        """
+        fields = {name: json.dumps(getattr(self, name)) for name in self.__slots__}
+        batch = AsyncBatch(redis, policy)
+        batch.call(save_census(self.at_ms, fields), bool)
+        await batch.run()
 
     @classmethod
     async def load(cls, redis: Redis) -> "Census | None":

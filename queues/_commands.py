@@ -8,7 +8,9 @@ from queues._policy import Policy
 from queues._scripts import Args, Script
 
 CENSUS = Script("census", shared=False)
-_STORE_DATA, _SETTLE_DUE, _INSIST, _SWAP = (Script(n, shared=False) for n in ("store_data", "settle_due", "insist", "swap"))
+_SAVE_CENSUS, _STORE_DATA, _SETTLE_DUE, _INSIST, _SWAP = (
+    Script(name, shared=False) for name in ("save_census", "store_data", "settle_due", "insist", "swap")
+)
 
 
 def store_trigger(policy: Policy, seq: int, request_id: str, data_id: str) -> list[Args]:
@@ -51,3 +53,8 @@ def insist(command: Args) -> Args:
 def swap(key: str, before: bytes, after: bytes) -> Args:
     """Let `after` take the place of `before` in a string; empty: nothing."""
     return ("EVALSHA", _SWAP.sha, 1, key, before, after)
+
+
+def save_census(at_ms: int, fields: Mapping[str, str]) -> Args:
+    """Keep a census that began at `at_ms`, unless one that began later is kept."""
+    return ("EVALSHA", _SAVE_CENSUS.sha, 1, keys.CENSUS, at_ms, *(part for field in fields.items() for part in field))

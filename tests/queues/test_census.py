@@ -10,7 +10,7 @@ from contracts import keys
 from contracts.events import Connected, Disconnected, Heard, Subscribed
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
-from contracts.seq import EPOCH_MS, seq_of
+from contracts.seq import EPOCH_MS, seq_of, wall_clock_ms
 from queues import Census, Loader, Queues, connect, walk
 from queues.verbs.claims import Park, Touch
 from queues.verbs.ends import Ack
@@ -32,7 +32,7 @@ def take(url: str, *, keys_a_slice: int = 3) -> tuple[Census, set[str]]:
         census, expired = Census(NOW), set[str]()
         async for owners in walk(redis, POLICY, census, keys_a_slice=keys_a_slice):
             expired |= set(owners)
-        await census.save(redis)
+        await census.save(redis, POLICY)
         assert await Census.load(redis) == census
         await redis.aclose()
         return census, expired
@@ -103,3 +103,24 @@ def test_a_key_of_another_type_is_named_and_keeps_no_other_from_being_counted(re
 
     assert (expired, census.pending) == ({"late"}, 2)
     assert sorted(census.spoilt) == spoilt
+
+
+@pytest.mark.parametrize(
+    ("kept", "saved", "read"),
+    [
+        pytest.param(NOW, NOW + 1, NOW + 1, id="newer"),
+        pytest.param(NOW + 1, NOW, NOW + 1, id="older: of a slower walk that began before"),
+        pytest.param(wall_clock_ms() + 3_600_000, NOW, NOW, id="kept by a clock that is an hour ahead"),
+    ],
+)
+def test_a_census_takes_the_place_of_one_that_began_before_it(redis: Redis, url: str, kept: int, saved: int, read: int) -> None:
+    async def main() -> Census | None:
+        async with connect(url) as redis:
+            for at_ms in (kept, saved):
+                await Census(at_ms, pending=at_ms).save(redis, POLICY)
+            return await Census.load(redis)
+
+    census = asyncio.run(main())
+
+    assert census is not None
+    assert (census.at_ms, census.pending) == (read, read)
