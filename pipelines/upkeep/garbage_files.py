@@ -17,6 +17,7 @@ from archive.store import Archive
 from contracts.settings import Settings
 from contracts.tables import QUARANTINE, SEGMENTS, TABLES, Table
 from pipelines.ingest.ledger import ledger_of
+from pipelines.upkeep.garbage_days import carry_over
 from pipelines.upkeep.garbage_plan import Recorded, old_segments
 from pipelines.upkeep.garbage_run import SAMPLE, Gone
 from pipelines.upkeep.snapshots import cut_of, needed_runs, old_snapshots
@@ -46,6 +47,8 @@ def expire_snapshots(
 ) -> dict[str, Gone]:
     """Old snapshots of every table, with the files that only they know."""
     gone: dict[str, Gone] = {}
+    if not dry_run:
+        carry_over(catalog)
     # The commit point's table first: a run whose snapshot has gone from it can no more be published, and rely on others that go.
     for table in sorted(TABLES, key=lambda table: table is not SEGMENTS):
         loaded, needed = catalog.load_table(table.identifier), needed_runs(catalog)

@@ -64,9 +64,9 @@ def unneeded_data(
     return {data_id for data_id, at in last_seen.items() if at < cut and data_id not in needed}
 
 
-def open_days(entries: Mapping[date, int], ended: Mapping[date, int]) -> list[date]:
-    """Days, of the rows counted in both tables, on which some entry has no outcome: only those need to be looked at."""
-    return sorted(day for day, count in entries.items() if count > ended.get(day, 0))
+def days_to_read(entries: Mapping[date, int], over: Mapping[date, int], *, before: date) -> list[date]:
+    """Days before `before` on which an entry may be open: those that are not over with as many entries as there are now."""
+    return sorted(day for day, count in entries.items() if day < before and over.get(day) != count)
 
 
 def old_versions(

@@ -6,30 +6,26 @@ began before is overtaken and done again; one that comes later sees what is left
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
-from functools import reduce
+from datetime import datetime
 
 import pyarrow as pa
 import structlog
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import StructType
 
 from adapters.redis import connect
 from contracts.outcomes import Outcome
-from contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
+from contracts.tables import DATA, META, OUTCOMES, SEGMENTS, Table
 from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
-from pipelines.ingest.publish import finish, main_snapshots, publish
+from pipelines.ingest.publish import finish, publish
 from pipelines.ingest.removal import REMOVES
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.transforms import instant_of
-from pipelines.populate.pending import KEYS, pending
-from pipelines.upkeep.garbage_plan import open_days
+from pipelines.populate.pending import KEYS
+from pipelines.upkeep.garbage_rows import Rows
 from queues import Loader, Policy
 
 SAMPLE = 20
-ROWS_A_PART = 400_000
-MOST_DAYS = 60  # old days with open entries that are read one by one; if there are more, all are read
 
 log = structlog.get_logger(__name__)
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
@@ -43,61 +39,6 @@ class Gone:
     sample: list[str] = field(default_factory=list)
     bytes: int | None = None
     kept_because: str | None = None  # nothing went, although something might have
-
-
-class Rows:
-    """Overdue entries and unneeded data, in main as it was when this was made."""
-
-    def __init__(self, run: Run, *, cut: datetime) -> None:
-        self._run, self._cut = run, cut
-        self.base = main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier))
-        entries = self._counts(IDS)
-        self._days = open_days(entries, self._counts(OUTCOMES))
-        self._parts = max(run.spark.sparkContext.defaultParallelism, -(-sum(entries.values()) // ROWS_A_PART))
-
-    def overdue(self) -> DataFrame:
-        """(vin, seq, data_id, ts) of entries accepted before the cut-off that have no outcome."""
-        return self._pending(self.main(OUTCOMES)).where(sf.col("ts") < sf.lit(self._cut))
-
-    def unneeded(self, ended: DataFrame, *, and_overdue: bool = False) -> DataFrame:
-        """data_id of data last seen before the cut-off, to which no entry refers that is not among `ended` (vin, seq).
-
-        With `and_overdue`, overdue entries count as ended, too.
-        """
-        waiting = self._pending(ended)
-        needed = waiting.where(sf.col("ts") >= sf.lit(self._cut)) if and_overdue else waiting
-        old = self.main(META).where(sf.col("last_seen_at") < sf.lit(self._cut)).select("data_id")
-        return old.join(needed.select("data_id").distinct().hint("shuffle_hash"), "data_id", "left_anti")
-
-    def main(self, table: Table) -> DataFrame:
-        """The table as it was when this was made."""
-        return self._run.main(table, self.base[table.name])
-
-    def _counts(self, table: Table) -> dict[date, int]:
-        """Rows by day, by the files' own counts; by the rows, where a site has partitioned the table so that files lack a day."""
-        assert table.day_of is not None  # both tables asked here have days
-        files, day = self._run.spark.table(f"{self._run.name(table)}.partitions"), f"{table.day_of}_day"
-        of = files.schema["partition"].dataType if "partition" in files.columns else None
-        if isinstance(of, StructType) and day in of.names:
-            rows = files.groupBy(sf.col(f"partition.{day}").alias("day")).agg(sf.sum("record_count").alias("rows")).collect()
-            if all(row["day"] is not None for row in rows):
-                return {row["day"]: row["rows"] for row in rows}
-        counted = self.main(table).groupBy(sf.to_date(table.day_of).alias("day")).agg(sf.count("*").alias("rows"))
-        return {row["day"]: row["rows"] for row in counted.collect()}
-
-    def _pending(self, ended: DataFrame) -> DataFrame:
-        """Entries without an outcome: young ones, and old ones of the days on which there are any, by the files' own counts."""
-        entries = self.main(IDS).where(self._of_days("ts")).select(*KEYS, "data_id", "ts")
-        return pending(entries, ended.where(self._of_days("accepted_at")), parts=self._parts, few=False)
-
-    def _of_days(self, column: str) -> Column:
-        first = datetime.combine(self._cut.date(), datetime.min.time(), self._cut.tzinfo)
-        old = [day for day in self._days if day < first.date()]
-        if len(old) > MOST_DAYS:
-            return sf.lit(True)
-        starts = [datetime.combine(day, datetime.min.time(), self._cut.tzinfo) for day in old]
-        ranges = [(sf.col(column) >= sf.lit(at)) & (sf.col(column) < sf.lit(at + timedelta(days=1))) for at in starts]
-        return reduce(Column.__or__, ranges, sf.col(column) >= sf.lit(first))
 
 
 def look(run: Run, *, cut: datetime) -> tuple[Gone, Gone]:
@@ -140,7 +81,7 @@ def _write_expired(run: Run, rows: Rows) -> Gone:
     """
     overdue = rows.overdue().persist()
     try:
-        if not overdue.limit(1).count():
+        if not rows.remember(overdue):
             return Gone()
         end = _ender(run.settings.redis, Policy.of(run.settings), round(run.now.timestamp() * 1000))
         reason = f"its retention of {run.settings.retention_days:g} days passed while it was pending"

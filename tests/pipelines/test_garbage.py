@@ -20,12 +20,14 @@ from pipelines.ingest.publish import Overtaken, finish, main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.upkeep import garbage_run
 from pipelines.upkeep.garbage import UNASKED, collect_garbage
+from pipelines.upkeep.garbage_days import days_over
 from pipelines.upkeep.garbage_files import expire_snapshots
 from pipelines.upkeep.garbage_plan import Entry, overdue, unneeded_data
-from pipelines.upkeep.garbage_run import Gone, Rows
+from pipelines.upkeep.garbage_rows import Rows
+from pipelines.upkeep.garbage_run import Gone
 from queues import Loader, Policy
 from tests.pipelines.conftest import Place
-from tests.pipelines.makers import at, data, seq_at, trigger
+from tests.pipelines.makers import at, data, outcome, seq_at, trigger
 from tests.servers import Server, free_port
 
 DAY_MS = 86_400_000
@@ -111,6 +113,18 @@ def test_what_is_in_flight_is_not_expired_and_keeps_its_data(history: Place, red
     assert history.rows(OUTCOMES, "vin") == ["V2"]
 
 
+def test_an_outcome_without_an_entry_hides_no_entry_that_is_open(history: Place, redis: Redis) -> None:
+    """Its trigger's segment was set aside, say: as many outcomes as entries lie on that day, and one entry is open."""
+    stray = {"vin": "V9", "seq": seq_at(6), "outcome": "delivered", "accepted_at": at(6), "ended_at": at(7)}
+    history.append(OUTCOMES, [stray])
+    redis.hset(keys.inflight("V1"), mapping={"seq": seq_at(4), "published_at": 1, "attempts": 1, "deadline": 2})
+    for _ in range(2):
+        expired, data = collect(history)
+        assert expired.count == 0
+        assert "old" not in data.sample
+    assert history.rows(DATA, "data_id") == ["fresh", "needed", "old"]
+
+
 def test_wherever_it_dies_nothing_is_lost_and_the_next_time_does_the_rest(
     history: Place, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,41 +200,73 @@ def test_the_whole_job_takes_in_what_is_recorded_and_removes_what_nothing_needs(
 
 
 def test_the_lake_s_decision_is_the_pure_one(home: Place) -> None:
-    """The same random history, judged by Spark and by the functions that the property test holds."""
+    """The same random history, judged by Spark and by the functions that the property test holds; again as it goes on.
+
+    Some outcomes have no entry; some entries, and some outcomes, come after a collection has remembered which days are over.
+    """
     chance = random.Random(5)
     ensure_tables(home.catalog)
     entries, ended, last_seen = [], set(), {}
-    for _ in range(300):
-        ms = chance.randrange(NOW_MS)
-        entry = Entry(f"V{chance.randrange(9)}", seq_at(ms), f"d{chance.randrange(60)}", at(ms))
-        entries.append(entry)
-        if chance.random() < 0.8:
-            ended.add(entry.key)
     for n in range(80):
         last_seen[f"d{n}"] = at(chance.randrange(NOW_MS))
-    home.append(
-        IDS,
-        [
-            {"vin": e.vin, "ts": e.accepted_at, "request_id": "r", "seq": e.seq, "data_id": e.data_id, "applied": True}
-            for e in entries
-        ],
-    )
-    home.append(
-        OUTCOMES,
-        [
-            {"vin": e.vin, "seq": e.seq, "outcome": "delivered", "accepted_at": e.accepted_at, "ended_at": e.accepted_at}
-            for e in entries
-            if e.key in ended
-        ],
-    )
     home.append(META, [{"data_id": d, "first_seen_at": s, "last_seen_at": s, "times_seen": 1} for d, s in last_seen.items()])
     cut = at(NOW_MS - 30 * DAY_MS)
-    rows = Rows(Run(home.spark, home.catalog, home.settings, "gc", at(NOW_MS)), cut=cut)
-    expiring = overdue(entries, ended, cut=cut)
-    assert {(r["vin"], r["seq"]) for r in rows.overdue().collect()} == {e.key for e in expiring}
-    ended_later = ended | {e.key for e in expiring}
-    found = {r["data_id"] for r in rows.unneeded(rows.main(OUTCOMES), and_overdue=True).collect()}
-    assert found == unneeded_data(last_seen, entries, ended_later, cut=cut)
-    found = {r["data_id"] for r in rows.unneeded(rows.main(OUTCOMES)).collect()}
-    assert found == unneeded_data(last_seen, entries, ended, cut=cut)
-    assert found < set(last_seen)
+    for more in (150, 3, 0):
+        new = [Entry(f"V{chance.randrange(9)}", seq_at(ms), f"d{chance.randrange(60)}", at(ms)) for ms in chances(chance, more)]
+        entries += new
+        strays = [Entry(f"X{n}", seq_at(ms), "", at(ms)) for n, ms in enumerate(chances(chance, more // 2))]
+        late = [e for e in entries if e.key not in ended and chance.random() < (0.8 if e in new else 0.3)]
+        ended |= {e.key for e in late}
+        home.append(IDS, [row_of(entry) for entry in new])
+        home.append(OUTCOMES, [outcome_of(entry) for entry in late + strays])
+        rows = Rows(Run(home.spark, home.catalog, home.settings, "gc", at(NOW_MS)), cut=cut)
+        expiring = overdue(entries, ended, cut=cut)
+        found_overdue = rows.overdue().persist()
+        assert {(r["vin"], r["seq"]) for r in found_overdue.collect()} == {e.key for e in expiring}
+        ended_later = ended | {e.key for e in expiring}
+        found = {r["data_id"] for r in rows.unneeded(rows.main(OUTCOMES), and_overdue=True).collect()}
+        assert found == unneeded_data(last_seen, entries, ended_later, cut=cut)
+        found = {r["data_id"] for r in rows.unneeded(rows.main(OUTCOMES)).collect()}
+        assert found == unneeded_data(last_seen, entries, ended, cut=cut)
+        assert found < set(last_seen)
+        assert rows.remember(found_overdue) == len({e.accepted_at.date() for e in expiring})
+    known = days_over(home.catalog, rows.base)
+    assert known
+    assert not known.keys() & {e.accepted_at.date() for e in expiring}
+
+
+def chances(chance: random.Random, count: int) -> list[int]:
+    """Milliseconds, of few days, so that some days are over and others are not."""
+    return [chance.randrange(20) * 2 * DAY_MS + chance.randrange(DAY_MS // 2) for _ in range(count)]
+
+
+def row_of(e: Entry) -> dict[str, Any]:
+    return {"vin": e.vin, "ts": e.accepted_at, "request_id": "r", "seq": e.seq, "data_id": e.data_id, "applied": True}
+
+
+def outcome_of(e: Entry) -> dict[str, Any]:
+    return {"vin": e.vin, "seq": e.seq, "outcome": "delivered", "accepted_at": e.accepted_at, "ended_at": e.accepted_at}
+
+
+def test_what_is_remembered_of_old_days_outlasts_ingest_and_compaction(history: Place, redis: Redis) -> None:
+    collect(history)
+    collect(history)
+    history.write(Stream.TRIGGER, [trigger(39 * DAY_MS, ["V4"], "fresh")])
+    history.write(Stream.OUTCOME, [outcome(39 * DAY_MS, "V3", 39 * DAY_MS)])
+    history.ingest()
+    for table in (IDS, OUTCOMES):
+        name = f"{history.settings.catalog_name}.{table.identifier}"
+        options = "options => map('rewrite-all', 'true')"
+        history.spark.sql(f"CALL {history.settings.catalog_name}.system.rewrite_data_files(table => '{name}', {options})")
+    base = main_snapshots(history.catalog, history.catalog.load_table(SEGMENTS.identifier))
+    assert days_over(history.catalog, base) == {at(4).date(): 2}
+
+
+def test_a_collection_reads_its_own_snapshots_whatever_has_come_since(history: Place, redis: Redis) -> None:
+    rows = Rows(Run(history.spark, history.catalog, history.settings, "gc", at(NOW_MS)), cut=at(NOW_MS - 30 * DAY_MS))
+    history.append(OUTCOMES, [outcome_of(Entry("V1", seq_at(4), "old", at(4)))])
+    add_entry(history, 7, "V4", "old")
+    found = rows.overdue()
+    assert [row["vin"] for row in found.collect()] == ["V1"]
+    assert rows.remember(found) == 1
+    assert days_over(history.catalog, rows.base) == {}

@@ -1,12 +1,22 @@
 """What may go: nothing that a live pending entry needs, over random histories, wherever a run dies."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.upkeep.garbage_plan import Entry, Recorded, Version, old_segments, old_versions, open_days, overdue, unneeded_data
+from pipelines.upkeep.garbage_plan import (
+    Entry,
+    Recorded,
+    Version,
+    days_to_read,
+    old_segments,
+    old_versions,
+    overdue,
+    unneeded_data,
+)
 from tests.pipelines.makers import NOON
 
 RETENTION = timedelta(days=30)
@@ -113,10 +123,50 @@ def test_entries_expire_only_past_the_cut_off_and_once() -> None:
     assert overdue(entries, {("V2", 1)}, cut=cut) == [entries[0]]
 
 
-def test_only_days_on_which_some_entry_has_no_outcome_are_looked_at() -> None:
-    first, second = date(2026, 1, 1), date(2026, 1, 2)
-    assert open_days({first: 3, second: 4}, {first: 3, second: 3}) == [second]
-    assert open_days({first: 1}, {}) == [first]
+def test_old_days_are_read_unless_they_are_over_with_as_many_entries() -> None:
+    first, second, third = (date(2026, 1, day) for day in (1, 2, 3))
+    assert days_to_read({first: 3, second: 4, third: 1}, {first: 3, second: 3}, before=third) == [second]
+    assert days_to_read({first: 1, second: 1}, {}, before=third) == [first, second]
+
+
+@dataclass(slots=True)
+class Days:
+    """Entries and outcomes by day, an outcome perhaps without its entry, and what a collection remembers of the days."""
+
+    entries: list[Entry] = field(default_factory=list)
+    ended: set[tuple[str, int]] = field(default_factory=set)
+    over: dict[date, int] = field(default_factory=dict)
+
+    def collect(self) -> list[Entry]:
+        """What is found overdue where only those days are looked at that are not over; then what is over is remembered."""
+        counts = Counter(entry.accepted_at.date() for entry in self.entries)
+        days = days_to_read(counts, self.over, before=NOON.date())
+        found = overdue([e for e in self.entries if e.accepted_at.date() in days], self.ended, cut=NOON)
+        still_open = {entry.accepted_at.date() for entry in found}
+        self.over = {day: count for day, count in counts.items() if day not in still_open}
+        return found
+
+
+numbers = st.integers(0, 8)
+happenings = st.one_of(
+    st.tuples(st.just("entry"), numbers),
+    st.tuples(st.just("outcome"), numbers),  # of an entry that comes later, or never does
+    st.tuples(st.just("collect"), numbers),
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(happenings, max_size=30))
+def test_days_that_are_passed_over_hide_nothing(history: list[tuple[str, int]]) -> None:
+    days = Days()
+    for what, number in history:
+        entry = Entry("V1", number, "d", NOON - timedelta(days=1 + number % 3))
+        if what == "entry" and entry not in days.entries:
+            days.entries.append(entry)
+        elif what == "outcome":
+            days.ended.add(entry.key)
+        elif what == "collect":
+            assert days.collect() == overdue(days.entries, days.ended, cut=NOON)
 
 
 def line(*days: int) -> list[Version]:

@@ -1,0 +1,132 @@
+"""Days that are over: every entry of theirs has an outcome, as a comparison of all their rows has found. No Spark.
+
+A table's days cannot be compared by how many rows they have: an outcome without an entry (its trigger was set aside, or erased)
+would hide an entry that is open. So a day is read until nothing on it is open, and then remembered in a property of
+`sdv_fanout_ids`, with its number of entries and with the snapshots of both tables in which that was found.
+
+What is remembered holds for whatever has come from these snapshots by appending and rewriting alone: outcomes stay, and of a day
+with as many entries as before no entry is new. After any other change all is forgotten, whoever made it: a rollback, a restore,
+an erasure, a repair, somebody's DELETE. So nobody has to think of this when they remove rows. Where whole days went, those are
+forgotten.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
+
+from adapters.commits import patiently
+from contracts.tables import IDS, OUTCOMES
+from pipelines.ingest.branches import properties_of
+from pipelines.ingest.removal import REMOVES_DAYS
+
+DAYS_OVER = "manifold.days-over"  # property of `sdv_fanout_ids`
+MOST_REMEMBERED = 10_000  # days, the newest of them; some eight characters each, in metadata that every commit writes anew
+KEEPING = (Operation.APPEND, Operation.REPLACE)  # snapshots that take no row away
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DaysOver:
+    """By day, how many entries it had when all of them had outcomes: in these snapshots of entries and outcomes."""
+
+    ids: int
+    outcomes: int
+    entries: Mapping[date, int]
+
+    def to_text(self) -> str:
+        """JSON: the two snapshots, and runs of days that follow each other: the first one, and the numbers of all."""
+        runs: list[tuple[date, list[int]]] = []
+        for day, count in sorted(self.entries.items())[-MOST_REMEMBERED:]:
+            if not runs or runs[-1][0] + timedelta(days=len(runs[-1][1])) != day:
+                runs.append((day, []))
+            runs[-1][1].append(count)
+        said = {"at": [self.ids, self.outcomes], "days": [[first.isoformat(), counts] for first, counts in runs]}
+        return json.dumps(said, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> "DaysOver | None":
+        """What `to_text` said; None if it is anything else."""
+        try:
+            said = json.loads(text)
+            ids, outcomes = map(int, said["at"])
+            entries: dict[date, int] = {}
+            for first, counts in said["days"]:
+                start = date.fromisoformat(first)
+                entries |= {start + timedelta(days=place): int(count) for place, count in enumerate(counts[:MOST_REMEMBERED])}
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
+            return None
+        return cls(ids, outcomes, entries)
+
+
+def days_over(catalog: Catalog, base: Mapping[str, int]) -> dict[date, int]:
+    """What is remembered and still holds in these snapshots, by table name: a day with as many entries is over. Else nothing."""
+    ids, outcomes = (catalog.load_table(table.identifier) for table in (IDS, OUTCOMES))
+    text = ids.properties.get(DAYS_OVER)
+    remembered = DaysOver.from_text(text) if text is not None else None
+    if remembered is None:
+        if text is not None:
+            log.warning("a table's property cannot be read; all old days are compared again", property=DAYS_OVER)
+        return {}
+    entries = dict(remembered.entries)
+    for table, then, now in (
+        (ids, remembered.ids, base[IDS.name]),
+        (outcomes, remembered.outcomes, base[OUTCOMES.name]),
+    ):
+        try:
+            for removed in _removed(table, then, now):
+                entries.pop(removed, None)
+        except _NotTheSame as exc:
+            log.info("all old days are compared again", table=table.name()[-1], reason=str(exc))
+            return {}
+    return entries
+
+
+def remember(catalog: Catalog, base: Mapping[str, int], entries: Mapping[date, int]) -> None:
+    """These days, with so many entries, are over in these snapshots, by table name."""
+    _write(catalog, DaysOver(base[IDS.name], base[OUTCOMES.name], entries).to_text())
+
+
+def carry_over(catalog: Catalog) -> None:
+    """Remember for main as it is now what is remembered: the snapshots in between are about to go, which tell that it holds."""
+    loaded = {table.name: catalog.load_table(table.identifier) for table in (IDS, OUTCOMES)}
+    base = {name: head.snapshot_id for name, table in loaded.items() if (head := table.current_snapshot()) is not None}
+    if len(base) == len(loaded) and (entries := days_over(catalog, base)):
+        remember(catalog, base, entries)
+
+
+class _NotTheSame(Exception):
+    """The table may have lost rows since then."""
+
+
+def _removed(table: IcebergTable, then: int, now: int) -> Iterator[date]:
+    """The days that were removed as such between these two snapshots."""
+    for snapshot in ancestors_of(table.snapshot_by_id(now), table.metadata):
+        if snapshot.snapshot_id == then:
+            return
+        if REMOVES_DAYS in properties_of(snapshot):
+            yield from _days_named(snapshot)
+        elif snapshot.summary is None or snapshot.summary.operation not in KEEPING:
+            raise _NotTheSame(f"snapshot {snapshot.snapshot_id} has removed rows")
+    raise _NotTheSame(f"its history does not reach back to snapshot {then}")
+
+
+def _days_named(snapshot: Snapshot) -> list[date]:
+    try:
+        return [date.fromisoformat(day) for day in json.loads(properties_of(snapshot)[REMOVES_DAYS])]
+    except (ValueError, TypeError) as exc:
+        raise _NotTheSame(f"snapshot {snapshot.snapshot_id} does not say which days it has removed") from exc
+
+
+@patiently
+def _write(catalog: Catalog, text: str) -> None:
+    loaded = catalog.load_table(IDS.identifier)
+    if loaded.properties.get(DAYS_OVER) != text:
+        with loaded.transaction() as change:
+            change.set_properties({DAYS_OVER: text})

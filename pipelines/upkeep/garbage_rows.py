@@ -1,0 +1,94 @@
+"""Which entries are overdue and which data nobody needs, in Spark: the same decision as `garbage_plan` makes over plain rows.
+
+Entries accepted since the cut-off are all compared with the outcomes; of older ones only those of days that are not known to be
+over (`garbage_days`), so what a collection reads does not grow with the years.
+"""
+
+from collections.abc import Collection
+from datetime import UTC, date, datetime, timedelta
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
+from contracts.tables import IDS, META, OUTCOMES, SEGMENTS, Table
+from pipelines.ingest.publish import main_snapshots
+from pipelines.ingest.run import Run
+from pipelines.populate.pending import KEYS, pending
+from pipelines.upkeep.garbage_days import days_over, remember
+from pipelines.upkeep.garbage_plan import days_to_read
+
+ROWS_A_PART = 400_000
+MOST_DAYS = 60  # old days that are read one by one; if there are more, all are read
+A_DAY = timedelta(days=1)
+
+
+class Rows:
+    """Overdue entries and unneeded data, in main as it was when this was made."""
+
+    def __init__(self, run: Run, *, cut: datetime) -> None:
+        self._run, self._cut = run, cut.astimezone(UTC)
+        self.base = main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier))
+        self._entries = self._counts(IDS)
+        self._days = days_to_read(self._entries, days_over(run.catalog, self.base), before=self._cut.date())
+        self._parts = max(run.spark.sparkContext.defaultParallelism, -(-sum(self._entries.values()) // ROWS_A_PART))
+
+    def overdue(self) -> DataFrame:
+        """(vin, seq, data_id, ts) of entries accepted before the cut-off that have no outcome."""
+        return self._pending(self.main(OUTCOMES)).where(sf.col("ts") < sf.lit(self._cut))
+
+    def remember(self, overdue: DataFrame) -> int:
+        """Remember which old days are over, by what `overdue` has named; on how many days something is overdue."""
+        still_open: Collection[date] = {row["day"] for row in overdue.select(_day("ts")).distinct().collect()}
+        old = {day: count for day, count in self._entries.items() if day < self._cut.date() and day not in still_open}
+        remember(self._run.catalog, self.base, old)
+        return len(still_open)
+
+    def unneeded(self, ended: DataFrame, *, and_overdue: bool = False) -> DataFrame:
+        """data_id of data last seen before the cut-off, to which no entry refers that is not among `ended` (vin, seq).
+
+        With `and_overdue`, overdue entries count as ended, too.
+        """
+        waiting = self._pending(ended)
+        needed = waiting.where(sf.col("ts") >= sf.lit(self._cut)) if and_overdue else waiting
+        old = self.main(META).where(sf.col("last_seen_at") < sf.lit(self._cut)).select("data_id")
+        return old.join(needed.select("data_id").distinct().hint("shuffle_hash"), "data_id", "left_anti")
+
+    def main(self, table: Table) -> DataFrame:
+        """The table as it was when this was made."""
+        return self._run.main(table, self.base[table.name])
+
+    def _counts(self, table: Table) -> dict[date, int]:
+        """Rows by day, by the files' own counts; by the rows, where a site has partitioned the table so that files lack a day."""
+        assert table.day_of is not None  # the table asked here has days
+        then = self._run.spark.read.option("versionAsOf", self.base[table.name])
+        files, day = then.table(f"{self._run.name(table)}.partitions"), f"{table.day_of}_day"
+        of = files.schema["partition"].dataType if "partition" in files.columns else None
+        if isinstance(of, StructType) and day in of.names:
+            rows = files.groupBy(sf.col(f"partition.{day}").alias("day")).agg(sf.sum("record_count").alias("rows")).collect()
+            if all(row["day"] is not None for row in rows):
+                return {row["day"]: row["rows"] for row in rows}
+        counted = self.main(table).groupBy(_day(table.day_of)).agg(sf.count("*").alias("rows"))
+        return {row["day"]: row["rows"] for row in counted.collect()}
+
+    def _pending(self, ended: DataFrame) -> DataFrame:
+        """Entries without an outcome: young ones, and old ones of the days that are not known to be over."""
+        entries = self.main(IDS).where(self._of_days("ts")).select(*KEYS, "data_id", "ts")
+        return pending(entries, ended.where(self._of_days("accepted_at")), parts=self._parts, few=False)
+
+    def _of_days(self, column: str) -> Column:
+        if len(self._days) > MOST_DAYS:
+            return sf.lit(True)
+        first = _midnight(self._cut.date())
+        starts = [_midnight(day) for day in self._days]
+        ranges = [(sf.col(column) >= sf.lit(at)) & (sf.col(column) < sf.lit(at + A_DAY)) for at in starts]
+        return reduce(Column.__or__, ranges, sf.col(column) >= sf.lit(first))
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, datetime.min.time(), UTC)
+
+
+def _day(column: str) -> Column:
+    return sf.to_date(column).alias("day")
