@@ -1,9 +1,9 @@
 """What the broker tells about vehicles, as typed events: the JSON of the rules in infra/emqx, and of the sandbox's tap."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from contracts.names import Owner
 from contracts.topics import BrokerEvent
@@ -12,13 +12,11 @@ UNDEFINED = "undefined"  # EMQX writes a missing value as this word
 MAX_SAID = 256  # characters of a vehicle's own words that are kept: MQTT allows 65,535 for every acknowledgement
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(Struct, frozen=True):
     """The vehicle sent an online or a heartbeat."""
 
 
-@dataclass(frozen=True, slots=True)
-class Connected:
+class Connected(Struct, frozen=True):
     """A vehicle is here. The event is out before the vehicle gets its CONNACK."""
 
     owner: Owner
@@ -27,8 +25,7 @@ class Connected:
     expiry_s: int  # how long the session outlives the connection
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnected:
+class Disconnected(Struct, frozen=True):
     """A vehicle has gone."""
 
     owner: Owner
@@ -38,8 +35,7 @@ class Disconnected:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribed:
+class Subscribed(Struct, frozen=True):
     """A vehicle listens to `topic_filter`, or stops (`on` false)."""
 
     owner: Owner
@@ -48,8 +44,7 @@ class Subscribed:
     on: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Acked:
+class Acked(Struct, frozen=True):
     """A vehicle has acknowledged the message that carries `seq`. A negative PUBACK ends a message like a positive one."""
 
     owner: Owner
@@ -60,8 +55,7 @@ class Acked:
     reason: str | None  # what the vehicle said in its PUBACK, up to MAX_SAID
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryDropped:
+class DeliveryDropped(Struct, frozen=True):
     """The broker threw a message out of a vehicle's session: its queue was full, or the message's time was over."""
 
     owner: Owner
@@ -73,6 +67,31 @@ class DeliveryDropped:
 Event = Connected | Disconnected | Subscribed | Acked | DeliveryDropped
 
 
+class _UserProperties(Struct, frozen=True):
+    seq: Any = None
+
+
+class _PublishProperties(Struct, frozen=True, rename={"user": "User-Property"}):
+    user: _UserProperties = _UserProperties()
+
+
+class _PubackProperties(Struct, frozen=True, rename={"reason": "Reason-String"}):
+    reason: Any = None
+
+
+class _AckedFields(Struct, frozen=True):
+    """What is needed of an acknowledgement, by far the most frequent event: the rest of its JSON is passed over unread."""
+
+    timestamp: int
+    topic: str
+    pub_props: _PublishProperties = _PublishProperties()
+    puback_props: _PubackProperties | None = None
+    publish_received_at: Any = None
+
+
+_decode_acked = msgspec.json.Decoder(_AckedFields).decode
+
+
 def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | None:
     """The event in `payload`; None for kinds that nothing here needs (`delivered`, `dropped`).
 
@@ -80,6 +99,8 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
         ValueError: `payload` is not an event of this kind; the message says what is wrong with it.
     """
     try:
+        if name is BrokerEvent.ACKED:
+            return _acked(Owner(client_id), _decode_acked(payload))
         fields: dict[str, Any] = msgspec.json.decode(payload)
         owner, at_ms = Owner(client_id), int(fields["timestamp"])
         match name:
@@ -91,26 +112,27 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
                 return Disconnected(owner, gone_at, connected_at, None if expiry is None else int(expiry), str(fields["reason"]))
             case BrokerEvent.SUBSCRIBED | BrokerEvent.UNSUBSCRIBED:
                 return Subscribed(owner, at_ms, str(fields["topic"]), name is BrokerEvent.SUBSCRIBED)
-            case BrokerEvent.ACKED:
-                published = fields.get("publish_received_at")
-                said = (fields.get("puback_props") or {}).get("Reason-String")
-                return Acked(
-                    owner,
-                    at_ms,
-                    str(fields["topic"]),
-                    _seq(fields),
-                    published if isinstance(published, int) else None,
-                    said[:MAX_SAID] if isinstance(said, str) else None,
-                )
             case BrokerEvent.DELIVERY_DROPPED:
-                return DeliveryDropped(owner, at_ms, _seq(fields), str(fields.get("reason", UNDEFINED)))
+                said = fields.get("pub_props", {}).get("User-Property", {}).get("seq")
+                return DeliveryDropped(owner, at_ms, _seq(said), str(fields.get("reason", UNDEFINED)))
             case _:
                 return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
         raise ValueError(f"not a {name} event of {client_id}: {exc!r}") from exc
 
 
-def _seq(fields: dict[str, Any]) -> int | None:
-    """The user property `seq` that the dispatcher put on its publish."""
-    said = fields.get("pub_props", {}).get("User-Property", {}).get("seq")
+def _acked(owner: Owner, fields: _AckedFields) -> Acked:
+    published, said = fields.publish_received_at, fields.puback_props and fields.puback_props.reason
+    return Acked(
+        owner,
+        fields.timestamp,
+        fields.topic,
+        _seq(fields.pub_props.user.seq),
+        published if isinstance(published, int) else None,
+        said[:MAX_SAID] if isinstance(said, str) else None,
+    )
+
+
+def _seq(said: object) -> int | None:
+    """The user property `seq` that the dispatcher put on its publish, as a number; None: it is not one of ours."""
     return int(said) if isinstance(said, str) and said.isascii() and said.isdigit() else None

@@ -1,9 +1,9 @@
 """How entries end, and how that is written down."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
+from msgspec import Struct
 
 SHOWN = 200  # characters of what is wrong with a record
 _ENCODE = msgspec.json.Encoder().encode
@@ -32,8 +32,7 @@ CODES = {Outcome.DELIVERED: 1, Outcome.SUPERSEDED: 2, Outcome.EXPIRED: 3, Outcom
 OF_CODE = {code: outcome for outcome, code in CODES.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class OutcomeRecord:
+class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
     """How one entry ended; the key is (vin, seq), so that recording it twice is recording it once."""
 
     vin: str
@@ -46,7 +45,7 @@ class OutcomeRecord:
 
     def to_wire(self) -> bytes:
         """JSON, as it lies in the outcomes stream and in the archive."""
-        return _ENCODE({name: value for name in self.__slots__ if (value := getattr(self, name)) is not None})
+        return _ENCODE(self)
 
     def to_be_completed(self) -> bytes:
         """The same without `dispatched_ms`, `attempts` and its end: the queues know these two, and write on."""

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import get_args
 
 import structlog
 from redis.exceptions import RedisError
@@ -26,6 +27,7 @@ from queues import Queues
 from queues.verbs.claims import Park
 
 JOBS_A_ROUND = 200
+OF_CLAIM = frozenset(get_args(OfClaim))
 
 log = structlog.get_logger(__name__)
 Parked = Callable[[str], None]  # told the data id of an entry that has just stepped aside
@@ -82,10 +84,12 @@ class Scheduler:
 
     def report(self, owner: Owner, event: OfClaim) -> None:
         """What became of a claim in hand."""
-        if isinstance(event, Published) and event.reason_code == 0:
-            self._step(owner, event)  # has no effects, and so needs no turn
-        else:
+        if type(event) is not Published or event.reason_code != 0:
             self.offer(owner, event)
+            return
+        claim = self._open_claims.get(owner)  # as `step` would say: it is closed, and nothing is to be done, so it needs no turn
+        if claim is not None and claim.is_of(event):
+            del self._open_claims[owner]
 
     async def run(self) -> None:
         """Rounds for ever."""
@@ -101,7 +105,7 @@ class Scheduler:
         await self._idle.wait()
 
     def _make_ready(self, job: Job) -> None:
-        (self._claims if isinstance(job.event, OfClaim) else self._ready).append(job)
+        (self._claims if type(job.event) in OF_CLAIM else self._ready).append(job)
         self._idle.clear()
         self._work.set()
 
@@ -215,4 +219,3 @@ class Scheduler:
         del self._queued[job.owner]
         if not self._queued:
             self._idle.set()
-        _metrics.JOBS.set(len(self._queued))

@@ -8,8 +8,8 @@ not acknowledged), and other replicas handle other events of the same owner: eac
 Redis decides.
 """
 
-from dataclasses import replace
-from typing import NamedTuple
+from msgspec import Struct
+from msgspec.structs import replace
 
 from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
 from contracts.names import Owner
@@ -38,7 +38,7 @@ NO_SUBSCRIBERS, FIRST_REFUSAL = 0x10, 0x80  # MQTT 5 reason codes of a PUBACK
 SESSION_DESTROYED = frozenset({"discarded", "kicked"})  # reasons of a disconnect that take the session along
 
 
-class OpenClaim(NamedTuple):
+class OpenClaim(Struct, frozen=True):
     """A claim that this process made and the broker has not confirmed yet."""
 
     seq: int
@@ -47,21 +47,21 @@ class OpenClaim(NamedTuple):
     heard: bool = False  # the vehicle gave a sign since
     sent: bool = False  # it was handed to the publisher
 
+    def is_of(self, event: OfClaim) -> bool:
+        """Whether `event` speaks of this very claim."""
+        return self.seq == event.seq and self.claimed_ms == event.claimed_ms
 
-class OwnerState(NamedTuple):
+
+class OwnerState(Struct, frozen=True):
     """What `step` works from: the policy, whose queue it is, and the claim that this process has open for that owner."""
 
     policy: DispatchPolicy
     owner: Owner
     open_claim: OpenClaim | None = None
 
-    def holds(self, seq: int, claimed_ms: int) -> bool:
-        """Whether that very claim is still open."""
-        return self.open_claim is not None and self.open_claim.seq == seq and self.open_claim.claimed_ms == claimed_ms
-
     def without(self, seq: int | None) -> "OwnerState":
         """The state in which no claim of `seq` is open."""
-        return self._replace(open_claim=None) if self.open_claim is not None and self.open_claim.seq == seq else self
+        return replace(self, open_claim=None) if self.open_claim is not None and self.open_claim.seq == seq else self
 
 
 Step = tuple[OwnerState, list[Effect]]
@@ -104,12 +104,12 @@ def _acked(state: OwnerState, event: Acked) -> Effect:
 
 def _of_claim(state: OwnerState, event: OfClaim) -> Step:
     """What became of an open claim; whatever speaks of a claim that is not open any more comes too late to matter."""
-    if not state.holds(event.seq, event.claimed_ms):
+    claim = state.open_claim
+    if claim is None or not claim.is_of(event):
         return state, [Ignore("late word of a claim that is over")]
-    assert state.open_claim is not None
     if isinstance(event, Loaded):
-        return state._replace(open_claim=state.open_claim._replace(sent=True)), [Publish(event, state.open_claim.deadline_ms)]
-    empty = state._replace(open_claim=None)
+        return replace(state, open_claim=replace(claim, sent=True)), [Publish(event, claim.deadline_ms)]
+    empty = replace(state, open_claim=None)
     match event:
         case Missing(seq=seq, data_id=data_id):
             return empty, [Park(seq, data_id)]
@@ -122,7 +122,7 @@ def _of_claim(state: OwnerState, event: OfClaim) -> Step:
         case Unsendable():
             return empty, [unsendable(state.owner, event)]
         case Published(seq=seq, reason_code=code) if code == NO_SUBSCRIBERS:
-            return empty, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=state.open_claim.heard)]
+            return empty, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=claim.heard)]
         case Published(reason_code=code) if code >= FIRST_REFUSAL:
             return empty, [Ignore("refused by the broker; its deadline brings it again")]
     return empty, []
@@ -149,7 +149,7 @@ def _touched(state: OwnerState, answer: Answered, touch: Touch, reply: TouchRepl
         return state, [Watch(answer.now_ms + state.policy.wait_ms(1))]
     open_claim = state.open_claim
     if touch.claim and open_claim is not None and reply.next.word is ClaimWord.BUSY and reply.next.seq == open_claim.seq:
-        state = state._replace(open_claim=open_claim._replace(heard=True))
+        state = replace(state, open_claim=replace(open_claim, heard=True))
     return _claimed(state, answer, reply.next)
 
 
@@ -176,7 +176,7 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
             return state, [failed(state.owner, claim.seq, claim.attempts - 1, answer.now_ms)]
         look_at = policy.look_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms)
         open_claim = OpenClaim(claim.seq, answer.now_ms, claim.deadline_ms)
-        return state._replace(open_claim=open_claim), [Watch(look_at), Load(claim.seq, answer.now_ms)]
+        return replace(state, open_claim=open_claim), [Watch(look_at), Load(claim.seq, answer.now_ms)]
     if claim.word is ClaimWord.OVER:
         return state, [End(tuple(over(state.owner, each, answer.now_ms) for each in claim.over))]
     if claim.word is not ClaimWord.BUSY:

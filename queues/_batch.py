@@ -5,7 +5,7 @@ two drivers that carry it (`_drivers`).
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -144,7 +144,7 @@ def _completed(record: OutcomeRecord, found: LookReply) -> OutcomeRecord:
     """As ack.lua completes it."""
     if record.attempts is not None:
         return record
-    return replace(record, attempts=found.attempts, dispatched_ms=found.published_ms or record.dispatched_ms)
+    return msgspec.structs.replace(record, attempts=found.attempts, dispatched_ms=found.published_ms or record.dispatched_ms)
 
 
 def _in_stages(plan: _Plan) -> Talk[list[Any]]:

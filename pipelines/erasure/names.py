@@ -8,11 +8,11 @@ characters and more.
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from contracts.envelope import Stream
 from contracts.names import SERVICE_PREFIX

@@ -1,8 +1,9 @@
 """What the tests of `step` say again and again: states, events and answers about one vehicle."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from contracts.events import Acked, Connected, Disconnected, Subscribed
 from contracts.names import Owner
@@ -20,13 +21,13 @@ VIN = Owner("VIN-1")
 NOW = 1_000_000
 OLDER, SEQ, NEWER = 41, 42, 43
 RULES = DispatchPolicy("agent", (30_000, 60_000, 120_000), max_attempts=0, dispatch_on_connect=False, dispatch_on_subscribe=False)
-THREE = replace(RULES, max_attempts=3)
-EAGER = replace(RULES, dispatch_on_connect=True, dispatch_on_subscribe=True)
+THREE = dataclasses.replace(RULES, max_attempts=3)
+EAGER = dataclasses.replace(RULES, dispatch_on_connect=True, dispatch_on_subscribe=True)
 
 IDLE = OwnerState(RULES, VIN)
 OPEN_CLAIM = OpenClaim(SEQ, NOW - 5, NOW + 29_995)
-BUSY = IDLE._replace(open_claim=OPEN_CLAIM)
-SENT = IDLE._replace(open_claim=OPEN_CLAIM._replace(sent=True))
+BUSY = replace(IDLE, open_claim=OPEN_CLAIM)
+SENT = replace(IDLE, open_claim=replace(OPEN_CLAIM, sent=True))
 LOADED = Loaded(SEQ, NOW - 5, "task_a_1", "d1", b"hello")
 
 NONE, ABSENT = ClaimReply(ClaimWord.NONE), ClaimReply(ClaimWord.ABSENT)
@@ -58,4 +59,4 @@ def watch(claim: ClaimReply) -> Watch:
 
 
 def is_mine(claim: ClaimReply) -> OwnerState:
-    return IDLE._replace(open_claim=OpenClaim(claim.seq, NOW, claim.deadline_ms))
+    return replace(IDLE, open_claim=OpenClaim(claim.seq, NOW, claim.deadline_ms))

@@ -1,6 +1,7 @@
 """Claims, and what becomes of them on their way to the broker."""
 
 import pytest
+from msgspec.structs import replace
 from msgspec.structs import replace as altered
 
 from contracts.outcomes import Outcome, OutcomeRecord
@@ -104,16 +105,16 @@ ROWS: list[Row] = [
     ),
     (
         "no subscriber, but a sign came since: it may have subscribed by now",
-        IDLE._replace(open_claim=OPEN_CLAIM._replace(heard=True)),
+        replace(IDLE, open_claim=replace(OPEN_CLAIM, heard=True)),
         Published(SEQ, NOW - 5, 16),
         IDLE,
         [Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW - 5, again=True)],
     ),
     (
         "a late PUBACK 16 never touches a newer entry",
-        IDLE._replace(open_claim=OpenClaim(NEWER, NOW, NOW + 30_000)),
+        replace(IDLE, open_claim=OpenClaim(NEWER, NOW, NOW + 30_000)),
         Published(SEQ, NOW - 5, 16),
-        IDLE._replace(open_claim=OpenClaim(NEWER, NOW, NOW + 30_000)),
+        replace(IDLE, open_claim=OpenClaim(NEWER, NOW, NOW + 30_000)),
         [Ignore("late word of a claim that is over")],
     ),
     (

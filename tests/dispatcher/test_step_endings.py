@@ -1,6 +1,6 @@
 """Acknowledgements, releases, and entries that end."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from contracts.events import Heard
 from contracts.outcomes import Outcome, OutcomeRecord

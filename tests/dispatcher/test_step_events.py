@@ -1,6 +1,6 @@
 """What comes from outside, and what is then known of connections and sessions."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from contracts.events import DeliveryDropped, Heard
 from dispatcher._effects import Effect, Ignore, Watch
@@ -110,7 +110,7 @@ ROWS: list[Row] = [
         "a sign while the publish is under way is remembered",
         BUSY,
         answered(Touch(Heard(), True), TouchReply("noted", None, HELD)),
-        IDLE._replace(open_claim=OPEN_CLAIM._replace(heard=True)),
+        replace(IDLE, open_claim=replace(OPEN_CLAIM, heard=True)),
         [watch(HELD)],
     ),
     (
