@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from pyiceberg.catalog import Catalog
 
 from adapters.files import Files
-from adapters.lake import read_segments
+from adapters.lake_reads import read_segments
 from contracts.envelope import Stream
 from contracts.seq import MAX_SEQ, datetime_of
 from contracts.settings import Settings

@@ -1,11 +1,10 @@
-"""The lake from plain Python: open the catalog, make the tables, read a little. Needs no Spark."""
+"""The lake from plain Python: open the catalog, make the tables. Needs no Spark."""
 
 import sqlite3
 import warnings
-from collections.abc import Iterator, Set
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
@@ -17,7 +16,7 @@ from pyiceberg.exceptions import (
     OAuthError,
     UnauthorizedError,
 )
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThan, LiteralPredicate
+from pyiceberg.expressions import BooleanExpression, LiteralPredicate
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
@@ -29,11 +28,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from adapters.versions import properties_at_birth, require_known, version_of
 from contracts.catalog_properties import signs
 from contracts.errors import Permanent
-from contracts.lives import Life
-from contracts.outcomes import EntryState
-from contracts.seq import datetime_of
 from contracts.settings import Settings
-from contracts.tables import DATA, IDS, INSTANT, META, NAMESPACE, OUTCOMES, SEGMENTS, TABLES, Table
+from contracts.tables import INSTANT, NAMESPACE, TABLES, Table
 
 # Spark writes the tables whose row groups are small; PyIceberg says at each of its own appends that it cannot.
 warnings.filterwarnings("ignore", message="Parquet writer option")
@@ -41,8 +37,6 @@ warnings.filterwarnings("ignore", message="Parquet writer option")
 LOGIN_REFUSED = (UnauthorizedError, ForbiddenError, AuthorizationExpiredError, OAuthError)
 SQLITE = "sqlite:///"
 BUSY_SECONDS = 30  # how long a writer waits for another one's lock on the SQLite file
-ENTRY = ("vin", "seq", "request_id", "data_id")
-ENDED = ("dispatched_at", "acknowledged_at", "ended_at", "attempts", "reason")
 FIRST_PARTITION_FIELD = 1000  # Iceberg numbers partition fields from here
 
 ICEBERG_TYPES: dict[pa.DataType, IcebergType] = {
@@ -192,104 +186,6 @@ def partition_spec(table: Table) -> PartitionSpec:
     return PartitionSpec(PartitionField(source, FIRST_PARTITION_FIELD, DayTransform(), f"{table.day_of}_day"))
 
 
-def read_data_seen(catalog: Catalog, data_id: str) -> dict[str, Any] | None:
-    """first_seen_at, last_seen_at and times_seen of `data_id`; None if the lake does not have it."""
-    rows = rows_of(catalog, META, where(EqualTo, "data_id", data_id), ("first_seen_at", "last_seen_at", "times_seen"))
-    return rows[0] if rows else None
-
-
-def read_trigger(catalog: Catalog, vin: str, seq: int) -> tuple[str, str] | None:
-    """The request_id and data_id of one entry; None if the lake does not have it."""
-    rows = rows_of(catalog, IDS, _entry_filter("ts", vin, seq), ("request_id", "data_id"))
-    return (rows[0]["request_id"], rows[0]["data_id"]) if rows else None
-
-
-def read_outcome(catalog: Catalog, vin: str, seq: int) -> str | None:
-    """How the entry ended; None if the lake does not know that it has."""
-    rows = rows_of(catalog, OUTCOMES, _entry_filter("accepted_at", vin, seq), ("outcome",))
-    return rows[0]["outcome"] if rows else None
-
-
-def read_entries(catalog: Catalog, vin: str, *, since: datetime | None = None, most: int | None = None) -> list[Life]:
-    """Every entry of a vehicle accepted at or after `since` (UTC; None: ever), oldest first; `most`: no more of them."""
-    ids = rows_of(catalog, IDS, _vin_filter(vin, since), ENTRY, most)
-    return _lives(catalog, ids, where(EqualTo, "vin", vin))
-
-
-def read_triggers(catalog: Catalog, seqs: Set[int]) -> list[Life]:
-    """Every entry of the triggers with these seqs, by seq and VIN."""
-    return _lives(catalog, rows_of(catalog, IDS, triggers_filter("ts", seqs), ENTRY), AlwaysTrue()) if seqs else []
-
-
-def read_segments(catalog: Catalog, since: datetime) -> set[str]:
-    """The paths of the archive's segments that were ingested at or after `since` (UTC)."""
-    return {row["path"] for row in rows_of(catalog, SEGMENTS, where(GreaterThanOrEqual, "ingested_at", since), ("path",))}
-
-
-def read_ended(catalog: Catalog, since: datetime) -> set[tuple[str, int]]:
-    """(vin, seq) of every entry accepted at or after `since` (UTC) that has ended."""
-    rows = rows_of(catalog, OUTCOMES, where(GreaterThanOrEqual, "accepted_at", since), ("vin", "seq"))
-    return {(row["vin"], row["seq"]) for row in rows}
-
-
-def read_data_ids(catalog: Catalog, since: datetime | None = None) -> list[str]:
-    """The data_id of all data first seen at or after `since` (UTC; None: ever)."""
-    row_filter = AlwaysTrue() if since is None else where(GreaterThanOrEqual, "first_seen_at", since)
-    return [row["data_id"] for row in rows_of(catalog, DATA, row_filter, ("data_id",))]
-
-
-def _lives(catalog: Catalog, ids: list[dict[str, Any]], whose: BooleanExpression) -> list[Life]:
-    """What lives in the lake, by seq and VIN, with how it ended; each once, also where a table has a row twice."""
-    if not ids:
-        return []
-    outcomes = rows_of(catalog, OUTCOMES, And(whose, triggers_filter("accepted_at", {row["seq"] for row in ids})))
-    ended = {(row["seq"], row["vin"]): row for row in outcomes}
-    lives = {}
-    for row in ids:
-        key = (row["seq"], row["vin"])
-        end = ended.get(key, {})
-        said = {name: end[name] for name in ENDED if name in end}
-        state = end.get("outcome", EntryState.PENDING.value)
-        lives[key] = Life(row["vin"], row["seq"], row["request_id"], row["data_id"], state, **said)
-    return [lives[key] for key in sorted(lives)]
-
-
 def where(predicate: type[LiteralPredicate], column: str, value: str | int | datetime) -> BooleanExpression:
     """One comparison, as PyIceberg's scans and deletes take it."""
     return predicate(column, value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value)
-
-
-def _vin_filter(vin: str, since: datetime | None) -> BooleanExpression:
-    mine = where(EqualTo, "vin", vin)
-    return mine if since is None else And(mine, where(GreaterThanOrEqual, "ts", since))
-
-
-def _entry_filter(instant: str, vin: str, seq: int) -> BooleanExpression:
-    return And(where(EqualTo, "vin", vin), triggers_filter(instant, {seq}))
-
-
-def triggers_filter(instant: str, seqs: Set[int]) -> BooleanExpression:
-    """The entries of these triggers; their instants are in their seqs, so only those days' partitions are read."""
-    first, last = datetime_of(min(seqs)), datetime_of(max(seqs)) + timedelta(milliseconds=1)
-    moments = And(where(GreaterThanOrEqual, instant, first), where(LessThan, instant, last))
-    return And(moments, In(term="seq", literals=seqs))  # of one, PyIceberg makes an `EqualTo`
-
-
-def rows_of(
-    catalog: Catalog, table: Table, row_filter: BooleanExpression, columns: tuple[str, ...] = ("*",), most: int | None = None
-) -> list[dict[str, Any]]:
-    """Main's rows that fit the filter, at `most` so many; none where the table has not been made.
-
-    Raises:
-        Permanent: it lacks a column, because it is newer or older than this code.
-    """
-    try:
-        loaded = catalog.load_table(table.identifier)
-    except NoSuchTableError:  # nothing has been ingested yet
-        return []
-    try:
-        rows: list[dict[str, Any]] = loaded.scan(row_filter, columns, limit=most).to_arrow().to_pylist()
-    except ValueError:  # a column is not there
-        require_known(loaded, table)
-        raise
-    return rows

@@ -13,12 +13,13 @@ from pyiceberg.expressions import EqualTo
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from adapters.lake import ensure_tables, open_catalog, read_entries, where
+from adapters.lake import ensure_tables, open_catalog, where
 from benchmarks.lakes import vin_of
 from benchmarks.machine import Cost, Row, cost_of, report
 from contracts.seq import EPOCH_MS, TIME_SHIFT
 from contracts.settings import Settings
 from contracts.tables import IDS
+from history.from_lake import read_entries
 from pipelines.spark.session import session
 from pipelines.upkeep.compact import Compacted, compact
 

@@ -1,24 +1,18 @@
 """`manifold vin` and `manifold batch`: what happened to a vehicle, and to a batch; and taking a batch back."""
 
-import asyncio
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import Annotated
 
 import typer
 
+from console._history import history_of, redis_of
 from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table, working
 from console._startup import leave_pandas_out
-from contracts.lives import OPEN, Batch, Bounds, Life
 from contracts.names import is_id, is_vin
 from contracts.seq import MAX_SEQ, datetime_of
 from contracts.settings import Settings
-
-if TYPE_CHECKING:
-    from redis import Redis
-
-    from console._lives import Lives
+from history import OPEN, BatchHistory, Bounds, EntryHistory
 
 vin_app = typer.Typer(help="What happened to a vehicle.", no_args_is_help=True)
 batch_app = typer.Typer(help="What happened to a batch, and taking it back.", no_args_is_help=True)
@@ -32,23 +26,14 @@ RequestId = Annotated[str, typer.Argument(help="The triggers' request_id.")]
 Before = Annotated[int | None, typer.Option(min=0, help="Only triggers before this seq.", show_default="the newest")]
 
 
-@contextmanager
-def redis_of(settings: Settings) -> "Iterator[Redis]":
-    """A blocking client for as long as the block runs."""
-    from adapters.redis import connect  # here, and in the commands below: each command loads only what it needs
-
-    with connect(settings.redis) as redis:
-        yield redis
-
-
 @vin_app.command("show")
 @handle_errors
 def vin_show(vin: Vin, as_json: AsJson = False) -> None:
     """Every entry of a vehicle, oldest first: where it stands and when what happened to it."""
     settings = _checked(vin)
-    with redis_of(settings) as redis:
-        entries = _lives(settings, redis).of_vin(vin)
-    _print_lives(vin, entries, as_json, nothing="nothing was ever sent to it")
+    with history_of(settings) as history:
+        entries = history.vin(vin)
+    _print_entries(vin, entries, as_json, nothing="nothing was ever sent to it")
 
 
 @vin_app.command("pending")
@@ -56,10 +41,11 @@ def vin_show(vin: Vin, as_json: AsJson = False) -> None:
 def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
     """What is pending, parked or in flight, oldest first: from the queues alone."""
     settings = _checked(vin)
-    from console._waiting import waiting_of
+    from history.from_queues import waiting_of
 
-    _, entries = asyncio.run(waiting_of(settings, vin, EVERYTHING))
-    _print_lives(vin, entries, as_json, nothing="nothing is pending")
+    with redis_of(settings) as redis:
+        _, entries = waiting_of(redis, vin, EVERYTHING)
+    _print_entries(vin, entries, as_json, nothing="nothing is pending")
 
 
 @vin_app.command("history")
@@ -67,9 +53,9 @@ def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
 def vin_history(vin: Vin, as_json: AsJson = False) -> None:
     """What has ended, oldest first: how, and when what happened to it."""
     settings = _checked(vin)
-    with redis_of(settings) as redis:
-        entries = [life for life in _lives(settings, redis).of_vin(vin) if not life.is_open]
-    _print_lives(vin, entries, as_json, nothing="nothing has ended yet")
+    with history_of(settings) as history:
+        entries = [entry for entry in history.vin(vin) if not entry.is_open]
+    _print_entries(vin, entries, as_json, nothing="nothing has ended yet")
 
 
 @vin_app.command("erase")
@@ -104,12 +90,10 @@ def batch_show(
 ) -> None:
     """The newest triggers with this request_id, oldest first: how many vehicles, and where their entries stand."""
     settings = _checked_request(request_id)
-    leave_pandas_out()
-    from console._batches import Batches
-
     bounds = Bounds(limit=limit, entries=entries, rows=rows, before=MAX_SEQ if before is None else before)
-    with redis_of(settings) as redis:
-        batches, older = Batches(settings, redis, request_id).shown(bounds)
+    with history_of(settings) as history:
+        page = history.batches(request_id, bounds)
+    batches, older = page.batches, page.before
     if as_json:
         print_json({"request_id": request_id, "batches": [_summary(batch) for batch in batches], "before": older})
         return
@@ -167,13 +151,6 @@ def batch_cancel(
         fail(f"vehicles under whose keys in Redis is something else were left out: {named}: {REMEDY}")
 
 
-def _lives(settings: Settings, redis: "Redis") -> "Lives":
-    leave_pandas_out()
-    from console._lives import Lives
-
-    return Lives(settings, redis)
-
-
 def _checked(vin: str) -> Settings:
     if not is_vin(vin):
         fail(f"VIN {vin!r} must be 1 to 64 printable ASCII characters without space, + # /", USAGE)
@@ -186,23 +163,23 @@ def _checked_request(request_id: str) -> Settings:
     return settings_or_fail()
 
 
-def _print_lives(vin: str, lives: list[Life], as_json: bool, *, nothing: str) -> None:
+def _print_entries(vin: str, entries: list[EntryHistory], as_json: bool, *, nothing: str) -> None:
     if as_json:
-        print_json({"vin": vin, "entries": [life.to_json() for life in lives]})
+        print_json({"vin": vin, "entries": [entry.to_json() for entry in entries]})
         return
-    if not lives:
+    if not entries:
         out.print(f"{vin}: {nothing}")
         return
     columns = ("seq", "request_id", "data_id", "state", "accepted at", "dispatched at", "acknowledged at", "attempts")
-    out.print(table(f"{vin}, {len(lives)} entries", columns, [_row(life) for life in lives]))
+    out.print(table(f"{vin}, {len(entries)} entries", columns, [_row(entry) for entry in entries]))
 
 
-def _row(life: Life) -> tuple[object, ...]:
-    when = (life.accepted_at, life.dispatched_at, life.acknowledged_at)
-    return (life.seq, life.request_id, life.data_id, life.state, *when, life.attempts)
+def _row(entry: EntryHistory) -> tuple[object, ...]:
+    when = (entry.accepted_at, entry.dispatched_at, entry.acknowledged_at)
+    return (entry.seq, entry.request_id, entry.data_id, entry.state, *when, entry.attempts)
 
 
-def _summary(batch: Batch) -> dict[str, object]:
+def _summary(batch: BatchHistory) -> dict[str, object]:
     said = {"seq": batch.seq, "data_id": batch.data_id, "accepted_at": batch.accepted_at, "vehicles": batch.vehicles}
     return said | {"states": dict(batch.states)}
 

@@ -9,13 +9,12 @@ from itertools import islice
 
 from redis import Redis
 
-from console._batches import Batches
-from console._lives import ended
 from contracts.errors import Permanent
-from contracts.lives import Bounds, Life
 from contracts.outcomes import EntryState, Outcome, OutcomeRecord
 from contracts.seq import MAX_SEQ, first_seq_at
 from contracts.settings import Settings
+from history.entry import Bounds, EntryHistory
+from history.merge import History
 from queues import Loader, Policy
 
 AT_ONCE = 5000  # entries that end before their outcomes are recorded
@@ -28,7 +27,7 @@ class Standing:
     """How far a cancellation has come."""
 
     triggers: int = 0
-    entries: Counter[str] = field(default_factory=Counter)  # how many stand how: by `State` or `Outcome`
+    entries: Counter[str] = field(default_factory=Counter)  # how many stand how: by `EntryState` or `Outcome`
     before: int | None = MAX_SEQ  # what is left are the triggers before this seq; None: nothing
     spoilt: list[str] = field(default_factory=list)  # vehicles of which nothing was cancelled here, each with the key to delete
 
@@ -54,18 +53,18 @@ def cancel(
         Retryable: the recorder cannot be asked for what it recorded last.
     """
     standing = Standing(before=before)
-    batches = Batches(settings, redis, request_id)
+    batches = History(settings, redis).of_request(request_id)
     batches.flush()
     loader = Loader(redis, Policy.of(settings))
     ender = _Ender(loader)
-    named: list[Life] = []
+    named: list[EntryHistory] = []
     while standing.before is not None and (limit is None or standing.triggers < limit):
         left = A_PAGE if limit is None else min(A_PAGE, limit - standing.triggers)
         found = batches.page(Bounds(limit=left, before=standing.before, since=_still_sent(settings)))
-        few = batches.recorded(found, found.lives.keys())
+        few = batches.recorded(found, found.entries.keys())
         for batch in reversed(found.batches):
-            recorded = few if batch.seq in found.lives else batches.recorded(found, {batch.seq})
-            mine = (ended(life, recorded) for life in batches.entries(found, batch, vins))
+            recorded = few if batch.seq in found.entries else batches.recorded(found, {batch.seq})
+            mine = map(recorded.ended, batches.entries(found, batch, vins))
             if vins:
                 named += mine  # few: they end only when it is known that none is a stranger
             else:
@@ -74,7 +73,7 @@ def cancel(
             standing.triggers, standing.before = standing.triggers + 1, batch.seq
             tell(standing)
         standing.before = found.before
-    _require(standing, request_id, vins - {life.vin for life in named}, settings)
+    _require(standing, request_id, vins - {entry.vin for entry in named}, settings)
     for _ in ender.end(iter(named), standing.entries):
         tell(standing)
     standing.spoilt = [f"{owner}: {loader.spoilt_key(owner)}" for owner in sorted(loader.spoilt)]
@@ -100,13 +99,13 @@ class _Ender:
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
-    def end(self, lives: Iterator[Life], standing: Counter[str]) -> Iterator[None]:
+    def end(self, entries: Iterator[EntryHistory], standing: Counter[str]) -> Iterator[None]:
         """End what is open, a slice at a time: its entries in the queues, then their outcomes. A slice may be repeated."""
-        while some := list(islice(lives, AT_ONCE)):
-            standing.update(life.state for life in some if not life.is_open)
+        while some := list(islice(entries, AT_ONCE)):
+            standing.update(entry.state for entry in some if not entry.is_open)
             now_ms, cancelled = time.time_ns() // 1_000_000, []
             for owner, seq, outcome in self._loader.end(
-                _by_owner(life for life in some if life.is_open), Outcome.CANCELLED, now_ms
+                _by_owner(entry for entry in some if entry.is_open), Outcome.CANCELLED, now_ms
             ):
                 standing[EntryState.IN_FLIGHT if outcome is None else outcome] += 1
                 if outcome is Outcome.CANCELLED:
@@ -115,8 +114,8 @@ class _Ender:
             yield
 
 
-def _by_owner(lives: Iterator[Life]) -> Iterator[tuple[str, list[int]]]:
+def _by_owner(entries: Iterator[EntryHistory]) -> Iterator[tuple[str, list[int]]]:
     owners: dict[str, list[int]] = {}
-    for life in lives:
-        owners.setdefault(life.vin, []).append(life.seq)
+    for entry in entries:
+        owners.setdefault(entry.vin, []).append(entry.seq)
     yield from owners.items()

@@ -7,12 +7,13 @@ import typer
 from redis.asyncio import Redis
 
 from console._census import Fresh, aged, census_of, print_age
+from console._history import redis_of
 from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
-from console._waiting import waiting_of
 from contracts import keys
 from contracts.names import is_vin
 from contracts.seq import datetime_of
 from contracts.settings import Settings
+from history.from_queues import waiting_of
 from queues import Census, connect
 
 app = typer.Typer(help="The longest queues, the oldest entries, and what one queue holds.", no_args_is_help=True)
@@ -44,13 +45,14 @@ def peek(
     """The entries of one queue, next one first, from Redis alone; takes nothing."""
     if not is_vin(vin):
         fail(f"VIN {vin!r} must be 1 to 64 printable ASCII characters without space, + # /", USAGE)
-    length, lives = asyncio.run(waiting_of(settings_or_fail(), vin, count))
+    with redis_of(settings_or_fail()) as redis:
+        length, entries = waiting_of(redis, vin, count)
     if as_json:
-        print_json({"vin": vin, "length": length, "entries": [life.to_json() for life in lives]})
+        print_json({"vin": vin, "length": length, "entries": [entry.to_json() for entry in entries]})
         return
-    rows = [(life.seq, life.request_id, life.data_id, life.state, life.accepted_at, life.attempts) for life in lives]
+    rows = [(entry.seq, entry.request_id, entry.data_id, entry.state, entry.accepted_at, entry.attempts) for entry in entries]
     columns = ("seq", "request_id", "data_id", "state", "accepted at", "attempts")
-    out.print(table(f"{vin}: {len(lives)} of {length} entries", columns, rows) if rows else f"{vin}: nothing is pending")
+    out.print(table(f"{vin}: {len(entries)} of {length} entries", columns, rows) if rows else f"{vin}: nothing is pending")
 
 
 async def _top(settings: Settings, count: int, fresh: bool) -> tuple[Census, dict[str, list[dict[str, Any]]]]:

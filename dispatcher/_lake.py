@@ -104,7 +104,7 @@ class Lake:
     def _read_triggers(self, entries: Sequence[Entry], found: dict[Entry, Trigger]) -> None:
         from pyiceberg.exceptions import NoSuchTableError
 
-        from adapters.lake import read_trigger
+        from adapters.lake_reads import read_trigger
 
         until = time.monotonic() + self.look_s
         try:

@@ -11,12 +11,13 @@ import orjson
 import structlog
 from pyiceberg.catalog import Catalog
 
-from adapters.batches import read_page
-from adapters.lake import open_catalog, read_data_ids, read_ended, read_entries, read_segments
+from adapters.lake import open_catalog
+from adapters.lake_reads import read_data_ids, read_ended, read_segments
 from adapters.payloads import read_payload
 from contracts.errors import Retryable
-from contracts.lives import Bounds, Life
 from contracts.settings import Settings
+from history.entry import Bounds, EntryHistory
+from history.from_lake import read_entries, read_page
 
 REFRESH_S = 60.0
 MOST_LIVES = 20_000  # entries that are told over HTTP
@@ -80,7 +81,7 @@ class Lake:
             ingested = read_segments(catalog, since)
             page = read_page(catalog, request_id, bounds)
             batches = [asdict(batch) for batch in page.batches]
-            found = {"batches": batches, "before": page.before, "told": sorted(page.told), "entries": _told(page.lives)}
+            found = {"batches": batches, "before": page.before, "told": sorted(page.told), "entries": _told(page.entries)}
             return orjson.dumps(found | {"ingested": sorted(ingested)})
 
         nothing: bytes | None = None
@@ -116,5 +117,5 @@ class Lake:
         return question(self._catalog)
 
 
-def _told(lives: Iterable[Life]) -> list[dict[str, Any]]:
+def _told(lives: Iterable[EntryHistory]) -> list[dict[str, Any]]:
     return [{"vin": life.vin, **life.to_json()} for life in lives]

@@ -4,8 +4,8 @@ from datetime import datetime
 
 from aiohttp import web
 
-from contracts.lives import Bounds
 from contracts.seq import MAX_SEQ
+from history.entry import Bounds
 from recorder._lake import Lake
 
 MOST_TRIGGERS, MOST_ROWS = 1000, 50_000_000  # of one page, whatever is asked for

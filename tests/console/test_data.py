@@ -14,7 +14,6 @@ import pytest
 
 from adapters.lake import ensure_tables, open_catalog
 from adapters.redis import connect
-from console._data import find
 from contracts import keys
 from contracts.envelope import DUPLICATE_OF, Envelope, Stream, segment_path, to_arrow
 from contracts.messages import sha1_hex
@@ -22,6 +21,8 @@ from contracts.seq import datetime_of, seq_of
 from contracts.settings import Settings
 from contracts.tables import DATA, META, SEGMENTS, Table
 from contracts.topics import TRIGGER, data_topic
+from history import DataHistory
+from history.merge import History
 from sandbox.platform.programs import environment
 from tests.console.test_commands import manifold
 from tests.servers import Server, free_port
@@ -34,6 +35,11 @@ PAYLOAD = b"\x00\xffbytes"
 def settings(tmp_path: Path, redis_server: Server) -> Settings:
     """An empty house over the Redis that all share; no recorder answers."""
     return Settings(home=tmp_path, redis_port=redis_server.port, recorder_port=free_port(), retention_days=0.02)
+
+
+def find(settings: Settings, data_id: str) -> DataHistory | None:
+    with connect(settings.redis) as redis:
+        return History(settings, redis).data(data_id)
 
 
 def found(settings: Settings, data_id: str) -> dict[str, object]:

@@ -12,7 +12,8 @@ from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import LongType
 
-from adapters.lake import ensure_tables, open_catalog, read_trigger, where
+from adapters.lake import ensure_tables, open_catalog, where
+from adapters.lake_reads import read_trigger
 from contracts.envelope import Stream
 from contracts.errors import Permanent
 from contracts.tables import IDS, MIGRATING, OUTCOMES, QUALITY, SCHEMA_VERSION, SEGMENTS, Column, Table

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from adapters.lake import open_catalog, read_entries
+from adapters.lake import open_catalog
 from adapters.payloads import read_payload
 from contracts.settings import Settings
 from contracts.tables import IDS, SEGMENTS
+from history.from_lake import read_entries
 from pipelines.spark.conf import POSTGRESQL_JAR
 from tests.pipelines.makers import data, trigger
 from tests.servers import Server

@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from redis import Redis
 
-from console._recorded import MOST_NAMES, read_recorded, triggers_recorded
 from contracts import keys
 from contracts.envelope import DUPLICATE_OF, Envelope, Stream, segment_path, to_arrow
-from contracts.lives import Bounds
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import datetime_of, seq_of
 from contracts.settings import Settings
 from contracts.topics import TRIGGER
+from history.entry import Bounds
+from history.from_archive import MOST_NAMES, read_recorded, triggers_recorded
 from sandbox.platform.programs import environment
 from tests.servers import ROOT, Server
 

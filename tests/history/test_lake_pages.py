@@ -10,12 +10,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
 
-from adapters.batches import read_page, read_vehicles
 from adapters.lake import ensure_tables, open_catalog
-from contracts.lives import Batch, Bounds
 from contracts.seq import datetime_of, first_seq_at
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
+from history.entry import BatchHistory, Bounds
+from history.from_lake import read_page
+from history.lake_pages import read_vehicles
 from tests.lake_rows import append
 from tests.pipelines.makers import NOON
 
@@ -59,10 +60,10 @@ def read_files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return read
 
 
-def pages(catalog: Catalog, **bounds: int) -> list[list[int]]:
+def pages(catalog: Catalog, request_id: str = "task", **bounds: int) -> list[list[int]]:
     found, before = [], Bounds().before
     while True:
-        page = read_page(catalog, "task", Bounds(before=before, **bounds))
+        page = read_page(catalog, request_id, Bounds(before=before, **bounds))
         found.append([batch.seq for batch in page.batches])
         if page.before is None:
             return found
@@ -80,6 +81,12 @@ def test_the_pages_together_have_every_trigger_once_newest_first(catalog: Catalo
 
     assert [one for page in reversed(found) for one in page] == EVERY
     assert all(len(page) <= limit for page in found)
+
+
+def test_a_trigger_that_is_the_newest_of_its_file_is_not_lost_between_two_pages(catalog: Catalog) -> None:
+    found = pages(catalog, "another", limit=100, rows=1)
+
+    assert [one for page in reversed(found) for one in page] == [seq(day, 9) for day in range(DAYS)]
 
 
 def test_a_page_reads_no_file_behind_it(catalog: Catalog, read_files: list[int]) -> None:
@@ -104,10 +111,10 @@ def test_where_nothing_is_found_the_answer_comes_after_so_many_rows_and_says_how
 def test_entries_are_counted_by_how_they_ended_and_told_one_by_one_where_they_are_few(catalog: Catalog) -> None:
     page = read_page(catalog, "task", Bounds(limit=3, entries=7))
 
-    assert page.batches[-1] == Batch(seq(4, 2), f"d{seq(4, 2)}", 3, {"delivered": 1, "open": 2})
+    assert page.batches[-1] == BatchHistory(seq(4, 2), f"d{seq(4, 2)}", 3, {"delivered": 1, "open": 2})
     assert page.batches[0].states == {"open": 3}
     assert page.told == {seq(4, 2), seq(4, 1)}
-    assert [(life.seq, life.vin, life.state) for life in page.lives] == [
+    assert [(entry.seq, entry.vin, entry.state) for entry in page.entries] == [
         (seq(4, 1), "V1", "pending"),
         (seq(4, 1), "V2", "pending"),
         (seq(4, 1), "V3", "pending"),

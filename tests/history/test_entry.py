@@ -1,22 +1,22 @@
-"""The life of an entry, as it travels."""
+"""The history of an entry, as it travels."""
 
 from datetime import UTC, datetime
 
-from contracts.lives import Life
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import seq_of, unix_ms_of
+from history.entry import EntryHistory
 
 SEQ = seq_of(1_800_000_000_000, 1, 2)
 
 
-def test_a_life_comes_back_from_json_as_it_was_shown() -> None:
+def test_an_entry_comes_back_from_json_as_it_was_shown() -> None:
     at = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-    for life in (Life("V", SEQ, "r", "d"), Life("V", SEQ, "r", "d", "delivered", at, at, None, 2, "said")):
-        assert Life.from_json("V", life.to_json()) == life
+    for life in (EntryHistory("V", SEQ, "r", "d"), EntryHistory("V", SEQ, "r", "d", "delivered", at, at, None, 2, "said")):
+        assert EntryHistory.from_json("V", life.to_json()) == life
 
 
-def test_an_outcome_ends_a_life_and_only_a_delivery_was_acknowledged() -> None:
-    life = Life("V", SEQ, "r", "d")
+def test_an_outcome_ends_an_entry_and_only_a_delivery_was_acknowledged() -> None:
+    life = EntryHistory("V", SEQ, "r", "d")
     ms = unix_ms_of(SEQ) + 5
 
     delivered = life.ended(OutcomeRecord("V", SEQ, Outcome.DELIVERED, ms, ms - 1, 1))

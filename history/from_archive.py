@@ -1,7 +1,6 @@
-"""What is recorded: read from the archive's segments where the lake has not taken them in, and by the recorder in the lake."""
+"""What is recorded and not in the lake yet: read from the segments that it has not taken in; recorders close their open ones."""
 
 import contextlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import Any
 from urllib.error import URLError
-from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import pyarrow as pa
@@ -22,14 +19,14 @@ from archive.formats import decode
 from archive.segment import Interval
 from archive.store import Archive
 from contracts.envelope import Envelope, Stream, from_arrow, inline_encoding
-from contracts.lives import Batch, Bounds, Life, Page
-from contracts.messages import Trigger, parse_trigger
+from contracts.messages import Trigger, parse_trigger, sha1_hex
 from contracts.outcomes import OutcomeRecord
 from contracts.settings import Settings
+from contracts.topics import data_topic
+from history.entry import Bounds, EntryHistory
 
 BACK = timedelta(days=1)  # how far back segments are looked for that no ingest has taken in
 FLUSH_WAIT_S = 60
-LAKE_WAIT_S = 30
 READERS = 4  # segments that are read at once
 MOST_NAMES = 200  # that a segment is searched for; looking for more takes longer than parsing all
 
@@ -40,6 +37,11 @@ class Recorded:
 
     triggers: list[tuple[int, Trigger]] = field(default_factory=list)  # with their seqs
     outcomes: dict[tuple[str, int], OutcomeRecord] = field(default_factory=dict)
+
+    def ended(self, entry: EntryHistory) -> EntryHistory:
+        """The same entry, ended if the archive says so."""
+        record = self.outcomes.get((entry.vin, entry.seq)) if entry.is_open else None
+        return entry if record is None else entry.ended(record)
 
 
 @dataclass(slots=True)
@@ -88,12 +90,18 @@ def triggers_recorded(settings: Settings, ingested: Set[str], request_id: str, b
 
 def _triggers(settings: Settings, ingested: Set[str], name: str) -> Iterator[tuple[int, Trigger]]:
     """The accepted triggers whose bytes may hold this name, with their seqs."""
-    limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
     for envelope in _messages(settings, ingested, Stream.TRIGGER, {name}):
-        inline = inline_encoding(envelope.headers, settings.inline_encoding)
-        trigger = parse_trigger(envelope.payload, **limits, inline=inline)
-        if isinstance(trigger, Trigger):
+        trigger = _trigger(settings, envelope)
+        if trigger is not None:
             yield envelope.seq, trigger
+
+
+def _trigger(settings: Settings, envelope: Envelope) -> Trigger | None:
+    """The trigger in a message; None if it is none."""
+    limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
+    inline = inline_encoding(envelope.headers, settings.inline_encoding)
+    trigger = parse_trigger(envelope.payload, **limits, inline=inline)
+    return trigger if isinstance(trigger, Trigger) else None
 
 
 def _messages(settings: Settings, ingested: Set[str], stream: Stream, names: Set[str]) -> Iterator[Envelope]:
@@ -111,7 +119,19 @@ def _in_groups(paths: list[str]) -> Iterator[list[str]]:
     return (paths[start : start + READERS] for start in range(0, len(paths), READERS))
 
 
-def not_ingested(
+def data_recorded(settings: Settings, ingested: Set[str], data_id: str) -> Iterator[tuple[int, datetime, bytes]]:
+    """(seq, received at, bytes) of every message that published it and is in no segment of `ingested`: data, or inline."""
+    for envelope in _not_ingested(settings, ingested, Stream.DATA, topic=data_topic(data_id)):
+        yield envelope.seq, envelope.received_at, envelope.payload
+    if len(data_id) != len(sha1_hex(b"")):
+        return  # inline data has no other name
+    for envelope in _not_ingested(settings, ingested, Stream.TRIGGER, holding='"data"'):
+        trigger = _trigger(settings, envelope)
+        if trigger is not None and trigger.data is not None and trigger.data_id == data_id:
+            yield envelope.seq, envelope.received_at, trigger.data
+
+
+def _not_ingested(
     settings: Settings, ingested: Set[str], stream: Stream, *, topic: str = "", holding: str = ""
 ) -> Iterator[Envelope]:
     """The accepted messages of a topic, or whose payload may hold these words, of the segments not `ingested` (their paths).
@@ -143,39 +163,6 @@ def _has_flushed(url: str, headers: dict[str, str]) -> bool:
             return True
     except (URLError, OSError):
         return False
-
-
-def lives_in_lake(settings: Settings, since: datetime, vin: str) -> tuple[list[Life], Set[str]] | None:
-    """What a recorder reads in the lake: the entries of a vehicle, and the segments ingested since.
-
-    None: it cannot be asked, or they are too many for it to tell.
-    """
-    told = _told(settings, "lives", since=since.isoformat(), vin=vin)
-    return None if told is None else (_lives(told), set(told["ingested"]))
-
-
-def page_in_lake(settings: Settings, since: datetime, request_id: str, bounds: Bounds) -> tuple[Page, Set[str]] | None:
-    """The same of a page of triggers; None: the recorder cannot be asked."""
-    asked = {"limit": bounds.limit, "entries": bounds.entries, "rows": bounds.rows, "before": bounds.before}
-    told = _told(settings, "batches", since=since.isoformat(), request_id=request_id, since_seq=bounds.since, **asked)
-    if told is None:
-        return None
-    batches = [Batch(**fields) for fields in told["batches"]]
-    return Page(batches, told["before"], _lives(told), frozenset(told["told"])), set(told["ingested"])
-
-
-def _lives(told: dict[str, Any]) -> list[Life]:
-    return [Life.from_json(fields["vin"], fields) for fields in told["entries"]]
-
-
-def _told(settings: Settings, what: str, **asked: str | int) -> dict[str, Any] | None:
-    try:
-        request = Request(f"{settings.recorders[0]}/{what}?{urlencode(asked)}", headers=settings.bearer)  # noqa: S310  # the same
-        with urlopen(request, timeout=LAKE_WAIT_S) as answer:  # noqa: S310
-            told: dict[str, Any] = json.load(answer)
-    except (URLError, OSError, ValueError):
-        return None
-    return told
 
 
 def _read(archive: Archive, names: Set[str], path: str) -> list[Envelope]:

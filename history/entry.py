@@ -1,10 +1,11 @@
-"""The life of one entry: what it is, where it stands, and when what happened to it."""
+"""What an answer is made of: the history of an entry, of a batch, of data; and how much is asked for."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from contracts.messages import sha1_hex
 from contracts.outcomes import EntryState, Outcome, OutcomeRecord
 from contracts.seq import MAX_SEQ, datetime_of
 
@@ -13,8 +14,11 @@ SHOWN = ("seq", "request_id", "data_id", "state", "accepted_at", "dispatched_at"
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """`state` is a `State` or an `Outcome`. Instants are UTC; None: not yet, or not known."""
+class EntryHistory:
+    """What one entry is, where it stands, and when what happened to it.
+
+    `state` is an `EntryState` or an `Outcome`. Instants are UTC; None: not yet, or not known.
+    """
 
     vin: str
     seq: int
@@ -37,7 +41,7 @@ class Life:
         """Whether nothing says that it has ended."""
         return self.state in _OPEN
 
-    def ended(self, record: OutcomeRecord) -> "Life":
+    def ended(self, record: OutcomeRecord) -> "EntryHistory":
         """The same entry, as this record ended it."""
         ended_at = instant_of(record.ended_ms)
         return replace(
@@ -56,7 +60,7 @@ class Life:
         return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in values.items()}
 
     @classmethod
-    def from_json(cls, vin: str, fields: dict[str, Any]) -> "Life":
+    def from_json(cls, vin: str, fields: dict[str, Any]) -> "EntryHistory":
         """What `to_json` gave, of this vehicle."""
         said = {name: value for name, value in fields.items() if name in SHOWN and name != "accepted_at"}
         for name in ("dispatched_at", "acknowledged_at"):
@@ -65,13 +69,13 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchHistory:
     """One trigger, how many vehicles it names, and how many of their entries stand how."""
 
     seq: int
     data_id: str
     vehicles: int
-    states: Mapping[str, int]  # by `State`, `Outcome`, or `OPEN`
+    states: Mapping[str, int]  # by `EntryState`, `Outcome`, or `OPEN`
 
     @property
     def accepted_at(self) -> datetime:
@@ -81,15 +85,15 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much of a request_id is asked for, and may be looked at."""
+    """How much of a request_id, or of a vehicle, is asked for, and may be looked at."""
 
-    limit: int = 20  # triggers
-    entries: int = 100_000  # that are looked at one by one
+    limit: int = 20  # triggers of a request_id; entries of a vehicle
+    entries: int = 100_000  # of triggers, that are looked at one by one
     rows: int = 5_000_000  # of the lake, before the answer says how far back it has come
-    before: int = MAX_SEQ  # triggers with seqs below this
+    before: int = MAX_SEQ  # what has seqs below this
     since: int = 0  # and from this on
 
-    def told(self, batches: Iterable[Batch]) -> set[int]:
+    def told(self, batches: Iterable[BatchHistory]) -> set[int]:
         """Seqs of the newest triggers whose entries are not too many to be looked at one by one."""
         left = self.entries
         found = set()
@@ -102,13 +106,42 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class BatchPage:
     """Triggers, oldest first; and the entries of those that are few enough to be told one by one."""
 
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[BatchHistory] = field(default_factory=list)
     before: int | None = None  # the next page has the triggers before this seq; None: there are no others
-    lives: list[Life] = field(default_factory=list)
-    told: frozenset[int] = frozenset()  # seqs of the triggers whose entries are all among `lives`
+    entries: list[EntryHistory] = field(default_factory=list)
+    told: frozenset[int] = frozenset()  # seqs of the triggers whose entries are all among `entries`
+
+
+@dataclass(frozen=True, slots=True)
+class VehiclePage:
+    """Entries of one vehicle, oldest first."""
+
+    entries: list[EntryHistory] = field(default_factory=list)
+    before: int | None = None  # the next page has the entries before this seq; None: there are no others
+
+
+@dataclass(frozen=True, slots=True)
+class DataHistory:
+    """The bytes, and when they were published. Instants are UTC; None: known to the queues alone, which do not say."""
+
+    payload: bytes
+    first_seen_at: datetime | None
+    last_seen_at: datetime | None
+    times_seen: int
+
+    def facts(self, data_id: str) -> dict[str, object]:
+        """What is told of it, without the bytes."""
+        return {
+            "data_id": data_id,
+            "sha1": sha1_hex(self.payload),
+            "size_bytes": len(self.payload),
+            "first_seen_at": self.first_seen_at,
+            "last_seen_at": self.last_seen_at,
+            "times_seen": self.times_seen,
+        }
 
 
 _OPEN = frozenset(state.value for state in EntryState)

@@ -1,0 +1,32 @@
+"""What commands that answer ask, for as long as a block runs: Redis alone, or the history. Each loads only what it needs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from console._startup import leave_pandas_out
+from contracts.settings import Settings
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from history.merge import History
+
+
+@contextmanager
+def redis_of(settings: Settings) -> "Iterator[Redis]":
+    """A blocking client."""
+    from adapters.redis import connect
+
+    with connect(settings.redis) as redis:
+        yield redis
+
+
+@contextmanager
+def history_of(settings: Settings) -> "Iterator[History]":
+    """What happened to vehicles, batches and data. From here on this process has no pandas."""
+    leave_pandas_out()
+    from history.merge import History
+
+    with redis_of(settings) as redis:
+        yield History(settings, redis)

@@ -1,0 +1,70 @@
+"""The lake's half of an answer: asked of the service that has the lake open, where one answers; else read here.
+
+`ask_service` is the one place that knows which service that is and how it is asked: today a recorder, by `/lives` and `/batches`.
+"""
+
+import json
+from collections.abc import Set
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+from contracts.settings import Settings
+from history.entry import BatchHistory, BatchPage, Bounds, EntryHistory
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from history.from_lake import Lake
+
+WAIT_S = 30
+
+
+class LakeHalf:
+    """Given a catalog, it asks no service. What is not offered by any is read `here`, which opens the lake."""
+
+    def __init__(self, settings: Settings, catalog: "Catalog | None" = None) -> None:
+        self._settings, self._catalog = settings, catalog
+
+    @cached_property
+    def here(self) -> "Lake":
+        """The lake, opened in this process if it is not yet: that takes a second."""
+        from adapters.lake import open_catalog
+        from history.from_lake import Lake
+
+        return Lake(open_catalog(self._settings) if self._catalog is None else self._catalog)
+
+    def entries_of(self, vin: str, since: datetime) -> tuple[list[EntryHistory], Set[str]]:
+        """Every entry of a vehicle, oldest first; and the segments taken in since."""
+        told = self._ask("lives", since=since.isoformat(), vin=vin)
+        return self.here.entries_of(vin, since) if told is None else (_entries(told), set(told["ingested"]))
+
+    def batch_page(self, request_id: str, since: datetime, bounds: Bounds) -> tuple[BatchPage, Set[str]]:
+        """The newest triggers of a request_id within the bounds; and the segments taken in since."""
+        asked = {"limit": bounds.limit, "entries": bounds.entries, "rows": bounds.rows, "before": bounds.before}
+        told = self._ask("batches", since=since.isoformat(), request_id=request_id, since_seq=bounds.since, **asked)
+        if told is None:
+            return self.here.batch_page(request_id, since, bounds)
+        batches = [BatchHistory(**fields) for fields in told["batches"]]
+        return BatchPage(batches, told["before"], _entries(told), frozenset(told["told"])), set(told["ingested"])
+
+    def _ask(self, what: str, **asked: str | int) -> dict[str, Any] | None:
+        return ask_service(self._settings, what, asked) if self._catalog is None else None
+
+
+def ask_service(settings: Settings, what: str, asked: dict[str, str | int]) -> dict[str, Any] | None:
+    """What the service with the open lake tells; None: none answers, or it is too much for one answer."""
+    try:
+        request = Request(f"{settings.recorders[0]}/{what}?{urlencode(asked)}", headers=settings.bearer)  # noqa: S310  # settings: http(s)
+        with urlopen(request, timeout=WAIT_S) as answer:  # noqa: S310
+            told: dict[str, Any] = json.load(answer)
+    except (URLError, OSError, ValueError):
+        return None
+    return told
+
+
+def _entries(told: dict[str, Any]) -> list[EntryHistory]:
+    return [EntryHistory.from_json(fields["vin"], fields) for fields in told["entries"]]
