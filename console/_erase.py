@@ -8,7 +8,7 @@ import typer
 from adapters.log import configure_logging
 from console._output import FAILED, out, print_json, table, working
 from contracts.settings import Settings
-from pipelines.upkeep.stages import erase_vehicle
+from pipelines.erasure.run import erase_vehicle
 
 SHOWN = 20
 

@@ -17,7 +17,7 @@ Repair = Annotated[bool, typer.Option("--repair", help="Queue what is missing, e
 def compact(as_json: AsJson = False) -> None:
     """Rewrite small files, sort settled days by vehicle, apply deletes; the rows stay what they are."""
     settings = settings_or_fail()
-    from pipelines.upkeep.stages import compact_tables  # Spark's library takes a second that other commands need not wait
+    from pipelines.stages.compact import compact_tables  # Spark's library takes a second that other commands need not wait
 
     result = _run("compacting", as_json, lambda: compact_tables(settings))
     if as_json:
@@ -44,7 +44,7 @@ def compact(as_json: AsJson = False) -> None:
 def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Expire entries, then remove data, refused messages, snapshots, orphans and segments that are past their retentions."""
     settings = settings_or_fail()
-    from pipelines.upkeep.stages import collect_garbage
+    from pipelines.stages.garbage import collect_garbage
 
     result = _run(
         "looking for garbage" if dry_run else "collecting garbage", as_json, lambda: collect_garbage(settings, dry_run=dry_run)
@@ -80,7 +80,7 @@ def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
 def verify(repair: Repair = False, as_json: AsJson = False) -> None:
     """Compare the queues with the lake; exit status 1 where they differ (and that was not repaired)."""
     settings = settings_or_fail()
-    from pipelines.upkeep.stages import verify_queues
+    from pipelines.stages.verify import verify_queues
 
     result = _run("comparing queues and lake", as_json, lambda: verify_queues(settings, repair=repair))
     if as_json:

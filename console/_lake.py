@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from adapters.lake import open_catalog
 from adapters.reports import INDEX, kept_runs, open_reports
 from archive.segment import Interval
 from console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table, working
@@ -44,14 +43,9 @@ def ingest(flush: Flush = True, from_: From = None, to: To = None, as_json: AsJs
 def populate(as_json: AsJson = False) -> None:
     """Offer to the queues what is pending in the lake and was not handed over."""
     settings = settings_or_fail()
-    from pipelines.populate.load import populate as run
-    from pipelines.spark.session import session
+    from pipelines.stages.populate import populate_queues
 
-    def work() -> Any:
-        with session(settings, "populate") as spark:
-            return run(spark, open_catalog(settings), settings, now=datetime.now(UTC))
-
-    result = _run("populating the queues", as_json, work)
+    result = _run("populating the queues", as_json, lambda: populate_queues(settings))
     if result.problem:
         fail(result.problem)
     _show(result, as_json, "the queues are populated", _populated(result))

@@ -31,7 +31,7 @@ RunId = Annotated[str, typer.Option("--run-id", help="The run, as manifold repor
 def check(days: Days = None, repair: Repair = False, as_json: AsJson = False) -> None:
     """Compare archive, ledger and tables, segment by segment; exit status 1 where they disagree (and that was not repaired)."""
     settings = settings_or_fail()
-    from pipelines.upkeep.stages import check_lake  # the lake's library takes a second that other commands need not wait
+    from pipelines.stages.check import check_lake  # the lake's library takes a second that other commands need not wait
 
     result = _run("comparing archive and lake", as_json, lambda: check_lake(settings, days=days, repair=repair))
     if as_json:
@@ -59,7 +59,7 @@ def restore(without_history: WithoutHistory = False, yes: Yes = False, as_json: 
     settings = settings_or_fail()
     if not yes:
         typer.confirm("This empties the lake's tables and takes in the whole archive again. Go on?", abort=True, err=True)
-    from pipelines.upkeep.stages import restore_lake
+    from pipelines.upkeep.mend import restore_lake
 
     result = _run("making the lake again", as_json, lambda: restore_lake(settings, without_history=without_history))
     if as_json:
@@ -74,7 +74,7 @@ def restore(without_history: WithoutHistory = False, yes: Yes = False, as_json: 
 def rollback(run_id: RunId, as_json: AsJson = False) -> None:
     """Take a published run back, with all that came after it. The next ingest takes their segments in again."""
     settings = settings_or_fail()
-    from pipelines.upkeep.stages import rollback_run
+    from pipelines.upkeep.rollback import rollback_run
 
     result = _run("taking the run back", as_json, lambda: rollback_run(settings, run_id))
     if as_json:
@@ -90,7 +90,7 @@ def rollback(run_id: RunId, as_json: AsJson = False) -> None:
 def migrate(plan: Plan = False, as_json: AsJson = False) -> None:
     """Bring the tables of an earlier release to what this one makes, step by step. Safe to repeat, and while others work."""
     settings = settings_or_fail()
-    from pipelines.upkeep.stages import migrate_lake
+    from pipelines.stages.migrate import migrate_lake
 
     with working("looking at the tables", quiet=as_json or not sys.stderr.isatty()) as say:
         result = migrate_lake(settings, plan=plan, say=say)

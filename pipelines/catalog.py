@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from adapters.lake import LOGIN_REFUSED, login_refused, open_catalog
+from adapters.lake import LOGIN_REFUSED, ensure_tables, login_refused, open_catalog
 from contracts.errors import Retryable
 from contracts.settings import Settings
 
@@ -54,6 +54,17 @@ def await_catalog(settings: Settings) -> Catalog:
     )
     with naming_the_catalog(settings):
         return tries(_answering, settings)
+
+
+def open_lake(settings: Settings) -> Catalog:
+    """The catalog, once it answers, with every table.
+
+    Raises:
+        CatalogAway, Permanent: as `await_catalog`.
+    """
+    catalog = await_catalog(settings)
+    ensure_tables(catalog)
+    return catalog
 
 
 def _answering(settings: Settings) -> Catalog:

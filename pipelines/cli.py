@@ -15,7 +15,6 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +27,22 @@ from contracts.errors import ManifoldError, Permanent
 from contracts.settings import Settings, load_settings
 from contracts.storage import AWS
 from pipelines.catalog import naming_the_catalog
-from pipelines.populate.few import NeedsSpark
-from pipelines.stages import STAGES
-from pipelines.upkeep.stages import add_options
+from pipelines.spark.needed import NeedsSpark
+from pipelines.stages import STAGES, stage_of
 
 DONE, UNFORESEEN, TRY_AGAIN, NEEDS_SPARK, PERMANENT = 0, 1, 3, 4, 5
-OF_INTERVALS = ("look", "ingest", "run_all")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one stage with the settings of the environment; the exit status."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     began = time.monotonic()
     settings: Settings | None = None
     try:
         settings = load_settings()
         configure_logging(f"pipelines-{options.stage}", json=settings.log_format == "json")
         with naming_the_catalog(settings):
-            said: dict[str, Any] = json.loads(STAGES[options.stage](settings, options))
+            said: dict[str, Any] = json.loads(stage_of(options.stage).run(settings, options))
         status = DONE
     except Exception as exc:  # noqa: BLE001  # whatever it is, the result says so
         status, error = _judge(exc, settings)
@@ -83,38 +80,16 @@ def _leave(url: str, result: str, settings: Settings | None) -> None:
         sys.stderr.write(f"the result could not be left at {url}: {exc}; see that it can be written from here\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """What every stage takes, and what each says that it takes besides."""
     parser = argparse.ArgumentParser(prog="python -m pipelines")
     stages = parser.add_subparsers(dest="stage", required=True)
-    for stage in STAGES:
-        _add_options(stages.add_parser(stage), stage)
+    for name in STAGES:
+        stage = stage_of(name)
+        says = (stage.__doc__ or "").partition("\n")[0]
+        taken = stages.add_parser(name, help=says, description=says)
+        taken.add_argument(
+            "--result", metavar="FILE", help="a file, or its URL (file://, s3://), that gets the result too, also a bad one"
+        )
+        stage.options(taken)
     return parser
-
-
-def _add_options(parser: argparse.ArgumentParser, stage: str) -> None:
-    named = stage in ("audit", "publish")
-    parser.add_argument("--run-id", required=named, help="the run; stages of one run have it in common")
-    parser.add_argument(
-        "--result", metavar="FILE", help="a file, or its URL (file://, s3://), that gets the result too, also a bad one"
-    )
-    if stage in OF_INTERVALS:
-        parser.add_argument("--from", dest="start", type=_instant, help="segments that began at or after this instant (ISO 8601)")
-        parser.add_argument("--to", dest="end", type=_instant, help="and before this one; without both: everything new")
-        parser.add_argument("--recent", action="store_true", help="everything new of the last ingest_window_days")
-    if stage in (*OF_INTERVALS, "rebuild"):
-        parser.add_argument("--no-flush", action="store_true", help="leave the recorder's open segments open")
-    if stage == "stream":
-        parser.add_argument("--until-idle", action="store_true", help="end when nothing is new")
-        parser.add_argument("--for-seconds", type=float, help="end after this long")
-    if stage == "look":
-        parser.add_argument("--dry-run", action="store_true", help="only say what is new")
-    if stage == "ingest":
-        parser.add_argument("--judge", action="store_true", help="audit the rows too, while Spark runs")
-    if stage in ("audit", "populate"):
-        parser.add_argument("--without-spark", action="store_true", help="stop with exit status 4 where Spark is needed")
-    add_options(parser, stage)
-
-
-def _instant(text: str) -> datetime:
-    instant = datetime.fromisoformat(text)
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

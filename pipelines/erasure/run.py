@@ -36,6 +36,7 @@ from contracts.errors import Permanent, Retryable
 from contracts.seq import first_seq_at
 from contracts.settings import Settings
 from contracts.tables import ERASURES, SEGMENTS
+from pipelines.catalog import await_catalog
 from pipelines.erasure.archive import Rewritten, erase_from_archive
 from pipelines.erasure.files import Found, expire, prove, remove_unknown
 from pipelines.erasure.names import Named
@@ -81,6 +82,11 @@ class Erased:
     def to_json(self) -> str:
         """One line, for logs and for whoever started the job."""
         return json.dumps(asdict(self), default=str)
+
+
+def erase_vehicle(settings: Settings, vin: str, *, why: str, wait_s: float, say: Callable[[str], object]) -> Erased:
+    """`erase` from all that these settings name, of what was accepted until now."""
+    return erase(await_catalog(settings), settings, vin, why=why, now=datetime.now(UTC), wait_s=wait_s, say=say)
 
 
 def erase(

@@ -9,20 +9,16 @@ from redis import Redis
 
 from adapters.lake import where
 from contracts import keys
-from contracts.errors import Retryable
 from contracts.seq import datetime_of
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
 from pipelines.populate.stretch import ALL_ROWS, Stretch, stretch_of
+from pipelines.spark.needed import NeedsSpark
 from queues import Loader, Policy
 
 FEW = 100_000  # rows that are read here; more are Spark's
 FEW_TRIGGERS = 1000  # seqs that a filter can name one by one
 KEYS = ["vin", "seq"]
-
-
-class NeedsSpark(Retryable):
-    """There is more to do than one process should; nothing has happened yet."""
 
 
 def wanted_since(since: datetime, *, everything: bool = False) -> BooleanExpression:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 
 import pyarrow as pa
@@ -19,11 +19,13 @@ from pyspark.sql import SparkSession
 
 from adapters.lake import ensure_tables
 from adapters.redis import connect
+from archive.flush import flush
 from archive.segment import Interval, Segment
 from archive.store import Archive
 from contracts.errors import OutcomeUnknown, Permanent
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, RUN_TABLES, SEGMENTS, Table
+from pipelines.catalog import await_catalog
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import EVERYTHING, UNDOES
 from pipelines.ingest.contents import replace_content
@@ -32,6 +34,7 @@ from pipelines.ingest.publish import current_snapshots, finish, main_snapshots
 from pipelines.ingest.removal import remove_rows
 from pipelines.ingest.run_all import ingest_in_chunks, new_run_id
 from pipelines.populate.lock import populate_lock
+from pipelines.spark.session import GREAT_EXPECTATIONS, session
 from pipelines.upkeep.check import Checked, Comparison, check, disagreements
 from pipelines.upkeep.check_plan import MENDABLE, Found, Trouble
 
@@ -108,6 +111,14 @@ def _to_remove(comparison: Comparison, segments: Sequence[Segment]) -> Iterator[
 def _named(*, vin: list[str] | None = None, seq: list[int] | None = None, data_id: list[str] | None = None) -> pa.Table:
     given = {"vin": (vin, pa.string()), "seq": (seq, pa.int64()), "data_id": (data_id, pa.string())}
     return pa.table({name: pa.array(values, kind) for name, (values, kind) in given.items() if values is not None})
+
+
+def restore_lake(settings: Settings, *, without_history: bool = False) -> Restored:
+    """`restore` of the lake of these settings, with all that the recorder has written until now."""
+    flush(settings)
+    catalog = await_catalog(settings)
+    with session(settings, "restore", meanwhile=GREAT_EXPECTATIONS) as spark:
+        return restore(spark, catalog, settings, now=datetime.now(UTC), without_history=without_history)
 
 
 def restore(

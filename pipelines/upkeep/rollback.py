@@ -8,7 +8,7 @@ overtaken, and who comes later finds the segments unknown and takes them in agai
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 
 import structlog
@@ -22,6 +22,7 @@ from archive.store import Archive
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from contracts.tables import RUN_TABLES, SEGMENTS
+from pipelines.catalog import await_catalog
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import RUN_ID, UNDOES, ancestors, properties_of
 from pipelines.ingest.contents import replace_content
@@ -49,6 +50,11 @@ class RolledBack:
     def to_json(self) -> str:
         """One line, for logs and for whoever started the job."""
         return json.dumps(asdict(self))
+
+
+def rollback_run(settings: Settings, run_id: str) -> RolledBack:
+    """`rollback` in the lake of these settings, now."""
+    return rollback(await_catalog(settings), settings, run_id=run_id, now=datetime.now(UTC))
 
 
 def rollback(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) -> RolledBack:

@@ -17,8 +17,8 @@ from pendulum import DateTime
 
 from archive.segment import Interval
 from contracts.settings import Settings
-from pipelines.cli import _parser
-from pipelines.stages import _interval
+from pipelines.arguments import interval_of
+from pipelines.cli import make_parser
 from tests.servers import ROOT
 
 NOW = datetime.now(UTC)
@@ -53,7 +53,7 @@ def taken(dag: DAG, run_type: str, interval_end: datetime | None = None, **param
     found = []
     for name, field in (("look", "arguments"), ("ingest", "application_args")):
         said = [environment.from_string(each).render(context) for each in getattr(dag.get_task(name), field)]
-        found.append(_interval(Settings(), _parser().parse_args([word for word in said if word])))
+        found.append(interval_of(Settings(), make_parser().parse_args([word for word in said if word])))
     return found
 
 

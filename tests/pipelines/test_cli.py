@@ -11,8 +11,8 @@ from redis.exceptions import ConnectionError as RedisAway
 
 from contracts.errors import ManifoldError, OutcomeUnknown, Permanent, Retryable, SettingsError
 from pipelines import cli
-from pipelines.populate.few import NeedsSpark
-from pipelines.stages import STAGES
+from pipelines.spark.needed import NeedsSpark
+from pipelines.stages import look
 
 AGAIN = {
     "Redis is away": (RedisAway("refused"), cli.TRY_AGAIN),
@@ -40,7 +40,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Exceptio
             raise exc
 
         monkeypatch.setenv("MANIFOLD_HOME", str(tmp_path))
-        monkeypatch.setitem(STAGES, "look", stage)
+        monkeypatch.setattr(look, "run", stage)
         file = tmp_path / "result.json"
         status = cli.main(["look", "--result", str(file)])
         return status, json.loads(file.read_text())

@@ -18,8 +18,9 @@ from contracts.tables import IDS, OUTCOMES, SEGMENTS
 from pipelines.cli import PERMANENT, main
 from pipelines.populate import few as little
 from pipelines.populate import load as population
-from pipelines.populate.few import NeedsSpark, is_behind
+from pipelines.populate.few import is_behind
 from pipelines.populate.load import Populated, populate
+from pipelines.spark.needed import NeedsSpark
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, seq_at
 from tests.servers import Server

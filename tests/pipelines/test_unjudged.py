@@ -12,7 +12,6 @@ from contracts.envelope import Stream
 from contracts.errors import Permanent
 from contracts.tables import IDS, QUALITY
 from expectations import Audit, results_of
-from pipelines import stages
 from pipelines.ingest import run_all
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import RUN_ID
@@ -20,6 +19,7 @@ from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run_all import ingest_audit_publish, ingest_in_chunks
 from pipelines.ingest.verdict import passed_already
+from pipelines.stages import publish as publish_stage
 from tests.pipelines.conftest import Place
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
@@ -43,7 +43,7 @@ def written(lake: Lake, run_id: str, ms: int, paths: list[str] | None = None) ->
 
 
 def publishing(lake: Lake) -> str:
-    return stages.publish(lake.settings, argparse.Namespace(run_id=RUN))
+    return publish_stage.run(lake.settings, argparse.Namespace(run_id=RUN))
 
 
 def test_a_run_that_was_begun_again_and_broken_off_is_not_published(lake: Lake) -> None:

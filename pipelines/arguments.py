@@ -1,0 +1,50 @@
+"""Options that several stages take, and what they mean."""
+
+import argparse
+from datetime import UTC, datetime
+
+from archive.segment import Interval, recent
+from contracts.errors import Permanent
+from contracts.settings import Settings
+
+
+def add_run_id(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+    """Every stage takes it, because Airflow gives it to every task; a few work on a run that is there, and require it."""
+    parser.add_argument("--run-id", required=required, help="the run; stages of one run have it in common")
+
+
+def add_no_flush(parser: argparse.ArgumentParser) -> None:
+    """Of stages that read what the recorder has written."""
+    parser.add_argument("--no-flush", action="store_true", help="leave the recorder's open segments open")
+
+
+def add_interval(parser: argparse.ArgumentParser) -> None:
+    """Of stages that take a part of the archive: `interval_of` reads it."""
+    parser.add_argument("--from", dest="start", type=_instant, help="segments that began at or after this instant (ISO 8601)")
+    parser.add_argument("--to", dest="end", type=_instant, help="and before this one; without both: everything new")
+    parser.add_argument("--recent", action="store_true", help="everything new of the last ingest_window_days")
+
+
+def interval_of(settings: Settings, options: argparse.Namespace) -> Interval | None:
+    """The part of the archive that was asked for; None: all of it.
+
+    Raises:
+        Permanent: the options contradict each other, or the interval is empty.
+    """
+    if options.recent:
+        if options.start or options.end:
+            raise Permanent("--recent says how far back a run looks; leave it out where --from and --to do")
+        return recent(settings, datetime.now(UTC))
+    if options.start is None and options.end is None:
+        return None
+    if options.start is None or options.end is None:
+        raise Permanent("--from and --to belong together; leave both out for everything new")
+    try:
+        return Interval(options.start, options.end)
+    except ValueError as exc:
+        raise Permanent(str(exc)) from exc
+
+
+def _instant(text: str) -> datetime:
+    instant = datetime.fromisoformat(text)
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

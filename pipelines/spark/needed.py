@@ -1,0 +1,14 @@
+"""Jobs that begin without Spark, and what becomes of one that turns out to need it."""
+
+import argparse
+
+from contracts.errors import Retryable
+
+
+class NeedsSpark(Retryable):
+    """There is more to do than one process should; nothing has happened yet."""
+
+
+def add_without_spark(parser: argparse.ArgumentParser) -> None:
+    """Of stages that need Spark only sometimes."""
+    parser.add_argument("--without-spark", action="store_true", help="stop with exit status 4 where Spark is needed")

@@ -1,0 +1,35 @@
+"""Judge what a run has written, unless the stage `ingest` has done so and it passed."""
+
+import argparse
+import json
+from datetime import UTC, datetime
+
+from contracts.settings import Settings
+from pipelines.arguments import add_run_id
+from pipelines.spark.needed import NeedsSpark, add_without_spark
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which run."""
+    add_run_id(parser, required=True)
+    add_without_spark(parser)
+
+
+def run(settings: Settings, options: argparse.Namespace) -> str:
+    """Where the verdict's page is, and how many rules it warns of."""
+    from pipelines.catalog import open_lake
+    from pipelines.ingest.verdict import passed_already
+
+    catalog, run_id = open_lake(settings), options.run_id
+    known = passed_already(catalog, settings, run_id)
+    if known is not None:
+        return json.dumps({"run_id": run_id, **known})
+    if options.without_spark:
+        raise NeedsSpark(f"run {run_id} is not judged yet, or did not pass")
+    from pipelines.ingest.audit import audit_run
+    from pipelines.spark.session import GREAT_EXPECTATIONS, session
+
+    with session(settings, "audit", meanwhile=GREAT_EXPECTATIONS) as spark:
+        judged = audit_run(spark, catalog, settings, run_id=run_id, now=datetime.now(UTC))
+    warnings = len(judged.warnings) if judged else 0
+    return json.dumps({"run_id": run_id, "report": str(judged.report) if judged else None, "warnings": warnings})

@@ -1,0 +1,53 @@
+"""Compare archive, ledger and tables, segment by segment; with `--repair` put right what disagrees. No Spark but for that."""
+
+import argparse
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from contracts.errors import Permanent
+from contracts.settings import Settings
+from pipelines.arguments import add_run_id
+from pipelines.spark.needed import NeedsSpark, add_without_spark
+
+if TYPE_CHECKING:
+    from pipelines.upkeep.check import Checked
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """How far back, and whether it is put right."""
+    add_run_id(parser)
+    parser.add_argument("--days", type=float, help="only what began so many days ago or later; without it, or 0: all")
+    parser.add_argument("--repair", action="store_true", help="take in again what is missing, doubled, or was left lying")
+    add_without_spark(parser)
+
+
+def run(settings: Settings, options: argparse.Namespace) -> str:
+    """How they compare. What still disagrees fails the job."""
+    found = check_lake(settings, days=options.days, repair=options.repair, without_spark=options.without_spark)
+    if not found.agree:
+        raise Permanent(f"archive, ledger and tables disagree: {found.to_json()}; see manifold lake check, and its --repair")
+    return found.to_json()
+
+
+def check_lake(settings: Settings, *, days: float | None = None, repair: bool = False, without_spark: bool = False) -> "Checked":
+    """How archive, ledger and tables compare; of the last `days`, or of all.
+
+    Raises:
+        NeedsSpark: something is to be repaired `without_spark`; nothing has happened yet.
+    """
+    from archive.segment import Interval
+    from pipelines.catalog import await_catalog
+    from pipelines.upkeep.check import check
+
+    catalog, now = await_catalog(settings), datetime.now(UTC)
+    interval = Interval(now - timedelta(days=days), now) if days else None
+    found = check(catalog, settings, now=now, interval=interval)
+    if found.agree or not repair:
+        return found
+    if without_spark:
+        raise NeedsSpark(f"{len(found.findings)} disagreements are to be repaired")
+    from pipelines.spark.session import GREAT_EXPECTATIONS, session
+    from pipelines.upkeep.mend import repair as mend
+
+    with session(settings, "check", meanwhile=GREAT_EXPECTATIONS) as spark:
+        return mend(spark, catalog, settings, now=now, interval=interval)

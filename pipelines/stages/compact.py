@@ -1,0 +1,35 @@
+"""Rewrite small files, sort settled days by vehicle, apply deletes; the rows stay what they are."""
+
+import argparse
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from contracts.settings import Settings
+from pipelines.arguments import add_run_id
+
+if TYPE_CHECKING:
+    from pipelines.upkeep.compact import Compacted
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """What all take."""
+    add_run_id(parser)
+
+
+def run(settings: Settings, options: argparse.Namespace) -> str:
+    """What was done, by table."""
+    del options
+    return compact_tables(settings).to_json()
+
+
+def compact_tables(settings: Settings) -> "Compacted":
+    """What was done, by table. Spark starts only where there is work."""
+    from pipelines.catalog import await_catalog
+    from pipelines.spark.session import session
+    from pipelines.upkeep.compact import compact, has_work
+
+    catalog, now = await_catalog(settings), datetime.now(UTC)
+    if not has_work(catalog, settings, now=now):
+        return compact(None, catalog, settings, now=now)
+    with session(settings, "compact") as spark:
+        return compact(spark, catalog, settings, now=now)

@@ -1,0 +1,34 @@
+"""Expire entries, then remove data, refused messages, snapshots, orphans and segments that are past their retentions."""
+
+import argparse
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from contracts.settings import Settings
+from pipelines.arguments import add_run_id
+
+if TYPE_CHECKING:
+    from pipelines.upkeep.garbage import Collected
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Whether anything is changed."""
+    add_run_id(parser)
+    parser.add_argument("--dry-run", action="store_true", help="list what would go; change nothing")
+
+
+def run(settings: Settings, options: argparse.Namespace) -> str:
+    """What went, or would go."""
+    return collect_garbage(settings, run_id=options.run_id, dry_run=options.dry_run).to_json()
+
+
+def collect_garbage(settings: Settings, *, run_id: str | None = None, dry_run: bool = False) -> "Collected":
+    """What went, or with `dry_run` would go."""
+    from pipelines.catalog import await_catalog
+    from pipelines.ingest.run_all import new_run_id
+    from pipelines.spark.session import session
+    from pipelines.upkeep.garbage import collect_garbage as collect
+
+    catalog, now = await_catalog(settings), datetime.now(UTC)
+    with session(settings, "garbage") as spark:
+        return collect(spark, catalog, settings, run_id=run_id or new_run_id(now), now=now, dry_run=dry_run)

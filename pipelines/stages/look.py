@@ -1,0 +1,27 @@
+"""Say what is new in the archive, whether the queues lag behind the lake, and which stages have to follow. No Spark."""
+
+import argparse
+from datetime import UTC, datetime
+
+from contracts.settings import Settings
+from pipelines.arguments import add_interval, add_no_flush, add_run_id, interval_of
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which part of the archive, and whether anything is to follow."""
+    add_run_id(parser)
+    add_interval(parser)
+    add_no_flush(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only say what is new")
+
+
+def run(settings: Settings, options: argparse.Namespace) -> str:
+    """What was found."""
+    from archive.flush import flush
+    from pipelines.catalog import open_lake
+    from pipelines.ingest.look import look
+
+    if not options.no_flush:
+        flush(settings)
+    interval = interval_of(settings, options)
+    return look(open_lake(settings), settings, now=datetime.now(UTC), interval=interval, dry_run=options.dry_run).to_json()

@@ -1,0 +1,31 @@
+"""Bring the tables of an earlier release to what this one makes, step by step. No Spark."""
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from contracts.settings import Settings
+from pipelines.arguments import add_run_id
+
+if TYPE_CHECKING:
+    from pipelines.migrations.migrate import Migrated
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Whether anything is changed."""
+    add_run_id(parser)
+    parser.add_argument("--plan", action="store_true", help="list the steps that are due; change nothing")
+
+
+def run(settings: Settings, options: argparse.Namespace) -> str:
+    """Which steps the tables took, or would take."""
+    return migrate_lake(settings, plan=options.plan).to_json()
+
+
+def migrate_lake(settings: Settings, *, plan: bool = False, say: Callable[[str], None] = lambda _: None) -> "Migrated":
+    """Which steps the tables took, or with `plan` would take."""
+    from pipelines.catalog import await_catalog
+    from pipelines.migrations import migrate
+
+    catalog = await_catalog(settings)
+    return migrate.plan(catalog) if plan else migrate.migrate(catalog, say=say)

@@ -1,0 +1,48 @@
+"""Offer to the queues what is pending in the lake and was not handed over. Without Spark where that is little."""
+
+import argparse
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from contracts.errors import Permanent
+from contracts.settings import Settings
+from pipelines.arguments import add_run_id
+from pipelines.spark.needed import NeedsSpark, add_without_spark
+
+if TYPE_CHECKING:
+    from pipelines.populate.load import Populated
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Whether Spark may be started."""
+    add_run_id(parser)
+    add_without_spark(parser)
+
+
+def run(settings: Settings, options: argparse.Namespace) -> str:
+    """What became of what was pending. A problem fails the task, so that somebody is told: nothing else fills the queues."""
+    done = populate_queues(settings, without_spark=options.without_spark)
+    if done.problem:
+        raise Permanent(done.problem)
+    return done.to_json()
+
+
+def populate_queues(settings: Settings, *, without_spark: bool = False) -> "Populated":
+    """What became of what was pending. Queues that are not loaded are left alone, and the result says so.
+
+    Raises:
+        NeedsSpark: there is too much to do `without_spark`; nothing has happened yet.
+    """
+    from pipelines.catalog import open_lake
+    from pipelines.populate.load import populate
+
+    catalog = open_lake(settings)
+    try:
+        return populate(None, catalog, settings, now=datetime.now(UTC))
+    except NeedsSpark:
+        if without_spark:
+            raise
+    from pipelines.spark.session import session
+
+    with session(settings, "populate") as spark:
+        return populate(spark, catalog, settings, now=datetime.now(UTC))

@@ -1,0 +1,54 @@
+"""Make a run that has passed its audit count. No Spark, unless another run was first: then this one is done again here.
+
+It is also done again where nobody has judged what lies on its branches: an earlier try was doing it again, and was killed.
+"""
+
+import argparse
+import json
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from contracts.errors import Permanent
+from contracts.settings import Settings
+from pipelines.arguments import add_run_id
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Which run."""
+    add_run_id(parser, required=True)
+
+
+def run(settings: Settings, options: argparse.Namespace) -> str:
+    """Whether the run was published; false where it had nothing to publish."""
+    from pipelines.catalog import open_lake
+    from pipelines.ingest.publish import Overtaken, publish
+    from pipelines.ingest.verdict import passed_already
+
+    catalog, run_id = open_lake(settings), options.run_id
+    try:
+        if passed_already(catalog, settings, run_id) is None:
+            raise Overtaken(f"run {run_id} has not passed the audit as it lies there; ingest it again")
+        published = publish(catalog, run_id)
+    except Overtaken as exc:
+        sys.stderr.write(f"{exc}; doing so\n")
+        _do_again(catalog, settings, run_id)
+        published = True
+    return json.dumps({"run_id": run_id, "published": published})
+
+
+def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:
+    """From its segments on."""
+    from archive.store import Archive
+    from pipelines.ingest.aside import segments_of
+    from pipelines.ingest.run_all import ingest_audit_publish
+    from pipelines.spark.session import session
+
+    mine = Archive(settings.archive, settings.s3).find(path for path, _ in segments_of(catalog, run_id))
+    if not mine:  # killed before it had written which ones they are
+        raise Permanent(f"run {run_id} was begun again and broken off, and nothing says what it takes: clear its task `ingest`")
+    with session(settings, "publish") as spark:
+        ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=datetime.now(UTC), part=mine)

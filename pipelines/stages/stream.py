@@ -1,0 +1,20 @@
+"""Ingest, audit, publish and populate in micro-batches, again and again."""
+
+import argparse
+
+from contracts.settings import Settings
+from pipelines.arguments import add_run_id
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """When it ends; without any: when it is told to."""
+    add_run_id(parser)
+    parser.add_argument("--until-idle", action="store_true", help="end when nothing is new")
+    parser.add_argument("--for-seconds", type=float, help="end after this long")
+
+
+def run(settings: Settings, options: argparse.Namespace) -> str:
+    """How many micro-batches it was, and what they took in."""
+    from pipelines.stream.query import stream
+
+    return stream(settings, until_idle=options.until_idle, for_s=options.for_seconds).to_json()

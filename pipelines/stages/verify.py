@@ -1,0 +1,33 @@
+"""Compare the queues with the lake; with `--repair` queue what is missing, end what has ended, put in order."""
+
+import argparse
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from contracts.settings import Settings
+from pipelines.arguments import add_run_id
+
+if TYPE_CHECKING:
+    from pipelines.upkeep.verify import Verified
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Whether differences are repaired."""
+    add_run_id(parser)
+    parser.add_argument("--repair", action="store_true", help="queue what is missing, end what has ended, put in order")
+
+
+def run(settings: Settings, options: argparse.Namespace) -> str:
+    """How queues and lake compare."""
+    return verify_queues(settings, repair=options.repair).to_json()
+
+
+def verify_queues(settings: Settings, *, repair: bool = False) -> "Verified":
+    """How queues and lake compare."""
+    from pipelines.catalog import await_catalog
+    from pipelines.spark.session import session
+    from pipelines.upkeep.verify import verify
+
+    catalog = await_catalog(settings)
+    with session(settings, "verify") as spark:
+        return verify(spark, catalog, settings, now=datetime.now(UTC), repair=repair)

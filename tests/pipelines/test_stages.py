@@ -1,0 +1,70 @@
+"""The stages of the command line: each is found, says what it is for and what it takes, and loads nothing before it runs."""
+
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+from pipelines import cli, stages
+from tests.servers import ROOT
+
+PER_STAGE = {
+    "look": "--dry-run --from --no-flush --recent --run-id --to",
+    "ingest": "--from --judge --no-flush --recent --run-id --to",
+    "audit": "--run-id --without-spark",
+    "publish": "--run-id",
+    "populate": "--run-id --without-spark",
+    "rebuild": "--no-flush --run-id",
+    "run_all": "--from --no-flush --recent --run-id --to",
+    "stream": "--for-seconds --run-id --until-idle",
+    "compact": "--run-id",
+    "garbage": "--dry-run --run-id",
+    "check": "--days --repair --run-id --without-spark",
+    "migrate": "--plan --run-id",
+    "verify": "--repair --run-id",
+}
+HEAVY = ("pyspark", "great_expectations", "pandas", "pyiceberg.io.pyarrow")
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that a new interpreter has loaded after that."""
+    said = f"{code}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", said], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_every_file_is_a_stage_and_every_stage_is_a_file() -> None:
+    assert sorted(module.name for module in pkgutil.iter_modules(stages.__path__)) == sorted(stages.STAGES)
+
+
+@pytest.mark.parametrize("name", stages.STAGES)
+def test_a_stage_says_what_it_is_for_and_takes_what_it_took(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.make_parser().parse_args([name, "--help"])
+
+    said = capsys.readouterr().out
+    assert (stages.stage_of(name).__doc__ or "").split()[0] in said
+    assert {word.strip("[],") for word in said.split() if word.strip("[],").startswith("--")} == {
+        "--help",
+        "--result",
+        *PER_STAGE[name].split(),
+    }
+
+
+@pytest.mark.parametrize("name", ["audit", "publish"])
+def test_what_works_on_a_run_requires_its_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.make_parser().parse_args([name])
+
+    assert (ended.value.code, "--run-id" in capsys.readouterr().err) == (2, True)
+
+
+def test_the_command_line_loads_nothing_that_a_stage_may_not_need() -> None:
+    assert not loaded_by("from pipelines.cli import make_parser; make_parser()") & set(HEAVY)
+
+
+def test_a_stage_alone_loads_neither_lake_nor_spark() -> None:
+    loaded = loaded_by("from pipelines.stages import STAGES, stage_of\nfor name in STAGES: stage_of(name)")
+
+    assert not loaded & {*HEAVY, "pyiceberg", "redis", "sqlalchemy"}
