@@ -18,7 +18,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest, make_wsgi_ap
 from contracts.errors import Permanent
 from contracts.faces import require_token
 
-_REFUSED = {"WWW-Authenticate": "Bearer"}
+REFUSED = {"WWW-Authenticate": "Bearer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ async def serve(
 
     async def healthz(request: web.Request) -> web.Response:
         now = health()
-        details = now.details if _shows(request.headers.get("Authorization", ""), token) else {}
+        details = now.details if shows(request.headers.get("Authorization", ""), token) else {}
         return web.json_response({"healthy": now.healthy, **details}, status=200 if now.healthy else 503)
 
     @web.middleware
     async def guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
-        if handler is healthz or _shows(request.headers.get("Authorization", ""), token):
+        if handler is healthz or shows(request.headers.get("Authorization", ""), token):
             return await handler(request)
-        return web.Response(status=401, headers=_REFUSED)
+        return web.Response(status=401, headers=REFUSED)
 
     app = web.Application(middlewares=[guard])
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), *routes])
@@ -82,10 +82,10 @@ def tell_metrics(host: str, port: int, *, token: str = "") -> Iterator[None]:
     tell = make_wsgi_app()
 
     def guarded(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if _shows(environ.get("HTTP_AUTHORIZATION", ""), token):
+        if shows(environ.get("HTTP_AUTHORIZATION", ""), token):
             page: Iterable[bytes] = tell(environ, start_response)
             return page
-        start_response("401 Unauthorized", list(_REFUSED.items()))
+        start_response("401 Unauthorized", list(REFUSED.items()))
         return []
 
     try:
@@ -111,7 +111,7 @@ class _Silent(WSGIRequestHandler):
         """Nobody wants a line for each scrape."""
 
 
-def _shows(authorization: str, token: str) -> bool:
+def shows(authorization: str, token: str) -> bool:
     """Whether the header shows the token, found out in the same time however much of it is right. Without one all is shown."""
     scheme, _, shown = authorization.partition(" ")
     right = hmac.compare_digest(shown.strip().encode(errors="surrogateescape"), token.encode())

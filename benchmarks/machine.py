@@ -21,7 +21,7 @@ from contracts.settings import load_settings
 
 P = ParamSpec("P")
 LIBRARIES = ("pyspark", "pyiceberg", "duckdb", "redis", "mqtt5", "pyarrow")
-PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port")
+PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "api_port")
 
 
 @dataclass(frozen=True, slots=True)

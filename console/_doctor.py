@@ -80,6 +80,7 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     ports |= {f"dispatcher {n}": settings.dispatcher_port + n for n in range(settings.dispatchers)}
     for name, port in ports.items():
         yield _attempt(name, lambda port=port: _healthz(settings, port), f"make up; its log is in {settings.home}/logs")  # type: ignore[misc]
+    yield _attempt("api", lambda: _api(settings), f"make up; its log is in {settings.home}/logs")
     yield _attempt(
         "express hand-off", lambda: _express(settings), "cure what it says; what is recorded meanwhile is offered then"
     )
@@ -193,7 +194,15 @@ def _loaded(settings: Settings) -> str:
 
 
 def _healthz(settings: Settings, port: int) -> str:
-    reply = httpx.get(f"http://{settings.host}:{port}/healthz", headers=settings.bearer, timeout=5)
+    return _healthy(settings, f"http://{settings.host}:{port}")
+
+
+def _api(settings: Settings) -> str:
+    return _healthy(settings, settings.api)
+
+
+def _healthy(settings: Settings, service: str) -> str:
+    reply = httpx.get(f"{service}/healthz", headers=settings.bearer, timeout=5)
     if reply.status_code != httpx.codes.OK:
         raise ValueError(reply.text)
     return "healthy"

@@ -58,4 +58,5 @@ def _places(addresses: supervise.Addresses) -> list[tuple[str, str]]:
         ("Iceberg catalog", f"{catalog['name']} ({catalog['type']}) {catalog['uri']}"),
         ("warehouse", catalog["warehouse"]),
         ("quality reports", addresses.reports),
+        ("API", f"{addresses.api}/api/v1"),
     ]

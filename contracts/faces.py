@@ -15,14 +15,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def require_token(host: str, token: str) -> None:
-    """Return if a face may listen there.
+def require_token(host: str, token: str, setting: str = "HOST") -> None:
+    """Return if a face may listen there, where `setting` has put it.
 
     Raises:
         Permanent: others than this machine could reach it, and there is no token.
     """
     if not token and not is_loopback(host):
         raise Permanent(
-            f"MANIFOLD_HOST={host!r} is not loopback: whoever reaches it could read and command the services; "
-            f"set MANIFOLD_HTTP_TOKEN, or leave MANIFOLD_HOST={LOOPBACK}"
+            f"MANIFOLD_{setting}={host!r} is not loopback: whoever reaches it could read and command the services; "
+            f"set MANIFOLD_HTTP_TOKEN, or leave MANIFOLD_{setting}={LOOPBACK}"
         )

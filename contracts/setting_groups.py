@@ -37,6 +37,12 @@ class PlaceSettings(BaseSettings):
     recorder_port: Port = _s(9101, "HTTP of the recorder: /metrics, /healthz, /flush")
     tap_port: Port = _s(9102, "HTTP of the event tap: /metrics, /healthz")
     stream_port: Port = _s(9103, "HTTP of `manifold stream`: /metrics")
+    api_host: str = _s("", "address on which the API listens; empty: as host says")
+    api_port: Port = _s(9104, "HTTP of the API: /api/v1, /metrics, /healthz")
+    api_url: Annotated[str, Field(pattern=r"^(https?://[^\s,]+)?$")] = _s(
+        "", "where the console and Airflow's page find the API; empty: http://<api_host>:<api_port>"
+    )
+    api_timeout_seconds: Seconds = _s(20.0, "how long the API reads lake and archive for one answer")
     dispatcher_port: Port = _s(9110, "HTTP of the first dispatcher: /metrics, /healthz; each further replica takes the next port")
     mqtt_url: str = _s("", "where services find the broker; empty: mqtt://<host>:<mqtt_port>")
     mqtt_vehicle_url: str = _s(

@@ -128,6 +128,16 @@ class Settings(
         return [url.rstrip("/") for url in urls.split(",")]
 
     @property
+    def api_listens(self) -> str:
+        """Address on which the API listens."""
+        return self.api_host or self.host
+
+    @property
+    def api(self) -> str:
+        """HTTP address of the API."""
+        return self.api_url.rstrip("/") or f"http://{self.api_listens}:{self.api_port}"
+
+    @property
     def archive(self) -> str:
         """URL of the archive's root."""
         return self.archive_url or f"file://{self.home}/archive"

@@ -19,7 +19,7 @@ from sandbox.platform.programs import Program, programs
 from sandbox.platform.supervisord import HomeLayout, ProgramState, states
 
 REBUILD_NEEDED = "rebuild needed"
-KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "airflow")
+KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api")
 _ANSWER_S = 3.0
 
 
@@ -34,6 +34,7 @@ class Addresses:
     archive: str
     airflow: str
     reports: str
+    api: str
 
     @classmethod
     def of(cls, settings: Settings) -> "Addresses":
@@ -51,6 +52,7 @@ class Addresses:
             archive=settings.archive,
             airflow=airflow.url(settings),
             reports=settings.reports_folder,
+            api=settings.api,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -63,6 +65,7 @@ class Addresses:
             "archive": self.archive,
             "airflow": self.airflow,
             "reports": self.reports,
+            "api": self.api,
         }
 
 

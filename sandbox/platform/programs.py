@@ -49,6 +49,9 @@ def programs(settings: Settings) -> list[Program]:
         port = Port("dispatcher_port", settings.dispatcher_port + replica, replica)
         name = f"dispatcher-{replica}"
         found.append(Program(name, "dispatcher", SERVICES, (port,), 15, _healthz(settings, port.number)))
+    if not settings.api_url:
+        port = Port("api_port", settings.api_port)
+        found.append(Program("api", "api", SERVICES, (port,), 15, f"http://{settings.api_listens}:{port.number}/healthz"))
     if settings.with_airflow:
         port = Port("airflow_port", settings.airflow_port)
         found.append(Program("airflow", "airflow", SERVICES, (port,), 30, f"{airflow.url(settings)}{airflow.HEALTH}"))

@@ -50,7 +50,8 @@ def up(
     if airflow is not None:
         settings = settings.model_copy(update={"with_airflow": airflow})
     _require_plain(settings.home)
-    require_token(settings.host, settings.http_token.get_secret_value())
+    for host, setting in ((settings.host, "HOST"), (settings.api_listens, "API_HOST")):
+        require_token(host, settings.http_token.get_secret_value(), setting)
     layout, wanted = HomeLayout(settings.home), programs(settings)
     with _alone(layout):
         if layout.supervisor():
@@ -59,7 +60,7 @@ def up(
             _wait_healthy(layout, settings, wanted, progress, within_s)
             return Addresses.of(settings)
         _clear(layout, progress)
-        for host in dict.fromkeys((settings.host, settings.loopback)):
+        for host in dict.fromkeys((settings.host, settings.api_listens, settings.loopback)):
             require_free(host, [port for program in wanted for port in program.ports])
         try:
             _start(layout, settings, wanted, progress, within_s)

@@ -51,7 +51,7 @@ def test_settings_are_printed_with_value_default_source_and_meaning_and_secrets_
     assert all(row["meaning"] for row in rows.values())
 
 
-@pytest.mark.parametrize("module", ["console settings", "recorder", "dispatcher", "tap", "pipelines populate"])
+@pytest.mark.parametrize("module", ["console settings", "recorder", "dispatcher", "tap", "api", "pipelines populate"])
 def test_a_wrong_setting_stops_every_process_with_its_name_value_and_remedy(module: str) -> None:
     command = [sys.executable, "-m", *module.split()]
     done = subprocess.run(
@@ -71,7 +71,7 @@ def test_status_of_nothing_is_json_and_not_healthy(tmp_path: Path) -> None:
     status = json.loads(done.stdout)
     assert done.returncode == 1
     assert status["healthy"] is False
-    assert set(status["processes"]) == {"broker", "tap", "redis", "recorder", "dispatcher", "airflow"}
+    assert set(status["processes"]) == {"broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api"}
     assert not any(status["processes"].values())
 
 

@@ -38,7 +38,7 @@ DEADLINE_S = 4.0
 RECEIPT_S = 8.0  # after which the platform publishes the same again
 QUIET_S, LOOK_S = 90.0, 0.3  # without anything new being delivered, and between two looks
 BACKLOG = 4000  # accepted and not delivered: publishers wait, as they do where a platform is behind
-PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port")
+PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port", "api_port")
 ROADS = Behaviour(
     heartbeat_s=3.0, think_s=(0.0, 0.05), stay_s=30.0, away_s=4.0, crash_share=0.4, crash_before_ack_share=0.01, clean_share=0.2
 )

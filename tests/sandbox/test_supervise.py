@@ -25,7 +25,7 @@ from tests.conftest import PORTS
 from tests.servers import free_port, listens, wait_until
 
 UP_S = 90.0
-KINDS = {"broker", "tap", "redis", "recorder", "dispatcher", "airflow"}
+KINDS = {"broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api"}
 # Longer than a socket's name may be: the supervisor and the broker must find other places for theirs.
 LONG = "a-home-with-a-name-that-is-quite-long-" * 3
 
@@ -41,6 +41,7 @@ def settings_for(home: Path) -> Settings:
         tap_port=free_port(),
         dispatcher_port=free_port(),
         airflow_port=free_port(),
+        api_port=free_port(),
     )
 
 
@@ -125,7 +126,7 @@ def test_children_get_every_setting_and_no_other() -> None:
 def test_servers_that_are_elsewhere_are_not_started_here() -> None:
     made = Settings(mqtt_url="mqtt://emqx:1883", redis_url="redis://redis:6379/0", dispatchers=2, with_airflow=False)
 
-    assert [program.name for program in programs(made)] == ["recorder", "dispatcher-0", "dispatcher-1"]
+    assert [program.name for program in programs(made)] == ["recorder", "dispatcher-0", "dispatcher-1", "api"]
 
 
 def test_no_secret_is_shown_or_written_down(tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_with_a_token_vehicles_and_whoever_shows_it_come_from_beyond_loopback_an
     assert now.healthy
     assert now.checks["recorder"].details["express"] == "on"  # told to whoever shows the token
     open_there = {name for name in PORTS if _accepts(elsewhere, getattr(wide, name))}
-    assert open_there == {"mqtt_port", "recorder_port", "tap_port", "dispatcher_port"}
+    assert open_there == {"mqtt_port", "recorder_port", "tap_port", "dispatcher_port", "api_port"}
     assert httpx.get(f"http://{elsewhere}:{wide.recorder_port}/metrics").status_code == 401
 
 
@@ -194,6 +195,7 @@ def test_a_fresh_home_comes_up_healthy_with_tables_and_loaded_queues(running: Se
     assert printed["archive"] == f"file://{running.home}/archive"
     assert printed["airflow"] == f"http://127.0.0.1:{running.airflow_port}"
     assert printed["reports"] == f"{running.home}/reports"
+    assert printed["api"] == f"http://127.0.0.1:{running.api_port}"
     assert {kind: len(found) for kind, found in printed["processes"].items()} == {kind: int(kind != "airflow") for kind in KINDS}
     assert printed["queues"] == "loaded"
     assert all(health["healthy"] and health["state"] == "RUNNING" for health in printed["health"].values())
@@ -227,7 +229,7 @@ def test_up_with_other_settings_than_those_of_the_running_platform_names_them(ru
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["broker", "tap", "redis", "recorder", "dispatcher"])
+@pytest.mark.parametrize("kind", ["broker", "tap", "redis", "recorder", "dispatcher", "api"])
 def test_a_killed_process_comes_back_and_the_platform_heals(running: Settings, kind: str) -> None:
     [before] = status(running).processes[kind]
 
@@ -276,7 +278,7 @@ def test_down_also_finds_what_a_killed_supervisor_has_left_behind(settings: Sett
     os.kill(supervisor.pid, signal.SIGKILL)
     wait_until(lambda: supervisor.process() is None)
     orphans = all_pids(status(settings))
-    assert len(orphans) == 5
+    assert len(orphans) == 6
 
     assert down(settings) is True
 

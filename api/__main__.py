@@ -1,0 +1,28 @@
+"""`python -m api`: the read side as an HTTP service, until SIGTERM or SIGINT."""
+
+import sys
+
+import structlog
+import uvloop
+
+from adapters.log import configure_logging
+from api._server import serve
+from contracts.errors import Permanent
+from contracts.settings import load_settings
+
+
+def main() -> int:
+    """Exit status 0 after an orderly end, 2 for what the operator has to change."""
+    try:
+        settings = load_settings()
+        configure_logging("api", json=settings.log_format == "json", level=settings.log_level)
+        uvloop.run(serve(settings))
+    except Permanent as exc:
+        sys.stderr.write(f"api: {exc}\n")
+        return 2
+    structlog.get_logger(__name__).info("api stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The OpenAPI document: what FastAPI knows of the routes, and how they fail."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from api._problems import MEDIA_TYPE, TITLES, Problem
+
+ABOUT = """What Manifold knows of vehicles, batches, data and refused messages, from the queues, the archive and the lake. It
+only reads. Where it listens beyond loopback, every request shows the bearer token. Times are ISO 8601, UTC; a `seq` is a whole
+number of up to 63 bits. Long answers come in pages: ask again with what a page says under `before` or `after`."""
+ALWAYS = (401, 422, 500, 503)
+
+
+def describe(app: FastAPI) -> None:
+    """Have the application describe itself so."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]  # as the library's pages say
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    said = get_openapi(title="Manifold", version="1", description=ABOUT, routes=app.routes)
+    parts = said["components"]
+    parts["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    said["security"] = [{"bearer": []}, {}]
+    schemas = parts["schemas"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas |= problem.pop("$defs") | {"Problem": problem}
+    for methods in said["paths"].values():
+        for operation in methods.values():
+            statuses = {*ALWAYS, *(int(status) for status in operation["responses"] if int(status) >= 400)}
+            operation["responses"] |= {str(status): _failure(status) for status in sorted(statuses)}
+    return said
+
+
+def _failure(status: int) -> dict[str, Any]:
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {"description": TITLES[status], "content": content}

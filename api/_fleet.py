@@ -1,0 +1,69 @@
+"""`/fleet` and `/queues`: what the last census has counted, and the queues that it named."""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+import queues
+from api import _models
+from api._sources import Sources
+from contracts import keys
+from contracts.errors import Retryable
+from contracts.seq import datetime_of, wall_clock_ms
+from history.entry import instant_of
+from queues import AsyncBatch
+
+Count = Annotated[int, Query(ge=1, le=20, description="queues of each kind")]
+
+
+def fleet_routes(sources: Sources) -> APIRouter:
+    """The routes that a census answers."""
+    router = APIRouter(tags=["fleet"])
+
+    @router.get("/fleet")
+    async def fleet() -> _models.Fleet:
+        """How many vehicles are here, and where all entries stand."""
+        census = await _census(sources)
+        oldest_at = datetime_of(census.oldest[0][1]) if census.oldest else None
+        return _models.Fleet(**_counts(census), oldest_at=oldest_at)
+
+    @router.get("/queues")
+    async def longest_and_oldest(count: Count = 10) -> _models.Queues:
+        """The longest queues, and those with the oldest entries."""
+        census = await _census(sources)
+        longest = await _look_again(sources, [vin for vin, _ in census.longest])
+        oldest = await _look_again(sources, [vin for vin, _ in census.oldest])
+        longest.sort(key=lambda queue: -queue.entries)
+        oldest.sort(key=lambda queue: queue.oldest_at)
+        return _models.Queues(census=_models.Census(**_counts(census)), longest=longest[:count], oldest=oldest[:count])
+
+    return router
+
+
+async def _census(sources: Sources) -> queues.Census:
+    census = await queues.Census.load(sources.redis)
+    if census is None:
+        raise Retryable("no dispatcher has counted yet; see `manifold status`, or count now with `manifold fleet --fresh`")
+    return census
+
+
+def _counts(census: queues.Census) -> dict[str, Any]:
+    age_s = max(0.0, round((wall_clock_ms() - census.at_ms) / 1000, 1))
+    return asdict(census) | {"age_seconds": age_s, "at": instant_of(census.at_ms)}
+
+
+async def _look_again(sources: Sources, vins: list[str]) -> list[_models.Queue]:
+    """The same queues as they are now; those that are empty or spoilt by now are left out."""
+    batch = AsyncBatch(sources.redis, sources.policy)
+    for vin in vins:
+        batch.call(("ZCARD", keys.pending(vin)), int)
+        batch.call(("ZRANGE", keys.pending(vin), 0, 0), _oldest_at)
+    replies = await batch.run(tolerant=True) if vins else []
+    found = zip(vins, replies[::2], replies[1::2], strict=True)
+    return [_models.Queue(vin=vin, entries=n, oldest_at=at) for vin, n, at in found if isinstance(at, datetime)]
+
+
+def _oldest_at(head: list[bytes]) -> datetime | None:
+    return datetime_of(int(head[0])) if head else None

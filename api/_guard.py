@@ -1,0 +1,56 @@
+"""What every request passes: it shows the token, it is counted, and whatever goes wrong in it is no traceback."""
+
+import time
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from adapters.http import REFUSED, shows
+from api._metrics import REQUESTS, SECONDS
+from api._problems import failed, problem
+
+HEALTH = "/healthz"  # the probes of an orchestrator have no token to show
+ELSEWHERE = "none"  # the route of what is not here
+
+log = structlog.get_logger(__name__)
+
+
+class Guard:
+    """Around the whole application."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            if scope["path"] != HEALTH and not shows(_authorization(scope), self._token):
+                detail = "show the token: Authorization: Bearer …, as MANIFOLD_HTTP_TOKEN has it"
+                await problem(401, detail, headers=REFUSED)(scope, receive, noted)
+            else:
+                await self._app(scope, receive, noted)
+        except Exception:
+            log.exception("a request failed", path=scope["path"])
+            if status:  # part of the answer is out: breaking off says that it is not whole
+                raise
+            await failed()(scope, receive, noted)
+        finally:
+            route = getattr(scope.get("route"), "path", ELSEWHERE)
+            REQUESTS.labels(route, str(status)).inc()
+            SECONDS.labels(route).observe(time.perf_counter() - began)
+
+
+def _authorization(scope: Scope) -> str:
+    found = [value for name, value in scope["headers"] if name == b"authorization"]
+    return found[0].decode("latin-1") if len(found) == 1 else ""

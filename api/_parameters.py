@@ -1,0 +1,49 @@
+"""What may be asked: each parameter with its form and its bounds, and no parameter that a route does not know."""
+
+from typing import Annotated
+
+from fastapi import Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+
+from contracts.names import ID_PATTERN, MAX_ID, MAX_VIN, VIN_PATTERN
+from contracts.seq import MAX_SEQ
+
+MOST_ENTRIES = 1000  # of one page, whatever is asked for
+VIN, REQUEST_ID, DATA_ID = "1M8GDM9AXKP042788", "task_map_7", "bac78ecd804510bdac02e0db350f95adabd7eb4a"
+
+Vin = Annotated[
+    str,
+    Path(
+        pattern=f"^{VIN_PATTERN.pattern}$",
+        min_length=1,
+        max_length=MAX_VIN,
+        examples=[VIN],
+        description="the vehicle: 1 to 64 printable ASCII characters without space, `+`, `#`, `/`",
+    ),
+]
+RequestId = Annotated[
+    str,
+    Path(
+        pattern=f"^{ID_PATTERN.pattern}$", min_length=1, max_length=MAX_ID, examples=[REQUEST_ID], description="of the triggers"
+    ),
+]
+DataId = Annotated[
+    str,
+    Path(pattern=f"^{ID_PATTERN.pattern}$", min_length=1, max_length=MAX_ID, examples=[DATA_ID], description="of the data"),
+]
+Limit = Annotated[int, Query(ge=1, le=MOST_ENTRIES, description="entries of one page")]
+Before = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a smaller `seq` than this")]
+After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a greater `seq` than this")]
+
+
+async def no_others(request: Request) -> None:
+    """Refuse a parameter that the route does not know: one that is misspelt would be left out unseen."""
+    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        says = f"is no parameter here; there are {', '.join(sorted(known))}" if known else "is no parameter here: there are none"
+        wrong = [
+            {"type": "extra_forbidden", "loc": ("query", name), "msg": says, "input": request.query_params[name]}
+            for name in unknown
+        ]
+        raise RequestValidationError(wrong)

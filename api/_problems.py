@@ -1,0 +1,129 @@
+"""Everything that goes wrong, as problem details (RFC 9457): what it was, the value, and what to do."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+from redis.exceptions import RedisError
+from starlette.exceptions import HTTPException
+
+from contracts.errors import Permanent, Retryable
+
+MEDIA_TYPE = "application/problem+json"
+AGAIN_S = 5  # after which asking again may help
+SHOWN = 200  # characters of a value that is wrong
+TITLES = {
+    401: "Who asks is not known",
+    404: "There is no such thing",
+    405: "It can only be read",
+    422: "The question is wrong",
+    500: "The answer failed",
+    503: "It cannot be answered now",
+}
+
+log = structlog.get_logger(__name__)
+
+
+class Missing(Permanent):
+    """What was asked for does not exist."""
+
+
+class WrongParameter(BaseModel):
+    """One parameter that is wrong."""
+
+    name: str = Field(description="the parameter")
+    place: str = Field(description="where it stands: `path` or `query`")
+    value: str = Field(description="what was given, cut where it is long")
+    problem: str = Field(description="what is wrong with it")
+
+
+class Problem(BaseModel):
+    """Why there is no answer (RFC 9457)."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "type": "about:blank",
+                "title": TITLES[422],
+                "status": 422,
+                "detail": "limit=0: input should be greater than or equal to 1",
+                "errors": [
+                    {"name": "limit", "place": "query", "value": "0", "problem": "input should be greater than or equal to 1"}
+                ],
+            }
+        }
+    )
+
+    type: str = Field(description="always `about:blank`: the status says which kind of problem it is")
+    title: str = Field(description="what the status means here")
+    status: int
+    detail: str = Field(description="what happened, and what to do")
+    errors: list[WrongParameter] | None = Field(default=None, description="of 422: each parameter that is wrong")
+
+
+def problem(
+    status: int, detail: str, *, headers: Mapping[str, str] | None = None, errors: Sequence[Mapping[str, str]] = ()
+) -> Response:
+    """The answer in place of an answer."""
+    said: dict[str, Any] = {"type": "about:blank", "title": TITLES.get(status, "No answer"), "status": status, "detail": detail}
+    if errors:
+        said["errors"] = list(errors)
+    return Response(orjson.dumps(said), status, headers, MEDIA_TYPE)
+
+
+def failed() -> Response:
+    """Of an error that nobody foresaw: what it was is in the log, and is nobody else's business."""
+    return problem(500, "an error that should not be; the log of the api has it")
+
+
+def tell_problems(app: FastAPI) -> None:
+    """Have every error answered as a problem."""
+
+    @app.exception_handler(HTTPException)
+    async def refuse(request: Request, exc: HTTPException) -> Response:
+        details = {
+            404: f"there is no {_shown(request.url.path)} here; /api/v1/openapi.json lists what there is",
+            405: f"{request.method} is not offered; GET reads",
+        }
+        return problem(exc.status_code, details.get(exc.status_code, str(exc.detail)), headers=exc.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def correct(_: Request, exc: RequestValidationError) -> Response:
+        wrong = [_wrong(error) for error in exc.errors()]
+        detail = "; ".join(f"{each['name']}={each['value']}: {each['problem']}" for each in wrong)
+        return problem(422, detail, errors=wrong)
+
+    @app.exception_handler(Missing)
+    async def miss(_: Request, exc: Missing) -> Response:
+        return problem(404, str(exc))
+
+    @app.exception_handler(Permanent)
+    async def change(_: Request, exc: Permanent) -> Response:
+        log.error("refused by what stands behind", reason=str(exc))
+        return problem(503, str(exc))
+
+    @app.exception_handler(Retryable)
+    async def wait(_: Request, exc: Retryable) -> Response:
+        return problem(503, str(exc), headers={"Retry-After": str(AGAIN_S)})
+
+    @app.exception_handler(RedisError)
+    async def without_queues(_: Request, exc: RedisError) -> Response:
+        log.warning("the queues cannot be read", reason=repr(exc))
+        detail = f"the queues cannot be read ({type(exc).__name__}); see `manifold status`, then ask again"
+        return problem(503, detail, headers={"Retry-After": str(AGAIN_S)})
+
+
+def _wrong(error: Mapping[str, Any]) -> dict[str, str]:
+    place, *name = (str(part) for part in error["loc"])
+    said = str(error["msg"])
+    return {"name": ".".join(name), "place": place, "value": _shown(str(error["input"])), "problem": said[:1].lower() + said[1:]}
+
+
+def _shown(text: str) -> str:
+    plain = text.encode(errors="replace").decode()
+    return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…"

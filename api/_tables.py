@@ -1,0 +1,84 @@
+"""`/quarantine` and `/lake/freshness`: what was refused, and how far the lake is behind the archive."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.exceptions import RequestValidationError
+from pyiceberg.catalog import Catalog
+
+from adapters.freshness import oldest_not_in_lake
+from api._models import Freshness, Quarantine, Refused
+from api._parameters import Limit
+from api._sources import Sources
+from archive.quarantine import Refusal, refusals
+from contracts.envelope import Stream
+
+PAGE = 50
+Place = tuple[datetime, int]  # of a refusal in the list
+Since = Annotated[datetime | None, Query(description="received then or later; ISO 8601, UTC where it names no zone")]
+Matching = Annotated[str, Query(max_length=200, description="only those whose reason holds this text, in any case")]
+Settled = Annotated[bool, Query(description="also what was replayed or dropped")]
+Cursor = Annotated[str | None, Query(pattern=r"^-?[0-9]{1,18}_-?[0-9]{1,19}$", description="as the page before said")]
+
+
+def table_routes(sources: Sources) -> APIRouter:
+    """The routes of quarantine and freshness."""
+    router = APIRouter(tags=["lake"])
+
+    @router.get("/quarantine")
+    async def quarantine(
+        stream: Annotated[Stream | None, Query(description="only of this stream")] = None,
+        since: Since = None,
+        matching: Matching = "",
+        settled: Settled = False,
+        limit: Limit = PAGE,
+        before: Cursor = None,
+    ) -> Quarantine:
+        """What was refused and is not settled, newest first, a page at a time."""
+        if since is not None and since.tzinfo is None:
+            since = since.replace(tzinfo=UTC)
+        last = None if before is None else _place(before)
+        read = partial(refusals, stream=stream, since=since, matching=matching, settled=settled)
+        found = await sources.lake.ask(read)
+        left = [refusal for refusal in found if last is None or _at(refusal) < last]
+        page = left[:limit]
+        more = _cursor(page[-1]) if len(left) > limit else None
+        return Quarantine(refused=[Refused(**_plain(refusal)) for refusal in page], total=len(found), before=more)
+
+    @router.get("/lake/freshness")
+    async def freshness() -> Freshness:
+        """How far the lake is behind the archive, as of now: the oldest segment of the last days that no run has taken in."""
+        now = datetime.now(UTC)
+
+        def read(catalog: Catalog) -> datetime | None:
+            return oldest_not_in_lake(catalog, sources.settings, now)
+
+        oldest = await sources.lake.ask(read)
+        age_s = max(0.0, (now - oldest).total_seconds()) if oldest else 0.0
+        return Freshness(oldest_not_in_lake=oldest, age_seconds=age_s, late=age_s > sources.settings.lake_late_seconds)
+
+    return router
+
+
+def _plain(refusal: Refusal) -> dict[str, object]:
+    return {name: value for name, value in asdict(refusal).items() if name != "payload"}
+
+
+def _at(refusal: Refusal) -> Place:
+    return refusal.received_at, refusal.seq
+
+
+def _cursor(refusal: Refusal) -> str:
+    return f"{round(refusal.received_at.timestamp() * 1_000_000)}_{refusal.seq}"
+
+
+def _place(cursor: str) -> Place:
+    micros, seq = cursor.split("_")
+    try:
+        return datetime.fromtimestamp(int(micros) / 1_000_000, UTC), int(seq)
+    except (ValueError, OverflowError, OSError) as exc:
+        wrong = {"type": "cursor", "loc": ("query", "before"), "msg": "is none that a page has said", "input": cursor}
+        raise RequestValidationError([wrong]) from exc
