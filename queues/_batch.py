@@ -15,7 +15,7 @@ from contracts.outcomes import OutcomeRecord
 from queues import _commands
 from queues._policy import Policy
 from queues._scripts import LOADS, Args
-from queues._spoilt import is_spoilt
+from queues._spoilt import is_spoilt, unreadable
 from queues.verbs.claims import Park
 from queues.verbs.ends import Ack, End, Look, LookReply
 from queues.verbs.verb import Verb
@@ -83,8 +83,8 @@ class Batch:
     def talk(self, *, tolerant: bool = False) -> Talk[list[Any]]:
         """Empties the batch; one reply a verb or command. Scripts that Redis has forgotten are sent to it again.
 
-        `tolerant`: where somebody has put another type under a key, the error takes the place of that verb's reply (`is_spoilt`),
-        and all others are as they would be.
+        `tolerant`: where somebody has put another type under a key, or what is no seq, the error takes the place of that verb's
+        reply (`is_spoilt`), and all others are as they would be.
 
         Raises:
             redis.RedisError: Redis refused a command.
@@ -107,8 +107,13 @@ class Batch:
                 if not (tolerant and is_spoilt(reply)):
                     raise reply
                 replies.append(reply)
-            else:
+                continue
+            try:
                 replies.append(read(reply))
+            except ValueError as exc:
+                if not tolerant:
+                    raise
+                replies.append(unreadable(exc))
         return replies
 
     def _add_noted(self, owner: str, verb: Park, now_ms: int) -> None:

@@ -112,10 +112,14 @@ class Loader:
         for some in _in_flushes(records):
             self._send(map(_commands.tell, some))
 
-    def store_triggers(self, triggers: Mapping[int, tuple[str, str]]) -> None:
-        """Keep request_id and data_id of each trigger seq."""
+    def store_triggers(self, triggers: Mapping[int, tuple[str, str]]) -> list[str]:
+        """Keep request_id and data_id of each trigger seq; the keys that hold another type, and were left as they are."""
+        spoilt: dict[str, None] = {}
         for some in _in_flushes(triggers.items()):
-            self._send(command for seq, said in some for command in _commands.store_trigger(self._policy, seq, *said))
+            sent = [(seq, command) for seq, said in some for command in _commands.store_trigger(self._policy, seq, *said)]
+            replies = self._send((command for _, command in sent), tolerant=True)
+            spoilt |= dict.fromkeys(keys.trigger(seq) for (seq, _), reply in zip(sent, replies, strict=True) if is_spoilt(reply))
+        return list(spoilt)
 
     def forget_done(self, ended: Iterable[tuple[str, int]]) -> "Forgotten":
         """The lake knows these outcomes (owner, seq): the queues forget those that no recorder can offer again."""
@@ -134,9 +138,10 @@ class Loader:
                 forgotten += sum(reply for reply in self._send(commands, tolerant=True) if not is_spoilt(reply))
         return Forgotten(forgotten, kept)
 
-    def spoilt_key(self, owner: str) -> str | None:
-        """The first key of an owner that holds another type than it should, with the type that it has; None: there is none."""
-        return spoilt_among(owner, self._send([("TYPE", key) for key in keys.owner_keys(owner)]))
+    def spoilt_key(self, owner: str) -> str:
+        """What is wrong with the keys of an owner: the first that holds another type than it should, and which type that is."""
+        found = spoilt_among(owner, self._send([("TYPE", key) for key in keys.owner_keys(owner)]))
+        return found or f"what one of its keys holds cannot be read, of {', '.join(keys.owner_keys(owner))}"
 
     def _handed(self, nodes: Iterable[int]) -> dict[int, int]:
         """Up to which seq each of these recorders will offer nothing again; those that hand nothing over are not there."""

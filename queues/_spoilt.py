@@ -6,12 +6,18 @@ from redis.exceptions import ResponseError
 
 from contracts import keys
 
+SPOILT = ("WRONGTYPE", "user_script:")  # so Redis's word begins: another type; or what a script reads there is no seq, no number
 OWNER_TYPES = ("zset", "hash", "hash", "hash", "zset", "zset", "hash")  # in the order of contracts.keys.owner_keys
 
 
 def is_spoilt(reply: object) -> bool:
-    """Whether Redis says that a key holds another type than it should: no wait cures that."""
-    return isinstance(reply, ResponseError) and str(reply).startswith("WRONGTYPE")
+    """Whether a key holds another type than it should, or what cannot be read as what it should be: no wait cures that."""
+    return isinstance(reply, ResponseError) and str(reply).startswith(SPOILT)
+
+
+def unreadable(exc: ValueError) -> ResponseError:
+    """What takes the place of a reply in which a key's content is not what it should be."""
+    return ResponseError(f"WRONGTYPE {exc}")
 
 
 def spoilt_among(owner: str, types: Sequence[bytes]) -> str | None:

@@ -25,7 +25,7 @@ from pipelines.populate.few import ended_few, pending_few, unpopulated, wanted_s
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.pending import candidates, pending
 from pipelines.populate.stretch import Stretch, newest_before, newest_seqs
-from pipelines.populate.telling import SPOILT, Batches, telling, told
+from pipelines.populate.telling import SPOILT, TRIGGERS, WORDS, Batches, telling, told
 from queues import Forgotten, Loader, LoadResult, Policy
 
 FEW = 200_000  # entries whose keys are sent to where the outcomes are, rather than the outcomes shuffled
@@ -53,6 +53,8 @@ class Populated:
     rebuild_needed: bool = False  # the queues are not loaded: nothing was done
     spoilt: int = 0  # vehicles that got nothing, because a key of theirs in Redis holds another type
     spoilt_named: tuple[str, ...] = ()  # some of them, with that key
+    spoilt_triggers: int = 0  # triggers whose key in Redis holds another type: dispatchers find in the lake what they say
+    spoilt_triggers_named: tuple[str, ...] = ()  # some of these keys
 
     @property
     def problem(self) -> str | None:
@@ -105,7 +107,7 @@ def populate(
             waiting, gone = _few(catalog, settings, ids, ended, now, everything=everything)
         else:
             waiting, gone = _many(spark, settings, ids, ended, now, everything=everything)
-        loaded = _load(waiting, settings, now) if ids.rows else LoadResult()
+        loaded, triggers = _load(waiting, settings, now) if ids.rows else (LoadResult(), [])
         lock.check()
         # Only now: an entry offered above may have ended in between, and only the queues' own memory knew.
         forgotten, kept = _forget(gone, settings) if ended.rows else (0, 0)
@@ -122,7 +124,9 @@ def populate(
     numbers = (loaded.owners, loaded.offered, loaded.queued, len(loaded.superseded), forgotten)
     loader = Loader(redis, Policy.of(settings))
     named = tuple(f"{owner}: {loader.spoilt_key(owner)}" for owner in sorted(loaded.spoilt)[:MOST_NAMED])
-    result = Populated(*numbers, spoilt=len(loaded.spoilt), spoilt_named=named)
+    result = Populated(*numbers, False, len(loaded.spoilt), named, len(triggers), tuple(triggers[:MOST_NAMED]))
+    if triggers:
+        log.warning("keys of triggers in Redis are spoilt: delete them", keys=result.spoilt_triggers_named)
     (log.error if result.problem else log.info)("queues are populated", everything=everything, **asdict(result))
     return result
 
@@ -158,28 +162,29 @@ def _rows(spark: SparkSession, settings: Settings, stretch: Stretch) -> DataFram
     return spark.read.option("start-snapshot-id", stretch.start).option("end-snapshot-id", stretch.end).table(name)
 
 
-def _load(waiting: DataFrame | pa.Table, settings: Settings, now: datetime) -> LoadResult:
+def _load(waiting: DataFrame | pa.Table, settings: Settings, now: datetime) -> tuple[LoadResult, list[str]]:
+    """What became of the entries, and the keys of triggers that are spoilt."""
     load = _loader(settings.redis, Policy.of(settings), _unix_ms(now))
-    done, spoilt = _counted(waiting, load, ("owners", "offered", "queued", "superseded"))
-    return LoadResult(done["owners"], done["offered"], done["queued"], [("", 0)] * done["superseded"], spoilt)
+    done, words = _counted(waiting, load, ("owners", "offered", "queued", "superseded"))
+    result = LoadResult(done["owners"], done["offered"], done["queued"], [("", 0)] * done["superseded"], words[SPOILT])
+    return result, sorted(set(words[TRIGGERS]))  # a trigger is stored by each worker that has entries of it
 
 
-def _counted(rows: DataFrame | pa.Table, work: Batches, names: tuple[str, ...]) -> tuple[dict[str, int], list[str]]:
-    """What `work` counts and which owners it names, where the rows are: in Spark's workers, or here."""
-    schema = ", ".join(["problem string", f"{SPOILT} string", *(f"{name} bigint" for name in names)])
+def _counted(rows: DataFrame | pa.Table, work: Batches, names: tuple[str, ...]) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """What `work` counts and what it names, by column, where the rows are: in Spark's workers, or here."""
+    schema = ", ".join([*(f"{name} string" for name in ("problem", *WORDS)), *(f"{name} bigint" for name in names)])
     if isinstance(rows, DataFrame):
         counts = rows.mapInArrow(telling(work, names), schema)
         sums = [sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names]
-        words = [sf.max("problem").alias("problem"), sf.array_join(sf.collect_list(SPOILT), "\n").alias(SPOILT)]
-        row = counts.agg(*words, *sums).first()
+        words = [sf.array_join(sf.collect_list(name), "\n").alias(name) for name in WORDS]
+        row = counts.agg(sf.max("problem").alias("problem"), *words, *sums).first()
         assert row is not None  # an aggregation has one row
         if row["problem"] is not None:
             raise told(row["problem"])
-        return {name: row[name] for name in names}, row[SPOILT].split()
+        return {name: row[name] for name in names}, {name: row[name].split() for name in WORDS}
     found = [row for batch in work(rows.to_batches()) for row in batch.to_pylist()]
-    return {name: sum(row[name] for row in found) for name in names}, [
-        o for row in found for o in (row.get(SPOILT) or "").split()
-    ]
+    named = {name: [word for row in found for word in (row.get(name) or "").split()] for name in WORDS}
+    return {name: sum(row[name] for row in found) for name in names}, named
 
 
 def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
@@ -190,13 +195,14 @@ def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
         loader, stored = Loader(redis, policy), set[int]()
         for rows in _chunks(batches):
             triggers = {seq: said for seq, said in _triggers(rows).items() if seq not in stored}
-            loader.store_triggers(triggers)
+            spoilt = loader.store_triggers(triggers)
             stored.update(triggers)
             done = loader.offer(_by_owner(rows, with_request_id=policy.compaction), now_ms)
             superseded = (OutcomeRecord(o, s, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY) for o, s in done.superseded)
             loader.add_outcomes(superseded)
             counts = {"owners": done.owners, "offered": done.offered, "queued": done.queued, "superseded": len(done.superseded)}
-            yield pa.RecordBatch.from_pylist([counts | {SPOILT: "\n".join(done.spoilt) or None}])
+            words = {SPOILT: "\n".join(done.spoilt) or None, TRIGGERS: "\n".join(spoilt) or None}
+            yield pa.RecordBatch.from_pylist([counts | words])
 
     return load
 

@@ -7,12 +7,14 @@ from redis import exceptions
 from redis.exceptions import RedisError
 
 SPOILT = "spoilt"  # the column that names owners whose keys hold another type than they should, a line each
+TRIGGERS = "spoilt_triggers"  # the same of keys of triggers
+WORDS = (SPOILT, TRIGGERS)
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def telling(work: Batches, names: Sequence[str]) -> Batches:
     """The same work, whose rows of counts (`names`) and words get a column `problem`: null, or what Redis said; then it ends."""
-    schema = pa.schema([("problem", pa.string()), (SPOILT, pa.string()), *((name, pa.int64()) for name in names)])
+    schema = pa.schema([*((name, pa.string()) for name in ("problem", *WORDS)), *((name, pa.int64()) for name in names)])
 
     def told_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         left = iter(batches)

@@ -3,17 +3,22 @@
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
+import structlog
 from redis import Redis
+from redis.exceptions import RedisError
 
 from adapters.redis import connect
 from contracts import keys
+from queues import is_spoilt
 
 KEYS_A_PAGE = 2000
 ROWS_A_BATCH = 100_000
 ENTRIES_A_FLUSH = 5000
 
+log = structlog.get_logger(__name__)
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
@@ -100,11 +105,32 @@ def _rows(redis: Redis, page: list[tuple[str, Place]]) -> Iterator[tuple[str, in
             pipe.hget(keys.inflight(owner), "seq")
         else:
             pipe.zrange(OF_PLACE[place](owner), 0, -1)
-    for (owner, place), raw in zip(page, pipe.execute(), strict=True):
-        seqs = list(map(int, filter(None, [raw] if place is Place.IN_FLIGHT else raw)))
+    for (owner, place), raw in zip(page, pipe.execute(raise_on_error=False), strict=True):
+        seqs = _seqs(raw, owner, place)
         ordered = place is Place.DONE or all(a <= b for a, b in pairwise(seqs))
         for n, seq in enumerate(seqs):
             yield owner, seq, place.value, not ordered and any(seq > later for later in seqs[n + 1 :])
+
+
+def _seqs(reply: Any, owner: str, place: Place) -> list[int]:
+    """Without what is none: a key that is spoilt keeps no other from being compared."""
+    sound = _sound(reply)
+    held = [sound] if place is Place.IN_FLIGHT else sound or []
+    seqs = _numbers(held)
+    if is_spoilt(reply) or len(seqs) < len(held) - held.count(None):
+        log.error("a key in Redis is spoilt: delete it, then `manifold rebuild`", key=OF_PLACE[place](owner))
+    return seqs
+
+
+def _numbers(held: Iterable[bytes | None]) -> list[int]:
+    return [int(one) for one in held if one is not None and one.isdigit()]
+
+
+def _sound(reply: Any) -> Any:
+    """The reply; what a key that is spoilt would hold is nothing."""
+    if isinstance(reply, RedisError) and not is_spoilt(reply):
+        raise reply
+    return None if is_spoilt(reply) else reply
 
 
 def _batch(rows: list[tuple[str, int, str, bool]]) -> pa.RecordBatch:
@@ -122,7 +148,7 @@ def _hold(redis: Redis, some: pa.RecordBatch) -> list[bool]:
         pipe.zscore(keys.done(vin), seq)
         pipe.hget(keys.inflight(vin), "seq")
         pipe.zrange(keys.pending(vin), 0, -1 if difference == Difference.DISORDERED else 0)
-    replies = pipe.execute()
+    replies = [_sound(reply) for reply in pipe.execute(raise_on_error=False)]
     return [_holds(Difference(d), seq, *replies[5 * n : 5 * n + 5]) for n, (d, _, seq) in enumerate(pairs)]
 
 
@@ -133,7 +159,7 @@ def _holds(
     parked: float | None,
     done: float | None,
     inflight: bytes | None,
-    queue: list[bytes],
+    queue: list[bytes] | None,
 ) -> bool:
     match difference:
         case Difference.MISSING:
@@ -141,9 +167,9 @@ def _holds(
         case Difference.UNRECORDED:
             return done is not None
         case Difference.STRAY:
-            return pending is None and inflight is not None and int(inflight) == seq
+            return pending is None and _numbers([inflight]) == [seq]
         case Difference.DISORDERED:
-            seqs = [int(raw) for raw in queue]
+            seqs = _numbers(queue or ())
             return seq in seqs and any(seq > later for later in seqs[seqs.index(seq) + 1 :])
         case _:
             return pending is not None or parked is not None

@@ -3,7 +3,8 @@
 -- ARGV[1] cursor   ARGV[2] keys to look at   ARGV[3] now_ms   ARGV[4] presence_ms   ARGV[5] seq up to which entries have expired
 -- ARGV[6] queues longer than this are named   ARGV[7] queues whose oldest entry has a smaller seq than this are named
 -- returns {cursor, {keys, known, present, unsubscribed, queues, entries, parked, in flight, remembered},
---   {owner, length, …}, {owner, oldest seq, …}, {owner with an expired entry, …}, {key that holds another type than it should, …}}
+--   {owner, length, …}, {owner, oldest seq, …}, {owner with an expired entry, …}, {key that holds another type than it should, or what
+--   is no seq, …}}
 local now, presence_ms, expired = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local longer, older = tonumber(ARGV[6]), tonumber(ARGV[7])
 local known, present, unsubscribed, queues, entries, parked, in_flight, remembered = 0, 0, 0, 0, 0, 0, 0, 0
@@ -24,11 +25,18 @@ local function ask(command, key, ...)
   spoilt[#spoilt + 1] = key
 end
 
-function look.pending(key, owner)
+-- The length of a queue and its oldest seq; nil where there is none, or what stands first is no seq.
+local function queue_at(key)
   local length = ask('ZCARD', key)
-  if not length then return end
-  local seq = redis.call('ZRANGE', key, 0, 0)[1]
+  local seq = length and redis.call('ZRANGE', key, 0, 0)[1]
   if not seq then return end
+  if string.match(seq, '^%d+$') then return length, seq end
+  spoilt[#spoilt + 1] = key
+end
+
+function look.pending(key, owner)
+  local length, seq = queue_at(key)
+  if not length then return end
   queues, entries = queues + 1, entries + length
   if length > longer then name(longest, owner, length) end
   if tonumber(seq) < older then name(oldest, owner, seq) end
@@ -36,10 +44,8 @@ function look.pending(key, owner)
 end
 
 function look.parked(key, owner)
-  local length = ask('ZCARD', key)
+  local length, seq = queue_at(key)
   if not length then return end
-  local seq = redis.call('ZRANGE', key, 0, 0)[1]
-  if not seq then return end
   parked = parked + length
   if tonumber(seq) <= expired then over[#over + 1] = owner end
 end
@@ -51,8 +57,13 @@ function look.done(key) remembered = remembered + (ask('ZCARD', key) or 0) end
 function look.presence(key)
   local p = ask('HMGET', key, 'connected', 'heard', 'subscribed')
   if not p then return end
+  local heard = tonumber(p[2] or '0')
+  if not heard then
+    spoilt[#spoilt + 1] = key
+    return
+  end
   known = known + 1
-  if p[1] == 'yes' or (p[1] == 'heard' and tonumber(p[2] or '0') + presence_ms >= now) then
+  if p[1] == 'yes' or (p[1] == 'heard' and heard + presence_ms >= now) then
     if p[3] == 'no' then unsubscribed = unsubscribed + 1 else present = present + 1 end
   end
 end

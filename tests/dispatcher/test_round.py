@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
@@ -13,7 +14,7 @@ from contracts.seq import EPOCH_MS, seq_of
 from contracts.settings import Settings
 from dispatcher._round import Round
 from queues import Policy, Queues
-from queues.verbs.claims import ClaimWord, Park, Touch
+from queues.verbs.claims import Claim, ClaimWord, Park, Touch
 from queues.verbs.fills import Enqueue
 from tests.servers import Server
 
@@ -33,6 +34,39 @@ def test_a_vehicle_whose_keys_are_spoilt_takes_no_claim_from_the_others_of_its_r
             this = Round(queues, NOW)
             for owner in (SPOILT, SOUND):
                 assert this.add(owner, Touch(Heard(), True))
+            return await this.run(repeated=False)
+
+    spoilt, sound = asyncio.run(body())
+
+    assert spoilt is None
+    assert (sound.reply.next.word, sound.reply.next.seq) == (ClaimWord.CLAIMED, SEQ)
+
+
+@pytest.mark.parametrize(
+    ("kind", "held"),
+    [
+        pytest.param(keys.pending, {"what is this": 0}, id="a member that is no seq"),
+        pytest.param(keys.pending, {"1e5": 0}, id="a number that is no seq"),
+        pytest.param(keys.presence, {"connected": "heard", "heard": "what is this"}, id="an instant that is none"),
+        pytest.param(keys.inflight, {"seq": SEQ, "attempts": "what is this", "deadline": 5}, id="attempts that are none"),
+    ],
+)
+def test_a_vehicle_whose_keys_hold_what_cannot_be_read_takes_no_claim_from_the_others(
+    own_redis: Server, kind: Any, held: dict[str, Any]
+) -> None:
+    async def body() -> list[Any]:
+        async with AsyncRedis(port=own_redis.port) as client:
+            await client.flushall()
+            queues = Queues(client, Policy.of(Settings()))
+            batch = queues.batch()
+            for owner in (SPOILT, SOUND):
+                batch.add(owner, Enqueue([(SEQ, "r")]), NOW)
+            await batch.run()
+            write: Any = client.zadd if kind is keys.pending else client.hset
+            await write(kind(SPOILT), mapping=held)
+            this = Round(queues, NOW)
+            for owner in (SPOILT, SOUND):
+                assert this.add(owner, Claim() if owner == SPOILT else Touch(Heard(), True))
             return await this.run(repeated=False)
 
     spoilt, sound = asyncio.run(body())

@@ -204,6 +204,18 @@ def test_a_vehicle_whose_keys_are_spoilt_is_named_and_keeps_nothing_from_the_oth
     assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3)]
 
 
+def test_a_trigger_whose_key_is_spoilt_is_named_and_keeps_nothing_from_anybody(filled: Place, redis: Redis) -> None:
+    add_ids(filled, (4, "V4", False), (5, "V5", False))
+    redis.sadd(keys.trigger(seq_at(4)), "something else")
+    done = run(filled, everything=True)
+
+    assert (done.spoilt_triggers, done.spoilt_triggers_named) == (1, (keys.trigger(seq_at(4)),))
+    assert done.problem is None  # dispatchers find in the lake what it says
+    assert queued(redis, "V4") + queued(redis, "V5") == [seq_at(4), seq_at(5)]
+    assert redis.hget(keys.trigger(seq_at(5)), "data_id")
+    assert redis.exists(keys.LOADED)
+
+
 def test_with_compaction_the_place_of_an_older_entry_is_told_as_an_outcome(filled: Place, redis: Redis) -> None:
     filled.settings = filled.settings.model_copy(update={"compaction": "request_id"})
     add_ids(filled, (9, "V1", False), request_id="task_a_3")

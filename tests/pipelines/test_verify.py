@@ -112,6 +112,17 @@ def test_each_kind_of_difference_is_found_reported_and_repaired(home: Place, red
     assert not redis.exists(keys.done("V2"))
 
 
+def test_keys_that_are_spoilt_keep_no_other_from_being_compared(home: Place, redis: Redis) -> None:
+    add(home, (5, "V5", None), (5, "V6", None))
+    for key in (keys.pending("V5"), keys.inflight("V5"), keys.done("V5")):
+        redis.set(key, "something else")
+    redis.zadd(keys.pending("V6"), {"what is this": 0, str(seq_at(5)): seq_at(5)})
+    redis.hset(keys.inflight("V2"), "seq", "what is this")
+    redis.zrem(keys.pending("V1"), str(seq_at(2)))
+
+    assert run(home).differences == NONE | {"missing": 2}, "V5's, which its spoilt queue has not, and V1's"
+
+
 def test_what_has_changed_meanwhile_is_no_difference(home: Place, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     disturb(home, redis)
 

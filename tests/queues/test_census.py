@@ -105,6 +105,22 @@ def test_a_key_of_another_type_is_named_and_keeps_no_other_from_being_counted(re
     assert sorted(census.spoilt) == spoilt
 
 
+@pytest.mark.parametrize("member", ["what is this", "1e5", "-7", "12.5"])
+def test_a_key_that_holds_what_is_no_seq_is_named_and_keeps_no_other_from_being_counted(
+    redis: Redis, url: str, member: str
+) -> None:
+    spoilt = sorted([keys.pending("BAD"), keys.parked("BAD"), keys.presence("WORSE")])
+    redis.zadd(keys.pending("BAD"), {member: 0, str(seq(1)): seq(1)})
+    redis.zadd(keys.parked("BAD"), {member: 0})
+    redis.hset(keys.presence("WORSE"), mapping={"connected": "heard", "heard": "what is this"})
+    redis.zadd(keys.pending("late"), {str(OLD): OLD, str(seq(1)): seq(1)})
+
+    census, expired = take(url)
+
+    assert (expired, census.pending, census.oldest) == ({"late"}, 2, [("late", OLD)])
+    assert sorted(census.spoilt) == spoilt
+
+
 @pytest.mark.parametrize(
     ("kept", "saved", "read"),
     [

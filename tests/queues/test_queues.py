@@ -501,6 +501,14 @@ def test_an_owner_whose_keys_are_spoilt_is_passed_over_when_others_end_in_bulk(r
     assert loader.spoilt == {"BAD"}
 
 
+def test_a_trigger_whose_key_is_spoilt_is_named_when_others_are_stored_in_bulk(redis: Redis) -> None:
+    redis.sadd(keys.trigger(SEQ[1]), "what is this")
+
+    assert Loader(redis, POLICY).store_triggers(dict.fromkeys(SEQ[:3], ("r", "d"))) == [keys.trigger(SEQ[1])]
+
+    assert [redis.type(keys.trigger(seq)) for seq in SEQ[:3]] == [b"hash", b"set", b"hash"]
+
+
 @pytest.mark.parametrize("outcome", Outcome)
 def test_the_queues_remember_how_an_entry_ended(use: Callable[..., Any], redis: Redis, outcome: Outcome) -> None:
     async def body(queues: Queues) -> None:
