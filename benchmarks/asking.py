@@ -119,7 +119,7 @@ def of_queues(world: World, vin: str) -> list[Question]:
     ]
 
 
-def of_lives(vin: str, where: str = "", aim_s: float | None = AIM_S) -> list[Question]:
+def of_history(vin: str, where: str = "", aim_s: float | None = AIM_S) -> list[Question]:
     """What has to be looked up in the lake and in the archive."""
     questions = [
         Question(f"manifold vin show{where}", ["vin", "show", vin], lambda told: _states(told) == ["delivered", "pending"]),
@@ -156,7 +156,7 @@ def measure(settings: Settings, world: World, redis_pid: int) -> list[Row]:
     with _recorder(settings, env) as recorder:
         desk = Desk(env, {"Redis": redis, "recorder": recorder})
         walk = _row("manifold fleet --fresh, a walk over all keys", [desk.ask("fleet", "--fresh")[0]])
-        rows = [question.row(desk) for question in (*of_queues(world, vin), *of_lives(vin))]
+        rows = [question.row(desk) for question in (*of_queues(world, vin), *of_history(vin))]
         some = Question(
             f"manifold batch cancel, {VINS_A_TRIGGER:,} vehicles", ["batch", "cancel", "task_autumn_1{n}"], _cancelled
         )
@@ -165,7 +165,7 @@ def measure(settings: Settings, world: World, redis_pid: int) -> list[Row]:
         many = f"manifold batch cancel, {world.vins // 10:,} vehicles"
         rows.append(_row(many, [desk.ask("batch", "cancel", "task_spring")[0]], aim_s=MANY_AIM_S))
     desk = Desk(env, {"Redis": redis})
-    return rows + [question.row(desk) for question in of_lives(vin, ", no recorder", None)]
+    return rows + [question.row(desk) for question in of_history(vin, ", no recorder", None)]
 
 
 @contextmanager

@@ -8,10 +8,11 @@ from itertools import chain
 
 from redis import Redis
 
+from archive.flush import close_segments
 from contracts.errors import Retryable
 from contracts.settings import Settings
 from history.entry import OPEN, BatchHistory, BatchPage, Bounds, EntryHistory
-from history.from_archive import BACK, Recorded, flush, read_recorded, triggers_recorded
+from history.from_archive import BACK, Recorded, read_recorded, triggers_recorded
 from history.from_queues import stand_now
 from history.lake_half import LakeHalf
 
@@ -39,7 +40,7 @@ class Batches:
         Raises:
             Retryable: a recorder cannot be asked for what it recorded last.
         """
-        if not flush(self._settings):
+        if close_segments(self._settings):
             raise Retryable("the recorder cannot be asked to close its open segments; is the platform up? See `manifold status`")
 
     def shown(self, bounds: Bounds) -> BatchPage:
@@ -47,7 +48,7 @@ class Batches:
 
         Entries beyond `bounds.entries` are not looked at one by one: what the lake does not know to have ended is `open`.
         """
-        flush(self._settings)  # which vehicles a trigger names is told by the archive alone
+        close_segments(self._settings)  # which vehicles a trigger names is told by the archive alone
         found = self.page(bounds)
         recorded = self.recorded(found, found.entries.keys())
         few = map(recorded.ended, chain.from_iterable(found.entries.values()))

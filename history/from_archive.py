@@ -1,4 +1,4 @@
-"""What is recorded and not in the lake yet: read from the segments that it has not taken in; recorders close their open ones."""
+"""What is recorded and not in the lake yet: read from the segments that it has not taken in."""
 
 import contextlib
 import re
@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
-from urllib.error import URLError
-from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +24,6 @@ from contracts.topics import data_topic
 from history.entry import Bounds, EntryHistory
 
 BACK = timedelta(days=1)  # how far back segments are looked for that no ingest has taken in
-FLUSH_WAIT_S = 60
 READERS = 4  # segments that are read at once
 MOST_NAMES = 200  # that a segment is searched for; looking for more takes longer than parsing all
 
@@ -149,20 +146,6 @@ def _not_ingested(
             continue
         wanted = pc.equal(messages["topic"], topic) if topic else _hold(messages["payload"], [holding])
         yield from (envelope for envelope in from_arrow(messages.filter(wanted)) if envelope.refused_because is None)
-
-
-def flush(settings: Settings) -> bool:
-    """Ask every recorder to close its open segments; whether all did. Else what they hold is told by Redis alone."""
-    done = [_has_flushed(url, settings.bearer) for url in settings.recorders]  # each is asked, whatever another one answers
-    return all(done)
-
-
-def _has_flushed(url: str, headers: dict[str, str]) -> bool:
-    try:
-        with urlopen(Request(f"{url}/flush", method="POST", headers=headers), timeout=FLUSH_WAIT_S):  # noqa: S310  # settings: http(s)
-            return True
-    except (URLError, OSError):
-        return False
 
 
 def _read(archive: Archive, names: Set[str], path: str) -> list[Envelope]:

@@ -7,8 +7,8 @@ import json
 from collections.abc import Set
 from datetime import datetime
 from functools import cached_property
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
-from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
@@ -61,7 +61,7 @@ def ask_service(settings: Settings, what: str, asked: dict[str, str | int]) -> d
         request = Request(f"{settings.recorders[0]}/{what}?{urlencode(asked)}", headers=settings.bearer)  # noqa: S310  # settings: http(s)
         with urlopen(request, timeout=WAIT_S) as answer:  # noqa: S310
             told: dict[str, Any] = json.load(answer)
-    except (URLError, OSError, ValueError):
+    except (OSError, HTTPException, ValueError):  # also what urllib raises
         return None
     return told
 

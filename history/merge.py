@@ -1,5 +1,6 @@
 """One answer from the queues, the archive and the lake. What each of them says is read in a module of its own."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Set
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -7,11 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 from redis import Redis
 
+from archive.flush import close_segments
 from contracts import keys
+from contracts.messages import sha1_hex
 from contracts.settings import Settings
 from history.batches import Batches
 from history.entry import BatchPage, Bounds, DataHistory, EntryHistory, VehiclePage
-from history.from_archive import BACK, Recorded, data_recorded, flush, read_recorded
+from history.from_archive import BACK, Recorded, data_recorded, read_recorded
 from history.from_queues import done_seqs, named, stand_now, waiting_of, waiting_seqs
 from history.lake_half import LakeHalf
 
@@ -67,15 +70,15 @@ class History:
     def data(self, data_id: str) -> DataHistory | None:
         """What is known of `data_id` now; None if nothing is."""
         payload = cast(bytes | None, self._redis.get(keys.data(data_id)))
-        flush(self._settings)  # what a recorder still holds in its journal
+        close_segments(self._settings)  # what a recorder still holds in its journal
+        ingested = self._half.here.ingested(datetime.now(UTC) - BACK)  # first, as everywhere
         in_lake = self._half.here.data_seen(data_id)
-        ingested = self._half.here.ingested(datetime.now(UTC) - BACK)
-        recorded = sorted(data_recorded(self._settings, ingested, data_id))
+        first, seen = _published(data_recorded(self._settings, ingested, data_id))
         if payload is None:
-            payload = recorded[0][2] if recorded and in_lake is None else self._half.here.payload(data_id)
+            payload = first if first is not None and in_lake is None else self._half.here.payload(data_id)
         if payload is None:
             return None
-        instants = [received_at for _, received_at, said in recorded if said == payload]
+        instants = seen[sha1_hex(payload)]
         times = len(instants) + (in_lake["times_seen"] if in_lake else 0)
         instants += [in_lake["first_seen_at"], in_lake["last_seen_at"]] if in_lake else []
         return DataHistory(payload, min(instants, default=None), max(instants, default=None), times)
@@ -91,7 +94,7 @@ class History:
             s for s, entry in entries.items() if not entry.is_open
         }
         done = {seq for seq in done_seqs(self._redis, vin) if within.since <= seq < within.before}
-        if not done <= over and flush(self._settings):
+        if not done <= over and not close_segments(self._settings):
             recorded = read_recorded(self._settings, ingested, vin=vin)  # how it ended was still in the recorder's journal
         for seq, trigger in recorded.triggers:
             if within.since <= seq < within.before:
@@ -103,3 +106,14 @@ class History:
 
     def _now(self, entries: Iterable[EntryHistory], recorded: Recorded) -> list[EntryHistory]:
         return stand_now(self._redis, map(recorded.ended, entries), self._settings.retention_days)
+
+
+def _published(recorded: Iterable[tuple[int, datetime, bytes]]) -> tuple[bytes | None, defaultdict[str, list[datetime]]]:
+    """The bytes of the first message, which alone are kept; and when which bytes were published, by their SHA-1."""
+    first: tuple[int, bytes] | None = None
+    seen = defaultdict[str, list[datetime]](list)
+    for seq, received_at, payload in recorded:
+        seen[sha1_hex(payload)].append(received_at)
+        if first is None or seq < first[0]:
+            first = seq, payload
+    return None if first is None else first[1], seen
