@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, load_catalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     CommitFailedException,
@@ -67,6 +67,7 @@ def open_catalog(settings: Settings) -> Catalog:
         _prepare_sqlite(Path(uri.removeprefix(SQLITE).split("?")[0]))
         if "?" not in uri:
             uri += f"?timeout={BUSY_SECONDS}"
+    AVAILABLE_CATALOGS[CatalogType.REST] = _open_rest
     properties = {"type": settings.catalog_type, "uri": uri, "warehouse": settings.warehouse_url, **settings.catalog_options}
     try:
         return load_catalog(settings.catalog_name, **{name: value for name, value in properties.items() if value})
@@ -75,6 +76,12 @@ def open_catalog(settings: Settings) -> Catalog:
     except ModuleNotFoundError as exc:
         why = f"what MANIFOLD_CATALOG_PROPERTIES asks for needs {exc.name}, which Manifold does not bring: pip install {exc.name}"
         raise Permanent(why) from exc
+
+
+def _open_rest(name: str, properties: dict[str, str]) -> Catalog:
+    from adapters.rest_catalog import PatientRestCatalog  # here, because few lakes need it
+
+    return PatientRestCatalog(name, **properties)
 
 
 def login_refused(settings: Settings, exc: Exception) -> Permanent:

@@ -1,0 +1,41 @@
+"""A REST catalog that is not waited for without end: PyIceberg's session has no time limit, and a dead connection never answers.
+
+A thread that waits so is lost until its process ends; a dispatcher has four for each kind of look-up. Object storage needs
+nothing here: Arrow's S3 gives a silent store up by itself, after some ten seconds.
+"""
+
+from functools import partial
+from typing import Any
+
+from pyiceberg.catalog.rest import RestCatalog
+from requests import Session
+
+from contracts.errors import Permanent
+
+CONNECT, ANSWER = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"  # as Iceberg's Java side names them
+# A connection is made in a round trip or two. An answer takes milliseconds, and a commit to a busy catalog seconds; whoever is
+# not answered for this long looks again, and finds what was committed.
+DEFAULT_MS = {CONNECT: 10_000.0, ANSWER: 60_000.0}
+
+
+class PatientRestCatalog(RestCatalog):
+    """Raises `requests.Timeout` where the catalog is silent for too long: in any request, those for tokens included.
+
+    Raises:
+        Permanent: a limit among the properties is no number of milliseconds.
+    """
+
+    def _config_headers(self, session: Session) -> None:
+        # What PyIceberg does first with each session that it makes: those for a token and the configuration are used at once.
+        super()._config_headers(session)
+        session.request = partial(session.request, timeout=(self._limit_s(CONNECT), self._limit_s(ANSWER)))  # type: ignore[method-assign]
+
+    def _limit_s(self, name: str) -> float:
+        said: Any = self.properties.get(name, DEFAULT_MS[name])
+        try:
+            limit_ms = float(said)
+        except ValueError:
+            limit_ms = 0
+        if not 0 < limit_ms < float("inf"):
+            raise Permanent(f"{name}={said} in MANIFOLD_CATALOG_PROPERTIES is no number of milliseconds: 60000 is a minute")
+        return limit_ms / 1000
