@@ -5,6 +5,7 @@ Great Expectations 1.24 sends nothing anywhere by itself; `GX_ANALYTICS_ENABLED`
 
 import logging
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from great_expectations.data_context.types.base import ProgressBarsConfig
 
 from expectations import _custom as custom
 from expectations._docs import SITE, WriteDataDocs, site_config
-from expectations._metrics import view_of
+from expectations._metrics import AUDIT, view_of
 from expectations._rows import Case
 from expectations._suites import (
     AnyRule,
@@ -144,7 +145,7 @@ def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path, pu
     for action, step in zip(checkpoint.actions[1:], (publish, keep), strict=True):
         action._step = step  # of the copies that the checkpoint has made
     frames = {case.suite.table: case.frame for case in cases}
-    with _references(cases):
+    with references_of(cases):
         try:
             checkpoint.run(batch_parameters=frames, run_id=gx.RunIdentifier(run_name=run_id, run_time=as_of))
         except _NoRows:
@@ -153,16 +154,18 @@ def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path, pu
 
 
 @contextmanager
-def _references(cases: Sequence[Case]) -> Iterator[None]:
+def references_of(cases: Sequence[Case]) -> Iterator[None]:
     """The tables in which rules look values up, under the names that the metrics know."""
     tables = {table: case.reference(table) for case in cases for table in case.suite.references}
-    for table, whole in tables.items():
-        whole.createOrReplaceTempView(view_of(table))
+    before = AUDIT.set(secrets.token_hex(8))
     try:
+        for table, whole in tables.items():
+            whole.createOrReplaceTempView(view_of(table))
         yield
     finally:
         for table, whole in tables.items():
             whole.sparkSession.catalog.dropTempView(view_of(table))
+        AUDIT.reset(before)
 
 
 def _verdicts(result: CheckpointResult) -> Verdicts:

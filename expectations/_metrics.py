@@ -6,6 +6,7 @@ their own.
 """
 
 import logging
+from contextvars import ContextVar
 from typing import Any
 
 import great_expectations.expectations  # noqa: F401  # registers the metrics that are replaced here
@@ -35,11 +36,13 @@ MAPPED = (
 )
 
 Given = dict[str, Any]
+# Which audit this thread is at: a stream and a batch ingest may have theirs in one session of Spark.
+AUDIT: ContextVar[str] = ContextVar("AUDIT", default="")
 
 
 def view_of(table: str) -> str:
     """The temporary view under which rules find all rows of a table while an audit goes on."""
-    return f"manifold_audit_{table}"
+    return f"manifold_audit_{AUDIT.get()}_{table}"
 
 
 class _WithRows(MetricProvider):  # type: ignore[misc]  # the library is read without its types

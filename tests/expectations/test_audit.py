@@ -13,6 +13,9 @@ from pyspark.sql import SparkSession
 from contracts.errors import Permanent
 from contracts.seq import datetime_of
 from expectations import Severity, load_suites, results_of
+from expectations._judge import references_of
+from expectations._metrics import view_of
+from expectations._rows import Case
 from tests.expectations.rows import NOON, SEQ, VIN, data, entry, frame, good, judged, meta, outcome, refused, segment
 
 pytestmark = pytest.mark.slow
@@ -230,6 +233,20 @@ def test_rows_that_are_in_the_table_already_count_for_uniqueness(spark: SparkSes
     result = judged(spark, {"ingested_segments": [segment()]}, tmp_path, references={"ingested_segments": whole})
 
     assert [finding.rule for finding in result.failures] == ["path_is_unique"]
+
+
+def test_two_audits_at_once_in_one_session_look_values_up_in_tables_of_their_own(spark: SparkSession) -> None:
+    """A stream, and a batch ingest beside it; whichever ends first takes nothing from the other."""
+
+    def case(*paths: str) -> Case:
+        frames = {table: frame(spark, table, rows) for table, rows in good().items()}
+        whole = frames | {"ingested_segments": frame(spark, "ingested_segments", [segment(path) for path in paths])}
+        return Case(load_suites()["ingested_segments"], frames["ingested_segments"], whole, "run", NOON, timedelta(hours=1), {})
+
+    with references_of([case("a")]):
+        with references_of([case("b", "c")]):
+            assert spark.table(view_of("ingested_segments")).count() == 2
+        assert spark.table(view_of("ingested_segments")).count() == 1
 
 
 def test_a_run_that_adds_nothing_passes_and_still_has_its_page(spark: SparkSession, tmp_path: Path) -> None:
