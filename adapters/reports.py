@@ -1,7 +1,8 @@
 """The quality reports in their store: which there are, and where each lies. Whoever reads one needs no Spark for it.
 
 index.html                  every run, the newest first; a stable address
-trends.html                 rows and broken rules over these runs, as charts
+trends.html                 rows and broken rules over time, as charts of `quality_results`
+trends.json                 of which state of that table they are
 runs/<run>/index.html       one run: verdict, findings with sample rows, links
 runs/<run>/audit.json       the same for programs
 validations/<table>/<run>/  Great Expectations' own pages
@@ -17,6 +18,7 @@ from adapters.files import Files
 from contracts.settings import Settings
 
 INDEX, TRENDS, RUNS, VALIDATIONS, QUEUES = "index.html", "trends.html", "runs", "validations", "queues"
+TRENDS_OF = "trends.json"
 AUDIT = "audit.json"
 READS_AT_ONCE = 16  # an object store takes its time for each
 
@@ -41,6 +43,20 @@ def kept_runs(reports: Files) -> list[dict[str, Any]]:
     paths = [path for path in reports.below(RUNS) if path.endswith(f"/{AUDIT}")]
     with ThreadPoolExecutor(READS_AT_ONCE, "reports") as pool:
         return sorted(_whole(pool.map(reports.read, paths)), key=lambda run: (run["as_of"], run["run_id"]), reverse=True)
+
+
+def drawn_version(reports: Files) -> str | None:
+    """The state of `quality_results` of which the charts are (`adapters.quality.version_of_results`); None: there are none."""
+    try:
+        found = json.loads(reports.read(TRENDS_OF) or b"{}")
+    except ValueError:
+        return None
+    return found.get("version") if isinstance(found, dict) else None
+
+
+def note_drawn(reports: Files, version: str) -> None:
+    """Say of which state the charts are, once they are there."""
+    reports.write(TRENDS_OF, json.dumps({"version": version}).encode())
 
 
 def _whole(contents: Iterator[bytes | None]) -> Iterator[dict[str, Any]]:

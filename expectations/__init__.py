@@ -8,5 +8,6 @@ from expectations._audit import audit
 from expectations._findings import Audit, Finding
 from expectations._results import results_of
 from expectations._suites import Severity, Suite, load_suites
+from expectations._trends import publish_trends
 
-__all__ = ["Audit", "Finding", "Severity", "Suite", "audit", "load_suites", "results_of"]
+__all__ = ["Audit", "Finding", "Severity", "Suite", "audit", "load_suites", "publish_trends", "results_of"]

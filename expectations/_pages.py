@@ -9,9 +9,9 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader
 
 from adapters.files import Files
-from adapters.reports import INDEX, READS_AT_ONCE, RUNS, TRENDS, VALIDATIONS, kept_runs, run_page, run_verdict
+from adapters.reports import INDEX, READS_AT_ONCE, RUNS, VALIDATIONS, kept_runs, run_page, run_verdict
 from expectations._findings import Audit
-from expectations._results import CHART_HEIGHT, as_json, charts_of
+from expectations._results import as_json
 from expectations._suites import load_suites
 
 PAGES = Environment(loader=PackageLoader("expectations", "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -32,8 +32,6 @@ def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, m
     for run in runs[keep:]:
         _remove(reports, run["run_id"])
     _write(reports, INDEX, PAGES.get_template("index.html").render(runs=runs[:keep]))
-    trends = PAGES.get_template("trends.html")
-    _write(reports, TRENDS, trends.render(charts=charts_of(runs[:keep]), runs=len(runs[:keep]), height=CHART_HEIGHT))
 
 
 def _bring(made: Path, reports: Files) -> None:

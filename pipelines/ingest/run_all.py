@@ -26,6 +26,7 @@ from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.look import look
 from pipelines.ingest.publish import Overtaken, finish, is_published, publish
 from pipelines.ingest.run import Ingested
+from pipelines.ingest.trends import trends_afterwards
 from pipelines.ingest.write import written_result
 from pipelines.populate.load import Populated, populate
 from pipelines.spark.session import GREAT_EXPECTATIONS, session
@@ -93,7 +94,11 @@ def run_all(
         if not (found.segments or with_populate):  # Spark would start for nothing
             return RunResult(run_id, written_result(catalog, run_id), None, None, 0)
     job, judging = "rebuild" if everything else "ingest", GREAT_EXPECTATIONS if found.segments else ()
-    with naming_the_catalog(settings), session(settings, job, java_options=found.java_options, meanwhile=judging) as spark:
+    with (
+        trends_afterwards(settings),
+        naming_the_catalog(settings),
+        session(settings, job, java_options=found.java_options, meanwhile=judging) as spark,
+    ):
         held_back = None
         try:
             done = ingest_in_chunks(spark, catalog, settings, run_id=run_id, now=now, part=interval)

@@ -23,6 +23,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     from pipelines.ingest.aside import ingest_and_judge
     from pipelines.ingest.audit import AuditFailed
     from pipelines.ingest.run_all import ingest_before_last, new_run_id
+    from pipelines.ingest.trends import trends_if_held_back
     from pipelines.ingest.write import ingest, written_result
     from pipelines.spark.session import GREAT_EXPECTATIONS, session
 
@@ -30,7 +31,8 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     if not options.no_flush:
         flush(settings)
     run_id = options.run_id or new_run_id(now)
-    with session(settings, "ingest", meanwhile=GREAT_EXPECTATIONS if options.judge else ()) as spark:
+    judging = GREAT_EXPECTATIONS if options.judge else ()
+    with trends_if_held_back(settings), session(settings, "ingest", meanwhile=judging) as spark:
         _, part, now = ingest_before_last(spark, catalog, settings, run_id=run_id, now=now, part=interval)
         if not options.judge:
             return ingest(spark, catalog, settings, run_id=run_id, now=now, part=part).to_json()

@@ -20,8 +20,14 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """What became of what was pending. A problem fails the task, so that somebody is told: nothing else fills the queues."""
+    """What became of what was pending. A problem fails the task, so that somebody is told: nothing else fills the queues.
+
+    This is the last stage of a run, so the charts over time are drawn here.
+    """
+    from pipelines.ingest.trends import draw_trends
+
     done = populate_queues(settings, without_spark=options.without_spark)
+    draw_trends(settings, now=datetime.now(UTC))
     if done.problem:
         raise Permanent(done.problem)
     return done.to_json()

@@ -29,12 +29,14 @@ from contracts.settings import Settings
 from pipelines.catalog import await_catalog
 from pipelines.ingest.run import Ingested
 from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.ingest.trends import draw_trends
 from pipelines.populate.load import populate
 from pipelines.spark.session import session
 from pipelines.stream.source import FORMAT, segment_of, source_of
 from pipelines.upkeep.ledger_pack import pack_ledger
 from pipelines.upkeep.snapshots import expire_by_count
 
+TRENDS = timedelta(minutes=5)  # between two drawings of the charts over time
 TIDY = timedelta(hours=1)  # between two times that old snapshots are forgotten
 LOOK_S = 0.5  # between two looks whether the stream is to stop
 
@@ -73,7 +75,7 @@ class Streaming:
         self._stopping = threading.Event()
         self._problem: Exception | None = None  # why the last micro-batch failed
         self._streamed = Streamed()
-        self._tidied_at = datetime.min.replace(tzinfo=UTC)
+        self._tidied_at = self._drawn_at = datetime.min.replace(tzinfo=UTC)
 
     def run(self, stop: threading.Event, *, until_idle: bool = False) -> Streamed:
         """Take in what is new, again and again.
@@ -115,6 +117,9 @@ class Streaming:
                 self._problem = exc
                 raise
             self._tidy(began)
+            if began - self._drawn_at >= TRENDS:
+                self._drawn_at = began
+                draw_trends(self._settings, now=began)
         rows_written = sum(written.written.values())
         self._note(segments, written.written)
         lag_s = (datetime.now(UTC) - max(s.began_at or s.modified_at for s in segments)).total_seconds()

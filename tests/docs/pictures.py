@@ -10,7 +10,7 @@ DAG = "ingest_archives"
 
 
 def take(airflow: str, folder: Path) -> None:
-    """The list of the DAGs, the runs of one, the index of the reports, and the trends."""
+    """The list of the DAGs, the runs of one, and the index of the reports."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 750})
@@ -19,8 +19,6 @@ def take(airflow: str, folder: Path) -> None:
         _keep(page, f"{airflow}/dags/{DAG}/runs", folder / "airflow-runs.png", ready="saturday")
         page.set_viewport_size({"width": 1000, "height": 350})
         _keep(page, f"{airflow}/reports/index.html", folder / "report-index.png", ready="Quality reports")
-        page.set_viewport_size({"width": 1000, "height": 640})
-        _keep(page, f"{airflow}/reports/trends.html", folder / "report-trends.png", ready="sdv_fanout_ids")
         browser.close()
 
 

@@ -9,8 +9,9 @@ import pytest
 from adapters.files import Files
 from adapters.reports import INDEX, TRENDS, kept_runs, run_page
 from contracts.tables import RUN_TABLES
-from expectations import Audit
+from expectations import Audit, publish_trends
 from expectations._pages import publish_pages
+from tests.expectations.results import result
 from tests.stores.servers import BUCKET, VERSITYGW, object_storage
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -58,8 +59,13 @@ def test_runs_are_listed_and_the_oldest_go(reports: Files, tmp_path: Path) -> No
     assert index.index("third") < index.index("second")
     assert "first" not in index
     assert b"every rule" in (reports.read(run_page("second")) or b"")
-    assert b"svg" in (reports.read(TRENDS) or b"")
     assert [path.split("/")[2] for path in reports.below("validations")] == ["second", "third+00:00"]
+
+
+def test_the_charts_over_time_lie_beside_them(reports: Files) -> None:
+    publish_trends([result(0, unexpected=1)], reports)
+
+    assert b"<img" in (reports.read(TRENDS) or b"")
 
 
 def test_a_run_that_is_judged_again_has_one_page_of_each_table(reports: Files, tmp_path: Path) -> None:

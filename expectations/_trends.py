@@ -1,0 +1,132 @@
+"""Quality over time, from the rows of `quality_results`: what each chart shows, and the page of the charts."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from adapters.files import Files
+from adapters.reports import RUNS, TRENDS
+from expectations._pages import PAGES
+from expectations._suites import Severity
+
+CHARTS = 60  # of rules; whoever breaks more has other worries, and the table names them all
+WORSE = (Severity.ERROR, Severity.WARNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One run, judged at one time."""
+
+    run_id: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One number over the judgements, in their order; None where there is none to show."""
+
+    suite: str
+    rule: str | None  # None: how many rows the table got
+    severity: str  # of the newest row; of rows, the empty word
+    values: Sequence[float | None]
+    severities: Sequence[str]  # of each value
+    judged_now: bool = True  # whether the newest judgement of the table knows the rule
+
+    @property
+    def broken(self) -> Sequence[int]:
+        """The places of the judgements in which rows broke the rule."""
+        return [place for place, value in enumerate(self.values) if value and self.rule]
+
+    @property
+    def most(self) -> float:
+        """The greatest value."""
+        return max((value for value in self.values if value is not None), default=0)
+
+    def says(self, value: float | None) -> str:
+        """A value as people read it."""
+        if value is None:
+            return "not judged"
+        if self.rule is None:
+            return f"{value:,.0f} rows"
+        return f"{value:.2%}" if value >= 0.0001 else "under 0.01%" if value else "none"
+
+    @property
+    def summary(self) -> str:
+        """What the picture shows, in words."""
+        last = next((value for value in reversed(self.values) if value is not None), None)
+        if self.rule is None:
+            return f"at most {self.says(self.most)} in a run, last {self.says(last)}"
+        asked = sum(value is not None for value in self.values)
+        said = f"broken in {len(self.broken)} of {asked} judgements, by at most {self.says(self.most)} of the rows"
+        return f"{said}, last {self.says(last)}" if self.judged_now else f"{said}; not a rule any more"
+
+
+@dataclass(frozen=True, slots=True)
+class Trends:
+    """Everything that the page shows."""
+
+    judgements: Sequence[Judgement]  # oldest first
+    broken: Sequence[Chart]  # of rules: errors first, then those that were broken last
+    rows: Sequence[Chart]  # of tables
+    kept: Mapping[str, Sequence[str]]  # by table, the rules that no row broke
+
+
+def trends_of(results: Sequence[Mapping[str, Any]]) -> Trends:
+    """The charts of these rows of `quality_results`. A value that is missing, or is no number, leaves a gap."""
+    ordered = sorted({(row["at"], row["run_id"]) for row in results})
+    places = {key: place for place, key in enumerate(ordered)}
+    by_rule: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
+    for row in results:
+        by_rule.setdefault((row["suite"], row["rule"]), {})[places[row["at"], row["run_id"]]] = row
+    newest = {suite: max(max(rows) for (of, _), rows in by_rule.items() if of == suite) for suite, _ in by_rule}
+    rules = [_of_rule(suite, rule, rows, len(ordered), newest[suite]) for (suite, rule), rows in sorted(by_rule.items())]
+    kept: dict[str, list[str]] = {}
+    for chart in rules:
+        if not chart.broken and chart.judged_now and chart.rule:
+            kept.setdefault(chart.suite, []).append(chart.rule)
+    broken = sorted((chart for chart in rules if chart.broken), key=_worst_first)
+    tables = [
+        _of_rows(suite, [rows for (of, _), rows in by_rule.items() if of == suite], len(ordered)) for suite in sorted(newest)
+    ]
+    return Trends([Judgement(run_id, at) for at, run_id in ordered], broken, tables, kept)
+
+
+def publish_trends(results: Sequence[Mapping[str, Any]], reports: Files) -> None:
+    """Write the page of these rows of `quality_results`."""
+    from expectations._pictures import picture_of  # its library takes half a second
+
+    trends = trends_of(results)
+    pages = {path.split("/")[1] for path in reports.below(RUNS)}
+    template = PAGES.get_template("trends.html")
+    said = {"trends": trends, "shown": trends.broken[:CHARTS], "pages": pages}
+    reports.write(TRENDS, template.render(**said, picture=lambda chart: picture_of(chart, trends.judgements)).encode())
+
+
+def _of_rule(suite: str, rule: str, rows: Mapping[int, Mapping[str, Any]], judgements: int, newest: int) -> Chart:
+    values = [_share(rows.get(place)) for place in range(judgements)]
+    severities = [str((rows.get(place) or {}).get("severity") or "") for place in range(judgements)]
+    return Chart(suite, rule, severities[max(rows)], values, severities, newest in rows)
+
+
+def _of_rows(suite: str, rules: Iterable[Mapping[int, Mapping[str, Any]]], judgements: int) -> Chart:
+    values: list[float | None] = [None] * judgements
+    for rows in rules:
+        for place, row in rows.items():
+            values[place] = _number(row.get("judged"))
+    return Chart(suite, None, "", values, [""] * judgements)
+
+
+def _share(row: Mapping[str, Any] | None) -> float | None:
+    judged, unexpected = (_number((row or {}).get(name)) for name in ("judged", "unexpected"))
+    return unexpected / judged if judged and unexpected is not None else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) and value >= 0 else None
+
+
+def _worst_first(chart: Chart) -> tuple[int, int, str, str]:
+    place = WORSE.index(Severity(chart.severity)) if chart.severity in set(WORSE) else len(WORSE)
+    return place, -chart.broken[-1], chart.suite, chart.rule or ""

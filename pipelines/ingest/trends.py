@@ -1,0 +1,57 @@
+"""The charts over time, drawn again where `quality_results` has changed: after a run, so that no run waits for them. No Spark."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import structlog
+
+from adapters.lake import open_catalog
+from adapters.quality import newest_results, version_of_results
+from adapters.reports import drawn_version, note_drawn, open_reports
+from contracts.errors import Permanent
+from contracts.settings import Settings
+
+JUDGEMENTS = 100  # at most so many in a chart: each is a file to be read, and more bars would be a grey field
+
+log = structlog.get_logger(__name__)
+
+
+def draw_trends(settings: Settings, *, now: datetime) -> bool:
+    """Draw the page, unless it shows the table as it is; whether it was drawn.
+
+    Where something is away it stays as it was, and the next run draws it.
+    """
+    try:
+        catalog, reports = open_catalog(settings), open_reports(settings)
+        version = version_of_results(catalog)
+        if not version or drawn_version(reports) == version:
+            return False
+        from expectations import publish_trends  # with Spark's library a second, which most looks at an archive can do without
+
+        rows = newest_results(catalog, min(settings.report_max, JUDGEMENTS), now=now)
+        publish_trends(rows, reports)
+        note_drawn(reports, version)
+    except Exception as exc:  # noqa: BLE001  # the run is judged and published; a picture is no reason to fail it
+        log.warning("the charts over time stay as they were; the next run draws them", reason=" ".join(str(exc).split())[:300])
+        return False
+    return True
+
+
+@contextmanager
+def trends_afterwards(settings: Settings) -> Iterator[None]:
+    """Draw them when the block ends, however it does: a run that is held back is one that somebody will look at."""
+    try:
+        yield
+    finally:
+        draw_trends(settings, now=datetime.now(UTC))
+
+
+@contextmanager
+def trends_if_held_back(settings: Settings) -> Iterator[None]:
+    """Draw them where the block raises what ends a run for good: after one that passes, a later stage does so."""
+    try:
+        yield
+    except Permanent:
+        draw_trends(settings, now=datetime.now(UTC))
+        raise

@@ -1,0 +1,153 @@
+"""The charts over time: what each shows of the rows of `quality_results`, and that the page needs nothing but itself."""
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from adapters.files import Files
+from adapters.reports import TRENDS, run_page
+from expectations._trends import CHARTS, publish_trends, trends_of
+from tests.expectations.results import Row, result
+
+INLINE = "data:image/svg+xml;base64,"
+
+
+class Tags(HTMLParser):
+    """Every tag of a page, with its attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def of(self, tag: str, attribute: str) -> list[str]:
+        return [given[attribute] or "" for name, given in self.found if name == tag and attribute in given]
+
+
+def page_of(folder: Path, rows: list[Row]) -> str:
+    publish_trends(rows, Files(folder.as_uri()))
+    return (folder / TRENDS).read_text()
+
+
+def pictures_of(page: str) -> list[str]:
+    return [base64.b64decode(source.removeprefix(INLINE)).decode() for source in Tags(page).of("img", "src")]
+
+
+def test_a_rule_that_was_broken_has_a_chart_of_the_share_of_rows_and_each_table_one_of_its_rows() -> None:
+    trends = trends_of([result(0), result(1, unexpected=50), result(2, judged=10)])
+
+    (broken,), (rows,) = trends.broken, trends.rows
+    assert (broken.suite, broken.rule, broken.severity, broken.values) == ("quarantine", "seq_is_unique", "error", [0, 0.25, 0])
+    assert broken.summary == "broken in 1 of 3 judgements, by at most 25.00% of the rows, last none"
+    assert (rows.suite, rows.values) == ("quarantine", [200, 200, 10])
+    assert [judgement.run_id for judgement in trends.judgements] == ["run0", "run1", "run2"]
+    assert trends.kept == {}
+
+
+def test_a_rule_that_no_row_broke_is_named_and_has_no_chart() -> None:
+    trends = trends_of([result(0), result(0, "reason_says_something")])
+
+    assert (trends.broken, trends.kept) == ([], {"quarantine": ["reason_says_something", "seq_is_unique"]})
+
+
+def test_a_run_that_is_judged_twice_is_there_twice() -> None:
+    again = result(1, unexpected=0, at=result(2)["at"])
+
+    assert [chart.values for chart in trends_of([result(1, unexpected=20), again]).broken] == [[0.1, 0]]
+
+
+def test_a_renamed_rule_ends_where_its_new_name_begins() -> None:
+    rows = [result(0, "old", 20), result(1, "old"), result(2, "new", 20), result(3, "new")]
+
+    trends = trends_of(rows)
+
+    assert {chart.rule: (chart.values, chart.judged_now) for chart in trends.broken} == {
+        "old": ([0.1, 0, None, None], False),
+        "new": ([None, None, 0.1, 0], True),
+    }
+    assert [chart.summary.endswith("not a rule any more") for chart in trends.broken if chart.rule == "old"] == [True]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param({"unexpected": None}, id="no number of bad rows"),
+        pytest.param({"judged": None}, id="no number of rows"),
+        pytest.param({"unexpected": float("nan")}, id="not a number"),
+        pytest.param({"judged": float("inf")}, id="without end"),
+        pytest.param({"judged": 0}, id="a share of nothing"),
+        pytest.param({"judged": -1}, id="less than nothing"),
+        pytest.param({"judged": "many"}, id="a word"),
+    ],
+)
+def test_what_is_no_number_leaves_a_gap(tmp_path: Path, odd: dict[str, Any]) -> None:
+    rows = [result(0, unexpected=20), result(1, unexpected=20) | odd, result(2)]
+
+    (chart,) = trends_of(rows).broken
+
+    assert chart.values == [0.1, None, 0]
+    assert "broken in 1 of 2 judgements" in page_of(tmp_path, rows)
+
+
+def test_errors_come_first_and_then_what_was_broken_last() -> None:
+    rows = [
+        result(run, rule, 5 * (run == broken), severity=severity)
+        for rule, severity, broken in (("a", "warning", 2), ("b", "error", 0), ("c", "error", 1), ("d", "of a later release", 2))
+        for run in range(3)
+    ]
+
+    assert [chart.rule for chart in trends_of(rows).broken] == ["c", "b", "a", "d"]
+
+
+def test_each_picture_says_in_words_what_it_shows_and_nothing_is_fetched_from_elsewhere(tmp_path: Path) -> None:
+    Files(tmp_path.as_uri()).write(run_page("run1"), b"a page")
+    rows = [*(result(run, unexpected=run) for run in range(3)), *(result(n, "x<y>", 9, severity="warning") for n in range(2))]
+
+    page = page_of(tmp_path, rows)
+
+    tags = Tags(page)
+    assert {tag for tag, _ in tags.found} & {"script", "iframe", "object", "embed", "link"} == set()
+    assert all(source.startswith(INLINE) for source in tags.of("img", "src"))
+    assert tags.of("img", "alt") == [
+        "quarantine, seq_is_unique (error): broken in 2 of 3 judgements, by at most 1.00% of the rows, last 1.00%",
+        "quarantine, x<y> (warning): broken in 2 of 2 judgements, by at most 4.50% of the rows; not a rule any more",
+        "quarantine: at most 200 rows in a run, last 200 rows",
+    ]
+    assert tags.of("a", "href") == ["index.html", "runs/run1/index.html", "runs/run1/index.html"]  # only pages that are kept
+    for picture in pictures_of(page):
+        assert ET.fromstring(picture).tag.endswith("svg")
+        assert not re.search(r"<script|<image|@import|href=\"(?!#)|url\((?!#)", picture)
+        assert "2026-03-01 12:00" in picture
+
+
+def test_the_same_rows_make_the_same_page(tmp_path: Path) -> None:
+    rows = [result(run, unexpected=run) for run in range(3)]
+
+    assert page_of(tmp_path / "one", rows) == page_of(tmp_path / "two", rows)
+
+
+def test_of_more_broken_rules_than_anybody_reads_the_worst_are_drawn(tmp_path: Path) -> None:
+    rows = [result(0, f"rule_{n:02}", 1 + n) for n in range(CHARTS + 3)]
+
+    page = page_of(tmp_path, rows)
+
+    assert len(pictures_of(page)) == CHARTS + 1
+    assert "3 more rules were broken" in page
+
+
+@pytest.mark.parametrize(
+    ("rows", "pictures"), [pytest.param([], 0, id="nothing"), pytest.param([result(0, unexpected=1)], 2, id="one judgement")]
+)
+def test_few_rows_make_a_page_too(tmp_path: Path, rows: list[Row], pictures: int) -> None:
+    page = page_of(tmp_path, rows)
+
+    assert len(pictures_of(page)) == pictures
+    assert ("Nothing has been judged yet" in page) == (not rows)

@@ -1,0 +1,102 @@
+"""The charts over time are drawn from the lake after a run, once for each state of the table, and never fail a run."""
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import structlog
+from pyiceberg.catalog import Catalog
+
+from adapters.lake import ensure_tables, open_catalog
+from adapters.reports import TRENDS, TRENDS_OF, open_reports
+from contracts.errors import Permanent, Retryable
+from contracts.settings import Settings
+from contracts.tables import QUALITY
+from pipelines.ingest.trends import draw_trends, trends_afterwards, trends_if_held_back
+from tests.expectations.results import result
+from tests.expectations.rows import NOON
+from tests.lake_rows import append
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path)
+
+
+@pytest.fixture
+def catalog(settings: Settings) -> Catalog:
+    catalog = open_catalog(settings)
+    ensure_tables(catalog)
+    append(catalog, QUALITY, [result(0, unexpected=1)])
+    return catalog
+
+
+def page(settings: Settings) -> str:
+    return (open_reports(settings).read(TRENDS) or b"").decode()
+
+
+def test_they_show_the_table_and_are_drawn_again_only_where_it_has_changed(catalog: Catalog, settings: Settings) -> None:
+    now = NOON + timedelta(hours=1)
+
+    assert draw_trends(settings, now=now)
+    assert "run0" in page(settings)
+    assert not draw_trends(settings, now=now)
+
+    append(catalog, QUALITY, [result(1, unexpected=1)])
+    assert draw_trends(settings, now=now)
+    assert "run1" in page(settings)
+
+
+def test_as_many_judgements_are_shown_as_runs_are_kept(catalog: Catalog, settings: Settings) -> None:
+    append(catalog, QUALITY, [result(1, unexpected=1)])
+
+    draw_trends(settings.model_copy(update={"report_max": 1}), now=NOON)
+
+    assert "run1" in page(settings)
+    assert "run0" not in page(settings)
+
+
+def test_a_note_that_somebody_spoilt_is_no_reason_not_to_draw(catalog: Catalog, settings: Settings) -> None:
+    for spoilt in (b"{", b"[]", b"\xff"):
+        open_reports(settings).write(TRENDS_OF, spoilt)
+        assert draw_trends(settings, now=NOON)
+
+
+def test_where_the_table_cannot_be_read_the_charts_stay_and_the_run_goes_on(catalog: Catalog, settings: Settings) -> None:
+    draw_trends(settings, now=NOON)
+    before = page(settings)
+    append(catalog, QUALITY, [result(1, unexpected=1)])
+    shutil.rmtree(settings.home / "lake" / "warehouse")
+
+    with structlog.testing.capture_logs() as said:
+        assert not draw_trends(settings, now=NOON)
+
+    assert page(settings) == before
+    assert [line["log_level"] for line in said] == ["warning"]
+
+
+def test_a_lake_without_tables_has_no_charts(settings: Settings) -> None:
+    assert not draw_trends(settings, now=NOON)
+    assert page(settings) == ""
+
+
+def test_after_a_run_they_are_drawn_however_it_ended(catalog: Catalog, settings: Settings) -> None:
+    with pytest.raises(Retryable), trends_afterwards(settings):
+        raise Retryable("another run was in the way")
+
+    assert "run0" in page(settings)
+
+
+@pytest.mark.parametrize(("problem", "drawn"), [(None, False), (Retryable("later"), False), (Permanent("held back"), True)])
+def test_before_publication_they_are_drawn_only_of_a_run_that_ends_there(
+    catalog: Catalog, settings: Settings, problem: Exception | None, drawn: bool
+) -> None:
+    try:
+        with trends_if_held_back(settings):
+            if problem:
+                raise problem
+    except (Retryable, Permanent) as exc:
+        assert exc is problem
+
+    assert ("run0" in page(settings)) is drawn
