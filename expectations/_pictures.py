@@ -18,7 +18,7 @@ INK, QUIET, ROWS = "#1c2430", "#9aa4b1", "#3d6096"
 # Told apart by their marks too, not by colour alone.
 MARKS = {Severity.ERROR.value: ("#b3261e", "x"), Severity.WARNING.value: ("#9a6400", "^")}
 OTHER = ("#5b4a8a", "d")
-STYLE: dict[Any, Any] = {
+STYLE = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "manifold",  # the same rows make the same bytes
     "font.size": 8,
