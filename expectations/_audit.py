@@ -19,7 +19,8 @@ from expectations._keys import OFFENDERS
 from expectations._pages import publish_pages
 from expectations._results import results_of
 from expectations._rows import Case, keys_of
-from expectations._suites import NotNull, Severity, load_suites
+from expectations._rules import NotNull, Severity
+from expectations._suites import load_suites
 
 if TYPE_CHECKING:
     from expectations._judge import Verdicts

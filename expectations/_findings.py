@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
-from expectations._suites import Severity
+from expectations._rules import Severity
 
 # By what a row of each table is traced to the message, or the file, that brought it.
 TRACED: Mapping[str, tuple[str, ...]] = {

@@ -27,7 +27,7 @@ from expectations import _custom as custom
 from expectations._docs import SITE, WriteDataDocs, site_config
 from expectations._metrics import AUDIT, view_of
 from expectations._rows import Case
-from expectations._suites import (
+from expectations._rules import (
     AnyRule,
     Between,
     Holds,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from expectations._suites import Severity
+from expectations._rules import Severity
 
 if TYPE_CHECKING:
     from expectations._trends import Chart, Judgement

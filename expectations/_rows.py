@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 from contracts.errors import Permanent
 from contracts.seq import EPOCH, EPOCH_MS, TIME_SHIFT
 from expectations._keys import absent, repeated, repeated_in, with_keys
-from expectations._suites import (
+from expectations._rules import (
     VOCABULARIES,
     AnyRule,
     Between,
@@ -23,12 +23,12 @@ from expectations._suites import (
     Matches,
     NotLess,
     NotNull,
-    Suite,
     Unique,
     UniqueInTable,
     UniqueTogether,
     columns_of,
 )
+from expectations._suites import Suite
 from expectations._vin import iso_3779
 
 SAMPLES = 5  # rows that a finding shows

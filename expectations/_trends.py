@@ -9,7 +9,7 @@ from typing import Any
 from adapters.files import Files
 from adapters.reports import RUNS, TRENDS
 from expectations._pages import PAGES
-from expectations._suites import Severity
+from expectations._rules import Severity
 
 CHARTS = 60  # of rules; whoever breaks more has other worries, and the table names them all
 WORSE = (Severity.ERROR, Severity.WARNING)

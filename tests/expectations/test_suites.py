@@ -7,7 +7,8 @@ import pytest
 from contracts.errors import Permanent
 from contracts.tables import TABLES
 from expectations import Severity, Suite, load_suites
-from expectations._suites import COUNTED, AnyUnique, Known, NotNull
+from expectations._rules import AnyUnique, Known, NotNull
+from expectations._suites import COUNTED
 from pipelines.ingest import write
 
 GOOD = """

@@ -16,7 +16,8 @@ from contracts.names import Owner
 from contracts.seq import first_seq_at
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from expectations import Severity, load_suites
-from expectations._suites import Holds, Suite
+from expectations._rules import Holds
+from expectations._suites import Suite
 from pipelines.ingest import run_all
 from pipelines.ingest.audit import AuditFailed
 from pipelines.upkeep.garbage import HELD_BACK, collect_garbage
