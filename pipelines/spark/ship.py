@@ -35,6 +35,7 @@ FOR_DRIVERS = (
     "aiohttp",
     "great-expectations",
     "jinja2",
+    "matplotlib",
     "prometheus-client",
     "psycopg",
     "psycopg-binary",
