@@ -12,6 +12,8 @@ from adapters.http import shows
 from api._document import describe
 from api._fleet import fleet_routes
 from api._guard import HEALTH, Guard
+from api._history import history_routes
+from api._lake_half import lake_half_routes
 from api._parameters import no_others
 from api._problems import tell_problems
 from api._sources import Sources
@@ -36,7 +38,7 @@ def application(settings: Settings) -> Any:
 
     # No page of its own for people to try it: it would load scripts from a public host.
     app = FastAPI(lifespan=lifespan, openapi_url=DOCUMENT, docs_url=None, redoc_url=None, redirect_slashes=False)
-    for routes in (vehicle_routes, fleet_routes, table_routes):
+    for routes in (vehicle_routes, history_routes, fleet_routes, table_routes, lake_half_routes):
         app.include_router(routes(sources), prefix=PREFIX, dependencies=[Depends(no_others)])
     _serve_itself(app, sources, token)
     tell_problems(app)

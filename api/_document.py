@@ -13,6 +13,14 @@ number of up to 63 bits. Long answers come in pages: ask again with what a page 
 ALWAYS = (401, 422, 500, 503)
 
 
+def _failure(status: int) -> dict[str, Any]:
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {"description": TITLES[status], "content": content}
+
+
+FAILURES: dict[int, dict[int | str, dict[str, Any]]] = {status: {status: _failure(status)} for status in TITLES}
+
+
 def describe(app: FastAPI) -> None:
     """Have the application describe itself so."""
 
@@ -39,8 +47,3 @@ def _document(app: FastAPI) -> dict[str, Any]:
             statuses = {*ALWAYS, *(int(status) for status in operation["responses"] if int(status) >= 400)}
             operation["responses"] |= {str(status): _failure(status) for status in sorted(statuses)}
     return said
-
-
-def _failure(status: int) -> dict[str, Any]:
-    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {"description": TITLES[status], "content": content}

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
+from redis.exceptions import RedisError
 
 from adapters.lake import open_catalog
 from api._metrics import LOOKUPS
@@ -72,8 +73,7 @@ class Lake:
             if self._catalog is None:
                 self._catalog = open_catalog(self._settings)
             return question(self._catalog)
-        except ManifoldError:
-            self._catalog = None
+        except (ManifoldError, RedisError):  # of something else that was asked, too
             raise
         except Exception as exc:  # catalog, storage and format each fail in their own way
             self._catalog = None

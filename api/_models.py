@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from contracts.seq import MAX_SEQ
-from history.entry import EntryHistory
+from history.entry import BatchHistory, EntryHistory
 
 Seq = Annotated[int, Field(ge=0, le=MAX_SEQ, description="identity that the recorder gave at the door; grows with time")]
 Count = Annotated[int, Field(ge=0)]
@@ -110,6 +110,118 @@ class Vehicle(BaseModel):
     entries: list[Entry] = Field(description="what waits, is parked or in flight, oldest first")
     after: Seq | None = Field(description="the next page has what comes after this seq; null: there is nothing more")
     ended: list[Entry] = Field(description="of what is remembered, the newest: as many as a page has, oldest first")
+
+
+class VehicleHistory(BaseModel):
+    """A page of what was sent to a vehicle, oldest first."""
+
+    model_config = _like(vin="1M8GDM9AXKP042788", entries=[ENTRY], before=None)
+
+    vin: str
+    entries: list[Entry]
+    before: Seq | None = Field(description="ask with this `before` for the next page, of older entries; null: there are none")
+
+
+class Batch(BaseModel):
+    """One trigger, and where its entries stand."""
+
+    seq: Seq
+    data_id: str
+    accepted_at: datetime
+    vehicles: Count = Field(description="how many it names")
+    states: dict[str, Count] = Field(
+        description="how many entries stand how; `open`: not looked at one by one, and nothing in the lake says that they ended"
+    )
+
+    @classmethod
+    def of(cls, batch: BatchHistory) -> "Batch":
+        """The same as history tells it."""
+        return cls.model_construct(
+            seq=batch.seq,
+            data_id=batch.data_id,
+            accepted_at=batch.accepted_at,
+            vehicles=batch.vehicles,
+            states={str(state): count for state, count in batch.states.items()},
+        )
+
+
+BATCH = {
+    "seq": 911974771715997696,
+    "data_id": "bac78ecd804510bdac02e0db350f95adabd7eb4a",
+    "accepted_at": "2026-11-21T13:42:09.249Z",
+    "vehicles": 2,
+    "states": {"delivered": 1, "pending": 1},
+}
+
+
+class Batches(BaseModel):
+    """A page of the triggers with one request_id, oldest first."""
+
+    model_config = _like(request_id="task_map_7", batches=[BATCH], before=None)
+
+    request_id: str
+    batches: list[Batch]
+    before: Seq | None = Field(description="ask with this `before` for the next page, of older triggers; null: there are none")
+
+
+class Data(BaseModel):
+    """What is known of data, without its bytes."""
+
+    model_config = _like(
+        data_id="bac78ecd804510bdac02e0db350f95adabd7eb4a",
+        sha1="bac78ecd804510bdac02e0db350f95adabd7eb4a",
+        size_bytes=10240,
+        first_seen_at="2026-11-21T13:42:09.247Z",
+        last_seen_at="2026-11-21T13:42:09.247Z",
+        times_seen=1,
+    )
+
+    data_id: str
+    sha1: str
+    size_bytes: Count
+    first_seen_at: datetime | None = Field(description="when it was first published; null: the queues alone know it")
+    last_seen_at: datetime | None
+    times_seen: Count
+
+
+class LakeEntry(Entry):
+    """One entry, as the lake alone knows it."""
+
+    vin: str
+
+
+class LakeEntries(BaseModel):
+    """What the lake alone knows of a vehicle."""
+
+    model_config = _like(entries=[{"vin": "1M8GDM9AXKP042788", **ENTRY}], ingested=[])
+
+    entries: list[LakeEntry]
+    ingested: list[str] = Field(description="segments that the lake has taken in since then: what they hold is in the answer")
+
+
+class LakeBatch(BaseModel):
+    """One trigger, as the lake alone knows it."""
+
+    seq: Seq
+    data_id: str
+    vehicles: Count
+    states: dict[str, Count]
+
+
+class LakeTriggers(LakeEntries):
+    """A page of triggers, as the lake alone knows them."""
+
+    model_config = _like(
+        batches=[{name: value for name, value in BATCH.items() if name != "accepted_at"}],
+        before=None,
+        told=[911974771715997696],
+        entries=[],
+        ingested=[],
+    )
+
+    batches: list[LakeBatch]
+    before: Seq | None
+    told: list[Seq] = Field(description="the triggers whose entries are all among `entries`")
 
 
 class Census(BaseModel):

@@ -31,6 +31,15 @@ DataId = Annotated[
     str,
     Path(pattern=f"^{ID_PATTERN.pattern}$", min_length=1, max_length=MAX_ID, examples=[DATA_ID], description="of the data"),
 ]
+VinAsked = Annotated[
+    str, Query(pattern=f"^{VIN_PATTERN.pattern}$", min_length=1, max_length=MAX_VIN, examples=[VIN], description="the vehicle")
+]
+RequestIdAsked = Annotated[
+    str,
+    Query(
+        pattern=f"^{ID_PATTERN.pattern}$", min_length=1, max_length=MAX_ID, examples=[REQUEST_ID], description="of the triggers"
+    ),
+]
 Limit = Annotated[int, Query(ge=1, le=MOST_ENTRIES, description="entries of one page")]
 Before = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a smaller `seq` than this")]
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a greater `seq` than this")]

@@ -4,16 +4,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 
+from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from adapters.http import Health
+from adapters.redis import connect as connect_blocking
 from api._lake import Lake
 from contracts.settings import Settings
 from queues import Policy, connect
 
-REDIS_S = 2.0  # that one answer of Redis may take
+REDIS_S = 5.0  # that one answer of Redis may take
 
 
 @dataclass(slots=True)
@@ -24,6 +27,8 @@ class Sources:
     redis: Redis = field(init=False)
     lake: Lake = field(init=False)
     policy: Policy = field(init=False)
+    _blocking: BlockingRedis | None = None
+    _connecting: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         self.redis = connect(self.settings.redis, socket_timeout=REDIS_S, socket_connect_timeout=REDIS_S)
@@ -40,6 +45,19 @@ class Sources:
             await asyncio.wait((watching,))
             self.lake.close()
             await self.redis.aclose()
+            if self._blocking is not None:
+                self._blocking.close()
+
+    def blocking(self) -> BlockingRedis:
+        """A client for the threads that read the lake; a cluster is asked for its nodes as soon as there is one.
+
+        Raises:
+            redis.RedisError: a cluster is away.
+        """
+        with self._connecting:
+            if self._blocking is None:
+                self._blocking = connect_blocking(self.settings.redis, socket_timeout=REDIS_S, socket_connect_timeout=REDIS_S)
+            return self._blocking
 
     async def health(self) -> Health:
         """Ready to answer: Redis answers now, and the lake could be read lately."""

@@ -1,0 +1,85 @@
+"""`/lake/entries` and `/lake/triggers`: what the lake alone knows, for whoever puts in the rest himself, as the console does.
+
+The console reads queues and archive as quickly as the API does; loading what opens the lake takes it longer than an answer.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+from pyiceberg.catalog import Catalog
+
+from api._history import BATCH_PAGE, MOST_ROWS, Rows
+from api._models import LakeEntries, LakeTriggers
+from api._parameters import Before, Limit, RequestIdAsked, VinAsked
+from api._sources import Sources
+from contracts.errors import Retryable
+from contracts.seq import MAX_SEQ
+from history import Bounds, EntryHistory
+from history.from_lake import Lake, read_entries
+
+MOST = 20_000  # entries of one answer, whatever is asked for
+
+Since = Annotated[
+    datetime, Query(description="of the segments that are named: when they were taken in; ISO 8601, UTC where it names no zone")
+]
+Told = Annotated[
+    int, Query(ge=0, description=f"entries that are told one by one, of the newest triggers first; {MOST:,} at most")
+]
+From = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has this `seq` or a greater one")]
+
+
+def lake_half_routes(sources: Sources) -> APIRouter:
+    """The routes that read the lake alone."""
+    router = APIRouter(tags=["lake"])
+
+    async def answer(read: Callable[[Catalog], dict[str, Any]]) -> Response:
+        return Response(await sources.lake.ask(lambda catalog: orjson.dumps(read(catalog))), media_type="application/json")
+
+    @router.get("/lake/entries", response_model=LakeEntries)
+    async def entries(vin: VinAsked, since: Since) -> Response:
+        """Every entry of a vehicle that the lake knows, and the segments taken in since then; 503 if it has too many."""
+
+        def read(catalog: Catalog) -> dict[str, Any]:
+            # First: what is published meanwhile is then told twice, and not never.
+            ingested = Lake(catalog).ingested(_utc(since))
+            found = read_entries(catalog, vin, most=MOST + 1)
+            if len(found) > MOST:
+                raise Retryable(f"{vin} has more than {MOST} entries; /api/v1/vins/{vin}/history tells them a page at a time")
+            return {"entries": _told(found), "ingested": sorted(ingested)}
+
+        return await answer(read)
+
+    @router.get("/lake/triggers", response_model=LakeTriggers)
+    async def triggers(
+        request_id: RequestIdAsked,
+        since: Since,
+        limit: Limit = BATCH_PAGE,
+        before: Before = MAX_SEQ,
+        since_seq: From = 0,
+        entries: Told = MOST,
+        rows: Rows = MOST_ROWS,
+    ) -> Response:
+        """A page of triggers that the lake knows, their entries if they are few, and the segments taken in since then."""
+        bounds = Bounds(limit=limit, entries=min(entries, MOST), rows=rows, before=before, since=since_seq)
+
+        def read(catalog: Catalog) -> dict[str, Any]:
+            page, ingested = Lake(catalog).batch_page(request_id, _utc(since), bounds)
+            said = {"batches": [asdict(batch) for batch in page.batches], "before": page.before, "told": sorted(page.told)}
+            return said | {"entries": _told(page.entries), "ingested": sorted(ingested)}
+
+        return await answer(read)
+
+    return router
+
+
+def _utc(instant: datetime) -> datetime:
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def _told(entries: Iterable[EntryHistory]) -> list[dict[str, Any]]:
+    return [{"vin": entry.vin, **entry.to_json()} for entry in entries]
