@@ -6,13 +6,16 @@ import structlog
 import uvloop
 
 from adapters.log import configure_logging
-from api._server import serve
+from adapters.no_pandas import leave_pandas_out
 from contracts.errors import Permanent
 from contracts.settings import load_settings
 
 
 def main() -> int:
     """Exit status 0 after an orderly end, 2 for what the operator has to change."""
+    leave_pandas_out()
+    from api._server import serve  # which loads PyArrow
+
     try:
         settings = load_settings()
         configure_logging("api", json=settings.log_format == "json", level=settings.log_level)

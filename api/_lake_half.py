@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 from pyiceberg.catalog import Catalog
 
-from api._history import BATCH_PAGE, MOST_ROWS, Rows
+from api._history import BATCH_PAGE, MOST_ROWS
 from api._models import LakeEntries, LakeTriggers
 from api._parameters import Before, Limit, RequestIdAsked, VinAsked
 from api._sources import Sources
@@ -30,6 +30,7 @@ Since = Annotated[
 Told = Annotated[
     int, Query(ge=0, description=f"entries that are told one by one, of the newest triggers first; {MOST:,} at most")
 ]
+Rows = Annotated[int, Query(ge=1, description=f"rows of the lake that are looked at for one page; {MOST_ROWS:,} at most")]
 From = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has this `seq` or a greater one")]
 
 
@@ -65,7 +66,7 @@ def lake_half_routes(sources: Sources) -> APIRouter:
         rows: Rows = MOST_ROWS,
     ) -> Response:
         """A page of triggers that the lake knows, their entries if they are few, and the segments taken in since then."""
-        bounds = Bounds(limit=limit, entries=min(entries, MOST), rows=rows, before=before, since=since_seq)
+        bounds = Bounds(limit=limit, entries=min(entries, MOST), rows=min(rows, MOST_ROWS), before=before, since=since_seq)
 
         def read(catalog: Catalog) -> dict[str, Any]:
             page, ingested = Lake(catalog).batch_page(request_id, _utc(since), bounds)

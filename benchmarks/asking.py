@@ -2,7 +2,7 @@
 
 `python -m benchmarks.asking [--vins 1000000]`, a multiple of 10,000 from 20,000 on; `benchmarks.million` says what is there. Each
 command is first asked with `--json` and its answer looked at, and then timed without. By the clock: the median of several times.
-Processor time: the command's own, with its start and imports; and apart from it that of Redis and of the recorder.
+Processor time: the command's own, with its start and imports; and apart from it that of Redis, of the recorder and of the API.
 """
 
 import argparse
@@ -150,11 +150,11 @@ def _cancelled(told: Answer) -> bool:
 
 
 def measure(settings: Settings, world: World, redis_pid: int) -> list[Row]:
-    """With a recorder, and then without; the batch of a tenth of the fleet is taken back in between."""
+    """With a recorder and an API, and then without; the batch of a tenth of the fleet is taken back in between."""
     env, vin = environment(settings), world.vehicle(world.vins // 2 + 7)
     redis = psutil.Process(redis_pid)
-    with _recorder(settings, env) as recorder:
-        desk = Desk(env, {"Redis": redis, "recorder": recorder})
+    with _service("recorder", settings, env) as recorder, _service("api", settings, env) as api:
+        desk = Desk(env, {"Redis": redis, "recorder": recorder, "api": api})
         walk = _row("manifold fleet --fresh, a walk over all keys", [desk.ask("fleet", "--fresh")[0]])
         rows = [question.row(desk) for question in (*of_queues(world, vin), *of_history(vin))]
         some = Question(
@@ -165,15 +165,15 @@ def measure(settings: Settings, world: World, redis_pid: int) -> list[Row]:
         many = f"manifold batch cancel, {world.vins // 10:,} vehicles"
         rows.append(_row(many, [desk.ask("batch", "cancel", "task_spring")[0]], aim_s=MANY_AIM_S))
     desk = Desk(env, {"Redis": redis})
-    return rows + [question.row(desk) for question in of_history(vin, ", no recorder", None)]
+    return rows + [question.row(desk) for question in of_history(vin, ", no API", None)]
 
 
 @contextmanager
-def _recorder(settings: Settings, env: Mapping[str, str]) -> Iterator[psutil.Process]:
-    """One that answers, and has the lake open."""
-    url = f"http://{settings.host}:{settings.recorder_port}/healthz"
-    log = settings.home / "recorder.log"
-    server = start_python("recorder", port=settings.recorder_port, log=log, env=env, ready=lambda: answers(url))
+def _service(name: str, settings: Settings, env: Mapping[str, str]) -> Iterator[psutil.Process]:
+    """One that answers; the API has the lake open then."""
+    port: int = getattr(settings, f"{name}_port")
+    url, log = f"http://{settings.host}:{port}/healthz", settings.home / f"{name}.log"
+    server = start_python(name, port=port, log=log, env=env, ready=lambda: answers(url))
     with stopping(server):
         yield psutil.Process(server.pid)
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from adapters.no_pandas import leave_pandas_out
 from console._history import history_of, redis_of
 from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table, working
-from console._startup import leave_pandas_out
 from contracts.names import is_id, is_vin
 from contracts.seq import MAX_SEQ, datetime_of
 from contracts.settings import Settings

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from console._startup import leave_pandas_out
+from adapters.no_pandas import leave_pandas_out
 from contracts.settings import Settings
 
 if TYPE_CHECKING:

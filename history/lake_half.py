@@ -1,6 +1,6 @@
 """The lake's half of an answer: asked of the service that has the lake open, where one answers; else read here.
 
-`ask_service` is the one place that knows which service that is and how it is asked: today a recorder, by `/lives` and `/batches`.
+`ask_service` alone knows which service that is and how it is asked: the API, by `/lake/entries` and `/lake/triggers`.
 """
 
 import json
@@ -39,13 +39,13 @@ class LakeHalf:
 
     def entries_of(self, vin: str, since: datetime) -> tuple[list[EntryHistory], Set[str]]:
         """Every entry of a vehicle, oldest first; and the segments taken in since."""
-        told = self._ask("lives", since=since.isoformat(), vin=vin)
+        told = self._ask("entries", since=since.isoformat(), vin=vin)
         return self.here.entries_of(vin, since) if told is None else (_entries(told), set(told["ingested"]))
 
     def batch_page(self, request_id: str, since: datetime, bounds: Bounds) -> tuple[BatchPage, Set[str]]:
         """The newest triggers of a request_id within the bounds; and the segments taken in since."""
         asked = {"limit": bounds.limit, "entries": bounds.entries, "rows": bounds.rows, "before": bounds.before}
-        told = self._ask("batches", since=since.isoformat(), request_id=request_id, since_seq=bounds.since, **asked)
+        told = self._ask("triggers", since=since.isoformat(), request_id=request_id, since_seq=bounds.since, **asked)
         if told is None:
             return self.here.batch_page(request_id, since, bounds)
         batches = [BatchHistory(**fields) for fields in told["batches"]]
@@ -58,7 +58,7 @@ class LakeHalf:
 def ask_service(settings: Settings, what: str, asked: dict[str, str | int]) -> dict[str, Any] | None:
     """What the service with the open lake tells; None: none answers, or it is too much for one answer."""
     try:
-        request = Request(f"{settings.recorders[0]}/{what}?{urlencode(asked)}", headers=settings.bearer)  # noqa: S310  # settings: http(s)
+        request = Request(f"{settings.api}/api/v1/lake/{what}?{urlencode(asked)}", headers=settings.bearer)  # noqa: S310  # settings: http(s)
         with urlopen(request, timeout=WAIT_S) as answer:  # noqa: S310
             told: dict[str, Any] = json.load(answer)
     except (OSError, HTTPException, ValueError):  # also what urllib raises

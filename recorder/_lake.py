@@ -1,26 +1,21 @@
 """What the recorder asks the lake: is this data known, and which entries have ended. The lake may be away or empty."""
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import orjson
 import structlog
 from pyiceberg.catalog import Catalog
 
 from adapters.lake import open_catalog
-from adapters.lake_reads import read_data_ids, read_ended, read_segments
+from adapters.lake_reads import read_data_ids, read_ended
 from adapters.payloads import read_payload
 from contracts.errors import Retryable
 from contracts.settings import Settings
-from history.entry import Bounds, EntryHistory
-from history.from_lake import read_entries, read_page
 
 REFRESH_S = 60.0
-MOST_LIVES = 20_000  # entries that are told over HTTP
 OVERLAP = timedelta(days=1)  # data that came this long before a refresh may be ingested after it
 T = TypeVar("T")
 
@@ -54,39 +49,6 @@ class Lake:
             raise Retryable(f"what has ended meanwhile is not known: {self.problem}")
         return ended
 
-    async def lives(self, since: datetime, vin: str) -> bytes | None:
-        """JSON of every entry of a vehicle, and of the segments that were ingested since then.
-
-        None if the lake is away, or knows more than `MOST_LIVES`: whoever asks has to read them there.
-        """
-
-        def read(catalog: Catalog) -> bytes | None:
-            ingested = read_segments(catalog, since)  # first: what is published meanwhile is then told twice, and not never
-            lives = read_entries(catalog, vin, most=MOST_LIVES + 1)
-            if len(lives) > MOST_LIVES:
-                return None
-            return orjson.dumps({"entries": _told(lives), "ingested": sorted(ingested)})
-
-        nothing: bytes | None = None
-        return await self.ask(read, nothing)
-
-    async def batches(self, since: datetime, request_id: str, bounds: Bounds) -> bytes | None:
-        """JSON of a page of triggers with this request_id, of their entries if they are few, and of the segments ingested since.
-
-        None if the lake is away.
-        """
-        bounds = replace(bounds, entries=min(bounds.entries, MOST_LIVES))
-
-        def read(catalog: Catalog) -> bytes:
-            ingested = read_segments(catalog, since)
-            page = read_page(catalog, request_id, bounds)
-            batches = [asdict(batch) for batch in page.batches]
-            found = {"batches": batches, "before": page.before, "told": sorted(page.told), "entries": _told(page.entries)}
-            return orjson.dumps(found | {"ingested": sorted(ingested)})
-
-        nothing: bytes | None = None
-        return await self.ask(read, nothing)
-
     async def keep_fresh(self) -> None:
         """Learn, again and again, which data the lake has got from elsewhere: data of this recorder's own is in Redis."""
         while True:
@@ -115,7 +77,3 @@ class Lake:
         if self._catalog is None:
             self._catalog = open_catalog(self._settings)
         return question(self._catalog)
-
-
-def _told(lives: Iterable[EntryHistory]) -> list[dict[str, Any]]:
-    return [{"vin": life.vin, **life.to_json()} for life in lives]

@@ -30,7 +30,6 @@ from recorder._hazards import Hazards
 from recorder._ingress import IngressWriter
 from recorder._journal_folder import JournalFolder
 from recorder._lake import Lake
-from recorder._lake_routes import lake_routes
 from recorder._lease import Lease
 from recorder._outcomes import Outcomes
 from recorder._parser import Incoming, Parser
@@ -110,7 +109,7 @@ class Recorder:
         told: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
         try:
             token = settings.http_token.get_secret_value()
-            routes = [web.post("/flush", self._flush), *lake_routes(self._lake)]
+            routes = [web.post("/flush", self._flush)]
             async with serve(settings.host, settings.recorder_port, self.health, routes, token=token):
                 self._place.enter()
                 if not await _before(told, self._start()):

@@ -1,6 +1,9 @@
 """What happened, over HTTP: a vehicle's history in pages, a request's triggers, data and its bytes, and the lake's own half."""
 
 import hashlib
+import os
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime
 
@@ -9,9 +12,11 @@ import pytest
 from contracts.seq import datetime_of, seq_of
 from contracts.tables import IDS, OUTCOMES
 from queues import Queues
+from sandbox.platform.programs import environment
 from tests.api.desk import Desk
 from tests.lake_rows import append, append_payloads
 from tests.queues.triggers import enqueue_trigger
+from tests.servers import ROOT
 
 NOW = time.time_ns() // 1_000_000
 VIN, REQUEST_ID, DATA_ID = "HISTORY-1", "task_history", "data_history"
@@ -93,3 +98,20 @@ def test_the_lakes_half_is_told_as_the_lake_has_it(told: Desk) -> None:
     assert [batch["seq"] for batch in triggers["batches"]] == triggers["told"] == [SEQS[3]]
     assert triggers["before"] == SEQS[3]
     assert {entry["vin"] for entry in triggers["entries"]} == {VIN, "HISTORY-2"}
+
+
+@pytest.mark.parametrize("words", [("vin", "show", VIN), ("batch", "show", REQUEST_ID)], ids=" ".join)
+def test_the_console_asks_it_and_so_need_not_load_what_opens_the_lake(told: Desk, words: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "console", *words, "--json"],
+        env={**os.environ, **environment(told.settings)},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "pyiceberg" not in done.stderr
+    assert str(SEQS[0]) in done.stdout
+    assert "delivered" in done.stdout

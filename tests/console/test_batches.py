@@ -14,17 +14,17 @@ import pytest
 from redis import Redis
 
 from adapters.lake import ensure_tables, open_catalog
+from api._lake_half import MOST
 from contracts import keys
 from contracts.seq import datetime_of, seq_of
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
-from recorder._lake import MOST_LIVES
 from sandbox.platform.programs import environment
 from tests.console.test_commands import ask, manifold
 from tests.lake_rows import append
 from tests.servers import ROOT
 
-MANY = MOST_LIVES + 5000  # vehicles of one trigger: a recorder does not tell them one by one
+MANY = MOST + 5000  # vehicles of one trigger: the API does not tell them one by one
 
 
 @pytest.fixture

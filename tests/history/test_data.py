@@ -28,7 +28,9 @@ PAYLOAD = b"\x00\xffbytes"
 @pytest.fixture
 def settings(tmp_path: Path, redis_server: Server) -> Settings:
     """An empty house over the Redis that all share; no recorder answers."""
-    return Settings(home=tmp_path, redis_port=redis_server.port, recorder_port=free_port(), retention_days=0.02)
+    return Settings(
+        home=tmp_path, redis_port=redis_server.port, recorder_port=free_port(), api_port=free_port(), retention_days=0.02
+    )
 
 
 def find(settings: Settings, data_id: str) -> DataHistory | None:

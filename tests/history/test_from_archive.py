@@ -108,7 +108,7 @@ def test_of_many_triggers_the_newest_are_kept_and_no_more_vehicles_than_were_ask
 def test_an_answer_loads_neither_pandas_nor_the_library_of_logs(
     settings: Settings, own_redis: Server, words: tuple[str, ...]
 ) -> None:
-    here = settings.model_copy(update={"redis_port": own_redis.port, "recorder_port": 1})
+    here = settings.model_copy(update={"redis_port": own_redis.port, "recorder_port": 1, "api_port": 1})
 
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "console", *words, "--json"],
@@ -129,7 +129,7 @@ def test_an_answer_loads_neither_pandas_nor_the_library_of_logs(
 def test_a_key_that_holds_something_else_is_said_with_its_remedy(settings: Settings, own_redis: Server) -> None:
     with Redis(port=own_redis.port) as redis:
         redis.set(keys.pending("V1"), "something else")
-    here = settings.model_copy(update={"redis_port": own_redis.port, "recorder_port": 1})
+    here = settings.model_copy(update={"redis_port": own_redis.port, "recorder_port": 1, "api_port": 1})
 
     done = subprocess.run(
         [sys.executable, "-m", "console", "vin", "show", "V1"],

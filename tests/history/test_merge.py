@@ -51,7 +51,8 @@ IN_LAKE, IN_ARCHIVE, QUEUED = (1, 2, 3, 6), (3, 4, 5), (3, 5, 8)
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory, redis_server: Server) -> Settings:
     """No recorder answers."""
-    return Settings(home=tmp_path_factory.mktemp("merged"), redis_port=redis_server.port, recorder_port=free_port())
+    home = tmp_path_factory.mktemp("merged")
+    return Settings(home=home, redis_port=redis_server.port, recorder_port=free_port(), api_port=free_port())
 
 
 def segment(settings: Settings, stream: Stream, messages: Iterable[tuple[int, str, bytes]]) -> str:

@@ -72,6 +72,7 @@ def variables_of(folder: Path, redis: Server, **settings: object) -> dict[str, s
         "home": folder / "home",
         "redis_port": redis.port,
         "recorder_port": free_port(),
+        "api_port": free_port(),
         "spark_driver_memory": "1g",
         **settings,
     }

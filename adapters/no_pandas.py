@@ -17,6 +17,6 @@ class _NoPandas(MetaPathFinder):
 
 
 def leave_pandas_out() -> None:
-    """For the rest of this process there is no pandas; for commands that answer and end."""
+    """For the rest of this process there is no pandas; for whoever only answers."""
     if "pandas" not in sys.modules:
         sys.meta_path.insert(0, _NoPandas())
