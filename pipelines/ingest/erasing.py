@@ -31,6 +31,7 @@ from adapters.lake import where
 from contracts.tables import Table
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.contents import TOTALS
+from pipelines.ingest.removal import removed
 
 ERASES = "manifold.erases"  # property of such a snapshot: the columns by which rows were named, with commas
 
@@ -51,11 +52,7 @@ def erase_rows(catalog: Catalog, table: Table, keys: pa.Table, branch: str, said
 def repeat_erasure(catalog: Catalog, table: Table, written: Snapshot, branch: str, said: dict[str, str]) -> None:
     """Erase from `branch` the rows that `written` has erased from its parent."""
     loaded, columns = catalog.load_table(table.identifier), properties_of(written)[ERASES].split(",")
-    before, after = (
-        loaded.scan(selected_fields=tuple(columns), snapshot_id=at).to_arrow().select(columns)
-        for at in (written.parent_snapshot_id, written.snapshot_id)
-    )
-    erase_rows(catalog, table, before.filter(pc.invert(_among(before, after))), branch, said)
+    erase_rows(catalog, table, removed(loaded, written, columns), branch, said)
 
 
 def read(table: IcebergTable, task: FileScanTask, columns: tuple[str, ...]) -> pa.Table:

@@ -1,7 +1,7 @@
 """Snapshots that remove rows: how one is written, and how it is repeated where main was rewritten meanwhile."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import date, timedelta
 
 import pyarrow as pa
@@ -37,8 +37,8 @@ def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, sa
     head = loaded.refs()[branch].snapshot_id
     changed: list[tuple[FileScanTask, pa.Table]] = []
     for task in loaded.scan(snapshot_id=head).plan_files():
-        if pc.any(_is_in(_read(loaded, task, columns), unwanted)).as_py():
-            rows = _read(loaded, task, loaded.schema().column_names)
+        if pc.any(_is_in(_read(loaded, [task], columns), unwanted)).as_py():
+            rows = _read(loaded, [task], loaded.schema().column_names)
             changed.append((task, rows.filter(pc.invert(_is_in(rows, unwanted)))))
     with loaded.transaction() as change, change.update_snapshot(said | {REMOVES: ",".join(columns)}, branch).overwrite() as files:
         for task, rest in changed:
@@ -50,12 +50,21 @@ def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, sa
 
 def repeat_removal(catalog: Catalog, table: Table, written: Snapshot, branch: str, said: dict[str, str]) -> None:
     """Remove from `branch` the rows that `written` has removed from its parent."""
-    loaded, columns = catalog.load_table(table.identifier), properties_of(written)[REMOVES].split(",")
-    before, after = (
-        loaded.scan(selected_fields=tuple(columns), snapshot_id=at).to_arrow().select(columns)
-        for at in (written.parent_snapshot_id, written.snapshot_id)
+    columns = properties_of(written)[REMOVES].split(",")
+    remove_rows(catalog, table, removed(catalog.load_table(table.identifier), written, columns), branch, said)
+
+
+def removed(table: IcebergTable, written: Snapshot, columns: Sequence[str]) -> pa.Table:
+    """The values in these columns by which `written` has removed rows from its parent.
+
+    Rows with such values went wherever they were, so the files that only one of both snapshots has tell all of them.
+    """
+    before, after = (_files(table, at) for at in (written.parent_snapshot_id, written.snapshot_id))
+    had, has = (
+        _read(table, [task for file, task in one.items() if file not in other], columns)
+        for one, other in ((before, after), (after, before))
     )
-    remove_rows(catalog, table, before.filter(pc.invert(_is_in(before, _keys(after, columns)))), branch, said)
+    return had.filter(pc.invert(_is_in(had, _keys(has, columns))))
 
 
 @patiently
@@ -83,9 +92,15 @@ def days_of(table: IcebergTable, file: DataFile) -> list[date]:
     return [value if isinstance(value, date) else EPOCH + timedelta(days=value) for value in values if value is not None]
 
 
-def _read(table: IcebergTable, task: FileScanTask, columns: Sequence[str]) -> pa.Table:
+def _files(table: IcebergTable, snapshot_id: int | None) -> dict[tuple[str, ...], FileScanTask]:
+    """What is to be read of a snapshot, by file and what engines have deleted in it."""
+    tasks = table.scan(snapshot_id=snapshot_id).plan_files()
+    return {(task.file.file_path, *sorted(deletes.file_path for deletes in task.delete_files)): task for task in tasks}
+
+
+def _read(table: IcebergTable, tasks: Iterable[FileScanTask], columns: Sequence[str]) -> pa.Table:
     schema = table.schema().select(*columns)
-    return ArrowScan(table.metadata, table.io, schema, AlwaysTrue()).to_table([task])
+    return ArrowScan(table.metadata, table.io, schema, AlwaysTrue()).to_table(tasks).select(list(columns))
 
 
 def _is_in(rows: pa.Table, keys: pa.Table) -> pa.Array:
