@@ -49,31 +49,42 @@ def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
-# Rooms whose tests share what takes long to start: each stays in one process, and the longest begin first.
-TOGETHER = (("tests/dags/",), ("tests/pipelines/", "tests/expectations/", "tests/stores/"), ("tests/dispatcher/cases/",))
+# What is given out together, because its tests share what takes long to start: one Spark, one Airflow, one platform.
+SPARK = ("tests/pipelines/", "tests/expectations/", "tests/stores/test_two_writers.py")
+TOGETHER = (SPARK, ("tests/dags/",), ("tests/dispatcher/cases/",))
+ALONE = ("tests/stores/test_upkeep.py", "tests/dags/test_cluster.py")  # minutes each, and they share nothing
+# The longest begin first: one that began last would keep one process at work while the others have nothing left.
+FIRST = (SPARK[0], "tests/dags/", *ALONE, "tests/dispatcher/cases/", "tests/stores/", "tests/replicas/", "tests/faults/")
 
 
-def _share(nodeid: str) -> int:
-    """Which of `TOGETHER` a test belongs to; their number for all others."""
-    return next((place for place, rooms in enumerate(TOGETHER) if nodeid.startswith(rooms)), len(TOGETHER))
+def _scope(nodeid: str) -> str:
+    """What a test is given out with: its group of `TOGETHER`, or its file."""
+    file = nodeid.partition("::")[0]
+    groups = () if file in ALONE else TOGETHER
+    return next((group[0] for group in groups if file.startswith(group)), file)
+
+
+def _turn(nodeid: str) -> int:
+    """When it is given out: by the longest of `FIRST` that its scope begins with; after them all that takes seconds."""
+    fits = [first for first in FIRST if _scope(nodeid).startswith(first)]
+    return FIRST.index(max(fits, key=len)) if fits else len(FIRST)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Where several processes share the tests, they are given out by room, or by file."""
+    """Where several processes share the tests, they are given out by group, or by file."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByRoom(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
-            place = _share(nodeid)
-            return TOGETHER[place][0] if place < len(TOGETHER) else nodeid.partition("::")[0]
+            return _scope(nodeid)
 
-    return ByRoom(config, log)
+    return ByGroup(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which they are given out."""
-    items.sort(key=lambda item: _share(item.nodeid))
+    items.sort(key=lambda item: _turn(item.nodeid))
 
 
 PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port", "api_port")
