@@ -16,14 +16,8 @@ from contracts.tables import DATA, IDS, OUTCOMES, SEGMENTS, Table
 
 def read_trigger(catalog: Catalog, vin: str, seq: int) -> tuple[str, str] | None:
     """The request_id and data_id of one entry; None if the lake does not have it."""
-    rows = rows_of(catalog, IDS, _entry_filter("ts", vin, seq), ("request_id", "data_id"))
+    rows = rows_of(catalog, IDS, And(where(EqualTo, "vin", vin), triggers_filter("ts", {seq})), ("request_id", "data_id"))
     return (rows[0]["request_id"], rows[0]["data_id"]) if rows else None
-
-
-def read_outcome(catalog: Catalog, vin: str, seq: int) -> str | None:
-    """How the entry ended; None if the lake does not know that it has."""
-    rows = rows_of(catalog, OUTCOMES, _entry_filter("accepted_at", vin, seq), ("outcome",))
-    return rows[0]["outcome"] if rows else None
 
 
 def read_segments(catalog: Catalog, since: datetime) -> set[str]:
@@ -41,10 +35,6 @@ def read_data_ids(catalog: Catalog, since: datetime | None = None) -> list[str]:
     """The data_id of all data first seen at or after `since` (UTC; None: ever)."""
     row_filter = AlwaysTrue() if since is None else where(GreaterThanOrEqual, "first_seen_at", since)
     return [row["data_id"] for row in rows_of(catalog, DATA, row_filter, ("data_id",))]
-
-
-def _entry_filter(instant: str, vin: str, seq: int) -> BooleanExpression:
-    return And(where(EqualTo, "vin", vin), triggers_filter(instant, {seq}))
 
 
 def triggers_filter(instant: str, seqs: Set[int]) -> BooleanExpression:

@@ -1,7 +1,7 @@
 """The lake as plain Python sees it: a real SQLite catalog and real files in a temporary folder."""
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,10 +9,10 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from adapters.lake import ensure_tables, open_catalog
-from adapters.lake_reads import read_outcome, read_trigger
+from adapters.lake_reads import read_trigger
 from contracts.seq import datetime_of, seq_of
 from contracts.settings import Settings
-from contracts.tables import IDS, OUTCOMES, TABLES, Table
+from contracts.tables import IDS, TABLES, Table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -69,14 +69,6 @@ def test_two_at_once_make_the_same_tables(settings: Settings) -> None:
         list(pool.map(make, range(2)))
     catalog = open_catalog(settings)
     assert all(catalog.load_table(t.identifier).current_snapshot() is not None for t in TABLES)
-
-
-def test_how_an_entry_ended_is_found_by_vehicle_and_seq(catalog: Catalog) -> None:
-    older, newer = seq_at(NOON), seq_at(NOON + timedelta(days=1))
-    ended = {"vin": "V1", "seq": older, "outcome": "delivered", "accepted_at": NOON, "ended_at": NOON, "acknowledged_at": NOON}
-    append(catalog, OUTCOMES, ended)
-    assert read_outcome(catalog, "V1", older) == "delivered"
-    assert read_outcome(catalog, "V1", newer) is None
 
 
 def test_one_entry_is_found_by_vehicle_and_seq(catalog: Catalog) -> None:
