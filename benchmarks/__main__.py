@@ -2,6 +2,7 @@
 
 from adapters.log import configure_logging
 from benchmarks import (
+    api,
     asking,
     audit,
     compaction,
@@ -37,4 +38,5 @@ if __name__ == "__main__":
     report("wiped", wiped.SETTING.format(**shape), wiped.run())
     report("verify", f"{entries}, a tenth of them ended", rebuild.run(verification=True))
     report("compaction", f"{compaction.FILES:,} files of {compaction.ROWS_A_FILE:,} rows", compaction.run())
+    report("api", api.setting(api.VINS), api.run())
     report("asking", asking.setting(asking.VINS), asking.run())

@@ -1,4 +1,4 @@
-"""The quality reports inside the Airflow UI: their pages under /reports, for whoever is logged in, and an entry for them.
+"""Inside the Airflow UI: the quality reports, under /reports for whoever is logged in, and entries for them and for the API.
 
 The pages are read where the audits have put them, on a disk or in an object store (setting `reports`).
 """
@@ -13,6 +13,7 @@ from airflow.plugins_manager import AirflowPlugin
 from contracts.settings import Settings, load_settings
 
 PREFIX = "/reports"
+SETTINGS = load_settings()
 # Great Expectations' pages name scripts and styles of public hosts. Here they would run in Airflow's origin, with the reader's
 # rights; without them the pages read the same, and plainer. Our own have no scripts.
 POLICY = (
@@ -86,7 +87,7 @@ class Reports(AirflowPlugin):
 
     name = "reports"
     fastapi_apps = [  # noqa: RUF012  # as Airflow declares it
-        {"name": "reports", "app": Pages(load_settings()), "url_prefix": PREFIX}
+        {"name": "reports", "app": Pages(SETTINGS), "url_prefix": PREFIX}
     ]
     external_views = [  # noqa: RUF012
         {
@@ -95,5 +96,11 @@ class Reports(AirflowPlugin):
             "url_route": "quality-reports",
             "destination": "nav",
             "category": "browse",
-        }
+        },
+        {
+            "name": "Manifold API",
+            "href": f"{SETTINGS.api}/api/v1/openapi.json",
+            "destination": "nav",
+            "category": "browse",
+        },
     ]

@@ -5,6 +5,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -12,7 +13,8 @@ from fastapi.testclient import TestClient
 from contracts.settings import Settings
 from tests.servers import ROOT
 
-application = runpy.run_path(str(ROOT / "plugins" / "reports.py"))["application"]  # as Airflow loads it
+plugin = runpy.run_path(str(ROOT / "plugins" / "reports.py"))  # as Airflow loads it
+application = plugin["application"]
 
 
 @pytest.fixture
@@ -35,6 +37,15 @@ def test_a_stranger_is_asked_to_log_in_and_comes_back_to_the_page(app: FastAPI) 
             assert (answer.status_code, asked.path) == (307, "/api/v2/auth/login")
             assert parse_qs(asked.query)["next"] == [f"http://testserver{page}"]
             assert "run" not in answer.text
+
+
+def test_the_menu_leads_to_the_pages_and_to_the_api() -> None:
+    views = [ExternalViewResponse.model_validate(view) for view in plugin["Reports"].external_views]
+
+    assert [(view.category, view.name, view.href) for view in views] == [
+        ("browse", "Quality reports", "/reports/index.html"),
+        ("browse", "Manifold API", f"{Settings().api}/api/v1/openapi.json"),
+    ]
 
 
 def test_who_is_logged_in_reads_the_pages(app: FastAPI) -> None:
