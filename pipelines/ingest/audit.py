@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 
 import pyarrow.compute as pc
 import structlog
@@ -12,14 +13,14 @@ from pyiceberg.table.snapshots import Snapshot
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from adapters.commits import append_rows
 from adapters.reports import open_reports
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from contracts.tables import DATA, IDS, META, QUALITY, SEGMENTS, Table
+from contracts.tables import DATA, IDS, META, SEGMENTS, Table
 from expectations import Audit, audit
 from pipelines.ingest.branches import COUNTED, RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import Pinned, counts, pins_in
+from pipelines.ingest.verdict import keep_verdict
 from pipelines.populate.stretch import Stretch
 
 REFERENCES = (DATA, IDS, SEGMENTS)  # the tables that rules look values up in
@@ -59,7 +60,7 @@ def audit_run(spark: SparkSession, catalog: Catalog, settings: Settings, *, run_
         references=references,
         data_wait=timedelta(seconds=settings.data_wait_seconds),
         counted=json.loads(properties_of(head).get(COUNTED, "{}")),
-        keep_results=lambda rows: append_rows(catalog, QUALITY, rows, {RUN_ID: run_id}),
+        keep_results=partial(keep_verdict, catalog, head),
     )
     for warning in result.warnings:
         log.warning("run breaks a rule", run_id=run_id, rule=str(warning))

@@ -1,35 +1,65 @@
-"""What the audit has said already about a run: by the rows of `quality_results`, which every worker can read. No Spark."""
+"""What the audit has said already about a run: by the rows of `quality_results`, which every worker can read. No Spark.
+
+A verdict is about one attempt at the run, and names it: the snapshot that brings its rows says which attempt, and when. Clocks of
+two workers say nothing about each other: by an instant, a slow clock's verdict would not be found, and a fast one's would be
+taken for one about what was written after it.
+"""
 
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
+from pyiceberg.expressions import And, EqualTo
+from pyiceberg.table.snapshots import Snapshot
 
+from adapters.commits import append_rows
 from adapters.lake import where
 from adapters.reports import open_reports, run_page
 from contracts.settings import Settings
 from contracts.tables import QUALITY, SEGMENTS
-from pipelines.ingest.branches import BEGAN, branch_of
+from pipelines.ingest.branches import ATTEMPT, BEGAN, RUN_ID, ancestors, branch_of, head_of, properties_of
 from pipelines.ingest.publish import counts
 
+JUDGED_AT = "manifold.judged-at"  # of `quality_results` only: the instant that the rows of this verdict have
 BROKEN, ERROR = "broken", "error"  # the table's words; the package of the rules would bring Spark's library
 
 
-def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[str, Any] | None:
-    """The report and the number of warnings, where this attempt at the run has passed, or the run is to write nothing.
+def keep_verdict(catalog: Catalog, judged: Snapshot, rows: pa.Table) -> None:
+    """Append the rows of a verdict, about the attempt that has written `judged` to its branch of `ingested_segments`."""
+    said = {name: value for name, value in properties_of(judged).items() if name in (RUN_ID, ATTEMPT)}
+    if rows.num_rows:
+        said[JUDGED_AT] = rows["at"][0].as_py().isoformat()  # they all have the same
+    append_rows(catalog, QUALITY, rows, said)
 
-    None: it has to be judged (again). A verdict from before the attempt began is about rows that are not there any more.
+
+def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[str, Any] | None:
+    """The report and the number of warnings, where what lies on the run's branches has passed, or the run is to write nothing.
+
+    None: it has to be judged (again). A verdict on an earlier attempt is about rows that are not there any more.
     """
     segments = catalog.load_table(SEGMENTS.identifier)
-    began = segments.properties.get(BEGAN + branch_of(run_id))
-    if began is None or counts(segments, run_id):
+    if BEGAN + branch_of(run_id) not in segments.properties or counts(segments, run_id):
         return {"report": None, "warnings": 0}
-    mine = And(where(EqualTo, "run_id", run_id), where(GreaterThanOrEqual, "at", datetime.fromisoformat(began)))
-    columns = ("severity", "outcome", "at")
-    rows = catalog.load_table(QUALITY.identifier).scan(mine, columns).to_arrow().to_pylist()
-    newest = max((row["at"] for row in rows), default=None)
-    broken = [row["severity"] for row in rows if row["at"] == newest and row["outcome"] == BROKEN]
-    if newest is None or ERROR in broken:
+    judged_at = _judged_at(catalog, run_id)
+    if judged_at is None:
+        return None
+    mine = And(where(EqualTo, "run_id", run_id), where(EqualTo, "at", judged_at))
+    rows = catalog.load_table(QUALITY.identifier).scan(mine, ("severity", "outcome")).to_arrow().to_pylist()
+    broken = [row["severity"] for row in rows if row["outcome"] == BROKEN]
+    if not rows or ERROR in broken:
         return None
     return {"report": open_reports(settings).address(run_page(run_id)), "warnings": len(broken)}
+
+
+def _judged_at(catalog: Catalog, run_id: str) -> datetime | None:
+    """The instant of the newest verdict on what lies on the run's branches now; None: there is none."""
+    head = head_of(catalog, SEGMENTS, run_id)
+    written = properties_of(head) if head is not None else {}
+    if written.get(RUN_ID) != run_id or ATTEMPT not in written:
+        return None  # it has begun, and not been written to its end
+    for snapshot in ancestors(catalog.load_table(QUALITY.identifier)):
+        said = properties_of(snapshot)
+        if (said.get(RUN_ID), said.get(ATTEMPT)) == (run_id, written[ATTEMPT]) and JUDGED_AT in said:
+            return datetime.fromisoformat(said[JUDGED_AT])
+    return None

@@ -5,20 +5,21 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table.snapshots import Snapshot
 
-from adapters.commits import append_rows
 from adapters.lake import ensure_tables, open_catalog
 from contracts.envelope import Stream
 from contracts.errors import Permanent
-from contracts.tables import IDS, QUALITY
+from contracts.tables import IDS, QUALITY, SEGMENTS
 from expectations import Audit, results_of
 from pipelines.ingest import run_all
 from pipelines.ingest.begin import begin
-from pipelines.ingest.branches import RUN_ID
+from pipelines.ingest.branches import head_of
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run_all import ingest_audit_publish, ingest_in_chunks
-from pipelines.ingest.verdict import passed_already
+from pipelines.ingest.verdict import keep_verdict, passed_already
 from pipelines.stages import publish as publish_stage
 from tests.pipelines.conftest import Place
 from tests.pipelines.lakes import Lake
@@ -40,6 +41,13 @@ def written(lake: Lake, run_id: str, ms: int, paths: list[str] | None = None) ->
     """A run whose rows lie on its branches, judged by nobody."""
     todo = begun(lake, run_id, ms, paths)
     write(PlainRun(open_catalog(lake.settings), lake.settings, run_id, at(ms)), todo)
+
+
+def head(catalog: Catalog, run_id: str) -> Snapshot:
+    """What the run has written last."""
+    written = head_of(catalog, SEGMENTS, run_id)
+    assert written is not None
+    return written
 
 
 def publishing(lake: Lake) -> str:
@@ -68,7 +76,7 @@ def test_each_attempt_has_an_instant_of_its_own(lake: Lake, monkeypatch: pytest.
         write(PlainRun(catalog, settings, run_id, now), todo)  # type: ignore[arg-type]
         judged_before.append(passed_already(catalog, settings, run_id))
         verdict = Audit(run_id, True, (), (), {IDS.name: 1}, "page")
-        append_rows(catalog, QUALITY, results_of(verdict, now), {RUN_ID: run_id})  # type: ignore[arg-type]
+        keep_verdict(catalog, head(catalog, run_id), results_of(verdict, now))  # type: ignore[arg-type]
         if len(judged_before) == 1:  # another run is first
             other = lake.archive(Stream.TRIGGER, [trigger(9000, ["V9"])])
             written(lake, "other", 1, [other])
@@ -80,6 +88,20 @@ def test_each_attempt_has_an_instant_of_its_own(lake: Lake, monkeypatch: pytest.
     assert (judged_before, len(mine) > 0) == ([None, None], True)
     keys = [(row["run_id"], row["suite"], row["rule"], row["at"]) for row in read(catalog, QUALITY)]
     assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("ms", [-60_000, 60_000], ids=["behind", "ahead"])
+def test_a_verdict_is_found_by_its_attempt_whatever_the_clock_of_the_judge_says(lake: Lake, ms: int) -> None:
+    lake.renew()
+    catalog, settings = open_catalog(lake.settings), lake.settings
+    paths = [lake.archive(Stream.TRIGGER, [trigger(n * 9000, [f"V{n}"])]) for n in range(2)]
+    written(lake, RUN, 0, paths[:1])
+    keep_verdict(catalog, head(catalog, RUN), results_of(Audit(RUN, True, (), (), {IDS.name: 1}, "page"), at(ms)))
+    assert passed_already(catalog, settings, RUN) is not None
+
+    written(lake, RUN, 1, paths)  # once more: other rows, which nobody has judged
+
+    assert passed_already(catalog, settings, RUN) is None
 
 
 @pytest.mark.slow
