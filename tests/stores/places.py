@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from contracts.settings import PREFIX, Settings
 from pipelines.spark.conf import S3_JAR
 from tests.servers import ROOT, Server, free_port
 from tests.stores.servers import BUCKET, REST_JARS, VERSITYGW, object_storage, require, rest_catalog
+from tests.stores.stages import Stages, stages_with
 
 JOB_S = 240
 WAREHOUSE = f"s3://{BUCKET}/warehouse"
@@ -36,7 +37,12 @@ class Deployed:
 
     def stages(self, *stages: str) -> list[dict[str, Any]]:
         """The results of these stages, in a process of their own: Spark takes its jars only at its start."""
-        return [json.loads(line) for line in self._run("tests.stores.stages", *stages).splitlines() if line.startswith("{")]
+        with self.staging() as process:
+            return [process.run(stage) for stage in stages]
+
+    def staging(self) -> AbstractContextManager[Stages]:
+        """Such a process for as long as a block lasts: each start of Spark takes as long as the rest of a test."""
+        return stages_with(self.environment(), self.settings.home.with_name("stages.log"))
 
     def manifold(self, *arguments: str) -> Any:
         """What `manifold … --json` prints."""

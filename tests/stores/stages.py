@@ -1,22 +1,80 @@
-"""`python -m tests.stores.stages "garbage --dry-run" compact …`: stages one after the other, in one process with one JVM.
+"""`python -m tests.stores.stages`: stages one after the other, in one process with one JVM, each a line of standard input.
 
-Each is what `python -m pipelines <stage>` runs; the results are the lines of standard output. The first that is not done ends it.
+Each is what `python -m pipelines <stage>` runs; its result is a line of standard output, and then its exit status.
 """
 
+import json
 import shlex
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from pipelines.cli import main
+from tests.servers import ROOT
+
+STATUS = "status"
+SAID = 5000  # the last characters of what a process says, in the message of a failure
 
 
-def run(stages: list[str]) -> int:
-    """The exit status of the last stage."""
-    for stage in stages:
-        status = main(shlex.split(stage))
-        if status:
-            return status
-    return 0
+class Stages:
+    """The process, which waits for stages."""
+
+    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
+        self._process, self._log = process, log
+
+    def run(self, stage: str) -> dict[str, Any]:
+        """The result of one stage.
+
+        Raises:
+            AssertionError: it was not done; the message has what it said.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{stage}\n")
+        self._process.stdin.flush()
+        results: list[dict[str, Any]] = []
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                results.append(json.loads(line))
+            if line.startswith(STATUS):
+                assert line.split() == [STATUS, "0"], self._said()
+                return results[-1]
+        raise AssertionError(self._said())
+
+    def _said(self) -> str:
+        return self._log.read_text(errors="replace")[-SAID:]
+
+
+@contextmanager
+def stages_with(env: Mapping[str, str], log: Path) -> Iterator[Stages]:
+    """The process, with this environment; it ends with the block."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "tests.stores.stages"]
+    with (
+        log.open("a") as said,
+        subprocess.Popen(
+            command, cwd=ROOT, env=dict(env), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
+        ) as process,
+    ):
+        try:
+            yield Stages(process, log)
+            assert process.stdin is not None
+            process.stdin.close()  # it has no more to do
+            process.wait(60)
+        finally:
+            process.kill()
+
+
+def _serve() -> None:
+    from pipelines.cli import main
+
+    for line in sys.stdin:
+        status = main(shlex.split(line))
+        sys.stdout.write(f"{STATUS} {status}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    _serve()

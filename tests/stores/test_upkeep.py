@@ -1,6 +1,6 @@
 """Compaction, collection, verification, rebuild, check, restore and rollback on object storage and a REST catalog.
 
-One lake goes through all of them: each start of Spark takes as long as the rest of a test.
+One lake goes through all of them, and one process with one JVM: each start of Spark takes as long as the rest of a test.
 """
 
 import os
@@ -21,6 +21,7 @@ from tests.pipelines.makers import NOON_MS, data, outcome, seq_at, trigger
 from tests.pipelines.plain import read
 from tests.servers import Server, start_redis, stopping
 from tests.stores.places import Deployed, on_object_storage
+from tests.stores.stages import Stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 VINS = [Owner(f"V{n}") for n in range(10)]
@@ -39,15 +40,22 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, redis: Server) -> Iterator[Deployed]:
-    """Two runs: old data with an entry that nobody fetched, then two batches for ten vehicles, one of which has acknowledged."""
+    """Old data with an entry that nobody fetched, and a batch for ten vehicles; `jobs` adds another, and an acknowledgement."""
     with on_object_storage(tmp_path_factory.mktemp("deployed"), redis, **RETENTIONS) as deployed:
         with Redis(port=redis.port) as client:
             Loader(client, Policy.of(deployed.settings)).mark_loaded(1)
         deployed.archive(data(LONG_AGO, "old", b"old"), trigger(LONG_AGO + 1, ["V-old"], "old"))
         deployed.archive(data(AN_HOUR_AGO, "d1", b"firmware"), trigger(AN_HOUR_AGO + 1, VINS))
-        deployed.stages("run_all --run-id first --no-flush")
-        deployed.archive(trigger(AN_HOUR_AGO + 2, VINS), outcome(AN_HOUR_AGO + 3, VINS[0], AN_HOUR_AGO + 1))
         yield deployed
+
+
+@pytest.fixture(scope="module")
+def jobs(lake: Deployed) -> Iterator[Stages]:
+    """Its jobs; the first of them has taken in the first run, and what the second will is in the archive."""
+    with lake.staging() as jobs:
+        jobs.run("run_all --run-id first --no-flush")
+        lake.archive(trigger(AN_HOUR_AGO + 2, VINS), outcome(AN_HOUR_AGO + 3, VINS[0], AN_HOUR_AGO + 1))
+        yield jobs
 
 
 def files_of(lake: Deployed, table: Table) -> list[Path]:
@@ -79,7 +87,7 @@ def pending(redis: Server, vin: Owner) -> list[int]:
         return [int(seq) for seq in client.zrange(keys.pending(vin), 0, -1)]
 
 
-def test_upkeep_compacts_collects_verifies_and_rebuilds(lake: Deployed, redis: Server) -> None:
+def test_upkeep_compacts_collects_verifies_and_rebuilds(lake: Deployed, jobs: Stages) -> None:
     orphan, of_another = plant_orphan(lake), plant_file_of_another_table(lake)
     stages = [
         "run_all --run-id second --no-flush",
@@ -90,7 +98,7 @@ def test_upkeep_compacts_collects_verifies_and_rebuilds(lake: Deployed, redis: S
         "rebuild",
     ]
 
-    _, compacted, would, gone, verified, rebuilt = lake.stages(*stages)
+    _, compacted, would, gone, verified, rebuilt = map(jobs.run, stages)
 
     ids = compacted["tables"][IDS.name]
     assert (ids["before"]["files"], ids["after"]["files"]) == (3, 2)
@@ -108,22 +116,23 @@ def test_upkeep_compacts_collects_verifies_and_rebuilds(lake: Deployed, redis: S
     assert rebuilt["populated"]["queued"] == 0
 
 
-def test_an_entry_that_redis_lost_comes_back_by_a_rebuild(lake: Deployed, redis: Server) -> None:
+def test_an_entry_that_redis_lost_comes_back_by_a_rebuild(jobs: Stages, redis: Server) -> None:
     with Redis(port=redis.port) as client:
         client.flushall()
-    (rebuilt,) = lake.stages("rebuild")
+    rebuilt = jobs.run("rebuild")
     assert rebuilt["populated"]["queued"] == 19
     assert pending(redis, VINS[1]) == [seq_at(AN_HOUR_AGO + 1), seq_at(AN_HOUR_AGO + 2)]
 
 
-def test_check_agrees_rollback_takes_back_and_restore_makes_all_again(lake: Deployed) -> None:
+def test_check_agrees_rollback_takes_back_and_restore_makes_all_again(lake: Deployed, jobs: Stages) -> None:
     catalog = open_catalog(lake.settings)
-    lake.stages("run_all --no-flush", "garbage")  # where no other test has
+    for stage in ("run_all --no-flush", "garbage"):  # where no other test has
+        jobs.run(stage)
     before = contents(catalog)
     assert lake.manifold("lake", "check")["findings"] == []
     lake.archive(trigger(AN_HOUR_AGO + 4, ["V-late"]))
-    (late,) = lake.stages("ingest --run-id late --no-flush --judge")
-    lake.stages("publish --run-id late")
+    late = jobs.run("ingest --run-id late --no-flush --judge")
+    jobs.run("publish --run-id late")
     assert late["segments"] == 1
 
     undone = lake.manifold("lake", "rollback", "--run-id", "late")
