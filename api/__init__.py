@@ -1,5 +1,4 @@
-"""The read side as an HTTP service: what the queues, the archive and the lake know, under /api/v1, for people and programs."""
+"""The read side as an HTTP service: what the queues, the archive and the lake know, under /api/v1, for people and programs.
 
-from api._app import application
-
-__all__ = ["application"]
+Run as `python -m api`. This file loads nothing: a process may be told to leave pandas out before anything loads it.
+"""

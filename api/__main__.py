@@ -1,5 +1,6 @@
 """`python -m api`: the read side as an HTTP service, until SIGTERM or SIGINT."""
 
+import gc
 import sys
 
 import structlog
@@ -10,6 +11,8 @@ from adapters.no_pandas import leave_pandas_out
 from contracts.errors import Permanent
 from contracts.settings import load_settings
 
+GC_OBJECTS = 20_000  # new objects between two looks for garbage
+
 
 def main() -> int:
     """Exit status 0 after an orderly end, 2 for what the operator has to change."""
@@ -19,6 +22,9 @@ def main() -> int:
     try:
         settings = load_settings()
         configure_logging("api", json=settings.log_format == "json", level=settings.log_level)
+        # What is loaded by now stays: looking through it for garbage would hold up answers.
+        gc.freeze()
+        gc.set_threshold(GC_OBJECTS, 20, 50)
         uvloop.run(serve(settings))
     except Permanent as exc:
         sys.stderr.write(f"api: {exc}\n")

@@ -159,7 +159,8 @@ def healthy(port: int) -> bool:
 def a_platform(home: Path, **overrides: Any) -> Iterator[Platform]:
     """Redis, broker and tap on free ports; dispatchers are started by the test."""
     ports = {
-        name: free_port() for name in ("mqtt_port", "broker_port", "redis_port", "tap_port", "dispatcher_port", "recorder_port")
+        name: free_port()
+        for name in ("mqtt_port", "broker_port", "redis_port", "tap_port", "dispatcher_port", "recorder_port", "api_port")
     }
     ports["dispatcher_port"] = _free_range(8)
     settings = Settings(home=home, **{"ack_deadline_seconds": 30, **ports, **overrides})
