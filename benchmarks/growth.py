@@ -28,6 +28,7 @@ from contracts.seq import EPOCH_MS, TIME_SHIFT
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
 from pipelines.ingest.look import look
+from pipelines.ingest.run import Run as IngestRun
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.spark.session import GREAT_EXPECTATIONS, session
 from tests.pipelines.makers import NOON, at, data, outcome, trigger
@@ -107,7 +108,7 @@ def _measured(spark: SparkSession, settings: Settings, number: int) -> Run:
 
     def work() -> None:
         assert look(catalog, settings, now=now).segments
-        done, _, _ = ingest_audit_publish(spark, catalog, settings, run_id=f"run_{number}", now=now)
+        done, _, _ = ingest_audit_publish(IngestRun(spark, catalog, settings, f"run_{number}", now))
         assert done.written[IDS.name], done
 
     most: list[int] = []

@@ -25,6 +25,7 @@ from contracts.tables import DATA, IDS, SEGMENTS
 from pipelines.ingest.audit import audit_run
 from pipelines.ingest.planning import plan
 from pipelines.ingest.publish import publish
+from pipelines.ingest.run import Run
 from pipelines.ingest.write import ingest, written_result
 from pipelines.spark.session import session
 
@@ -44,7 +45,7 @@ def whole_run(spark: SparkSession, settings: Settings, archive: Path, run_id: st
     """What `manifold ingest` does with triggers, but for the audit."""
     catalog = open_catalog(settings)
     of_archive = settings.model_copy(update={"archive_url": f"file://{archive}"})
-    done = ingest(spark, catalog, of_archive, run_id=run_id, now=datetime.now(UTC))
+    done = ingest(Run(spark, catalog, of_archive, run_id, datetime.now(UTC)))
     publish(catalog, run_id)
     assert done.written[IDS.name] == count, done
 
@@ -103,10 +104,11 @@ def judged(folder: Path, rows: int) -> list[Row]:
 
 def whole_audit(spark: SparkSession, settings: Settings, archive: Path, run_id: str, count: int) -> tuple[Cost, Cost, Cost]:
     """What writing, judging and publishing a run cost."""
-    catalog, now = open_catalog(settings), datetime.now(UTC)
+    catalog = open_catalog(settings)
     of_archive = settings.model_copy(update={"archive_url": f"file://{archive}"})
-    wrote = cost_of(ingest, spark, catalog, of_archive, run_id=run_id, now=now)
-    audited = cost_of(audit_run, spark, catalog, of_archive, run_id=run_id, now=now)
+    run = Run(spark, catalog, of_archive, run_id, datetime.now(UTC))
+    wrote = cost_of(ingest, run)
+    audited = cost_of(audit_run, run)
     published = cost_of(publish, catalog, run_id)
     assert written_result(catalog, run_id).written[IDS.name] == count
     return wrote, audited, published

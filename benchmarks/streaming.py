@@ -20,6 +20,7 @@ from benchmarks.machine import Row, report
 from contracts.envelope import Stream, segment_path
 from contracts.settings import Settings
 from contracts.tables import IDS, SEGMENTS, Table
+from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, create_branch, open_run
 from pipelines.ingest.ledger import ledger_of
 from pipelines.ingest.publish import main_snapshots, publish
@@ -77,7 +78,7 @@ def _micro_batch(settings: Settings, number: int) -> None:
     assert not ledger.reaching(Stream.TRIGGER, seq, seq)
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     open_run(catalog, run_id, base[SEGMENTS.name], now)
-    writing = Run(None, catalog, settings, run_id, now)  # type: ignore[arg-type]  # nothing here is Spark's
+    writing = Attempt(Run(None, catalog, settings, run_id, now))  # type: ignore[arg-type]  # nothing here is Spark's
     entry = {"vin": "WMANF0LD000000001", "ts": now, "request_id": "r", "seq": seq, "data_id": "d", "applied": True}
     create_branch(catalog, IDS, run_id, base[IDS.name])
     append_rows(

@@ -6,22 +6,20 @@ storage rather than against the messages, and then the run is held back as a who
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo
-from pyspark.sql import SparkSession
 
 from adapters.alert import alert
 from adapters.lake import where
 from archive import parsing
 from archive.content import Unreadable
 from archive.formats import decode
-from archive.segment import Selection
-from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.settings import Settings
 from contracts.tables import META, OUTCOMES, SEGMENTS
@@ -29,7 +27,7 @@ from expectations import Audit, Finding
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import head_of
 from pipelines.ingest.planning import Aside
-from pipelines.ingest.run import Ingested
+from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
 from pipelines.populate.stretch import Stretch
 
@@ -48,9 +46,7 @@ BEHIND: Mapping[str, tuple[Mapping[Stream, parsing.Parser], Callable[[dict[str, 
 }
 
 
-def ingest_and_judge(
-    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, part: Selection = None
-) -> tuple[Ingested, Audit | None]:
+def ingest_and_judge(run: Run) -> tuple[Ingested, Audit | None]:
     """The run on its branches, and the audit that it has passed (None: nothing was written, or it counts already).
 
     Raises:
@@ -58,24 +54,25 @@ def ingest_and_judge(
     """
     aside = Aside()
     for attempt in range(ROUNDS):
-        at = now + timedelta(milliseconds=attempt)  # so that the rows of `quality_results` tell the attempts apart
-        written = ingest(spark, catalog, settings, run_id=run_id, now=at, part=part, aside=aside)
+        # So that the rows of `quality_results` tell the attempts apart.
+        once = replace(run, now=run.now + timedelta(milliseconds=attempt))
+        written = ingest(once, aside)
         try:
-            judged = audit_run(spark, catalog, settings, run_id=run_id, now=at)
+            judged = audit_run(once)
         except AuditFailed as exc:
-            more = aside | offenders(catalog, settings, run_id, exc.result)
+            more = aside | offenders(run, exc.result)
             if attempt + 1 == ROUNDS or len(more) == len(aside) or len(more) > max(ALWAYS, SHARE * sum(written.read.values())):
                 raise
             aside = more
-            log.warning("run breaks a rule; it is written again without what offends", run_id=run_id, aside=len(aside))
+            log.warning("run breaks a rule; it is written again without what offends", run_id=run.run_id, aside=len(aside))
         else:
             if aside:
-                _tell(settings, run_id, aside)
+                _tell(run.settings, run.run_id, aside)
             return written, judged
     raise AssertionError("the last round returns or raises")
 
 
-def offenders(catalog: Catalog, settings: Settings, run_id: str, audit: Audit) -> Aside:
+def offenders(run: Run, audit: Audit) -> Aside:
     """The messages and files behind the rows that break rules of severity `error`, each with the first rule as its reason."""
     aside = Aside()
     for finding in audit.failures:
@@ -83,18 +80,18 @@ def offenders(catalog: Catalog, settings: Settings, run_id: str, audit: Audit) -
         if finding.table == SEGMENTS.name:
             aside |= Aside(files={str(key[0]): why for key in finding.keys})
         elif finding.table in BEHIND:
-            aside |= Aside(dict.fromkeys(_behind(catalog, settings, run_id, finding), why))
+            aside |= Aside(dict.fromkeys(_behind(run, finding), why))
         else:
             aside |= Aside({int(key[0]): why for key in finding.keys if key[0] is not None})
     return aside
 
 
-def _behind(catalog: Catalog, settings: Settings, run_id: str, finding: Finding) -> Iterator[int]:
+def _behind(run: Run, finding: Finding) -> Iterator[int]:
     """The seqs of the messages that say something about these keys: looked up in the run's files, because it is seldom needed."""
     parsers, key_of = BEHIND[finding.table]
-    wanted, archive = set(finding.keys), Archive(settings.archive, settings.s3)
-    limits = parsing.Limits(settings.max_ids, settings.max_data_bytes)
-    for path, stream in segments_of(catalog, run_id):
+    wanted, archive = set(finding.keys), run.archive
+    limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
+    for path, stream in segments_of(run.catalog, run.run_id):
         if stream not in parsers:
             continue
         try:

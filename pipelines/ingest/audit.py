@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 import pyarrow.compute as pc
@@ -10,16 +10,16 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table.snapshots import Snapshot
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from adapters.reports import open_reports
 from contracts.errors import Permanent
-from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, SEGMENTS, Table
 from expectations import Audit, audit
 from pipelines.ingest.branches import COUNTED, RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import Pinned, counts, pins_in
+from pipelines.ingest.run import Run
 from pipelines.ingest.verdict import keep_verdict
 from pipelines.populate.stretch import Stretch
 
@@ -36,25 +36,26 @@ class AuditFailed(Permanent):
         self.result = result
 
 
-def audit_run(spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) -> Audit | None:
+def audit_run(run: Run) -> Audit | None:
     """Judge what the run has written; None if it has written nothing, or counts already.
 
     Raises:
         AuditFailed: it must not be published; the message names the rules and some of the rows.
     """
+    catalog, settings, run_id = run.catalog, run.settings, run.run_id
     head = head_of(catalog, SEGMENTS, run_id)
     if head is None or properties_of(head).get(RUN_ID) != run_id or counts(catalog.load_table(SEGMENTS.identifier), run_id):
         log.info("run has nothing to judge", run_id=run_id)
         return None
     written = [*pins_in(head), Pinned(SEGMENTS, head.snapshot_id)]
-    frames = {pinned.table.name: _added(spark, catalog, settings, pinned) for pinned in written}
+    frames = {pinned.table.name: _added(run, pinned) for pinned in written}
     versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
-    references = {table.name: _whole(spark, catalog, settings, table, versions) for table in REFERENCES}
+    references = {table.name: _whole(run, table, versions) for table in REFERENCES}
     references[SEGMENTS.name] = references[SEGMENTS.name].where(_same_days(catalog, head))
     result = audit(
         frames,
         run_id=run_id,
-        as_of=now,
+        as_of=run.now,
         reports=open_reports(settings),
         keep=settings.report_max,
         references=references,
@@ -79,20 +80,20 @@ def _same_days(catalog: Catalog, head: Snapshot) -> Column:
     return of_none if days["min"] is None else of_none | sf.col("began_at").between(sf.lit(days["min"]), sf.lit(days["max"]))
 
 
-def _added(spark: SparkSession, catalog: Catalog, settings: Settings, pinned: Pinned) -> DataFrame:
+def _added(run: Run, pinned: Pinned) -> DataFrame:
     """The rows that the run's snapshot adds; of a merged table, those that it leaves otherwise than they were."""
     table, snapshot_id = pinned.table, pinned.snapshot_id
-    snapshot = catalog.load_table(table.identifier).snapshot_by_id(snapshot_id)
+    snapshot = run.catalog.load_table(table.identifier).snapshot_by_id(snapshot_id)
     assert snapshot is not None  # it is the head of a branch, or pinned by one
-    name, before = f"{settings.catalog_name}.{table.identifier}", snapshot.parent_snapshot_id
+    name, before = f"{run.settings.catalog_name}.{table.identifier}", snapshot.parent_snapshot_id
     if table is META:
-        after = spark.read.option("versionAsOf", snapshot_id).table(name)
-        return after.exceptAll(spark.read.option("versionAsOf", str(before)).table(name))
-    return spark.read.option("start-snapshot-id", str(before)).option("end-snapshot-id", snapshot_id).table(name)
+        after = run.spark.read.option("versionAsOf", snapshot_id).table(name)
+        return after.exceptAll(run.spark.read.option("versionAsOf", str(before)).table(name))
+    return run.spark.read.option("start-snapshot-id", str(before)).option("end-snapshot-id", snapshot_id).table(name)
 
 
-def _whole(spark: SparkSession, catalog: Catalog, settings: Settings, table: Table, versions: Mapping[str, int]) -> DataFrame:
+def _whole(run: Run, table: Table, versions: Mapping[str, int]) -> DataFrame:
     """The table as it will be when the run counts."""
-    main = catalog.load_table(table.identifier).metadata.current_snapshot_id
+    main = run.catalog.load_table(table.identifier).metadata.current_snapshot_id
     version = versions.get(table.name, main)
-    return spark.read.option("versionAsOf", str(version)).table(f"{settings.catalog_name}.{table.identifier}")
+    return run.spark.read.option("versionAsOf", str(version)).table(f"{run.settings.catalog_name}.{table.identifier}")

@@ -4,19 +4,16 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import structlog
-from pyiceberg.catalog import Catalog
-from pyspark.sql import SparkSession
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from adapters.alert import alert
 from adapters.lake import ensure_tables
 from archive.flush import flush
-from archive.segment import Interval, Segment, Selection
-from archive.store import Archive
+from archive.segment import Interval
 from contracts.settings import Settings
 from pipelines.catalog import await_catalog, naming_the_catalog
 from pipelines.ingest.aside import ingest_and_judge
@@ -25,7 +22,7 @@ from pipelines.ingest.chunks import runs_of
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.look import look
 from pipelines.ingest.publish import Overtaken, finish, is_published, publish
-from pipelines.ingest.run import Ingested
+from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.trends import trends_afterwards
 from pipelines.ingest.write import written_result
 from pipelines.populate.load import Populated, populate
@@ -101,7 +98,7 @@ def run_all(
     ):
         held_back = None
         try:
-            done = ingest_in_chunks(spark, catalog, settings, run_id=run_id, now=now, part=interval)
+            done = ingest_in_chunks(Run(spark, catalog, settings, run_id, now, interval))
         except AuditFailed as exc:
             if not everything:
                 raise
@@ -117,80 +114,62 @@ def rebuild(settings: Settings, *, flush_first: bool = True) -> RunResult:
     return run_all(settings, flush_first=flush_first, everything=True)
 
 
-def ingest_in_chunks(
-    spark: SparkSession,
-    catalog: Catalog,
-    settings: Settings,
-    *,
-    run_id: str,
-    now: datetime,
-    part: Selection = None,
-    after_each: Callable[[], object] = lambda: None,
-) -> Published:
+def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: None) -> Published:
     """All that is new, at most `ingest_max_bytes` at a time: each chunk is written, judged and published before the next begins.
 
     Raises:
         AuditFailed: a chunk breaks a rule; those before it are published, and it and those after it are not.
         Retryable: as `ingest_audit_publish`; what is published stays so, and the next start goes on with the rest.
     """
-    done, last, at = ingest_before_last(spark, catalog, settings, run_id=run_id, now=now, part=part, after_each=after_each)
-    written, report, warnings = ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=at, part=last)
+    done, last = ingest_before_last(run, after_each=after_each)
+    written, report, warnings = ingest_audit_publish(last)
     after_each()
-    return Published(done.ingested + written, report, done.warnings + warnings, done.runs + [run_id] * bool(last))
+    return Published(done.ingested + written, report, done.warnings + warnings, done.runs + [run.run_id] * bool(last.part))
 
 
-def ingest_before_last(
-    spark: SparkSession,
-    catalog: Catalog,
-    settings: Settings,
-    *,
-    run_id: str,
-    now: datetime,
-    part: Selection = None,
-    after_each: Callable[[], object] = lambda: None,
-) -> tuple[Published, list[Segment], datetime]:
-    """Publish every chunk but the last; what was done, what the last one takes, and when it begins.
+def ingest_before_last(run: Run, *, after_each: Callable[[], object] = lambda: None) -> tuple[Published, Run]:
+    """Publish every chunk but the last; what was done, and the run that takes the last, which may be nothing.
 
     A run that counts already is one that somebody starts once more: what is new since then is published in chunks, all of it.
 
     Raises:
         AuditFailed, Retryable: as `ingest_in_chunks`.
     """
-    ensure_tables(catalog)
-    finish(catalog)
-    archive, began, at = Archive(settings.archive, settings.s3), time.monotonic(), now
-    done = Published(Ingested(run_id))
-    again = is_published(catalog, run_id, now)
-    for chunk in runs_of(new_segments(catalog, archive, part), settings.ingest_max_bytes, run_id, again=again):
+    ensure_tables(run.catalog)
+    finish(run.catalog)
+    began, at = time.monotonic(), run.now
+    done = Published(Ingested(run.run_id))
+    again = is_published(run.catalog, run.run_id, run.now)
+    new = new_segments(run.catalog, run.archive, run.part)
+    for chunk in runs_of(new, run.settings.ingest_max_bytes, run.run_id, again=again):
         if chunk.is_last:
-            return done, chunk.segments, at
-        mine = chunk.run_id
-        written, report, warnings = ingest_audit_publish(spark, catalog, settings, run_id=mine, now=at, part=chunk.segments)
-        log.info("a part of what is new is published; more follows", run_id=mine, segments=written.segments)
-        done = Published(done.ingested + written, report, done.warnings + warnings, [*done.runs, mine])
-        at = now + timedelta(seconds=time.monotonic() - began)  # what seems to have begun a day ago is taken for abandoned
+            return done, replace(run, now=at, part=chunk.segments)
+        mine = replace(run, run_id=chunk.run_id, now=at, part=chunk.segments)
+        written, report, warnings = ingest_audit_publish(mine)
+        log.info("a part of what is new is published; more follows", run_id=mine.run_id, segments=written.segments)
+        done = Published(done.ingested + written, report, done.warnings + warnings, [*done.runs, mine.run_id])
+        at = run.now + timedelta(seconds=time.monotonic() - began)  # what seems to have begun a day ago is taken for abandoned
         after_each()
-    return done, [], at
+    return done, replace(run, now=at, part=[])
 
 
-def ingest_audit_publish(
-    spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, part: Selection = None
-) -> tuple[Ingested, str | None, int]:
+def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
     """The run's numbers, its report and the number of its warnings; done again for as long as others are published first."""
-    ensure_tables(catalog)
+    ensure_tables(run.catalog)
     again = Retrying(
         retry=retry_if_exception_type(Overtaken),
         stop=stop_after_attempt(TRIES),
         wait=wait_random(0, 2),
         before_sleep=lambda state: log.info(
-            "another run was first; doing this one again", run_id=run_id, tries=state.attempt_number
+            "another run was first; doing this one again", run_id=run.run_id, tries=state.attempt_number
         ),
         reraise=True,
     )
     began = time.monotonic()
     for attempt in again:
         with attempt:
-            at = now + timedelta(seconds=time.monotonic() - began)  # of its own: the verdict on an earlier one is not about it
-            written, judged = ingest_and_judge(spark, catalog, settings, run_id=run_id, now=at, part=part)
-            publish(catalog, run_id)
+            # An instant of its own: the verdict on an earlier attempt is not about it.
+            mine = replace(run, now=run.now + timedelta(seconds=time.monotonic() - began))
+            written, judged = ingest_and_judge(mine)
+            publish(run.catalog, run.run_id)
     return written, str(judged.report) if judged else None, len(judged.warnings) if judged else 0

@@ -2,26 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pyarrow as pa
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import LessThan
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sf
 
 from adapters.lake import ensure_tables, where
 from adapters.payloads import is_filled
 from archive import parsing
 from archive.probing import Probe
-from archive.segment import Segment, Selection
+from archive.segment import Segment
 from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.seq import datetime_of
-from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, PAYLOAD_INDEX, QUARANTINE, SEGMENTS, Table
 from pipelines.ingest import transforms
+from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import RESULT, RUN_ID, properties_of
 from pipelines.ingest.frames import Source
@@ -38,16 +38,7 @@ A_DAY = timedelta(days=1)
 log = structlog.get_logger(__name__)
 
 
-def ingest(
-    spark: SparkSession,
-    catalog: Catalog,
-    settings: Settings,
-    *,
-    run_id: str,
-    now: datetime,
-    part: Selection = None,
-    aside: Aside | None = None,
-) -> Ingested:
+def ingest(run: Run, aside: Aside | None = None) -> Ingested:
     """Write what is new in the archive to the branches of the run; what an earlier attempt at it left is dropped.
 
     New is what no run has taken in, in this part of the archive. What is in `aside` is refused.
@@ -55,12 +46,13 @@ def ingest(
     Raises:
         Retryable: another process works at the same run; nothing of either is published.
     """
-    if older := ensure_tables(catalog):
+    if older := ensure_tables(run.catalog):
         log.warning("tables of an earlier release: all works, some slower; manifold lake migrate brings them up", tables=older)
-    todo = begin(catalog, settings, run_id=run_id, now=now, part=part, aside=aside)
+    todo = begin(run, aside)
     if todo is None:
-        return written_result(catalog, run_id) if is_published(catalog, run_id, now) else Ingested(run_id)
-    return _write(Run(spark, catalog, settings, run_id, now), todo)
+        counts = is_published(run.catalog, run.run_id, run.now)
+        return written_result(run.catalog, run.run_id) if counts else Ingested(run.run_id)
+    return _write(Attempt(run), todo)
 
 
 def written_result(catalog: Catalog, run_id: str) -> Ingested:
@@ -72,7 +64,7 @@ def written_result(catalog: Catalog, run_id: str) -> Ingested:
     return Ingested(run_id)
 
 
-def _write(run: Run, todo: Plan) -> Ingested:
+def _write(run: Attempt, todo: Plan) -> Ingested:
     refused: list[DataFrame] = []
     has_data = _write_ids(run, todo, refused)
     conflicting = _write_data(run, todo, refused) if has_data or todo.of(Stream.DATA) else []
@@ -85,13 +77,13 @@ def _write(run: Run, todo: Plan) -> Ingested:
     return _write_segments(run, todo)
 
 
-def _source(run: Run, todo: Plan, stream: Stream) -> Source:
+def _source(run: Attempt, todo: Plan, stream: Stream) -> Source:
     limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes, run.settings.inline_encoding)
     archive = Archive(run.settings.archive, run.settings.s3)
     return Source(archive, todo.of(stream), todo.skips, todo.problems, limits, todo.nodes, todo.aside)
 
 
-def _write_data(run: Run, todo: Plan, refused: list[DataFrame]) -> list[int]:
+def _write_data(run: Attempt, todo: Plan, refused: list[DataFrame]) -> list[int]:
     """Payloads and when they were seen; the seqs of triggers whose inline data is refused."""
     streams = {Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}
     brought = {
@@ -139,7 +131,7 @@ MERGE_META = """ON t.data_id = c.data_id
     WHEN NOT MATCHED THEN INSERT *"""
 
 
-def _known_data(run: Run, todo: Plan, accepted: DataFrame) -> DataFrame:
+def _known_data(run: Attempt, todo: Plan, accepted: DataFrame) -> DataFrame:
     """(data_id, sha1) of what is stored; only of the run's own data ids where those are few."""
     table = table_of_known_data(run.catalog, todo.base)
     known = run.main(table, todo.base[table.name]).select("data_id", "sha1")
@@ -153,7 +145,7 @@ def table_of_known_data(catalog: Catalog, base: Mapping[str, int]) -> Table:
     return META if PAYLOAD_INDEX in names.properties and is_filled(names, base[META.name]) else DATA
 
 
-def _write_ids(run: Run, todo: Plan, refused: list[DataFrame], *, but: Sequence[int] = ()) -> bool:
+def _write_ids(run: Attempt, todo: Plan, refused: list[DataFrame], *, but: Sequence[int] = ()) -> bool:
     """The entries of all triggers but those with the seqs `but`; whether some trigger brings data."""
     if not todo.of(Stream.TRIGGER):
         return False
@@ -174,7 +166,7 @@ def _write_ids(run: Run, todo: Plan, refused: list[DataFrame], *, but: Sequence[
     return bool(seen.get["with_data"])
 
 
-def _write_outcomes(run: Run, todo: Plan, refused: list[DataFrame]) -> None:
+def _write_outcomes(run: Attempt, todo: Plan, refused: list[DataFrame]) -> None:
     if not todo.of(Stream.OUTCOME):
         return
     parsed = _source(run, todo, Stream.OUTCOME).parsed(run.spark, parsing.outcomes, parsing.OUTCOMES).persist()
@@ -194,7 +186,7 @@ def _write_outcomes(run: Run, todo: Plan, refused: list[DataFrame]) -> None:
         parsed.unpersist()
 
 
-def _known_outcomes(run: Run, todo: Plan, first: int, last: int) -> DataFrame:
+def _known_outcomes(run: Attempt, todo: Plan, first: int, last: int) -> DataFrame:
     """(vin, seq) in the lake between two entries' seqs: only those days' files, and of them only those with such seqs."""
     instants = run.spark.range(1).select(sf.lit(first).alias("a"), sf.lit(last).alias("b"))
     bounds = instants.select(transforms.instant_of("a").alias("a"), transforms.instant_of("b").alias("b")).first()
@@ -203,7 +195,7 @@ def _known_outcomes(run: Run, todo: Plan, first: int, last: int) -> DataFrame:
     return of_days.where(sf.col("seq").between(first, last)).select("vin", "seq")
 
 
-def _known_refusals(run: Run, todo: Plan) -> DataFrame:
+def _known_refusals(run: Attempt, todo: Plan) -> DataFrame:
     """(seq) of what was refused already, where the run's outcomes may lie: nobody has looked whether their messages are known."""
     probes = [todo.probes[segment.path] for segment in todo.of(Stream.OUTCOME)]
     seqs = [seq for probe in probes for seq in (probe.first_seq, probe.last_seq) if seq is not None]
@@ -221,7 +213,7 @@ def _unknown(rows: DataFrame, known: DataFrame, *, few: bool) -> DataFrame:
     return transforms.not_in(rows, known, keys)
 
 
-def _write_segments(run: Run, todo: Plan) -> Ingested:
+def _write_segments(run: Attempt, todo: Plan) -> Ingested:
     read = {stream.value: todo.messages(stream) for stream in Stream}
     written = run.written | {SEGMENTS.name: len(todo.segments)}
     skipped = sum(map(len, todo.skips.values()))
@@ -233,7 +225,7 @@ def _write_segments(run: Run, todo: Plan) -> Ingested:
     return result
 
 
-def _refused_files(run: Run) -> dict[str, str]:
+def _refused_files(run: Attempt) -> dict[str, str]:
     """Why each file that this run has refused as a whole is no segment, by path. Only such rows have a negative seq."""
     if QUARANTINE.name not in run.snapshots:
         return {}
@@ -242,7 +234,7 @@ def _refused_files(run: Run) -> dict[str, str]:
     return dict(zip(rows["topic"].to_pylist(), rows["reason"].to_pylist(), strict=True))
 
 
-def _segment_row(run: Run, probe: Probe, segment: Segment, refused_because: str | None) -> dict[str, object]:
+def _segment_row(run: Attempt, probe: Probe, segment: Segment, refused_because: str | None) -> dict[str, object]:
     if refused_because is not None:
         probe = Probe()
     return {

@@ -27,10 +27,11 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     if options.without_spark:
         raise NeedsSpark(f"run {run_id} is not judged yet, or did not pass")
     from pipelines.ingest.audit import audit_run
+    from pipelines.ingest.run import Run
     from pipelines.ingest.trends import trends_if_held_back
     from pipelines.spark.session import GREAT_EXPECTATIONS, session
 
     with trends_if_held_back(settings), session(settings, "audit", meanwhile=GREAT_EXPECTATIONS) as spark:
-        judged = audit_run(spark, catalog, settings, run_id=run_id, now=datetime.now(UTC))
+        judged = audit_run(Run(spark, catalog, settings, run_id, datetime.now(UTC)))
     warnings = len(judged.warnings) if judged else 0
     return json.dumps({"run_id": run_id, "report": str(judged.report) if judged else None, "warnings": warnings})

@@ -22,6 +22,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     from pipelines.catalog import open_lake
     from pipelines.ingest.aside import ingest_and_judge
     from pipelines.ingest.audit import AuditFailed
+    from pipelines.ingest.run import Run
     from pipelines.ingest.run_all import ingest_before_last, new_run_id
     from pipelines.ingest.trends import trends_if_held_back
     from pipelines.ingest.write import ingest, written_result
@@ -33,11 +34,11 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     run_id = options.run_id or new_run_id(now)
     judging = GREAT_EXPECTATIONS if options.judge else ()
     with trends_if_held_back(settings), session(settings, "ingest", meanwhile=judging) as spark:
-        _, part, now = ingest_before_last(spark, catalog, settings, run_id=run_id, now=now, part=interval)
+        _, last = ingest_before_last(Run(spark, catalog, settings, run_id, now, interval))
         if not options.judge:
-            return ingest(spark, catalog, settings, run_id=run_id, now=now, part=part).to_json()
+            return ingest(last).to_json()
         try:
-            result, _ = ingest_and_judge(spark, catalog, settings, run_id=run_id, now=now, part=part)
+            result, _ = ingest_and_judge(last)
         except AuditFailed as exc:
             sys.stderr.write(f"{exc}\n")
             result = written_result(catalog, run_id)

@@ -44,6 +44,7 @@ def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:
     """From its segments on."""
     from archive.store import Archive
     from pipelines.ingest.aside import segments_of
+    from pipelines.ingest.run import Run
     from pipelines.ingest.run_all import ingest_audit_publish
     from pipelines.spark.session import session
 
@@ -51,4 +52,4 @@ def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:
     if not mine:  # killed before it had written which ones they are
         raise Permanent(f"run {run_id} was begun again and broken off, and nothing says what it takes: clear its task `ingest`")
     with session(settings, "publish") as spark:
-        ingest_audit_publish(spark, catalog, settings, run_id=run_id, now=datetime.now(UTC), part=mine)
+        ingest_audit_publish(Run(spark, catalog, settings, run_id, datetime.now(UTC), mine))

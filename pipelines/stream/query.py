@@ -27,7 +27,7 @@ from archive.segment import Segment
 from contracts.errors import ManifoldError, Retryable
 from contracts.settings import Settings
 from pipelines.catalog import await_catalog
-from pipelines.ingest.run import Ingested
+from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.ingest.trends import draw_trends
 from pipelines.populate.load import populate
@@ -128,7 +128,7 @@ class Streaming:
 
     def _ingest(self, segments: list[Segment], now: datetime) -> Ingested:
         run_id, settings = run_id_of(segments), self._settings
-        written, _, _ = ingest_audit_publish(self._spark, self._catalog, settings, run_id=run_id, now=now, part=segments)
+        written, _, _ = ingest_audit_publish(Run(self._spark, self._catalog, settings, run_id, now, segments))
         populate(self._spark, self._catalog, settings, now=now)
         return written
 

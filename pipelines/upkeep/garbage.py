@@ -14,6 +14,7 @@ from adapters.redis import connect
 from archive.flush import flush
 from contracts.settings import Settings
 from pipelines.ingest.amending import until_not_overtaken
+from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.publish import finish
 from pipelines.ingest.run import Run
@@ -67,13 +68,13 @@ def collect_garbage(
     ensure_tables(catalog)
     cut = now - timedelta(days=settings.retention_days)
     if dry_run:
-        expired, data = look(Run(spark, catalog, settings, run_id, now), cut=cut)
+        expired, data = look(Attempt(Run(spark, catalog, settings, run_id, now)), cut=cut)
     else:
         reason = None if flush(settings) else UNASKED
         # Run ids of its own for each attempt: a run that counts already is not done again, and here there may be more to do.
         attempt = f"{run_id}_{secrets.token_hex(3)}"
         try:
-            ingest_in_chunks(spark, catalog, settings, run_id=f"{attempt}_ingest", now=now)
+            ingest_in_chunks(Run(spark, catalog, settings, f"{attempt}_ingest", now))
         except AuditFailed as exc:
             log.warning("entries and data stay, because what is new in the archive cannot be published", reason=str(exc))
             expired = data = Gone(kept_because=HELD_BACK)
@@ -103,5 +104,5 @@ def _collect_rows(
     cut = now - timedelta(days=settings.retention_days)
     with connect(settings.redis) as redis, populate_lock(redis):
         return until_not_overtaken()(
-            lambda: collect(Run(spark, catalog, settings, run_id, now), cut=cut, keep_data_because=keep_data_because)
+            lambda: collect(Attempt(Run(spark, catalog, settings, run_id, now)), cut=cut, keep_data_because=keep_data_because)
         )

@@ -13,8 +13,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from contracts.tables import IDS, META, OUTCOMES, SEGMENTS, Table
+from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.publish import main_snapshots
-from pipelines.ingest.run import Run
 from pipelines.populate.pending import KEYS, pending
 from pipelines.upkeep.garbage_days import days_over, remember
 from pipelines.upkeep.garbage_plan import days_to_read
@@ -27,7 +27,7 @@ A_DAY = timedelta(days=1)
 class Rows:
     """Overdue entries and unneeded data, in main as it was when this was made."""
 
-    def __init__(self, run: Run, *, cut: datetime) -> None:
+    def __init__(self, run: Attempt, *, cut: datetime) -> None:
         self._run, self._cut = run, cut.astimezone(UTC)
         self.base = main_snapshots(run.catalog, run.catalog.load_table(SEGMENTS.identifier))
         self._entries = self._counts(IDS)

@@ -16,10 +16,11 @@ from pyspark.sql import functions as sf
 from adapters.redis import connect
 from contracts.outcomes import Outcome
 from contracts.tables import DATA, META, OUTCOMES, SEGMENTS, Table
+from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
 from pipelines.ingest.publish import finish, publish
 from pipelines.ingest.removal import REMOVES
-from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.run import Ingested
 from pipelines.ingest.transforms import instant_of
 from pipelines.populate.pending import KEYS
 from pipelines.upkeep.garbage_rows import Rows
@@ -41,7 +42,7 @@ class Gone:
     kept_because: str | None = None  # nothing went, although something might have
 
 
-def look(run: Run, *, cut: datetime) -> tuple[Gone, Gone]:
+def look(run: Attempt, *, cut: datetime) -> tuple[Gone, Gone]:
     """The entries that would expire, and the data that would go, if nothing new has been recorded."""
     rows = Rows(run, cut=cut)
     unneeded = rows.unneeded(rows.main(OUTCOMES), and_overdue=True).persist()
@@ -51,7 +52,7 @@ def look(run: Run, *, cut: datetime) -> tuple[Gone, Gone]:
         unneeded.unpersist()
 
 
-def collect(run: Run, *, cut: datetime, keep_data_because: str | None = None) -> tuple[Gone, Gone]:
+def collect(run: Attempt, *, cut: datetime, keep_data_because: str | None = None) -> tuple[Gone, Gone]:
     """End overdue entries as expired, remove unneeded data (unless there is a reason to keep it), and publish that.
 
     Raises:
@@ -73,7 +74,7 @@ def collect(run: Run, *, cut: datetime, keep_data_because: str | None = None) ->
     return expired, data
 
 
-def _write_expired(run: Run, rows: Rows) -> Gone:
+def _write_expired(run: Attempt, rows: Rows) -> Gone:
     """End overdue entries in the queues, and write those that ended so to the run's branch of outcomes.
 
     In the queues first: if the run dies in between, the same entries are overdue again, and the queues answer the same. An entry
@@ -119,7 +120,7 @@ def _ender(url: str, policy: Policy, now_ms: int) -> Batches:
     return end
 
 
-def _remove_data(run: Run, rows: Rows, ended: DataFrame) -> Gone:
+def _remove_data(run: Attempt, rows: Rows, ended: DataFrame) -> Gone:
     unneeded = rows.unneeded(ended).persist()
     try:
         gone = _data(rows, unneeded)
@@ -132,7 +133,7 @@ def _remove_data(run: Run, rows: Rows, ended: DataFrame) -> Gone:
         unneeded.unpersist()
 
 
-def _remove(run: Run, table: Table, named: DataFrame, base: int) -> None:
+def _remove(run: Attempt, table: Table, named: DataFrame, base: int) -> None:
     """Remove the rows whose data_id is among `named`, on the run's branch."""
     create_branch(run.catalog, table, run.run_id, base)
     named.createOrReplaceTempView("unneeded")

@@ -32,6 +32,7 @@ from pipelines.ingest.contents import replace_content
 from pipelines.ingest.ledger import gone, ledger_of, pruned_before
 from pipelines.ingest.publish import current_snapshots, finish, main_snapshots
 from pipelines.ingest.removal import remove_rows
+from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_in_chunks, new_run_id
 from pipelines.populate.lock import populate_lock
 from pipelines.spark.session import GREAT_EXPECTATIONS, session
@@ -71,7 +72,7 @@ def repair(
         forget(catalog, settings, [archive[path] for path in wrong], now=now)
     again = [archive[path] for path in sorted({*wrong, *waiting})]
     if again:
-        ingest_in_chunks(spark, catalog, settings, run_id=new_run_id(now), now=now, part=again)
+        ingest_in_chunks(Run(spark, catalog, settings, new_run_id(now), now, again))
     return replace(check(catalog, settings, now=now, interval=interval), repaired=len(again))
 
 
@@ -138,7 +139,7 @@ def restore(
     with connect(settings.redis) as redis, populate_lock(redis) as lock:
         run_id = until_not_overtaken()(lambda: empty(catalog, now))
         again = f"{run_id}_again"
-        done = ingest_in_chunks(spark, catalog, settings, run_id=again, now=now, after_each=lock.check)
+        done = ingest_in_chunks(Run(spark, catalog, settings, again, now), after_each=lock.check)
     result = Restored(run_id, done.ingested.segments, len(done.runs))
     log.info("the lake is made again from the archive", **asdict(result))
     return result

@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from redis import Redis
 
 from adapters.lake import open_catalog
-from archive.segment import Interval
+from archive.segment import Interval, Selection
 from contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from contracts.settings import Settings
 from contracts.tables import Table
 from pipelines.ingest.publish import publish
-from pipelines.ingest.run import Ingested
+from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
 from pipelines.spark.session import configure
 from tests.pipelines.lakes import Lake, new_lake
@@ -47,9 +47,13 @@ class Place:
         complete = [{c.name: row.get(c.name) for c in table.columns} for row in rows]
         self.catalog.load_table(table.identifier).append(pa.Table.from_pylist(complete, schema=table.arrow_schema))
 
+    def run(self, run_id: str, ms: int = 0, part: Selection = None) -> Run:
+        """A run over this lake, that begins at this millisecond."""
+        return Run(self.spark, self.catalog, self.settings, run_id, at(ms), part)
+
     def ingest(self, run_id: str = "run", interval: Interval | None = None) -> Ingested:
         """A whole run without its audit."""
-        done = ingest(self.spark, self.catalog, self.settings, run_id=run_id, now=at(0), part=interval)
+        done = ingest(self.run(run_id, part=interval))
         publish(self.catalog, run_id)
         return done
 

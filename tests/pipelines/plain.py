@@ -23,6 +23,7 @@ from contracts.envelope import Stream
 from contracts.seq import datetime_of
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
+from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
 from pipelines.ingest.planning import Plan
@@ -34,11 +35,16 @@ from pipelines.ingest.write import _segment_row, table_of_known_data
 Rows = list[dict[str, Any]]
 
 
-class PlainRun(Run):
+def without_spark(catalog: Catalog, settings: Settings, run_id: str, now: datetime) -> Run:
+    """A run that takes whatever is new, and may not ask for Spark."""
+    return Run(cast(SparkSession, None), catalog, settings, run_id, now)
+
+
+class PlainRun(Attempt):
     """One attempt at a run, whose rows are in memory."""
 
     def __init__(self, catalog: Catalog, settings: Settings, run_id: str, now: datetime) -> None:
-        super().__init__(cast(SparkSession, None), catalog, settings, run_id, now)
+        super().__init__(without_spark(catalog, settings, run_id, now))
 
     def put(self, table: Table, rows: Rows, base: int) -> None:
         """Append to the table's branch, if there is anything."""
@@ -76,7 +82,7 @@ def ingest(catalog: Catalog, settings: Settings, *, run_id: str, now: datetime) 
     """Everything new of the archive, published; done again for as long as others are first."""
     for attempt in _again():
         with attempt:
-            todo = begin(catalog, settings, run_id=run_id, now=now)
+            todo = begin(without_spark(catalog, settings, run_id, now))
             if todo is not None:
                 write(PlainRun(catalog, settings, run_id, now), todo)
             publish(catalog, run_id)

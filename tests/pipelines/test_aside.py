@@ -18,8 +18,9 @@ from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.branches import branch_of, open_run
 from pipelines.ingest.frames import set_aside
 from pipelines.ingest.planning import Aside
-from pipelines.ingest.run import Ingested
+from pipelines.ingest.run import Ingested, Run
 from tests.pipelines.makers import at, data, inline, outcome, seq_at, trigger
+from tests.pipelines.plain import without_spark
 
 RUN = "run+00:00"
 
@@ -58,6 +59,10 @@ def settings(tmp_path: Path) -> Settings:
     return settings
 
 
+def a_run(settings: Settings) -> Run:
+    return without_spark(open_catalog(settings), settings, RUN, at(10))
+
+
 @pytest.mark.parametrize(
     ("table", "key", "behind"),
     [
@@ -69,14 +74,14 @@ def settings(tmp_path: Path) -> Settings:
     ],
 )
 def test_the_messages_behind_a_row_are_found(settings: Settings, table: Table, key: tuple[Any, ...], behind: list[int]) -> None:
-    found = aside.offenders(open_catalog(settings), settings, RUN, failed({table.name: [key]}))
+    found = aside.offenders(a_run(settings), failed({table.name: [key]}))
 
     why = f"set aside by the audit: {table.name}: is_not_bad (the reason)"
     assert found == Aside({seq_at(ms): why for ms in behind})
 
 
 def test_a_file_whose_own_row_is_bad_is_refused_as_a_whole(settings: Settings) -> None:
-    found = aside.offenders(open_catalog(settings), settings, RUN, failed({SEGMENTS.name: [("data/x.parquet",)]}))
+    found = aside.offenders(a_run(settings), failed({SEGMENTS.name: [("data/x.parquet",)]}))
 
     assert found == Aside(files={"data/x.parquet": "set aside by the audit: ingested_segments: is_not_bad (the reason)"})
 
@@ -100,20 +105,19 @@ class Lake:
         monkeypatch.setattr(aside, "ingest", self.ingest)
         monkeypatch.setattr(aside, "audit_run", self.audit)
 
-    def ingest(self, *_: Any, now: Any, aside: Aside, **__: Any) -> Ingested:
+    def ingest(self, run: Run, aside: Aside) -> Ingested:
         self.asides.append(aside)
-        self.instants.append(now)
+        self.instants.append(run.now)
         return Ingested(RUN, read={"trigger": self.messages})
 
-    def audit(self, *_: Any, now: Any, **__: Any) -> Audit:
-        assert now == self.instants[-1]
+    def audit(self, run: Run) -> Audit:
+        assert run.now == self.instants[-1]
         if self.rounds:
             raise AuditFailed(failed(self.rounds.pop(0)))
         return Audit(RUN, True, (), (), {}, "report")
 
     def run(self, settings: Settings) -> tuple[Ingested, Audit | None]:
-        unused: Any = None
-        return aside.ingest_and_judge(unused, open_catalog(settings), settings, run_id=RUN, now=at(10))
+        return aside.ingest_and_judge(a_run(settings))
 
 
 def test_it_is_written_again_without_what_offends_until_nothing_does(

@@ -12,7 +12,7 @@ from pipelines.ingest.chunks import OPENING, in_chunks, runs_of
 from pipelines.ingest.publish import counting, publish
 from pipelines.ingest.run_all import ingest_before_last, ingest_in_chunks
 from tests.pipelines.conftest import Place
-from tests.pipelines.makers import at, data, outcome, seq_at, trigger
+from tests.pipelines.makers import data, outcome, seq_at, trigger
 
 
 def segment(path: str, size: int) -> Segment:
@@ -56,14 +56,7 @@ def counts(place: Place) -> list[int]:
 
 def test_a_backlog_is_published_oldest_first_in_whole_runs(backlog: Place) -> None:
     seen: list[list[int]] = []
-    done = ingest_in_chunks(
-        backlog.spark,
-        backlog.catalog,
-        backlog.settings,
-        run_id="run",
-        now=at(100),
-        after_each=lambda: seen.append(counts(backlog)),
-    )
+    done = ingest_in_chunks(backlog.run("run", 100), after_each=lambda: seen.append(counts(backlog)))
     assert seen == [[1, 0, 0, 1], [2, 0, 0, 2], [2, 1, 0, 3], [2, 1, 1, 4]]
     assert (len(done.runs), done.runs[-1], done.ingested.segments) == (4, "run", 4)
     assert done.ingested.written == {IDS.name: 2, DATA.name: 1, "sdv_fanout_meta": 1, OUTCOMES.name: 1, SEGMENTS.name: 4}
@@ -82,11 +75,12 @@ def test_a_backlog_that_is_broken_off_goes_on_with_the_rest(backlog: Place, monk
     with monkeypatch.context() as patched:
         patched.setattr(run_all, "publish", dies)
         with pytest.raises(KeyboardInterrupt):
-            ingest_in_chunks(backlog.spark, backlog.catalog, backlog.settings, run_id="run", now=at(100))
+            ingest_in_chunks(backlog.run("run", 100))
     assert counts(backlog) == [2, 0, 0, 2]
-    _, last, _ = ingest_before_last(backlog.spark, backlog.catalog, backlog.settings, run_id="run", now=at(200))
-    assert [s.stream for s in last] == [Stream.OUTCOME]
+    _, last = ingest_before_last(backlog.run("run", 200))
+    assert isinstance(last.part, list)
+    assert [s.stream for s in last.part] == [Stream.OUTCOME]
     assert counts(backlog) == [2, 1, 0, 3]  # the last is for the tasks that wait on the run
-    ingest_in_chunks(backlog.spark, backlog.catalog, backlog.settings, run_id="run", now=at(300))
+    ingest_in_chunks(backlog.run("run", 300))
     assert counts(backlog) == [2, 1, 1, 4]
     assert sorted(backlog.rows(IDS, "seq")) == [seq_at(1), seq_at(20)]

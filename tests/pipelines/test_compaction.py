@@ -112,7 +112,7 @@ def test_an_ingest_that_began_before_goes_in_afterwards(place: Place) -> None:
         place.append(SEGMENTS, [{"path": f"p{n}", "stream": "data", "messages": 1, "run_id": "r", "ingested_at": at(n)}])
     place.write(Stream.TRIGGER, [trigger(9, ["V9"])])
     place.write(Stream.DATA, [data(9, "d0", b"b")])
-    ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(10))
+    ingest(place.run("run", 10))
     done = run(place, 10).tables
     assert done[META.name].rewritten_files == 3
     assert done[SEGMENTS.name].left_alone == f"run {branch_of('run')} is open"

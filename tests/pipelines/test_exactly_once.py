@@ -15,6 +15,7 @@ from contracts.envelope import Stream
 from contracts.tables import DATA, IDS, META, QUARANTINE, RUN_TABLES, SEGMENTS, TABLES, Table
 from pipelines.ingest import aside, run_all
 from pipelines.ingest import publish as publication
+from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, head_of
 from pipelines.ingest.publish import Overtaken, publish
 from pipelines.ingest.run import Run
@@ -46,7 +47,7 @@ def leftovers(catalog: Catalog) -> list[str]:
 
 def test_nothing_is_on_main_before_the_run_is_published(place: Place) -> None:
     write_some(place)
-    ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
+    ingest(place.run("run"))
     assert all(place.rows(table) == [] for table in TABLES)
     publish(place.catalog, "run")
     assert_all_is_in_once(place)
@@ -57,7 +58,7 @@ def test_a_run_that_died_between_two_tables_is_finished_by_the_next(
     place: Place, monkeypatch: pytest.MonkeyPatch, table: Table
 ) -> None:
     write_some(place)
-    ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
+    ingest(place.run("run"))
     bring = publication._bring_to_main
 
     def die_before(catalog: Catalog, pinned: publication.Pinned, branch: str) -> None:
@@ -77,7 +78,7 @@ def test_a_run_that_died_between_two_tables_is_finished_by_the_next(
 
 def test_a_run_that_was_overtaken_is_done_again(place: Place) -> None:
     place.write(TRIGGER, [trigger(1, ["V1"])])
-    ingest(place.spark, place.catalog, place.settings, run_id="slow", now=at(0))
+    ingest(place.run("slow"))
     place.write(TRIGGER, [trigger(2, ["V2"])])
     place.ingest("fast")
     with pytest.raises(Overtaken, match="slow"):
@@ -112,10 +113,10 @@ class Death:
 
 
 WRITING = {
-    "before the first write": Death(Run, "append"),
-    "ids are committed, the reply is lost": Death(Run, "append", IDS, after=True),
-    "meta are merged, the reply is lost": Death(Run, "merge", META, after=True),
-    "before the run is whole": Death(Run, "close"),
+    "before the first write": Death(Attempt, "append"),
+    "ids are committed, the reply is lost": Death(Attempt, "append", IDS, after=True),
+    "meta are merged, the reply is lost": Death(Attempt, "merge", META, after=True),
+    "before the run is whole": Death(Attempt, "close"),
 }
 WRITTEN = {
     "before the audit": Death(aside, "audit_run"),
@@ -144,12 +145,12 @@ def test_wherever_a_job_dies_the_next_one_brings_everything_once(
 def whole_run(place: Place, run_id: str, interval: Interval | None = None) -> None:
     spark = new_session(place.spark, place.settings)
     catalog = open_catalog(place.settings)
-    run_all.ingest_audit_publish(spark, catalog, place.settings, run_id=run_id, now=at(10), part=interval)
+    run_all.ingest_audit_publish(Run(spark, catalog, place.settings, run_id, at(10), interval))
 
 
 def test_a_commit_whose_reply_is_lost_is_looked_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     write_some(place)
-    ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
+    ingest(place.run("run"))
     commit, lost = place.catalog.commit_table, []
 
     def losing_each_first_reply(table: Any, requirements: Any, updates: Any) -> Any:
@@ -185,7 +186,7 @@ def test_a_run_goes_in_although_maintenance_has_rewritten_main_meanwhile(place: 
     place.ingest("before")
     place.write(TRIGGER, [trigger(5, ["V1"])])
     place.write(Stream.DATA, [data(6, "d1", b"one"), data(7, "d2", b"two")])
-    ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
+    ingest(place.run("run"))
     for table in (IDS, META):
         name = f"{place.settings.catalog_name}.{table.identifier}"
         options = "map('rewrite-all', 'true')"
@@ -199,7 +200,7 @@ def test_a_run_goes_in_although_maintenance_has_rewritten_main_meanwhile(place: 
 
 def test_a_writer_that_lingers_on_the_branch_is_not_published(place: Place) -> None:
     place.write(TRIGGER, [trigger(1, ["V1"])])
-    ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
+    ingest(place.run("run"))
     twin = f"{place.settings.catalog_name}.{IDS.identifier}.`branch_{branch_of('run')}`"
     place.spark.sql(f"INSERT INTO {twin} SELECT * FROM {twin}")
     publish(place.catalog, "run")
@@ -208,11 +209,11 @@ def test_a_writer_that_lingers_on_the_branch_is_not_published(place: Place) -> N
 
 def test_an_abandoned_run_loses_its_branches_after_a_day(place: Place) -> None:
     place.write(TRIGGER, [trigger(1, ["V1"])])
-    ingest(place.spark, place.catalog, place.settings, run_id="abandoned", now=at(0))
+    ingest(place.run("abandoned"))
     day = 86_400_000
-    ingest(place.spark, place.catalog, place.settings, run_id="soon", now=at(day - 1000))
+    ingest(place.run("soon", day - 1000))
     assert head_of(place.catalog, IDS, "abandoned") is not None
-    ingest(place.spark, place.catalog, place.settings, run_id="late", now=at(day + 1000))
+    ingest(place.run("late", day + 1000))
     assert head_of(place.catalog, IDS, "abandoned") is None
 
 

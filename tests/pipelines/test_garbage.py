@@ -15,9 +15,10 @@ from contracts import keys
 from contracts.envelope import Stream
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from pipelines.ingest import publish as publication
+from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import open_run
 from pipelines.ingest.publish import Overtaken, finish, main_snapshots, publish
-from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.run import Ingested
 from pipelines.upkeep import garbage_run
 from pipelines.upkeep.garbage import UNASKED, collect_garbage
 from pipelines.upkeep.garbage_days import days_over
@@ -43,7 +44,7 @@ def home(place: Place, redis_server: Server) -> Place:
 
 def collect(place: Place, **more: Any) -> tuple[Gone, Gone]:
     """The part of garbage collection that changes rows."""
-    run = Run(place.spark, place.catalog, place.settings, "gc", at(NOW_MS))
+    run = Attempt(place.run("gc", NOW_MS))
     return garbage_run.collect(run, cut=at(NOW_MS - 30 * DAY_MS), **more)
 
 
@@ -75,9 +76,7 @@ def history(home: Place) -> Place:
 
 def test_what_is_past_its_retention_goes_and_what_a_younger_entry_needs_stays(history: Place, redis: Redis) -> None:
     Loader(redis, Policy.of(history.settings)).enqueue([("V1", [(seq_at(4), "")])], 0)
-    would = garbage_run.look(
-        Run(history.spark, history.catalog, history.settings, "gc", at(NOW_MS)), cut=at(NOW_MS - 30 * DAY_MS)
-    )
+    would = garbage_run.look(Attempt(history.run("gc", NOW_MS)), cut=at(NOW_MS - 30 * DAY_MS))
     assert would == (Gone(1, [f"V1 {seq_at(4)}"]), Gone(2, ["done", "old"], 7))
     assert len(history.rows(DATA)) == 4
     assert redis.zcard(keys.pending("V1")) == 1
@@ -161,7 +160,7 @@ def test_a_removal_goes_in_although_maintenance_has_rewritten_main_meanwhile(
 def test_a_run_that_began_before_data_went_is_done_again(history: Place, redis: Redis) -> None:
     base = main_snapshots(history.catalog, history.catalog.load_table(SEGMENTS.identifier))
     open_run(history.catalog, "slow", base[SEGMENTS.name], at(NOW_MS))
-    slow = Run(history.spark, history.catalog, history.settings, "slow", at(NOW_MS))
+    slow = Attempt(history.run("slow", NOW_MS))
     slow.close(SEGMENTS.arrow_schema.empty_table(), Ingested("slow"), base[SEGMENTS.name])
     collect(history, keep_data_because="this is about the entries")
     assert len(history.rows(DATA)) == 4
@@ -219,7 +218,7 @@ def test_the_lake_s_decision_is_the_pure_one(home: Place) -> None:
         ended |= {e.key for e in late}
         home.append(IDS, [row_of(entry) for entry in new])
         home.append(OUTCOMES, [outcome_of(entry) for entry in late + strays])
-        rows = Rows(Run(home.spark, home.catalog, home.settings, "gc", at(NOW_MS)), cut=cut)
+        rows = Rows(Attempt(home.run("gc", NOW_MS)), cut=cut)
         expiring = overdue(entries, ended, cut=cut)
         found_overdue = rows.overdue().persist()
         assert {(r["vin"], r["seq"]) for r in found_overdue.collect()} == {e.key for e in expiring}
@@ -263,7 +262,7 @@ def test_what_is_remembered_of_old_days_outlasts_ingest_and_compaction(history: 
 
 
 def test_a_collection_reads_its_own_snapshots_whatever_has_come_since(history: Place, redis: Redis) -> None:
-    rows = Rows(Run(history.spark, history.catalog, history.settings, "gc", at(NOW_MS)), cut=at(NOW_MS - 30 * DAY_MS))
+    rows = Rows(Attempt(history.run("gc", NOW_MS)), cut=at(NOW_MS - 30 * DAY_MS))
     history.append(OUTCOMES, [outcome_of(Entry("V1", seq_at(4), "old", at(4)))])
     add_entry(history, 7, "V4", "old")
     found = rows.overdue()

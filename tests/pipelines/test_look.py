@@ -50,12 +50,12 @@ def test_a_large_job_gets_the_optimising_compiler() -> None:
 
 def test_a_verdict_holds_for_the_attempt_that_it_was_about(place: Place) -> None:
     def attempt(ms: int) -> None:
-        ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(ms))
+        ingest(place.run("run", ms))
 
     place.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     attempt(0)
     assert passed_already(place.catalog, place.settings, "run") is None
-    audit_run(place.spark, place.catalog, place.settings, run_id="run", now=at(0))
+    audit_run(place.run("run"))
     elsewhere = place.settings.model_copy(update={"home": place.settings.home / "of another worker"})
     known = passed_already(place.catalog, elsewhere, "run")
     assert known is not None

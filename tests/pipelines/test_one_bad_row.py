@@ -23,13 +23,13 @@ from pipelines.ingest.audit import AuditFailed
 from pipelines.upkeep.garbage import HELD_BACK, collect_garbage
 from tests.hook import hook
 from tests.pipelines.conftest import Place
-from tests.pipelines.makers import at, data, envelope, outcome, seq_at, trigger
+from tests.pipelines.makers import data, envelope, outcome, seq_at, trigger
 
 pytestmark = pytest.mark.slow
 
 
 def run(place: Place, run_id: str = "run") -> None:
-    run_all.ingest_audit_publish(place.spark, place.catalog, place.settings, run_id=run_id, now=at(10))
+    run_all.ingest_audit_publish(place.run(run_id, 10))
 
 
 def test_copies_of_a_segment_with_a_malformed_outcome_are_refused_once(place: Place) -> None:

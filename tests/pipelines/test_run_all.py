@@ -13,7 +13,7 @@ from pipelines.ingest.branches import branch_of
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.ingest.write import ingest
 from tests.pipelines.conftest import Place
-from tests.pipelines.makers import at, data, outcome, trigger
+from tests.pipelines.makers import data, outcome, trigger
 from tests.servers import free_port
 
 
@@ -21,13 +21,13 @@ def test_a_run_is_judged_and_then_published(place: Place) -> None:
     place.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V1", 7])])
     place.write(Stream.DATA, [data(3, "d1", b"one")])
     place.write(Stream.OUTCOME, [outcome(4, "V1", 1)])
-    done, report, warnings = ingest_audit_publish(place.spark, place.catalog, place.settings, run_id="run", now=at(10))
+    done, report, warnings = ingest_audit_publish(place.run("run", 10))
     assert done.segments == 3
     assert report is not None
     assert place.settings.reports_folder in report
     assert warnings >= 1  # V1 is no VIN by ISO 3779
     assert place.rows(IDS, "vin") == ["V1"]
-    assert audit_run(place.spark, place.catalog, place.settings, run_id="run", now=at(10)) is None
+    assert audit_run(place.run("run", 10)) is None
 
 
 def test_a_run_that_breaks_a_rule_stays_off_main_and_says_which_rows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,9 +40,9 @@ def test_a_run_that_breaks_a_rule_stays_off_main_and_says_which_rows(place: Plac
     place.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     with monkeypatch.context() as patched:
         patched.setattr(transforms, "ids_rows", wrong)
-        ingest(place.spark, place.catalog, place.settings, run_id="run", now=at(10))
+        ingest(place.run("run", 10))
     with pytest.raises(AuditFailed, match=r"(?s)sdv_fanout_ids.*V1"):
-        audit_run(place.spark, place.catalog, place.settings, run_id="run", now=at(10))
+        audit_run(place.run("run", 10))
     assert place.rows(IDS) == []
     assert place.rows(SEGMENTS) == []
     assert branch_of("run") in place.catalog.load_table(IDS.identifier).refs()

@@ -12,7 +12,7 @@ from contracts.tables import IDS, SEGMENTS
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.stream.query import Streamed, Streaming, checkpoint_of
 from tests.pipelines.conftest import Place
-from tests.pipelines.makers import at, seq_at, trigger
+from tests.pipelines.makers import seq_at, trigger
 from tests.servers import Server, free_port
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def test_a_stream_and_a_batch_ingest_at_once_take_each_segment_once(place: Place
     write_triggers(place, *range(1, 6))
 
     def batch() -> None:
-        ingest_audit_publish(place.spark, place.catalog, place.settings, run_id="batch", now=at(10))
+        ingest_audit_publish(place.run("batch", 10))
 
     with ThreadPoolExecutor(1) as pool:
         beside = pool.submit(batch)

@@ -2,7 +2,6 @@
 
 import argparse
 from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 from pyiceberg.catalog import Catalog
@@ -18,21 +17,26 @@ from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import head_of
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import publish
+from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_audit_publish, ingest_in_chunks
 from pipelines.ingest.verdict import keep_verdict, passed_already
 from pipelines.stages import publish as publish_stage
 from tests.pipelines.conftest import Place
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
-from tests.pipelines.plain import PlainRun, ingest, read, write
+from tests.pipelines.plain import PlainRun, ingest, read, without_spark, write
 from tests.pipelines.processes import a_stage
 
 RUN = "scheduled__2026-03-01T12:00:00+00:00"
 
 
+def a_run(lake: Lake, run_id: str, ms: int) -> Run:
+    return without_spark(open_catalog(lake.settings), lake.settings, run_id, at(ms))
+
+
 def begun(lake: Lake, run_id: str, ms: int, paths: list[str] | None = None) -> Plan:
     """A run that has begun at that instant; it takes the segments at `paths`, or all that are new."""
-    todo = begin(open_catalog(lake.settings), lake.settings, run_id=run_id, now=at(ms))
+    todo = begin(a_run(lake, run_id, ms))
     assert todo is not None
     return todo if paths is None else replace(todo, segments=[s for s in todo.segments if s.path in paths])
 
@@ -69,14 +73,13 @@ def test_each_attempt_has_an_instant_of_its_own(lake: Lake, monkeypatch: pytest.
     mine = lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
     judged_before: list[object] = []
 
-    def write_and_judge(*_: object, run_id: str, now: object, part: object) -> tuple[Plan, None]:
-        del part
-        todo = begin(catalog, settings, run_id=run_id, now=now)  # type: ignore[arg-type]
+    def write_and_judge(run: Run) -> tuple[Plan, None]:
+        todo = begin(run)
         assert todo is not None
-        write(PlainRun(catalog, settings, run_id, now), todo)  # type: ignore[arg-type]
-        judged_before.append(passed_already(catalog, settings, run_id))
-        verdict = Audit(run_id, True, (), (), {IDS.name: 1}, "page")
-        keep_verdict(catalog, head(catalog, run_id), results_of(verdict, now))  # type: ignore[arg-type]
+        write(PlainRun(catalog, settings, run.run_id, run.now), todo)
+        judged_before.append(passed_already(catalog, settings, run.run_id))
+        verdict = Audit(run.run_id, True, (), (), {IDS.name: 1}, "page")
+        keep_verdict(catalog, head(catalog, run.run_id), results_of(verdict, run.now))
         if len(judged_before) == 1:  # another run is first
             other = lake.archive(Stream.TRIGGER, [trigger(9000, ["V9"])])
             written(lake, "other", 1, [other])
@@ -84,7 +87,7 @@ def test_each_attempt_has_an_instant_of_its_own(lake: Lake, monkeypatch: pytest.
         return todo, None
 
     monkeypatch.setattr(run_all, "ingest_and_judge", write_and_judge)
-    ingest_audit_publish(None, catalog, settings, run_id="mine", now=at(0))  # type: ignore[arg-type]
+    ingest_audit_publish(a_run(lake, "mine", 0))
     assert (judged_before, len(mine) > 0) == ([None, None], True)
     keys = [(row["run_id"], row["suite"], row["rule"], row["at"]) for row in read(catalog, QUALITY)]
     assert len(keys) == len(set(keys))
@@ -126,9 +129,9 @@ def test_a_run_that_counts_takes_in_what_is_new_under_names_of_its_own(place: Pl
     place.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     ingest(place.catalog, place.settings, run_id=RUN, now=at(0))
     place.write(Stream.TRIGGER, [trigger(5000, ["V2"])])
-    started = at(0) + timedelta(hours=1)
-    done = ingest_in_chunks(place.spark, place.catalog, place.settings, run_id=RUN, now=started)
+    run = place.run(RUN, 3_600_000)
+    done = ingest_in_chunks(run)
     assert [name.startswith(f"{RUN}_") for name in done.runs] == [True]
     assert {row["vin"] for row in read(place.catalog, IDS)} == {"V1", "V2"}
-    again = ingest_in_chunks(place.spark, place.catalog, place.settings, run_id=RUN, now=started)
+    again = ingest_in_chunks(run)
     assert again.runs == []
