@@ -15,6 +15,7 @@ from contracts.envelope import Stream
 from contracts.errors import Permanent
 from contracts.messages import sha1_hex
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, RUN_TABLES, SEGMENTS, Table
+from pipelines.ingest.chunks import OPENING
 from pipelines.upkeep.check import check, disagreements
 from pipelines.upkeep.mend import empty, forget, repair, restore
 from pipelines.upkeep.rollback import rollback
@@ -160,9 +161,9 @@ def test_a_lake_on_spark_is_mended_and_made_again(place: Place, redis_server: Se
 
     for table in (IDS, DATA, SEGMENTS):
         rewrite(place.catalog, table, [])
-    in_small_steps = settings.model_copy(update={"ingest_max_bytes": 1})
-    done = restore(place.spark, place.catalog, in_small_steps, now=NOW)
-    assert (done.segments, done.runs) == (4, 4)
+    in_two_steps = settings.model_copy(update={"ingest_max_bytes": 2 * OPENING})
+    done = restore(place.spark, place.catalog, in_two_steps, now=NOW)
+    assert (done.segments, done.runs) == (4, 2)
     assert {table.name: place.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)} == whole
     assert check(place.catalog, settings, now=NOW).agree
 
