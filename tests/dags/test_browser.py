@@ -132,8 +132,8 @@ def test_the_task_audit_leads_to_the_report_of_its_run_and_to_the_trends(
     chromium.goto(f"{airflow.url(running.settings)}/reports/trends.html")
     chart = chromium.get_by_role("img", name="sdv_fanout_ids: at most").first
     expect(chart).to_be_visible()
-    # It has a size only where the policy of the page lets it be seen.
-    assert chart.evaluate("image => image.complete && image.naturalWidth") > 0
+    expect(chart).to_have_js_property("complete", True)
+    assert chart.evaluate("image => image.naturalWidth") > 0  # as it has only where the policy of the page lets it be seen
 
 
 def test_a_week_is_backfilled_from_the_ui(chromium: Page, running: Platform) -> None:
