@@ -27,7 +27,7 @@ from contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from contracts.seq import EPOCH_MS, TIME_SHIFT
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
-from pipelines.ingest.look import look
+from pipelines.ingest.discover import discover
 from pipelines.ingest.run import Run as IngestRun
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.spark.session import GREAT_EXPECTATIONS, session
@@ -107,7 +107,7 @@ def _measured(spark: SparkSession, settings: Settings, number: int) -> Run:
     catalog, now = open_catalog(settings), at((number + 1) * FIVE_MINUTES_MS)
 
     def work() -> None:
-        assert look(catalog, settings, now=now).segments
+        assert discover(catalog, settings, now=now).segments
         done, _, _ = ingest_audit_publish(IngestRun(spark, catalog, settings, f"run_{number}", now))
         assert done.written[IDS.name], done
 

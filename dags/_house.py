@@ -13,7 +13,7 @@ from airflow.sdk import Asset
 from contracts import assets
 from contracts.settings import load_settings
 from dags._alerts import late, tell_failed
-from dags._jobs import PIPELINES, LookJob, PlainJob, SparkJob
+from dags._jobs import PIPELINES, DiscoverOperator, SparkJob, SubprocessOperator
 
 PROPERTIES = "SPARK_PROPERTIES_FILE"  # names Spark's defaults for spark-submit; unset: those of the Spark installation
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -44,14 +44,14 @@ QUEUES, REBUILT = (Asset(name, assets.queues_uri(name)) for name in (assets.QUEU
 RUN = ("--run-id", "{{ run_id }}")
 
 
-def plain_job(job: str, *arguments: str, **task: Any) -> PlainJob:
+def plain_job(job: str, *arguments: str, **task: Any) -> SubprocessOperator:
     """The task that runs one stage without Spark. `arguments` may be templates; `task` is what Airflow takes for a task."""
-    return PlainJob(task_id=job, arguments=[job, *RUN, *arguments], doc=f"python -m pipelines {job}", **task)
+    return SubprocessOperator(task_id=job, arguments=[job, *RUN, *arguments], doc=f"python -m pipelines {job}", **task)
 
 
-def look_job(job: str, *arguments: str, **task: Any) -> LookJob:
+def look_job(job: str, *arguments: str, **task: Any) -> DiscoverOperator:
     """The task that finds out, without Spark, what there is to do, and skips the tasks for which there is nothing."""
-    return LookJob(task_id=job, arguments=[job, *RUN, *arguments], doc=f"python -m pipelines {job}", **task)
+    return DiscoverOperator(task_id=job, arguments=[job, *RUN, *arguments], doc=f"python -m pipelines {job}", **task)
 
 
 def spark_job(job: str, *arguments: str, **task: Any) -> SparkJob:

@@ -64,7 +64,7 @@ class QualityReport(BaseOperatorLink):
         return f"{conf.get('api', 'base_url', fallback='')}/reports/{quote(page)}" if there else ""
 
 
-class PlainJob(BaseOperator):
+class SubprocessOperator(BaseOperator):
     """One stage in a process of its own, so that Airflow's never carries a pipeline's libraries; its result is the task's.
 
     An argument whose template comes out empty is not there.
@@ -91,7 +91,7 @@ class PlainJob(BaseOperator):
         self._hook.send_sigterm()  # type: ignore[no-untyped-call]  # the provider's
 
 
-class LookJob(PlainJob, SkipMixin):
+class DiscoverOperator(SubprocessOperator, SkipMixin):
     """A stage whose result names, as `next`, the tasks that are to follow. Without any the run is over, and green."""
 
     inherits_from_skipmixin = True

@@ -20,7 +20,7 @@ from pipelines.ingest.branches import (
     open_run,
     properties_of,
 )
-from pipelines.ingest.publish import Overtaken, pins_of, publish
+from pipelines.ingest.publish import ConcurrentPublish, pins_of, publish
 from pipelines.ingest.run import Ingested
 
 TRIES = 20
@@ -29,9 +29,9 @@ Change = Callable[[str, dict[str, str]], object]  # puts one snapshot with these
 
 
 def until_not_overtaken(tries: int = TRIES) -> Retrying:
-    """Do a run again, from what it begins with, for as long as others are published first; at last `Overtaken` is raised."""
+    """Do a run again, from what it begins with, for as long as others are published first; at last raise `ConcurrentPublish`."""
     return Retrying(
-        retry=retry_if_exception_type(Overtaken), stop=stop_after_attempt(tries), wait=wait_random(0, 1), reraise=True
+        retry=retry_if_exception_type(ConcurrentPublish), stop=stop_after_attempt(tries), wait=wait_random(0, 1), reraise=True
     )
 
 
@@ -55,14 +55,14 @@ class Amendment:
         """Change `ingested_segments`, with `more` to say about it, and make the run count.
 
         Raises:
-            Overtaken: another run was published since this one's base; nothing happened.
+            ConcurrentPublish: another run was published since this one's base; nothing happened.
         """
         said = self._said | pins_of(self.pins) | {RESULT: Ingested(self.run_id).to_json()} | dict(more or {})
         how(branch_of(self.run_id), said)
         self.pins[SEGMENTS.name] = self._head(SEGMENTS)
         try:
             publish(self._catalog, self.run_id)
-        except Overtaken:
+        except ConcurrentPublish:
             close_run(self._catalog, branch_of(self.run_id))
             raise
 

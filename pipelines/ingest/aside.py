@@ -29,7 +29,7 @@ from pipelines.ingest.branches import head_of
 from pipelines.ingest.planning import Aside
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
-from pipelines.populate.stretch import Stretch
+from pipelines.populate.snapshot_range import SnapshotRange
 
 ROUNDS = 4  # what is set aside may bring another rule to light
 ALWAYS = 10  # messages that may be set aside, however small the run
@@ -108,7 +108,7 @@ def segments_of(catalog: Catalog, run_id: str) -> list[tuple[str, Stream]]:
     head = head_of(catalog, SEGMENTS, run_id)
     if head is None or head.parent_snapshot_id is None:  # it has begun, and nothing is written yet
         return []
-    added = Stretch(SEGMENTS, head.parent_snapshot_id, head.snapshot_id, 1)
+    added = SnapshotRange(SEGMENTS, head.parent_snapshot_id, head.snapshot_id, 1)
     rows = added.read(catalog, where(EqualTo, "run_id", run_id), ("path", "stream")).to_pylist()
     return [(row["path"], Stream(row["stream"])) for row in rows]
 

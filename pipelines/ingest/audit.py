@@ -18,10 +18,10 @@ from contracts.errors import Permanent
 from contracts.tables import DATA, IDS, META, SEGMENTS, Table
 from expectations import Audit, audit
 from pipelines.ingest.branches import COUNTED, RUN_ID, head_of, properties_of
-from pipelines.ingest.publish import Pinned, counts, pins_in
+from pipelines.ingest.publish import PinnedSnapshot, counts, pins_in
 from pipelines.ingest.run import Run
 from pipelines.ingest.verdict import keep_verdict
-from pipelines.populate.stretch import Stretch
+from pipelines.populate.snapshot_range import SnapshotRange
 
 REFERENCES = (DATA, IDS, SEGMENTS)  # the tables that rules look values up in
 
@@ -47,7 +47,7 @@ def audit_run(run: Run) -> Audit | None:
     if head is None or properties_of(head).get(RUN_ID) != run_id or counts(catalog.load_table(SEGMENTS.identifier), run_id):
         log.info("run has nothing to judge", run_id=run_id)
         return None
-    written = [*pins_in(head), Pinned(SEGMENTS, head.snapshot_id)]
+    written = [*pins_in(head), PinnedSnapshot(SEGMENTS, head.snapshot_id)]
     frames = {pinned.table.name: _added(run, pinned) for pinned in written}
     versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
     references = {table.name: _whole(run, table, versions) for table in REFERENCES}
@@ -74,13 +74,13 @@ def audit_run(run: Run) -> Audit | None:
 def _same_days(catalog: Catalog, head: Snapshot) -> Column:
     """Ledger rows that can be about the segments of a run: of their days, or of none."""
     assert head.parent_snapshot_id is not None  # a run begins from main
-    added = Stretch(SEGMENTS, head.parent_snapshot_id, head.snapshot_id, 1)
+    added = SnapshotRange(SEGMENTS, head.parent_snapshot_id, head.snapshot_id, 1)
     days = pc.min_max(added.read(catalog, AlwaysTrue(), ("began_at",))["began_at"]).as_py()
     of_none = sf.col("began_at").isNull()
     return of_none if days["min"] is None else of_none | sf.col("began_at").between(sf.lit(days["min"]), sf.lit(days["max"]))
 
 
-def _added(run: Run, pinned: Pinned) -> DataFrame:
+def _added(run: Run, pinned: PinnedSnapshot) -> DataFrame:
     """The rows that the run's snapshot adds; of a merged table, those that it leaves otherwise than they were."""
     table, snapshot_id = pinned.table, pinned.snapshot_id
     snapshot = run.catalog.load_table(table.identifier).snapshot_by_id(snapshot_id)

@@ -51,12 +51,12 @@ REMEMBERED = timedelta(days=2)  # for so long, whoever did not hear that a run c
 log = structlog.get_logger(__name__)
 
 
-class Overtaken(Retryable):
+class ConcurrentPublish(Retryable):
     """Another run was published first. Nothing happened; do the run again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class PinnedSnapshot:
     """One table's part of a run."""
 
     table: Table
@@ -67,7 +67,7 @@ def publish(catalog: Catalog, run_id: str) -> bool:
     """Make the run count, and bring it to every main; false if it has nothing to publish. Doing it again changes nothing.
 
     Raises:
-        Overtaken: another run was published since this one began.
+        ConcurrentPublish: another run was published since this one began.
     """
     written = head_of(catalog, SEGMENTS, run_id)
     mine = written is not None and properties_of(written).get(RUN_ID) == run_id
@@ -77,7 +77,7 @@ def publish(catalog: Catalog, run_id: str) -> bool:
         log.info("run has nothing to publish", run_id=run_id)
         return False
     elif not _move_main(catalog, SEGMENTS, written.parent_snapshot_id, written.snapshot_id):
-        raise Overtaken(f"run {run_id} began before another run was published; ingest it again")
+        raise ConcurrentPublish(f"run {run_id} began before another run was published; ingest it again")
     else:
         log.info("run counts from here on", run_id=run_id, snapshot=written.snapshot_id)
     finish(catalog)
@@ -172,13 +172,13 @@ def pins_of(snapshots: Mapping[str, int]) -> dict[str, str]:
     return {PINS: json.dumps(dict(sorted(snapshots.items())))}
 
 
-def pins_in(snapshot: Snapshot) -> list[Pinned]:
+def pins_in(snapshot: Snapshot) -> list[PinnedSnapshot]:
     """The snapshots that a run's snapshot of `ingested_segments` names."""
     named: dict[str, int] = json.loads(properties_of(snapshot)[PINS])
-    return [Pinned(table, named[table.name]) for table in RUN_TABLES if table.name in named]
+    return [PinnedSnapshot(table, named[table.name]) for table in RUN_TABLES if table.name in named]
 
 
-def _bring_to_main(catalog: Catalog, pinned: Pinned, branch: str) -> None:
+def _bring_to_main(catalog: Catalog, pinned: PinnedSnapshot, branch: str) -> None:
     for _ in range(TRIES):
         table = catalog.load_table(pinned.table.identifier)
         main = table.current_snapshot()

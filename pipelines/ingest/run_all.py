@@ -19,9 +19,9 @@ from pipelines.catalog import await_catalog, naming_the_catalog
 from pipelines.ingest.aside import ingest_and_judge
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.chunks import runs_of
+from pipelines.ingest.discover import discover
 from pipelines.ingest.ledger import new_segments
-from pipelines.ingest.look import look
-from pipelines.ingest.publish import Overtaken, finish, is_published, publish
+from pipelines.ingest.publish import ConcurrentPublish, finish, is_published, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.trends import trends_afterwards
 from pipelines.ingest.write import written_result
@@ -87,7 +87,7 @@ def run_all(
     catalog = await_catalog(settings)
     with naming_the_catalog(settings):
         ensure_tables(catalog)
-        found = look(catalog, settings, now=now, interval=interval)
+        found = discover(catalog, settings, now=now, interval=interval)
         if not (found.segments or with_populate):  # Spark would start for nothing
             return RunResult(run_id, written_result(catalog, run_id), None, None, 0)
     job, judging = "rebuild" if everything else "ingest", GREAT_EXPECTATIONS if found.segments else ()
@@ -157,7 +157,7 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
     """The run's numbers, its report and the number of its warnings; done again for as long as others are published first."""
     ensure_tables(run.catalog)
     again = Retrying(
-        retry=retry_if_exception_type(Overtaken),
+        retry=retry_if_exception_type(ConcurrentPublish),
         stop=stop_after_attempt(TRIES),
         wait=wait_random(0, 2),
         before_sleep=lambda state: log.info(

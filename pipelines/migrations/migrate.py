@@ -83,7 +83,7 @@ def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) ->
 
     Raises:
         Permanent: a table is newer than this code.
-        Overtaken: other runs were published all the time; nothing is lost, do it again.
+        ConcurrentPublish: other runs were published all the time; nothing is lost, do it again.
     """
     made = plan(catalog).made
     make_missing_tables(catalog)

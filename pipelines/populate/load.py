@@ -21,11 +21,11 @@ from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
 from pipelines.ingest.publish import finish
-from pipelines.populate.few import ended_few, pending_few, unpopulated, wanted_since
+from pipelines.populate.arrow_path import ended_by_arrow, pending_by_arrow, unpopulated, wanted_since
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.pending import candidates, pending
-from pipelines.populate.stretch import Stretch, newest_before, newest_seqs
-from pipelines.populate.telling import SPOILT, TRIGGERS, WORDS, Batches, telling, told
+from pipelines.populate.snapshot_range import SnapshotRange, newest_before, newest_seqs
+from pipelines.populate.worker_errors import SPOILT, TRIGGERS, WORDS, Batches, telling_errors, told
 from queues import Forgotten, Loader, LoadResult, Policy
 
 FEW = 200_000  # entries whose keys are sent to where the outcomes are, rather than the outcomes shuffled
@@ -104,9 +104,9 @@ def populate(
         waiting: DataFrame | pa.Table
         gone: DataFrame | pa.Table
         if spark is None:
-            waiting, gone = _few(catalog, settings, ids, ended, now, everything=everything)
+            waiting, gone = _by_arrow(catalog, settings, ids, ended, now, everything=everything)
         else:
-            waiting, gone = _many(spark, settings, ids, ended, now, everything=everything)
+            waiting, gone = _by_spark(spark, settings, ids, ended, now, everything=everything)
         loaded, triggers = _load(waiting, settings, now) if ids.rows else (LoadResult(), [])
         lock.check()
         # Only now: an entry offered above may have ended in between, and only the queues' own memory knew.
@@ -131,8 +131,8 @@ def populate(
     return result
 
 
-def _many(
-    spark: SparkSession, settings: Settings, ids: Stretch, ended: Stretch, now: datetime, *, everything: bool
+def _by_spark(
+    spark: SparkSession, settings: Settings, ids: SnapshotRange, ended: SnapshotRange, now: datetime, *, everything: bool
 ) -> tuple[DataFrame, DataFrame]:
     """What is pending, and (vin, seq) of what has ended lately."""
     since = now - timedelta(days=settings.retention_days)
@@ -146,20 +146,20 @@ def _many(
     return waiting, gone.select("vin", "seq")
 
 
-def _few(
-    catalog: Catalog, settings: Settings, ids: Stretch, ended: Stretch, now: datetime, *, everything: bool
+def _by_arrow(
+    catalog: Catalog, settings: Settings, ids: SnapshotRange, ended: SnapshotRange, now: datetime, *, everything: bool
 ) -> tuple[pa.Table, pa.Table]:
     """The same, read by this process."""
     wanted = wanted_since(now - timedelta(days=settings.retention_days), everything=everything)
-    gone = ended_few(catalog, ended, now - REMEMBERED if ended.start is None else None)
-    return pending_few(catalog, ids, ended.end, wanted), gone
+    gone = ended_by_arrow(catalog, ended, now - REMEMBERED if ended.start is None else None)
+    return pending_by_arrow(catalog, ids, ended.end, wanted), gone
 
 
-def _rows(spark: SparkSession, settings: Settings, stretch: Stretch) -> DataFrame:
-    name = f"{settings.catalog_name}.{stretch.table.identifier}"
-    if stretch.start is None:
-        return spark.read.option("versionAsOf", stretch.end).table(name)
-    return spark.read.option("start-snapshot-id", stretch.start).option("end-snapshot-id", stretch.end).table(name)
+def _rows(spark: SparkSession, settings: Settings, added: SnapshotRange) -> DataFrame:
+    name = f"{settings.catalog_name}.{added.table.identifier}"
+    if added.start is None:
+        return spark.read.option("versionAsOf", added.end).table(name)
+    return spark.read.option("start-snapshot-id", added.start).option("end-snapshot-id", added.end).table(name)
 
 
 def _load(waiting: DataFrame | pa.Table, settings: Settings, now: datetime) -> tuple[LoadResult, list[str]]:
@@ -174,7 +174,7 @@ def _counted(rows: DataFrame | pa.Table, work: Batches, names: tuple[str, ...]) 
     """What `work` counts and what it names, by column, where the rows are: in Spark's workers, or here."""
     schema = ", ".join([*(f"{name} string" for name in ("problem", *WORDS)), *(f"{name} bigint" for name in names)])
     if isinstance(rows, DataFrame):
-        counts = rows.mapInArrow(telling(work, names), schema)
+        counts = rows.mapInArrow(telling_errors(work, names), schema)
         sums = [sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names]
         words = [sf.array_join(sf.collect_list(name), "\n").alias(name) for name in WORDS]
         row = counts.agg(sf.max("problem").alias("problem"), *words, *sums).first()

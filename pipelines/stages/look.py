@@ -19,9 +19,9 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     """What was found."""
     from archive.flush import flush
     from pipelines.catalog import open_lake
-    from pipelines.ingest.look import look
+    from pipelines.ingest.discover import discover
 
     if not options.no_flush:
         flush(settings)
     interval = interval_of(settings, options)
-    return look(open_lake(settings), settings, now=datetime.now(UTC), interval=interval, dry_run=options.dry_run).to_json()
+    return discover(open_lake(settings), settings, now=datetime.now(UTC), interval=interval, dry_run=options.dry_run).to_json()

@@ -25,15 +25,15 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(settings: Settings, options: argparse.Namespace) -> str:
     """Whether the run was published; false where it had nothing to publish."""
     from pipelines.catalog import open_lake
-    from pipelines.ingest.publish import Overtaken, publish
+    from pipelines.ingest.publish import ConcurrentPublish, publish
     from pipelines.ingest.verdict import passed_already
 
     catalog, run_id = open_lake(settings), options.run_id
     try:
         if passed_already(catalog, settings, run_id) is None:
-            raise Overtaken(f"run {run_id} has not passed the audit as it lies there; ingest it again")
+            raise ConcurrentPublish(f"run {run_id} has not passed the audit as it lies there; ingest it again")
         published = publish(catalog, run_id)
-    except Overtaken as exc:
+    except ConcurrentPublish as exc:
         sys.stderr.write(f"{exc}; doing so\n")
         _do_again(catalog, settings, run_id)
         published = True

@@ -43,7 +43,7 @@ def drop_history(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
     """Take the days out that have passed; how many entries. `dry_run`: only say it.
 
     Raises:
-        Overtaken: other runs were published all the time; nothing has happened, do it again.
+        ConcurrentPublish: other runs were published all the time; nothing has happened, do it again.
     """
     cut = history_cut(settings, now)
     if cut is None:

@@ -45,7 +45,7 @@ def prune_ledger(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
     """Remove the rows of whole days that are past the archive's retention, as far as the archive has their files no more.
 
     Raises:
-        Overtaken: other runs were published all the time; nothing is lost, do it again.
+        ConcurrentPublish: other runs were published all the time; nothing is lost, do it again.
     """
     cut = datetime.combine((now - timedelta(days=settings.archive_retention_days)).astimezone(UTC).date(), time(), UTC)
     return until_not_overtaken()(lambda: _prune(catalog, Archive(settings.archive, settings.s3), cut, now, dry_run=dry_run))

@@ -56,7 +56,7 @@ def collect(run: Attempt, *, cut: datetime, keep_data_because: str | None = None
     """End overdue entries as expired, remove unneeded data (unless there is a reason to keep it), and publish that.
 
     Raises:
-        Overtaken: another run was published meanwhile; nothing of the lake has changed, do it again.
+        ConcurrentPublish: another run was published meanwhile; nothing of the lake has changed, do it again.
         redis.RedisError: Redis is away or refuses; nothing of the lake has changed.
     """
     finish(run.catalog)

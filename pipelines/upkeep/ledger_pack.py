@@ -13,7 +13,7 @@ from pyiceberg.table import FileScanTask
 from adapters.lake import where
 from contracts.tables import SEGMENTS
 from pipelines.ingest.amending import Amendment
-from pipelines.ingest.publish import Overtaken, main_snapshots
+from pipelines.ingest.publish import ConcurrentPublish, main_snapshots
 
 DAYS = timedelta(days=2)  # older ones are left to compaction
 SMALL_BYTES, MIN_FILES = 1 << 20, 8
@@ -35,7 +35,7 @@ def pack_ledger(catalog: Catalog, *, now: datetime) -> int:
     run = Amendment(catalog, "pack", base, now)
     try:
         run.publish(partial(_pack, catalog, tasks))
-    except Overtaken:
+    except ConcurrentPublish:
         return 0
     log.info("small files of the ledger are packed", run_id=run.run_id, files=len(tasks))
     return len(tasks)

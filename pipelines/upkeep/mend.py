@@ -149,7 +149,7 @@ def empty(catalog: Catalog, now: datetime) -> str:
     """A run that leaves nothing in any table that runs write; its id.
 
     Raises:
-        Overtaken: another run was published meanwhile; nothing happened.
+        ConcurrentPublish: another run was published meanwhile; nothing happened.
     """
     segments = catalog.load_table(SEGMENTS.identifier)
     try:

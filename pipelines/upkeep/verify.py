@@ -24,7 +24,7 @@ from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
 from pipelines.ingest.publish import main_snapshots
 from pipelines.populate.pending import KEYS, pending
-from pipelines.populate.stretch import newest_seqs
+from pipelines.populate.snapshot_range import newest_seqs
 from pipelines.upkeep.verify_outcomes import on_their_way
 from pipelines.upkeep.verify_redis import ROWS, Difference, Place, still, walk
 from pipelines.upkeep.verify_repair import repair as mend

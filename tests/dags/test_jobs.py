@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from dags._jobs import JOBS, PIPELINES, PlainJob, SparkJob
+from dags._jobs import JOBS, PIPELINES, SparkJob, SubprocessOperator
 from tests.servers import free_port
 
 SUBMIT = """#!{python}
@@ -83,7 +83,7 @@ def test_what_is_permanent_fails_the_task_at_once_with_the_reason(tmp_path: Path
     with pytest.raises(AirflowFailException, match="--from and --to belong together"):
         job(*wrong).execute({})
     with pytest.raises(AirflowFailException, match="--from and --to belong together"):
-        PlainJob(task_id="job", arguments=[*wrong, "--no-flush"]).execute({})
+        SubprocessOperator(task_id="job", arguments=[*wrong, "--no-flush"]).execute({})
     assert left(tmp_path) == []
 
 
@@ -91,7 +91,7 @@ def test_what_nobody_has_foreseen_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "lake").write_text("a file where the lake's folder should be")
 
-    for attempt in (job(*LOOK), PlainJob(task_id="job", arguments=LOOK)):
+    for attempt in (job(*LOOK), SubprocessOperator(task_id="job", arguments=LOOK)):
         with pytest.raises(AirflowException, match="may help") as caught:
             attempt.execute({})
         assert not isinstance(caught.value, AirflowFailException)

@@ -27,7 +27,7 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
 from pipelines.ingest.planning import Plan
-from pipelines.ingest.publish import Overtaken, finish, main_snapshots, publish
+from pipelines.ingest.publish import ConcurrentPublish, finish, main_snapshots, publish
 from pipelines.ingest.removal import REMOVES
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import _segment_row, table_of_known_data
@@ -137,7 +137,7 @@ def read(catalog: Catalog, table: Table, base: dict[str, int] | None = None, *co
 
 
 def _again() -> Retrying:
-    return Retrying(retry=retry_if_exception_type(Overtaken), stop=stop_after_attempt(50), reraise=True)
+    return Retrying(retry=retry_if_exception_type(ConcurrentPublish), stop=stop_after_attempt(50), reraise=True)
 
 
 def write(run: PlainRun, todo: Plan) -> None:

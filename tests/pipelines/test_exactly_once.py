@@ -17,7 +17,7 @@ from pipelines.ingest import aside, run_all
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, head_of
-from pipelines.ingest.publish import Overtaken, publish
+from pipelines.ingest.publish import ConcurrentPublish, publish
 from pipelines.ingest.run import Run
 from pipelines.ingest.write import ingest
 from tests.pipelines.conftest import Place, new_session
@@ -61,7 +61,7 @@ def test_a_run_that_died_between_two_tables_is_finished_by_the_next(
     ingest(place.run("run"))
     bring = publication._bring_to_main
 
-    def die_before(catalog: Catalog, pinned: publication.Pinned, branch: str) -> None:
+    def die_before(catalog: Catalog, pinned: publication.PinnedSnapshot, branch: str) -> None:
         if pinned.table is table:
             raise KeyboardInterrupt
         bring(catalog, pinned, branch)
@@ -81,7 +81,7 @@ def test_a_run_that_was_overtaken_is_done_again(place: Place) -> None:
     ingest(place.run("slow"))
     place.write(TRIGGER, [trigger(2, ["V2"])])
     place.ingest("fast")
-    with pytest.raises(Overtaken, match="slow"):
+    with pytest.raises(ConcurrentPublish, match="slow"):
         publish(place.catalog, "slow")
     assert place.rows(IDS, "vin") == ["V1", "V2"]
     assert place.ingest("slow").segments == 0

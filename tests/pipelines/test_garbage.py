@@ -17,7 +17,7 @@ from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import open_run
-from pipelines.ingest.publish import Overtaken, finish, main_snapshots, publish
+from pipelines.ingest.publish import ConcurrentPublish, finish, main_snapshots, publish
 from pipelines.ingest.run import Ingested
 from pipelines.upkeep import garbage_run
 from pipelines.upkeep.garbage import UNASKED, collect_garbage
@@ -164,7 +164,7 @@ def test_a_run_that_began_before_data_went_is_done_again(history: Place, redis: 
     slow.close(SEGMENTS.arrow_schema.empty_table(), Ingested("slow"), base[SEGMENTS.name])
     collect(history, keep_data_because="this is about the entries")
     assert len(history.rows(DATA)) == 4
-    with pytest.raises(Overtaken, match="slow"):
+    with pytest.raises(ConcurrentPublish, match="slow"):
         publish(history.catalog, "slow")
 
 

@@ -17,7 +17,7 @@ from adapters.lake_reads import read_trigger
 from contracts.envelope import Stream
 from contracts.errors import Permanent
 from contracts.tables import IDS, MIGRATING, OUTCOMES, QUALITY, SCHEMA_VERSION, SEGMENTS, Column, Table
-from pipelines.ingest.publish import Overtaken, finish, publish
+from pipelines.ingest.publish import ConcurrentPublish, finish, publish
 from pipelines.migrations.migrate import migrate, plan
 from pipelines.migrations.of_tables import STEPS
 from pipelines.migrations.steps import AddColumns, PartitionBy, RenameColumn, SetProperties, Step, WidenColumn
@@ -163,7 +163,7 @@ def test_a_run_that_began_before_a_step_is_done_again(lake: Lake, catalog: Catal
     assert slow.steps[-2:] == [f"commit {SEGMENTS.identifier}"] * 2  # it has opened, and is about to count
     next_release(IDS, RenameColumn("vehicle", "applied", "expressed"))
     migrate(catalog)
-    with pytest.raises(Overtaken):
+    with pytest.raises(ConcurrentPublish):
         publish(catalog, "slow")
     slow.kill()
 

@@ -16,9 +16,9 @@ from contracts.seq import seq_of, unix_ms_of
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS
 from pipelines.cli import PERMANENT, main
-from pipelines.populate import few as little
+from pipelines.populate import arrow_path
 from pipelines.populate import load as population
-from pipelines.populate.few import is_behind
+from pipelines.populate.arrow_path import is_behind
 from pipelines.populate.load import Populated, populate
 from pipelines.spark.needed import NeedsSpark
 from tests.pipelines.conftest import Place
@@ -240,7 +240,7 @@ def test_more_than_one_process_should_do_is_left_to_spark_before_anything_happen
     add_ids(place, (1, "V1", False), (2, "V2", False))
     redis.set(keys.LOADED, 1)
     settings = Settings(home=place.settings.home, redis_port=redis_server.port)
-    monkeypatch.setattr(little, "FEW", 1)
+    monkeypatch.setattr(arrow_path, "FEW", 1)
     with pytest.raises(NeedsSpark, match="2 rows of sdv_fanout_ids"):
         populate(None, place.catalog, settings, now=at(100))
     assert queued(redis, "V1") == []

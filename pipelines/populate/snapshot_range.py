@@ -1,4 +1,4 @@
-"""What was added to a table since somebody last looked: a stretch of its history. No Spark."""
+"""What was added to a table since somebody last looked: a range of its snapshots. No Spark."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ ALL_ROWS = AlwaysTrue()
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SnapshotRange:
     """The snapshots of a table after `start` (None: from the beginning) up to `end`, and how many rows they added."""
 
     table: Table
@@ -55,14 +55,14 @@ class Stretch:
         return self.scan(catalog, row_filter, columns).to_arrow()
 
 
-def stretch_of(catalog: Catalog, table: Table, since: int | None) -> Stretch:
+def range_since(catalog: Catalog, table: Table, since: int | None) -> SnapshotRange:
     """What was added since the snapshot `since`; everything, where that is None or the table does not have it any more."""
     history = list(ancestors(catalog.load_table(table.identifier)))
     start = next((place for place, snapshot in enumerate(history) if snapshot.snapshot_id == since), None)
     if start is not None:
-        return Stretch(table, history[start].snapshot_id, history[0].snapshot_id, sum(_added(history[:start])))
+        return SnapshotRange(table, history[start].snapshot_id, history[0].snapshot_id, sum(_added(history[:start])))
     total = properties_of(history[0]).get("total-records", "0")
-    return Stretch(table, None, history[0].snapshot_id, int(total))
+    return SnapshotRange(table, None, history[0].snapshot_id, int(total))
 
 
 def _added(snapshots: Iterable[Snapshot]) -> Iterator[int]:

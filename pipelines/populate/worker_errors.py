@@ -12,7 +12,7 @@ WORDS = (SPOILT, TRIGGERS)
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
-def telling(work: Batches, names: Sequence[str]) -> Batches:
+def telling_errors(work: Batches, names: Sequence[str]) -> Batches:
     """The same work, whose rows of counts (`names`) and words get a column `problem`: null, or what Redis said; then it ends."""
     schema = pa.schema([*((name, pa.string()) for name in ("problem", *WORDS)), *((name, pa.int64()) for name in names)])
 

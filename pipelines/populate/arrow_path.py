@@ -12,7 +12,7 @@ from contracts import keys
 from contracts.seq import datetime_of
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
-from pipelines.populate.stretch import ALL_ROWS, Stretch, stretch_of
+from pipelines.populate.snapshot_range import ALL_ROWS, SnapshotRange, range_since
 from pipelines.spark.needed import NeedsSpark
 from queues import Loader, Policy
 
@@ -27,10 +27,10 @@ def wanted_since(since: datetime, *, everything: bool = False) -> BooleanExpress
     return young if everything else And(young, where(EqualTo, "applied", False))
 
 
-def unpopulated(redis: Redis, catalog: Catalog, *, everything: bool = False) -> tuple[Stretch, Stretch]:
+def unpopulated(redis: Redis, catalog: Catalog, *, everything: bool = False) -> tuple[SnapshotRange, SnapshotRange]:
     """What ids and outcomes have that was not looked at since Redis remembers; or all of both."""
     populated, pruned = (None if everything else _remembered(redis, key) for key in (keys.POPULATED, keys.DONE_PRUNED))
-    return stretch_of(catalog, IDS, populated), stretch_of(catalog, OUTCOMES, pruned)
+    return range_since(catalog, IDS, populated), range_since(catalog, OUTCOMES, pruned)
 
 
 def is_behind(redis: Redis, catalog: Catalog, settings: Settings, now: datetime) -> bool:
@@ -46,7 +46,7 @@ def _remembered(redis: Redis, key: str) -> int | None:
     return None if snapshot_id is None else int(snapshot_id)
 
 
-def pending_few(catalog: Catalog, ids: Stretch, outcomes: int, wanted: BooleanExpression) -> pa.Table:
+def pending_by_arrow(catalog: Catalog, ids: SnapshotRange, outcomes: int, wanted: BooleanExpression) -> pa.Table:
     """The wanted entries of `ids` that have no outcome in the snapshot `outcomes`: vin, seq, request_id, data_id.
 
     Raises:
@@ -70,8 +70,8 @@ def pending_few(catalog: Catalog, ids: Stretch, outcomes: int, wanted: BooleanEx
     return entries.join(scan.to_arrow().select(KEYS).cast(same), keys=KEYS, join_type="left anti")
 
 
-def ended_few(catalog: Catalog, ended: Stretch, since: datetime | None) -> pa.Table:
-    """(vin, seq) of the outcomes in this stretch, or of those since an instant.
+def ended_by_arrow(catalog: Catalog, ended: SnapshotRange, since: datetime | None) -> pa.Table:
+    """(vin, seq) of the outcomes that were added, or of those since an instant.
 
     Raises:
         NeedsSpark: they may be too many.
@@ -81,7 +81,7 @@ def ended_few(catalog: Catalog, ended: Stretch, since: datetime | None) -> pa.Ta
     return ended.read(catalog, wanted, KEYS)
 
 
-def _require_few(catalog: Catalog, stretch: Stretch, wanted: BooleanExpression) -> None:
-    rows = stretch.most(catalog, wanted)
+def _require_few(catalog: Catalog, added: SnapshotRange, wanted: BooleanExpression) -> None:
+    rows = added.most(catalog, wanted)
     if rows > FEW:
-        raise NeedsSpark(f"{rows} rows of {stretch.table.name} are to be looked at")
+        raise NeedsSpark(f"{rows} rows of {added.table.name} are to be looked at")

@@ -9,7 +9,7 @@ from contracts import keys
 from contracts.envelope import Stream
 from contracts.settings import Settings
 from pipelines.ingest.audit import audit_run
-from pipelines.ingest.look import look
+from pipelines.ingest.discover import discover
 from pipelines.ingest.publish import publish
 from pipelines.ingest.verdict import passed_already
 from pipelines.ingest.write import ingest
@@ -25,22 +25,22 @@ def test_only_what_there_is_to_do_follows(place: Place, redis_server: Server) ->
         redis.set(keys.LOADED, 1)
     here = replace(place, settings=Settings(home=place.settings.home, redis_port=redis_server.port))
     ensure_tables(here.catalog)
-    assert look(here.catalog, here.settings, now=at(0)).next == []
+    assert discover(here.catalog, here.settings, now=at(0)).next == []
     here.write(Stream.TRIGGER, [trigger(1, ["V1"])])
-    found = look(here.catalog, here.settings, now=at(0))
+    found = discover(here.catalog, here.settings, now=at(0))
     assert (found.segments, found.next, found.java_options) == (1, ["ingest"], SHORT_JVM)
-    assert look(here.catalog, here.settings, now=at(0), dry_run=True).next == []
+    assert discover(here.catalog, here.settings, now=at(0), dry_run=True).next == []
     here.ingest()
-    assert look(here.catalog, here.settings, now=at(0)).segments == 0
+    assert discover(here.catalog, here.settings, now=at(0)).segments == 0
     with Redis(port=redis_server.port) as redis:
         redis.flushall()
-    assert look(here.catalog, here.settings, now=at(0)).next == ["populate"]  # which says that a rebuild is needed
+    assert discover(here.catalog, here.settings, now=at(0)).next == ["populate"]  # which says that a rebuild is needed
 
 
 def test_where_redis_does_not_answer_populate_has_to_see(place: Place) -> None:
     ensure_tables(place.catalog)
     away = Settings(home=place.settings.home, redis_port=free_port())
-    assert look(place.catalog, away, now=at(0)).next == ["populate"]
+    assert discover(place.catalog, away, now=at(0)).next == ["populate"]
 
 
 def test_a_large_job_gets_the_optimising_compiler() -> None:

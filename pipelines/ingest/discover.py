@@ -14,7 +14,7 @@ from archive.store import Archive
 from contracts.settings import Settings
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.publish import finish
-from pipelines.populate.few import is_behind
+from pipelines.populate.arrow_path import is_behind
 from pipelines.spark.conf import java_options
 
 INGEST, POPULATE = "ingest", "populate"
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Discovered:
     """What was found, and which stages have to follow."""
 
     segments: int  # of the archive that are not in the lake
@@ -36,14 +36,16 @@ class Look:
         return json.dumps(asdict(self))
 
 
-def look(catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None, dry_run: bool = False) -> Look:
+def discover(
+    catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None, dry_run: bool = False
+) -> Discovered:
     """List the archive against `ingested_segments`, and see whether the queues lag behind the lake; `dry_run`: only say it."""
     finish(catalog)  # a run that died half published counts, and nothing else would bring it to an end if nothing is new
     new = size = 0
     for segment in new_segments(catalog, Archive(settings.archive, settings.s3), interval):
         new, size = new + 1, size + segment.size
     following = [INGEST] if new else [POPULATE] if _behind(catalog, settings, now) else []
-    found = Look(new, size, [] if dry_run else following, java_options(size))
+    found = Discovered(new, size, [] if dry_run else following, java_options(size))
     log.info("looked", **asdict(found), would_follow=following)
     return found
 
