@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 from redis import Redis
 
 from adapters.lake import ensure_tables
@@ -161,7 +162,7 @@ def test_an_end_that_only_the_queues_remember_is_found_and_recorded(
 
     stream: Any = redis.xrange(keys.OUTCOMES)
     (found,) = [OutcomeRecord.from_wire(fields[b"o"]) for _, fields in stream]
-    assert replace(found, reason=None) == record
+    assert structs.replace(found, reason=None) == record
     assert run(home).differences == NONE  # it is on its way now
 
 
