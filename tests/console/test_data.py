@@ -19,7 +19,6 @@ from sandbox.platform.programs import environment
 from tests.console.test_commands import manifold
 from tests.servers import Server, free_port
 
-NOW = datetime.now(UTC).replace(microsecond=0)
 PAYLOAD = b"\x00\xffbytes"
 
 
@@ -67,8 +66,8 @@ def test_what_cannot_be_shown_is_said_with_a_remedy(settings: Settings, argument
 
 
 def test_an_entry_past_its_retention_is_shown_as_expired_and_one_in_flight_as_that(settings: Settings) -> None:
-    vin = f"OLD-{uuid.uuid4().hex[:8]}"
-    old, flying, young = (seq_of(int((NOW - timedelta(minutes=m)).timestamp() * 1000), 0, 0) for m in (90, 60, 1))
+    vin, now = f"OLD-{uuid.uuid4().hex[:8]}", datetime.now(UTC)
+    old, flying, young = (seq_of(int((now - timedelta(minutes=m)).timestamp() * 1000), 0, 0) for m in (90, 60, 1))
     with connect(settings.redis) as redis:
         redis.zadd(keys.pending(vin), {str(seq): seq for seq in (old, flying, young)})
         redis.hset(keys.inflight(vin), mapping={"seq": flying, "published_at": 1, "attempts": 1, "deadline": 1})
@@ -77,4 +76,4 @@ def test_an_entry_past_its_retention_is_shown_as_expired_and_one_in_flight_as_th
     entries = json.loads(manifold("vin", "show", vin, "--json", env=env).stdout)["entries"]
 
     assert [(entry["seq"], entry["state"]) for entry in entries] == [(old, "expired"), (flying, "in flight"), (young, "pending")]
-    assert datetime_of(old) < NOW - timedelta(days=0.02) < datetime_of(young)
+    assert datetime_of(old) < now - timedelta(days=0.02) < datetime_of(young)
