@@ -60,10 +60,10 @@ def ask_service(settings: Settings, what: str, asked: dict[str, str | int]) -> d
     try:
         request = Request(f"{settings.api}/api/v1/lake/{what}?{urlencode(asked)}", headers=settings.bearer)  # noqa: S310  # settings: http(s)
         with urlopen(request, timeout=WAIT_S) as answer:  # noqa: S310
-            told: dict[str, Any] = json.load(answer)
+            told = json.load(answer)
     except (OSError, HTTPException, ValueError):  # also what urllib raises
         return None
-    return told
+    return told if isinstance(told, dict) and "ingested" in told else None  # else it is another program at that address
 
 
 def _entries(told: dict[str, Any]) -> list[EntryHistory]:

@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 class Receipts:
-    """Sends each receipt once, on the connection of its message."""
+    """Sends each receipt once, on the connection that there is by then: that of its message may be gone."""
 
     def __init__(self, mqtt: Mqtt, prefix: str) -> None:
         self._mqtt, self._prefix = mqtt, prefix
