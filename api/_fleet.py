@@ -1,4 +1,4 @@
-"""`/fleet` and `/queues`: what the last census has counted, and the queues that it named."""
+"""`/fleet` and `/queues`: what the last queue statistics have counted, and the queues that it named."""
 
 from dataclasses import asdict
 from datetime import datetime
@@ -19,39 +19,39 @@ Count = Annotated[int, Query(ge=1, le=20, description="queues of each kind")]
 
 
 def fleet_routes(sources: Sources) -> APIRouter:
-    """The routes that a census answers."""
+    """The routes that the queue statistics answer."""
     router = APIRouter(tags=["fleet"])
 
     @router.get("/fleet")
     async def fleet() -> _models.Fleet:
         """How many vehicles are here, and where all entries stand."""
-        census = await _census(sources)
-        oldest_at = datetime_of(census.oldest[0][1]) if census.oldest else None
-        return _models.Fleet(**_counts(census), oldest_at=oldest_at)
+        stats = await _queue_stats(sources)
+        oldest_at = datetime_of(stats.oldest[0][1]) if stats.oldest else None
+        return _models.Fleet(**_counts(stats), oldest_at=oldest_at)
 
     @router.get("/queues")
     async def longest_and_oldest(count: Count = 10) -> _models.Queues:
         """The longest queues, and those with the oldest entries."""
-        census = await _census(sources)
-        longest = await _look_again(sources, [vin for vin, _ in census.longest])
-        oldest = await _look_again(sources, [vin for vin, _ in census.oldest])
+        stats = await _queue_stats(sources)
+        longest = await _look_again(sources, [vin for vin, _ in stats.longest])
+        oldest = await _look_again(sources, [vin for vin, _ in stats.oldest])
         longest.sort(key=lambda queue: -queue.entries)
         oldest.sort(key=lambda queue: queue.oldest_at)
-        return _models.Queues(census=_models.Census(**_counts(census)), longest=longest[:count], oldest=oldest[:count])
+        return _models.Queues(census=_models.QueueStats(**_counts(stats)), longest=longest[:count], oldest=oldest[:count])
 
     return router
 
 
-async def _census(sources: Sources) -> queues.Census:
-    census = await queues.Census.load(sources.redis)
-    if census is None:
+async def _queue_stats(sources: Sources) -> queues.QueueStats:
+    stats = await queues.QueueStats.load(sources.redis)
+    if stats is None:
         raise Retryable("no dispatcher has counted yet; see `manifold status`, or count now with `manifold fleet --fresh`")
-    return census
+    return stats
 
 
-def _counts(census: queues.Census) -> dict[str, Any]:
-    age_s = max(0.0, round((wall_clock_ms() - census.at_ms) / 1000, 1))
-    return asdict(census) | {"age_seconds": age_s, "at": instant_of(census.at_ms)}
+def _counts(stats: queues.QueueStats) -> dict[str, Any]:
+    age_s = max(0.0, round((wall_clock_ms() - stats.at_ms) / 1000, 1))
+    return asdict(stats) | {"age_seconds": age_s, "at": instant_of(stats.at_ms)}
 
 
 async def _look_again(sources: Sources, vins: list[str]) -> list[_models.Queue]:

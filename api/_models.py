@@ -27,7 +27,7 @@ ENTRY = {
     "attempts": 1,
     "reason": None,
 }
-CENSUS = {
+QUEUE_STATS = {
     "age_seconds": 12.4,
     "at": "2026-11-21T13:42:00Z",
     "known": 1000000,
@@ -224,10 +224,10 @@ class LakeTriggers(LakeEntries):
     told: list[Seq] = Field(description="the triggers whose entries are all among `entries`")
 
 
-class Census(BaseModel):
+class QueueStats(BaseModel):
     """Counts of all queues together, from the last walk over all keys: near, not exact."""
 
-    model_config = _like(**CENSUS)
+    model_config = _like(**QUEUE_STATS)
 
     age_seconds: float = Field(description="how long ago the walk began")
     at: datetime = Field(description="when it began")
@@ -241,10 +241,10 @@ class Census(BaseModel):
     remembered: Count
 
 
-class Fleet(Census):
+class Fleet(QueueStats):
     """Vehicles by where they are, entries by where they stand."""
 
-    model_config = _like(**CENSUS, oldest_at="2026-11-20T08:00:00Z")
+    model_config = _like(**QUEUE_STATS, oldest_at="2026-11-20T08:00:00Z")
 
     oldest_at: datetime | None = Field(description="when the oldest entry that is not acknowledged was accepted")
 
@@ -258,15 +258,15 @@ class Queue(BaseModel):
 
 
 class Queues(BaseModel):
-    """The longest queues and those with the oldest entries: named by the last census, looked at again now."""
+    """The longest queues and those with the oldest entries: named by the last queue statistics, looked at again now."""
 
     model_config = _like(
-        census=CENSUS,
+        census=QUEUE_STATS,
         longest=[{"vin": "1M8GDM9AXKP042788", "entries": 41, "oldest_at": "2026-11-20T08:00:00Z"}],
         oldest=[{"vin": "5YJBT6ZE7T7002409", "entries": 1, "oldest_at": "2026-11-20T08:00:00Z"}],
     )
 
-    census: Census
+    census: QueueStats
     longest: list[Queue]
     oldest: list[Queue]
 

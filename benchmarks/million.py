@@ -27,7 +27,7 @@ from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
 from contracts.topics import TRIGGER
 from queues import Policy, Queues, connect
-from queues.verbs.claims import Touch
+from queues.verbs.claims import UpdatePresence
 from queues.verbs.ends import Ack
 from queues.verbs.fills import Enqueue
 
@@ -194,10 +194,10 @@ async def _fill_redis(settings: Settings, world: World, pending: list[Sent], end
             batch = queues.batch()
             for vin in sent.vins:
                 record = OutcomeRecord(vin, sent.seq, Outcome.DELIVERED, now_ms)
-                batch.add(record.vin, Ack(record, claim=False, told=True), now_ms)
+                batch.add(record.vin, Ack(record, claim=False, recorded=True), now_ms)
             await batch.run()
         for first in range(0, world.vins, VINS_A_TRIGGER):
             batch = queues.batch()
             for number in range(first, first + VINS_A_TRIGGER):
-                batch.add(vin_of(number), Touch(Heard(), number % IN_FLIGHT_ONE_OF == 0), now_ms)
+                batch.add(vin_of(number), UpdatePresence(Heard(), number % IN_FLIGHT_ONE_OF == 0), now_ms)
             await batch.run()

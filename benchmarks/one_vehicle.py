@@ -14,7 +14,7 @@ from contracts.names import Owner
 from contracts.seq import SeqSource, wall_clock_ms
 from contracts.settings import load_settings
 from queues import Policy, Queues, connect
-from queues.verbs.claims import Claim, Park, Touch
+from queues.verbs.claims import Claim, Park, UpdatePresence
 from queues.verbs.fills import Enqueue
 
 ENTRIES = 5000
@@ -96,7 +96,7 @@ async def _superseded(queues: Queues, seqs: Sequence[int]) -> float:
 async def _park(queues: Queues, seqs: Sequence[int]) -> None:
     """As a dispatcher does where the vehicle is here and no data has come."""
     now_ms, batch = wall_clock_ms(), queues.batch()
-    batch.add(VIN, Touch(Connected(Owner(VIN), now_ms, True, 0), False), now_ms)
+    batch.add(VIN, UpdatePresence(Connected(Owner(VIN), now_ms, True, 0), False), now_ms)
     for seq in seqs:
         batch.add(VIN, Enqueue([(seq, "r")]), now_ms)
     batch.add(VIN, Claim(), now_ms)

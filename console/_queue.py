@@ -6,15 +6,15 @@ from typing import Annotated, Any
 import typer
 from redis.asyncio import Redis
 
-from console._census import Fresh, aged, census_of, print_age
 from console._history import redis_of
 from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from console._queue_stats import Fresh, aged, print_age, queue_stats_of
 from contracts import keys
 from contracts.names import is_vin
 from contracts.seq import datetime_of
 from contracts.settings import Settings
 from history.from_queues import waiting_of
-from queues import Census, connect
+from queues import QueueStats, connect
 
 app = typer.Typer(help="The longest queues, the oldest entries, and what one queue holds.", no_args_is_help=True)
 How = Annotated[int, typer.Option("--count", min=1, max=20, help="Queues of each kind.")]
@@ -23,16 +23,16 @@ How = Annotated[int, typer.Option("--count", min=1, max=20, help="Queues of each
 @app.command()
 @handle_errors
 def top(count: How = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
-    """The longest queues and those with the oldest entries: found by the last census, looked at again now."""
+    """The longest queues and those with the oldest entries: found by the last queue statistics, looked at again now."""
     settings = settings_or_fail()
-    census, queues = asyncio.run(_top(settings, count, fresh))
+    stats, queues = asyncio.run(_top(settings, count, fresh))
     if as_json:
-        print_json({"census": aged(census), **queues})
+        print_json({"census": aged(stats), **queues})
         return
     columns = ("vehicle", "entries", "oldest accepted at")
     for title, key in (("longest queues", "longest"), ("oldest pending", "oldest")):
         out.print(table(title, columns, [(q["vin"], q["entries"], q["oldest_at"]) for q in queues[key]]))
-    print_age(census)
+    print_age(stats)
 
 
 @app.command()
@@ -55,14 +55,14 @@ def peek(
     out.print(table(f"{vin}: {len(entries)} of {length} entries", columns, rows) if rows else f"{vin}: nothing is pending")
 
 
-async def _top(settings: Settings, count: int, fresh: bool) -> tuple[Census, dict[str, list[dict[str, Any]]]]:
+async def _top(settings: Settings, count: int, fresh: bool) -> tuple[QueueStats, dict[str, list[dict[str, Any]]]]:
     async with connect(settings.redis) as redis:
-        census = await census_of(settings, redis, fresh=fresh)
-        longest = await _look_again(redis, [vin for vin, _ in census.longest])
-        oldest = await _look_again(redis, [vin for vin, _ in census.oldest])
+        stats = await queue_stats_of(settings, redis, fresh=fresh)
+        longest = await _look_again(redis, [vin for vin, _ in stats.longest])
+        oldest = await _look_again(redis, [vin for vin, _ in stats.oldest])
     longest.sort(key=lambda queue: -queue["entries"])
     oldest.sort(key=lambda queue: queue["oldest_at"])
-    return census, {"longest": longest[:count], "oldest": oldest[:count]}
+    return stats, {"longest": longest[:count], "oldest": oldest[:count]}
 
 
 async def _look_again(redis: Redis, vins: list[str]) -> list[dict[str, Any]]:

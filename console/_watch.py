@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 from rich.live import Live
 
-from console._census import aged
 from console._output import AsJson, handle_errors, out, settings_or_fail, table
+from console._queue_stats import aged
 from contracts import keys
 from contracts.settings import Settings
-from queues import Census, connect
+from queues import QueueStats, connect
 
 EVERY_S = 1.0
 SCRAPE_WAIT_S = 0.5
@@ -40,7 +40,7 @@ Sample = dict[str, Any]
 def watch(
     count: Annotated[int, typer.Option(min=0, help="Seconds to watch; 0: until Ctrl-C.")] = 0, as_json: AsJson = False
 ) -> None:
-    """What happens now: messages and deliveries a second, what waits, and the last census. With --json one line a second."""
+    """Messages and deliveries a second, what waits, and the last queue statistics. With --json one line a second."""
     try:
         asyncio.run(_watch(settings_or_fail(), count, as_json))
     except KeyboardInterrupt:
@@ -71,12 +71,12 @@ async def _sample(settings: Settings, redis: Redis, before: Counter[str], after:
     for shard in range(settings.wake_shards):
         pipe.xlen(keys.wake(shard))
     outcomes, *wakes = await pipe.execute()
-    census = await Census.load(redis)
+    stats = await QueueStats.load(redis)
     return {
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "per_second": {what: round(max(0, after[what] - before[what]) / seconds, 1) for what in RATES},
         "waiting": {"wake-ups": sum(wakes), "outcomes": outcomes},
-        "census": None if census is None else aged(census),
+        "census": None if stats is None else aged(stats),
     }
 
 

@@ -7,8 +7,8 @@ from itertools import count
 from contracts.names import DataId, Owner
 
 LOADED = "queues:loaded"  # set while the queues hold everything pending; gone when Redis was wiped
-CENSUS = "census"  # hash: what the queues hold together, as the last walk over all keys has counted it
-CENSUS_LEASE = "census:lease"  # who walks
+QUEUE_STATS = "census"  # hash: the queue statistics, as the last walk over all keys has counted it
+QUEUE_STATS_LEASE = "census:lease"  # who walks
 OUTCOMES = "outcomes"  # stream: what the dispatcher decided, until the recorder has it on disk
 OUTCOMES_GROUP = "recorders"
 WAKE_GROUP = "dispatchers"

@@ -68,7 +68,7 @@ def read(message: Message) -> tuple[Owner, Event] | None:
 
 
 class EventReader:
-    """Takes what the broker sends and offers it to the lanes.
+    """Takes what the broker sends and offers it to the scheduler.
 
     What the broker sends with QoS 1 is bounded by the receive maximum; with QoS 0 by `crowd`, the number of owners whose events
     are in hand.

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct
 
 from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
-from queues.verbs.claims import Claim, Park, Release, Touch
+from queues.verbs.claims import Claim, Park, Release, UpdatePresence
 from queues.verbs.ends import Ack, End
 
 
@@ -67,7 +67,7 @@ class NotPublished(Struct, frozen=True):
     claimed_ms: int
 
 
-Verb = Claim | Touch | Ack | End | Release | Park  # Redis answers these, and the answer is the next event
+Verb = Claim | UpdatePresence | Ack | End | Release | Park  # Redis answers these, and the answer is the next event
 
 
 class Answered(Struct, frozen=True):

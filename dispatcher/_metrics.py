@@ -28,7 +28,7 @@ ACK_SECONDS = Histogram(
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600),
 )
 JOBS = Gauge("manifold_dispatcher_jobs", "Events that wait for their turn or are being handled")
-ROUND_SECONDS = Histogram(
+BATCH_SECONDS = Histogram(
     "manifold_dispatcher_round_seconds",
     "One round: decide, one round trip to Redis",
     buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 10),
@@ -43,7 +43,7 @@ RECONCILED = Counter("manifold_dispatcher_reconciled", "Events that the broker's
 RECONCILE_FAILURES = Counter("manifold_dispatcher_reconcile_failures", "Comparisons with the broker's sessions that failed")
 CACHED_BYTES = Gauge("manifold_dispatcher_payload_cache_bytes", "Payloads that are kept in memory")
 
-# Of all queues together, from the last census: every replica tells the same.
+# Of all queues together, from the last queue statistics: every replica tells the same.
 ENTRIES = {
     "pending": Gauge("manifold_queues_pending_entries", "Entries that wait, those in flight left out"),
     "parked": Gauge("manifold_queues_parked_entries", "Entries whose data has not come"),
@@ -52,4 +52,4 @@ ENTRIES = {
 OLDEST_PENDING_SECONDS = Gauge("manifold_queues_oldest_pending_seconds", "Age of the oldest entry that is not acknowledged")
 WAITING_VEHICLES = Gauge("manifold_queues_waiting_vehicles", "Vehicles with something pending or in flight")
 PRESENT = Gauge("manifold_queues_present_vehicles", "Vehicles that are here and listening")
-CENSUS_AGE_SECONDS = Gauge("manifold_queues_census_age_seconds", "How long ago the last census was begun")
+QUEUE_STATS_AGE_SECONDS = Gauge("manifold_queues_census_age_seconds", "How long ago the last walk over all queues was begun")

@@ -10,7 +10,7 @@ from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher import _metrics
 from dispatcher._events import Answered
-from queues.verbs.claims import ClaimReply, ClaimWord, Park, Release, Touch
+from queues.verbs.claims import ClaimReply, ClaimWord, Park, Release, UpdatePresence
 from queues.verbs.ends import Ack, AckReply, End
 
 RequestIdOf = Callable[[int], str | None]  # of a seq, where this process knows it
@@ -44,7 +44,7 @@ def account_answers(answers: Iterable[tuple[Owner, Answered]], request_id_of: Re
                 log.info(
                     "released", vin=owner, seq=seq, request_id=request_id_of(seq), reason=reason.value, attempts=reply.attempts
                 )
-            case Touch() if reply.released is not None:
+            case UpdatePresence() if reply.released is not None:
                 _metrics.RELEASED.labels("session").inc()
                 log.info("released", vin=owner, seq=reply.released, request_id=request_id_of(reply.released), reason="session")
             case Park(seq, data_id) if reply.word is not ClaimWord.NONE:

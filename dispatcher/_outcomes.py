@@ -3,7 +3,7 @@
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._events import Unsendable
-from queues.verbs.claims import Over
+from queues.verbs.claims import MustEnd
 from queues.verbs.ends import Ack
 
 WHY = {Outcome.EXPIRED: "its retention has passed", Outcome.CANCELLED: "cancelled while it was in flight, and not acknowledged"}
@@ -20,6 +20,6 @@ def unsendable(owner: Owner, event: Unsendable) -> Ack:
     return Ack(OutcomeRecord(owner, event.seq, Outcome.FAILED, event.at_ms, reason=event.why))
 
 
-def over(owner: str, entry: Over, now_ms: int) -> OutcomeRecord:
-    """Of an entry that must not be sent any more."""
+def forced(owner: str, entry: MustEnd, now_ms: int) -> OutcomeRecord:
+    """The outcome of an entry that must not be sent any more."""
     return OutcomeRecord(owner, entry.seq, entry.outcome, now_ms, attempts=entry.attempts, reason=WHY.get(entry.outcome))

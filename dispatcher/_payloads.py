@@ -29,13 +29,13 @@ class Found(NamedTuple):
     payload: bytes
 
 
-class Lacking(NamedTuple):
+class MissingData(NamedTuple):
     """The data that an entry waits for; empty where its trigger itself is unknown."""
 
     data_id: str
 
 
-Answer = Callable[[Found | Lacking], None]
+Answer = Callable[[Found | MissingData], None]
 Trigger = tuple[str, str]  # request_id and data_id
 
 
@@ -56,7 +56,7 @@ class Payloads:
         self._reader = Reader(queues, lake, keep=self._keep_payload, may_read=lambda: self.may_read())
         self.may_read: Callable[[], Awaitable[Any]] = _at_once
 
-    def at_hand(self, seq: int) -> Found | None:
+    def cached(self, seq: int) -> Found | None:
         """What the entry sends, if it is in memory."""
         trigger = self._triggers.get(seq)
         payload = self._payloads.get(trigger[1]) if trigger else None
@@ -115,7 +115,7 @@ class Payloads:
         trigger = await self._trigger_of_lake(owner, seq)
         if trigger is None:
             log.warning("trigger unknown", seq=seq, vin=owner)
-            self._answer(seq, Lacking(""))
+            self._answer(seq, MissingData(""))
         else:
             self._find(seq, trigger)
 
@@ -130,11 +130,11 @@ class Payloads:
         def read(answer: "asyncio.Future[bytes | None]") -> None:
             if not answer.cancelled():
                 found = answer.result()
-                self._answer(seq, Lacking(data_id) if found is None else Found(request_id, data_id, found))
+                self._answer(seq, MissingData(data_id) if found is None else Found(request_id, data_id, found))
 
         self._reader.read(data_id).add_done_callback(read)
 
-    def _answer(self, seq: int, found: Found | Lacking) -> None:
+    def _answer(self, seq: int, found: Found | MissingData) -> None:
         for answer in self._asking.pop(seq).values():
             answer(found)
 

@@ -37,7 +37,7 @@ class DispatchPolicy:
         """How long the vehicle has to acknowledge this attempt (counted from 1)."""
         return self.waits_ms[min(attempt, len(self.waits_ms)) - 1]
 
-    def look_at_ms(self, owner: str, seq: int, attempt: int, deadline_ms: int) -> int:
+    def recheck_at_ms(self, owner: str, seq: int, attempt: int, deadline_ms: int) -> int:
         """When to look whether it is overdue: after the deadline, by a jitter that every replica computes alike."""
         share = zlib.crc32(f"{owner}:{seq}:{attempt}".encode()) / 0xFFFFFFFF
         return deadline_ms + 1 + int(share * JITTER * self.wait_ms(attempt))

@@ -1,4 +1,4 @@
-"""Events of one owner one after the other, of all owners side by side: decided together, carried out in one round trip."""
+"""Events of one owner one after the other, of all owners side by side: decided together, executed in one round trip."""
 
 import asyncio
 import time
@@ -15,18 +15,18 @@ from contracts.events import Subscribed
 from contracts.names import Owner
 from contracts.seq import wall_clock_ms
 from dispatcher import _metrics
+from dispatcher._effect_batch import EffectBatch
 from dispatcher._effects import Effect, Load, Publish
 from dispatcher._events import Answered, Event, Loaded, Missing, OfClaim, Published
-from dispatcher._payloads import Found, Lacking, Payloads
+from dispatcher._payloads import Found, MissingData, Payloads
 from dispatcher._policy import DispatchPolicy
 from dispatcher._publisher import Publisher, Window
-from dispatcher._round import Round
 from dispatcher._step import OpenClaim, OwnerState, step
 from dispatcher._waiting import Done, Job, join
 from queues import Queues
 from queues.verbs.claims import Park
 
-JOBS_A_ROUND = 200
+JOBS_A_BATCH = 200
 OF_CLAIM = frozenset(get_args(OfClaim))
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ Parked = Callable[[str], None]  # told the data id of an entry that has just ste
 
 
 class Scheduler:
-    """The dispatcher's heart: takes events, asks `step`, carries the effects out.
+    """The dispatcher's heart: takes events, asks `step`, executes the effects.
 
     While entries wait for room at the broker no new work is begun, so that what is claimed is published before its deadline;
     what is not begun stays unacknowledged at the broker or in the stream, and so bounds itself.
@@ -92,13 +92,13 @@ class Scheduler:
             del self._open_claims[owner]
 
     async def run(self) -> None:
-        """Rounds for ever."""
+        """Run batches until cancelled."""
         while True:
             await self._work.wait()
             started = time.perf_counter()
-            await self._round()
-            _metrics.ROUND_SECONDS.observe(time.perf_counter() - started)
-            await asyncio.sleep(0)  # a round without verbs does not wait for anything: let others run
+            await self._run_batch()
+            _metrics.BATCH_SECONDS.observe(time.perf_counter() - started)
+            await asyncio.sleep(0)  # a batch without verbs does not wait for anything: let others run
 
     async def settle(self) -> None:
         """Wait until nothing is in hand."""
@@ -111,29 +111,29 @@ class Scheduler:
 
     def _take(self) -> list[tuple[Job, Event]]:
         turns, self._turns = self._turns, []
-        while self._claims and len(turns) < JOBS_A_ROUND:
+        while self._claims and len(turns) < JOBS_A_BATCH:
             job = self._claims.popleft()
             turns.append((job, job.event))
-        while self._ready and len(turns) < JOBS_A_ROUND and not self.publisher.backlog:
+        while self._ready and len(turns) < JOBS_A_BATCH and not self.publisher.backlog:
             job = self._ready.popleft()
             turns.append((job, job.event))
         return turns
 
-    async def _round(self) -> None:
+    async def _run_batch(self) -> None:
         turns = self._take()
         if not turns:  # nothing is ready, or everything waits for room
             self._work.clear()
             return
         now = wall_clock_ms()
-        this = Round(self._queues, now, self._payloads.request_id_of)
+        batch = EffectBatch(self._queues, now, self._payloads.request_id_of)
         unanswered: list[Job] = []
         for job, event in turns:
-            asked = [self._carry(job.owner, effect, this) for effect in self._step(job.owner, event)]
+            asked = [self._execute(job.owner, effect, batch) for effect in self._step(job.owner, event)]
             if any(asked):
                 unanswered.append(job)
             if isinstance(event, Loaded):  # it is with the publisher now, or came too late
                 self.publisher.expect(-len(event.payload))
-        answers = await self._send(this)
+        answers = await self._send(batch)
         turns_to_come = [(job, answer) for job, answer in zip(unanswered, answers, strict=True) if answer is not None]
         self._turns += turns_to_come
         for _, answer in turns_to_come:
@@ -153,7 +153,7 @@ class Scheduler:
             self._open_claims[owner] = state.open_claim
         return effects
 
-    def _carry(self, owner: Owner, effect: Effect, this: Round) -> bool:
+    def _execute(self, owner: Owner, effect: Effect, batch: EffectBatch) -> bool:
         """Begin `effect`; whether Redis answers it."""
         match effect:
             case Publish():
@@ -161,18 +161,18 @@ class Scheduler:
             case Load(seq, claimed_ms):
                 self._load(owner, seq, claimed_ms)
             case _:
-                return this.add(owner, effect)
+                return batch.add(owner, effect)
         return False
 
     def _load(self, owner: Owner, seq: int, claimed_ms: int) -> None:
-        def answer(found: Found | Lacking) -> None:
+        def answer(found: Found | MissingData) -> None:
             if isinstance(found, Found):
                 self.publisher.expect(len(found.payload))
                 self.offer(owner, Loaded(seq, claimed_ms, *found))
             else:
                 self.offer(owner, Missing(seq, claimed_ms, found.data_id))
 
-        found = self._payloads.at_hand(seq)
+        found = self._payloads.cached(seq)
         if found is None:
             self._payloads.fetch(owner, seq, answer)
             return
@@ -180,18 +180,18 @@ class Scheduler:
             if isinstance(effect, Publish):
                 self.publisher.send(owner, effect)
 
-    async def _send(self, this: Round) -> list[Answered | None]:
-        """The answers of this round's verbs. Waits for Redis as long as it takes: every verb twice is as good as once."""
-        if not this:
+    async def _send(self, batch: EffectBatch) -> list[Answered | None]:
+        """The answers of this batch's verbs. Waits for Redis as long as it takes: every verb twice is as good as once."""
+        if not batch:
             return []
         try:
-            return await this.run(repeated=False)
+            return await batch.run(repeated=False)
         except RedisError as exc:
             self._redis_is_away(str(exc))
         pauses = wait_exponential_jitter(multiplier=0.05, max=2, jitter=0.1)
         async for attempt in AsyncRetrying(retry=retry_if_exception_type(RedisError), wait=pauses, before_sleep=self._say_why):
             with attempt:
-                answers = await this.run(repeated=True)
+                answers = await batch.run(repeated=True)
         self.redis_is_back()
         return answers
 

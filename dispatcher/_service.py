@@ -15,12 +15,12 @@ from adapters.mqtt import Mqtt
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from dispatcher import _metrics
-from dispatcher._census import CensusTaker
 from dispatcher._event_reader import EventReader, filters
 from dispatcher._lake import Lake
 from dispatcher._payloads import Payloads
 from dispatcher._policy import DispatchPolicy
 from dispatcher._publisher import Window
+from dispatcher._queue_stats import QueueStatsCollector
 from dispatcher._reconcile import Reconciler
 from dispatcher._scheduler import Scheduler
 from dispatcher._sources import Deadlines, ParkedEntries, Wakes
@@ -114,7 +114,7 @@ class Dispatcher:
                 await self._queues.join_wakes()
         self._scheduler.redis_is_back()
         async with self._mqtt, asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._scheduler.run(), name="dispatcher.lanes")
+            tasks.create_task(self._scheduler.run(), name="dispatcher.scheduler")
             tasks.create_task(self._scheduler.publisher.run(), name="dispatcher.publisher")
             tasks.create_task(watch_lag(self._note), name="dispatcher.lag")
             await self._mqtt.wait_connected()
@@ -135,7 +135,7 @@ class Dispatcher:
             "deadlines": deadlines.run(),
             "parked": self._parked.run(),
             "fresh-parked": self._parked.run_fresh(),
-            "census": CensusTaker(self._queues, self.name).run(),
+            "queue_stats": QueueStatsCollector(self._queues, self.name).run(),
             "reconcile": Reconciler(s, self._queues, offer).run(),
         }
 

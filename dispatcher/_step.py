@@ -1,6 +1,6 @@
-"""What follows from what: one owner's event in, effects out. No await, no clock, no Redis: every race can be written as a test.
+"""The decision for one event of one owner: the next state and the effects. It awaits nothing and reads no clock and no Redis.
 
-What is known of an owner for good lies in Redis, and each verb answers with what it found there. `State` adds the little that
+What is known of an owner for good lies in Redis, and each verb answers with what it found there. `OwnerState` adds what
 only this process can know: the claim it has in hand, from the moment it was made until the broker's PUBACK.
 
 Nothing here may rely on being run once or alone. Every event may come again (the broker and the wake-up stream repeat what was
@@ -29,9 +29,19 @@ from dispatcher._events import (
     Unsendable,
     Woken,
 )
-from dispatcher._outcomes import failed, over, unsendable
+from dispatcher._outcomes import failed, forced, unsendable
 from dispatcher._policy import DispatchPolicy
-from queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, ReleaseReason, ReleaseReply, Touch, TouchReply
+from queues.verbs.claims import (
+    Claim,
+    ClaimReply,
+    ClaimWord,
+    Park,
+    Release,
+    ReleaseReason,
+    ReleaseReply,
+    UpdatePresence,
+    UpdatePresenceReply,
+)
 from queues.verbs.ends import Ack, AckReply, End, EndReply
 
 NO_SUBSCRIBERS, FIRST_REFUSAL = 0x10, 0x80  # MQTT 5 reason codes of a PUBACK
@@ -77,18 +87,18 @@ def step(state: OwnerState, event: Event) -> Step:
         case Loaded() | Missing() | Published() | PublishLost() | NotPublished() | Unsendable():
             return _of_claim(state, event)
         case Heard():
-            return state, [Touch(event, claim=True)]
+            return state, [UpdatePresence(event, claim=True)]
         case Woken() | DeadlinePassed():
             return state, [Claim()]
         case Connected():
-            return state, [Touch(event, claim=state.policy.dispatch_on_connect)]
+            return state, [UpdatePresence(event, claim=state.policy.dispatch_on_connect)]
         case Disconnected():
             ended = event.reason in SESSION_DESTROYED
-            return state, [Touch(replace(event, expiry_s=0) if ended else event, claim=False)]
+            return state, [UpdatePresence(replace(event, expiry_s=0) if ended else event, claim=False)]
         case Subscribed():
             if not state.policy.reaches(event.topic_filter, state.owner):
                 return state, [Ignore("a filter that gets none of its requests")]
-            return state, [Touch(event, claim=event.on and state.policy.dispatch_on_subscribe)]
+            return state, [UpdatePresence(event, claim=event.on and state.policy.dispatch_on_subscribe)]
         case DeliveryDropped(seq=seq):
             return state, [Ignore("a dropped message of another") if seq is None else Release(seq, ReleaseReason.LOST)]
 
@@ -106,7 +116,7 @@ def _of_claim(state: OwnerState, event: OfClaim) -> Step:
     """What became of an open claim; whatever speaks of a claim that is not open any more comes too late to matter."""
     claim = state.open_claim
     if claim is None or not claim.is_of(event):
-        return state, [Ignore("late word of a claim that is over")]
+        return state, [Ignore("late word of a claim that is closed")]
     if isinstance(event, Loaded):
         return replace(state, open_claim=replace(claim, sent=True)), [Publish(event, claim.deadline_ms)]
     empty = replace(state, open_claim=None)
@@ -132,8 +142,8 @@ def _answered(state: OwnerState, answer: Answered) -> Step:
     match answer.verb, answer.reply:
         case Ack() as ack, AckReply() as reply:
             return _claimed(state.without(ack.record.seq), answer, reply.next)
-        case Touch() as touch, TouchReply() as reply:
-            return _touched(state.without(reply.released), answer, touch, reply)
+        case UpdatePresence() as update, UpdatePresenceReply() as reply:
+            return _presence_updated(state.without(reply.released), answer, update, reply)
         case End(), EndReply() as reply:
             return _claimed(state, answer, reply.next)
         case Release() as release, ReleaseReply() as reply:
@@ -143,12 +153,12 @@ def _answered(state: OwnerState, answer: Answered) -> Step:
     raise TypeError(f"{answer.reply!r} is not an answer to {answer.verb!r}")
 
 
-def _touched(state: OwnerState, answer: Answered, touch: Touch, reply: TouchReply) -> Step:
-    if isinstance(touch.seen, Connected) and not touch.seen.clean_start and reply.next.word is ClaimWord.NONE:
+def _presence_updated(state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply) -> Step:
+    if isinstance(update.seen, Connected) and not update.seen.clean_start and reply.next.word is ClaimWord.NONE:
         # What is in flight, if anything, got a full deadline from here, and it may have been put off until the session's end.
         return state, [Watch(answer.now_ms + state.policy.wait_ms(1))]
     open_claim = state.open_claim
-    if touch.claim and open_claim is not None and reply.next.word is ClaimWord.BUSY and reply.next.seq == open_claim.seq:
+    if update.claim and open_claim is not None and reply.next.word is ClaimWord.BUSY and reply.next.seq == open_claim.seq:
         state = replace(state, open_claim=replace(open_claim, heard=True))
     return _claimed(state, answer, reply.next)
 
@@ -164,7 +174,7 @@ def _released(state: OwnerState, answer: Answered, release: Release, reply: Rele
     if not release.again:
         return state, []
     if release.reason is ReleaseReason.UNSUBSCRIBED:  # the sign came after the publish: it may have subscribed since
-        return state, [Touch(Heard(), claim=True)]
+        return state, [UpdatePresence(Heard(), claim=True)]
     return state, [Claim()]
 
 
@@ -174,16 +184,16 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
     if claim.word is ClaimWord.CLAIMED or _was_mine(state, answer, claim):
         if policy.used_up(claim.attempts - 1):
             return state, [failed(state.owner, claim.seq, claim.attempts - 1, answer.now_ms)]
-        look_at = policy.look_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms)
+        recheck_at = policy.recheck_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms)
         open_claim = OpenClaim(claim.seq, answer.now_ms, claim.deadline_ms)
-        return replace(state, open_claim=open_claim), [Watch(look_at), Load(claim.seq, answer.now_ms)]
-    if claim.word is ClaimWord.OVER:
-        return state, [End(tuple(over(state.owner, each, answer.now_ms) for each in claim.over))]
+        return replace(state, open_claim=open_claim), [Watch(recheck_at), Load(claim.seq, answer.now_ms)]
+    if claim.word is ClaimWord.MUST_END:
+        return state, [End(tuple(forced(state.owner, each, answer.now_ms) for each in claim.must_end))]
     if claim.word is not ClaimWord.BUSY:
         return state, []
     if claim.deadline_ms <= answer.now_ms:
         return state, [_overdue(state, claim.seq)]
-    return state, [Watch(policy.look_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms))]
+    return state, [Watch(policy.recheck_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms))]
 
 
 def _overdue(state: OwnerState, seq: int) -> Release:

@@ -1,13 +1,13 @@
 """The pending queues in Redis: entries in seq order, one in flight per owner, acknowledged away. See `queues.verbs`."""
 
 from queues._batch import FIRST, LAST, Batch
-from queues._census import Census, walk
 from queues._cluster import is_cluster
 from queues._connection import connect
 from queues._drivers import AsyncBatch
 from queues._loader import Ended, Forgotten, Loader, LoadResult
 from queues._marks import NOT_LOADED, Marks
 from queues._policy import Policy
+from queues._queue_stats import QueueStats, walk
 from queues._queues import Queues
 from queues._spoilt import is_spoilt
 from queues._wakes import Wake
@@ -18,13 +18,13 @@ __all__ = [
     "NOT_LOADED",
     "AsyncBatch",
     "Batch",
-    "Census",
     "Ended",
     "Forgotten",
     "LoadResult",
     "Loader",
     "Marks",
     "Policy",
+    "QueueStats",
     "Queues",
     "Wake",
     "connect",

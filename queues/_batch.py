@@ -1,7 +1,7 @@
 """Many verbs in one round trip. Nothing here waits: a talk gives what is to be sent, and is given the raw replies to it.
 
 So what must be sent in which order, what is done where Redis lacks a script, and how replies are read is written once, for the
-two drivers that carry it (`_drivers`).
+two drivers that send it (`_drivers`).
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -17,7 +17,7 @@ from queues._policy import Policy
 from queues._scripts import LOADS, Args
 from queues._spoilt import is_spoilt, unreadable
 from queues.verbs.claims import Park
-from queues.verbs.ends import Ack, End, Look, LookReply
+from queues.verbs.ends import Ack, End, ReadEntry, ReadEntryReply
 from queues.verbs.verb import Verb
 
 T = TypeVar("T")
@@ -33,9 +33,9 @@ class _Plan:
     commands: list[Args] = field(default_factory=list)
     reads: list[Read | None] = field(default_factory=list)  # None: of a note
     stages: dict[int, int] = field(default_factory=dict)  # of the commands that are not of the middle one
-    insists: list[int] = field(default_factory=list)
+    despite_oom: list[int] = field(default_factory=list)
     notes: dict[int, int] = field(default_factory=dict)  # places of notes, and of the verbs that answer for them
-    ahead: list[tuple[int, OutcomeRecord, bool]] = field(default_factory=list)  # to be told before they end; also in flight?
+    record_first: list[tuple[int, OutcomeRecord, bool]] = field(default_factory=list)  # also if in flight?
 
 
 class Batch:
@@ -54,31 +54,31 @@ class Batch:
     def add(self, owner: str, verb: Verb, now_ms: int) -> None:
         """A verb, answered by its reply. In a cluster the recorder is told of an outcome before its entry ends."""
         plan = self._plan
-        if self._of_cluster and isinstance(verb, Ack | End) and not verb.told:
-            plan.ahead += [(len(plan.commands), record, isinstance(verb, Ack)) for record in verb.records]
-            verb = msgspec.structs.replace(verb, told=True)
+        if self._of_cluster and isinstance(verb, Ack | End) and not verb.recorded:
+            plan.record_first += [(len(plan.commands), record, isinstance(verb, Ack)) for record in verb.records]
+            verb = msgspec.structs.replace(verb, recorded=True)
         if isinstance(verb, Park):
             self._add_noted(owner, verb, now_ms)
         else:
             plan.commands.append(verb.command(self._policy, owner, now_ms))
             plan.reads.append(verb.read)
 
-    def call(self, command: Args, read: Read | None, *, stage: int = THEN, insist: bool = False) -> None:
+    def call(self, command: Args, read: Read | None, *, stage: int = THEN, run_despite_oom: bool = False) -> None:
         """Any other command, with what reads its reply. In a cluster, those of one stage are carried out side by side.
 
-        `insist`: a small one of one key, which follows its name, is carried out also where Redis is out of memory.
+        `run_despite_oom`: a small one of one key, which follows its name, is carried out also where Redis is out of memory.
         """
         plan, place = self._plan, len(self._plan.commands)
         if stage != THEN:
             plan.stages[place] = stage
-        if insist:
-            plan.insists.append(place)
+        if run_despite_oom:
+            plan.despite_oom.append(place)
         plan.commands.append(command)
         plan.reads.append(read)
 
     def watch(self, shard: int, deadlines: Mapping[str, int]) -> None:
         """Look at these owners of one shard again at these times; answered by a number that means nothing."""
-        self.call(_commands.watch(shard, deadlines), int, insist=True)
+        self.call(_commands.watch(shard, deadlines), int, run_despite_oom=True)
 
     def talk(self, *, tolerant: bool = False) -> Talk[list[Any]]:
         """Empties the batch; one reply a verb or command. Scripts that Redis has forgotten are sent to it again.
@@ -90,12 +90,12 @@ class Batch:
             redis.RedisError: Redis refused a command.
         """
         plan, self._plan = self._plan, _Plan()
-        if plan.ahead:
-            yield from self._tell_ahead(plan, tolerant=tolerant)
+        if plan.record_first:
+            yield from self._record_before_ending(plan, tolerant=tolerant)
         raw = yield from _in_stages(plan) if self._of_cluster else _sent(plan.commands)
-        denied = [place for place in plan.insists if isinstance(raw[place], OutOfMemoryError)]
+        denied = [place for place in plan.despite_oom if isinstance(raw[place], OutOfMemoryError)]
         if denied:
-            _put(raw, denied, (yield from _sent([_commands.insist(plan.commands[place]) for place in denied])))
+            _put(raw, denied, (yield from _sent([_commands.run_despite_oom(plan.commands[place]) for place in denied])))
         for note, place in plan.notes.items():
             if isinstance(raw[note], RedisError):
                 raw[place] = raw[note]
@@ -126,26 +126,26 @@ class Batch:
     def _note(self, notes: Sequence[Args], place: int, stage: int) -> None:
         for note in notes:
             self._plan.notes[len(self._plan.commands)] = place
-            self.call(note, None, stage=stage, insist=True)
+            self.call(note, None, stage=stage, run_despite_oom=True)
 
-    def _tell_ahead(self, plan: _Plan, *, tolerant: bool) -> Talk[None]:
+    def _record_before_ending(self, plan: _Plan, *, tolerant: bool) -> Talk[None]:
         """In a cluster no script reaches entry and outcomes. A crash after this repeats an outcome, and loses none."""
-        looking, telling = (Batch(self._policy, of_cluster=True) for _ in range(2))
-        for _, record, _ in plan.ahead:
-            looking.add(record.vin, Look(record.seq), 0)
-        found = yield from looking.talk(tolerant=tolerant)
-        for (place, record, also_in_flight), known in zip(plan.ahead, found, strict=True):
+        reads, records = (Batch(self._policy, of_cluster=True) for _ in range(2))
+        for _, record, _ in plan.record_first:
+            reads.add(record.vin, ReadEntry(record.seq), 0)
+        found = yield from reads.talk(tolerant=tolerant)
+        for (place, record, also_in_flight), known in zip(plan.record_first, found, strict=True):
             if isinstance(known, RedisError):  # is asked once more instead of ended, and so answers the same
-                plan.commands[place] = Look(record.seq).command(self._policy, record.vin, 0)
+                plan.commands[place] = ReadEntry(record.seq).command(self._policy, record.vin, 0)
             elif known.ended is None and (also_in_flight or known.published_ms is None):
-                telling.call(_commands.tell(_completed(record, known)), bytes, insist=True)
+                records.call(_commands.record_outcome(_completed(record, known)), bytes, run_despite_oom=True)
         try:
-            yield from telling.talk()
+            yield from records.talk()
         except ResponseError as exc:
             raise ResponseError(f"OUTCOMES cannot be recorded: {exc}") from exc
 
 
-def _completed(record: OutcomeRecord, found: LookReply) -> OutcomeRecord:
+def _completed(record: OutcomeRecord, found: ReadEntryReply) -> OutcomeRecord:
     """As ack.lua completes it."""
     if record.attempts is not None:
         return record

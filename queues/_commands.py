@@ -7,9 +7,9 @@ from contracts.outcomes import OutcomeRecord
 from queues._policy import Policy
 from queues._scripts import Args, Script
 
-CENSUS = Script("census", shared=False)
-_SAVE_CENSUS, _STORE_DATA, _SETTLE_DUE, _INSIST, _SWAP = (
-    Script(name, shared=False) for name in ("save_census", "store_data", "settle_due", "insist", "swap")
+QUEUE_STATS = Script("queue_stats", shared=False)
+_SAVE_QUEUE_STATS, _STORE_DATA, _SETTLE_DUE, _RUN_DESPITE_OOM, _SWAP = (
+    Script(name, shared=False) for name in ("save_queue_stats", "store_data", "settle_due", "run_despite_oom", "swap")
 )
 
 
@@ -24,7 +24,7 @@ def store_data(policy: Policy, data_id: str, payload: bytes) -> Args:
     return ("EVALSHA", _STORE_DATA.sha, 1, keys.data(data_id), payload, policy.retention_ms)
 
 
-def tell(record: OutcomeRecord) -> Args:
+def record_outcome(record: OutcomeRecord) -> Args:
     """Hand an outcome to the recorder."""
     return ("XADD", keys.OUTCOMES, "*", "o", record.to_wire())
 
@@ -44,10 +44,10 @@ def settle_due(shard: int, owners: Sequence[str], before_ms: int) -> Args:
     return ("EVALSHA", _SETTLE_DUE.sha, 1, keys.deadlines(shard), before_ms, *owners)
 
 
-def insist(command: Args) -> Args:
+def run_despite_oom(command: Args) -> Args:
     """The same command (of one key, which follows its name), carried out also where Redis is out of memory."""
     name, key, *rest = command
-    return ("EVALSHA", _INSIST.sha, 1, key, name, *rest)
+    return ("EVALSHA", _RUN_DESPITE_OOM.sha, 1, key, name, *rest)
 
 
 def swap(key: str, before: bytes, after: bytes) -> Args:
@@ -55,6 +55,6 @@ def swap(key: str, before: bytes, after: bytes) -> Args:
     return ("EVALSHA", _SWAP.sha, 1, key, before, after)
 
 
-def save_census(at_ms: int, fields: Mapping[str, str]) -> Args:
-    """Keep a census that began at `at_ms`, unless one that began later is kept."""
-    return ("EVALSHA", _SAVE_CENSUS.sha, 1, keys.CENSUS, at_ms, *(part for field in fields.items() for part in field))
+def save_queue_stats(at_ms: int, fields: Mapping[str, str]) -> Args:
+    """Keep the statistics of a walk that began at `at_ms`, unless one that began later is kept."""
+    return ("EVALSHA", _SAVE_QUEUE_STATS.sha, 1, keys.QUEUE_STATS, at_ms, *(part for field in fields.items() for part in field))

@@ -1,4 +1,4 @@
-"""Two ways to carry a batch to Redis: over asyncio for services, blocking for jobs. They differ in nothing else."""
+"""Two drivers that send a batch to Redis: over asyncio for services, blocking for jobs. They differ in nothing else."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -57,12 +57,12 @@ class BlockingBatch(Batch):
             return replies
 
 
-async def converse(talk: Talk[T], carry: Callable[[list[Args]], Awaitable[list[Any]]]) -> T:
-    """What `talk` comes to, with each of its commands carried to Redis and the raw replies brought back."""
+async def converse(talk: Talk[T], execute: Callable[[list[Args]], Awaitable[list[Any]]]) -> T:
+    """What `talk` comes to, with each of its commands sent to Redis and the raw replies brought back."""
     try:
         commands = next(talk)
         while True:
-            commands = talk.send(await carry(commands))
+            commands = talk.send(await execute(commands))
     except StopIteration as ended:
         result: T = ended.value
         return result

@@ -92,7 +92,7 @@ class Loader:
             batch = self._batch()
             for owner, seqs in some:
                 records = tuple(OutcomeRecord(owner, seq, outcome, now_ms) for seq in seqs)
-                batch.add(owner, End(records, claim=False, told=True), now_ms)
+                batch.add(owner, End(records, claim=False, recorded=True), now_ms)
             for (owner, seqs), reply in zip(some, batch.run(tolerant=True), strict=True):
                 if is_spoilt(reply):
                     self.spoilt.add(owner)
@@ -110,7 +110,7 @@ class Loader:
     def add_outcomes(self, records: Iterable[OutcomeRecord]) -> None:
         """Hand outcomes to the recorder."""
         for some in _in_flushes(records):
-            self._send(map(_commands.tell, some))
+            self._send(map(_commands.record_outcome, some))
 
     def store_triggers(self, triggers: Mapping[int, tuple[str, str]]) -> list[str]:
         """Keep request_id and data_id of each trigger seq; the keys that hold another type, and were left as they are."""

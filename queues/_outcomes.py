@@ -19,7 +19,7 @@ class OutcomeStream(Streams):
         """Hand outcomes to the recorder."""
         batch = self.batch()
         for record in records:
-            batch.call(_commands.tell(record), bytes, insist=True)
+            batch.call(_commands.record_outcome(record), bytes, run_despite_oom=True)
         if batch:
             await batch.run()
 

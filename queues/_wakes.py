@@ -36,7 +36,7 @@ class WakeStreams(Streams):
         batch = self.batch()
         for shard, some in by_shard.items():
             for start in range(0, len(some), OWNERS_A_WAKE):
-                batch.call(_commands.wake(shard, some[start : start + OWNERS_A_WAKE]), bytes, insist=True)
+                batch.call(_commands.wake(shard, some[start : start + OWNERS_A_WAKE]), bytes, run_despite_oom=True)
         if batch:
             await batch.run()
 

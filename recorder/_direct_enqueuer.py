@@ -64,7 +64,7 @@ class DirectEnqueuer:
         """These entries have ended, whatever the queues say of them. What waits behind them may go."""
         batch = self._queues.batch()
         for record in records:
-            batch.add(record.vin, Ack(record, claim=False, told=True), now_ms)
+            batch.add(record.vin, Ack(record, claim=False, recorded=True), now_ms)
         found = zip(records, await batch.run(tolerant=True), strict=True)
         await self._queues.wake({record.vin for record, reply in found if not is_spoilt(reply) and reply.word == "ended"})
 

@@ -17,7 +17,7 @@ from contracts.names import Owner
 from contracts.seq import SeqSource, wall_clock_ms
 from contracts.settings import load_settings
 from queues import AsyncBatch, Loader, Policy, connect
-from queues.verbs.claims import Touch
+from queues.verbs.claims import UpdatePresence
 
 MANY = 100  # entries of one owner
 A_FLUSH = 1000
@@ -69,7 +69,7 @@ def _greet(redis: Redis, policy: Policy, owners: int) -> None:
             for first in range(0, owners, A_FLUSH):
                 batch = AsyncBatch(client, policy)
                 for number in range(first, min(owners, first + A_FLUSH)):
-                    batch.add(vin(number), Touch(Connected(Owner(vin(number)), now_ms, True, 3600), False), now_ms)
+                    batch.add(vin(number), UpdatePresence(Connected(Owner(vin(number)), now_ms, True, 3600), False), now_ms)
                 await batch.run()
 
     asyncio.run(greet())

@@ -38,8 +38,8 @@ def erase_from_queues(redis: Redis, settings: Settings, named: Named) -> int:
             if others:
                 redis.xadd(keys.wake(shard), cast(Any, fields | {b"owners": b"\n".join(others)}))
             redis.xdel(keys.wake(shard), record_id)
-    if any(named.is_in(value) for value in redis.hgetall(keys.CENSUS).values()):
-        redis.delete(keys.CENSUS)  # the next census counts again
+    if any(named.is_in(value) for value in redis.hgetall(keys.QUEUE_STATS).values()):
+        redis.delete(keys.QUEUE_STATS)  # the next walk counts again
     erase_data(redis, named)
     return gone
 

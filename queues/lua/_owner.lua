@@ -8,7 +8,7 @@ local PENDING, INFLIGHT, PRESENCE, COMPACTION, DONE, PARKED, ATTEMPTS =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local EPOCH_MS, SEQS_A_MS = 1577836800000, 4194304 -- of contracts.seq: the instant at which an entry was accepted is in its seq
 local SUPERSEDED, EXPIRED = '2', '3'
-local OVER_AT_ONCE = 200
+local MUST_END_AT_ONCE = 200
 
 local function older(a, b)
   if #a ~= #b then return #a < #b end
@@ -17,7 +17,7 @@ end
 
 -- 'here', 'absent' or 'unsubscribed'. A vehicle that was only heard, never seen to connect, is here until `heard` is too long ago.
 -- And whether what is known of it is about to go by itself.
-local function whereabouts(now, presence_ms)
+local function presence_state(now, presence_ms)
   local p = redis.call('HMGET', PRESENCE, 'connected', 'heard', 'subscribed', 'passing')
   if p[1] == 'heard' and tonumber(p[2] or '0') + presence_ms < now then return 'absent' end
   if p[1] ~= 'yes' and p[1] ~= 'heard' then return 'absent' end
@@ -54,19 +54,19 @@ local function leave(seq)
 end
 
 -- How a pending entry has to end instead of being sent: as it was marked, or expired. Nil: it may be sent.
-local function verdict(seq, marked, now, retention_ms)
+local function forced_outcome(seq, marked, now, retention_ms)
   if marked then return marked end
   if math.floor(tonumber(seq) / SEQS_A_MS) + EPOCH_MS + retention_ms < now then return EXPIRED end
 end
 
--- The entries of a queue, oldest first, that are not in flight and must not be sent any more: {'over', seq, how, attempts, …}.
+-- The entries of a queue, oldest first, that are not in flight and must not be sent any more: {'must_end', seq, how, attempts, …}.
 -- They stay until `end` ends them: so their outcomes are recorded first, and a crash in between repeats the record instead of losing it.
-local function over(queue, now, retention_ms)
-  local found, held = {'over'}, redis.call('HGET', INFLIGHT, 'seq')
-  for _, seq in ipairs(redis.call('ZRANGE', queue, 0, OVER_AT_ONCE - 1)) do
+local function must_end(queue, now, retention_ms)
+  local found, held = {'must_end'}, redis.call('HGET', INFLIGHT, 'seq')
+  for _, seq in ipairs(redis.call('ZRANGE', queue, 0, MUST_END_AT_ONCE - 1)) do
     if seq ~= held then
       local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
-      local how = verdict(seq, tried[2], now, retention_ms)
+      local how = forced_outcome(seq, tried[2], now, retention_ms)
       if not how then break end
       found[#found + 1], found[#found + 2], found[#found + 3] = seq, how, tried[1] or '0'
     end
@@ -76,7 +76,7 @@ end
 
 -- The oldest pending entry goes in flight, if there is none yet and the vehicle is here.
 -- {'claimed', seq, attempts, deadline} | {'busy', seq, attempts, deadline} | {'idle'} | {'absent'} | {'unsubscribed'}
--- | {'over', seq, how, attempts, …}: these come first, and must be ended; nothing was claimed
+-- | {'must_end', seq, how, attempts, …}: these come first, and must be ended; nothing was claimed
 local function claim()
   local now, retention_ms = tonumber(ARGV[1]), tonumber(ARGV[5])
   local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')
@@ -84,8 +84,8 @@ local function claim()
   local seq = redis.call('ZRANGE', PENDING, 0, 0)[1]
   if not seq then return {'idle'} end
   local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
-  if verdict(seq, tried[2], now, retention_ms) then return over(PENDING, now, retention_ms) end
-  local where, passing = whereabouts(now, tonumber(ARGV[2]))
+  if forced_outcome(seq, tried[2], now, retention_ms) then return must_end(PENDING, now, retention_ms) end
+  local where, passing = presence_state(now, tonumber(ARGV[2]))
   if where ~= 'here' then return {where} end
   if passing then stay() end
   local attempt = tonumber(tried[1] or '0') + 1

@@ -19,11 +19,11 @@ if first and KEYS[8] then
   local at, times = published_at, attempts
   if ARGV[12] ~= '' then at, times = '', ARGV[12] end -- that which was claimed is not always published
   if at == '' then at = ARGV[11] end
-  local told = redis.pcall('XADD', KEYS[8], '*', 'o', ARGV[10] .. (at ~= '' and ',"dispatched_ms":' or '') .. at
+  local added = redis.pcall('XADD', KEYS[8], '*', 'o', ARGV[10] .. (at ~= '' and ',"dispatched_ms":' or '') .. at
     .. (times ~= '' and ',"attempts":' or '') .. times .. '}')
-  if type(told) == 'table' then -- what Redis refuses in a script undoes nothing
+  if type(added) == 'table' then -- what Redis refuses in a script undoes nothing
     redis.call('ZREM', DONE, seq)
-    return redis.error_reply('OUTCOMES cannot be recorded: ' .. told.err)
+    return redis.error_reply('OUTCOMES cannot be recorded: ' .. added.err)
   end
 end
 if published_at ~= '' then redis.call('DEL', INFLIGHT) end

@@ -15,10 +15,10 @@ for i = 7, #ARGV, 3 do
     ended[#ended + 1] = '0'
   else
     if redis.call('ZADD', DONE, 'NX', how, seq) == 1 and outcome ~= '' then
-      local told = redis.pcall('XADD', KEYS[8], '*', 'o', outcome)
-      if type(told) == 'table' then -- what Redis refuses in a script undoes nothing
+      local added = redis.pcall('XADD', KEYS[8], '*', 'o', outcome)
+      if type(added) == 'table' then -- what Redis refuses in a script undoes nothing
         redis.call('ZREM', DONE, seq)
-        return redis.error_reply('OUTCOMES cannot be recorded: ' .. told.err)
+        return redis.error_reply('OUTCOMES cannot be recorded: ' .. added.err)
       end
     end
     leave(seq)

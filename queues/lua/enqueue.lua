@@ -49,7 +49,7 @@ else
 end
 
 -- Also where nothing was new: whoever offered it first may have died before anyone was woken.
-local ready = whereabouts(now, presence_ms) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
+local ready = presence_state(now, presence_ms) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
 ready = ready and (queued > 0 or redis.call('EXISTS', PENDING) == 1)
 local word = ready and 'ready' or queued > 0 and 'queued' or 'known'
 return {word, queued, superseded} -- in a list of its own: they may be more than Lua's stack holds

@@ -12,6 +12,6 @@ for _, seq in ipairs(seqs) do
   end
 end
 -- Also where nothing moved: whoever moved it may have died before anyone was woken.
-local ready = whereabouts(tonumber(ARGV[1]), tonumber(ARGV[2])) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
+local ready = presence_state(tonumber(ARGV[1]), tonumber(ARGV[2])) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
 ready = ready and (moved > 0 or redis.call('EXISTS', PENDING) == 1)
 return {ready and 'ready' or moved > 0 and 'queued' or 'known', moved}

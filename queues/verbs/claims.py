@@ -20,14 +20,14 @@ class ClaimWord(StrEnum):
     IDLE = "idle"  # nothing is pending
     ABSENT = "absent"  # the vehicle is not here
     UNSUBSCRIBED = "unsubscribed"  # the vehicle is here and does not listen
-    OVER = "over"  # the oldest entries must not be sent any more: end them first
+    MUST_END = "must_end"  # the oldest entries must not be sent any more: end them first
     NONE = "none"  # no claim was asked for
 
 
 _WORDS = {word.value.encode(): word for word in ClaimWord}
 
 
-class Over(NamedTuple):
+class MustEnd(NamedTuple):
     """A pending entry that has to end, and how."""
 
     seq: int
@@ -42,7 +42,7 @@ class ClaimReply(NamedTuple):
     seq: int = 0
     attempts: int = 0
     deadline_ms: int = 0
-    over: tuple[Over, ...] = ()
+    must_end: tuple[MustEnd, ...] = ()
 
     @property
     def next(self) -> "ClaimReply":
@@ -64,13 +64,15 @@ class Claim(Verb, frozen=True):
         word = _WORDS[raw[0]]
         if word is ClaimWord.CLAIMED or word is ClaimWord.BUSY:
             return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]))
-        if word is ClaimWord.OVER:
+        if word is ClaimWord.MUST_END:
             triples = zip(raw[1::3], raw[2::3], raw[3::3], strict=True)
-            return ClaimReply(word, over=tuple(Over(int(seq), OF_CODE[int(how)], int(tried)) for seq, how, tried in triples))
+            return ClaimReply(
+                word, must_end=tuple(MustEnd(int(seq), OF_CODE[int(how)], int(tried)) for seq, how, tried in triples)
+            )
         return ClaimReply(word)
 
 
-class TouchReply(NamedTuple):
+class UpdatePresenceReply(NamedTuple):
     """`word` is `noted` or `stale`; `released` is the seq that went back to pending."""
 
     word: str
@@ -78,7 +80,7 @@ class TouchReply(NamedTuple):
     next: ClaimReply
 
 
-class Touch(Verb, frozen=True):
+class UpdatePresence(Verb, frozen=True):
     """Note what was seen of the vehicle's connection; with `claim`, claim in the same breath.
 
     A connection with a clean start, or after its session has expired, releases what was in flight.
@@ -86,7 +88,7 @@ class Touch(Verb, frozen=True):
 
     seen: Heard | Connected | Disconnected | Subscribed
     claim: bool
-    script = Script("touch")
+    script = Script("update_presence")
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         return self._call(policy, owner, now_ms, "1" if self.claim else "0", *self._sign())
@@ -103,8 +105,8 @@ class Touch(Verb, frozen=True):
                 return ("subscribed" if on else "unsubscribed",)
 
     @staticmethod
-    def read(raw: Any) -> TouchReply:
-        return TouchReply(raw[0].decode(), number(raw[1]), Claim.read(raw[2:]))
+    def read(raw: Any) -> UpdatePresenceReply:
+        return UpdatePresenceReply(raw[0].decode(), number(raw[1]), Claim.read(raw[2:]))
 
 
 class ReleaseReason(StrEnum):

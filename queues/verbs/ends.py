@@ -10,10 +10,10 @@ from queues.verbs.claims import Claim, ClaimReply
 from queues.verbs.verb import Verb, number
 
 
-class WhatIsOver(Claim, frozen=True):
+class ListMustEnd(Claim, frozen=True):
     """Nothing is claimed: which pending and parked entries must not be sent any more."""
 
-    script = Script("over")
+    script = Script("must_end")
 
 
 class AckReply(NamedTuple):
@@ -29,13 +29,13 @@ class Ack(Verb, frozen=True):
     """End the entry of this outcome, however it stands, hand the outcome to the recorder, and claim the next one.
 
     When it was published and how often is completed from the queue, where `record` does not say how often. An entry that had
-    ended before has its outcome: none is given again. `told`: the recorder has it already, and the queue tells nobody.
+    ended before has its outcome: none is given again. `recorded`: the recorder has it already, and the queue does not hand it on.
     """
 
     record: OutcomeRecord
     request_id: str = ""
     claim: bool = True
-    told: bool = False
+    recorded: bool = False
     script = Script("ack")
 
     @property
@@ -46,7 +46,7 @@ class Ack(Verb, frozen=True):
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         record = self.record
         args = (record.seq, self.request_id if policy.compaction else "", "1" if self.claim else "0", CODES[record.outcome])
-        if self.told:
+        if self.recorded:
             return self._call(policy, owner, now_ms, *args)
         at = "" if record.dispatched_ms is None else record.dispatched_ms
         times = "" if record.attempts is None else record.attempts
@@ -67,17 +67,17 @@ class EndReply(NamedTuple):
 class End(Verb, frozen=True):
     """End entries that must not be sent any more, hand the outcomes of those that end only now on, and claim the next one.
 
-    What is in flight ends so unless it is acknowledged. `told` as for `Ack`.
+    What is in flight ends so unless it is acknowledged. `recorded` as for `Ack`.
     """
 
     records: tuple[OutcomeRecord, ...]
     claim: bool = True
-    told: bool = False
+    recorded: bool = False
     script = Script("end")
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
-        each = (part for r in self.records for part in (r.seq, CODES[r.outcome], b"" if self.told else r.to_wire()))
-        others = () if self.told else (keys.OUTCOMES,)
+        each = (part for r in self.records for part in (r.seq, CODES[r.outcome], b"" if self.recorded else r.to_wire()))
+        others = () if self.recorded else (keys.OUTCOMES,)
         return self._call(policy, owner, now_ms, "1" if self.claim else "0", *each, others=others)
 
     @staticmethod
@@ -85,7 +85,7 @@ class End(Verb, frozen=True):
         return EndReply(tuple(OF_CODE.get(int(how)) for how in raw[0]), Claim.read(raw[1:]))
 
 
-class LookReply(NamedTuple):
+class ReadEntryReply(NamedTuple):
     """`published_ms` is None where it is not in flight, `attempts` where that is not known, `ended` where it has not."""
 
     published_ms: int | None
@@ -93,15 +93,15 @@ class LookReply(NamedTuple):
     ended: Outcome | None
 
 
-class Look(Verb, frozen=True):
+class ReadEntry(Verb, frozen=True):
     """What is known of an entry that is about to end. Changes nothing."""
 
     seq: int
-    script = Script("look")
+    script = Script("read_entry")
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         return self._call(policy, owner, now_ms, self.seq)
 
     @staticmethod
-    def read(raw: Any) -> LookReply:
-        return LookReply(number(raw[0]), number(raw[1]), OF_CODE.get(number(raw[2]) or 0))
+    def read(raw: Any) -> ReadEntryReply:
+        return ReadEntryReply(number(raw[0]), number(raw[1]), OF_CODE.get(number(raw[2]) or 0))

@@ -59,7 +59,7 @@ class DirectEnqueue(_Fill, frozen=True):
     data_id: str
     digest: str
     loading: bytes
-    script = Script("express", adds=True, calls="enqueue")
+    script = Script("direct_enqueue", adds=True, calls="enqueue")
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         others = (keys.LOADED, keys.dedupe(self.digest), keys.wake(keys.shard_of(owner, policy.wake_shards)))

@@ -6,7 +6,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 
-from queues import Census
+from queues import QueueStats
 from tests.api.desk import Desk
 
 EXAMPLES = 20
@@ -35,10 +35,10 @@ bounded = settings(
 
 @pytest.fixture(scope="module")
 def document(desk: Desk) -> Any:
-    """What the API says of itself, with a census to be told."""
+    """What the API says of itself, with queue statistics to be told."""
 
     async def count(queues: Any) -> None:
-        await Census(0).save(queues.redis, queues.policy)
+        await QueueStats(0).save(queues.redis, queues.policy)
 
     desk.use(count)
     return desk.get("/openapi.json").json()

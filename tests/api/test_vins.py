@@ -11,7 +11,7 @@ from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import datetime_of, seq_of
 from queues import Queues
-from queues.verbs.claims import Park, Touch
+from queues.verbs.claims import Park, UpdatePresence
 from queues.verbs.ends import Ack
 from tests.api.desk import Desk
 from tests.queues.triggers import enqueue_trigger
@@ -43,11 +43,11 @@ def test_it_tells_where_each_entry_stands_and_whether_the_vehicle_is_here(desk: 
 
     async def body(queues: Queues) -> None:
         batch = queues.batch()
-        batch.add(vin, Touch(Connected(Owner(vin), NOW, True, 0), False), NOW)
+        batch.add(vin, UpdatePresence(Connected(Owner(vin), NOW, True, 0), False), NOW)
         await batch.run()
         for seq in (first, second, third, fourth):
             await enqueue_trigger(queues, seq, [vin], f"task_{seq}", "d", NOW)
-        claim = Touch(Connected(Owner(vin), NOW, False, 0), True)
+        claim = UpdatePresence(Connected(Owner(vin), NOW, False, 0), True)
         batch.add(vin, claim, NOW)
         await batch.run()
         batch.add(vin, Ack(OutcomeRecord(vin, first, Outcome.DELIVERED, NOW)), NOW)  # claims the second
@@ -80,7 +80,7 @@ def test_it_tells_where_each_entry_stands_and_whether_the_vehicle_is_here(desk: 
 
     async def leave(queues: Queues) -> None:
         batch = queues.batch()
-        batch.add(vin, Touch(Disconnected(Owner(vin), NOW + 1, NOW, None, "normal"), False), NOW + 1)
+        batch.add(vin, UpdatePresence(Disconnected(Owner(vin), NOW + 1, NOW, None, "normal"), False), NOW + 1)
         await batch.run()
 
     desk.use(leave)

@@ -140,7 +140,7 @@ def test_a_batch_is_taken_back_from_some_of_its_vehicles_and_then_from_all(platf
 
 
 @pytest.mark.slow
-def test_queues_and_fleet_are_told_from_the_census_and_each_queue_as_it_is_now(platform: Settings) -> None:
+def test_queues_and_fleet_are_told_from_the_statistics_and_each_queue_as_it_is_now(platform: Settings) -> None:
     run = uuid.uuid4().hex[:8]
     vin, request_ids = f"LONG-{run}", [f"task_{run}_{n}" for n in range(3)]
     seqs = [ask(platform, "send", vin, "--data-id", "d", "--request-id", request_id)[0]["seq"] for request_id in request_ids]

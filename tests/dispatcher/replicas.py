@@ -12,6 +12,7 @@ from contracts import keys
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
+from dispatcher._effect_batch import EffectBatch
 from dispatcher._effects import Effect, Ignore, Load, Publish
 from dispatcher._events import (
     Answered,
@@ -26,7 +27,6 @@ from dispatcher._events import (
     Woken,
 )
 from dispatcher._policy import DispatchPolicy
-from dispatcher._round import Round
 from dispatcher._step import OpenClaim, OwnerState, step
 from queues import Policy, Queues
 from queues.verbs.claims import Park
@@ -57,7 +57,7 @@ class Job:
     owner: Owner
     event: Event
     effects: deque[Effect]
-    retry: Round | None = None  # this verb was carried out, and its answer was lost
+    retry: EffectBatch | None = None  # this verb was carried out, and its answer was lost
 
 
 @dataclass
@@ -135,12 +135,12 @@ class Replicas(Roads):
                 else:
                     replica.answers.append((job.owner, found))
             case _:
-                this = job.retry or Round(self.queues, self.now)
-                verb = this.add(job.owner, effect) if job.retry is None else True
-                answers = await this.run(repeated=job.retry is not None)
+                batch = job.retry or EffectBatch(self.queues, self.now)
+                verb = batch.add(job.owner, effect) if job.retry is None else True
+                answers = await batch.run(repeated=job.retry is not None)
                 await self.tell_ended()
                 if verb and job.retry is None and not self.calm and self.rng.random() < 0.03:
-                    job.retry = this
+                    job.retry = batch
                     return
                 job.retry = None
                 if isinstance(effect, Park):

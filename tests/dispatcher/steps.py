@@ -12,7 +12,7 @@ from dispatcher._effects import Effect, Watch
 from dispatcher._events import Answered, Event, Loaded, Verb
 from dispatcher._policy import DispatchPolicy
 from dispatcher._step import OpenClaim, OwnerState
-from queues.verbs.claims import ClaimReply, ClaimWord, Over
+from queues.verbs.claims import ClaimReply, ClaimWord, MustEnd
 from queues.verbs.ends import Ack
 
 Row = tuple[str, OwnerState, Event, OwnerState, list[Effect]]
@@ -34,7 +34,7 @@ NONE, ABSENT = ClaimReply(ClaimWord.NONE), ClaimReply(ClaimWord.ABSENT)
 CLAIMED = ClaimReply(ClaimWord.CLAIMED, SEQ, 1, NOW + 30_000)
 NEXT = ClaimReply(ClaimWord.CLAIMED, NEWER, 1, NOW + 30_000)
 HELD = ClaimReply(ClaimWord.BUSY, SEQ, 1, NOW + 20_000)
-OVER = ClaimReply(ClaimWord.OVER, over=(Over(OLDER, Outcome.EXPIRED, 0), Over(SEQ, Outcome.CANCELLED, 2)))
+MUST_END = ClaimReply(ClaimWord.MUST_END, must_end=(MustEnd(OLDER, Outcome.EXPIRED, 0), MustEnd(SEQ, Outcome.CANCELLED, 2)))
 NOT_ACKNOWLEDGED = "cancelled while it was in flight, and not acknowledged"
 OVERDUE = ClaimReply(ClaimWord.BUSY, SEQ, 2, NOW)
 CLEAN, RESUMED = Connected(VIN, NOW, True, 0), Connected(VIN, NOW, False, 300)
@@ -55,7 +55,7 @@ def answered(verb: Verb, reply: object, *, repeated: bool = False) -> Answered:
 
 
 def watch(claim: ClaimReply) -> Watch:
-    return Watch(RULES.look_at_ms(VIN, claim.seq, claim.attempts, claim.deadline_ms))
+    return Watch(RULES.recheck_at_ms(VIN, claim.seq, claim.attempts, claim.deadline_ms))
 
 
 def is_mine(claim: ClaimReply) -> OwnerState:

@@ -12,7 +12,17 @@ from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher import _metrics_log
 from dispatcher._events import Answered, Verb
 from dispatcher._metrics_log import account_answers
-from queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, ReleaseReason, ReleaseReply, Touch, TouchReply
+from queues.verbs.claims import (
+    Claim,
+    ClaimReply,
+    ClaimWord,
+    Park,
+    Release,
+    ReleaseReason,
+    ReleaseReply,
+    UpdatePresence,
+    UpdatePresenceReply,
+)
 from queues.verbs.ends import Ack, AckReply, End, EndReply
 
 VIN, SEQ, NOW = Owner("VIN-1"), 42, 1_000_000
@@ -42,7 +52,7 @@ def said(verb: Verb, reply: object) -> list[dict[str, object]]:
     ("verb", "reply", "event"),
     [
         pytest.param(Release(SEQ, ReleaseReason.DEADLINE), ReleaseReply("released", 1), "released", id="by its deadline"),
-        pytest.param(Touch(Heard(), True), TouchReply("noted", SEQ, NONE), "released", id="with its session"),
+        pytest.param(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", SEQ, NONE), "released", id="with its session"),
         pytest.param(Park(SEQ, "d1"), ClaimReply(ClaimWord.IDLE), "parked", id="for want of data"),
     ],
 )

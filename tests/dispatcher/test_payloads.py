@@ -23,10 +23,10 @@ from contracts.seq import seq_of, wall_clock_ms
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, Table
 from dispatcher._lake import READERS, Lake
-from dispatcher._payloads import Found, Lacking, Payloads
+from dispatcher._payloads import Found, MissingData, Payloads
 from dispatcher._reader import LOOKED_FOR_IN_REDIS, TAKEN_BYTES
 from queues import Policy, Queues, connect
-from queues.verbs.claims import Claim, Park, Touch
+from queues.verbs.claims import Claim, Park, UpdatePresence
 from tests.lake_rows import append, append_payloads
 from tests.queues.triggers import enqueue_trigger
 from tests.servers import Server, start_redis
@@ -329,11 +329,11 @@ def test_a_lake_that_hangs_has_nothing_until_it_answers_and_no_reader_waits_for_
                 for _ in range(READERS + 2):
                     assert await read_all(payloads, list(stored)) == dict.fromkeys(stored)
                     assert await lake.trigger(*entry) is None
-                told = asyncio.Queue[Found | Lacking]()
+                told = asyncio.Queue[Found | MissingData]()
                 seq = seq_of(wall_clock_ms(), 0, 0)
                 payloads.learn(seq, "r", next(iter(stored)))
                 payloads.fetch("V1", seq, told.put_nowait)
-                assert await told.get() == Lacking(next(iter(stored)))
+                assert await told.get() == MissingData(next(iter(stored)))
             lake.look_s = 60
             assert await read_all(payloads, list(stored)) == stored
             assert await lake.trigger(*entry) == (f"r-{entry[0]}", f"d-{entry[0]}")
@@ -359,7 +359,7 @@ def test_what_a_look_has_found_before_the_lake_hangs_is_told(world: World) -> No
 
 def test_of_those_who_ask_again_for_one_entry_the_last_is_told(world: World) -> None:
     (name, payload), *_ = world.store(1, 100).items()
-    told = list[tuple[str, int, Found | Lacking]]()
+    told = list[tuple[str, int, Found | MissingData]]()
 
     async def body(payloads: Payloads, _: WatchedLake) -> None:
         gate = Gate(0)
@@ -400,7 +400,7 @@ def test_whoever_gives_up_takes_nothing_from_the_others(world: World) -> None:
 
 def test_closing_amid_a_read_ends_it_and_says_nothing_false(world: World) -> None:
     stored = world.store(8, MIB)
-    told: list[Found | Lacking] = []
+    told: list[Found | MissingData] = []
 
     async def body(payloads: Payloads, _: WatchedLake) -> None:
         gate = Gate(2)
@@ -421,12 +421,12 @@ def test_closing_amid_a_read_ends_it_and_says_nothing_false(world: World) -> Non
 
 def test_one_payload_that_a_hundred_thousand_entries_send_is_read_once(world: World) -> None:
     (name, payload), *_ = world.store(1, 1000).items()
-    first, told = seq_of(wall_clock_ms(), 0, 0), list[Found | Lacking]()
+    first, told = seq_of(wall_clock_ms(), 0, 0), list[Found | MissingData]()
 
     async def body(payloads: Payloads, lake: WatchedLake) -> None:
         done = asyncio.Event()
 
-        def answer(found: Found | Lacking) -> None:
+        def answer(found: Found | MissingData) -> None:
             told.append(found)
             if len(told) == 100_000:
                 done.set()
@@ -477,7 +477,7 @@ def test_what_was_parked_for_payloads_of_the_lake_is_queued_again(world: World) 
             queues, now = Queues(redis, Policy.of(world.settings)), wall_clock_ms()
             await queues.join_wakes()
             batch = queues.batch()
-            batch.add(vin, Touch(Connected(Owner(vin), now, True, 0), False), now)
+            batch.add(vin, UpdatePresence(Connected(Owner(vin), now, True, 0), False), now)
             await batch.run()
             for n, name in enumerate(stored):
                 await enqueue_trigger(queues, first + n, [vin], f"r{n}", name, now)

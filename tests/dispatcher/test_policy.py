@@ -35,7 +35,7 @@ def test_each_attempt_has_twice_the_time_up_to_the_maximum() -> None:
 
 
 def test_the_deadlines_of_one_batch_are_not_looked_at_together_and_never_too_early() -> None:
-    looks = [RULES.look_at_ms(f"VIN-{n}", SEQ, 1, NOW) for n in range(100)]
+    looks = [RULES.recheck_at_ms(f"VIN-{n}", SEQ, 1, NOW) for n in range(100)]
     assert min(looks) > NOW
     assert max(looks) <= NOW + 1 + 3_000
     assert len({look // 100 for look in looks}) > 20

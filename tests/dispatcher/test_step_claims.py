@@ -86,14 +86,14 @@ ROWS: list[Row] = [
         IDLE,
         LOADED,
         IDLE,
-        [Ignore("late word of a claim that is over")],
+        [Ignore("late word of a claim that is closed")],
     ),
     (
         "what is loaded for an older claim of the same entry is not published",
         BUSY,
         altered(LOADED, claimed_ms=NOW - 50_000),
         BUSY,
-        [Ignore("late word of a claim that is over")],
+        [Ignore("late word of a claim that is closed")],
     ),
     ("the broker's word ends the claim in hand", BUSY, Published(SEQ, NOW - 5, 0), IDLE, []),
     (
@@ -115,14 +115,14 @@ ROWS: list[Row] = [
         replace(IDLE, open_claim=OpenClaim(NEWER, NOW, NOW + 30_000)),
         Published(SEQ, NOW - 5, 16),
         replace(IDLE, open_claim=OpenClaim(NEWER, NOW, NOW + 30_000)),
-        [Ignore("late word of a claim that is over")],
+        [Ignore("late word of a claim that is closed")],
     ),
     (
         "a late PUBACK 16 never touches a newer claim of the same entry",
         BUSY,
         Published(SEQ, NOW - 40_000, 16),
         BUSY,
-        [Ignore("late word of a claim that is over")],
+        [Ignore("late word of a claim that is closed")],
     ),
     (
         "a refusal by the broker waits for the deadline",

@@ -7,7 +7,7 @@ from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._effects import Effect, Ignore, Load, Watch
 from dispatcher._events import Event
 from dispatcher._step import OpenClaim, OwnerState, step
-from queues.verbs.claims import Claim, Release, ReleaseReason, ReleaseReply, Touch, TouchReply
+from queues.verbs.claims import Claim, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
 from queues.verbs.ends import Ack, AckReply, End, EndReply
 from tests.dispatcher.steps import (
     ACK,
@@ -16,13 +16,13 @@ from tests.dispatcher.steps import (
     CLAIMED,
     HELD,
     IDLE,
+    MUST_END,
     NEWER,
     NEXT,
     NONE,
     NOT_ACKNOWLEDGED,
     NOW,
     OLDER,
-    OVER,
     SEQ,
     THREE,
     VIN,
@@ -129,7 +129,7 @@ ROWS: list[Row] = [
         IDLE,
         answered(Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW - 5, again=True), ReleaseReply("released")),
         IDLE,
-        [Touch(Heard(), claim=True)],
+        [UpdatePresence(Heard(), claim=True)],
     ),
     (
         "a release that names what is not in flight any more changes nothing",
@@ -170,7 +170,7 @@ ROWS: list[Row] = [
     (
         "a claim beyond the last attempt fails the entry instead of publishing it",
         OwnerState(THREE, VIN),
-        answered(Touch(Heard(), True), TouchReply("noted", SEQ, CLAIMED._replace(attempts=4))),
+        answered(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", SEQ, CLAIMED._replace(attempts=4))),
         OwnerState(THREE, VIN),
         [*FAILS],
     ),
@@ -185,7 +185,7 @@ ROWS: list[Row] = [
     (
         "what has expired, or was cancelled in flight, is ended, and never published",
         IDLE,
-        answered(Touch(Heard(), True), TouchReply("noted", None, OVER)),
+        answered(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", None, MUST_END)),
         IDLE,
         [ENDS],
     ),

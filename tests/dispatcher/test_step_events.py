@@ -6,7 +6,7 @@ from contracts.events import DeliveryDropped, Heard
 from dispatcher._effects import Effect, Ignore, Watch
 from dispatcher._events import DeadlinePassed, Event, Woken
 from dispatcher._step import OwnerState, step
-from queues.verbs.claims import Claim, Release, ReleaseReason, Touch, TouchReply
+from queues.verbs.claims import Claim, Release, ReleaseReason, UpdatePresence, UpdatePresenceReply
 from tests.dispatcher.steps import (
     BUSY,
     CLEAN,
@@ -35,7 +35,7 @@ def session_destroyed(reason: str) -> Row:
         IDLE,
         left,
         IDLE,
-        [Touch(replace(left, expiry_s=0), False)],
+        [UpdatePresence(replace(left, expiry_s=0), False)],
     )
 
 
@@ -43,29 +43,29 @@ ROWS: list[Row] = [
     # It becomes one verb each; Redis decides.
     ("a wake-up tries to claim", IDLE, Woken(), IDLE, [Claim()]),
     ("a wake-up while something is in hand asks Redis all the same", BUSY, Woken(), BUSY, [Claim()]),
-    ("a sign marks the vehicle as present and claims", IDLE, Heard(), IDLE, [Touch(Heard(), claim=True)]),
-    ("a connection alone publishes nothing", IDLE, RESUMED, IDLE, [Touch(RESUMED, claim=False)]),
+    ("a sign marks the vehicle as present and claims", IDLE, Heard(), IDLE, [UpdatePresence(Heard(), claim=True)]),
+    ("a connection alone publishes nothing", IDLE, RESUMED, IDLE, [UpdatePresence(RESUMED, claim=False)]),
     (
         "a connection publishes where the setting says so",
         OwnerState(EAGER, VIN),
         CLEAN,
         OwnerState(EAGER, VIN),
-        [Touch(CLEAN, claim=True)],
+        [UpdatePresence(CLEAN, claim=True)],
     ),
-    ("a subscription alone publishes nothing", IDLE, LISTENS, IDLE, [Touch(LISTENS, claim=False)]),
+    ("a subscription alone publishes nothing", IDLE, LISTENS, IDLE, [UpdatePresence(LISTENS, claim=False)]),
     (
         "a subscription publishes where the setting says so",
         OwnerState(EAGER, VIN),
         LISTENS,
         OwnerState(EAGER, VIN),
-        [Touch(LISTENS, claim=True)],
+        [UpdatePresence(LISTENS, claim=True)],
     ),
     (
         "the end of a subscription never publishes",
         OwnerState(EAGER, VIN),
         replace(LISTENS, on=False),
         OwnerState(EAGER, VIN),
-        [Touch(replace(LISTENS, on=False), claim=False)],
+        [UpdatePresence(replace(LISTENS, on=False), claim=False)],
     ),
     (
         "a subscription to another vehicle's topic says nothing",
@@ -74,42 +74,42 @@ ROWS: list[Row] = [
         IDLE,
         [Ignore("a filter that gets none of its requests")],
     ),
-    ("a disconnect marks the vehicle as absent", IDLE, LEFT, IDLE, [Touch(LEFT, claim=False)]),
+    ("a disconnect marks the vehicle as absent", IDLE, LEFT, IDLE, [UpdatePresence(LEFT, claim=False)]),
     *(session_destroyed(reason) for reason in ("discarded", "kicked")),
     (
         "a take-over keeps the session",
         IDLE,
         replace(LEFT, reason="takenover"),
         IDLE,
-        [Touch(replace(LEFT, reason="takenover"), False)],
+        [UpdatePresence(replace(LEFT, reason="takenover"), False)],
     ),
     ("a passed deadline looks first", IDLE, DeadlinePassed(), IDLE, [Claim()]),
     # Sessions.
     (
         "a session that is gone leaves nothing in hand",
         BUSY,
-        answered(Touch(CLEAN, False), TouchReply("noted", SEQ, NONE)),
+        answered(UpdatePresence(CLEAN, False), UpdatePresenceReply("noted", SEQ, NONE)),
         IDLE,
         [],
     ),
     (
         "a resumed session has its entry watched anew",
         BUSY,
-        answered(Touch(RESUMED, False), TouchReply("noted", None, NONE)),
+        answered(UpdatePresence(RESUMED, False), UpdatePresenceReply("noted", None, NONE)),
         BUSY,
         [Watch(NOW + 30_000)],
     ),
     (
         "a resumed session and a heartbeat publish nothing while the entry is in flight",
         IDLE,
-        answered(Touch(Heard(), True), TouchReply("noted", None, HELD)),
+        answered(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", None, HELD)),
         IDLE,
         [watch(HELD)],
     ),
     (
         "a sign while the publish is under way is remembered",
         BUSY,
-        answered(Touch(Heard(), True), TouchReply("noted", None, HELD)),
+        answered(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", None, HELD)),
         replace(IDLE, open_claim=replace(OPEN_CLAIM, heard=True)),
         [watch(HELD)],
     ),

@@ -18,12 +18,12 @@ from contracts.events import Connected, Disconnected, Heard, Subscribed
 from contracts.names import Owner
 from contracts.settings import Settings
 from contracts.topics import Sign, sign_topic
+from dispatcher._effect_batch import EffectBatch
 from dispatcher._event_reader import CROWD, HEARD, EventReader
 from dispatcher._events import Event
-from dispatcher._round import Round
 from dispatcher._waiting import CONNECTIONS_KEPT, Job, join
 from queues import Policy, Queues, connect
-from queues.verbs.claims import Touch
+from queues.verbs.claims import UpdatePresence
 from tests.dispatcher.steps import ACKED, LISTENS, NOW, VIN
 from tests.servers import Server, start_redis, stopping
 
@@ -100,9 +100,9 @@ def test_what_waits_says_as_much_as_all_that_came(redis: Server, events: list[Ev
             for owner, line in (("all", events), ("joined", waiting_after(events))):
                 for event in line:
                     assert isinstance(event, Heard | Connected | Disconnected | Subscribed)
-                    this = Round(queues, NOW)
-                    this.add(Owner(owner), Touch(event, claim=False))
-                    await this.run(repeated=False)
+                    batch = EffectBatch(queues, NOW)
+                    batch.add(Owner(owner), UpdatePresence(event, claim=False))
+                    await batch.run(repeated=False)
                 known.append(await cast(Any, client.hgetall(keys.presence(owner))))
             return known
 

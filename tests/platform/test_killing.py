@@ -20,7 +20,7 @@ VEHICLES, BATCHES = 20, 12
 RECOVERY_S = 120.0
 
 
-async def insist(publisher: Publisher, named: list[Owner], request_id: str) -> Receipt:
+async def run_despite_oom(publisher: Publisher, named: list[Owner], request_id: str) -> Receipt:
     """Trigger until the recorder has answered, as a platform does that wants the platform's word."""
     patience = AsyncRetrying(retry=retry_if_exception_type(Retryable), wait=wait_fixed(0.5), stop=stop_after_delay(RECOVERY_S))
     return await patience(publisher.trigger, named, request_id, f"data-{request_id.split('_')[1]}")
@@ -38,7 +38,7 @@ async def kill_in_the_middle(settings: Settings, kind: str) -> tuple[Fleet, dict
                 for pid in supervise.status(settings).processes[kind]:
                     os.kill(pid, signal.SIGKILL)
             request_id = f"task_{kind}_{n}"
-            receipt = await insist(publisher, named, request_id)
+            receipt = await run_despite_oom(publisher, named, request_id)
             assert receipt.status in (ReceiptStatus.RECORDED, ReceiptStatus.DUPLICATE)
             accepted[request_id] = receipt.duplicate_of or receipt.seq
         wanted = {(vin, request_id) for vin in named for request_id in accepted}

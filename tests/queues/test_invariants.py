@@ -17,7 +17,7 @@ from contracts.outcomes import OF_CODE, Outcome, OutcomeRecord
 from contracts.seq import EPOCH_MS, seq_of, unix_ms_of
 from queues import is_cluster
 from queues._drivers import BlockingBatch
-from queues.verbs.claims import Claim, ClaimWord, Park, Release, ReleaseReason, Touch
+from queues.verbs.claims import Claim, ClaimWord, Park, Release, ReleaseReason, UpdatePresence
 from queues.verbs.ends import Ack, End, EndReply
 from queues.verbs.fills import Enqueue, Unpark
 from queues.verbs.verb import Verb
@@ -36,7 +36,7 @@ class Model:
         self.pending: set[int] = set()
         self.parked: set[int] = set()
         self.done: dict[int, Outcome] = {}
-        self.told: list[tuple[int, Outcome]] = []  # what the recorder gets, once for each entry
+        self.recorded: list[tuple[int, Outcome]] = []  # what the recorder gets, once for each entry
         self.marked: dict[int, Outcome] = {}  # in flight, or released since: they end so instead of being sent again
         self.inflight: int | None = None
         self.deadline, self.published_at = 0, 0
@@ -60,8 +60,8 @@ class Model:
             return "busy", self.inflight
         if not self.pending:
             return "idle", 0
-        if self.over(now):
-            return "over", 0
+        if self.must_end(now):
+            return "must_end", 0
         if (where := self.here(now)) != "here":
             return where, 0
         self.inflight = min(self.pending)
@@ -74,13 +74,13 @@ class Model:
             return self.marked[seq]
         return Outcome.EXPIRED if unix_ms_of(seq) + POLICY.retention_ms < now else None
 
-    def over(self, now: int) -> list[tuple[int, Outcome]]:
+    def must_end(self, now: int) -> list[tuple[int, Outcome]]:
         found = [(seq, self.verdict(seq, now)) for seq in sorted(self.pending)]
         return [(seq, how) for seq, how in takewhile(lambda one: one[1] is not None, found) if how is not None]
 
     def finish(self, seq: int, how: Outcome) -> None:
         if seq not in self.done:
-            self.told.append((seq, how))
+            self.recorded.append((seq, how))
         self.pending.discard(seq)
         self.parked.discard(seq)
         self.done.setdefault(seq, how)
@@ -103,7 +103,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.redis.flushall()
         self.model, self.now = Model(), START_MS
         self.seen_a_connection = False
-        self.told = is_cluster(self.redis)  # there, the outcomes stream is out of a script's reach: a batch tells them first
+        self.recorded = is_cluster(self.redis)  # there, the outcomes stream is out of a script's reach: a batch tells them first
 
     def run(self, verb: Verb) -> Any:
         batch = BlockingBatch(self.redis, POLICY)
@@ -113,7 +113,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def end_as(self, ends: list[tuple[int, Outcome]], *, claim_next: bool) -> EndReply:
         records = [OutcomeRecord(VIN, seq, how, self.now) for seq, how in ends]
-        reply: EndReply = self.run(End(tuple(records), claim=claim_next, told=self.told))
+        reply: EndReply = self.run(End(tuple(records), claim=claim_next, recorded=self.recorded))
         return reply
 
     def check_claim(self, claim: Any) -> None:
@@ -122,9 +122,9 @@ class QueueMachine(RuleBasedStateMachine):
             assert claim.attempts == self.model.attempts[claim.seq]
             assert claim.deadline_ms == self.model.deadline
             assert self.model.verdict(claim.seq, self.now) is None
-        if claim.word is ClaimWord.OVER:
-            assert [(each.seq, each.outcome) for each in claim.over] == self.model.over(self.now)
-            assert [each.attempts for each in claim.over] == [self.model.attempts.get(each.seq, 0) for each in claim.over]
+        if claim.word is ClaimWord.MUST_END:
+            assert [(each.seq, each.outcome) for each in claim.must_end] == self.model.must_end(self.now)
+            assert [each.attempts for each in claim.must_end] == [self.model.attempts.get(each.seq, 0) for each in claim.must_end]
 
     @rule(ms=st.integers(0, 700_000) | st.just(POLICY.retention_ms // 3))
     def time_passes(self, ms: int) -> None:
@@ -155,7 +155,7 @@ class QueueMachine(RuleBasedStateMachine):
             m.inflight = None
         m.finish(seq, outcome)
         record = OutcomeRecord(VIN, seq, outcome, self.now)
-        reply = self.run(Ack(record, claim=claim_next, told=self.told))
+        reply = self.run(Ack(record, claim=claim_next, recorded=self.recorded))
         assert reply.word == word
         if claim_next:
             self.check_claim(reply.next)
@@ -176,17 +176,17 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def end_what_is_over(self) -> None:
-        """As a dispatcher does it: afterwards nothing is over."""
+        """As a dispatcher does it: afterwards nothing has to end."""
         m = self.model
-        if m.inflight is None and (over := m.over(self.now)):
+        if m.inflight is None and (must_end := m.must_end(self.now)):
             claim = self.run(Claim())
-            ends = [(each.seq, each.outcome) for each in claim.over]
-            assert ends == over
+            ends = [(each.seq, each.outcome) for each in claim.must_end]
+            assert ends == must_end
             for seq, how in ends:
                 m.finish(seq, how)
             reply = self.end_as(ends, claim_next=True)
             self.check_claim(reply.next)
-            assert reply.next.word is not ClaimWord.OVER
+            assert reply.next.word is not ClaimWord.MUST_END
 
     @rule(seq=seqs, reason=st.sampled_from(ReleaseReason), older=st.sampled_from([None, 0, 1]))
     def release(self, seq: int, reason: ReleaseReason, older: int | None) -> None:
@@ -222,22 +222,22 @@ class QueueMachine(RuleBasedStateMachine):
         m.heard, m.listens, m.subscribed_at = self.now, True, 0
         if overdue is not None:
             m.let_go()
-        reply = self.run(Touch(Heard(), True))
+        reply = self.run(UpdatePresence(Heard(), True))
         assert (reply.word, reply.released) == ("noted", overdue)
         self.check_claim(reply.next)
 
     @rule(clean=st.booleans(), expiry=st.sampled_from([0, 1, 300]), ago=st.sampled_from([0, 5_000]))
     def connected(self, clean: bool, expiry: int, ago: int) -> None:
         m, at = self.model, self.now - ago
-        reply = self.run(Touch(Connected(VIN, at, clean, expiry), False))
+        reply = self.run(UpdatePresence(Connected(VIN, at, clean, expiry), False))
         if self.seen_a_connection and at < m.since:
             assert reply.word == "stale"
             return
         self.seen_a_connection = True
-        over = 0 < m.session_until < at
+        session_expired = 0 < m.session_until < at
         m.connected, m.since, m.expiry, m.heard, m.session_until = "yes", at, expiry, self.now, 0
         released = None
-        if clean or over:
+        if clean or session_expired:
             m.listens, m.subscribed_at = True, 0
             released = m.let_go() if m.published_at <= at else None
         elif m.inflight is not None:
@@ -248,7 +248,7 @@ class QueueMachine(RuleBasedStateMachine):
     def disconnected(self, own_expiry: int | None, older: bool, ago: int) -> None:
         m, at = self.model, self.now - ago
         began = m.since - 1 if older else m.since
-        reply = self.run(Touch(Disconnected(VIN, at, began, own_expiry, ""), False))
+        reply = self.run(UpdatePresence(Disconnected(VIN, at, began, own_expiry, ""), False))
         if older and self.seen_a_connection:
             assert reply.word == "stale"
             return
@@ -261,7 +261,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(on=st.booleans(), claim_next=st.booleans())
     def subscribed(self, on: bool, claim_next: bool) -> None:
         self.model.listens, self.model.subscribed_at = on, self.now if on else 0
-        reply = self.run(Touch(Subscribed(VIN, self.now, "", on), claim_next))
+        reply = self.run(UpdatePresence(Subscribed(VIN, self.now, "", on), claim_next))
         if claim_next:
             self.check_claim(reply.next)
 
@@ -313,7 +313,7 @@ class QueueMachine(RuleBasedStateMachine):
     def the_recorder_is_told_once_of_each_end_and_as_it_ended(self) -> None:
         records: Any = self.redis.xrange(keys.OUTCOMES)
         told = [OutcomeRecord.from_wire(fields[b"o"]) for _, fields in records]
-        assert [(record.seq, record.outcome) for record in told] == ([] if self.told else self.model.told)
+        assert [(record.seq, record.outcome) for record in told] == ([] if self.recorded else self.model.recorded)
 
     @invariant()
     def what_is_in_flight_is_pending_and_not_done(self) -> None:

@@ -12,7 +12,7 @@ from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import EPOCH_MS, seq_of
 from queues import Queues
-from queues.verbs.claims import Claim, Release, ReleaseReason, Touch
+from queues.verbs.claims import Claim, Release, ReleaseReason, UpdatePresence
 from queues.verbs.ends import Ack, AckReply, End, EndReply
 from queues.verbs.fills import Enqueue
 from tests.queues.conftest import seqs_of
@@ -31,7 +31,7 @@ def told(redis: Redis) -> list[OutcomeRecord]:
 async def put_in_flight(queues: Queues, owner: str = "V") -> None:
     """The first of three entries."""
     batch = queues.batch()
-    batch.add(owner, Touch(Connected(Owner(owner), NOW, True, 0), False), NOW)
+    batch.add(owner, UpdatePresence(Connected(Owner(owner), NOW, True, 0), False), NOW)
     batch.add(owner, Enqueue([(seq, "r") for seq in SEQ]), NOW)
     batch.add(owner, Claim(), NOW + 5)
     *_, claim = await batch.run()

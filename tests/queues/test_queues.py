@@ -16,7 +16,7 @@ from contracts.names import Owner
 from contracts.outcomes import CODES, Outcome, OutcomeRecord
 from contracts.seq import EPOCH_MS, seq_of
 from queues import Loader, Queues
-from queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, ReleaseReason, Touch
+from queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, ReleaseReason, UpdatePresence
 from queues.verbs.ends import Ack, End
 from queues.verbs.fills import Enqueue
 from tests.queues.conftest import POLICY, seqs_of
@@ -42,7 +42,7 @@ async def claim(queues: Queues, owner: str) -> ClaimReply:
 async def connect(queues: Queues, *owners: str) -> None:
     batch = queues.batch()
     for owner in owners:
-        batch.add(owner, Touch(Connected(Owner(owner), NOW, True, 0), False), NOW)
+        batch.add(owner, UpdatePresence(Connected(Owner(owner), NOW, True, 0), False), NOW)
     await batch.run()
 
 
@@ -191,7 +191,7 @@ def test_whoever_dies_while_it_queues_again_what_was_parked_leaves_the_rest_to_t
     async def body(queues: Queues) -> None:
         batch = queues.batch()
         for owner in owners:
-            batch.add(owner, Touch(Connected(Owner(owner), NOW, True, 0), False), NOW)
+            batch.add(owner, UpdatePresence(Connected(Owner(owner), NOW, True, 0), False), NOW)
             batch.add(owner, Enqueue([(SEQ[0], "r")]), NOW)
             batch.add(owner, Claim(), NOW)
             batch.add(owner, Park(SEQ[0], "one"), NOW)
@@ -575,7 +575,7 @@ def test_a_vehicle_that_went_unseen_counts_as_absent_once_it_neither_acknowledge
         assert await overdue(queues, NOW + POLICY.presence_ms) is ClaimWord.CLAIMED
         assert await overdue(queues, NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms) is ClaimWord.ABSENT
         batch = queues.batch()
-        batch.add("V", Touch(Heard(), True), NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms + 1)
+        batch.add("V", UpdatePresence(Heard(), True), NOW + POLICY.presence_ms + POLICY.ack_deadline_max_ms + 1)
         (reply,) = await batch.run()
         assert reply.next.seq == SEQ[0]
 
@@ -586,7 +586,7 @@ def test_what_is_known_of_a_vehicle_that_nothing_waits_for_goes_by_itself(use: C
     async def body(queues: Queues) -> None:
         async def ttl_after(seen: Heard | Connected | Disconnected | Subscribed) -> int:
             batch = queues.batch()
-            batch.add("V", Touch(seen, isinstance(seen, Heard)), NOW)
+            batch.add("V", UpdatePresence(seen, isinstance(seen, Heard)), NOW)
             await batch.run()
             return int(await queues.redis.pttl(keys.presence("V")))
 

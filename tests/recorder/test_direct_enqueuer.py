@@ -18,7 +18,7 @@ from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
 from contracts.topics import TRIGGER
 from queues import Policy, Queues, connect
-from queues.verbs.claims import Touch
+from queues.verbs.claims import UpdatePresence
 from recorder._dedupe import DedupeWindow
 from recorder._direct_enqueuer import OWNERS_ALONE, DirectEnqueuer
 from recorder._lake import Lake
@@ -74,7 +74,7 @@ def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
         await load(express, queues)
         batch = queues.batch()
         for vin in vins(count):
-            batch.add(vin, Touch(Connected(Owner(vin), wall_clock_ms(), True, 0), False), wall_clock_ms())
+            batch.add(vin, UpdatePresence(Connected(Owner(vin), wall_clock_ms(), True, 0), False), wall_clock_ms())
         await batch.run()
         incoming = take(settings, vins(count))
         await express.offer([incoming])

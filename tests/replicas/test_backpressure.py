@@ -12,7 +12,7 @@ from contracts.names import Owner
 from contracts.seq import SeqSource, wall_clock_ms
 from contracts.topics import Sign
 from queues import Queues
-from queues.verbs.claims import Touch
+from queues.verbs.claims import UpdatePresence
 from tests.dispatcher.platform import Platform, a_platform, healthy
 from tests.dispatcher.vehicle import Vehicle
 from tests.queues.triggers import enqueue_trigger
@@ -68,7 +68,7 @@ def test_large_payloads_for_many_vehicles_do_not_multiply_in_memory(platform: Pl
         now = wall_clock_ms()
         batch = queues.batch()
         for vin in vins:
-            batch.add(vin, Touch(Connected(Owner(vin), now, True, 0), False), now)
+            batch.add(vin, UpdatePresence(Connected(Owner(vin), now, True, 0), False), now)
         await batch.run()
         for n, vin in enumerate(vins):
             data_id = "large" if shared else f"large_{n}"

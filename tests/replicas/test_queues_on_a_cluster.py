@@ -11,11 +11,11 @@ from adapters.redis import connect as connect_blocking
 from contracts.errors import Retryable
 from queues import Loader, Policy, Queues
 from queues import connect as connect_async
-from tests.queues import test_census, test_invariants, test_outcomes, test_queues
+from tests.queues import test_invariants, test_outcomes, test_queue_stats, test_queues
 from tests.queues.conftest import POLICY, Use
-from tests.queues.test_census import *  # noqa: F403  # its tests run here with the fixtures of this module
 from tests.queues.test_invariants import *  # noqa: F403
 from tests.queues.test_outcomes import *  # noqa: F403
+from tests.queues.test_queue_stats import *  # noqa: F403  # its tests run here with the fixtures of this module
 from tests.queues.test_queues import *  # noqa: F403
 from tests.replicas.cluster import LocalCluster
 
@@ -85,7 +85,7 @@ def test_a_master_that_went_back_takes_the_mark_of_all_back(
 def test_the_tests_of_both_suites_are_here() -> None:
     theirs = {
         name
-        for suite in (test_census, test_outcomes, test_queues, test_invariants)
+        for suite in (test_queue_stats, test_outcomes, test_queues, test_invariants)
         for name in vars(suite)
         if name.startswith("test_")
     }

@@ -16,7 +16,7 @@ from contracts.settings import Settings
 from dispatcher._broker_api import BrokerApi, Session, session_of
 from dispatcher._reconcile import OWNERS_A_LOOK, UNKNOWN, Known, Reconciler, missed, what_is_known
 from queues import Policy, Queues, connect
-from queues.verbs.claims import Claim, Touch
+from queues.verbs.claims import Claim, UpdatePresence
 from queues.verbs.fills import Enqueue
 from tests.servers import Server, free_port, wait_until
 
@@ -128,7 +128,7 @@ def test_what_is_known_of_every_vehicle_is_found(request: pytest.FixtureRequest,
             queues = Queues(redis, Policy.of(Settings()))
             batch = queues.batch()
             for vin in vins:
-                batch.add(vin, Touch(Connected(Owner(vin), AT, True, 0), False), AT)
+                batch.add(vin, UpdatePresence(Connected(Owner(vin), AT, True, 0), False), AT)
             batch.add(vins[0], Enqueue([(seq_of(AT, 0, 0), "r")]), AT)
             batch.add(vins[0], Claim(), AT)
             await batch.run()

@@ -6,7 +6,7 @@ from contracts.events import Heard
 from contracts.outcomes import Outcome
 from contracts.seq import SeqSource, unix_ms_of, wall_clock_ms
 from queues import Queues
-from queues.verbs.claims import Park, Touch
+from queues.verbs.claims import Park, UpdatePresence
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
 from tests.queues.triggers import enqueue_trigger
@@ -104,7 +104,7 @@ def test_what_nobody_comes_for_expires_all_the_same_also_without_its_data(brisk:
     async def park(queues: Queues) -> None:
         """As a dispatcher did while the vehicle was here, a day ago."""
         then_ms, batch = wall_clock_ms() - DAY_MS, queues.batch()
-        batch.add(lacking.vin, Touch(Heard(), True), then_ms)
+        batch.add(lacking.vin, UpdatePresence(Heard(), True), then_ms)
         batch.add(lacking.vin, Park(parked, "never-came"), then_ms)
         await batch.run()
 

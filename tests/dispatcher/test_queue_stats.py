@@ -1,4 +1,4 @@
-"""The census taker: counts by and by, and ends what has expired for vehicles that never come."""
+"""The collector of queue statistics: counts by and by, and ends what has expired for vehicles that never come."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,8 +10,8 @@ from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import seq_of, wall_clock_ms
 from contracts.settings import Settings
-from dispatcher._census import GRACE_MS, CensusTaker
-from queues import Census, Policy, Queues, connect
+from dispatcher._queue_stats import GRACE_MS, QueueStatsCollector
+from queues import Policy, Queues, QueueStats, connect
 from queues.verbs.fills import Enqueue
 from tests.servers import Server
 
@@ -28,16 +28,16 @@ def with_queues(server: Server, body: Callable[[Queues], Awaitable[None]]) -> No
     asyncio.run(main())
 
 
-async def counted(queues: Queues, *names: str) -> Census:
-    """Takers run until one of them has left a census."""
-    takers = [asyncio.create_task(CensusTaker(queues, name).run()) for name in names]
+async def counted(queues: Queues, *names: str) -> QueueStats:
+    """Collectors run until one of them has left its statistics."""
+    takers = [asyncio.create_task(QueueStatsCollector(queues, name).run()) for name in names]
     async with asyncio.timeout(20):
-        while (census := await Census.load(queues.redis)) is None:  # noqa: ASYNC110  # it comes by way of Redis
+        while (stats := await QueueStats.load(queues.redis)) is None:  # noqa: ASYNC110  # it comes by way of Redis
             await asyncio.sleep(0.01)
     for taker in takers:
         taker.cancel()
     await asyncio.gather(*takers, return_exceptions=True)
-    return census
+    return stats
 
 
 def test_what_has_expired_for_a_vehicle_that_never_comes_is_recorded_and_ended(redis_server: Server) -> None:
@@ -67,7 +67,7 @@ def test_what_has_expired_for_a_vehicle_that_never_comes_is_recorded_and_ended(r
 def test_a_vehicle_whose_keys_are_spoilt_keeps_nobody_else_from_expiring(
     redis_server: Server, spoilt: Callable[[str], str]
 ) -> None:
-    """Those that the walk cannot count, that cannot be asked what is over, and that cannot end it."""
+    """Those that the walk cannot count, that cannot be asked what must end, and that cannot end it."""
     old = seq_of(wall_clock_ms() - POLICY.retention_ms - GRACE_MS - 9, 0, 0)
 
     async def body(queues: Queues) -> None:
@@ -94,9 +94,9 @@ def test_one_of_many_counts(redis_server: Server) -> None:
         batch.add("V", Enqueue([(seq_of(wall_clock_ms(), 0, 0), "r")]), wall_clock_ms())
         await batch.run()
 
-        census = await counted(queues, "one", "two", "three")
+        stats = await counted(queues, "one", "two", "three")
 
-        assert (census.queues, census.pending) == (1, 1)
-        assert await queues.redis.get(keys.CENSUS_LEASE) in (b"one", b"two", b"three")
+        assert (stats.queues, stats.pending) == (1, 1)
+        assert await queues.redis.get(keys.QUEUE_STATS_LEASE) in (b"one", b"two", b"three")
 
     with_queues(redis_server, body)

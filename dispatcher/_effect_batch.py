@@ -15,8 +15,11 @@ from queues.verbs import verb
 log = structlog.get_logger(__name__)
 
 
-class Round:
-    """The Redis side of one round. It can be sent again: the time in every verb stays, and no verb twice does more than once."""
+class EffectBatch:
+    """The verbs and watches of one batch of effects.
+
+    It can be sent again: the time in every verb stays, and the same verb sent twice changes nothing the second time.
+    """
 
     def __init__(self, queues: Queues, now_ms: int, request_id_of: RequestIdOf = lambda _: None) -> None:
         self._queues, self._now_ms, self._request_id_of = queues, now_ms, request_id_of
@@ -27,7 +30,7 @@ class Round:
         return len(self._verbs) + len(self._watches)
 
     def add(self, owner: Owner, effect: Effect) -> bool:
-        """Take `effect` into the round; whether it is a verb, which Redis answers."""
+        """Add `effect`; whether it is a verb, which Redis answers."""
         if isinstance(effect, verb.Verb):
             self._verbs.append((owner, effect))
             return True

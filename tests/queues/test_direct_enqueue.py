@@ -15,7 +15,7 @@ from contracts.names import Owner
 from contracts.seq import EPOCH_MS, seq_of
 from queues import Queues, connect
 from queues._connection import exchange
-from queues.verbs.claims import Touch
+from queues.verbs.claims import UpdatePresence
 from queues.verbs.fills import DirectEnqueue, EnqueueReply
 from tests.queues.conftest import POLICY, seqs_of
 from tests.servers import Server
@@ -93,7 +93,7 @@ def test_a_vehicle_that_is_here_wakes_a_dispatcher_that_is_told_of_the_trigger(u
     async def body(queues: Queues) -> None:
         await queues.join_wakes()
         batch = queues.batch()
-        batch.add("V1", Touch(Connected(Owner("V1"), NOW, True, 0), False), NOW)
+        batch.add("V1", UpdatePresence(Connected(Owner("V1"), NOW, True, 0), False), NOW)
         await batch.run()
         assert (await express(queues, SEQ[0])).word == "ready"
         (wake,) = await queues.read_wakes("a", count=10, block_ms=1)

@@ -1,4 +1,4 @@
-"""The census: a slow walk over all keys that says what the queues hold together. There is no index of owners to keep."""
+"""Queue statistics: what all queues hold together, counted by a slow walk over all keys. There is no index of owners to keep."""
 
 import json
 import time
@@ -16,17 +16,17 @@ from contracts import keys
 from contracts.seq import MAX_SEQ, seq_of
 from queues._batch import Batch
 from queues._cluster import is_cluster
-from queues._commands import CENSUS, save_census
+from queues._commands import QUEUE_STATS, save_queue_stats
 from queues._drivers import AsyncBatch, converse
 from queues._policy import Policy
 from queues._scripts import Args
 
-NAMED = 20  # queues that a census names: the longest, and those with the oldest entries
+NAMED = 20  # queues that the statistics name: the longest, and those with the oldest entries
 Named = list[tuple[str, int]]
 
 
 @dataclass(slots=True)
-class Census:
+class QueueStats:
     """What the queues hold. Counted during a walk in which they changed, so the sums are near, not exact."""
 
     at_ms: int  # when the walk began
@@ -79,40 +79,40 @@ class Census:
         """
         fields = {name: json.dumps(getattr(self, name)) for name in self.__slots__}
         batch = AsyncBatch(redis, policy)
-        batch.call(save_census(self.at_ms, fields), bool)
+        batch.call(save_queue_stats(self.at_ms, fields), bool)
         await batch.run()
 
     @classmethod
-    async def load(cls, redis: Redis) -> "Census | None":
+    async def load(cls, redis: Redis) -> "QueueStats | None":
         """The last one that was taken; None if there is none."""
-        raw: dict[bytes, bytes] = await cast(Any, redis.hgetall(keys.CENSUS))
+        raw: dict[bytes, bytes] = await cast(Any, redis.hgetall(keys.QUEUE_STATS))
         if not raw:
             return None
         fields = {name.decode(): json.loads(value) for name, value in raw.items() if name.decode() in cls.__slots__}
-        census = cls(**fields)
-        census.longest, census.oldest = ([(owner, n) for owner, n in named] for named in (census.longest, census.oldest))
-        return census
+        stats = cls(**fields)
+        stats.longest, stats.oldest = ([(owner, n) for owner, n in named] for named in (stats.longest, stats.oldest))
+        return stats
 
 
-async def walk(redis: Redis, policy: Policy, census: Census, *, keys_a_slice: int) -> AsyncIterator[list[str]]:
-    """Walk over all keys, slice by slice, into `census`; gives the owners of each slice that have an expired entry.
+async def walk(redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice: int) -> AsyncIterator[list[str]]:
+    """Walk over all keys, slice by slice, into `stats`; gives the owners of each slice that have an expired entry.
 
     Redis stands still for a slice: 1,000 keys take it about a millisecond or two. Pause between slices as you like.
 
     Raises:
         redis.RedisError: Redis is away or refuses.
     """
-    expired = seq_of(census.at_ms - policy.retention_ms, 0, 0) - 1
-    terms = (census.at_ms, policy.presence_ms, max(0, expired))
+    expired = seq_of(stats.at_ms - policy.retention_ms, 0, 0) - 1
+    limits = (stats.at_ms, policy.presence_ms, max(0, expired))
     for node in await _nodes(redis):
         cursor = b"0"
         while True:
             began = time.perf_counter()
-            args = (0, cursor, keys_a_slice, *terms, census.longer, census.older)
-            cursor, counts, longest, oldest, over, spoilt = await _look(redis, policy, node, args)
-            census.take(counts, longest, oldest, spoilt)
-            census.seconds += time.perf_counter() - began
-            yield [owner.decode() for owner in over]
+            args = (0, cursor, keys_a_slice, *limits, stats.longer, stats.older)
+            cursor, counts, longest, oldest, expired_owners, spoilt = await _look(redis, policy, node, args)
+            stats.take(counts, longest, oldest, spoilt)
+            stats.seconds += time.perf_counter() - began
+            yield [owner.decode() for owner in expired_owners]
             if cursor == b"0":
                 break
 
@@ -126,15 +126,15 @@ async def _nodes(redis: Redis) -> list[dict[str, Any]]:
 
 
 async def _look(redis: Redis, policy: Policy, node: dict[str, Any], args: Args) -> Any:
-    async def carry(commands: list[Args]) -> list[Any]:
+    async def execute(commands: list[Args]) -> list[Any]:
         try:
             return [await redis.execute_command(*command, **node) for command in commands]
         except ResponseError as exc:
             return [exc]
 
     batch = Batch(policy, of_cluster=False)  # of one node
-    batch.call(("EVALSHA", CENSUS.sha, *args), list)
-    return (await converse(batch.talk(), carry))[0]
+    batch.call(("EVALSHA", QUEUE_STATS.sha, *args), list)
+    return (await converse(batch.talk(), execute))[0]
 
 
 def _pairs(flat: list[Any]) -> Named:

@@ -1,5 +1,5 @@
 #!lua flags=no-writes,allow-cross-slot-keys
--- census.lua: one slice of a walk over all keys of a node, summed up where they lie. Changes nothing.
+-- queue_stats.lua: one slice of a walk over all keys of a node, summed up where they lie. Changes nothing.
 -- ARGV[1] cursor   ARGV[2] keys to look at   ARGV[3] now_ms   ARGV[4] presence_ms   ARGV[5] seq up to which entries have expired
 -- ARGV[6] queues longer than this are named   ARGV[7] queues whose oldest entry has a smaller seq than this are named
 -- returns {cursor, {keys, known, present, unsubscribed, queues, entries, parked, in flight, remembered},
@@ -8,7 +8,7 @@
 local now, presence_ms, expired = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local longer, older = tonumber(ARGV[6]), tonumber(ARGV[7])
 local known, present, unsubscribed, queues, entries, parked, in_flight, remembered = 0, 0, 0, 0, 0, 0, 0, 0
-local longest, oldest, over, spoilt = {}, {}, {}, {}
+local longest, oldest, expired_owners, spoilt = {}, {}, {}, {}
 
 local function name(list, owner, what)
   list[#list + 1] = owner
@@ -40,14 +40,14 @@ function look.pending(key, owner)
   queues, entries = queues + 1, entries + length
   if length > longer then name(longest, owner, length) end
   if tonumber(seq) < older then name(oldest, owner, seq) end
-  if tonumber(seq) <= expired then over[#over + 1] = owner end
+  if tonumber(seq) <= expired then expired_owners[#expired_owners + 1] = owner end
 end
 
 function look.parked(key, owner)
   local length, seq = queue_at(key)
   if not length then return end
   parked = parked + length
-  if tonumber(seq) <= expired then over[#over + 1] = owner end
+  if tonumber(seq) <= expired then expired_owners[#expired_owners + 1] = owner end
 end
 
 function look.inflight() in_flight = in_flight + 1 end
@@ -73,4 +73,4 @@ for _, key in ipairs(found[2]) do
   local owner, kind = string.match(key, '^q:{\1?(.*)}:(%a+)$') -- as contracts.keys.owner_of reads it
   if owner and look[kind] then look[kind](key, owner) end
 end
-return {found[1], {#found[2], known, present, unsubscribed, queues, entries, parked, in_flight, remembered}, longest, oldest, over, spoilt}
+return {found[1], {#found[2], known, present, unsubscribed, queues, entries, parked, in_flight, remembered}, longest, oldest, expired_owners, spoilt}

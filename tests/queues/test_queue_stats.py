@@ -1,4 +1,4 @@
-"""The census: what all queues hold together, and what in them has expired."""
+"""The queue statistics: what all queues hold together, and what in them has expired."""
 
 import asyncio
 from typing import Any
@@ -11,8 +11,8 @@ from contracts.events import Connected, Disconnected, Heard, Subscribed
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import EPOCH_MS, seq_of, wall_clock_ms
-from queues import Census, Loader, Queues, connect, walk
-from queues.verbs.claims import Park, Touch
+from queues import Loader, Queues, QueueStats, connect, walk
+from queues.verbs.claims import Park, UpdatePresence
 from queues.verbs.ends import Ack
 from tests.queues.conftest import POLICY
 
@@ -24,36 +24,36 @@ def seq(n: int) -> int:
     return seq_of(NOW - 1000 + n, 0, 0)
 
 
-def take(url: str, *, keys_a_slice: int = 3) -> tuple[Census, set[str]]:
-    """A census, and the owners with something expired."""
+def take(url: str, *, keys_a_slice: int = 3) -> tuple[QueueStats, set[str]]:
+    """A set of queue statistics, and the owners with something expired."""
 
-    async def main() -> tuple[Census, set[str]]:
+    async def main() -> tuple[QueueStats, set[str]]:
         redis = connect(url)
-        census, expired = Census(NOW), set[str]()
-        async for owners in walk(redis, POLICY, census, keys_a_slice=keys_a_slice):
+        stats, expired = QueueStats(NOW), set[str]()
+        async for owners in walk(redis, POLICY, stats, keys_a_slice=keys_a_slice):
             expired |= set(owners)
-        await census.save(redis, POLICY)
-        assert await Census.load(redis) == census
+        await stats.save(redis, POLICY)
+        assert await QueueStats.load(redis) == stats
         await redis.aclose()
-        return census, expired
+        return stats, expired
 
     return asyncio.run(main())
 
 
 def test_an_empty_redis_has_nothing_to_count(redis: Redis, url: str) -> None:
-    census, expired = take(url)
+    stats, expired = take(url)
 
-    assert (census.keys, census.pending, census.longest, census.oldest, expired) == (0, 0, [], [], set())
+    assert (stats.keys, stats.pending, stats.longest, stats.oldest, expired) == (0, 0, [], [], set())
 
 
 def test_every_queue_is_counted_and_the_longest_and_oldest_are_named(redis: Redis, url: str) -> None:
     Loader(redis, POLICY).enqueue([(f"}}V:{{{n}}}", [(seq(n + m), "r") for m in range(n)]) for n in range(1, 31)], NOW)
 
-    census, _ = take(url)
+    stats, _ = take(url)
 
-    assert (census.queues, census.pending) == (30, sum(range(1, 31)))
-    assert census.longest == [(f"}}V:{{{n}}}", n) for n in range(30, 10, -1)]
-    assert census.oldest == [(f"}}V:{{{n}}}", seq(n)) for n in range(1, 21)]
+    assert (stats.queues, stats.pending) == (30, sum(range(1, 31)))
+    assert stats.longest == [(f"}}V:{{{n}}}", n) for n in range(30, 10, -1)]
+    assert stats.oldest == [(f"}}V:{{{n}}}", seq(n)) for n in range(1, 21)]
 
 
 def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_are(redis: Redis, url: str) -> None:
@@ -61,12 +61,12 @@ def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_a
 
     async def body(queues: Queues) -> None:
         batch = queues.batch()
-        batch.add("here", Touch(Connected(Owner("here"), NOW, True, 0), True), NOW)
-        batch.add("deaf", Touch(Connected(Owner("deaf"), NOW, True, 0), False), NOW)
-        batch.add("deaf", Touch(Subscribed(Owner("deaf"), NOW, "", False), False), NOW)
-        batch.add("heard", Touch(Heard(), True), NOW)
+        batch.add("here", UpdatePresence(Connected(Owner("here"), NOW, True, 0), True), NOW)
+        batch.add("deaf", UpdatePresence(Connected(Owner("deaf"), NOW, True, 0), False), NOW)
+        batch.add("deaf", UpdatePresence(Subscribed(Owner("deaf"), NOW, "", False), False), NOW)
+        batch.add("heard", UpdatePresence(Heard(), True), NOW)
         batch.add("heard", Park(seq(1), "d"), NOW)
-        batch.add("gone", Touch(Disconnected(Owner("gone"), NOW, NOW, 0, ""), False), NOW)
+        batch.add("gone", UpdatePresence(Disconnected(Owner("gone"), NOW, NOW, 0, ""), False), NOW)
         batch.add("gone", Ack(OutcomeRecord("gone", seq(1), Outcome.DELIVERED, NOW), claim=False), NOW)
         await batch.run()
 
@@ -76,11 +76,11 @@ def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_a
         await redis.aclose()
 
     asyncio.run(main())
-    census, _ = take(url)
+    stats, _ = take(url)
 
-    assert (census.known, census.present, census.unsubscribed) == (4, 2, 1)
-    assert (census.in_flight, census.parked, census.remembered) == (2, 1, 1)
-    assert census.pending == 10 - 2 - 1 - 1, "what is in flight, parked or has ended is not pending"
+    assert (stats.known, stats.present, stats.unsubscribed) == (4, 2, 1)
+    assert (stats.in_flight, stats.parked, stats.remembered) == (2, 1, 1)
+    assert stats.pending == 10 - 2 - 1 - 1, "what is in flight, parked or has ended is not pending"
 
 
 @pytest.mark.parametrize("queue", [keys.pending, keys.parked])
@@ -99,10 +99,10 @@ def test_a_key_of_another_type_is_named_and_keeps_no_other_from_being_counted(re
         redis.set(key, "what is this")
     redis.zadd(keys.pending("late"), {str(OLD): OLD, str(seq(1)): seq(1)})
 
-    census, expired = take(url)
+    stats, expired = take(url)
 
-    assert (expired, census.pending) == ({"late"}, 2)
-    assert sorted(census.spoilt) == spoilt
+    assert (expired, stats.pending) == ({"late"}, 2)
+    assert sorted(stats.spoilt) == spoilt
 
 
 @pytest.mark.parametrize("member", ["what is this", "1e5", "-7", "12.5"])
@@ -115,10 +115,10 @@ def test_a_key_that_holds_what_is_no_seq_is_named_and_keeps_no_other_from_being_
     redis.hset(keys.presence("WORSE"), mapping={"connected": "heard", "heard": "what is this"})
     redis.zadd(keys.pending("late"), {str(OLD): OLD, str(seq(1)): seq(1)})
 
-    census, expired = take(url)
+    stats, expired = take(url)
 
-    assert (expired, census.pending, census.oldest) == ({"late"}, 2, [("late", OLD)])
-    assert sorted(census.spoilt) == spoilt
+    assert (expired, stats.pending, stats.oldest) == ({"late"}, 2, [("late", OLD)])
+    assert sorted(stats.spoilt) == spoilt
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_a_key_that_holds_what_is_no_seq_is_named_and_keeps_no_other_from_being_
         pytest.param(wall_clock_ms() + 3_600_000, NOW, NOW, id="kept by a clock that is an hour ahead"),
     ],
 )
-def test_a_census_takes_the_place_of_one_that_began_before_it(redis: Redis, url: str, kept: int, saved: int, read: int) -> None:
-    async def main() -> Census | None:
+def test_statistics_take_the_place_of_those_that_began_before(redis: Redis, url: str, kept: int, saved: int, read: int) -> None:
+    async def main() -> QueueStats | None:
         async with connect(url) as redis:
             for at_ms in (kept, saved):
-                await Census(at_ms, pending=at_ms).save(redis, POLICY)
-            return await Census.load(redis)
+                await QueueStats(at_ms, pending=at_ms).save(redis, POLICY)
+            return await QueueStats.load(redis)
 
-    census = asyncio.run(main())
+    stats = asyncio.run(main())
 
-    assert census is not None
-    assert (census.at_ms, census.pending) == (read, read)
+    assert stats is not None
+    assert (stats.at_ms, stats.pending) == (read, read)

@@ -1,4 +1,4 @@
--- look.lua: what the queue knows of an entry that is about to end. Changes nothing.
+-- read_entry.lua: what the queue knows of an entry that is about to end. Changes nothing.
 -- ARGV[6] seq   returns {published_at_ms or '' where it is not in flight, attempts or '', how it has ended or ''}
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts')
 local is_held = held[1] == ARGV[6]

@@ -1,4 +1,4 @@
--- express.lua: queue the one entry that a trigger has for this owner, unless the queues lack something or the trigger repeats another,
+-- direct_enqueue.lua: queue the one entry that a trigger has for this owner, unless the queues lack something or the trigger repeats another,
 -- and wake a dispatcher: what takes three round trips for many owners, in one. Not for a cluster: the last three keys are nobody's.
 -- KEYS[8] queues:loaded   KEYS[9] the registration of the trigger's digest   KEYS[10] the owner's wake-up stream
 -- ARGV[6] '1' where compaction is on   ARGV[7] seq   ARGV[8] request_id   ARGV[9] owner   ARGV[10] data_id

@@ -1,4 +1,4 @@
--- touch.lua: note what is known of a vehicle's connection, and claim if asked to.
+-- update_presence.lua: note what is known of a vehicle's connection, and claim if asked to.
 -- ARGV[6] '1' to claim   ARGV[7] what was seen, then its own arguments:
 --   'heard'                                            an online or a heartbeat
 --   'connected', at_ms, '1' if clean start, expiry_s   the session outlives the connection by expiry_s seconds
@@ -34,9 +34,9 @@ if sign == 'heard' then
 elseif sign == 'connected' then
   local at, clean, expiry = tonumber(ARGV[8]), ARGV[9] == '1', ARGV[10]
   if p[2] and at < tonumber(p[2]) then return {'stale', '', 'none'} end
-  local over = p[4] and p[4] ~= '' and tonumber(p[4]) < at
+  local session_expired = p[4] and p[4] ~= '' and tonumber(p[4]) < at
   redis.call('HSET', PRESENCE, 'connected', 'yes', 'since', ARGV[8], 'expiry', expiry, 'heard', ARGV[1], 'session_until', '')
-  if clean or over then
+  if clean or session_expired then
     redis.call('HDEL', PRESENCE, 'subscribed')
     if held[1] and tonumber(held[4]) <= at then let_go() end -- what was published later went to the new session
   elseif held[1] then

@@ -12,9 +12,9 @@ from contracts.events import Heard
 from contracts.names import Owner
 from contracts.seq import EPOCH_MS, seq_of
 from contracts.settings import Settings
-from dispatcher._round import Round
+from dispatcher._effect_batch import EffectBatch
 from queues import Policy, Queues
-from queues.verbs.claims import Claim, ClaimWord, Park, Touch
+from queues.verbs.claims import Claim, ClaimWord, Park, UpdatePresence
 from queues.verbs.fills import Enqueue
 from tests.servers import Server
 
@@ -31,10 +31,10 @@ def test_a_vehicle_whose_keys_are_spoilt_takes_no_claim_from_the_others_of_its_r
             batch.add(SOUND, Enqueue([(SEQ, "r")]), NOW)
             await batch.run()
             await client.hset(keys.pending(SPOILT), "not", "a queue")
-            this = Round(queues, NOW)
+            effects = EffectBatch(queues, NOW)
             for owner in (SPOILT, SOUND):
-                assert this.add(owner, Touch(Heard(), True))
-            return await this.run(repeated=False)
+                assert effects.add(owner, UpdatePresence(Heard(), True))
+            return await effects.run(repeated=False)
 
     spoilt, sound = asyncio.run(body())
 
@@ -64,10 +64,10 @@ def test_a_vehicle_whose_keys_hold_what_cannot_be_read_takes_no_claim_from_the_o
             await batch.run()
             write: Any = client.zadd if kind is keys.pending else client.hset
             await write(kind(SPOILT), mapping=held)
-            this = Round(queues, NOW)
+            effects = EffectBatch(queues, NOW)
             for owner in (SPOILT, SOUND):
-                assert this.add(owner, Claim() if owner == SPOILT else Touch(Heard(), True))
-            return await this.run(repeated=False)
+                assert effects.add(owner, Claim() if owner == SPOILT else UpdatePresence(Heard(), True))
+            return await effects.run(repeated=False)
 
     spoilt, sound = asyncio.run(body())
 
@@ -80,10 +80,10 @@ def test_a_note_that_cannot_be_made_gives_up_its_entry_alone(own_redis: Server) 
         async with AsyncRedis(port=own_redis.port) as client:
             queues = Queues(client, Policy.of(Settings()))
             await client.set(keys.waiting_for("d"), "not a set")
-            this = Round(queues, NOW)
-            this.add(SPOILT, Park(SEQ, "d"))
-            this.add(SOUND, Park(SEQ, "other"))
-            return await this.run(repeated=False)
+            effects = EffectBatch(queues, NOW)
+            effects.add(SPOILT, Park(SEQ, "d"))
+            effects.add(SOUND, Park(SEQ, "other"))
+            return await effects.run(repeated=False)
 
     spoilt, sound = asyncio.run(body())
 

@@ -14,8 +14,8 @@ from redis.exceptions import RedisError
 from contracts import keys
 from contracts.seq import unix_ms_of, wall_clock_ms
 from dispatcher import _metrics, _outcomes
-from queues import Census, Queues, is_spoilt, walk
-from queues.verbs.ends import End, WhatIsOver
+from queues import Queues, QueueStats, is_spoilt, walk
+from queues.verbs.ends import End, ListMustEnd
 
 KEYS_A_SLICE = 200  # Redis stands still for some 0.3 ms
 SHARE = 0.04  # of one core, at most, that a walk takes
@@ -24,11 +24,13 @@ LOOK_S = 5.0  # between two walks of a small fleet, and between two looks at wha
 LEASE_MS = 15_000
 GRACE_MS = 60_000  # by which the clocks of replicas may differ: none must end what another still sends
 
+SPOILT = "this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`"
+
 log = structlog.get_logger(__name__)
 
 
-class CensusTaker:
-    """Takes the census while no other replica does, and tells the last one as metrics."""
+class QueueStatsCollector:
+    """Collects the queue statistics while no other replica does, and sets the metrics of the last ones."""
 
     def __init__(self, queues: Queues, name: str) -> None:
         self._queues, self._name = queues, name
@@ -39,46 +41,46 @@ class CensusTaker:
             try:
                 if await self._is_mine():
                     await self._walk()
-                _tell(await Census.load(self._queues.redis))
+                _tell(await QueueStats.load(self._queues.redis))
             except RedisError as exc:
-                log.warning("redis not reachable", feed="census", reason=str(exc))
+                log.warning("redis not reachable", source="queue_stats", reason=str(exc))
             await asyncio.sleep(LOOK_S * random.uniform(0.8, 1.2))
 
     async def _is_mine(self) -> bool:
         """Take the lease, or hold on to it."""
         redis = self._queues.redis
-        if await redis.set(keys.CENSUS_LEASE, self._name, nx=True, px=LEASE_MS):
+        if await redis.set(keys.QUEUE_STATS_LEASE, self._name, nx=True, px=LEASE_MS):
             return True
-        if await redis.get(keys.CENSUS_LEASE) != self._name.encode():
+        if await redis.get(keys.QUEUE_STATS_LEASE) != self._name.encode():
             return False
-        return bool(await redis.pexpire(keys.CENSUS_LEASE, LEASE_MS))
+        return bool(await redis.pexpire(keys.QUEUE_STATS_LEASE, LEASE_MS))
 
     async def _walk(self) -> None:
-        census, loop = Census(wall_clock_ms()), asyncio.get_running_loop()
+        stats, loop = QueueStats(wall_clock_ms()), asyncio.get_running_loop()
         renew_at, seconds = loop.time() + LEASE_MS / 3000, 0.0
-        async for expired in walk(self._queues.redis, self._queues.policy, census, keys_a_slice=KEYS_A_SLICE):
+        async for expired in walk(self._queues.redis, self._queues.policy, stats, keys_a_slice=KEYS_A_SLICE):
             began = loop.time()
             if expired:
                 await self._end(expired)
             if began > renew_at:
                 await self._is_mine()
                 renew_at = began + LEASE_MS / 3000
-            busy = census.seconds - seconds + loop.time() - began
-            seconds = census.seconds
+            busy = stats.seconds - seconds + loop.time() - began
+            seconds = stats.seconds
             await asyncio.sleep(min(busy * (1 / SHARE - 1), LONGEST_PAUSE_S))
-        if census.spoilt:
-            log.error("these keys in Redis are spoilt: delete them, then `manifold rebuild`", keys=census.spoilt)
-        await census.save(self._queues.redis, self._queues.policy)
+        if stats.spoilt:
+            log.error("these keys in Redis are spoilt: delete them, then `manifold rebuild`", keys=stats.spoilt)
+        await stats.save(self._queues.redis, self._queues.policy)
 
     async def _end(self, owners: list[str]) -> None:
         """End what must not be sent any more: entries of vehicles that have not come for it."""
         batch, now_ms = self._queues.batch(), wall_clock_ms()
         for owner in owners:
-            batch.add(owner, WhatIsOver(), now_ms - GRACE_MS)
+            batch.add(owner, ListMustEnd(), now_ms - GRACE_MS)
         claims = _sound(owners, await batch.run(tolerant=True))
-        found = {owner: claim.over for owner, claim in claims if claim.over}
-        for owner, over in found.items():
-            records = tuple(_outcomes.over(owner, each, now_ms) for each in over)
+        found = {owner: claim.must_end for owner, claim in claims if claim.must_end}
+        for owner, entries in found.items():
+            records = tuple(_outcomes.forced(owner, each, now_ms) for each in entries)
             batch.add(owner, End(records, claim=False), now_ms)
         for owner, reply in _sound(found, await batch.run(tolerant=True)):
             for each, how in zip(found[owner], reply.outcomes, strict=True):
@@ -91,19 +93,21 @@ def _sound(owners: Iterable[str], replies: Iterable[Any]) -> Iterator[tuple[str,
     for owner, reply in zip(owners, replies, strict=True):
         if is_spoilt(reply):
             _metrics.GIVEN_UP.inc()
-            log.error("this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=owner, feed="census")
+            log.error(
+                "this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=owner, source="queue_stats"
+            )
         else:
             yield owner, reply
 
 
-def _tell(census: Census | None) -> None:
-    if census is None:
+def _tell(stats: QueueStats | None) -> None:
+    if stats is None:
         return
     now_ms = wall_clock_ms()
-    _metrics.CENSUS_AGE_SECONDS.set((now_ms - census.at_ms) / 1000)
+    _metrics.QUEUE_STATS_AGE_SECONDS.set((now_ms - stats.at_ms) / 1000)
     for state, gauge in _metrics.ENTRIES.items():
-        gauge.set(getattr(census, state))
-    _metrics.PRESENT.set(census.present)
-    _metrics.WAITING_VEHICLES.set(census.queues)
-    oldest = census.oldest[0][1] if census.oldest else None
+        gauge.set(getattr(stats, state))
+    _metrics.PRESENT.set(stats.present)
+    _metrics.WAITING_VEHICLES.set(stats.queues)
+    oldest = stats.oldest[0][1] if stats.oldest else None
     _metrics.OLDEST_PENDING_SECONDS.set(0 if oldest is None else (now_ms - unix_ms_of(oldest)) / 1000)

@@ -1,0 +1,50 @@
+"""The queue statistics as the console reads it: the last one that a dispatcher left, or a walk now."""
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from redis.asyncio import Redis
+
+from console._output import err
+from contracts.errors import Retryable
+from contracts.seq import wall_clock_ms
+from contracts.settings import Settings
+from queues import Policy, QueueStats, walk
+
+KEYS_A_SLICE = 1000  # Redis stands still for some 2 ms
+Fresh = Annotated[bool, typer.Option("--fresh", help="Count now, instead of reading what a dispatcher counted last.")]
+
+
+async def queue_stats_of(settings: Settings, redis: Redis, *, fresh: bool) -> QueueStats:
+    """The last queue statistics, or a new one where `fresh`.
+
+    Raises:
+        Retryable: none has been taken yet.
+    """
+    if fresh:
+        stats, policy = QueueStats(wall_clock_ms()), Policy.of(settings)
+        async for _ in walk(redis, policy, stats, keys_a_slice=KEYS_A_SLICE):
+            pass
+        await stats.save(redis, policy)
+        return stats
+    found = await QueueStats.load(redis)
+    if found is None:
+        raise Retryable("no dispatcher has counted yet; is the platform up? See `manifold status`, or count now with --fresh")
+    return found
+
+
+def aged(stats: QueueStats) -> dict[str, Any]:
+    """Every count, and how old they are; for JSON."""
+    counts = {name: value for name, value in asdict(stats).items() if name not in ("longest", "oldest", "spoilt")}
+    return {"age_seconds": age_s(stats), **counts}
+
+
+def age_s(stats: QueueStats) -> float:
+    """How long ago it was begun."""
+    return round((wall_clock_ms() - stats.at_ms) / 1000, 1)
+
+
+def print_age(stats: QueueStats) -> None:
+    """Say how old the counts are."""
+    err.print(f"counted {age_s(stats):.0f} s ago; --fresh counts now", highlight=False)
