@@ -42,6 +42,7 @@ class Stream(StrEnum):
     TRIGGER = "trigger"
     DATA = "data"
     OUTCOME = "outcome"
+    ECQ = "ecq"  # of exclusive compacted queues: appends, rewinds and acknowledgements, told apart by their topics
 
 
 @dataclass(frozen=True, slots=True)

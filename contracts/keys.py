@@ -20,7 +20,7 @@ TAKEN = "queues:taken"  # hash node → seq: what of each recorder the lake had,
 DONE_PRUNED = "done:pruned"  # snapshot of the outcomes table up to which the done sets are pruned
 
 OF_OWNERS = "q:{"  # how every key of an owner begins
-OWNER_KEYS = 7  # how many `owner_keys` gives
+OWNER_KEYS, ECQ_KEYS = 7, 8  # how many `owner_keys` and `ecq_keys` give
 _MARK = "\x01"  # before an owner that begins with `}`, whose keys would lie in several slots; no name has it
 _SLOTS, _PARTS = 16384, 64  # of a cluster; parts of the slots that each have a mark of their own
 
@@ -103,6 +103,22 @@ def owner_keys(owner: Owner | str) -> list[str]:
     """All keys of one owner, in the order in which every Lua verb takes them."""
     q = _of(owner)
     return [f"{q}pending", f"{q}inflight", f"{q}presence", f"{q}keys", f"{q}done", f"{q}parked", f"{q}attempts"]
+
+
+def ecq_keys(owner: Owner | str) -> list[str]:
+    """All keys of an owner's compacted queue, in the order in which its Lua verbs take them; docs/ecq.md says what each holds."""
+    q = _of(owner)
+    e = f"{q}ecq:"
+    return [
+        f"{e}pending",
+        f"{e}inflight",
+        f"{q}presence",
+        f"{e}keys",
+        f"{e}delivered",
+        f"{e}messages",
+        f"{e}attempts",
+        f"{e}state",
+    ]
 
 
 def trigger(seq: int) -> str:

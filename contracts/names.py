@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NewType
 
-Owner = NewType("Owner", str)  # a VIN (fanout); later an MQTT client id (ECQ)
+Owner = NewType("Owner", str)  # a VIN (fanout), or an MQTT client id (ECQ)
 RequestId = NewType("RequestId", str)
 DataId = NewType("DataId", str)
 

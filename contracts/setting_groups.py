@@ -125,6 +125,9 @@ class QueueSettings(BaseSettings):
     compaction: Annotated[str, Field(pattern="^(off|request_id)$")] = _s(
         "off", "request_id: a newer trigger replaces an older pending one of it"
     )
+    ecq_retention_days: Annotated[float, Field(gt=0)] = _s(
+        30, "how long an acknowledged message of a compacted queue can be rewound to, if no newer one has taken its place"
+    )
     wake_shards: Annotated[int, Field(ge=1, le=256)] = _s(
         4, "streams over which wake-ups and deadlines are spread; the same for every process"
     )

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from contracts.names import DataId, Owner, RequestId
+from contracts.names import RESERVED_CLIENT_IDS, DataId, Owner, RequestId
 
 FANOUT = "$SDV-FANOUT"
 TRIGGER = f"{FANOUT}/trigger"
@@ -14,6 +14,9 @@ DISPATCHER_GROUP = "sdv-dispatchers"
 ONLINE_FILTER, HEARTBEAT_FILTER = "ecp/+/online", "ecp/+/heartbeat"
 EVENTS = "$SDV-EVT"
 RECEIPT_PREFIX = "sdv/receipt/"
+ECQ = "$ECQ"
+ECQ_WRITE_PREFIX, ECQ_REWIND_PREFIX = f"{ECQ}/w/", f"{ECQ}/r/"
+ECQ_WRITE_FILTER, ECQ_REWIND_FILTER = f"{ECQ_WRITE_PREFIX}#", f"{ECQ_REWIND_PREFIX}#"
 
 
 class BrokerEvent(StrEnum):
@@ -52,6 +55,34 @@ def request_topic(prefix: str, vin: Owner | str, request_id: RequestId | str) ->
 def request_filter(prefix: str, vin: Owner | str) -> str:
     """What a vehicle usually subscribes to."""
     return f"{prefix}/{vin}/proxy/request/+"
+
+
+def ecq_write_topic(client_id: Owner | str, key: str) -> str:
+    """Where a publisher writes the newest message of a key."""
+    return f"{ECQ_WRITE_PREFIX}{client_id}/{key}"
+
+
+def ecq_rewind_topic(client_id: Owner | str) -> str:
+    """Where a consumer, or an operator for it, says from where its queue is to be sent again."""
+    return f"{ECQ_REWIND_PREFIX}{client_id}"
+
+
+def ecq_topic(client_id: Owner | str, key: str) -> str:
+    """Where a consumer gets the messages of a key."""
+    return f"{ECQ}/{client_id}/{key}"
+
+
+def ecq_filter(client_id: Owner | str) -> str:
+    """What a consumer usually subscribes to."""
+    return f"{ECQ}/{client_id}/#"
+
+
+def ecq_of(topic: str) -> tuple[Owner, str] | None:
+    """The consumer and key of a topic that `ecq_topic` makes; None for any other, those of writes and rewinds too."""
+    match topic.split("/", 2):
+        case [root, client_id, key] if root == ECQ and client_id not in RESERVED_CLIENT_IDS:
+            return Owner(client_id), key
+    return None
 
 
 def sign_topic(vin: Owner | str, sign: Sign) -> str:
