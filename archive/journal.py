@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class JournalFile:
-    """One file of the journal. It takes messages until it is closed, and notes until all its messages are settled."""
+    """One file of the journal. It takes messages until it is closed, and annotations until all its messages are settled."""
 
     def __init__(self, path: Path, fd: int, first_seq: int, size: int = 0) -> None:
         self.path, self.first_seq, self.last_seq = path, first_seq, first_seq
@@ -30,7 +30,7 @@ class JournalFile:
         self.opened_at = time.monotonic()
         self.closed = False  # takes no more messages
         self.unsettled = 0  # messages whose hand-off was not tried yet
-        self.notes: dict[int, Annotation] = {}
+        self.annotations: dict[int, Annotation] = {}
         self.sealed = asyncio.Event()  # its messages are in the archive, in `segments`
         self.segments: list[str] = []
         self._fd = fd
@@ -42,7 +42,7 @@ class JournalFile:
             OSError: nothing was added, and the file must take no more messages.
         """
         if self._fd < 0:
-            return  # a late note on a file that is becoming segments
+            return  # a late annotation on a file that is becoming segments
         try:
             rest = memoryview(records)
             while rest:
@@ -85,7 +85,7 @@ class Journal:
             os.ftruncate(fd, content.length)
             file = JournalFile(path, fd, content.messages[0].seq if content.messages else 0, content.length)
             file.last_seq = max((message.seq for message in content.messages), default=0)
-            file.notes, file.closed = dict(content.notes), True
+            file.annotations, file.closed = dict(content.annotations), True
             self.files.append(file)
             self.last_seq = max(self.last_seq, file.last_seq)
             found.append((file, content))
@@ -115,10 +115,10 @@ class Journal:
                 self.rotate()
             return file
 
-    def note(self, file: JournalFile, notes: Sequence[Annotation]) -> None:
-        """Remember what became of messages. Not synced: a note that a crash loses only means one more offer."""
-        file.notes.update({note.seq: note for note in notes})
-        records = b"".join(map(frame, notes))
+    def annotate(self, file: JournalFile, annotations: Sequence[Annotation]) -> None:
+        """Remember what became of messages. Not synced: an annotation that a crash loses only means one more offer."""
+        file.annotations.update({annotation.seq: annotation for annotation in annotations})
+        records = b"".join(map(frame, annotations))
         self._thread.submit(self._write_notes, file, records)
 
     def rotate(self) -> None:
@@ -145,7 +145,7 @@ class Journal:
         file.sealed.set()
 
     async def finish_writing(self, file: JournalFile) -> None:
-        """Return when every note of `file` is written."""
+        """Return when every annotation of `file` is written."""
         await self._in_thread(file.close)
 
     def stop(self) -> None:
@@ -183,7 +183,7 @@ class Journal:
     def _write_notes(self, file: JournalFile, records: bytes) -> None:
         try:
             file.write(records, sync=False)
-        except OSError as exc:  # the notes are in memory too; after a crash the messages are offered once more
+        except OSError as exc:  # the annotations are in memory too; after a crash the messages are offered once more
             log.warning("journal notes not written", file=file.path.name, reason=exc.strerror)
 
     def _delete(self, file: JournalFile) -> None:

@@ -1,4 +1,4 @@
-"""What lies in the journal: framed, checksummed records; a message, or a note on what became of one."""
+"""What lies in the journal: framed, checksummed records; a message, or an annotation on what became of one."""
 
 import struct
 import zlib
@@ -30,7 +30,7 @@ class JournalRecord(msgspec.Struct, tag="m", array_like=True, frozen=True):
 
 
 class Annotation(msgspec.Struct, tag="n", array_like=True, frozen=True):
-    """What the hand-off has made of a message; a later note takes an earlier one's place."""
+    """What enqueueing has made of a message; a later annotation takes an earlier one's place."""
 
     seq: int
     applied: bool
@@ -43,12 +43,12 @@ class JournalContent:
     """What could be read of a journal file."""
 
     messages: list[JournalRecord] = field(default_factory=list)
-    notes: dict[int, Annotation] = field(default_factory=dict)
+    annotations: dict[int, Annotation] = field(default_factory=dict)
     length: int = 0  # bytes of complete records; what follows was never acknowledged
 
-    def envelopes(self, notes: dict[int, Annotation] | None = None) -> list[Envelope]:
-        """The messages in seq order, each once, as the notes have left them; `notes` adds to those in the file."""
-        known = self.notes | (notes or {})
+    def envelopes(self, annotations: dict[int, Annotation] | None = None) -> list[Envelope]:
+        """The messages in seq order, each once, as the annotations have left them; `annotations` adds to those in the file."""
+        known = self.annotations | (annotations or {})
         once = {message.seq: message for message in self.messages}
         return [to_envelope(once[seq], known.get(seq)) for seq in sorted(once)]
 
@@ -86,7 +86,7 @@ def scan(raw: bytes) -> JournalContent:
         if isinstance(record, JournalRecord):
             content.messages.append(record)
         else:
-            content.notes[record.seq] = record
+            content.annotations[record.seq] = record
         content.length = start + length
     return content
 
@@ -97,7 +97,7 @@ def read_journal(path: Path) -> JournalContent:
 
 
 def to_record(envelope: Envelope) -> JournalRecord:
-    """The record of an envelope; whether it is applied is said by a note."""
+    """The record of an envelope; whether it is applied is said by an annotation."""
     return JournalRecord(
         envelope.seq,
         (envelope.received_at - _UNIX_EPOCH) // _MICROSECOND,
@@ -110,8 +110,8 @@ def to_record(envelope: Envelope) -> JournalRecord:
     )
 
 
-def to_envelope(message: JournalRecord, note: Annotation | None = None) -> Envelope:
-    """The envelope of a record, as `note` has left it."""
+def to_envelope(message: JournalRecord, annotation: Annotation | None = None) -> Envelope:
+    """The envelope of a record, as `annotation` has left it."""
     envelope = Envelope(
         message.seq,
         _UNIX_EPOCH + message.received_us * _MICROSECOND,
@@ -122,10 +122,10 @@ def to_envelope(message: JournalRecord, note: Annotation | None = None) -> Envel
         message.headers,
         refused_because=message.refused_because,
     )
-    if note is None:
+    if annotation is None:
         return envelope
     headers = dict(message.headers)
-    if note.duplicate_of is not None:
-        headers[DUPLICATE_OF] = str(note.duplicate_of)
-    refused = message.refused_because or note.refused_because
-    return replace(envelope, headers=headers, applied=note.applied, refused_because=refused)
+    if annotation.duplicate_of is not None:
+        headers[DUPLICATE_OF] = str(annotation.duplicate_of)
+    refused = message.refused_because or annotation.refused_because
+    return replace(envelope, headers=headers, applied=annotation.applied, refused_because=refused)

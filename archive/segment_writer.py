@@ -69,6 +69,6 @@ class SegmentWriter:
 
     def _write(self, file: JournalFile) -> list[str]:
         content = read_journal(file.path)
-        segments = self._segments.seal(content.envelopes(file.notes), self._node)
+        segments = self._segments.seal(content.envelopes(file.annotations), self._node)
         self._on_last_seq(max((message.seq for message in content.messages), default=0))
         return segments

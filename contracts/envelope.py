@@ -56,7 +56,7 @@ class Envelope:
     payload: bytes
     qos: int = 1
     headers: Mapping[str, str] = field(default_factory=dict)  # the publisher's user properties, and Manifold's own `sdv-…`
-    applied: bool = False  # the express hand-off reached the queues
+    applied: bool = False  # it was enqueued directly
     refused_because: str | None = None
 
     @property

@@ -45,7 +45,7 @@ class CatchUp:
 
     def __init__(
         self,
-        express: DirectEnqueuer,
+        direct_enqueuer: DirectEnqueuer,
         queues: Queues,
         lake: Lake,
         recorded: ReplaySource,
@@ -53,7 +53,7 @@ class CatchUp:
         journal: Journal,
         node: int,
     ) -> None:
-        self._express, self._queues, self._lake, self._recorded = express, queues, lake, recorded
+        self._direct_enqueuer, self._queues, self._lake, self._recorded = direct_enqueuer, queues, lake, recorded
         self._parser, self._journal, self._node = parser, journal, node
         self._marks: Marks | None = None  # as they were read or left here
 
@@ -78,7 +78,7 @@ class CatchUp:
         """
         left = self._marks.joined if self._marks is not None else None
         self._marks = marks = await self._queues.marks(self._node)
-        self._express.loading = marks.loading
+        self._direct_enqueuer.loading = marks.loading
         if marks.loading is None:
             raise Retryable(NOT_LOADED)
         same = gap.same_redis and marks.joined is not None and marks.joined >= (left or 0)
@@ -108,7 +108,7 @@ class CatchUp:
         source, ended = self._recorded.outcomes(since), 0
         while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOMES_AGAIN))):
             records = [record for envelope in group if (record := _record_of(envelope)) is not None]
-            await self._express.end(records, wall_clock_ms())
+            await self._direct_enqueuer.end(records, wall_clock_ms())
             ended += len(records)
         if ended:
             log.info("ended again", outcomes=ended, since=since)
@@ -118,7 +118,7 @@ class CatchUp:
         for stream, first in ((Stream.DATA, seq_ago(since, DATA_BEFORE_S)), (Stream.TRIGGER, since)):
             source = self._recorded.messages(stream, first, upto)
             while group := await asyncio.to_thread(self._next_group, source):
-                await self._express.offer(group, skip=ended)
+                await self._direct_enqueuer.offer(group, skip=ended)
                 self._note(group)
                 offered += len(group)
                 if stream is Stream.TRIGGER:
@@ -131,9 +131,9 @@ class CatchUp:
 
     def _note(self, group: Sequence[Incoming]) -> None:
         for file in self._journal.files:
-            mine = [i.note for i in group if file.first_seq <= i.seq <= file.last_seq and was_offerable(i)]
+            mine = [i.annotation for i in group if file.first_seq <= i.seq <= file.last_seq and was_offerable(i)]
             if mine:
-                self._journal.note(file, mine)
+                self._journal.annotate(file, mine)
 
 
 def was_offerable(incoming: Incoming) -> bool:

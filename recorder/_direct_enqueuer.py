@@ -1,4 +1,4 @@
-"""The express hand-off: what is on disk goes to the queues at once, strictly in seq order."""
+"""The direct enqueue: what is on disk goes to the queues at once, strictly in seq order."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet

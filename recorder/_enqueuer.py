@@ -38,7 +38,7 @@ class Enqueuer:
     def __init__(
         self,
         *,
-        express: DirectEnqueuer | None,
+        direct_enqueuer: DirectEnqueuer | None,
         catch_up: CatchUp,
         redis: Redis,
         run_id_guard: RestartGuard,
@@ -46,8 +46,8 @@ class Enqueuer:
         state: StateFile,
         settle: Callable[[JournalFile, Incoming], None],
     ) -> None:
-        self.suspended: str | None = STARTING if express else OFF
-        self._express, self._catch_up, self._redis, self._run_id_guard = express, catch_up, redis, run_id_guard
+        self.suspended: str | None = STARTING if direct_enqueuer else OFF
+        self._direct_enqueuer, self._catch_up, self._redis, self._run_id_guard = direct_enqueuer, catch_up, redis, run_id_guard
         self._journal, self._state, self._settle = journal, state, settle
         self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
         self._busy = self._look_pending = False
@@ -66,10 +66,10 @@ class Enqueuer:
         """Take over from an earlier process: what it left unsettled, it may or may not have offered."""
         state = self._state.state
         self._upto = last_seq
-        if first_unsettled is not None and self._express is not None:
+        if first_unsettled is not None and self._direct_enqueuer is not None:
             state.gap_since = min(first_unsettled, state.gap_since or first_unsettled)
             await asyncio.to_thread(self._state.save)
-        if self._express is not None:
+        if self._direct_enqueuer is not None:
             await self._try_resume()
 
     async def run(self) -> None:
@@ -86,7 +86,7 @@ class Enqueuer:
 
     async def watch(self) -> None:
         """See again and again whether Redis is there, the same as before, and loaded; open or close a gap accordingly."""
-        while self._express is None:  # another process of this number may have handed over: nothing has to wait for it
+        while self._direct_enqueuer is None:  # another process of this number may have handed over: nothing has to wait for it
             try:
                 await self._catch_up.leave()
                 return
@@ -99,18 +99,18 @@ class Enqueuer:
                 self._groups.put_nowait(None)
 
     async def _hand_over(self, file: JournalFile, group: list[Incoming]) -> None:
-        if self._express is not None and self.suspended is None:
+        if self._direct_enqueuer is not None and self.suspended is None:
             try:
                 with _metrics.HANDOFF_SECONDS.time():
-                    await self._express.offer(group)
+                    await self._direct_enqueuer.offer(group)
                 _metrics.HANDOFF_LAG_SECONDS.observe(max(0, wall_clock_ms() - unix_ms_of(group[0].seq)) / 1000)
             except FAILURES as exc:
                 await self._suspend(why(exc), group)
-        elif self._express is not None and self._state.state.gap_since is None:
+        elif self._direct_enqueuer is not None and self._state.state.gap_since is None:
             await self._suspend(str(self.suspended), group)
-        notes = [incoming.note for incoming in group if was_offerable(incoming)]
-        if notes:
-            self._journal.note(file, notes)
+        annotations = [incoming.annotation for incoming in group if was_offerable(incoming)]
+        if annotations:
+            self._journal.annotate(file, annotations)
         for incoming in group:
             self._settle(file, incoming)
         self._upto = max(self._upto, group[-1].seq)
@@ -122,17 +122,17 @@ class Enqueuer:
             log.warning("express hand-off suspended", reason=why, since=group[0].seq if group else self._upto + 1)
         self.suspended = why
         self._run_id_guard.expected = None
-        _metrics.EXPRESS.set(0)
+        _metrics.DIRECT_ENQUEUE.set(0)
         if group and self._state.state.gap_since is None:
             self._state.state.gap_since = group[0].seq
             await asyncio.to_thread(self._state.save)
 
     async def _keep_mark(self) -> None:
         """Note how far all is handed over; where the queues are not as they were left, they lack something."""
-        assert self._express is not None
+        assert self._direct_enqueuer is not None
         try:
             await self._catch_up.mark(self._passed())
-            await self._express.spoilt.look_again()
+            await self._direct_enqueuer.spoilt.look_again()
         except FAILURES as exc:
             await self._suspend(why(exc))
 
@@ -152,7 +152,7 @@ class Enqueuer:
             if why(exc) != self.suspended:
                 log.warning("express hand-off suspended", reason=why(exc))
             self.suspended, self._run_id_guard.expected = why(exc), None
-            _metrics.EXPRESS.set(0)
+            _metrics.DIRECT_ENQUEUE.set(0)
             return
         if state.gap_since is not None or state.redis_run_id != found:
             state.gap_since, state.redis_run_id = None, found
@@ -160,4 +160,4 @@ class Enqueuer:
         if self.suspended is not None:
             log.info("express hand-off on", redis_run_id=found)
         self.suspended = None
-        _metrics.EXPRESS.set(1)
+        _metrics.DIRECT_ENQUEUE.set(1)

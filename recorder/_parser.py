@@ -58,7 +58,7 @@ class Incoming:
         return self.refused_because is None and self.duplicate_of is None
 
     @property
-    def note(self) -> Annotation:
+    def annotation(self) -> Annotation:
         """What the journal remembers of the hand-off."""
         return Annotation(self.seq, self.applied, self.duplicate_of, self.refused_because)
 

@@ -76,11 +76,11 @@ class Recorder:
         )
         self._writer = SegmentWriter(self._journal, self._archive, self._state.remember_seq, node=node, retry_s=retry_s)
         queues = Queues(self._guarded_redis, policy)
-        self._express = DirectEnqueuer(queues, self._dedupe, self._lake)
+        self._direct_enqueuer = DirectEnqueuer(queues, self._dedupe, self._lake)
         recorded = ReplaySource(self._archive, self._journal, node)
         self._enqueuer = Enqueuer(
-            express=self._express if settings.express else None,
-            catch_up=CatchUp(self._express, queues, self._lake, recorded, self._parser, self._journal, node),
+            direct_enqueuer=self._direct_enqueuer if settings.express else None,
+            catch_up=CatchUp(self._direct_enqueuer, queues, self._lake, recorded, self._parser, self._journal, node),
             redis=self._redis,
             run_id_guard=run_id_guard,
             journal=self._journal,
@@ -143,7 +143,7 @@ class Recorder:
         accepting = self._mqtt.ready and self._journal.problem is None
         parts = (self._lease, self._journal, self._writer, self._outcomes, self._lake)
         problems = [part.problem for part in parts if part.problem is not None]
-        problems += self._express.spoilt.problems
+        problems += self._direct_enqueuer.spoilt.problems
         if not self._mqtt.ready:
             problems.insert(0, f"not connected and subscribed at {self._settings.mqtt}")
         suspended = self._enqueuer.suspended

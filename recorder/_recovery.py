@@ -40,7 +40,7 @@ def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: Recor
     except (OSError, pa.ArrowException) as exc:
         log.warning("duplicates of archived triggers will not be known", reason=str(exc))
     for file, content in recovered:
-        _remember(dedupe, (e for e in content.envelopes(file.notes) if e.stream is Stream.TRIGGER))
+        _remember(dedupe, (e for e in content.envelopes(file.annotations) if e.stream is Stream.TRIGGER))
 
 
 def first_unsettled(recovered: Recovered) -> int | None:
@@ -49,7 +49,7 @@ def first_unsettled(recovered: Recovered) -> int | None:
         message.seq
         for file, content in recovered
         for message in content.messages
-        if _needs_handoff(message) and message.seq not in file.notes
+        if _needs_handoff(message) and message.seq not in file.annotations
     ]
     return min(seqs, default=None)
 

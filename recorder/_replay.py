@@ -43,7 +43,7 @@ class ReplaySource:
         yield from (e for e in self._archive.recorded_since(stream, since, node) if e.seq <= upto or node is None)
         for file in files:
             try:
-                envelopes = read_journal(file.path).envelopes(file.notes)
+                envelopes = read_journal(file.path).envelopes(file.annotations)
             except FileNotFoundError:  # it has become segments, perhaps after the archive was listed: look there again
                 again = self._archive.recorded_since(stream, max(since, file.first_seq), self._node)
                 envelopes = [e for e in again if e.seq <= file.last_seq]

@@ -107,11 +107,11 @@ def test_a_note_that_does_not_fit_is_kept_in_memory_and_hides_no_later_message(t
         files = journal(tmp_path)
         file = await files.append([envelope(1)])
         with full_disk(file.size + 3):
-            files.note(file, [Annotation(1, applied=True)])
+            files.annotate(file, [Annotation(1, applied=True)])
             await asyncio.get_running_loop().run_in_executor(files._thread, lambda: None)
         later = await files.append([envelope(2)])
         assert later is not file
-        assert file.notes == {1: Annotation(1, applied=True)}
+        assert file.annotations == {1: Annotation(1, applied=True)}
         assert [read_journal(f.path).length for f in (file, later)] == [file.size, later.size]
         files.stop()
 
@@ -122,14 +122,14 @@ def test_recovery_cuts_the_torn_tail_and_keeps_notes(tmp_path: Path) -> None:
     async def scenario() -> None:
         files = journal(tmp_path)
         file = await files.append([envelope(1), envelope(2)])
-        files.note(file, [Annotation(1, applied=True)])
+        files.annotate(file, [Annotation(1, applied=True)])
         files.stop()
         with file.path.open("ab") as raw:
             raw.write(frames([envelope(3)])[:-1])
         again = journal(tmp_path)
         ((found, content),) = again.recover()
         assert [message.seq for message in content.messages] == [1, 2]
-        assert (found.closed, found.last_seq, found.notes) == (True, 2, {1: Annotation(1, applied=True)})
+        assert (found.closed, found.last_seq, found.annotations) == (True, 2, {1: Annotation(1, applied=True)})
         assert found.path.stat().st_size == content.length
         again.stop()
 

@@ -64,7 +64,7 @@ class Job:
 class Replica:
     """A dispatcher process: what it would lose by dying."""
 
-    inbox: list[tuple[Owner, Event]] = field(default_factory=list)
+    events: list[tuple[Owner, Event]] = field(default_factory=list)
     jobs: dict[Owner, Job] = field(default_factory=dict)
     open_claims: dict[Owner, OpenClaim] = field(default_factory=dict)
     air: list[tuple[Owner, Publish]] = field(default_factory=list)  # publishes that have not reached the broker
@@ -85,7 +85,7 @@ class Replicas(Roads):
 
     def take_from_feed(self, replica: Replica) -> None:
         if self.feed:
-            replica.inbox.append(self.feed.popleft())
+            replica.events.append(self.feed.popleft())
 
     def _begin(self, replica: Replica, owner: Owner, event: Event) -> None:
         replica.jobs[owner] = Job(owner, event, deque(self._step(replica, owner, event)))
@@ -100,14 +100,14 @@ class Replicas(Roads):
 
     async def work(self, replica: Replica) -> None:
         """Begin one job, or carry out one effect of one; a job without effects left is done."""
-        waiting = list(dict.fromkeys(owner for owner, _ in replica.inbox if owner not in replica.jobs))
+        waiting = list(dict.fromkeys(owner for owner, _ in replica.events if owner not in replica.jobs))
         choices = [*waiting, *replica.jobs]
         if not choices:
             return
         owner = self.rng.choice(choices)
         if owner in waiting:
-            place = next(n for n, (of, _) in enumerate(replica.inbox) if of == owner)
-            self._begin(replica, *replica.inbox.pop(place))
+            place = next(n for n, (of, _) in enumerate(replica.events) if of == owner)
+            self._begin(replica, *replica.events.pop(place))
         job = replica.jobs[owner]
         if job.effects:
             await self._carry(replica, job)
@@ -179,14 +179,14 @@ class Replicas(Roads):
     def deliver_answer(self, replica: Replica) -> None:
         """One of the broker's answers reaches it."""
         if replica.answers:
-            replica.inbox.append(replica.answers.pop(self.rng.randrange(len(replica.answers))))
+            replica.events.append(replica.answers.pop(self.rng.randrange(len(replica.answers))))
 
     def crash(self, replica: Replica) -> None:
         """`kill -9`: what it had taken and not finished comes again; what was in the air reached the broker, or not.
 
         Where it stays away for longer than its session lives, what the broker told it never comes again.
         """
-        repeated = [(job.owner, job.event) for job in replica.jobs.values()] + replica.inbox
+        repeated = [(job.owner, job.event) for job in replica.jobs.values()] + replica.events
         of_redis = Woken if self.rng.random() < STAYS_AWAY else object
         again = [(o, e) for o, e in repeated if isinstance(e, of_redis) and not isinstance(e, OfClaim | DeadlinePassed)]
         self.feed.extendleft(reversed(again))
@@ -198,10 +198,10 @@ class Replicas(Roads):
         """Its connection to the broker breaks: no PUBACK comes any more, whether the broker has the message or not."""
         self._half_of_the_air(replica)
         self.harm("a dispatcher's connection to the broker broke")
-        replica.inbox += [(owner, self._lost(publish.what.seq, publish.what.claimed_ms)) for owner, publish in replica.air]
+        replica.events += [(owner, self._lost(publish.what.seq, publish.what.claimed_ms)) for owner, publish in replica.air]
         lost = [(o, self._lost(e.seq, e.claimed_ms) if isinstance(e, Published) else e) for o, e in replica.answers]
         replica.air, replica.answers = [], []
-        replica.inbox += lost
+        replica.events += lost
 
     def _lost(self, seq: int, claimed_ms: int) -> PublishLost:
         return PublishLost(seq, claimed_ms, alone=self.rng.random() < 0.2)
@@ -213,4 +213,4 @@ class Replicas(Roads):
 
     async def look_at_deadlines(self, replica: Replica) -> None:
         due: Any = await self.redis.execute_command("ZRANGEBYSCORE", keys.deadlines(0), "-inf", self.now)
-        replica.inbox += [(Owner(owner.decode()), DeadlinePassed()) for owner in due]
+        replica.events += [(Owner(owner.decode()), DeadlinePassed()) for owner in due]

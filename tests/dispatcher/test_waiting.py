@@ -113,23 +113,23 @@ def test_what_waits_says_as_much_as_all_that_came(redis: Server, events: list[Ev
 def test_signs_that_nothing_bounds_are_dropped_where_too_many_wait() -> None:
     offered: list[tuple[Owner, Event]] = []
     crowd = CROWD
-    inbox = EventReader(
+    reader = EventReader(
         Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda owner, event, _: offered.append((owner, event)), lambda: crowd
     )
     topic = sign_topic(VIN, Sign.ONLINE)
-    inbox.take(Message(topic, b"", qos=0))
+    reader.take(Message(topic, b"", qos=0))
     assert offered == []
-    inbox.take(Message(topic, b"", qos=1))
+    reader.take(Message(topic, b"", qos=1))
     crowd -= 1
-    inbox.take(Message(topic, b"", qos=0))
+    reader.take(Message(topic, b"", qos=0))
     assert offered == [(VIN, HEARD)] * 2
 
 
 def test_a_sign_that_waits_keeps_no_payload() -> None:
     waiting: list[object] = []
-    inbox = EventReader(Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda *offered: waiting.append(offered), lambda: 0)
+    reader = EventReader(Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda *offered: waiting.append(offered), lambda: 0)
     payload = bytes(1000)
     before = sys.getrefcount(payload)
-    inbox.take(Message(sign_topic(VIN, Sign.ONLINE), payload, qos=1))
+    reader.take(Message(sign_topic(VIN, Sign.ONLINE), payload, qos=1))
     assert len(waiting) == 1
     assert sys.getrefcount(payload) == before

@@ -37,7 +37,7 @@ class Got:
         return self.topic.rpartition("/")[2]
 
 
-class Place(Protocol):
+class Endpoint(Protocol):
     """Where vehicles connect."""
 
     settings: Settings
@@ -49,9 +49,9 @@ class Vehicle:
     On MQTT 3.1.1 `expiry_s` says only whether there is a session to resume.
     """
 
-    def __init__(self, place: Place, *, protocol: int = 5, vin: str | None = None, expiry_s: int = 300) -> None:
+    def __init__(self, endpoint: Endpoint, *, protocol: int = 5, vin: str | None = None, expiry_s: int = 300) -> None:
         self.vin = vin or f"VIN{next(_names):05d}P{protocol}"
-        self.settings, self.protocol, self.expiry_s = place.settings, protocol, expiry_s
+        self.settings, self.protocol, self.expiry_s = endpoint.settings, protocol, expiry_s
         self.acks = True  # acknowledge at once
         self.look: Callable[[Got], Any] = lambda _: None  # called for each request before it is acknowledged
         self.got: list[Got] = []

@@ -193,7 +193,7 @@ class World(Replicas):
                 await self.look_at_deadlines(replica)
 
     async def _settle(self) -> None:
-        while self.feed or any(r.inbox or r.jobs or r.air or r.answers for r in self.replicas):
+        while self.feed or any(r.events or r.jobs or r.air or r.answers for r in self.replicas):
             self.now += 1
             replica = self.rng.choice(self.replicas)
             self.take_from_feed(replica)

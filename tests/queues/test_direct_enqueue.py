@@ -40,7 +40,7 @@ def use(redis_server: Server, redis: Redis) -> Use:
     return run
 
 
-async def express(
+async def enqueue_directly(
     queues: Queues, seq: int, *, owner: str = "V1", digest: str = "digest", loading: bytes = LOADING
 ) -> EnqueueReply:
     batch = queues.batch()
@@ -56,14 +56,14 @@ def register(redis: Redis, seq: int) -> None:
 
 def test_nothing_is_queued_where_the_queues_are_not_loaded(use: Use, redis: Redis) -> None:
     register(redis, SEQ[0])
-    assert use(lambda queues: express(queues, SEQ[0])) == EnqueueReply("unloaded", 0, ())
+    assert use(lambda queues: enqueue_directly(queues, SEQ[0])) == EnqueueReply("unloaded", 0, ())
     assert redis.keys("q:*") == []
 
 
 def test_nothing_is_queued_where_the_queues_were_loaded_anew_meanwhile(use: Use, redis: Redis) -> None:
     redis.set(keys.LOADED, NOW + 1)
     register(redis, SEQ[0])
-    assert use(lambda queues: express(queues, SEQ[0])) == EnqueueReply("unloaded", 0, ())
+    assert use(lambda queues: enqueue_directly(queues, SEQ[0])) == EnqueueReply("unloaded", 0, ())
     assert redis.keys("q:*") == []
 
 
@@ -72,16 +72,16 @@ def test_nothing_is_queued_for_a_trigger_whose_digest_is_not_its_own(use: Use, r
     redis.set(keys.LOADED, NOW)
     if first is not None:
         register(redis, first)
-    assert use(lambda queues: express(queues, SEQ[0])) == EnqueueReply("duplicate", 0, ())
+    assert use(lambda queues: enqueue_directly(queues, SEQ[0])) == EnqueueReply("duplicate", 0, ())
     assert redis.keys("q:*") == []
 
 
 def test_a_vehicle_that_is_away_wakes_nobody_and_its_newer_trigger_takes_the_older_ones_place(use: Use, redis: Redis) -> None:
     redis.set(keys.LOADED, NOW)
     register(redis, SEQ[0])
-    assert use(lambda queues: express(queues, SEQ[0])) == EnqueueReply("queued", 1, ())
+    assert use(lambda queues: enqueue_directly(queues, SEQ[0])) == EnqueueReply("queued", 1, ())
     register(redis, SEQ[1])
-    assert use(lambda queues: express(queues, SEQ[1])) == EnqueueReply("queued", 1, (SEQ[0],))
+    assert use(lambda queues: enqueue_directly(queues, SEQ[1])) == EnqueueReply("queued", 1, (SEQ[0],))
     assert seqs_of(redis, keys.pending("V1")) == [SEQ[1]]
     assert redis.keys("wake:*") == []
 
@@ -95,7 +95,7 @@ def test_a_vehicle_that_is_here_wakes_a_dispatcher_that_is_told_of_the_trigger(u
         batch = queues.batch()
         batch.add("V1", UpdatePresence(Connected(Owner("V1"), NOW, True, 0), False), NOW)
         await batch.run()
-        assert (await express(queues, SEQ[0])).word == "ready"
+        assert (await enqueue_directly(queues, SEQ[0])).word == "ready"
         (wake,) = await queues.read_wakes("a", count=10, block_ms=1)
         assert (wake.owners, wake.trigger) == (["V1"], (SEQ[0], "task_a_1", "d1"))
 

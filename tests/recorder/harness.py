@@ -78,7 +78,7 @@ class House:
         return list(RecordedSegments(Archive(f"file://{self.folder}/home/archive")).recorded_since(stream, 0))
 
     def wait_express(self, state: str = "on") -> None:
-        """Return when the express hand-off is `on`, or `suspended…`."""
+        """Return when the direct enqueue is `on`, or `suspended…`."""
         wait_until(lambda: str(self.health()["express"]).startswith(state), what=f"express to be {state}")
 
     @property

@@ -56,10 +56,10 @@ def run(server: Server, settings: Settings, scenario: Scenario) -> None:
     asyncio.run(main())
 
 
-async def load(express: DirectEnqueuer, queues: Queues) -> None:
+async def load(direct_enqueuer: DirectEnqueuer, queues: Queues) -> None:
     """The queues hold all that is pending, and the recorder has looked what they lack."""
     await queues.redis.set(keys.LOADED, wall_clock_ms())
-    express.loading = (await queues.marks(0)).loading
+    direct_enqueuer.loading = (await queues.marks(0)).loading
 
 
 def vins(count: int) -> list[str]:
@@ -70,14 +70,14 @@ def vins(count: int) -> list[str]:
 def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
     redis_server: Server, redis: Redis, settings: Settings, count: int
 ) -> None:
-    async def scenario(express: DirectEnqueuer, queues: Queues) -> None:
-        await load(express, queues)
+    async def scenario(direct_enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        await load(direct_enqueuer, queues)
         batch = queues.batch()
         for vin in vins(count):
             batch.add(vin, UpdatePresence(Connected(Owner(vin), wall_clock_ms(), True, 0), False), wall_clock_ms())
         await batch.run()
         incoming = take(settings, vins(count))
-        await express.offer([incoming])
+        await direct_enqueuer.offer([incoming])
         assert incoming.applied
         wakes = await queues.read_wakes("a", count=100, block_ms=1)
         assert sorted(owner for wake in wakes for owner in wake.owners) == sorted(vins(count))
@@ -93,12 +93,12 @@ def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
 def test_a_trigger_that_another_recorder_was_first_with_is_a_duplicate_on_both_ways(
     redis_server: Server, redis: Redis, settings: Settings, count: int
 ) -> None:
-    async def scenario(express: DirectEnqueuer, queues: Queues) -> None:
-        await load(express, queues)
+    async def scenario(direct_enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        await load(direct_enqueuer, queues)
         first, again = take(settings, vins(count)), take(settings, vins(count))
         assert again.digest is not None
         redis.set(keys.dedupe(again.digest), first.seq - 1)
-        await express.offer([again])
+        await direct_enqueuer.offer([again])
         assert (again.duplicate_of, again.applied) == (first.seq - 1, False)
         assert redis.keys("q:*") == []
 
@@ -109,13 +109,13 @@ def test_a_trigger_that_another_recorder_was_first_with_is_a_duplicate_on_both_w
 def test_nothing_goes_into_queues_that_are_not_loaded_on_either_way(
     redis_server: Server, redis: Redis, settings: Settings, count: int
 ) -> None:
-    async def scenario(express: DirectEnqueuer, queues: Queues) -> None:
+    async def scenario(direct_enqueuer: DirectEnqueuer, queues: Queues) -> None:
         incoming = take(settings, vins(count))
         with pytest.raises(Retryable, match="manifold rebuild"):
-            await express.offer([incoming])
+            await direct_enqueuer.offer([incoming])
         assert redis.keys("q:*") == []
-        await load(express, queues)
-        await express.offer([incoming])  # its own registration is no obstacle
+        await load(direct_enqueuer, queues)
+        await direct_enqueuer.offer([incoming])  # its own registration is no obstacle
         assert (incoming.applied, incoming.duplicate_of) == (True, None)
 
     run(redis_server, settings, scenario)
@@ -128,35 +128,35 @@ def test_an_owner_whose_keys_are_spoilt_is_named_and_holds_up_nobody(
 ) -> None:
     key = keys.owner_keys("V0")[place]
 
-    async def scenario(express: DirectEnqueuer, queues: Queues) -> None:
-        await load(express, queues)
+    async def scenario(direct_enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        await load(direct_enqueuer, queues)
         redis.set(key, "something else")
         redis.set(keys.data("d1"), "payload")
         redis.sadd(keys.waiting_for("d1"), "V0", "V1")  # its data comes: what is parked is looked at
         await queues.unpark_waiting("d1", wall_clock_ms())
         incoming = take(settings, vins(count))
-        await express.offer([incoming])
+        await direct_enqueuer.offer([incoming])
         assert incoming.applied
         assert [redis.zscore(keys.pending(vin), incoming.seq) is not None for vin in vins(count)[1:]] == [True] * (count - 1)
-        if not express.spoilt.problems:  # one that queueing does not look at
+        if not direct_enqueuer.spoilt.problems:  # one that queueing does not look at
             assert redis.zscore(keys.pending("V0"), incoming.seq) is not None
             return
-        (problem,) = express.spoilt.problems
+        (problem,) = direct_enqueuer.spoilt.problems
         assert problem.startswith(f"V0: {key} is a string")
         redis.delete(key)
-        await express.spoilt.look_again()
-        assert express.spoilt.problems == []
+        await direct_enqueuer.spoilt.look_again()
+        assert direct_enqueuer.spoilt.problems == []
 
     run(redis_server, settings, scenario)
 
 
 def test_what_is_shared_and_spoilt_holds_up_nobody_either(redis_server: Server, redis: Redis, settings: Settings) -> None:
-    async def scenario(express: DirectEnqueuer, queues: Queues) -> None:
-        await load(express, queues)
+    async def scenario(direct_enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        await load(direct_enqueuer, queues)
         incoming = take(settings, ["V1"])
         for key in (keys.trigger(incoming.seq), keys.dedupe(str(incoming.digest)), keys.data("d1")):
             redis.rpush(key, "something else")
-        await express.offer([incoming])
+        await direct_enqueuer.offer([incoming])
         assert redis.zscore(keys.pending("V1"), incoming.seq) is not None
 
     run(redis_server, settings, scenario)

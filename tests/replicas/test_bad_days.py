@@ -19,8 +19,8 @@ from contracts.topics import Sign
 from pipelines.cli import TRY_AGAIN
 from pipelines.populate.load import populate
 from queues import Loader, LoadResult, Policy, _loader
-from tests.dispatcher.door import Door
 from tests.dispatcher.platform import Platform, a_platform, health, healthy
+from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Vehicle
 from tests.lake_rows import append, append_payloads
 from tests.servers import start_redis, wait_until
@@ -63,15 +63,15 @@ def trigger(request_id: str, *vins: str) -> bytes:
 
 
 def test_without_memory_the_queued_is_delivered_the_new_is_recorded_and_all_goes_on_by_itself(platform: Platform) -> None:
-    door, vehicle = Door(platform.settings), Vehicle(platform)
-    door.send(topics.data_topic("d"), b"hello")
-    seqs = [door.send(topics.TRIGGER, trigger(f"before_{n}", vehicle.vin))["seq"] for n in range(5)]
+    platform_client, vehicle = PlatformClient(platform.settings), Vehicle(platform)
+    platform_client.send(topics.data_topic("d"), b"hello")
+    seqs = [platform_client.send(topics.TRIGGER, trigger(f"before_{n}", vehicle.vin))["seq"] for n in range(5)]
     limit(platform, 1)
     vehicle.connect().say(Sign.ONLINE)
     vehicle.waits_for(5)  # delivering is what makes room
     wait_until(lambda: len(platform.outcomes(vehicle.vin)) == 5)
 
-    seqs += [door.send(topics.TRIGGER, trigger(f"amid_{n}", vehicle.vin))["seq"] for n in range(3)]
+    seqs += [platform_client.send(topics.TRIGGER, trigger(f"amid_{n}", vehicle.vin))["seq"] for n in range(3)]
     wait_until(lambda: express(platform).startswith(OUT_OF_MEMORY))
     assert healthy(platform.settings.recorder_port)
     found = findings(platform)
@@ -83,12 +83,12 @@ def test_without_memory_the_queued_is_delivered_the_new_is_recorded_and_all_goes
     limit(platform, 0)
     vehicle.waits_for(8)
     wait_until(lambda: express(platform) == "on")
-    seqs.append(door.send(topics.TRIGGER, trigger("after", vehicle.vin))["seq"])
+    seqs.append(platform_client.send(topics.TRIGGER, trigger("after", vehicle.vin))["seq"])
     assert [got.seq for got in vehicle.waits_for(9)] == seqs
     assert findings(platform)["redis memory"].passed
     assert findings(platform)["redis persistence"].seen == "every write is in its file"
     vehicle.leave()
-    door.close()
+    platform_client.close()
 
 
 def test_a_dispatcher_starts_without_memory(platform: Platform) -> None:
@@ -113,32 +113,32 @@ def test_populating_without_memory_says_so_and_is_to_be_done_again(platform: Pla
 
 
 def test_redis_that_comes_back_empty_is_served_and_after_a_rebuild_everything_goes_on(platform: Platform) -> None:
-    door, vehicle = Door(platform.settings), Vehicle(platform).connect()
-    door.send(topics.data_topic("d"), b"hello")
+    platform_client, vehicle = PlatformClient(platform.settings), Vehicle(platform).connect()
+    platform_client.send(topics.data_topic("d"), b"hello")
     platform.redis.kill()
-    seqs = [door.send(topics.TRIGGER, trigger("away", vehicle.vin))["seq"]]
+    seqs = [platform_client.send(topics.TRIGGER, trigger("away", vehicle.vin))["seq"]]
     platform.redis = start_redis(platform.home / "another", port=platform.settings.redis_port)
     wait_until(lambda: "rebuild" in express(platform))
-    seqs.append(door.send(topics.TRIGGER, trigger("empty", vehicle.vin))["seq"])
+    seqs.append(platform_client.send(topics.TRIGGER, trigger("empty", vehicle.vin))["seq"])
     wait_until(lambda: healthy(platform.settings.dispatcher_port))
     vehicle.say(Sign.HEARTBEAT)  # nobody knows that it is connected; this is enough
     wait_until(lambda: platform.presence(vehicle.vin).get("connected") == "heard")
     assert vehicle.got == []
 
     say_loaded(platform)
-    seqs.append(door.send(topics.TRIGGER, trigger("after", vehicle.vin))["seq"])
+    seqs.append(platform_client.send(topics.TRIGGER, trigger("after", vehicle.vin))["seq"])
     assert [got.seq for got in vehicle.waits_for(3)] == seqs
     vehicle.leave()
-    door.close()
+    platform_client.close()
 
 
 def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door, vehicles = Door(platform.settings), [Vehicle(platform) for _ in range(6)]
+    platform_client, vehicles = PlatformClient(platform.settings), [Vehicle(platform) for _ in range(6)]
     vins = [vehicle.vin for vehicle in vehicles]
-    door.send(topics.data_topic("d"), b"hello")
-    old = [int(door.send(topics.TRIGGER, trigger(f"old_{n}", *vins))["seq"]) for n in range(3)]
+    platform_client.send(topics.data_topic("d"), b"hello")
+    old = [int(platform_client.send(topics.TRIGGER, trigger(f"old_{n}", *vins))["seq"]) for n in range(3)]
     write_to_the_lake(platform, old, vins)
     with platform.blocking() as redis:
         redis.flushall()
@@ -151,7 +151,7 @@ def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
     flush, new = Loader._flush, list[int]()
 
     def amid_deliveries(self: Loader, some: Sequence[tuple[str, Any]], now_ms: int) -> LoadResult:
-        new.append(int(door.send(topics.TRIGGER, trigger(f"new_{len(new)}", *vins))["seq"]))
+        new.append(int(platform_client.send(topics.TRIGGER, trigger(f"new_{len(new)}", *vins))["seq"]))
         result = flush(self, some, now_ms)
         for vehicle in vehicles:  # those that have their queues back are served before the next ones have
             vehicle.waits_for(len(old) if vehicle.vin in dict(some) else 0)
@@ -165,13 +165,13 @@ def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
         for vehicle in vehicles:
             vehicle.waits_for(len(old) + len(new))
         wait_until(lambda: express(platform) == "on")
-    last = int(door.send(topics.TRIGGER, trigger("last", *vins))["seq"])
+    last = int(platform_client.send(topics.TRIGGER, trigger("last", *vins))["seq"])
 
     assert (queued, len(new)) == ([len(old) * len(vins), 0], 6)
     for vehicle in vehicles:
         assert [got.seq for got in vehicle.waits_for(len(old) + len(new) + 1)] == [*old, *new, last]
         vehicle.leave()
-    door.close()
+    platform_client.close()
 
 
 def write_to_the_lake(platform: Platform, seqs: list[int], vins: list[str]) -> None:

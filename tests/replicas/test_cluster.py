@@ -8,8 +8,8 @@ from typing import Any
 from redis import Redis
 
 from contracts import topics
-from tests.dispatcher.door import Door
 from tests.dispatcher.platform import a_platform, health
+from tests.dispatcher.platform_client import PlatformClient
 from tests.replicas.cluster import LocalCluster, a_cluster
 from tests.replicas.drivers import a_fleet, all_arrived_in_order
 from tests.servers import Server, wait_until
@@ -25,9 +25,9 @@ def test_a_master_dies_among_batches_and_everything_arrives_in_order(tmp_path: P
     ):
         platform.start_recorder()
         platform.start_dispatcher()
-        door = Door(platform.settings)
+        platform_client = PlatformClient(platform.settings)
         with a_fleet(platform, VEHICLES) as drivers:
-            send = _sender(door, [d.vin for d in drivers])
+            send = _sender(platform_client, [d.vin for d in drivers])
             seqs = [send() for _ in range(20)]
             all_arrived_in_order(platform, drivers, seqs, within_s=FAIL_OVER_S)
             assert _masters_with_queues(cluster) == 3
@@ -38,16 +38,16 @@ def test_a_master_dies_among_batches_and_everything_arrives_in_order(tmp_path: P
             wait_until(lambda: health(platform.settings.recorder_port).get("express") == "on", within_s=FAIL_OVER_S)
             seqs += [send() for _ in range(10)]
             all_arrived_in_order(platform, drivers, seqs, within_s=FAIL_OVER_S)
-        door.close()
+        platform_client.close()
 
 
-def _sender(door: Door, vins: list[str]) -> Callable[[], int]:
-    door.send(topics.data_topic("d"), b"hello")
+def _sender(platform_client: PlatformClient, vins: list[str]) -> Callable[[], int]:
+    platform_client.send(topics.data_topic("d"), b"hello")
     requests = iter(range(1000))
 
     def send() -> int:
         body = json.dumps({"ids": vins, "request_id": f"task_{next(requests)}", "data_id": "d"})
-        receipt = door.send(topics.TRIGGER, body.encode())
+        receipt = platform_client.send(topics.TRIGGER, body.encode())
         assert receipt["status"] == "recorded", receipt
         return int(receipt["seq"])
 

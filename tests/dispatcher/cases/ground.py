@@ -11,8 +11,8 @@ from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.topics import TRIGGER, Sign, data_topic
 from queues import Policy
-from tests.dispatcher.door import Door, trigger
 from tests.dispatcher.platform import Platform, a_platform
+from tests.dispatcher.platform_client import PlatformClient, trigger
 from tests.dispatcher.vehicle import Vehicle
 from tests.servers import wait_until
 
@@ -20,10 +20,10 @@ _batches = itertools.count()
 
 
 class Ground:
-    """A platform with a recorder and a dispatcher, its door, and what the tests ask of both."""
+    """A platform with a recorder and a dispatcher, a client of the platform, and what the tests ask of both."""
 
-    def __init__(self, platform: Platform, door: Door) -> None:
-        self.platform, self.door = platform, door
+    def __init__(self, platform: Platform, platform_client: PlatformClient) -> None:
+        self.platform, self.platform_client = platform, platform_client
         self.settings = platform.settings
         self.retention_ms = Policy.of(platform.settings).retention_ms
 
@@ -35,13 +35,13 @@ class Ground:
         data_id = data_id or f"data-{name}"
         if data is not None:
             self.data(data_id, data)
-        receipt = self.door.send(TRIGGER, trigger(vins, request_id or f"task_{name}", data_id))
+        receipt = self.platform_client.send(TRIGGER, trigger(vins, request_id or f"task_{name}", data_id))
         assert receipt["status"] == "recorded", receipt
         return int(receipt["seq"])
 
     def data(self, data_id: str, payload: bytes) -> None:
         """The data comes."""
-        receipt = self.door.send(data_topic(data_id), payload)
+        receipt = self.platform_client.send(data_topic(data_id), payload)
         assert receipt["status"] == "recorded", receipt
 
     # What is seen
@@ -120,8 +120,8 @@ def a_ground(home: Path, **settings: Any) -> Iterator[Ground]:
         with ThreadPoolExecutor() as starting:  # side by side: mostly they load modules
             for started in [starting.submit(platform.start_recorder), starting.submit(platform.start_dispatcher)]:
                 started.result()
-        door = Door(platform.settings)
+        platform_client = PlatformClient(platform.settings)
         try:
-            yield Ground(platform, door)
+            yield Ground(platform, platform_client)
         finally:
-            door.close()
+            platform_client.close()

@@ -6,7 +6,7 @@ from contracts import keys
 from contracts.outcomes import Outcome
 from contracts.topics import Sign, request_topic
 from tests.dispatcher.cases.ground import Ground
-from tests.dispatcher.door import Door
+from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Got, Vehicle
 from tests.servers import wait_until
 
@@ -126,7 +126,7 @@ def test_a_foreign_messages_acknowledgement_ends_nothing(ground: Ground, protoco
     vehicle = silent(ground, protocol)
     seq = ground.batch(vehicle.vin, request_id="ours")
     vehicle.waits_for(1)
-    service = Door(ground.settings, ground.settings.mqtt_username_dispatcher)
+    service = PlatformClient(ground.settings, ground.settings.mqtt_username_dispatcher)
     service.say(request_topic("agent", vehicle.vin, "foreign"), b"not of this dispatcher")
     service.close()
 

@@ -15,7 +15,7 @@ from contracts.topics import FANOUT, TRIGGER, Sign, data_topic, request_filter, 
 from queues import Queues
 from queues.verbs.fills import Enqueue
 from tests.dispatcher.cases.ground import Ground
-from tests.dispatcher.door import trigger
+from tests.dispatcher.platform_client import trigger
 from tests.dispatcher.vehicle import Vehicle
 from tests.servers import wait_until
 from tests.tap import wire
@@ -29,7 +29,7 @@ def test_batches_sent_back_to_back_come_in_the_order_of_their_sending(ground: Gr
     ground.data("same", b"hello")
     pause = iter(range(len(names)))  # the same trigger again would be a duplicate: each names another ghost
 
-    receipts = ground.door.send_all(
+    receipts = ground.platform_client.send_all(
         [(TRIGGER, trigger([vehicle.vin, f"{vehicle.vin}-GHOST{next(pause)}"], name, "same")) for name in names]
     )
     ground.here(vehicle.connect())
@@ -44,7 +44,7 @@ def test_the_same_trigger_again_is_not_delivered_again(ground: Ground, protocol:
     first = ground.batch(vehicle.vin, request_id="task_again", data_id="again")
     ground.delivered(vehicle, first)
 
-    again = ground.door.send(TRIGGER, trigger([vehicle.vin, vehicle.vin], "task_again", "again"))
+    again = ground.platform_client.send(TRIGGER, trigger([vehicle.vin, vehicle.vin], "task_again", "again"))
     other = ground.batch(vehicle.vin, request_id="task_other", data_id="again")
 
     assert (again["status"], again["duplicate_of"]) == ("duplicate", first)
@@ -70,11 +70,11 @@ SPOILT: list[tuple[str, str, Any]] = [
 def test_spoilt_input_is_refused_whole_and_said_and_kept(ground: Ground, topic: str, body: Any) -> None:
     payload = (body if isinstance(body, str) else json.dumps(body)).encode()
     if topic == TRIGGER:
-        receipt = ground.door.send(topic, payload)
+        receipt = ground.platform_client.send(topic, payload)
         assert receipt["status"] == "refused"
         assert receipt["reason"]
     else:
-        ground.door.say(topic, payload)  # the broker's access rules end it there
+        ground.platform_client.say(topic, payload)  # the broker's access rules end it there
 
     with ground.platform.blocking() as redis:
         assert redis.exists(*keys.owner_keys(VIN)) == 0
@@ -90,7 +90,7 @@ def test_a_known_data_id_with_other_bytes_is_refused_and_the_old_bytes_stay(grou
     data_id = f"kept-{protocol}"
     ground.data(data_id, b"old")
 
-    refused = ground.door.send(data_topic(data_id), b"new")
+    refused = ground.platform_client.send(data_topic(data_id), b"new")
     assert refused["status"] == "refused"
     assert data_id in refused["reason"]
 
@@ -119,7 +119,7 @@ def test_accepted_batches_outlive_a_kill_of_the_recorder_whole_and_in_order(grou
     vehicle = Vehicle(ground)
     vins = [vehicle.vin, *(f"{vehicle.vin}-{n}" for n in range(199))]
     ground.data("outlives", b"hello")
-    receipts = ground.door.send_all([(TRIGGER, trigger(vins, f"task_{n}", "outlives")) for n in range(20)])
+    receipts = ground.platform_client.send_all([(TRIGGER, trigger(vins, f"task_{n}", "outlives")) for n in range(20)])
     assert ground.platform.recorder is not None
     ground.platform.recorder.kill()
     ground.platform.start_recorder()
@@ -142,7 +142,7 @@ def test_one_trigger_with_a_hundred_thousand_vins_is_queued_and_the_connected_ar
     ground.data("crowd", b"hello")
 
     named = [*others[: MANY_VINS // 2], *(vehicle.vin for vehicle in here), *others[MANY_VINS // 2 :]]
-    seq = ground.door.send(TRIGGER, trigger(named, "task_crowd", "crowd"))["seq"]
+    seq = ground.platform_client.send(TRIGGER, trigger(named, "task_crowd", "crowd"))["seq"]
 
     for vehicle in here:
         ground.delivered(vehicle, seq)

@@ -8,7 +8,7 @@ import pytest
 from contracts.topics import FANOUT, TRIGGER
 from tests.contracts.test_profiles import profile
 from tests.dispatcher.cases.ground import Ground, a_ground
-from tests.dispatcher.door import trigger
+from tests.dispatcher.platform_client import trigger
 from tests.dispatcher.vehicle import Vehicle
 
 TEXT = 'transparent, not base64: "ä" \u0000'
@@ -39,7 +39,7 @@ def test_the_same_trigger_again_is_delivered_again_each_time(apart: Ground) -> N
     apart.data("again", b"\x00bytes")
 
     again = trigger([vehicle.vin], "task_map_1", "again")
-    receipts = apart.door.send_all([(TRIGGER, again)] * 3)
+    receipts = apart.platform_client.send_all([(TRIGGER, again)] * 3)
 
     assert [receipt["status"] for receipt in receipts] == ["recorded"] * 3
     assert [(got.request_id, got.payload) for got in vehicle.waits_for(3)] == [("task_map_1", b"\x00bytes")] * 3
@@ -51,7 +51,7 @@ def test_text_in_the_one_message_goes_out_byte_for_byte_on_a_subscription_alone(
     vehicle = Vehicle(inline).connect(subscribe=False)
     inline.seen(vehicle, connected="yes")
 
-    receipt = inline.door.send(FANOUT, message(vehicle, "task_config_7", text))
+    receipt = inline.platform_client.send(FANOUT, message(vehicle, "task_config_7", text))
     vehicle.subscribe()
 
     assert receipt["status"] == "recorded"
@@ -65,7 +65,7 @@ def test_a_newer_message_of_a_request_takes_the_pending_ones_place_and_a_resumed
     vehicle.leave()
     inline.gone(vehicle)
     for text in ("old", "new"):
-        assert inline.door.send(FANOUT, message(vehicle, "task_config_1", text))["status"] == "recorded"
+        assert inline.platform_client.send(FANOUT, message(vehicle, "task_config_1", text))["status"] == "recorded"
 
     vehicle.connect(subscribe=False)
 

@@ -6,7 +6,7 @@ from contracts import keys
 from contracts.embedded_broker import SESSION_MAX_S
 from contracts.topics import Sign, request_topic
 from tests.dispatcher.cases.ground import Ground
-from tests.dispatcher.door import Door
+from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Vehicle
 from tests.servers import wait_until
 
@@ -109,7 +109,7 @@ def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(g
     vehicle.crash()
     ground.gone(vehicle)
     topic = request_topic("agent", vehicle.vin, "probe")
-    service = Door(ground.settings, ground.settings.mqtt_username_dispatcher)
+    service = PlatformClient(ground.settings, ground.settings.mqtt_username_dispatcher)
     wait_until(lambda: service.say(topic, b"") == NO_SUBSCRIBERS, what="the broker to forget the session")
     service.close()
 
@@ -177,7 +177,7 @@ def test_an_unrelated_message_that_waits_in_its_session_delays_nothing(ground: G
     ground.here(vehicle.connect())
     vehicle.leave()
     ground.gone(vehicle)
-    service = Door(ground.settings, ground.settings.mqtt_username_dispatcher)
+    service = PlatformClient(ground.settings, ground.settings.mqtt_username_dispatcher)
     service.say(request_topic("agent", vehicle.vin, "foreign"), b"not of this dispatcher")
     service.close()
     seq = ground.batch(vehicle.vin, request_id="ours")

@@ -23,7 +23,7 @@ class _Waiting:
     receipt: dict[str, Any]
 
 
-class Door:
+class PlatformClient:
     """One connection of the platform; close it."""
 
     def __init__(self, settings: Settings, username: str | None = None) -> None:
