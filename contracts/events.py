@@ -42,6 +42,7 @@ class Subscribed(Struct, frozen=True):
     at_ms: int
     topic_filter: str
     on: bool
+    qos: int = 1  # that the broker has granted; 1 where the event does not say
 
 
 class Acked(Struct, frozen=True):
@@ -62,6 +63,7 @@ class DeliveryDropped(Struct, frozen=True):
     at_ms: int
     seq: int | None
     reason: str
+    topic: str = ""  # empty where the event does not say
 
 
 Event = Connected | Disconnected | Subscribed | Acked | DeliveryDropped
@@ -111,10 +113,12 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
                 connected_at, gone_at = int(fields["connected_at"]), int(fields["disconnected_at"])
                 return Disconnected(owner, gone_at, connected_at, None if expiry is None else int(expiry), str(fields["reason"]))
             case BrokerEvent.SUBSCRIBED | BrokerEvent.UNSUBSCRIBED:
-                return Subscribed(owner, at_ms, str(fields["topic"]), name is BrokerEvent.SUBSCRIBED)
+                on, qos = name is BrokerEvent.SUBSCRIBED, int(fields.get("qos", 1))
+                return Subscribed(owner, at_ms, str(fields["topic"]), on, qos)
             case BrokerEvent.DELIVERY_DROPPED:
                 said = fields.get("pub_props", {}).get("User-Property", {}).get("seq")
-                return DeliveryDropped(owner, at_ms, _seq(said), str(fields.get("reason", UNDEFINED)))
+                reason, topic = str(fields.get("reason", UNDEFINED)), str(fields.get("topic", ""))
+                return DeliveryDropped(owner, at_ms, _seq(said), reason, topic)
             case _:
                 return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:

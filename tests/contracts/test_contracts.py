@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from contracts import topics
 from contracts.envelope import DUPLICATE_OF, Envelope, Stream, from_arrow, segment_path, to_arrow
 from contracts.errors import SettingsError
-from contracts.events import MAX_SAID, Acked, Connected, Disconnected, parse_event
+from contracts.events import MAX_SAID, Acked, Connected, DeliveryDropped, Disconnected, Subscribed, parse_event
 from contracts.names import is_iso_3779_vin, is_vin
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import seq_of
@@ -139,6 +139,26 @@ def test_broker_events_are_read_as_emqx_writes_them() -> None:
     assert read(BrokerEvent.DISCONNECTED, gone) == Disconnected("V", 8, 4, 60, "normal")  # type: ignore[arg-type]
     assert read(BrokerEvent.ACKED, acked) == Acked("V", 7, "agent/V/proxy/request/r", 12, 6, None)  # type: ignore[arg-type]
     assert read(BrokerEvent.DELIVERED, acked) is None
+
+
+def test_a_subscription_says_with_which_qos_it_was_granted_and_one_that_does_not_counts_as_qos_1() -> None:
+    fields: dict[str, object] = {"timestamp": 7, "topic": "$ECQ/V/#"}
+
+    def read(event: BrokerEvent, **more: object) -> object:
+        return parse_event(event, "V", json.dumps(fields | more).encode())
+
+    assert read(BrokerEvent.SUBSCRIBED, qos=0) == Subscribed("V", 7, "$ECQ/V/#", True, 0)  # type: ignore[arg-type]
+    assert read(BrokerEvent.SUBSCRIBED, qos=2) == Subscribed("V", 7, "$ECQ/V/#", True, 2)  # type: ignore[arg-type]
+    assert read(BrokerEvent.SUBSCRIBED) == Subscribed("V", 7, "$ECQ/V/#", True, 1)  # type: ignore[arg-type]
+    assert read(BrokerEvent.UNSUBSCRIBED, qos=1) == Subscribed("V", 7, "$ECQ/V/#", False, 1)  # type: ignore[arg-type]
+
+
+def test_a_dropped_delivery_says_on_which_topic_it_was() -> None:
+    fields = {"timestamp": 7, "topic": "$ECQ/V/a/b", "reason": "queue_full", "pub_props": {"User-Property": {"seq": "12"}}}
+
+    dropped = parse_event(BrokerEvent.DELIVERY_DROPPED, "V", json.dumps(fields).encode())
+
+    assert dropped == DeliveryDropped("V", 7, 12, "queue_full", "$ECQ/V/a/b")  # type: ignore[arg-type]
 
 
 def test_of_what_a_vehicle_says_in_its_puback_only_so_much_is_kept() -> None:
