@@ -34,7 +34,7 @@ Parked = Callable[[str], None]  # told the data id of an entry that has just ste
 
 
 class Scheduler:
-    """The dispatcher's heart: takes events, asks `step`, executes the effects.
+    """Takes events, asks `step` what follows, and executes the effects.
 
     While entries wait for room at the broker no new work is begun, so that what is claimed is published before its deadline;
     what is not begun stays unacknowledged at the broker or in the stream, and so bounds itself.
