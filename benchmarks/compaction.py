@@ -20,8 +20,8 @@ from contracts.seq import EPOCH_MS, TIME_SHIFT
 from contracts.settings import Settings
 from contracts.tables import IDS
 from history.from_lake import read_entries
+from pipelines.maintenance.compact import Compacted, compact
 from pipelines.spark.session import session
-from pipelines.upkeep.compact import Compacted, compact
 
 FILES, ROWS_A_FILE, DAYS, COMMITS = 4000, 1000, 10, 40
 VEHICLES = 50_000

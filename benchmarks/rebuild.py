@@ -25,7 +25,7 @@ from benchmarks.lakes import (
 )
 from benchmarks.machine import Cost, Row, cost_of, report
 from contracts import keys
-from pipelines.upkeep.verify import Verified, verify
+from pipelines.maintenance.verify import Verified, verify
 
 AIM, WITHIN_S = 0.5, 60
 TAKEN_OUT = 1000  # vehicles that lose their queue, for a verification that finds something
@@ -87,8 +87,8 @@ def measure_verification(entries: int, folder: Path) -> list[Row]:
         assert (same.agree, same.in_queues, same.too_young) == (True, pending, 0), same
         lost = sum(lake.redis.zcard(keys.pending(vin_of(n))) for n in range(TAKEN_OUT))
         lake.redis.delete(*(keys.pending(vin_of(n)) for n in range(TAKEN_OUT)))
-        mended, repaired = _verified(lake, repair=True)
-        assert (mended.agree, mended.repaired) == (True, {"missing": lost}), mended
+        after, repaired = _verified(lake, repair=True)
+        assert (after.agree, after.repaired) == (True, {"missing": lost}), after
     return [
         Row("redis-py reads all queues", f"{pending / alone.wall_s:,.0f} entries/s", "1.00", cpu="1.00"),
         _compared(f"verification of {pending:,} entries", pending, agreed, alone),

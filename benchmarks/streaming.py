@@ -25,8 +25,8 @@ from pipelines.ingest.branches import branch_of, create_branch, open_run
 from pipelines.ingest.ledger import ledger_of
 from pipelines.ingest.publish import main_snapshots, publish
 from pipelines.ingest.run import Ingested, Run
-from pipelines.upkeep.ledger_pack import pack_ledger
-from pipelines.upkeep.snapshots import READING, expire_by_count
+from pipelines.maintenance.ledger_pack import pack_ledger
+from pipelines.maintenance.snapshots import READING, expire_by_count
 from tests.pipelines.makers import at, seq_at
 
 BATCHES, EVERY_MS, AN_HOUR = 20_160, 30_000, 120

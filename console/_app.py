@@ -61,7 +61,7 @@ COMMANDS = (
     Command("compact", LAKE, "_housekeeping", "compact"),
     Command("gc", LAKE, "_housekeeping", "gc"),
     Command("verify", LAKE, "_housekeeping", "verify"),
-    Command("lake", LAKE, "_lake_upkeep", "app"),
+    Command("lake", LAKE, "_lake_maintenance", "app"),
     Command("quarantine", LAKE, "_quarantine", "app"),
 )
 

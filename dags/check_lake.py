@@ -7,8 +7,8 @@ task's result says how many segments and messages were compared; a disagreement 
 **Trigger it** after an outage of the catalog or the storage, after a rollback, or with `repair` once a run of it has failed.
 **Do not trigger it** with `days` 0 beside a large backfill: it reads the whole archive once.
 
-**When it fails** the log names segments, tables and remedies. Trigger it with `repair`; what that cannot mend (a segment that is
-gone from the archive) it leaves, and says so.
+**When it fails** the log names segments, tables and remedies. Trigger it with `repair`: it leaves what it cannot
+repair (a segment that is gone from the archive), and says so.
 
 **To back out** a repair, `manifold lake rollback --run-id` with the run that it names in the log.
 

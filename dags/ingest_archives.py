@@ -20,7 +20,7 @@ once** are safe: the one that publishes last does its work again.
 - `publish` was overtaken by another run and could not repeat itself: clear `ingest` and what follows.
 
 **To back out** a published run, pause this DAG, then `manifold lake rollback --run-id …`: that run and all later ones do not
-count any more. Mend the cause, and unpause: the next run takes the segments again.
+count any more. Repair the cause, and unpause: the next run takes the segments again.
 
 Owner: data-platform.
 """

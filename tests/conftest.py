@@ -52,7 +52,7 @@ hypothesis.settings.load_profile("untimed")
 # What is given out together, because its tests share what takes long to start: one Spark, one Airflow, one platform.
 SPARK = ("tests/pipelines/", "tests/expectations/", "tests/stores/test_two_writers.py")
 TOGETHER = (SPARK, ("tests/dags/",), ("tests/dispatcher/cases/",))
-ALONE = ("tests/stores/test_upkeep.py", "tests/dags/test_cluster.py")  # minutes each, and they share nothing
+ALONE = ("tests/stores/test_maintenance.py", "tests/dags/test_cluster.py")  # minutes each, and they share nothing
 # The longest begin first: one that began last would keep one process at work while the others have nothing left.
 FIRST = (SPARK[0], "tests/dags/", *ALONE, "tests/dispatcher/cases/", "tests/stores/", "tests/replicas/", "tests/faults/")
 

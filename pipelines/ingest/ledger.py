@@ -107,7 +107,7 @@ def _between(first: date, last: date) -> BooleanExpression:
     return And(where(GreaterThanOrEqual, "began_at", midnight), where(LessThan, "began_at", end))
 
 
-def gone(ledger: Ledger, archive: Archive, since: date = date.min) -> Iterator[str]:
+def missing_segments(ledger: Ledger, archive: Archive, since: date = date.min) -> Iterator[str]:
     """The segments of the ledger, begun on that day or later, that the archive does not have any more.
 
     It is listed day by day, beside the ledger's days; only what is not found where it should lie is asked for by itself.

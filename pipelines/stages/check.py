@@ -10,14 +10,14 @@ from pipelines.arguments import add_run_id
 from pipelines.spark.needed import NeedsSpark, add_without_spark
 
 if TYPE_CHECKING:
-    from pipelines.upkeep.check import Checked
+    from pipelines.maintenance.check import Checked
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     """How far back, and whether it is put right."""
     add_run_id(parser)
     parser.add_argument("--days", type=float, help="only what began so many days ago or later; without it, or 0: all")
-    parser.add_argument("--repair", action="store_true", help="take in again what is missing, doubled, or was left lying")
+    parser.add_argument("--repair", action="store_true", help="take in again what is missing or doubled, or was not taken in")
     add_without_spark(parser)
 
 
@@ -37,7 +37,7 @@ def check_lake(settings: Settings, *, days: float | None = None, repair: bool = 
     """
     from archive.segment import Interval
     from pipelines.catalog import await_catalog
-    from pipelines.upkeep.check import check
+    from pipelines.maintenance.check import check
 
     catalog, now = await_catalog(settings), datetime.now(UTC)
     interval = Interval(now - timedelta(days=days), now) if days else None
@@ -46,8 +46,8 @@ def check_lake(settings: Settings, *, days: float | None = None, repair: bool = 
         return found
     if without_spark:
         raise NeedsSpark(f"{len(found.findings)} disagreements are to be repaired")
+    from pipelines.maintenance.repair import repair as repair_lake
     from pipelines.spark.session import GREAT_EXPECTATIONS, session
-    from pipelines.upkeep.mend import repair as mend
 
     with session(settings, "check", meanwhile=GREAT_EXPECTATIONS) as spark:
-        return mend(spark, catalog, settings, now=now, interval=interval)
+        return repair_lake(spark, catalog, settings, now=now, interval=interval)

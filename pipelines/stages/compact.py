@@ -8,7 +8,7 @@ from contracts.settings import Settings
 from pipelines.arguments import add_run_id
 
 if TYPE_CHECKING:
-    from pipelines.upkeep.compact import Compacted
+    from pipelines.maintenance.compact import Compacted
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +25,8 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 def compact_tables(settings: Settings) -> "Compacted":
     """What was done, by table. Spark starts only where there is work."""
     from pipelines.catalog import await_catalog
+    from pipelines.maintenance.compact import compact, has_work
     from pipelines.spark.session import session
-    from pipelines.upkeep.compact import compact, has_work
 
     catalog, now = await_catalog(settings), datetime.now(UTC)
     if not has_work(catalog, settings, now=now):

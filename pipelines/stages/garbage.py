@@ -8,7 +8,7 @@ from contracts.settings import Settings
 from pipelines.arguments import add_run_id
 
 if TYPE_CHECKING:
-    from pipelines.upkeep.garbage import Collected
+    from pipelines.maintenance.garbage import Collected
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +26,8 @@ def collect_garbage(settings: Settings, *, run_id: str | None = None, dry_run: b
     """What went, or with `dry_run` would go."""
     from pipelines.catalog import await_catalog
     from pipelines.ingest.run_all import new_run_id
+    from pipelines.maintenance.garbage import collect_garbage as collect
     from pipelines.spark.session import session
-    from pipelines.upkeep.garbage import collect_garbage as collect
 
     catalog, now = await_catalog(settings), datetime.now(UTC)
     with session(settings, "garbage") as spark:

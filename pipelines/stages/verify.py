@@ -8,7 +8,7 @@ from contracts.settings import Settings
 from pipelines.arguments import add_run_id
 
 if TYPE_CHECKING:
-    from pipelines.upkeep.verify import Verified
+    from pipelines.maintenance.verify import Verified
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -25,8 +25,8 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 def verify_queues(settings: Settings, *, repair: bool = False) -> "Verified":
     """How queues and lake compare."""
     from pipelines.catalog import await_catalog
+    from pipelines.maintenance.verify import verify
     from pipelines.spark.session import session
-    from pipelines.upkeep.verify import verify
 
     catalog = await_catalog(settings)
     with session(settings, "verify") as spark:

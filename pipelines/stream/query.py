@@ -30,11 +30,11 @@ from pipelines.catalog import await_catalog
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.ingest.trends import draw_trends
+from pipelines.maintenance.ledger_pack import pack_ledger
+from pipelines.maintenance.snapshots import expire_by_count
 from pipelines.populate.load import populate
 from pipelines.spark.session import session
 from pipelines.stream.source import FORMAT, segment_of, source_of
-from pipelines.upkeep.ledger_pack import pack_ledger
-from pipelines.upkeep.snapshots import expire_by_count
 
 TRENDS = timedelta(minutes=5)  # between two drawings of the charts over time
 TIDY = timedelta(hours=1)  # between two times that old snapshots are forgotten

@@ -22,7 +22,7 @@ from contracts.envelope import Stream
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, RUN_TABLES
 from pipelines.ingest.branches import PREFIX
-from pipelines.upkeep.check import disagreements
+from pipelines.maintenance.check import disagreements
 from tests.pipelines.lakes import Lake, new_lake
 from tests.pipelines.makers import at, data, outcome, trigger
 from tests.pipelines.plain import collect, compact, ingest, read

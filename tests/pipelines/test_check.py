@@ -1,4 +1,4 @@
-"""`manifold lake check`: what disagrees is found, and mended; what agrees is left alone."""
+"""`manifold lake check`: what disagrees is found, and repaired; what agrees is left alone."""
 
 from datetime import timedelta
 from typing import Any
@@ -16,9 +16,10 @@ from contracts.errors import Permanent
 from contracts.messages import sha1_hex
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, RUN_TABLES, SEGMENTS, Table
 from pipelines.ingest.chunks import OPENING
-from pipelines.upkeep.check import check, disagreements
-from pipelines.upkeep.mend import empty, forget, repair, restore
-from pipelines.upkeep.rollback import rollback
+from pipelines.maintenance.check import check, disagreements
+from pipelines.maintenance.repair import forget, repair
+from pipelines.maintenance.restore import empty, restore
+from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import Place
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, duplicate, inline, outcome, trigger
@@ -138,7 +139,7 @@ def test_an_emptied_lake_is_filled_from_the_archive_and_what_was_there_can_come_
     assert {table.name: sorted(map(str, read(catalog, table))) for table in tables} == before
 
 
-def test_a_lake_on_spark_is_mended_and_made_again(place: Place, redis_server: Server) -> None:
+def test_a_lake_on_spark_is_repaired_and_made_again(place: Place, redis_server: Server) -> None:
     with Redis(port=redis_server.port) as redis:
         redis.flushall()
     settings = place.settings.model_copy(update={"redis_port": redis_server.port})
@@ -154,8 +155,8 @@ def test_a_lake_on_spark_is_mended_and_made_again(place: Place, redis_server: Se
     double(place.catalog, OUTCOMES, vin="V1")
     lose(place.catalog, DATA, data_id="d1")
     double(place.catalog, DATA, data_id=sha1_hex(b"inside"))
-    mended = repair(place.spark, place.catalog, settings, now=NOW)
-    assert (mended.agree, mended.repaired) == (True, 3)
+    repaired_lake = repair(place.spark, place.catalog, settings, now=NOW)
+    assert (repaired_lake.agree, repaired_lake.repaired) == (True, 3)
     assert {table.name: place.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)} == whole
     assert read_payloads(place.catalog, ["d1", sha1_hex(b"inside")]) == {"d1": b"one", sha1_hex(b"inside"): b"inside"}
 

@@ -13,15 +13,15 @@ from contracts.tables import DATA, IDS, META, SEGMENTS
 from pipelines.ingest.branches import branch_of
 from pipelines.ingest.publish import publish
 from pipelines.ingest.write import ingest
-from pipelines.upkeep.compact import Compacted, compact
-from pipelines.upkeep.compact_plan import Group, Rules, Work, work_of
+from pipelines.maintenance.compact import Compacted, compact
+from pipelines.maintenance.compact_plan import CompactionPolicy, Group, Work, work_of
 from tests.lake_rows import append_payloads
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import NOON, at, data, seq_at, trigger
 
 TODAY = date(2026, 3, 10)
 SETTLED, OPEN = TODAY - timedelta(days=5), TODAY
-RULES = Rules(target_bytes=1000, min_files=4, max_manifests=10, settled_days=2)
+POLICY = CompactionPolicy(target_bytes=1000, min_files=4, max_manifests=10, settled_days=2)
 DAY_MS = 86_400_000
 SHA1 = hashlib.sha1(b"b", usedforsecurity=False).hexdigest()
 
@@ -61,11 +61,11 @@ SHA1 = hashlib.sha1(b"b", usedforsecurity=False).hexdigest()
     ],
 )
 def test_what_pays_is_decided_by_the_files_of_a_day(groups: list[Group], work: Work) -> None:
-    assert work_of(groups, RULES, today=TODAY, can_sort=True) == work
+    assert work_of(groups, POLICY, today=TODAY, can_sort=True) == work
 
 
 def test_what_is_not_looked_up_by_vehicle_is_packed_and_never_sorted() -> None:
-    assert work_of([Group(SETTLED, False, True, 4, 40)], RULES, today=TODAY, can_sort=False) == Work([SETTLED], [])
+    assert work_of([Group(SETTLED, False, True, 4, 40)], POLICY, today=TODAY, can_sort=False) == Work([SETTLED], [])
 
 
 def with_settings(place: Place) -> Settings:

@@ -33,10 +33,10 @@ from pipelines.erasure.queues import prove_queues
 from pipelines.erasure.run import Erased, erase, search_all
 from pipelines.ingest.branches import RUN_ID, properties_of
 from pipelines.ingest.publish import counting
-from pipelines.upkeep.check import check
-from pipelines.upkeep.garbage_files import expire_snapshots
-from pipelines.upkeep.mend import empty
-from pipelines.upkeep.rollback import rollback
+from pipelines.maintenance.check import check
+from pipelines.maintenance.garbage_files import expire_snapshots
+from pipelines.maintenance.restore import empty
+from pipelines.maintenance.rollback import rollback
 from queues import Loader, Policy
 from tests.pipelines.conftest import Place
 from tests.pipelines.lakes import Lake

@@ -19,13 +19,13 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import open_run
 from pipelines.ingest.publish import ConcurrentPublish, finish, main_snapshots, publish
 from pipelines.ingest.run import Ingested
-from pipelines.upkeep import garbage_run
-from pipelines.upkeep.garbage import UNASKED, collect_garbage
-from pipelines.upkeep.garbage_days import days_over
-from pipelines.upkeep.garbage_files import expire_snapshots
-from pipelines.upkeep.garbage_plan import Entry, overdue, unneeded_data
-from pipelines.upkeep.garbage_rows import Rows
-from pipelines.upkeep.garbage_run import Gone
+from pipelines.maintenance import garbage_run
+from pipelines.maintenance.garbage import UNASKED, collect_garbage
+from pipelines.maintenance.garbage_days import days_over
+from pipelines.maintenance.garbage_files import expire_snapshots
+from pipelines.maintenance.garbage_plan import Entry, overdue, unneeded_data
+from pipelines.maintenance.garbage_rows import Rows
+from pipelines.maintenance.garbage_run import Removal
 from queues import Loader, Policy
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, data, outcome, seq_at, trigger
@@ -42,7 +42,7 @@ def home(place: Place, redis_server: Server) -> Place:
     return replace(place, settings=place.settings.model_copy(update=more))
 
 
-def collect(place: Place, **more: Any) -> tuple[Gone, Gone]:
+def collect(place: Place, **more: Any) -> tuple[Removal, Removal]:
     """The part of garbage collection that changes rows."""
     run = Attempt(place.run("gc", NOW_MS))
     return garbage_run.collect(run, cut=at(NOW_MS - 30 * DAY_MS), **more)
@@ -76,8 +76,8 @@ def history(home: Place) -> Place:
 
 def test_what_is_past_its_retention_goes_and_what_a_younger_entry_needs_stays(history: Place, redis: Redis) -> None:
     Loader(redis, Policy.of(history.settings)).enqueue([("V1", [(seq_at(4), "")])], 0)
-    would = garbage_run.look(Attempt(history.run("gc", NOW_MS)), cut=at(NOW_MS - 30 * DAY_MS))
-    assert would == (Gone(1, [f"V1 {seq_at(4)}"]), Gone(2, ["done", "old"], 7))
+    would = garbage_run.discover(Attempt(history.run("gc", NOW_MS)), cut=at(NOW_MS - 30 * DAY_MS))
+    assert would == (Removal(1, [f"V1 {seq_at(4)}"]), Removal(2, ["done", "old"], 7))
     assert len(history.rows(DATA)) == 4
     assert redis.zcard(keys.pending("V1")) == 1
     assert collect(history) == would
@@ -182,7 +182,7 @@ def test_the_whole_job_takes_in_what_is_recorded_and_removes_what_nothing_needs(
 
     done = collect_garbage(home.spark, home.catalog, home.settings, run_id="gc", now=at(NOW_MS))
     assert done.expired.sample == [f"V1 {seq_at(4)}"]
-    assert done.data == Gone(kept_because=UNASKED)  # no recorder answers here
+    assert done.data == Removal(kept_because=UNASKED)  # no recorder answers here
     assert (done.quarantine.count, home.rows(QUARANTINE)) == (1, [])
     assert done.orphans[IDS.name].sample == [f"file:{orphan}"]
     assert not orphan.exists()

@@ -15,8 +15,8 @@ from pipelines.ingest.contents import replace_content
 from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.publish import current_snapshots
 from pipelines.ingest.removal import remove_days, remove_rows
-from pipelines.upkeep.garbage_days import DAYS_OVER, MOST_REMEMBERED, DaysOver, carry_over, days_over, remember
-from pipelines.upkeep.snapshots import READING, expire_by_count
+from pipelines.maintenance.garbage_days import DAYS_OVER, MOST_REMEMBERED, DaysOver, carry_over, days_over, remember
+from pipelines.maintenance.snapshots import READING, expire_by_count
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON, at, seq_at
 from tests.pipelines.plain import rows_of

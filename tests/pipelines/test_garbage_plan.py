@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.upkeep.garbage_plan import (
+from pipelines.maintenance.garbage_plan import (
     Entry,
     Recorded,
     Version,

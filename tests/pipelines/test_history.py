@@ -9,8 +9,8 @@ from contracts.envelope import Stream
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
 from pipelines.ingest.publish import finish
-from pipelines.upkeep.check import check
-from pipelines.upkeep.garbage_history import drop_history
+from pipelines.maintenance.check import check
+from pipelines.maintenance.garbage_history import drop_history
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON, at, outcome, seq_at, trigger
 from tests.pipelines.plain import compact, ingest, read

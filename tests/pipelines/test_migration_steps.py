@@ -18,11 +18,11 @@ from contracts.envelope import Stream
 from contracts.errors import Permanent
 from contracts.tables import IDS, MIGRATING, OUTCOMES, QUALITY, SCHEMA_VERSION, SEGMENTS, Column, Table
 from pipelines.ingest.publish import ConcurrentPublish, finish, publish
+from pipelines.maintenance.compact_discover import discover
+from pipelines.maintenance.compact_plan import CompactionPolicy
 from pipelines.migrations.migrate import migrate, plan
 from pipelines.migrations.of_tables import STEPS
 from pipelines.migrations.steps import AddColumns, PartitionBy, RenameColumn, SetProperties, Step, WidenColumn
-from pipelines.upkeep.compact_look import look
-from pipelines.upkeep.compact_plan import Rules
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, seq_at, trigger
 from tests.pipelines.old_lakes import add
@@ -91,7 +91,7 @@ def test_compaction_sees_files_without_a_day_beside_those_with_one(catalog: Cata
     next_release(SEGMENTS, BY_DAY, day_of="ingested_at")
     migrate(catalog)
     add(catalog, SEGMENTS.name, segment(2, NEXT_DAY))
-    groups, shape = look(catalog, SEGMENTS, Rules(1 << 20, 2, 30, 2), 0)
+    groups, shape = discover(catalog, SEGMENTS, CompactionPolicy(1 << 20, 2, 30, 2), 0)
     assert {group.day for group in groups} == {None, NEXT_DAY.date()}
     assert shape.files == 2
 

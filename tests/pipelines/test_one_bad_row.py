@@ -20,7 +20,7 @@ from expectations._rules import Holds
 from expectations._suites import Suite
 from pipelines.ingest import run_all
 from pipelines.ingest.audit import AuditFailed
-from pipelines.upkeep.garbage import HELD_BACK, collect_garbage
+from pipelines.maintenance.garbage import HELD_BACK, collect_garbage
 from tests.hook import hook
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import data, envelope, outcome, seq_at, trigger

@@ -14,8 +14,8 @@ from contracts.envelope import Stream
 from contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS
 from pipelines.ingest.branches import ATTEMPT, head_of, properties_of
 from pipelines.ingest.publish import publish
-from pipelines.upkeep import garbage_files
-from pipelines.upkeep.compact import has_work
+from pipelines.maintenance import garbage_files
+from pipelines.maintenance.compact import has_work
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, data, seq_at, trigger
 from tests.pipelines.processes import (

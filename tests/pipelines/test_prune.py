@@ -12,10 +12,10 @@ from contracts.envelope import Stream
 from contracts.errors import Permanent
 from contracts.tables import IDS, SEGMENTS
 from pipelines.ingest.ledger import pruned_before
-from pipelines.upkeep.check import disagreements
-from pipelines.upkeep.garbage_files import drop_segments
-from pipelines.upkeep.garbage_ledger import prune_ledger
-from pipelines.upkeep.mend import _require_all
+from pipelines.maintenance.check import disagreements
+from pipelines.maintenance.garbage_files import drop_segments
+from pipelines.maintenance.garbage_ledger import prune_ledger
+from pipelines.maintenance.restore import _require_all
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON, at, trigger
 from tests.pipelines.plain import ingest, read

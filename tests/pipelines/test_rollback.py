@@ -8,7 +8,7 @@ from contracts.errors import Permanent
 from contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS
 from pipelines.ingest.branches import RUN_ID, properties_of
 from pipelines.ingest.publish import counting, finish, is_published
-from pipelines.upkeep.rollback import rollback
+from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import Place
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, trigger

@@ -10,8 +10,8 @@ from adapters.commits import MAIN
 from adapters.lake import open_catalog
 from contracts.envelope import Stream
 from contracts.tables import IDS, SEGMENTS, Table
-from pipelines.upkeep.ledger_pack import pack_ledger
-from pipelines.upkeep.snapshots import READING, cut_of, expire_by_count
+from pipelines.maintenance.ledger_pack import pack_ledger
+from pipelines.maintenance.snapshots import READING, cut_of, expire_by_count
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
 from tests.pipelines.plain import ingest, read

@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from adapters.payloads import read_payloads
 from contracts.envelope import Stream, to_arrow
 from contracts.tables import DATA, IDS, META, SEGMENTS, TABLES
+from pipelines.maintenance.rollback import rollback
 from pipelines.migrations.migrate import migrate, plan
 from pipelines.populate.load import populate
-from pipelines.upkeep.rollback import rollback
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, data, seq_at, trigger
 from tests.pipelines.old_lakes import FIRST, RELEASES, add, make_old

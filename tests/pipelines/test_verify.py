@@ -14,8 +14,8 @@ from contracts.envelope import Envelope, Stream
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS
-from pipelines.upkeep.verify import Verified, verify
-from pipelines.upkeep.verify_redis import Batches, still
+from pipelines.maintenance.verify import Verified, verify
+from pipelines.maintenance.verify_redis import Batches, recheck
 from queues import Loader, Policy
 from tests.pipelines.conftest import Place
 from tests.pipelines.makers import at, seq_at
@@ -133,9 +133,9 @@ def test_what_has_changed_meanwhile_is_no_difference(home: Place, redis: Redis, 
         add(home, (5, "V1", None))
         redis.zrem(keys.pending("V2"), seq_at(1))
         home.append(OUTCOMES, [{"vin": "V2", "seq": seq_at(1), "outcome": "delivered", "accepted_at": at(1), "ended_at": at(9)}])
-        return still(url)
+        return recheck(url)
 
-    monkeypatch.setattr("pipelines.upkeep.verify.still", after_a_while)
+    monkeypatch.setattr("pipelines.maintenance.verify.recheck", after_a_while)
     assert run(home).differences == NONE
 
 
@@ -154,7 +154,7 @@ def all_is_in_the_archive(_: Settings) -> bool:
 def test_an_end_that_only_the_queues_remember_is_found_and_recorded(
     home: Place, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.upkeep.verify_outcomes.flush", all_is_in_the_archive)
+    monkeypatch.setattr("pipelines.maintenance.verify_outcomes.flush", all_is_in_the_archive)
     record = end_in_queues_alone(redis)
 
     assert run(home).differences == NONE | {"unrecorded": 1}
@@ -179,7 +179,7 @@ def test_an_end_whose_outcome_is_on_its_way_is_no_difference(
             )
         return where != "in a journal, perhaps"
 
-    monkeypatch.setattr("pipelines.upkeep.verify_outcomes.flush", looks)
+    monkeypatch.setattr("pipelines.maintenance.verify_outcomes.flush", looks)
     if where == "in the stream":
         redis.xadd(keys.OUTCOMES, {"o": record.to_wire()})
         redis.xadd(keys.OUTCOMES, {"other": "things"})

@@ -13,7 +13,7 @@ from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.tables import DATA, IDS, OUTCOMES, QUARANTINE, SEGMENTS
 from pipelines.erasure.run import Erased, erase
-from pipelines.upkeep.check import check
+from pipelines.maintenance.check import check
 from queues import Loader, Policy
 from tests.pipelines.makers import NOON_MS, at, data, outcome, seq_at, trigger
 from tests.pipelines.plain import ingest, read

@@ -26,10 +26,10 @@ from archive.store import Archive
 from contracts.seq import EPOCH, datetime_of
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
-from pipelines.ingest.ledger import Ledger, gone
+from pipelines.ingest.ledger import Ledger, missing_segments
 from pipelines.ingest.publish import main_snapshots
-from pipelines.upkeep.check_plan import Brought, Finding, Found, Trouble, brought, judge
-from pipelines.upkeep.garbage_history import history_cut
+from pipelines.maintenance.check_plan import Brought, Finding, Found, Trouble, brought, judge
+from pipelines.maintenance.garbage_history import history_cut
 
 MESSAGES_AT_ONCE = 200_000
 LATE = timedelta(days=1)  # what lies in the archive for longer, no scheduled run will take
@@ -50,7 +50,7 @@ class Checked:
 
     @property
     def agree(self) -> bool:
-        """Nothing is wrong, or all of it was mended."""
+        """Nothing is wrong, or all of it was repaired."""
         return not self.troubles
 
     def to_json(self) -> str:
@@ -89,7 +89,7 @@ def disagreements(
         messages += sum(rows[segment.path]["messages"] for segment in known)
     if interval is None:
         since = (now - timedelta(days=settings.archive_retention_days)).date() + timedelta(days=1)
-        findings += [Finding(path, Trouble.GONE, "") for path in gone(at_once, comparison.archive, since)]
+        findings += [Finding(path, Trouble.GONE, "") for path in missing_segments(at_once, comparison.archive, since)]
     return sorted(findings), segments, messages
 
 

@@ -26,7 +26,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CompactionPolicy:
     """When a rewrite pays; see the settings `compact_…`."""
 
     target_bytes: int
@@ -48,33 +48,33 @@ class Work:
     cluster: list[date | None] = field(default_factory=list)
 
 
-def work_of(groups: Iterable[Group], rules: Rules, *, today: date, can_sort: bool) -> Work:
+def work_of(groups: Iterable[Group], policy: CompactionPolicy, *, today: date, can_sort: bool) -> Work:
     """What pays in one table: `can_sort` says whether its rows are looked up by a key."""
     by_day: dict[date | None, list[Group]] = {}
     for group in groups:
         by_day.setdefault(group.day, []).append(group)
     pack: list[date | None] = []
     cluster: list[date | None] = []
-    settled = today - timedelta(days=rules.settled_days)
+    settled = today - timedelta(days=policy.settled_days)
     for day in sorted(by_day, key=lambda d: d or date.min):
-        if can_sort and _is_settled(by_day[day], day, settled, rules) and _wants_sorting(by_day[day], rules):
+        if can_sort and _is_settled(by_day[day], day, settled, policy) and _wants_sorting(by_day[day], policy):
             cluster.append(day)
-        elif sum(g.files for g in by_day[day] if g.is_small) >= rules.min_files:
+        elif sum(g.files for g in by_day[day] if g.is_small) >= policy.min_files:
             pack.append(day)
     return Work(pack, cluster)
 
 
-def _is_settled(groups: Sequence[Group], day: date | None, settled: date, rules: Rules) -> bool:
+def _is_settled(groups: Sequence[Group], day: date | None, settled: date, policy: CompactionPolicy) -> bool:
     """Whether little will come to these rows soon. A table without days always grows, and is sorted after enough has come."""
     if day is None:
-        return sum(group.files for group in groups if not group.is_sorted) >= rules.min_files
+        return sum(group.files for group in groups if not group.is_sorted) >= policy.min_files
     return day <= settled
 
 
-def _wants_sorting(groups: Sequence[Group], rules: Rules) -> bool:
+def _wants_sorting(groups: Sequence[Group], policy: CompactionPolicy) -> bool:
     """Much of the day is unsorted; or little, but in many files, of a day so small that sorting it costs as little as packing."""
     unsorted = [group for group in groups if not group.is_sorted]
     all_bytes = sum(group.bytes for group in groups)
     if sum(group.bytes for group in unsorted) > UNSORTED_SHARE * all_bytes:
         return True
-    return sum(group.files for group in unsorted) >= rules.min_files and all_bytes <= rules.target_bytes
+    return sum(group.files for group in unsorted) >= policy.min_files and all_bytes <= policy.target_bytes

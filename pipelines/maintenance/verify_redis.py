@@ -22,8 +22,8 @@ log = structlog.get_logger(__name__)
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
-class Place(StrEnum):
-    """Where an entry lies in Redis; the last word of the key."""
+class QueueKey(StrEnum):
+    """The keys of an owner that can hold an entry: the last word of the key."""
 
     PENDING = "pending"
     PARKED = "parked"
@@ -31,11 +31,11 @@ class Place(StrEnum):
     IN_FLIGHT = "inflight"
 
 
-OF_PLACE = {
-    Place.PENDING: keys.pending,
-    Place.PARKED: keys.parked,
-    Place.DONE: keys.done,
-    Place.IN_FLIGHT: keys.inflight,
+KEY_OF = {
+    QueueKey.PENDING: keys.pending,
+    QueueKey.PARKED: keys.parked,
+    QueueKey.DONE: keys.done,
+    QueueKey.IN_FLIGHT: keys.inflight,
 }
 
 
@@ -51,8 +51,8 @@ class Difference(StrEnum):
     STRAY = "stray"  # in flight without being pending
 
 
-ROWS = "vin string, seq bigint, place string, disordered boolean"
-ROW_SCHEMA = pa.schema([("vin", pa.string()), ("seq", pa.int64()), ("place", pa.string()), ("disordered", pa.bool_())])
+ROWS = "vin string, seq bigint, queue_key string, disordered boolean"
+ROW_SCHEMA = pa.schema([("vin", pa.string()), ("seq", pa.int64()), ("queue_key", pa.string()), ("disordered", pa.bool_())])
 
 
 def walk(url: str) -> Batches:
@@ -71,7 +71,7 @@ def walk(url: str) -> Batches:
     return read
 
 
-def still(url: str) -> Batches:
+def recheck(url: str) -> Batches:
     """Of rows (difference, vin, seq, …): those that are still so, as far as the queues alone can say."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -84,41 +84,41 @@ def still(url: str) -> Batches:
     return read
 
 
-def _pages(redis: Redis) -> Iterator[list[tuple[str, Place]]]:
-    """Owner and place of every queue that can hold an entry, some at a time."""
-    places = {place.value: place for place in Place}
-    page: list[tuple[str, Place]] = []
+def _pages(redis: Redis) -> Iterator[list[tuple[str, QueueKey]]]:
+    """Owner and kind of key of every queue that can hold an entry, some at a time."""
+    queue_keys = {queue_key.value: queue_key for queue_key in QueueKey}
+    page: list[tuple[str, QueueKey]] = []
     for raw in redis.scan_iter(match=f"{keys.OF_OWNERS}*", count=KEYS_A_PAGE):
         owner, word = keys.owner_of(raw.decode())
-        if word in places:
-            page.append((owner, places[word]))
+        if word in queue_keys:
+            page.append((owner, queue_keys[word]))
         if len(page) >= KEYS_A_PAGE:
             yield page
             page = []
     yield page
 
 
-def _rows(redis: Redis, page: list[tuple[str, Place]]) -> Iterator[tuple[str, int, str, bool]]:
+def _rows(redis: Redis, page: list[tuple[str, QueueKey]]) -> Iterator[tuple[str, int, str, bool]]:
     pipe = redis.pipeline(transaction=False)
-    for owner, place in page:
-        if place is Place.IN_FLIGHT:
+    for owner, queue_key in page:
+        if queue_key is QueueKey.IN_FLIGHT:
             pipe.hget(keys.inflight(owner), "seq")
         else:
-            pipe.zrange(OF_PLACE[place](owner), 0, -1)
-    for (owner, place), raw in zip(page, pipe.execute(raise_on_error=False), strict=True):
-        seqs = _seqs(raw, owner, place)
-        ordered = place is Place.DONE or all(a <= b for a, b in pairwise(seqs))
+            pipe.zrange(KEY_OF[queue_key](owner), 0, -1)
+    for (owner, queue_key), raw in zip(page, pipe.execute(raise_on_error=False), strict=True):
+        seqs = _seqs(raw, owner, queue_key)
+        ordered = queue_key is QueueKey.DONE or all(a <= b for a, b in pairwise(seqs))
         for n, seq in enumerate(seqs):
-            yield owner, seq, place.value, not ordered and any(seq > later for later in seqs[n + 1 :])
+            yield owner, seq, queue_key.value, not ordered and any(seq > later for later in seqs[n + 1 :])
 
 
-def _seqs(reply: Any, owner: str, place: Place) -> list[int]:
+def _seqs(reply: Any, owner: str, queue_key: QueueKey) -> list[int]:
     """Without what is none: a key that is spoilt keeps no other from being compared."""
     sound = _sound(reply)
-    held = [sound] if place is Place.IN_FLIGHT else sound or []
+    held = [sound] if queue_key is QueueKey.IN_FLIGHT else sound or []
     seqs = _numbers(held)
     if is_spoilt(reply) or len(seqs) < len(held) - held.count(None):
-        log.error("a key in Redis is spoilt: delete it, then `manifold rebuild`", key=OF_PLACE[place](owner))
+        log.error("a key in Redis is spoilt: delete it, then `manifold rebuild`", key=KEY_OF[queue_key](owner))
     return seqs
 
 

@@ -19,9 +19,9 @@ from adapters.lake import ensure_tables
 from contracts.settings import Settings
 from contracts.tables import IDS, META, OUTCOMES, SEGMENTS, TABLES, Table
 from pipelines.ingest.branches import BEGAN
-from pipelines.upkeep.compact_look import Shape, look
-from pipelines.upkeep.compact_plan import Group, Rules, Work, work_of
-from pipelines.upkeep.sorting import NULLS, sort_order_id
+from pipelines.maintenance.compact_discover import Shape, discover
+from pipelines.maintenance.compact_plan import CompactionPolicy, Group, Work, work_of
+from pipelines.maintenance.sorting import NULLS, sort_order_id
 
 SORTED_BY: Mapping[str, Sequence[str]] = {IDS.name: ("vin", "seq"), META.name: ("data_id",), OUTCOMES.name: ("vin", "seq")}
 DAYS_A_CALL = 31
@@ -62,10 +62,10 @@ def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *,
     Without Spark (None) nothing is rewritten; the result has the shape of each table.
     """
     ensure_tables(catalog)
-    rules = rules_of(settings)
+    policy = compaction_policy(settings)
     result = Compacted()
     for table in TABLES:
-        done = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, rules).run(now.date())
+        done = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy).run(now.date())
         result.tables[table.name] = done
         log.info("table is compacted", table=table.name, **asdict(done))
     return result
@@ -74,14 +74,14 @@ def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *,
 def has_work(catalog: Catalog, settings: Settings, *, now: datetime) -> bool:
     """Whether anything pays: else Spark need not be started."""
     ensure_tables(catalog)
-    rules = rules_of(settings)
-    tables = (_Compaction(None, catalog, f"{settings.catalog_name}.{table.identifier}", table, rules) for table in TABLES)
+    policy = compaction_policy(settings)
+    tables = (_Compaction(None, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy) for table in TABLES)
     return any(table.has_work(now.date()) for table in tables)
 
 
-def rules_of(settings: Settings) -> Rules:
+def compaction_policy(settings: Settings) -> CompactionPolicy:
     """The thresholds that the settings give."""
-    return Rules(
+    return CompactionPolicy(
         settings.compact_target_bytes, settings.compact_min_files, settings.compact_max_manifests, settings.compact_settled_days
     )
 
@@ -89,8 +89,8 @@ def rules_of(settings: Settings) -> Rules:
 class _Compaction:
     """The compaction of one table."""
 
-    def __init__(self, spark: SparkSession | None, catalog: Catalog, name: str, table: Table, rules: Rules) -> None:
-        self._spark, self._catalog, self._name, self._table, self._rules = spark, catalog, name, table, rules
+    def __init__(self, spark: SparkSession | None, catalog: Catalog, name: str, table: Table, policy: CompactionPolicy) -> None:
+        self._spark, self._catalog, self._name, self._table, self._policy = spark, catalog, name, table, policy
         self._sort = SORTED_BY.get(table.name)
         self._order_id = sort_order_id(catalog, table, self._sort) if self._sort else 0
 
@@ -100,7 +100,7 @@ class _Compaction:
         if self._table is SEGMENTS and self._open_run():
             return False
         work = self._work(groups, today)
-        return bool(work.pack or work.cluster or shape.delete_files or shape.manifests > self._rules.max_manifests)
+        return bool(work.pack or work.cluster or shape.delete_files or shape.manifests > self._policy.max_manifests)
 
     def run(self, today: date) -> TableResult:
         """Do what pays."""
@@ -116,7 +116,7 @@ class _Compaction:
         if before.delete_files:
             self._apply_deletes(result)
         manifests = self._look()[1].manifests if result.rewritten_files else before.manifests
-        if manifests > self._rules.max_manifests:
+        if manifests > self._policy.max_manifests:
             self._call("rewrite_manifests", "use_caching => false")
             result.manifests_rewritten = True
         if result.rewritten_files or result.manifests_rewritten:
@@ -125,10 +125,10 @@ class _Compaction:
         return result
 
     def _work(self, groups: list[Group], today: date) -> Work:
-        return work_of(groups, self._rules, today=today, can_sort=self._sort is not None)
+        return work_of(groups, self._policy, today=today, can_sort=self._sort is not None)
 
     def _look(self) -> tuple[list[Group], Shape]:
-        return look(self._catalog, self._table, self._rules, self._order_id)
+        return discover(self._catalog, self._table, self._policy, self._order_id)
 
     def _open_run(self) -> str | None:
         properties = self._catalog.load_table(SEGMENTS.identifier).properties
@@ -136,7 +136,7 @@ class _Compaction:
 
     def _rewrite(self, work: Work, result: TableResult) -> None:
         for days in _chunks(work.pack):
-            self._note(self._rewrite_files(days, "strategy => 'binpack'", {"min-input-files": self._rules.min_files}), result)
+            self._note(self._rewrite_files(days, "strategy => 'binpack'", {"min-input-files": self._policy.min_files}), result)
         if self._sort:
             order = ", ".join(f"{column} ASC {NULLS}" for column in self._sort)
             for days in _chunks(work.cluster):
@@ -152,7 +152,7 @@ class _Compaction:
 
     def _rewrite_files(self, days: Sequence[date | None], how: str, options: Mapping[str, object]) -> Row:
         common = {
-            "target-file-size-bytes": self._rules.target_bytes,
+            "target-file-size-bytes": self._policy.target_bytes,
             "partial-progress.enabled": "true",
             "partial-progress.max-commits": COMMITS_A_CALL,
         }

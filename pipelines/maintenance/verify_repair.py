@@ -11,9 +11,9 @@ from adapters.redis import connect
 from contracts import keys
 from contracts.outcomes import OF_CODE, Outcome, OutcomeRecord
 from contracts.settings import Settings
+from pipelines.maintenance.verify_redis import Difference
 from pipelines.populate.load import SUPERSEDED_BY
 from pipelines.populate.lock import populate_lock
-from pipelines.upkeep.verify_redis import Difference
 from queues import Loader, Policy
 
 FOUND = "remembered by the queues alone: recorded when they were compared with the lake, not when it ended"
@@ -21,23 +21,28 @@ COUNTS = pa.schema([("difference", pa.string()), ("repaired", pa.int64())])
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
-def repair(found: DataFrame, settings: Settings, now: datetime) -> dict[str, int]:
+def repair_queues(found: DataFrame, settings: Settings, now: datetime) -> dict[str, int]:
     """Queue what is missing, end what has ended, record what is not, put in order; by kind, how many. The rest stays.
 
     Raises:
         Retryable: another process that compares lake and queues is at work.
     """
     now_ms = round(now.timestamp() * 1000)
-    mend = _mender(settings.redis, Policy.of(settings), now_ms)
+    repair_batches = _repairer(settings.redis, Policy.of(settings), now_ms)
     by_owner = found.repartition(found.sparkSession.sparkContext.defaultParallelism, "vin")
     with connect(settings.redis) as redis, populate_lock(redis) as lock:
-        counts = by_owner.mapInArrow(mend, "difference string, repaired bigint").groupBy("difference").sum("repaired").collect()
+        counts = (
+            by_owner.mapInArrow(repair_batches, "difference string, repaired bigint")
+            .groupBy("difference")
+            .sum("repaired")
+            .collect()
+        )
         lock.check()
     return {row["difference"]: row["sum(repaired)"] for row in counts}
 
 
-def _mender(url: str, policy: Policy, now_ms: int) -> Batches:
-    def mend(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _repairer(url: str, policy: Policy, now_ms: int) -> Batches:
+    def repair_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with connect(url) as redis:
             loader = Loader(redis, policy)
             for batch in batches:
@@ -56,7 +61,7 @@ def _mender(url: str, policy: Policy, now_ms: int) -> Batches:
                 counts = [{"difference": kind.value, "repaired": count} for kind, count in done.items() if count]
                 yield pa.RecordBatch.from_pylist(counts, COUNTS)
 
-    return mend
+    return repair_batches
 
 
 def _queue(loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:

@@ -11,7 +11,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table as IcebergTable
 
 from contracts.tables import Table
-from pipelines.upkeep.compact_plan import Group, Rules
+from pipelines.maintenance.compact_plan import CompactionPolicy, Group
 
 EPOCH_DAY = date(1970, 1, 1)
 
@@ -28,7 +28,7 @@ class Shape:
     manifests: int
 
 
-def look(catalog: Catalog, table: Table, rules: Rules, order_id: int) -> tuple[list[Group], Shape]:
+def discover(catalog: Catalog, table: Table, policy: CompactionPolicy, order_id: int) -> tuple[list[Group], Shape]:
     """Main's files, grouped and counted; sorted are those that carry `order_id` (0: none is)."""
     loaded = catalog.load_table(table.identifier)
     snapshot = loaded.current_snapshot()
@@ -37,7 +37,7 @@ def look(catalog: Catalog, table: Table, rules: Rules, order_id: int) -> tuple[l
     files, sizes = Counter[tuple[date | None, bool, bool]](), Counter[tuple[date | None, bool, bool]]()
     for file in _data_files(loaded, manifests):
         day = _day(file, days.get(file.spec_id))
-        kind = (day, bool(order_id) and file.sort_order_id == order_id, file.file_size_in_bytes < rules.small_bytes)
+        kind = (day, bool(order_id) and file.sort_order_id == order_id, file.file_size_in_bytes < policy.small_bytes)
         files[kind] += 1
         sizes[kind] += file.file_size_in_bytes
     groups = [Group(*kind, count, sizes[kind]) for kind, count in files.items()]

@@ -22,7 +22,7 @@ from contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.removal import days_of, remove_days
-from pipelines.upkeep.garbage_run import SAMPLE, Gone
+from pipelines.maintenance.garbage_run import SAMPLE, Removal
 
 ROWS_AT_ONCE = 5_000_000
 A_DAY = timedelta(days=1)
@@ -39,7 +39,7 @@ def history_cut(settings: Settings, now: datetime) -> datetime | None:
     return cut.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def drop_history(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Gone:
+def drop_history(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
     """Take the days out that have passed; how many entries. `dry_run`: only say it.
 
     Raises:
@@ -47,24 +47,24 @@ def drop_history(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
     """
     cut = history_cut(settings, now)
     if cut is None:
-        return Gone(kept_because="MANIFOLD_HISTORY_RETENTION_DAYS is 0: history is kept")
+        return Removal(kept_because="MANIFOLD_HISTORY_RETENTION_DAYS is 0: history is kept")
     return until_not_overtaken()(lambda: _drop(catalog, cut, now, dry_run=dry_run))
 
 
-def _drop(catalog: Catalog, cut: datetime, now: datetime, *, dry_run: bool) -> Gone:
+def _drop(catalog: Catalog, cut: datetime, now: datetime, *, dry_run: bool) -> Removal:
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     ids, outcomes = (_by_day(catalog.load_table(t.identifier), t, base[t.name], cut) for t in (IDS, OUTCOMES))
     days = [day for day in sorted({*ids, *outcomes}) if _all_ended(catalog, base, day, _rows(ids.get(day, ())))]
-    gone = Gone(sum(_rows(ids.get(day, ())) for day in days), [day.isoformat() for day in days[:SAMPLE]])
+    removed = Removal(sum(_rows(ids.get(day, ())) for day in days), [day.isoformat() for day in days[:SAMPLE]])
     if dry_run or not days:
-        return gone
+        return removed
     run = Amendment(catalog, "history", base, now)
     for table, files in ((IDS, ids), (OUTCOMES, outcomes)):
         if any(day in files for day in days):
             run.change(table, partial(remove_days, catalog, table, days))
     run.publish(lambda branch, said: append_rows(catalog, SEGMENTS, SEGMENTS.arrow_schema.empty_table(), said, branch=branch))
-    log.info("history is removed", run_id=run.run_id, days=len(days), entries=gone.count)
-    return gone
+    log.info("history is removed", run_id=run.run_id, days=len(days), entries=removed.count)
+    return removed
 
 
 def _by_day(table: IcebergTable, of: Table, at: int, cut: datetime) -> dict[date, list[FileScanTask]]:

@@ -16,8 +16,8 @@ from contracts.settings import Settings
 from contracts.tables import SEGMENTS, TABLES, Table
 from pipelines.ingest.branches import RUN_ID, ancestors, properties_of
 from pipelines.ingest.publish import unfinished
-from pipelines.upkeep.garbage_days import carry_over
-from pipelines.upkeep.garbage_plan import Version, old_versions
+from pipelines.maintenance.garbage_days import carry_over
+from pipelines.maintenance.garbage_plan import Version, old_versions
 
 READING = timedelta(hours=1)  # whoever began to read so lately can finish, however many snapshots there are
 
@@ -26,14 +26,14 @@ log = structlog.get_logger(__name__)
 
 def expire_by_count(catalog: Catalog, settings: Settings, *, now: datetime) -> dict[str, int]:
     """By table, how many snapshots went from its metadata; those that runs still need stay."""
-    gone: dict[str, int] = {}
+    removed: dict[str, int] = {}
     carry_over(catalog)
     # The commit point's table first: a run whose snapshot has gone from it can no more be published, and rely on others that go.
     for table in sorted(TABLES, key=lambda table: table is not SEGMENTS):
-        gone[table.name] = _expire(catalog, settings, table, now)
-    if any(gone.values()):
-        log.info("old snapshots are forgotten", **gone)
-    return gone
+        removed[table.name] = _expire(catalog, settings, table, now)
+    if any(removed.values()):
+        log.info("old snapshots are forgotten", **removed)
+    return removed
 
 
 @patiently

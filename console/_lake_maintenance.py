@@ -37,7 +37,7 @@ def check(days: Days = None, repair: Repair = False, as_json: AsJson = False) ->
     if as_json:
         _print(result)
     else:
-        from pipelines.upkeep.check_plan import REMEDIES, Trouble
+        from pipelines.maintenance.check_plan import REMEDIES, Trouble
 
         said = "agree" if result.agree else "DISAGREE"
         out.print(f"archive, ledger and tables {said}: {result.segments} segments, {result.messages} messages")
@@ -59,7 +59,7 @@ def restore(without_history: WithoutHistory = False, yes: Yes = False, as_json: 
     settings = settings_or_fail()
     if not yes:
         typer.confirm("This empties the lake's tables and takes in the whole archive again. Go on?", abort=True, err=True)
-    from pipelines.upkeep.mend import restore_lake
+    from pipelines.maintenance.restore import restore_lake
 
     result = _run("making the lake again", as_json, lambda: restore_lake(settings, without_history=without_history))
     if as_json:
@@ -74,7 +74,7 @@ def restore(without_history: WithoutHistory = False, yes: Yes = False, as_json: 
 def rollback(run_id: RunId, as_json: AsJson = False) -> None:
     """Take a published run back, with all that came after it. The next ingest takes their segments in again."""
     settings = settings_or_fail()
-    from pipelines.upkeep.rollback import rollback_run
+    from pipelines.maintenance.rollback import rollback_run
 
     result = _run("taking the run back", as_json, lambda: rollback_run(settings, run_id))
     if as_json:

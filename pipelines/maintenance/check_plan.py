@@ -36,7 +36,7 @@ REMEDIES = {
     Trouble.WAITING: "it has lain in the archive for more than a day, and no run has taken it in; --repair does",
     Trouble.GONE: "it is in the lake, and not in the archive; bring it back from a copy: without it the lake cannot be restored",
 }
-MENDABLE = (Trouble.MISSING, Trouble.DOUBLED, Trouble.LISTED_TWICE)
+REPAIRABLE = (Trouble.MISSING, Trouble.DOUBLED, Trouble.LISTED_TWICE)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -22,8 +22,8 @@ from pipelines.ingest.publish import finish, publish
 from pipelines.ingest.removal import REMOVES
 from pipelines.ingest.run import Ingested
 from pipelines.ingest.transforms import instant_of
+from pipelines.maintenance.garbage_rows import Rows
 from pipelines.populate.pending import KEYS
-from pipelines.upkeep.garbage_rows import Rows
 from queues import Loader, Policy
 
 SAMPLE = 20
@@ -33,7 +33,7 @@ Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Removal:
     """What went, or would go: how many, a few of them, and their bytes where they are known."""
 
     count: int = 0
@@ -42,7 +42,7 @@ class Gone:
     kept_because: str | None = None  # nothing went, although something might have
 
 
-def look(run: Attempt, *, cut: datetime) -> tuple[Gone, Gone]:
+def discover(run: Attempt, *, cut: datetime) -> tuple[Removal, Removal]:
     """The entries that would expire, and the data that would go, if nothing new has been recorded."""
     rows = Rows(run, cut=cut)
     unneeded = rows.unneeded(rows.main(OUTCOMES), and_overdue=True).persist()
@@ -52,7 +52,7 @@ def look(run: Attempt, *, cut: datetime) -> tuple[Gone, Gone]:
         unneeded.unpersist()
 
 
-def collect(run: Attempt, *, cut: datetime, keep_data_because: str | None = None) -> tuple[Gone, Gone]:
+def collect(run: Attempt, *, cut: datetime, keep_data_because: str | None = None) -> tuple[Removal, Removal]:
     """End overdue entries as expired, remove unneeded data (unless there is a reason to keep it), and publish that.
 
     Raises:
@@ -65,7 +65,7 @@ def collect(run: Attempt, *, cut: datetime, keep_data_because: str | None = None
     open_run(run.catalog, run.run_id, rows.base[SEGMENTS.name], run.now)
     expired = _write_expired(run, rows)
     ended = run.spark.table(run.name(OUTCOMES, on_branch=True)) if OUTCOMES.name in run.snapshots else rows.main(OUTCOMES)
-    data = Gone(kept_because=keep_data_because) if keep_data_because else _remove_data(run, rows, ended)
+    data = Removal(kept_because=keep_data_because) if keep_data_because else _remove_data(run, rows, ended)
     if not run.snapshots:
         close_run(run.catalog, branch_of(run.run_id))
         return expired, data
@@ -74,7 +74,7 @@ def collect(run: Attempt, *, cut: datetime, keep_data_because: str | None = None
     return expired, data
 
 
-def _write_expired(run: Attempt, rows: Rows) -> Gone:
+def _write_expired(run: Attempt, rows: Rows) -> Removal:
     """End overdue entries in the queues, and write those that ended so to the run's branch of outcomes.
 
     In the queues first: if the run dies in between, the same entries are overdue again, and the queues answer the same. An entry
@@ -83,7 +83,7 @@ def _write_expired(run: Attempt, rows: Rows) -> Gone:
     overdue = rows.overdue().persist()
     try:
         if not rows.remember(overdue):
-            return Gone()
+            return Removal()
         end = _ender(run.settings.redis, Policy.of(run.settings), round(run.now.timestamp() * 1000))
         reason = f"its retention of {run.settings.retention_days:g} days passed while it was pending"
         said = {
@@ -100,7 +100,7 @@ def _write_expired(run: Attempt, rows: Rows) -> Gone:
         sample = _entries(overdue).sample
     finally:
         overdue.unpersist()
-    return Gone(run.written[OUTCOMES.name], sample)
+    return Removal(run.written[OUTCOMES.name], sample)
 
 
 def _ender(url: str, policy: Policy, now_ms: int) -> Batches:
@@ -120,15 +120,15 @@ def _ender(url: str, policy: Policy, now_ms: int) -> Batches:
     return end
 
 
-def _remove_data(run: Attempt, rows: Rows, ended: DataFrame) -> Gone:
+def _remove_data(run: Attempt, rows: Rows, ended: DataFrame) -> Removal:
     unneeded = rows.unneeded(ended).persist()
     try:
-        gone = _data(rows, unneeded)
-        if gone.count:
+        removed = _data(rows, unneeded)
+        if removed.count:
             for table in (DATA, META):
                 if rows.main(table).join(unneeded, "data_id", "left_semi").limit(1).count():
                     _remove(run, table, unneeded, rows.base[table.name])
-        return gone
+        return removed
     finally:
         unneeded.unpersist()
 
@@ -150,14 +150,14 @@ def _remove(run: Attempt, table: Table, named: DataFrame, base: int) -> None:
     run.note(table, base)
 
 
-def _entries(overdue: DataFrame) -> Gone:
+def _entries(overdue: DataFrame) -> Removal:
     sample = overdue.orderBy("seq", "vin").limit(SAMPLE).collect()
-    return Gone(overdue.count(), [f"{row['vin']} {row['seq']}" for row in sample])
+    return Removal(overdue.count(), [f"{row['vin']} {row['seq']}" for row in sample])
 
 
-def _data(rows: Rows, unneeded: DataFrame) -> Gone:
+def _data(rows: Rows, unneeded: DataFrame) -> Removal:
     sample = [row["data_id"] for row in unneeded.orderBy("data_id").limit(SAMPLE).collect()]
     size = rows.main(DATA).join(unneeded, "data_id", "left_semi").agg(sf.coalesce(sf.sum("size_bytes"), sf.lit(0)).alias("b"))
     row = size.first()
     assert row is not None  # an aggregation has one row
-    return Gone(unneeded.count(), sample, int(row["b"]))
+    return Removal(unneeded.count(), sample, int(row["b"]))

@@ -23,11 +23,11 @@ from contracts.seq import COUNTER_BITS, MAX_NODE, MAX_SEQ, datetime_of
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
 from pipelines.ingest.publish import main_snapshots
+from pipelines.maintenance.verify_outcomes import on_their_way
+from pipelines.maintenance.verify_redis import ROWS, Difference, QueueKey, recheck, walk
+from pipelines.maintenance.verify_repair import repair_queues
 from pipelines.populate.pending import KEYS, pending
 from pipelines.populate.snapshot_range import newest_seqs
-from pipelines.upkeep.verify_outcomes import on_their_way
-from pipelines.upkeep.verify_redis import ROWS, Difference, Place, still, walk
-from pipelines.upkeep.verify_repair import repair as mend
 from queues import Loader, Policy
 
 MOST_REPORTED = 1_000_000  # differences that the report lists one by one; all are counted
@@ -73,7 +73,7 @@ def verify(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: da
         counted = {row["difference"]: row["count"] for row in found.groupBy("difference").count().collect()}
         in_queues, too_young = comparison.totals()
         report = _report(found, settings, now) if counted else None
-        repaired = mend(found, settings, now) if repair and counted else {}
+        repaired = repair_queues(found, settings, now) if repair and counted else {}
     finally:
         found.unpersist()
         comparison.close()
@@ -96,7 +96,7 @@ class _Comparison:
         rows = int(catalog.load_table(IDS.identifier).snapshot_by_id(self._base[IDS.name]).summary["total-records"] or 0)  # type: ignore[index,union-attr]  # main has it
         self._parts = max(spark.sparkContext.defaultParallelism, -(-rows // ROWS_A_PART))
         walked = spark.range(0, 1, 1, 1).mapInArrow(walk(settings.redis), ROWS)
-        self._queues = walked.dropDuplicates([*KEYS, "place"]).persist()  # a walk may come by twice
+        self._queues = walked.dropDuplicates([*KEYS, "queue_key"]).persist()  # a walk may come by twice
         self._kept = [self._queues]
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class _Comparison:
         kinds = [self._open_in_lake(), *self._waiting_otherwise(), self._disordered(), self._stray()]
         columns = [column.split()[0] for column in DIFFERENCES.split(", ")]
         first = reduce(DataFrame.unionByName, (frame.select(*columns) for frame in kinds))
-        live = first.mapInArrow(still(self._settings.redis), DIFFERENCES).persist()
+        live = first.mapInArrow(recheck(self._settings.redis), DIFFERENCES).persist()
         self._kept.append(live)
         ended_since = self._current(OUTCOMES).select(*KEYS).join(sf.broadcast(live.select(*KEYS)), KEYS, "left_semi")
         is_open = sf.col("difference").isin(Difference.MISSING.value, Difference.UNRECORDED.value)
@@ -129,7 +129,7 @@ class _Comparison:
 
     @property
     def _waiting(self) -> DataFrame:
-        return self._queues.where(sf.col("place").isin(Place.PENDING.value, Place.PARKED.value))
+        return self._queues.where(sf.col("queue_key").isin(QueueKey.PENDING.value, QueueKey.PARKED.value))
 
     @property
     def _is_young(self) -> Column:
@@ -144,8 +144,8 @@ class _Comparison:
         entries = self._main(IDS).where(sf.col("ts") >= sf.lit(self._since)).select(*KEYS, "request_id", "data_id")
         ended = self._main(OUTCOMES).where(sf.col("accepted_at") >= sf.lit(self._since))
         waiting = pending(entries, ended, parts=self._parts, few=False)
-        held = self._queues.where(sf.col("place") != Place.IN_FLIGHT.value)
-        known = held.select(*KEYS, (sf.col("place") == Place.DONE.value).alias("is_done")).repartition(self._parts, "vin")
+        held = self._queues.where(sf.col("queue_key") != QueueKey.IN_FLIGHT.value)
+        known = held.select(*KEYS, (sf.col("queue_key") == QueueKey.DONE.value).alias("is_done")).repartition(self._parts, "vin")
         odd = waiting.join(known.hint("shuffle_hash"), KEYS, "left").where("is_done is null or is_done")
         which = sf.when(sf.col("is_done"), Difference.UNRECORDED.value).otherwise(Difference.MISSING.value)
         odd = odd.select(*KEYS, "request_id", "data_id", sf.lit(None).cast("string").alias("outcome"), which.alias("difference"))
@@ -177,8 +177,8 @@ class _Comparison:
         return _kind(_bare(self._queues.where("disordered")), Difference.DISORDERED)
 
     def _stray(self) -> DataFrame:
-        flying = self._queues.where(sf.col("place") == Place.IN_FLIGHT.value)
-        queued = self._queues.where(sf.col("place") == Place.PENDING.value).select(*KEYS)
+        flying = self._queues.where(sf.col("queue_key") == QueueKey.IN_FLIGHT.value)
+        queued = self._queues.where(sf.col("queue_key") == QueueKey.PENDING.value).select(*KEYS)
         return _kind(_bare(flying.join(queued, KEYS, "left_anti")), Difference.STRAY)
 
     def _main(self, table: Table) -> DataFrame:

@@ -1,17 +1,12 @@
-"""What a check found, mended: the lake forgets the segments concerned, and takes them in again. And the whole lake, made again.
-
-To forget is a run of its own: rows and ledger go together, from one commit on. Killed afterwards, the segments are merely new,
-and the next ingest takes them.
-"""
+"""The whole lake made again from the archive: every table is emptied in one run, and the archive is taken in, oldest first."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 
-import pyarrow as pa
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
@@ -20,24 +15,20 @@ from pyspark.sql import SparkSession
 from adapters.lake import ensure_tables
 from adapters.redis import connect
 from archive.flush import flush
-from archive.segment import Interval, Segment
 from archive.store import Archive
 from contracts.errors import OutcomeUnknown, Permanent
 from contracts.settings import Settings
-from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, RUN_TABLES, SEGMENTS, Table
+from contracts.tables import RUN_TABLES, SEGMENTS, Table
 from pipelines.catalog import await_catalog
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import EVERYTHING, UNDOES
 from pipelines.ingest.contents import replace_content
-from pipelines.ingest.ledger import gone, ledger_of, pruned_before
-from pipelines.ingest.publish import current_snapshots, finish, main_snapshots
-from pipelines.ingest.removal import remove_rows
+from pipelines.ingest.ledger import ledger_of, missing_segments, pruned_before
+from pipelines.ingest.publish import current_snapshots, finish
 from pipelines.ingest.run import Run
-from pipelines.ingest.run_all import ingest_in_chunks, new_run_id
+from pipelines.ingest.run_all import ingest_in_chunks
 from pipelines.populate.lock import populate_lock
 from pipelines.spark.session import GREAT_EXPECTATIONS, session
-from pipelines.upkeep.check import Checked, Comparison, check, disagreements
-from pipelines.upkeep.check_plan import MENDABLE, Found, Trouble
 
 log = structlog.get_logger(__name__)
 
@@ -55,65 +46,6 @@ class Restored:
         return json.dumps(asdict(self))
 
 
-def repair(
-    spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None
-) -> Checked:
-    """Take in again what the lake does not have as the archive has it, and what was left lying; then compare once more.
-
-    Raises:
-        AuditFailed: what is taken in breaks a rule; it stays out until the cause is mended.
-        Retryable: something was away, or other runs were in the way; do it again.
-    """
-    findings, _, _ = disagreements(catalog, settings, now=now, interval=interval)
-    archive = {segment.path: segment for segment in Archive(settings.archive, settings.s3).find({f.path for f in findings})}
-    wrong = sorted({f.path for f in findings if f.trouble in MENDABLE and f.path in archive})
-    waiting = {f.path for f in findings if f.trouble is Trouble.WAITING}
-    if wrong:
-        forget(catalog, settings, [archive[path] for path in wrong], now=now)
-    again = [archive[path] for path in sorted({*wrong, *waiting})]
-    if again:
-        ingest_in_chunks(Run(spark, catalog, settings, new_run_id(now), now, again))
-    return replace(check(catalog, settings, now=now, interval=interval), repaired=len(again))
-
-
-def forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], *, now: datetime) -> None:
-    """Remove from ledger and tables what these segments brought; what cannot be doubled by taking them in again stays."""
-    until_not_overtaken()(lambda: _forget(catalog, settings, segments, now))
-
-
-def _forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], now: datetime) -> None:
-    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-    run = Amendment(catalog, "repair", base, now)
-    for table, named in _to_remove(Comparison(catalog, settings, base, now), segments):
-        if named.num_rows:
-            run.change(table, partial(remove_rows, catalog, table, named))
-    run.publish(partial(remove_rows, catalog, SEGMENTS, pa.table({"path": [segment.path for segment in segments]})))
-    log.info("segments are forgotten, and taken in again", run_id=run.run_id, segments=len(segments))
-
-
-def _to_remove(comparison: Comparison, segments: Sequence[Segment]) -> Iterator[tuple[Table, pa.Table]]:
-    """Entries and refused messages of the segments; payloads and outcomes only where they are there more than once.
-
-    A payload is known by its row in the index: that one goes too where the payload is not there once, or it would not come again.
-    """
-    all_brought = [comparison.brought(segment) for segment in segments]
-    found = Found()
-    for one in all_brought:
-        found.add(comparison.found([one]))
-    refused = {s for one in all_brought for s in (one.refused if one.segment.is_replay else one.seqs()) if s in found.quarantine}
-    yield IDS, _named(seq=[seq for one in all_brought for seq in one.entries if found.entries[seq]])
-    yield QUARANTINE, _named(seq=sorted(refused))
-    yield DATA, _named(data_id=[d for d, rows in found.data.items() if rows > 1])
-    yield META, _named(data_id=[d for d, rows in found.meta.items() if rows > 1 or found.data[d] != 1])
-    doubled = [key for key, rows in found.outcomes.items() if rows > 1]
-    yield OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
-
-
-def _named(*, vin: list[str] | None = None, seq: list[int] | None = None, data_id: list[str] | None = None) -> pa.Table:
-    given = {"vin": (vin, pa.string()), "seq": (seq, pa.int64()), "data_id": (data_id, pa.string())}
-    return pa.table({name: pa.array(values, kind) for name, (values, kind) in given.items() if values is not None})
-
-
 def restore_lake(settings: Settings, *, without_history: bool = False) -> Restored:
     """`restore` of the lake of these settings, with all that the recorder has written until now."""
     flush(settings)
@@ -129,7 +61,7 @@ def restore(
 
     Raises:
         Permanent: the lake has segments that the archive has no more; `without_history`: they are given up.
-        AuditFailed: what the archive has breaks a rule; mend the cause, then `manifold ingest` goes on.
+        AuditFailed: what the archive has breaks a rule; repair the cause, then `manifold ingest` goes on.
     """
     lost = _unreadable(catalog)
     if not without_history:
@@ -197,7 +129,7 @@ def _require_all(catalog: Catalog, settings: Settings, *, readable: bool) -> Non
     if not readable:
         raise Permanent(f"ingested_segments cannot be read: nobody knows whether the archive has all that the lake had; {remedy}")
     count, first, last = 0, "", ""
-    for path in gone(ledger_of(catalog), Archive(settings.archive, settings.s3)):
+    for path in missing_segments(ledger_of(catalog), Archive(settings.archive, settings.s3)):
         count, first, last = count + 1, min(first or path, path), max(last, path)
     if count:
         raise Permanent(f"{count} segments that are in the lake are not in the archive, from {first} to {last}; {remedy}")

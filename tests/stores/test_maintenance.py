@@ -87,7 +87,7 @@ def pending(redis: Server, vin: Owner) -> list[int]:
         return [int(seq) for seq in client.zrange(keys.pending(vin), 0, -1)]
 
 
-def test_upkeep_compacts_collects_verifies_and_rebuilds(lake: Deployed, jobs: Stages) -> None:
+def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, jobs: Stages) -> None:
     orphan, of_another = plant_orphan(lake), plant_file_of_another_table(lake)
     stages = [
         "run_all --run-id second --no-flush",

@@ -19,12 +19,12 @@ from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.publish import finish
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_in_chunks
+from pipelines.maintenance.garbage_files import drop_refused, drop_segments, expire_snapshots, remove_orphans
+from pipelines.maintenance.garbage_history import drop_history
+from pipelines.maintenance.garbage_ledger import prune_ledger
+from pipelines.maintenance.garbage_run import Removal, collect, discover
 from pipelines.populate.load import populate
 from pipelines.populate.lock import populate_lock
-from pipelines.upkeep.garbage_files import drop_refused, drop_segments, expire_snapshots, remove_orphans
-from pipelines.upkeep.garbage_history import drop_history
-from pipelines.upkeep.garbage_ledger import prune_ledger
-from pipelines.upkeep.garbage_run import Gone, collect, look
 
 UNASKED = "a recorder cannot be asked to close its open segments, and a trigger in them may need it"
 HELD_BACK = (
@@ -39,14 +39,14 @@ class Collected:
     """What went; with `dry_run`, what would go."""
 
     dry_run: bool
-    expired: Gone  # entries
-    data: Gone  # payloads
-    quarantine: Gone  # refused messages
-    segments: Gone  # of the archive
-    history: Gone  # entries that ended, with their outcomes
-    ledger: Gone  # rows of segments that are gone from the archive
-    snapshots: dict[str, Gone] = field(default_factory=dict)  # by table
-    orphans: dict[str, Gone] = field(default_factory=dict)  # files, by table
+    expired: Removal  # entries
+    data: Removal  # payloads
+    quarantine: Removal  # refused messages
+    segments: Removal  # of the archive
+    history: Removal  # entries that ended, with their outcomes
+    ledger: Removal  # rows of segments that are gone from the archive
+    snapshots: dict[str, Removal] = field(default_factory=dict)  # by table
+    orphans: dict[str, Removal] = field(default_factory=dict)  # files, by table
 
     def to_json(self) -> str:
         """One line, for logs and for whoever started the job."""
@@ -68,7 +68,7 @@ def collect_garbage(
     ensure_tables(catalog)
     cut = now - timedelta(days=settings.retention_days)
     if dry_run:
-        expired, data = look(Attempt(Run(spark, catalog, settings, run_id, now)), cut=cut)
+        expired, data = discover(Attempt(Run(spark, catalog, settings, run_id, now)), cut=cut)
     else:
         reason = None if flush(settings) else UNASKED
         # Run ids of its own for each attempt: a run that counts already is not done again, and here there may be more to do.
@@ -77,7 +77,7 @@ def collect_garbage(
             ingest_in_chunks(Run(spark, catalog, settings, f"{attempt}_ingest", now))
         except AuditFailed as exc:
             log.warning("entries and data stay, because what is new in the archive cannot be published", reason=str(exc))
-            expired = data = Gone(kept_because=HELD_BACK)
+            expired = data = Removal(kept_because=HELD_BACK)
         else:
             populate(spark, catalog, settings, now=now)  # what this ingest brought is not to wait for the next one
             expired, data = _collect_rows(spark, catalog, settings, run_id=attempt, now=now, keep_data_because=reason)
@@ -99,7 +99,7 @@ def collect_garbage(
 
 def _collect_rows(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, run_id: str, now: datetime, keep_data_because: str | None
-) -> tuple[Gone, Gone]:
+) -> tuple[Removal, Removal]:
     """Under the lock of whoever compares lake and queues: a populate that began earlier could queue what expires here."""
     cut = now - timedelta(days=settings.retention_days)
     with connect(settings.redis) as redis, populate_lock(redis):

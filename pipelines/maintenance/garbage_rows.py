@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 from contracts.tables import IDS, META, OUTCOMES, SEGMENTS, Table
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.publish import main_snapshots
+from pipelines.maintenance.garbage_days import days_over, remember
+from pipelines.maintenance.garbage_plan import days_to_read
 from pipelines.populate.pending import KEYS, pending
-from pipelines.upkeep.garbage_days import days_over, remember
-from pipelines.upkeep.garbage_plan import days_to_read
 
 ROWS_A_PART = 400_000
 MOST_DAYS = 60  # old days that are read one by one; if there are more, all are read

@@ -27,7 +27,7 @@ from contracts.tables import SEGMENTS
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.ledger import PRUNED_BEFORE, pruned_before
 from pipelines.ingest.publish import main_snapshots
-from pipelines.upkeep.garbage_run import SAMPLE, Gone
+from pipelines.maintenance.garbage_run import SAMPLE, Removal
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ class _Rewrite:
     gone: list[str]
 
 
-def prune_ledger(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Gone:
+def prune_ledger(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
     """Remove the rows of whole days that are past the archive's retention, as far as the archive has their files no more.
 
     Raises:
@@ -51,13 +51,13 @@ def prune_ledger(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
     return until_not_overtaken()(lambda: _prune(catalog, Archive(settings.archive, settings.s3), cut, now, dry_run=dry_run))
 
 
-def _prune(catalog: Catalog, archive: Archive, cut: datetime, now: datetime, *, dry_run: bool) -> Gone:
+def _prune(catalog: Catalog, archive: Archive, cut: datetime, now: datetime, *, dry_run: bool) -> Removal:
     loaded = catalog.load_table(SEGMENTS.identifier)
     base = main_snapshots(catalog, loaded)
     dayless = And(IsNull(term="began_at"), where(LessThan, "ingested_at", cut))
     rewrites = [r for old in (where(LessThan, "began_at", cut), dayless) for r in _rewrites(loaded, archive, old, cut)]
     paths = [path for rewrite in rewrites for path in rewrite.gone]
-    result = Gone(len(paths), sorted(paths)[:SAMPLE])
+    result = Removal(len(paths), sorted(paths)[:SAMPLE])
     if not paths or dry_run:
         return result
     _say_pruned(catalog, cut)

@@ -17,10 +17,10 @@ from archive.store import Archive
 from contracts.settings import Settings
 from contracts.tables import QUARANTINE, SEGMENTS, TABLES, Table
 from pipelines.ingest.ledger import ledger_of
-from pipelines.upkeep.garbage_days import carry_over
-from pipelines.upkeep.garbage_plan import Recorded, old_segments
-from pipelines.upkeep.garbage_run import SAMPLE, Gone
-from pipelines.upkeep.snapshots import cut_of, needed_runs, old_snapshots
+from pipelines.maintenance.garbage_days import carry_over
+from pipelines.maintenance.garbage_plan import Recorded, old_segments
+from pipelines.maintenance.garbage_run import SAMPLE, Removal
+from pipelines.maintenance.snapshots import cut_of, needed_runs, old_snapshots
 
 _NODE = re.compile(r"\d+-(\d+)")
 FILE = "file://"
@@ -30,52 +30,56 @@ FOLDER = "/dt="
 log = structlog.get_logger(__name__)
 
 
-def drop_refused(spark: SparkSession, settings: Settings, *, now: datetime, dry_run: bool) -> Gone:
+def drop_refused(spark: SparkSession, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
     """Whole days of `quarantine` that are past its retention."""
     name = f"{settings.catalog_name}.{QUARANTINE.identifier}"
     cut = now - timedelta(days=settings.quarantine_retention_days)
     midnight = cut.replace(hour=0, minute=0, second=0, microsecond=0)
     old = spark.table(name).where(sf.col("received_at") < sf.lit(midnight))
-    gone = Gone(old.count(), [str(row["seq"]) for row in old.select("seq").orderBy("seq").limit(SAMPLE).collect()])
-    if gone.count and not dry_run:
+    removed = Removal(old.count(), [str(row["seq"]) for row in old.select("seq").orderBy("seq").limit(SAMPLE).collect()])
+    if removed.count and not dry_run:
         spark.sql(f"DELETE FROM {name} WHERE received_at < TIMESTAMP '{midnight:%Y-%m-%d} 00:00:00+00:00'")  # noqa: S608  # ours
-    return gone
+    return removed
 
 
 def expire_snapshots(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool
-) -> dict[str, Gone]:
+) -> dict[str, Removal]:
     """Old snapshots of every table, with the files that only they know."""
-    gone: dict[str, Gone] = {}
+    removed: dict[str, Removal] = {}
     if not dry_run:
         carry_over(catalog)
     # The commit point's table first: a run whose snapshot has gone from it can no more be published, and rely on others that go.
     for table in sorted(TABLES, key=lambda table: table is not SEGMENTS):
         loaded, needed = catalog.load_table(table.identifier), needed_runs(catalog)
         old = sorted(old_snapshots(loaded, needed, cut_of(loaded, settings, now)))
-        gone[table.name] = Gone(len(old), [str(snapshot_id) for snapshot_id in old[:SAMPLE]])
+        removed[table.name] = Removal(len(old), [str(snapshot_id) for snapshot_id in old[:SAMPLE]])
         if old and not dry_run:
             # Those named, and none by age alone: what Iceberg itself would take for old may be what a run began from.
             named = f"snapshot_ids => array({', '.join(map(str, old))}), older_than => TIMESTAMP '1970-01-01 00:00:00+00:00'"
             _call(spark, settings, table, "expire_snapshots", f"{named}, stream_results => true")
-    return gone
+    return removed
 
 
-def remove_orphans(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> dict[str, Gone]:
+def remove_orphans(
+    spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool
+) -> dict[str, Removal]:
     """Files in the tables' folders that no snapshot knows; listed first, then removed."""
     older_than = f"older_than => TIMESTAMP '{now - timedelta(days=settings.orphan_days):%Y-%m-%d %H:%M:%S}+00:00'"
-    gone: dict[str, Gone] = {}
+    removed: dict[str, Removal] = {}
     for table in TABLES:
         arguments = older_than
         # Iceberg lists a folder by Hadoop, which knows no s3://, unless it is told to list as it reads and writes.
         if not catalog.load_table(table.identifier).location().startswith(ON_DISK):
             arguments += ", prefix_listing => true"
         found = [row["orphan_file_location"] for row in _rows(spark, settings, table, f"{arguments}, dry_run => true")]
-        gone[table.name] = Gone(len(found), sorted(found)[:SAMPLE])
+        removed[table.name] = Removal(len(found), sorted(found)[:SAMPLE])
         if found and not dry_run:
-            log.info("removing files that no snapshot knows", table=table.name, files=len(found), sample=gone[table.name].sample)
+            log.info(
+                "removing files that no snapshot knows", table=table.name, files=len(found), sample=removed[table.name].sample
+            )
             _rows(spark, settings, table, arguments)
-    return gone
+    return removed
 
 
 def _rows(spark: SparkSession, settings: Settings, table: Table, arguments: str) -> list[Row]:
@@ -87,11 +91,11 @@ def _call(spark: SparkSession, settings: Settings, table: Table, procedure: str,
     return spark.sql(f"CALL {settings.catalog_name}.system.{procedure}(table => '{name}', {arguments})").collect()
 
 
-def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Gone:
+def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_run: bool) -> Removal:
     """Segments past the archive's retention whose messages are in the lake. What was refused as a whole file stays."""
     archive = Archive(settings.archive, settings.s3)
     cut = now - timedelta(days=settings.archive_retention_days)
-    ledger, newest, gone = ledger_of(catalog), _Newest(archive), Gone(bytes=0)
+    ledger, newest, removed = ledger_of(catalog), _Newest(archive), Removal(bytes=0)
     for group in archive.walk():
         segments = {segment.path: segment for segment in group}
         aged = [_recorded(segment) for segment in group if segment.age[0] < cut]
@@ -105,9 +109,9 @@ def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_ru
             for segment in old:
                 archive.remove(segment.path)
             _remove_empty_folders(archive, old)
-        sample = [*gone.sample, *(each.path for each in old)][:SAMPLE]
-        gone = Gone(gone.count + len(old), sample, (gone.bytes or 0) + sum(segments[each.path].size for each in old))
-    return gone
+        sample = [*removed.sample, *(each.path for each in old)][:SAMPLE]
+        removed = Removal(removed.count + len(old), sample, (removed.bytes or 0) + sum(segments[each.path].size for each in old))
+    return removed
 
 
 class _Newest:

@@ -1,0 +1,88 @@
+"""Repair of what a check found: the lake forgets the segments concerned, and takes them in again.
+
+Forgetting is a run of its own: rows and ledger are removed in one commit. If the process ends afterwards, the segments count as
+new, and the next ingest takes them in.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+
+import pyarrow as pa
+import structlog
+from pyiceberg.catalog import Catalog
+from pyspark.sql import SparkSession
+
+from archive.segment import Interval, Segment
+from archive.store import Archive
+from contracts.settings import Settings
+from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
+from pipelines.ingest.amending import Amendment, until_not_overtaken
+from pipelines.ingest.publish import main_snapshots
+from pipelines.ingest.removal import remove_rows
+from pipelines.ingest.run import Run
+from pipelines.ingest.run_all import ingest_in_chunks, new_run_id
+from pipelines.maintenance.check import Checked, Comparison, check, disagreements
+from pipelines.maintenance.check_plan import REPAIRABLE, Found, Trouble
+
+log = structlog.get_logger(__name__)
+
+
+def repair(
+    spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None
+) -> Checked:
+    """Take in again what the lake does not have as the archive has it, and what was left lying; then compare once more.
+
+    Raises:
+        AuditFailed: what is taken in breaks a rule; it stays out until the cause is repaired.
+        Retryable: something was away, or other runs were in the way; do it again.
+    """
+    findings, _, _ = disagreements(catalog, settings, now=now, interval=interval)
+    archive = {segment.path: segment for segment in Archive(settings.archive, settings.s3).find({f.path for f in findings})}
+    wrong = sorted({f.path for f in findings if f.trouble in REPAIRABLE and f.path in archive})
+    waiting = {f.path for f in findings if f.trouble is Trouble.WAITING}
+    if wrong:
+        forget(catalog, settings, [archive[path] for path in wrong], now=now)
+    again = [archive[path] for path in sorted({*wrong, *waiting})]
+    if again:
+        ingest_in_chunks(Run(spark, catalog, settings, new_run_id(now), now, again))
+    return replace(check(catalog, settings, now=now, interval=interval), repaired=len(again))
+
+
+def forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], *, now: datetime) -> None:
+    """Remove from ledger and tables what these segments brought; what cannot be doubled by taking them in again stays."""
+    until_not_overtaken()(lambda: _forget(catalog, settings, segments, now))
+
+
+def _forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], now: datetime) -> None:
+    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
+    run = Amendment(catalog, "repair", base, now)
+    for table, named in _to_remove(Comparison(catalog, settings, base, now), segments):
+        if named.num_rows:
+            run.change(table, partial(remove_rows, catalog, table, named))
+    run.publish(partial(remove_rows, catalog, SEGMENTS, pa.table({"path": [segment.path for segment in segments]})))
+    log.info("segments are forgotten, and taken in again", run_id=run.run_id, segments=len(segments))
+
+
+def _to_remove(comparison: Comparison, segments: Sequence[Segment]) -> Iterator[tuple[Table, pa.Table]]:
+    """Entries and refused messages of the segments; payloads and outcomes only where they are there more than once.
+
+    A payload is known by its row in the index: that one goes too where the payload is not there once, or it would not come again.
+    """
+    all_brought = [comparison.brought(segment) for segment in segments]
+    found = Found()
+    for one in all_brought:
+        found.add(comparison.found([one]))
+    refused = {s for one in all_brought for s in (one.refused if one.segment.is_replay else one.seqs()) if s in found.quarantine}
+    yield IDS, _named(seq=[seq for one in all_brought for seq in one.entries if found.entries[seq]])
+    yield QUARANTINE, _named(seq=sorted(refused))
+    yield DATA, _named(data_id=[d for d, rows in found.data.items() if rows > 1])
+    yield META, _named(data_id=[d for d, rows in found.meta.items() if rows > 1 or found.data[d] != 1])
+    doubled = [key for key, rows in found.outcomes.items() if rows > 1]
+    yield OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
+
+
+def _named(*, vin: list[str] | None = None, seq: list[int] | None = None, data_id: list[str] | None = None) -> pa.Table:
+    given = {"vin": (vin, pa.string()), "seq": (seq, pa.int64()), "data_id": (data_id, pa.string())}
+    return pa.table({name: pa.array(values, kind) for name, (values, kind) in given.items() if values is not None})
