@@ -27,7 +27,7 @@ from tests.servers import Server
 
 
 @dataclass(slots=True)
-class Place:
+class SparkLake:
     """Settings over a temporary folder, with a Spark session and PyIceberg over the same lake."""
 
     settings: Settings
@@ -75,19 +75,19 @@ def new_session(spark: SparkSession, settings: Settings) -> SparkSession:
     return session
 
 
-def _place(one_spark: SparkSession, home: Path) -> Place:
+def _spark_lake(one_spark: SparkSession, home: Path) -> SparkLake:
     settings = Settings(home=home)
-    return Place(settings, new_session(one_spark, settings), open_catalog(settings))
+    return SparkLake(settings, new_session(one_spark, settings), open_catalog(settings))
 
 
 @pytest.fixture
-def place(one_spark: SparkSession, tmp_path: Path) -> Place:
-    return _place(one_spark, tmp_path / "home")
+def spark_lake(one_spark: SparkSession, tmp_path: Path) -> SparkLake:
+    return _spark_lake(one_spark, tmp_path / "home")
 
 
 @pytest.fixture
-def another_place(one_spark: SparkSession, tmp_path: Path) -> Place:
-    return _place(one_spark, tmp_path / "another")
+def another_spark_lake(one_spark: SparkSession, tmp_path: Path) -> SparkLake:
+    return _spark_lake(one_spark, tmp_path / "another")
 
 
 @pytest.fixture(scope="module")

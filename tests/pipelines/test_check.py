@@ -20,7 +20,7 @@ from pipelines.maintenance.check import check, disagreements
 from pipelines.maintenance.repair import forget, repair
 from pipelines.maintenance.restore import empty, restore
 from pipelines.maintenance.rollback import rollback
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, duplicate, inline, outcome, trigger
 from tests.pipelines.plain import ingest, read, rewrite
@@ -139,38 +139,38 @@ def test_an_emptied_lake_is_filled_from_the_archive_and_what_was_there_can_come_
     assert {table.name: sorted(map(str, read(catalog, table))) for table in tables} == before
 
 
-def test_a_lake_on_spark_is_repaired_and_made_again(place: Place, redis_server: Server) -> None:
+def test_a_lake_on_spark_is_repaired_and_made_again(spark_lake: SparkLake, redis_server: Server) -> None:
     with Redis(port=redis_server.port) as redis:
         redis.flushall()
-    settings = place.settings.model_copy(update={"redis_port": redis_server.port})
-    place.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), inline(2, ["V3"], b"inside"), trigger(3, [7])])
-    place.write(Stream.DATA, [data(4, "d1", b"one"), data(5, "d1", b"other")])
-    place.write(Stream.OUTCOME, [outcome(6, "V1", 1)])
-    (place.settings.home / "archive/trigger/broken.parquet").write_bytes(b"no Parquet file at all")
-    place.ingest()
-    assert check(place.catalog, settings, now=NOW).agree
-    whole = {table.name: place.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)}
+    settings = spark_lake.settings.model_copy(update={"redis_port": redis_server.port})
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), inline(2, ["V3"], b"inside"), trigger(3, [7])])
+    spark_lake.write(Stream.DATA, [data(4, "d1", b"one"), data(5, "d1", b"other")])
+    spark_lake.write(Stream.OUTCOME, [outcome(6, "V1", 1)])
+    (spark_lake.settings.home / "archive/trigger/broken.parquet").write_bytes(b"no Parquet file at all")
+    spark_lake.ingest()
+    assert check(spark_lake.catalog, settings, now=NOW).agree
+    whole = {table.name: spark_lake.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)}
 
-    lose(place.catalog, IDS, vin="V2")
-    double(place.catalog, OUTCOMES, vin="V1")
-    lose(place.catalog, DATA, data_id="d1")
-    double(place.catalog, DATA, data_id=sha1_hex(b"inside"))
-    repaired_lake = repair(place.spark, place.catalog, settings, now=NOW)
+    lose(spark_lake.catalog, IDS, vin="V2")
+    double(spark_lake.catalog, OUTCOMES, vin="V1")
+    lose(spark_lake.catalog, DATA, data_id="d1")
+    double(spark_lake.catalog, DATA, data_id=sha1_hex(b"inside"))
+    repaired_lake = repair(spark_lake.spark, spark_lake.catalog, settings, now=NOW)
     assert (repaired_lake.agree, repaired_lake.repaired) == (True, 3)
-    assert {table.name: place.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)} == whole
-    assert read_payloads(place.catalog, ["d1", sha1_hex(b"inside")]) == {"d1": b"one", sha1_hex(b"inside"): b"inside"}
+    assert {table.name: spark_lake.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)} == whole
+    assert read_payloads(spark_lake.catalog, ["d1", sha1_hex(b"inside")]) == {"d1": b"one", sha1_hex(b"inside"): b"inside"}
 
     for table in (IDS, DATA, SEGMENTS):
-        rewrite(place.catalog, table, [])
+        rewrite(spark_lake.catalog, table, [])
     in_two_steps = settings.model_copy(update={"ingest_max_bytes": 2 * OPENING})
-    done = restore(place.spark, place.catalog, in_two_steps, now=NOW)
+    done = restore(spark_lake.spark, spark_lake.catalog, in_two_steps, now=NOW)
     assert (done.segments, done.runs) == (4, 2)
-    assert {table.name: place.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)} == whole
-    assert check(place.catalog, settings, now=NOW).agree
+    assert {table.name: spark_lake.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)} == whole
+    assert check(spark_lake.catalog, settings, now=NOW).agree
 
-    place.file("trigger/broken.parquet").unlink()
+    spark_lake.file("trigger/broken.parquet").unlink()
     with pytest.raises(Permanent, match="1 segments that are in the lake are not in the archive, from trigger/broken"):
-        restore(place.spark, place.catalog, settings, now=NOW)
+        restore(spark_lake.spark, spark_lake.catalog, settings, now=NOW)
 
 
 def test_a_ledger_that_cannot_be_read_goes_last_and_not_before_somebody_has_given_up_what_only_it_knows(

@@ -11,7 +11,7 @@ from pipelines.ingest import run_all
 from pipelines.ingest.chunks import OPENING, in_chunks, runs_of
 from pipelines.ingest.publish import counting, publish
 from pipelines.ingest.run_all import ingest_before_last, ingest_in_chunks
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import data, outcome, seq_at, trigger
 
 
@@ -40,21 +40,21 @@ def test_the_last_chunk_has_the_name_on_which_others_wait_and_the_others_are_nam
 
 
 @pytest.fixture
-def backlog(place: Place) -> Place:
+def backlog(spark_lake: SparkLake) -> SparkLake:
     """Four segments, each more than one run may take."""
-    place.settings = place.settings.model_copy(update={"ingest_max_bytes": 1})
-    place.write(Stream.OUTCOME, [outcome(40, "V1", 1)])
-    place.write(Stream.TRIGGER, [trigger(20, ["V2"])])
-    place.write(Stream.TRIGGER, [trigger(1, ["V1"])])
-    place.write(Stream.DATA, [data(30, "d1", b"one")])
-    return place
+    spark_lake.settings = spark_lake.settings.model_copy(update={"ingest_max_bytes": 1})
+    spark_lake.write(Stream.OUTCOME, [outcome(40, "V1", 1)])
+    spark_lake.write(Stream.TRIGGER, [trigger(20, ["V2"])])
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+    spark_lake.write(Stream.DATA, [data(30, "d1", b"one")])
+    return spark_lake
 
 
-def counts(place: Place) -> list[int]:
-    return [len(place.rows(table)) for table in (IDS, DATA, OUTCOMES, SEGMENTS)]
+def counts(spark_lake: SparkLake) -> list[int]:
+    return [len(spark_lake.rows(table)) for table in (IDS, DATA, OUTCOMES, SEGMENTS)]
 
 
-def test_a_backlog_is_published_oldest_first_in_whole_runs(backlog: Place) -> None:
+def test_a_backlog_is_published_oldest_first_in_whole_runs(backlog: SparkLake) -> None:
     seen: list[list[int]] = []
     done = ingest_in_chunks(backlog.run("run", 100), after_each=lambda: seen.append(counts(backlog)))
     assert seen == [[1, 0, 0, 1], [2, 0, 0, 2], [2, 1, 0, 3], [2, 1, 1, 4]]
@@ -63,7 +63,7 @@ def test_a_backlog_is_published_oldest_first_in_whole_runs(backlog: Place) -> No
     assert len(counting(backlog.catalog.load_table(SEGMENTS.identifier))) == 4
 
 
-def test_a_backlog_that_is_broken_off_goes_on_with_the_rest(backlog: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_that_is_broken_off_goes_on_with_the_rest(backlog: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
     left = [2]
 
     def dies(*args: object) -> bool:

@@ -16,7 +16,7 @@ from pipelines.ingest.write import ingest
 from pipelines.maintenance.compact import Compacted, compact
 from pipelines.maintenance.compact_plan import CompactionPolicy, Group, Work, work_of
 from tests.lake_rows import append_payloads
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON, at, data, seq_at, trigger
 
 TODAY = date(2026, 3, 10)
@@ -68,81 +68,83 @@ def test_what_is_not_looked_up_by_vehicle_is_packed_and_never_sorted() -> None:
     assert work_of([Group(SETTLED, False, True, 4, 40)], POLICY, today=TODAY, can_sort=False) == Work([SETTLED], [])
 
 
-def with_settings(place: Place) -> Settings:
-    return place.settings.model_copy(update={"compact_min_files": 3, "compact_max_manifests": 2})
+def with_settings(spark_lake: SparkLake) -> Settings:
+    return spark_lake.settings.model_copy(update={"compact_min_files": 3, "compact_max_manifests": 2})
 
 
-def run(place: Place, ms: int) -> Compacted:
-    return compact(place.spark, place.catalog, with_settings(place), now=at(ms))
+def run(spark_lake: SparkLake, ms: int) -> Compacted:
+    return compact(spark_lake.spark, spark_lake.catalog, with_settings(spark_lake), now=at(ms))
 
 
-def test_small_files_become_few_and_settled_days_sorted_and_the_rows_stay(place: Place) -> None:
-    ensure_tables(place.catalog)
+def test_small_files_become_few_and_settled_days_sorted_and_the_rows_stay(spark_lake: SparkLake) -> None:
+    ensure_tables(spark_lake.catalog)
     for n in range(4):
         for ms in (n, 5 * DAY_MS + n):
             rows = [
                 {"vin": vin, "ts": at(ms), "request_id": "r", "seq": seq_at(ms), "data_id": "d", "applied": False}
                 for vin in "CAB"
             ]
-            place.append(IDS, rows)
-    before = place.rows(IDS)
-    done = run(place, 5 * DAY_MS).tables[IDS.name]
+            spark_lake.append(IDS, rows)
+    before = spark_lake.rows(IDS)
+    done = run(spark_lake, 5 * DAY_MS).tables[IDS.name]
     assert (done.before.files, done.after.files, done.after.sorted_files) == (8, 2, 1)
     assert (done.packed_days, done.sorted_days, done.rewritten_files, done.failed_files) == (1, 1, 8, 0)
     assert done.before.manifests == 8
     assert done.manifests_rewritten
-    assert place.rows(IDS) == before
-    name = f"{place.settings.catalog_name}.{IDS.identifier}"
-    (settled,) = place.spark.sql(f"SELECT file_path FROM {name}.files WHERE partition.ts_day = DATE '{NOON.date()}'").collect()
-    in_file = [row["vin"] for row in place.spark.read.parquet(settled["file_path"]).select("vin").collect()]
+    assert spark_lake.rows(IDS) == before
+    name = f"{spark_lake.settings.catalog_name}.{IDS.identifier}"
+    (settled,) = spark_lake.spark.sql(
+        f"SELECT file_path FROM {name}.files WHERE partition.ts_day = DATE '{NOON.date()}'"
+    ).collect()
+    in_file = [row["vin"] for row in spark_lake.spark.read.parquet(settled["file_path"]).select("vin").collect()]
     assert in_file == sorted(in_file)
-    again = run(place, 5 * DAY_MS).tables[IDS.name]
+    again = run(spark_lake, 5 * DAY_MS).tables[IDS.name]
     assert again.rewritten_files == 0
     assert again.before == again.after == done.after
 
 
-def test_an_ingest_that_began_before_goes_in_afterwards(place: Place) -> None:
-    ensure_tables(place.catalog)
+def test_an_ingest_that_began_before_goes_in_afterwards(spark_lake: SparkLake) -> None:
+    ensure_tables(spark_lake.catalog)
     for n in range(3):
         seen = {"first_seen_at": at(n), "last_seen_at": at(n), "times_seen": 1}
-        place.append(META, [{"data_id": f"d{n}", **seen}])
-        place.append(
+        spark_lake.append(META, [{"data_id": f"d{n}", **seen}])
+        spark_lake.append(
             DATA, [{"data_id": f"d{n}", "payload": b"b", "sha1": SHA1, "size_bytes": 1, "seq": n, "first_seen_at": at(n)}]
         )
-        place.append(SEGMENTS, [{"path": f"p{n}", "stream": "data", "messages": 1, "run_id": "r", "ingested_at": at(n)}])
-    place.write(Stream.TRIGGER, [trigger(9, ["V9"])])
-    place.write(Stream.DATA, [data(9, "d0", b"b")])
-    ingest(place.run("run", 10))
-    done = run(place, 10).tables
+        spark_lake.append(SEGMENTS, [{"path": f"p{n}", "stream": "data", "messages": 1, "run_id": "r", "ingested_at": at(n)}])
+    spark_lake.write(Stream.TRIGGER, [trigger(9, ["V9"])])
+    spark_lake.write(Stream.DATA, [data(9, "d0", b"b")])
+    ingest(spark_lake.run("run", 10))
+    done = run(spark_lake, 10).tables
     assert done[META.name].rewritten_files == 3
     assert done[SEGMENTS.name].left_alone == f"run {branch_of('run')} is open"
-    publish(place.catalog, "run")
-    assert place.rows(IDS, "vin") == ["V9"]
-    assert place.rows(META, "data_id", "times_seen") == [("d0", 2), ("d1", 1), ("d2", 1)]
-    assert run(place, 10).tables[SEGMENTS.name].after.files == 2  # of the rows that know no day, and of the day
-    assert len(place.rows(SEGMENTS)) == 5
-    assert place.ingest("afterwards").segments == 0
+    publish(spark_lake.catalog, "run")
+    assert spark_lake.rows(IDS, "vin") == ["V9"]
+    assert spark_lake.rows(META, "data_id", "times_seen") == [("d0", 2), ("d1", 1), ("d2", 1)]
+    assert run(spark_lake, 10).tables[SEGMENTS.name].after.files == 2  # of the rows that know no day, and of the day
+    assert len(spark_lake.rows(SEGMENTS)) == 5
+    assert spark_lake.ingest("afterwards").segments == 0
 
 
-def test_rows_that_were_deleted_by_delete_files_are_gone_from_the_data_files(place: Place) -> None:
-    ensure_tables(place.catalog)
+def test_rows_that_were_deleted_by_delete_files_are_gone_from_the_data_files(spark_lake: SparkLake) -> None:
+    ensure_tables(spark_lake.catalog)
     row = {"first_seen_at": at(1), "last_seen_at": at(1), "times_seen": 1}
-    place.append(META, [{"data_id": f"d{n}", **row} for n in range(4)])
-    name = f"{place.settings.catalog_name}.{META.identifier}"
-    place.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
-    place.spark.sql(f"DELETE FROM {name} WHERE data_id = 'd1'")
-    done = run(place, 10).tables[META.name]
+    spark_lake.append(META, [{"data_id": f"d{n}", **row} for n in range(4)])
+    name = f"{spark_lake.settings.catalog_name}.{META.identifier}"
+    spark_lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
+    spark_lake.spark.sql(f"DELETE FROM {name} WHERE data_id = 'd1'")
+    done = run(spark_lake, 10).tables[META.name]
     assert (done.before.delete_files, done.after.delete_files, done.after.files) == (1, 0, 1)
-    assert place.rows(META, "data_id") == ["d0", "d2", "d3"]
+    assert spark_lake.rows(META, "data_id") == ["d0", "d2", "d3"]
 
 
-def test_payloads_are_read_past_the_rows_that_delete_files_have_taken(place: Place) -> None:
-    ensure_tables(place.catalog)
+def test_payloads_are_read_past_the_rows_that_delete_files_have_taken(spark_lake: SparkLake) -> None:
+    ensure_tables(spark_lake.catalog)
     payloads = {f"d{n}": b"payload %d" % n for n in range(4)}
-    append_payloads(place.catalog, payloads, at=at(1))
+    append_payloads(spark_lake.catalog, payloads, at=at(1))
     for table, gone in ((DATA, "d1"), (META, "d2")):
-        name = f"{place.settings.catalog_name}.{table.identifier}"
-        place.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
-        place.spark.sql(f"DELETE FROM {name} WHERE data_id = '{gone}'")
-        assert any(task.delete_files for task in place.catalog.load_table(table.identifier).scan().plan_files())
-    assert read_payloads(place.catalog, payloads) == {"d0": b"payload 0", "d3": b"payload 3"}
+        name = f"{spark_lake.settings.catalog_name}.{table.identifier}"
+        spark_lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
+        spark_lake.spark.sql(f"DELETE FROM {name} WHERE data_id = '{gone}'")
+        assert any(task.delete_files for task in spark_lake.catalog.load_table(table.identifier).scan().plan_files())
+    assert read_payloads(spark_lake.catalog, payloads) == {"d0": b"payload 0", "d3": b"payload 3"}

@@ -14,16 +14,16 @@ from pipelines.ingest.publish import publish
 from pipelines.ingest.verdict import passed_already
 from pipelines.ingest.write import ingest
 from pipelines.spark.conf import SHORT_BYTES, SHORT_JVM, java_options
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, trigger
 from tests.servers import Server, free_port
 
 
-def test_only_what_there_is_to_do_follows(place: Place, redis_server: Server) -> None:
+def test_only_what_there_is_to_do_follows(spark_lake: SparkLake, redis_server: Server) -> None:
     with Redis(port=redis_server.port) as redis:
         redis.flushall()
         redis.set(keys.LOADED, 1)
-    here = replace(place, settings=Settings(home=place.settings.home, redis_port=redis_server.port))
+    here = replace(spark_lake, settings=Settings(home=spark_lake.settings.home, redis_port=redis_server.port))
     ensure_tables(here.catalog)
     assert discover(here.catalog, here.settings, now=at(0)).next == []
     here.write(Stream.TRIGGER, [trigger(1, ["V1"])])
@@ -37,10 +37,10 @@ def test_only_what_there_is_to_do_follows(place: Place, redis_server: Server) ->
     assert discover(here.catalog, here.settings, now=at(0)).next == ["populate"]  # which says that a rebuild is needed
 
 
-def test_where_redis_does_not_answer_populate_has_to_see(place: Place) -> None:
-    ensure_tables(place.catalog)
-    away = Settings(home=place.settings.home, redis_port=free_port())
-    assert discover(place.catalog, away, now=at(0)).next == ["populate"]
+def test_where_redis_does_not_answer_populate_has_to_see(spark_lake: SparkLake) -> None:
+    ensure_tables(spark_lake.catalog)
+    away = Settings(home=spark_lake.settings.home, redis_port=free_port())
+    assert discover(spark_lake.catalog, away, now=at(0)).next == ["populate"]
 
 
 def test_a_large_job_gets_the_optimising_compiler() -> None:
@@ -48,19 +48,19 @@ def test_a_large_job_gets_the_optimising_compiler() -> None:
     assert java_options(SHORT_BYTES + 1) == ""
 
 
-def test_a_verdict_holds_for_the_attempt_that_it_was_about(place: Place) -> None:
+def test_a_verdict_holds_for_the_attempt_that_it_was_about(spark_lake: SparkLake) -> None:
     def attempt(ms: int) -> None:
-        ingest(place.run("run", ms))
+        ingest(spark_lake.run("run", ms))
 
-    place.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     attempt(0)
-    assert passed_already(place.catalog, place.settings, "run") is None
-    audit_run(place.run("run"))
-    elsewhere = place.settings.model_copy(update={"home": place.settings.home / "of another worker"})
-    known = passed_already(place.catalog, elsewhere, "run")
+    assert passed_already(spark_lake.catalog, spark_lake.settings, "run") is None
+    audit_run(spark_lake.run("run"))
+    elsewhere = spark_lake.settings.model_copy(update={"home": spark_lake.settings.home / "of another worker"})
+    known = passed_already(spark_lake.catalog, elsewhere, "run")
     assert known is not None
     assert known["warnings"] >= 1
     attempt(60_000)
-    assert passed_already(place.catalog, place.settings, "run") is None
-    publish(place.catalog, "run")
-    assert passed_already(place.catalog, place.settings, "run") == {"report": None, "warnings": 0}
+    assert passed_already(spark_lake.catalog, spark_lake.settings, "run") is None
+    publish(spark_lake.catalog, "run")
+    assert passed_already(spark_lake.catalog, spark_lake.settings, "run") == {"report": None, "warnings": 0}

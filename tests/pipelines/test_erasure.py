@@ -38,7 +38,7 @@ from pipelines.maintenance.garbage_files import expire_snapshots
 from pipelines.maintenance.restore import empty
 from pipelines.maintenance.rollback import rollback
 from queues import Loader, Policy
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON_MS, at, data, duplicate, outcome, seq_at, trigger
 from tests.pipelines.plain import compact, ingest, read, rows_of
@@ -413,23 +413,25 @@ def test_marks_and_packed_bytes_of_avro_name_nobody(tmp_path: Path, packed: bool
     assert places(avro(b"V10 and V1")) == ["bytes"]
 
 
-def test_spark_reads_writes_and_collects_what_an_erasure_has_left(place: Place, redis_server: Server, redis: Redis) -> None:
+def test_spark_reads_writes_and_collects_what_an_erasure_has_left(
+    spark_lake: SparkLake, redis_server: Server, redis: Redis
+) -> None:
     del redis
-    settings = place.settings.model_copy(update={"redis_port": redis_server.port})
-    place.write(Stream.TRIGGER, [trigger(1, [GONE, STAYS]), trigger(2, [GONE])])
-    place.write(Stream.OUTCOME, [outcome(3, GONE, 1), outcome(4, STAYS, 1)])
-    place.ingest("one")
-    place.spark.sql(f"DELETE FROM {settings.catalog_name}.{OUTCOMES.identifier} WHERE vin = 'nobody'")
-    assert erase(place.catalog, settings, GONE, why="asked to", now=NOW, wait_s=0, seal=lambda _: True).proved
+    settings = spark_lake.settings.model_copy(update={"redis_port": redis_server.port})
+    spark_lake.write(Stream.TRIGGER, [trigger(1, [GONE, STAYS]), trigger(2, [GONE])])
+    spark_lake.write(Stream.OUTCOME, [outcome(3, GONE, 1), outcome(4, STAYS, 1)])
+    spark_lake.ingest("one")
+    spark_lake.spark.sql(f"DELETE FROM {settings.catalog_name}.{OUTCOMES.identifier} WHERE vin = 'nobody'")
+    assert erase(spark_lake.catalog, settings, GONE, why="asked to", now=NOW, wait_s=0, seal=lambda _: True).proved
 
     for table, expected in ((IDS, [STAYS]), (OUTCOMES, [STAYS])):
         name = f"{settings.catalog_name}.{table.identifier}"
-        place.spark.sql(f"REFRESH TABLE {name}")
-        assert [row["vin"] for row in place.spark.table(name).collect()] == expected
-        place.spark.sql(f"CALL {settings.catalog_name}.system.rewrite_manifests('{table.identifier}')")
-    place.write(Stream.TRIGGER, [trigger(70_000, [STAYS])])
-    place.ingest("two")
-    gone = expire_snapshots(place.spark, place.catalog, settings, now=at(90_000) + timedelta(days=400), dry_run=False)
+        spark_lake.spark.sql(f"REFRESH TABLE {name}")
+        assert [row["vin"] for row in spark_lake.spark.table(name).collect()] == expected
+        spark_lake.spark.sql(f"CALL {settings.catalog_name}.system.rewrite_manifests('{table.identifier}')")
+    spark_lake.write(Stream.TRIGGER, [trigger(70_000, [STAYS])])
+    spark_lake.ingest("two")
+    gone = expire_snapshots(spark_lake.spark, spark_lake.catalog, settings, now=at(90_000) + timedelta(days=400), dry_run=False)
     assert gone[IDS.name].count
-    assert place.rows(IDS, "vin", "seq") == [(STAYS, seq_at(1)), (STAYS, seq_at(70_000))]
+    assert spark_lake.rows(IDS, "vin", "seq") == [(STAYS, seq_at(1)), (STAYS, seq_at(70_000))]
     assert named_in(settings.home, GONE) == []

@@ -20,24 +20,24 @@ from pipelines.ingest.branches import branch_of, head_of
 from pipelines.ingest.publish import ConcurrentPublish, publish
 from pipelines.ingest.run import Run
 from pipelines.ingest.write import ingest
-from tests.pipelines.conftest import Place, new_session
+from tests.pipelines.conftest import SparkLake, new_session
 from tests.pipelines.makers import at, data, trigger
 
 TRIGGER = Stream.TRIGGER
 
 
-def write_some(place: Place) -> None:
-    place.write(TRIGGER, [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7])])
-    place.write(Stream.DATA, [data(3, "d1", b"one"), data(4, "d1", b"one")])
+def write_some(spark_lake: SparkLake) -> None:
+    spark_lake.write(TRIGGER, [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7])])
+    spark_lake.write(Stream.DATA, [data(3, "d1", b"one"), data(4, "d1", b"one")])
 
 
-def assert_all_is_in_once(place: Place) -> None:
-    assert place.rows(IDS, "vin") == ["V1", "V2"]
-    assert place.rows(DATA, "data_id") == ["d1"]
-    assert place.rows(META, "times_seen") == [2]
-    assert len(place.rows(QUARANTINE)) == 1
-    assert len(place.rows(SEGMENTS)) == 2
-    assert leftovers(place.catalog) == []
+def assert_all_is_in_once(spark_lake: SparkLake) -> None:
+    assert spark_lake.rows(IDS, "vin") == ["V1", "V2"]
+    assert spark_lake.rows(DATA, "data_id") == ["d1"]
+    assert spark_lake.rows(META, "times_seen") == [2]
+    assert len(spark_lake.rows(QUARANTINE)) == 1
+    assert len(spark_lake.rows(SEGMENTS)) == 2
+    assert leftovers(spark_lake.catalog) == []
 
 
 def leftovers(catalog: Catalog) -> list[str]:
@@ -45,20 +45,20 @@ def leftovers(catalog: Catalog) -> list[str]:
     return [f"{t.name}.{name}" for t in TABLES for name in catalog.load_table(t.identifier).refs() if name != "main"]
 
 
-def test_nothing_is_on_main_before_the_run_is_published(place: Place) -> None:
-    write_some(place)
-    ingest(place.run("run"))
-    assert all(place.rows(table) == [] for table in TABLES)
-    publish(place.catalog, "run")
-    assert_all_is_in_once(place)
+def test_nothing_is_on_main_before_the_run_is_published(spark_lake: SparkLake) -> None:
+    write_some(spark_lake)
+    ingest(spark_lake.run("run"))
+    assert all(spark_lake.rows(table) == [] for table in TABLES)
+    publish(spark_lake.catalog, "run")
+    assert_all_is_in_once(spark_lake)
 
 
 @pytest.mark.parametrize("table", [DATA, META, IDS, QUARANTINE], ids=lambda table: table.name)
 def test_a_run_that_died_between_two_tables_is_finished_by_the_next(
-    place: Place, monkeypatch: pytest.MonkeyPatch, table: Table
+    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch, table: Table
 ) -> None:
-    write_some(place)
-    ingest(place.run("run"))
+    write_some(spark_lake)
+    ingest(spark_lake.run("run"))
     bring = publication._bring_to_main
 
     def die_before(catalog: Catalog, pinned: publication.PinnedSnapshot, branch: str) -> None:
@@ -69,23 +69,23 @@ def test_a_run_that_died_between_two_tables_is_finished_by_the_next(
     with monkeypatch.context() as patched:
         patched.setattr(publication, "_bring_to_main", die_before)
         with pytest.raises(KeyboardInterrupt):
-            publish(place.catalog, "run")
-    assert len(place.rows(SEGMENTS)) == 2
-    assert place.rows(table) == []
-    assert place.ingest("next").segments == 0
-    assert_all_is_in_once(place)
+            publish(spark_lake.catalog, "run")
+    assert len(spark_lake.rows(SEGMENTS)) == 2
+    assert spark_lake.rows(table) == []
+    assert spark_lake.ingest("next").segments == 0
+    assert_all_is_in_once(spark_lake)
 
 
-def test_a_run_that_was_overtaken_is_done_again(place: Place) -> None:
-    place.write(TRIGGER, [trigger(1, ["V1"])])
-    ingest(place.run("slow"))
-    place.write(TRIGGER, [trigger(2, ["V2"])])
-    place.ingest("fast")
+def test_a_run_that_was_overtaken_is_done_again(spark_lake: SparkLake) -> None:
+    spark_lake.write(TRIGGER, [trigger(1, ["V1"])])
+    ingest(spark_lake.run("slow"))
+    spark_lake.write(TRIGGER, [trigger(2, ["V2"])])
+    spark_lake.ingest("fast")
     with pytest.raises(ConcurrentPublish, match="slow"):
-        publish(place.catalog, "slow")
-    assert place.rows(IDS, "vin") == ["V1", "V2"]
-    assert place.ingest("slow").segments == 0
-    assert leftovers(place.catalog) == []
+        publish(spark_lake.catalog, "slow")
+    assert spark_lake.rows(IDS, "vin") == ["V1", "V2"]
+    assert spark_lake.ingest("slow").segments == 0
+    assert leftovers(spark_lake.catalog) == []
 
 
 @dataclass(frozen=True)
@@ -128,30 +128,30 @@ COMMITTED = {"the reply to the commit point is lost": Death(publication, "_move_
 
 @pytest.mark.parametrize("deaths", [WRITING, WRITTEN, COMMITTED], ids=["writing", "written", "committed"])
 def test_wherever_a_job_dies_the_next_one_brings_everything_once(
-    place: Place, monkeypatch: pytest.MonkeyPatch, deaths: dict[str, Death]
+    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch, deaths: dict[str, Death]
 ) -> None:
-    write_some(place)
+    write_some(spark_lake)
     for stage, death in deaths.items():
         with monkeypatch.context() as patched:
             death.strike(patched)
             with pytest.raises(KeyboardInterrupt):
-                whole_run(place, "run")
-        counts = [table.name for table in RUN_TABLES if place.rows(table)]
+                whole_run(spark_lake, "run")
+        counts = [table.name for table in RUN_TABLES if spark_lake.rows(table)]
         assert counts == ([SEGMENTS.name] if deaths is COMMITTED else []), stage
-    whole_run(place, "another" if deaths is COMMITTED else "run")
-    assert_all_is_in_once(place)
+    whole_run(spark_lake, "another" if deaths is COMMITTED else "run")
+    assert_all_is_in_once(spark_lake)
 
 
-def whole_run(place: Place, run_id: str, interval: Interval | None = None) -> None:
-    spark = new_session(place.spark, place.settings)
-    catalog = open_catalog(place.settings)
-    run_all.ingest_audit_publish(Run(spark, catalog, place.settings, run_id, at(10), interval))
+def whole_run(spark_lake: SparkLake, run_id: str, interval: Interval | None = None) -> None:
+    spark = new_session(spark_lake.spark, spark_lake.settings)
+    catalog = open_catalog(spark_lake.settings)
+    run_all.ingest_audit_publish(Run(spark, catalog, spark_lake.settings, run_id, at(10), interval))
 
 
-def test_a_commit_whose_reply_is_lost_is_looked_into(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_some(place)
-    ingest(place.run("run"))
-    commit, lost = place.catalog.commit_table, []
+def test_a_commit_whose_reply_is_lost_is_looked_into(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_some(spark_lake)
+    ingest(spark_lake.run("run"))
+    commit, lost = spark_lake.catalog.commit_table, []
 
     def losing_each_first_reply(table: Any, requirements: Any, updates: Any) -> Any:
         reply = commit(table, requirements, updates)
@@ -161,60 +161,66 @@ def test_a_commit_whose_reply_is_lost_is_looked_into(place: Place, monkeypatch: 
         return reply
 
     with monkeypatch.context() as patched:
-        patched.setattr(place.catalog, "commit_table", losing_each_first_reply)
-        assert publish(place.catalog, "run")
+        patched.setattr(spark_lake.catalog, "commit_table", losing_each_first_reply)
+        assert publish(spark_lake.catalog, "run")
     assert len(lost) == 5
-    assert_all_is_in_once(place)
+    assert_all_is_in_once(spark_lake)
 
 
-def test_two_runs_of_overlapping_intervals_at_once_bring_everything_once(place: Place) -> None:
-    write_some(place)
+def test_two_runs_of_overlapping_intervals_at_once_bring_everything_once(spark_lake: SparkLake) -> None:
+    write_some(spark_lake)
     hour = 3_600_000
-    later = place.write(TRIGGER, [trigger(hour, ["V3"])])
+    later = spark_lake.write(TRIGGER, [trigger(hour, ["V3"])])
     intervals = {"one": Interval(at(-hour), at(hour)), "other": Interval(at(0), at(2 * hour))}
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda run_id: whole_run(place, run_id, intervals[run_id]), intervals))
-    assert place.rows(IDS, "vin") == ["V1", "V2", "V3"]
-    assert place.rows(META, "times_seen") == [2]
-    assert place.rows(SEGMENTS, "path").count(later) == 1
-    assert leftovers(place.catalog) == []
+        list(pool.map(lambda run_id: whole_run(spark_lake, run_id, intervals[run_id]), intervals))
+    assert spark_lake.rows(IDS, "vin") == ["V1", "V2", "V3"]
+    assert spark_lake.rows(META, "times_seen") == [2]
+    assert spark_lake.rows(SEGMENTS, "path").count(later) == 1
+    assert leftovers(spark_lake.catalog) == []
 
 
-def test_a_run_goes_in_although_maintenance_has_rewritten_main_meanwhile(place: Place) -> None:
-    place.write(TRIGGER, [trigger(1, ["V0"])])
-    place.write(Stream.DATA, [data(1, "d1", b"one"), data(2, "d0", b"zero")])
-    place.ingest("before")
-    place.write(TRIGGER, [trigger(5, ["V1"])])
-    place.write(Stream.DATA, [data(6, "d1", b"one"), data(7, "d2", b"two")])
-    ingest(place.run("run"))
+def test_a_run_goes_in_although_maintenance_has_rewritten_main_meanwhile(spark_lake: SparkLake) -> None:
+    spark_lake.write(TRIGGER, [trigger(1, ["V0"])])
+    spark_lake.write(Stream.DATA, [data(1, "d1", b"one"), data(2, "d0", b"zero")])
+    spark_lake.ingest("before")
+    spark_lake.write(TRIGGER, [trigger(5, ["V1"])])
+    spark_lake.write(Stream.DATA, [data(6, "d1", b"one"), data(7, "d2", b"two")])
+    ingest(spark_lake.run("run"))
     for table in (IDS, META):
-        name = f"{place.settings.catalog_name}.{table.identifier}"
+        name = f"{spark_lake.settings.catalog_name}.{table.identifier}"
         options = "map('rewrite-all', 'true')"
-        place.spark.sql(f"CALL {place.settings.catalog_name}.system.rewrite_data_files(table => '{name}', options => {options})")
-    publish(place.catalog, "run")
-    publish(place.catalog, "run")
-    assert place.rows(IDS, "vin") == ["V0", "V1"]
-    assert place.rows(META, "data_id", "times_seen", "last_seen_at") == [("d0", 1, at(2)), ("d1", 2, at(6)), ("d2", 1, at(7))]
-    assert leftovers(place.catalog) == []
+        spark_lake.spark.sql(
+            f"CALL {spark_lake.settings.catalog_name}.system.rewrite_data_files(table => '{name}', options => {options})"
+        )
+    publish(spark_lake.catalog, "run")
+    publish(spark_lake.catalog, "run")
+    assert spark_lake.rows(IDS, "vin") == ["V0", "V1"]
+    assert spark_lake.rows(META, "data_id", "times_seen", "last_seen_at") == [
+        ("d0", 1, at(2)),
+        ("d1", 2, at(6)),
+        ("d2", 1, at(7)),
+    ]
+    assert leftovers(spark_lake.catalog) == []
 
 
-def test_a_writer_that_lingers_on_the_branch_is_not_published(place: Place) -> None:
-    place.write(TRIGGER, [trigger(1, ["V1"])])
-    ingest(place.run("run"))
-    twin = f"{place.settings.catalog_name}.{IDS.identifier}.`branch_{branch_of('run')}`"
-    place.spark.sql(f"INSERT INTO {twin} SELECT * FROM {twin}")
-    publish(place.catalog, "run")
-    assert place.rows(IDS, "vin") == ["V1"]
+def test_a_writer_that_lingers_on_the_branch_is_not_published(spark_lake: SparkLake) -> None:
+    spark_lake.write(TRIGGER, [trigger(1, ["V1"])])
+    ingest(spark_lake.run("run"))
+    twin = f"{spark_lake.settings.catalog_name}.{IDS.identifier}.`branch_{branch_of('run')}`"
+    spark_lake.spark.sql(f"INSERT INTO {twin} SELECT * FROM {twin}")
+    publish(spark_lake.catalog, "run")
+    assert spark_lake.rows(IDS, "vin") == ["V1"]
 
 
-def test_an_abandoned_run_loses_its_branches_after_a_day(place: Place) -> None:
-    place.write(TRIGGER, [trigger(1, ["V1"])])
-    ingest(place.run("abandoned"))
+def test_an_abandoned_run_loses_its_branches_after_a_day(spark_lake: SparkLake) -> None:
+    spark_lake.write(TRIGGER, [trigger(1, ["V1"])])
+    ingest(spark_lake.run("abandoned"))
     day = 86_400_000
-    ingest(place.run("soon", day - 1000))
-    assert head_of(place.catalog, IDS, "abandoned") is not None
-    ingest(place.run("late", day + 1000))
-    assert head_of(place.catalog, IDS, "abandoned") is None
+    ingest(spark_lake.run("soon", day - 1000))
+    assert head_of(spark_lake.catalog, IDS, "abandoned") is not None
+    ingest(spark_lake.run("late", day + 1000))
+    assert head_of(spark_lake.catalog, IDS, "abandoned") is None
 
 
 def test_run_ids_of_any_spelling_have_branches_of_their_own() -> None:

@@ -14,90 +14,92 @@ from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, TABLES
 from pipelines.ingest.branches import COUNTED, properties_of
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, duplicate, inline, outcome, seq_at, trigger
 
 TRIGGER, OUT = Stream.TRIGGER, Stream.OUTCOME
 
 
-def whole_lake(place: Place) -> dict[str, object]:
+def whole_lake(spark_lake: SparkLake) -> dict[str, object]:
     """Everything that main shows, but for which run brought it, and so where a payload lies."""
     run_by_run = ("run_id", "ingested_at", "stored_at")
     shown = {table.name: [c.name for c in table.columns if c.name not in run_by_run] for table in TABLES}
-    return {table.name: place.rows(table, *shown[table.name]) for table in TABLES}
+    return {table.name: spark_lake.rows(table, *shown[table.name]) for table in TABLES}
 
 
-def test_every_stream_becomes_rows_of_its_tables(place: Place) -> None:
-    place.write(TRIGGER, [trigger(1, ["V1", "V2"]), duplicate(2, 1, ["V2", "V1"]), trigger(3, ["V1"], applied=True)])
-    place.write(Stream.DATA, [data(4, "d1", b"one"), data(5, "d1", b"one")])
-    place.write(OUT, [outcome(6, "V1", 1)])
-    done = place.ingest()
-    assert place.rows(IDS, "vin", "seq", "ts", "applied") == [
+def test_every_stream_becomes_rows_of_its_tables(spark_lake: SparkLake) -> None:
+    spark_lake.write(TRIGGER, [trigger(1, ["V1", "V2"]), duplicate(2, 1, ["V2", "V1"]), trigger(3, ["V1"], applied=True)])
+    spark_lake.write(Stream.DATA, [data(4, "d1", b"one"), data(5, "d1", b"one")])
+    spark_lake.write(OUT, [outcome(6, "V1", 1)])
+    done = spark_lake.ingest()
+    assert spark_lake.rows(IDS, "vin", "seq", "ts", "applied") == [
         ("V1", seq_at(1), at(1), False),
         ("V1", seq_at(3), at(3), True),
         ("V2", seq_at(1), at(1), False),
     ]
-    assert place.rows(DATA, "data_id", "payload", "sha1", "size_bytes", "seq") == [("d1", b"one", sha1_hex(b"one"), 3, seq_at(4))]
-    assert place.rows(META) == [("d1", at(4), at(5), 2, sha1_hex(b"one"), at(4))]
-    assert place.rows(OUTCOMES, "vin", "seq", "outcome", "accepted_at", "acknowledged_at", "attempts") == [
+    assert spark_lake.rows(DATA, "data_id", "payload", "sha1", "size_bytes", "seq") == [
+        ("d1", b"one", sha1_hex(b"one"), 3, seq_at(4))
+    ]
+    assert spark_lake.rows(META) == [("d1", at(4), at(5), 2, sha1_hex(b"one"), at(4))]
+    assert spark_lake.rows(OUTCOMES, "vin", "seq", "outcome", "accepted_at", "acknowledged_at", "attempts") == [
         ("V1", seq_at(1), "delivered", at(1), at(6), 1)
     ]
-    assert place.rows(QUARANTINE) == []
+    assert spark_lake.rows(QUARANTINE) == []
     assert done.read == {"trigger": 3, "data": 2, "outcome": 1}
     assert done.written == {DATA.name: 1, META.name: 1, IDS.name: 3, OUTCOMES.name: 1, SEGMENTS.name: 3}
 
 
-def test_a_second_run_finds_nothing_new(place: Place) -> None:
-    place.write(TRIGGER, [trigger(1, ["V1"])])
-    place.ingest("first")
-    before = {t.name: place.catalog.load_table(t.identifier).metadata.current_snapshot_id for t in TABLES}
-    assert place.ingest("second").segments == 0
-    assert {t.name: place.catalog.load_table(t.identifier).metadata.current_snapshot_id for t in TABLES} == before
+def test_a_second_run_finds_nothing_new(spark_lake: SparkLake) -> None:
+    spark_lake.write(TRIGGER, [trigger(1, ["V1"])])
+    spark_lake.ingest("first")
+    before = {t.name: spark_lake.catalog.load_table(t.identifier).metadata.current_snapshot_id for t in TABLES}
+    assert spark_lake.ingest("second").segments == 0
+    assert {t.name: spark_lake.catalog.load_table(t.identifier).metadata.current_snapshot_id for t in TABLES} == before
 
 
-def test_the_same_run_again_tells_the_same_numbers(place: Place) -> None:
-    place.write(TRIGGER, [trigger(1, ["V1"])])
-    assert place.ingest("run") == place.ingest("run")
-    assert place.rows(IDS, "vin") == ["V1"]
+def test_the_same_run_again_tells_the_same_numbers(spark_lake: SparkLake) -> None:
+    spark_lake.write(TRIGGER, [trigger(1, ["V1"])])
+    assert spark_lake.ingest("run") == spark_lake.ingest("run")
+    assert spark_lake.rows(IDS, "vin") == ["V1"]
 
 
-def test_a_message_that_comes_again_in_another_file_counts_once(place: Place) -> None:
+def test_a_message_that_comes_again_in_another_file_counts_once(spark_lake: SparkLake) -> None:
     first = [trigger(1, ["V1"]), trigger(5, ["V2"])]
-    place.write(TRIGGER, first)
-    place.write(Stream.DATA, [data(2, "d1", b"one")])
-    place.ingest("first")
-    place.write(TRIGGER, [first[1], trigger(6, ["V3"])], node=9)
-    place.write(TRIGGER, [trigger(6, ["V3"]), trigger(7, ["V4"])], node=8)
-    place.write(Stream.DATA, [data(2, "d1", b"one")], node=9)
-    assert place.ingest("second").skipped == 3
-    assert place.rows(IDS, "vin") == ["V1", "V2", "V3", "V4"]
-    assert place.rows(META, "times_seen") == [1]
+    spark_lake.write(TRIGGER, first)
+    spark_lake.write(Stream.DATA, [data(2, "d1", b"one")])
+    spark_lake.ingest("first")
+    spark_lake.write(TRIGGER, [first[1], trigger(6, ["V3"])], node=9)
+    spark_lake.write(TRIGGER, [trigger(6, ["V3"]), trigger(7, ["V4"])], node=8)
+    spark_lake.write(Stream.DATA, [data(2, "d1", b"one")], node=9)
+    assert spark_lake.ingest("second").skipped == 3
+    assert spark_lake.rows(IDS, "vin") == ["V1", "V2", "V3", "V4"]
+    assert spark_lake.rows(META, "times_seen") == [1]
 
 
-def test_a_message_counts_once_although_its_first_file_is_gone(place: Place) -> None:
+def test_a_message_counts_once_although_its_first_file_is_gone(spark_lake: SparkLake) -> None:
     message = trigger(1, ["V1"])
-    path = place.write(TRIGGER, [message])
-    place.ingest("first")
-    place.file(path).unlink()
-    place.write(TRIGGER, [message, trigger(2, ["V2"])], node=9)
-    place.ingest("second")
-    assert place.rows(IDS, "vin") == ["V1", "V2"]
+    path = spark_lake.write(TRIGGER, [message])
+    spark_lake.ingest("first")
+    spark_lake.file(path).unlink()
+    spark_lake.write(TRIGGER, [message, trigger(2, ["V2"])], node=9)
+    spark_lake.ingest("second")
+    assert spark_lake.rows(IDS, "vin") == ["V1", "V2"]
 
 
-def test_what_is_refused_goes_to_quarantine_and_stops_nothing(place: Place) -> None:
+def test_what_is_refused_goes_to_quarantine_and_stops_nothing(spark_lake: SparkLake) -> None:
     bad = trigger(2, ["V1", 7])
-    place.write(TRIGGER, [trigger(1, ["V1"]), bad, trigger(3, ["V2"], refused_because="said the door")])
-    place.write(Stream.DATA, [data(4, "d 1", b"x")])
-    place.write(OUT, [outcome(5, "V/1", 1)])
-    assert place.ingest().refused == 4
-    assert place.rows(IDS, "vin") == ["V1"]
-    assert place.rows(QUARANTINE, "seq", "stream") == [
+    spark_lake.write(TRIGGER, [trigger(1, ["V1"]), bad, trigger(3, ["V2"], refused_because="said the door")])
+    spark_lake.write(Stream.DATA, [data(4, "d 1", b"x")])
+    spark_lake.write(OUT, [outcome(5, "V/1", 1)])
+    assert spark_lake.ingest().refused == 4
+    assert spark_lake.rows(IDS, "vin") == ["V1"]
+    assert spark_lake.rows(QUARANTINE, "seq", "stream") == [
         (seq_at(2), "trigger"),
         (seq_at(3), "trigger"),
         (seq_at(4), "data"),
         (seq_at(5), "outcome"),
     ]
-    assert bad.payload in place.rows(QUARANTINE, "payload")
+    assert bad.payload in spark_lake.rows(QUARANTINE, "payload")
 
 
 def torn(content: bytes) -> bytes:
@@ -110,87 +112,89 @@ def scrambled(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("harm", [torn, scrambled, lambda _: b"not Parquet at all, but long enough"])
-def test_a_file_that_is_no_segment_goes_to_quarantine_and_the_others_go_in(place: Place, harm: Callable[[bytes], bytes]) -> None:
-    place.write(TRIGGER, [trigger(1, ["V1"])])
-    broken = place.write(TRIGGER, [trigger(ms, [f"W{ms}"]) for ms in range(10, 60)])
-    content = harm(place.file(broken).read_bytes())
-    place.file(broken).write_bytes(content)
-    place.ingest("first")
-    assert place.rows(IDS, "vin") == ["V1"]
-    ((seq, path, reason, payload),) = place.rows(QUARANTINE, "seq", "topic", "reason", "payload")
+def test_a_file_that_is_no_segment_goes_to_quarantine_and_the_others_go_in(
+    spark_lake: SparkLake, harm: Callable[[bytes], bytes]
+) -> None:
+    spark_lake.write(TRIGGER, [trigger(1, ["V1"])])
+    broken = spark_lake.write(TRIGGER, [trigger(ms, [f"W{ms}"]) for ms in range(10, 60)])
+    content = harm(spark_lake.file(broken).read_bytes())
+    spark_lake.file(broken).write_bytes(content)
+    spark_lake.ingest("first")
+    assert spark_lake.rows(IDS, "vin") == ["V1"]
+    ((seq, path, reason, payload),) = spark_lake.rows(QUARANTINE, "seq", "topic", "reason", "payload")
     assert (path, payload) == (broken, content)
     assert seq < 0
     assert reason
-    assert place.ingest("second").segments == 0
+    assert spark_lake.ingest("second").segments == 0
 
 
-def test_data_known_with_other_bytes_is_refused_and_the_first_seq_wins(place: Place) -> None:
-    place.write(Stream.DATA, [data(5, "d1", b"later"), data(6, "d2", b"two")], node=1)
-    place.write(Stream.DATA, [data(4, "d1", b"first")], node=2)
-    place.ingest("first")
-    assert place.rows(DATA, "data_id", "payload") == [("d1", b"first"), ("d2", b"two")]
-    assert place.rows(QUARANTINE, "seq", "payload") == [(seq_at(5), b"later")]
-    place.write(Stream.DATA, [data(8, "d2", b"other"), data(9, "d2", b"two")])
-    place.ingest("second")
-    assert place.rows(QUARANTINE, "seq") == [seq_at(5), seq_at(8)]
-    assert place.rows(META, "data_id", "times_seen", "last_seen_at") == [("d1", 1, at(4)), ("d2", 2, at(9))]
+def test_data_known_with_other_bytes_is_refused_and_the_first_seq_wins(spark_lake: SparkLake) -> None:
+    spark_lake.write(Stream.DATA, [data(5, "d1", b"later"), data(6, "d2", b"two")], node=1)
+    spark_lake.write(Stream.DATA, [data(4, "d1", b"first")], node=2)
+    spark_lake.ingest("first")
+    assert spark_lake.rows(DATA, "data_id", "payload") == [("d1", b"first"), ("d2", b"two")]
+    assert spark_lake.rows(QUARANTINE, "seq", "payload") == [(seq_at(5), b"later")]
+    spark_lake.write(Stream.DATA, [data(8, "d2", b"other"), data(9, "d2", b"two")])
+    spark_lake.ingest("second")
+    assert spark_lake.rows(QUARANTINE, "seq") == [seq_at(5), seq_at(8)]
+    assert spark_lake.rows(META, "data_id", "times_seen", "last_seen_at") == [("d1", 1, at(4)), ("d2", 2, at(9))]
 
 
-def test_an_inline_trigger_brings_its_data(place: Place) -> None:
-    place.write(TRIGGER, [inline(1, ["V1"], b"hello"), inline(2, ["V2"], b"hello")])
-    place.ingest()
+def test_an_inline_trigger_brings_its_data(spark_lake: SparkLake) -> None:
+    spark_lake.write(TRIGGER, [inline(1, ["V1"], b"hello"), inline(2, ["V2"], b"hello")])
+    spark_lake.ingest()
     digest = sha1_hex(b"hello")
-    assert place.rows(IDS, "vin", "data_id") == [("V1", digest), ("V2", digest)]
-    assert place.rows(DATA, "data_id", "payload", "seq") == [(digest, b"hello", seq_at(1))]
-    assert place.rows(META, "times_seen") == [2]
+    assert spark_lake.rows(IDS, "vin", "data_id") == [("V1", digest), ("V2", digest)]
+    assert spark_lake.rows(DATA, "data_id", "payload", "seq") == [(digest, b"hello", seq_at(1))]
+    assert spark_lake.rows(META, "times_seen") == [2]
 
 
-def test_an_inline_trigger_whose_data_id_means_other_bytes_is_refused_whole(place: Place) -> None:
-    place.write(Stream.DATA, [data(1, sha1_hex(b"hello"), b"squatter")])
+def test_an_inline_trigger_whose_data_id_means_other_bytes_is_refused_whole(spark_lake: SparkLake) -> None:
+    spark_lake.write(Stream.DATA, [data(1, sha1_hex(b"hello"), b"squatter")])
     message = inline(2, ["V1"], b"hello")
-    place.write(TRIGGER, [message, trigger(3, ["V2"])])
-    place.ingest()
-    assert place.rows(IDS, "vin") == ["V2"]
-    assert place.rows(QUARANTINE, "seq", "payload") == [(seq_at(2), message.payload)]
-    said = properties_of(place.catalog.load_table(SEGMENTS.identifier).snapshots()[-1])
+    spark_lake.write(TRIGGER, [message, trigger(3, ["V2"])])
+    spark_lake.ingest()
+    assert spark_lake.rows(IDS, "vin") == ["V2"]
+    assert spark_lake.rows(QUARANTINE, "seq", "payload") == [(seq_at(2), message.payload)]
+    said = properties_of(spark_lake.catalog.load_table(SEGMENTS.identifier).snapshots()[-1])
     assert json.loads(said[COUNTED]) == {IDS.name: {"odd_vins": 1}}, "of what is written, and no more"
 
 
-def test_last_seen_only_grows_whatever_comes_late(place: Place) -> None:
-    place.write(Stream.DATA, [data(9, "d1", b"x")])
-    place.ingest("first")
-    place.write(Stream.DATA, [data(3, "d1", b"x")])
-    place.ingest("second")
-    assert place.rows(META, "data_id", "first_seen_at", "last_seen_at", "times_seen") == [("d1", at(3), at(9), 2)]
+def test_last_seen_only_grows_whatever_comes_late(spark_lake: SparkLake) -> None:
+    spark_lake.write(Stream.DATA, [data(9, "d1", b"x")])
+    spark_lake.ingest("first")
+    spark_lake.write(Stream.DATA, [data(3, "d1", b"x")])
+    spark_lake.ingest("second")
+    assert spark_lake.rows(META, "data_id", "first_seen_at", "last_seen_at", "times_seen") == [("d1", at(3), at(9), 2)]
 
 
-def test_an_entry_ends_once_whoever_says_it_again(place: Place) -> None:
-    place.write(OUT, [outcome(5, "V1", 1), outcome(6, "V1", 1, Outcome.FAILED), outcome(7, "V2", 1)])
-    place.ingest("first")
-    place.write(OUT, [outcome(8, "V1", 1, Outcome.EXPIRED), outcome(9, "V1", 2, Outcome.EXPIRED)])
-    place.ingest("second")
-    assert place.rows(OUTCOMES, "vin", "seq", "outcome") == [
+def test_an_entry_ends_once_whoever_says_it_again(spark_lake: SparkLake) -> None:
+    spark_lake.write(OUT, [outcome(5, "V1", 1), outcome(6, "V1", 1, Outcome.FAILED), outcome(7, "V2", 1)])
+    spark_lake.ingest("first")
+    spark_lake.write(OUT, [outcome(8, "V1", 1, Outcome.EXPIRED), outcome(9, "V1", 2, Outcome.EXPIRED)])
+    spark_lake.ingest("second")
+    assert spark_lake.rows(OUTCOMES, "vin", "seq", "outcome") == [
         ("V1", seq_at(1), "delivered"),
         ("V1", seq_at(2), "expired"),
         ("V2", seq_at(1), "delivered"),
     ]
-    assert place.rows(OUTCOMES, "acknowledged_at").count(None) == 1
+    assert spark_lake.rows(OUTCOMES, "acknowledged_at").count(None) == 1
 
 
-def test_an_interval_takes_its_own_segments_and_all_new_takes_the_rest(place: Place) -> None:
+def test_an_interval_takes_its_own_segments_and_all_new_takes_the_rest(spark_lake: SparkLake) -> None:
     hour = 3_600_000
     for ms in (0, hour, 2 * hour):
-        place.write(TRIGGER, [trigger(ms, [f"V{ms // hour}"])])
-    place.ingest("second hour", Interval(at(hour), at(2 * hour)))
-    assert place.rows(IDS, "vin") == ["V1"]
-    place.ingest("second hour again", Interval(at(hour), at(2 * hour)))
-    assert place.rows(IDS, "vin") == ["V1"]
-    place.ingest("the rest")
-    assert place.rows(IDS, "vin") == ["V0", "V1", "V2"]
+        spark_lake.write(TRIGGER, [trigger(ms, [f"V{ms // hour}"])])
+    spark_lake.ingest("second hour", Interval(at(hour), at(2 * hour)))
+    assert spark_lake.rows(IDS, "vin") == ["V1"]
+    spark_lake.ingest("second hour again", Interval(at(hour), at(2 * hour)))
+    assert spark_lake.rows(IDS, "vin") == ["V1"]
+    spark_lake.ingest("the rest")
+    assert spark_lake.rows(IDS, "vin") == ["V0", "V1", "V2"]
 
 
-def test_in_pieces_or_at_once_the_lake_is_the_same(place: Place, another_place: Place) -> None:
-    for step, each in enumerate((place, another_place)):
+def test_in_pieces_or_at_once_the_lake_is_the_same(spark_lake: SparkLake, another_spark_lake: SparkLake) -> None:
+    for step, each in enumerate((spark_lake, another_spark_lake)):
         each.write(TRIGGER, [trigger(1, ["V1", "V2"]), inline(2, ["V1"], b"hello")])
         if step == 0:
             each.ingest("first")
@@ -198,34 +202,34 @@ def test_in_pieces_or_at_once_the_lake_is_the_same(place: Place, another_place: 
         each.write(Stream.DATA, [data(4, "d1", b"one"), data(5, sha1_hex(b"hello"), b"hello")])
         each.write(OUT, [outcome(6, "V1", 1), outcome(7, "V1", 1)])
         each.ingest("last")
-    assert whole_lake(place) == whole_lake(another_place)
+    assert whole_lake(spark_lake) == whole_lake(another_spark_lake)
 
 
-def test_hours_that_come_in_the_wrong_order_give_the_same_lake(place: Place, another_place: Place) -> None:
+def test_hours_that_come_in_the_wrong_order_give_the_same_lake(spark_lake: SparkLake, another_spark_lake: SparkLake) -> None:
     hour = 3_600_000
-    for each in (place, another_place):
+    for each in (spark_lake, another_spark_lake):
         for start in (0, hour, 2 * hour):
             each.write(TRIGGER, [trigger(start, ["V1", "V2"]), trigger(start + 1, ["V1", 7])])
             each.write(Stream.DATA, [data(start + 2, "d1", b"one")])
         each.write(OUT, [outcome(2 * hour + 5, "V1", 0), outcome(2 * hour + 6, "V1", 0, Outcome.FAILED)])
-    place.ingest("at once")
+    spark_lake.ingest("at once")
     for start in (2 * hour, 0, hour):
-        another_place.ingest(f"hour {start}", Interval(at(start), at(start + hour)))
-    one, other = whole_lake(place), whole_lake(another_place)
+        another_spark_lake.ingest(f"hour {start}", Interval(at(start), at(start + hour)))
+    one, other = whole_lake(spark_lake), whole_lake(another_spark_lake)
     # The payload is written once, by the message that comes in first; when it was first seen is told by meta.
     assert one.pop(DATA.name) != other.pop(DATA.name)
     assert one == other
-    assert place.rows(DATA, "data_id", "payload") == another_place.rows(DATA, "data_id", "payload")
+    assert spark_lake.rows(DATA, "data_id", "payload") == another_spark_lake.rows(DATA, "data_id", "payload")
 
 
-def test_payloads_lie_in_small_row_groups_and_are_found_by_the_instants_of_the_index(place: Place) -> None:
+def test_payloads_lie_in_small_row_groups_and_are_found_by_the_instants_of_the_index(spark_lake: SparkLake) -> None:
     payloads = {f"d{n:02}": random.Random(n).randbytes(256 << 10) for n in range(24)}
-    place.write(Stream.DATA, [data(n, name, payload) for n, (name, payload) in enumerate(payloads.items())])
-    place.ingest("first")
-    place.write(Stream.DATA, [data(100, "d03", payloads["d03"]), data(101, "late", b"late")])
-    place.ingest("second")
+    spark_lake.write(Stream.DATA, [data(n, name, payload) for n, (name, payload) in enumerate(payloads.items())])
+    spark_lake.ingest("first")
+    spark_lake.write(Stream.DATA, [data(100, "d03", payloads["d03"]), data(101, "late", b"late")])
+    spark_lake.ingest("second")
 
-    (file, *_) = sorted(place.catalog.load_table(DATA.identifier).scan().plan_files(), key=lambda t: -t.file.record_count)
+    (file, *_) = sorted(spark_lake.catalog.load_table(DATA.identifier).scan().plan_files(), key=lambda t: -t.file.record_count)
     assert pq.ParquetFile(file.file.file_path.removeprefix("file://")).num_row_groups >= 4
-    assert place.rows(META, "data_id", "stored_at", "times_seen")[3] == ("d03", at(3), 2)
-    assert read_payloads(place.catalog, [*payloads, "late"]) == payloads | {"late": b"late"}
+    assert spark_lake.rows(META, "data_id", "stored_at", "times_seen")[3] == ("d03", at(3), 2)
+    assert read_payloads(spark_lake.catalog, [*payloads, "late"]) == payloads | {"late": b"late"}

@@ -22,36 +22,36 @@ from pipelines.ingest import run_all
 from pipelines.ingest.audit import AuditFailed
 from pipelines.maintenance.garbage import HELD_BACK, collect_garbage
 from tests.hook import hook
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import data, envelope, outcome, seq_at, trigger
 
 pytestmark = pytest.mark.slow
 
 
-def run(place: Place, run_id: str = "run") -> None:
-    run_all.ingest_audit_publish(place.run(run_id, 10))
+def run(spark_lake: SparkLake, run_id: str = "run") -> None:
+    run_all.ingest_audit_publish(spark_lake.run(run_id, 10))
 
 
-def test_copies_of_a_segment_with_a_malformed_outcome_are_refused_once(place: Place) -> None:
+def test_copies_of_a_segment_with_a_malformed_outcome_are_refused_once(spark_lake: SparkLake) -> None:
     messages = [outcome(5, "V1", 1), envelope(6, Stream.OUTCOME, "outcomes/V2", b"{")]
-    place.write(Stream.OUTCOME, messages)
-    place.write(Stream.OUTCOME, messages, node=1)
-    run(place, "first")
-    place.write(Stream.OUTCOME, [*messages, outcome(7, "V3", 1)], node=2)
-    run(place, "second")
+    spark_lake.write(Stream.OUTCOME, messages)
+    spark_lake.write(Stream.OUTCOME, messages, node=1)
+    run(spark_lake, "first")
+    spark_lake.write(Stream.OUTCOME, [*messages, outcome(7, "V3", 1)], node=2)
+    run(spark_lake, "second")
 
-    assert place.rows(OUTCOMES, "vin") == ["V1", "V3"]
-    assert place.rows(QUARANTINE, "seq") == [seq_at(6)]
+    assert spark_lake.rows(OUTCOMES, "vin") == ["V1", "V3"]
+    assert spark_lake.rows(QUARANTINE, "seq") == [seq_at(6)]
 
 
 @pytest.mark.parametrize("blank", [" ", "\t\n"])
-def test_a_blank_reason_is_replaced_by_one_that_says_so(place: Place, blank: str) -> None:
-    place.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V2"], refused_because=blank)])
-    place.write(Stream.DATA, [data(3, "d1", b"x", refused_because=blank)])
-    run(place)
+def test_a_blank_reason_is_replaced_by_one_that_says_so(spark_lake: SparkLake, blank: str) -> None:
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V2"], refused_because=blank)])
+    spark_lake.write(Stream.DATA, [data(3, "d1", b"x", refused_because=blank)])
+    run(spark_lake)
 
-    assert place.rows(IDS, "vin") == ["V1"]
-    assert ["blank" in reason for reason in place.rows(QUARANTINE, "reason")] == [True, True]
+    assert spark_lake.rows(IDS, "vin") == ["V1"]
+    assert ["blank" in reason for reason in spark_lake.rows(QUARANTINE, "reason")] == [True, True]
 
 
 @pytest.fixture
@@ -73,29 +73,29 @@ def stricter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def told(place: Place) -> Iterator[list[dict[str, Any]]]:
+def told(spark_lake: SparkLake) -> Iterator[list[dict[str, Any]]]:
     """What a server at `alert_url` was sent."""
     with hook() as (url, sent):
-        place.settings = place.settings.model_copy(update={"alert_url": SecretStr(url)})
+        spark_lake.settings = spark_lake.settings.model_copy(update={"alert_url": SecretStr(url)})
         yield sent
 
 
 @pytest.mark.usefixtures("stricter")
-def test_what_offends_is_set_aside_and_the_rest_is_published(place: Place, told: list[dict[str, Any]]) -> None:
-    place.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V2", "BAD"]), trigger(3, ["V3"])])
-    place.write(Stream.DATA, [data(4, "d1", b"x"), data(5, "bad-1", b"y")])
-    place.write(Stream.OUTCOME, [outcome(6, "V1", 1), outcome(7, "BAD", 2), outcome(8, "V3", 3)])
-    file = place.write(Stream.TRIGGER, [trigger(9, ["V9"])], node=7)
-    run(place)
+def test_what_offends_is_set_aside_and_the_rest_is_published(spark_lake: SparkLake, told: list[dict[str, Any]]) -> None:
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V2", "BAD"]), trigger(3, ["V3"])])
+    spark_lake.write(Stream.DATA, [data(4, "d1", b"x"), data(5, "bad-1", b"y")])
+    spark_lake.write(Stream.OUTCOME, [outcome(6, "V1", 1), outcome(7, "BAD", 2), outcome(8, "V3", 3)])
+    file = spark_lake.write(Stream.TRIGGER, [trigger(9, ["V9"])], node=7)
+    run(spark_lake)
 
-    assert place.rows(IDS, "vin") == ["V1", "V3"]
-    assert place.rows(DATA, "data_id") == place.rows(META, "data_id") == ["d1"]
-    assert place.rows(OUTCOMES, "vin") == ["V1", "V3"]
-    refused = dict(place.rows(QUARANTINE, "topic", "reason"))
+    assert spark_lake.rows(IDS, "vin") == ["V1", "V3"]
+    assert spark_lake.rows(DATA, "data_id") == spark_lake.rows(META, "data_id") == ["d1"]
+    assert spark_lake.rows(OUTCOMES, "vin") == ["V1", "V3"]
+    refused = dict(spark_lake.rows(QUARANTINE, "topic", "reason"))
     aside = [seq_at(ms) for ms in (2, 5, 7)]
-    assert sorted(seq for seq in place.rows(QUARANTINE, "seq") if seq > 0) == aside
+    assert sorted(seq for seq in spark_lake.rows(QUARANTINE, "seq") if seq > 0) == aside
     assert all("is_not_bad (these tests say so)" in reason for reason in refused.values())
-    ledger = dict(place.rows(SEGMENTS, "path", "refused_because"))
+    ledger = dict(spark_lake.rows(SEGMENTS, "path", "refused_because"))
     assert {path for path, why in ledger.items() if why} == {file}
     assert "is_not_bad" in ledger[file]
     (message,) = told
@@ -104,20 +104,22 @@ def test_what_offends_is_set_aside_and_the_rest_is_published(place: Place, told:
 
 @pytest.mark.usefixtures("stricter")
 def test_a_rule_that_much_of_a_run_breaks_holds_it_back_and_a_rebuild_fills_from_main(
-    place: Place, told: list[dict[str, Any]], redis: Redis, monkeypatch: pytest.MonkeyPatch
+    spark_lake: SparkLake, told: list[dict[str, Any]], redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place.settings = place.settings.model_copy(update={"redis_port": redis.connection_pool.connection_kwargs["port"]})
+    spark_lake.settings = spark_lake.settings.model_copy(update={"redis_port": redis.connection_pool.connection_kwargs["port"]})
     now = datetime.now(UTC)
-    ensure_tables(place.catalog)
-    place.append(IDS, [{"vin": "V0", "ts": now, "request_id": "r", "seq": first_seq_at(now), "data_id": "d", "applied": True}])
-    place.write(Stream.TRIGGER, [trigger(ms, [f"BAD{ms}"]) for ms in range(20)])
+    ensure_tables(spark_lake.catalog)
+    spark_lake.append(
+        IDS, [{"vin": "V0", "ts": now, "request_id": "r", "seq": first_seq_at(now), "data_id": "d", "applied": True}]
+    )
+    spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"BAD{ms}"]) for ms in range(20)])
     with pytest.raises(AuditFailed, match="is_not_bad"):
-        run(place)
-    assert place.rows(IDS, "vin") == ["V0"]
+        run(spark_lake)
+    assert spark_lake.rows(IDS, "vin") == ["V0"]
     assert told == []
 
-    monkeypatch.setattr(run_all, "session", lambda *_, **__: nullcontext(place.spark))
-    done = run_all.rebuild(place.settings, flush_first=False)
+    monkeypatch.setattr(run_all, "session", lambda *_, **__: nullcontext(spark_lake.spark))
+    done = run_all.rebuild(spark_lake.settings, flush_first=False)
 
     assert done.held_back is not None
     assert "is_not_bad" in done.held_back
@@ -125,5 +127,5 @@ def test_a_rule_that_much_of_a_run_breaks_holds_it_back_and_a_rebuild_fills_from
     assert redis.exists(keys.LOADED)
     assert [message["what"] for message in told] == ["held back"]
 
-    collected = collect_garbage(place.spark, place.catalog, place.settings, run_id="gc", now=now)
+    collected = collect_garbage(spark_lake.spark, spark_lake.catalog, spark_lake.settings, run_id="gc", now=now)
     assert collected.data.kept_because == collected.expired.kept_because == HELD_BACK

@@ -12,7 +12,7 @@ from contracts.envelope import Envelope, Stream, to_arrow
 from contracts.tables import IDS, QUARANTINE, SEGMENTS
 from pipelines.ingest import planning
 from pipelines.ingest.planning import Plan, plan
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, seq_at, trigger
 from tests.pipelines.plain import ingest
@@ -87,16 +87,16 @@ def test_a_file_whose_name_does_not_say_whose_it_is_is_compared_with_all(lake: L
     assert planned(lake).skips == {merged: [seq_at(2, 1)]}
 
 
-def test_a_file_that_has_seqs_of_another_recorder_than_its_name_says_is_refused(place: Place) -> None:
-    place.write(Stream.TRIGGER, [of(2, 1), of(4, 1)], node=1)
-    place.ingest("first")
-    path = place.write(Stream.TRIGGER, [of(1, 0), of(2, 1), of(3, 0)])
-    place.ingest("second")
-    assert sorted(place.rows(IDS, "seq")) == [seq_at(2, 1), seq_at(4, 1)]
-    (reason,) = [why for where, why in place.rows(SEGMENTS, "path", "refused_because") if where == path]
+def test_a_file_that_has_seqs_of_another_recorder_than_its_name_says_is_refused(spark_lake: SparkLake) -> None:
+    spark_lake.write(Stream.TRIGGER, [of(2, 1), of(4, 1)], node=1)
+    spark_lake.ingest("first")
+    path = spark_lake.write(Stream.TRIGGER, [of(1, 0), of(2, 1), of(3, 0)])
+    spark_lake.ingest("second")
+    assert sorted(spark_lake.rows(IDS, "seq")) == [seq_at(2, 1), seq_at(4, 1)]
+    (reason,) = [why for where, why in spark_lake.rows(SEGMENTS, "path", "refused_because") if where == path]
     assert reason == "its name says that recorder 0 wrote it, and it has seqs of recorder 1; give it another name"
-    assert place.rows(QUARANTINE, "topic") == [path]
+    assert spark_lake.rows(QUARANTINE, "topic") == [path]
 
-    place.file(path).rename(place.file(path).with_name("merged.parquet"))
-    place.ingest("third")
-    assert sorted(place.rows(IDS, "seq")) == sorted([seq_at(1, 0), seq_at(3, 0), seq_at(2, 1), seq_at(4, 1)])
+    spark_lake.file(path).rename(spark_lake.file(path).with_name("merged.parquet"))
+    spark_lake.ingest("third")
+    assert sorted(spark_lake.rows(IDS, "seq")) == sorted([seq_at(1, 0), seq_at(3, 0), seq_at(2, 1), seq_at(4, 1)])

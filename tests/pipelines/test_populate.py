@@ -21,14 +21,14 @@ from pipelines.populate import load as population
 from pipelines.populate.arrow_path import is_behind
 from pipelines.populate.load import Populated, populate
 from pipelines.spark.needed import NeedsSpark
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, seq_at
 from tests.servers import Server
 
 NO_SPARK = "without Spark"
 
 
-def add_ids(place: Place, *entries: tuple[int, str, bool], request_id: str = "") -> None:
+def add_ids(spark_lake: SparkLake, *entries: tuple[int, str, bool], request_id: str = "") -> None:
     """Append entries (milliseconds, vin, whether express brought it) to the lake."""
     rows = [
         {
@@ -41,29 +41,31 @@ def add_ids(place: Place, *entries: tuple[int, str, bool], request_id: str = "")
         }
         for ms, vin, applied in entries
     ]
-    place.append(IDS, rows)
+    spark_lake.append(IDS, rows)
 
 
-def add_outcome(place: Place, vin: str, ms: int) -> None:
+def add_outcome(spark_lake: SparkLake, vin: str, ms: int) -> None:
     """Append to the lake that the entry of `ms` was delivered."""
     said = {"vin": vin, "seq": seq_at(ms), "outcome": "delivered", "accepted_at": at(ms), "ended_at": at(ms + 5)}
-    place.append(OUTCOMES, [said])
+    spark_lake.append(OUTCOMES, [said])
 
 
 @pytest.fixture(params=["local[2]", NO_SPARK])
-def filled(request: pytest.FixtureRequest, place: Place, redis: Redis, redis_server: Server) -> Place:
+def filled(request: pytest.FixtureRequest, spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
     """V1 has seq 1 (express brought it) and 2, 3 (it did not); V2 has 2, which ended; V3 has an entry past its retention."""
-    ensure_tables(place.catalog)
+    ensure_tables(spark_lake.catalog)
     old_ms = -31 * 86_400_000
-    add_ids(place, (1, "V1", True), (2, "V1", False), (2, "V2", False), (3, "V1", False), (old_ms, "V3", False))
-    add_outcome(place, "V2", 2)
+    add_ids(spark_lake, (1, "V1", True), (2, "V1", False), (2, "V2", False), (3, "V1", False), (old_ms, "V3", False))
+    add_outcome(spark_lake, "V2", 2)
     redis.set(keys.LOADED, 1)
-    return replace(place, settings=Settings(home=place.settings.home, redis_port=redis_server.port, spark_master=request.param))
+    return replace(
+        spark_lake, settings=Settings(home=spark_lake.settings.home, redis_port=redis_server.port, spark_master=request.param)
+    )
 
 
-def run(place: Place, *, everything: bool = False, ms: int = 100) -> Populated:
-    spark = None if place.settings.spark_master == NO_SPARK else place.spark
-    return populate(spark, place.catalog, place.settings, now=at(ms), everything=everything)
+def run(spark_lake: SparkLake, *, everything: bool = False, ms: int = 100) -> Populated:
+    spark = None if spark_lake.settings.spark_master == NO_SPARK else spark_lake.spark
+    return populate(spark, spark_lake.catalog, spark_lake.settings, now=at(ms), everything=everything)
 
 
 def queued(redis: Redis, vin: str) -> list[int]:
@@ -78,7 +80,7 @@ def records(redis: Redis, stream: str) -> list[dict[bytes, bytes]]:
 
 @pytest.mark.parametrize("few", [0, population.FEW], ids=["many entries", "few entries"])
 def test_what_express_left_over_is_queued_in_seq_order(
-    filled: Place, redis: Redis, monkeypatch: pytest.MonkeyPatch, few: int
+    filled: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     monkeypatch.setattr(population, "FEW", few)
     done = run(filled)
@@ -90,7 +92,7 @@ def test_what_express_left_over_is_queued_in_seq_order(
 
 
 def test_queues_that_are_not_loaded_are_left_alone_and_the_rebuild_that_they_need_brings_all_in_order(
-    filled: Place, redis: Redis
+    filled: SparkLake, redis: Redis
 ) -> None:
     redis.delete(keys.LOADED)
     redis.zadd(keys.done("V2"), {str(seq_at(2)): 1})
@@ -102,7 +104,9 @@ def test_queues_that_are_not_loaded_are_left_alone_and_the_rebuild_that_they_nee
     assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3)]
 
 
-def test_the_stage_fails_and_says_what_the_queues_need(filled: Place, redis: Redis, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_stage_fails_and_says_what_the_queues_need(
+    filled: SparkLake, redis: Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
     redis.delete(keys.LOADED)
     env = {"MANIFOLD_HOME": str(filled.settings.home), "MANIFOLD_REDIS_PORT": str(filled.settings.redis_port)}
     with pytest.MonkeyPatch.context() as patched:
@@ -112,13 +116,13 @@ def test_the_stage_fails_and_says_what_the_queues_need(filled: Place, redis: Red
     assert "rebuild needed" in capsys.readouterr().err
 
 
-def test_populating_again_adds_nothing(filled: Place, redis: Redis) -> None:
+def test_populating_again_adds_nothing(filled: SparkLake, redis: Redis) -> None:
     run(filled)
     assert run(filled).queued == 0
     assert queued(redis, "V1") == [seq_at(2), seq_at(3)]
 
 
-def test_only_what_came_since_is_offered_the_next_time(filled: Place, redis: Redis) -> None:
+def test_only_what_came_since_is_offered_the_next_time(filled: SparkLake, redis: Redis) -> None:
     hour = 3_600_000
     later = hour * 24 * 365 * 20  # well after the snapshots, which the wall clock has dated
     filled.settings = filled.settings.model_copy(update={"retention_days": 36_500.0})
@@ -128,21 +132,21 @@ def test_only_what_came_since_is_offered_the_next_time(filled: Place, redis: Red
     assert queued(redis, "V9") == [seq_at(9)]
 
 
-def test_a_vehicle_that_is_here_is_woken(filled: Place, redis: Redis) -> None:
+def test_a_vehicle_that_is_here_is_woken(filled: SparkLake, redis: Redis) -> None:
     redis.hset(keys.presence("V1"), mapping={"connected": "yes"})
     run(filled)
     shard = keys.shard_of("V1", filled.settings.wake_shards)
     assert records(redis, keys.wake(shard)) == [{b"owners": b"V1"}]
 
 
-def test_what_ended_lately_does_not_come_back_although_the_lake_has_not_heard(filled: Place, redis: Redis) -> None:
+def test_what_ended_lately_does_not_come_back_although_the_lake_has_not_heard(filled: SparkLake, redis: Redis) -> None:
     redis.zadd(keys.done("V1"), {str(seq_at(2)): seq_at(2)})
     run(filled)
     assert queued(redis, "V1") == [seq_at(3)]
     assert redis.zcard(keys.done("V1")) == 1
 
 
-def test_the_queues_forget_what_the_lake_knows(filled: Place, redis: Redis) -> None:
+def test_the_queues_forget_what_the_lake_knows(filled: SparkLake, redis: Redis) -> None:
     redis.zadd(keys.done("V2"), {str(seq_at(2)): seq_at(2), str(seq_at(7)): seq_at(7)})
     assert run(filled).forgotten == 1
     assert redis.zrange(keys.done("V2"), 0, -1) == [str(seq_at(7)).encode()]
@@ -152,7 +156,7 @@ def test_the_queues_forget_what_the_lake_knows(filled: Place, redis: Redis) -> N
     assert queued(redis, "V1") == [seq_at(2), seq_at(3)]  # still there from before it ended: only the dispatcher takes it out
 
 
-def test_a_rebuild_brings_everything_that_is_pending_and_marks_the_queues_as_loaded(filled: Place, redis: Redis) -> None:
+def test_a_rebuild_brings_everything_that_is_pending_and_marks_the_queues_as_loaded(filled: SparkLake, redis: Redis) -> None:
     assert run(filled, everything=True).queued == 3
     assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3)]
     assert queued(redis, "V2") == queued(redis, "V3") == []
@@ -162,7 +166,7 @@ def test_a_rebuild_brings_everything_that_is_pending_and_marks_the_queues_as_loa
     assert run(filled, everything=True).queued == 0
 
 
-def test_a_rebuild_says_up_to_which_trigger_of_each_recorder_it_had_the_lake(filled: Place, redis: Redis) -> None:
+def test_a_rebuild_says_up_to_which_trigger_of_each_recorder_it_had_the_lake(filled: SparkLake, redis: Redis) -> None:
     first, second, other = seq_at(1), seq_at(3), seq_of(unix_ms_of(seq_at(2)), 7, 0)
     rows = [("data", seq_at(9)), ("trigger", second), ("trigger", first), ("trigger", other)]
     segments = [
@@ -175,7 +179,7 @@ def test_a_rebuild_says_up_to_which_trigger_of_each_recorder_it_had_the_lake(fil
     assert redis.hgetall(keys.TAKEN) == {b"0": b"%d" % second, b"7": b"%d" % other}
 
 
-def test_what_a_recorder_may_offer_again_is_remembered_until_it_may_not(filled: Place, redis: Redis) -> None:
+def test_what_a_recorder_may_offer_again_is_remembered_until_it_may_not(filled: SparkLake, redis: Redis) -> None:
     redis.zadd(keys.done("V2"), {str(seq_at(2)): 1})
     (mark,) = keys.handed_marks(0, of_cluster=False)
     redis.set(mark, f"1 {seq_at(1)}")
@@ -187,7 +191,7 @@ def test_what_a_recorder_may_offer_again_is_remembered_until_it_may_not(filled: 
 
 @pytest.mark.parametrize("everything", [True, False])
 def test_a_vehicle_whose_keys_are_spoilt_is_named_and_keeps_nothing_from_the_others(
-    filled: Place, redis: Redis, everything: bool
+    filled: SparkLake, redis: Redis, everything: bool
 ) -> None:
     add_ids(filled, (4, "V4", False), (5, "V5", False))
     redis.set(keys.pending("V1"), "something else")
@@ -204,7 +208,7 @@ def test_a_vehicle_whose_keys_are_spoilt_is_named_and_keeps_nothing_from_the_oth
     assert queued(redis, "V1") == [seq_at(1), seq_at(2), seq_at(3)]
 
 
-def test_a_trigger_whose_key_is_spoilt_is_named_and_keeps_nothing_from_anybody(filled: Place, redis: Redis) -> None:
+def test_a_trigger_whose_key_is_spoilt_is_named_and_keeps_nothing_from_anybody(filled: SparkLake, redis: Redis) -> None:
     add_ids(filled, (4, "V4", False), (5, "V5", False))
     redis.sadd(keys.trigger(seq_at(4)), "something else")
     done = run(filled, everything=True)
@@ -216,7 +220,7 @@ def test_a_trigger_whose_key_is_spoilt_is_named_and_keeps_nothing_from_anybody(f
     assert redis.exists(keys.LOADED)
 
 
-def test_with_compaction_the_place_of_an_older_entry_is_told_as_an_outcome(filled: Place, redis: Redis) -> None:
+def test_with_compaction_the_place_of_an_older_entry_is_told_as_an_outcome(filled: SparkLake, redis: Redis) -> None:
     filled.settings = filled.settings.model_copy(update={"compaction": "request_id"})
     add_ids(filled, (9, "V1", False), request_id="task_a_3")
     assert run(filled).superseded == 1
@@ -226,49 +230,49 @@ def test_with_compaction_the_place_of_an_older_entry_is_told_as_an_outcome(fille
     assert (record.vin, record.seq, record.outcome) == ("V1", seq_at(3), Outcome.SUPERSEDED)
 
 
-def test_a_lake_without_rows_populates_nothing(place: Place, redis: Redis, redis_server: Server) -> None:
-    ensure_tables(place.catalog)
-    place.settings = Settings(home=place.settings.home, redis_port=redis_server.port)
-    assert run(place, everything=True) == Populated()
+def test_a_lake_without_rows_populates_nothing(spark_lake: SparkLake, redis: Redis, redis_server: Server) -> None:
+    ensure_tables(spark_lake.catalog)
+    spark_lake.settings = Settings(home=spark_lake.settings.home, redis_port=redis_server.port)
+    assert run(spark_lake, everything=True) == Populated()
     assert redis.exists(keys.LOADED)
 
 
 def test_more_than_one_process_should_do_is_left_to_spark_before_anything_happens(
-    place: Place, redis: Redis, redis_server: Server, monkeypatch: pytest.MonkeyPatch
+    spark_lake: SparkLake, redis: Redis, redis_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ensure_tables(place.catalog)
-    add_ids(place, (1, "V1", False), (2, "V2", False))
+    ensure_tables(spark_lake.catalog)
+    add_ids(spark_lake, (1, "V1", False), (2, "V2", False))
     redis.set(keys.LOADED, 1)
-    settings = Settings(home=place.settings.home, redis_port=redis_server.port)
+    settings = Settings(home=spark_lake.settings.home, redis_port=redis_server.port)
     monkeypatch.setattr(arrow_path, "FEW", 1)
     with pytest.raises(NeedsSpark, match="2 rows of sdv_fanout_ids"):
-        populate(None, place.catalog, settings, now=at(100))
+        populate(None, spark_lake.catalog, settings, now=at(100))
     assert queued(redis, "V1") == []
 
 
-def test_what_express_brought_is_known_without_reading_it(place: Place, redis: Redis) -> None:
-    ensure_tables(place.catalog)
+def test_what_express_brought_is_known_without_reading_it(spark_lake: SparkLake, redis: Redis) -> None:
+    ensure_tables(spark_lake.catalog)
     redis.set(keys.LOADED, 1)
-    add_ids(place, (1, "V1", True), (2, "V2", True))
-    assert not is_behind(redis, place.catalog, place.settings, at(100))
-    add_ids(place, (3, "V3", False))
-    assert is_behind(redis, place.catalog, place.settings, at(100))
+    add_ids(spark_lake, (1, "V1", True), (2, "V2", True))
+    assert not is_behind(redis, spark_lake.catalog, spark_lake.settings, at(100))
+    add_ids(spark_lake, (3, "V3", False))
+    assert is_behind(redis, spark_lake.catalog, spark_lake.settings, at(100))
 
 
 @pytest.mark.parametrize("with_spark", [True, False], ids=["many entries", "few entries"])
 def test_redis_that_is_full_half_way_is_named_with_its_limit_and_the_remedy_and_the_rest_comes_later(
-    place: Place, redis: Redis, redis_server: Server, with_spark: bool
+    spark_lake: SparkLake, redis: Redis, redis_server: Server, with_spark: bool
 ) -> None:
-    ensure_tables(place.catalog)
-    add_ids(place, *((n % 4, f"V{n // 4}", False) for n in range(20_000)))
-    settings = Settings(home=place.settings.home, redis_port=redis_server.port)
+    ensure_tables(spark_lake.catalog)
+    add_ids(spark_lake, *((n % 4, f"V{n // 4}", False) for n in range(20_000)))
+    settings = Settings(home=spark_lake.settings.home, redis_port=redis_server.port)
     used: Any = redis.info("memory")
     limit = used["used_memory"] + (1 << 18)
-    spark = place.spark if with_spark else None
+    spark = spark_lake.spark if with_spark else None
     redis.config_set("maxmemory", limit)
     try:
         with pytest.raises(OutOfMemoryError) as refused:
-            populate(spark, place.catalog, settings, now=at(30_000), everything=True)
+            populate(spark, spark_lake.catalog, settings, now=at(30_000), everything=True)
         said = advice(settings.redis, refused.value)
     finally:
         redis.config_set("maxmemory", 0)
@@ -276,4 +280,4 @@ def test_redis_that_is_full_half_way_is_named_with_its_limit_and_the_remedy_and_
     assert re.fullmatch(f"{where}: raise its maxmemory, then run this again; nothing is lost", said)
     assert not redis.exists(keys.LOADED)
     before = sum(len(queued(redis, f"V{n}")) for n in range(5000))
-    assert populate(spark, place.catalog, settings, now=at(30_000), everything=True).queued == 20_000 - before > 0
+    assert populate(spark, spark_lake.catalog, settings, now=at(30_000), everything=True).queued == 20_000 - before > 0

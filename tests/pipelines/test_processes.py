@@ -16,7 +16,7 @@ from pipelines.ingest.branches import ATTEMPT, head_of, properties_of
 from pipelines.ingest.publish import publish
 from pipelines.maintenance import garbage_files
 from pipelines.maintenance.compact import has_work
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, seq_at, trigger
 from tests.pipelines.processes import (
     BOUND_S,
@@ -38,66 +38,70 @@ RETRIED = "Retrying task after failure"  # how Iceberg says that somebody else's
 
 
 @pytest.fixture
-def place(place: Place) -> Place:
+def spark_lake(spark_lake: SparkLake) -> SparkLake:
     """With a batch in the archive."""
-    ensure_tables(place.catalog)
-    place.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7])])
-    place.write(Stream.DATA, [data(3, "d1", b"one"), data(4, "d1", b"one")])
-    return place
+    ensure_tables(spark_lake.catalog)
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7])])
+    spark_lake.write(Stream.DATA, [data(3, "d1", b"one"), data(4, "d1", b"one")])
+    return spark_lake
 
 
 @contextmanager
-def about_to_commit(place: Place, ingesting: StageProcess) -> Iterator[None]:
+def about_to_commit(spark_lake: SparkLake, ingesting: StageProcess) -> Iterator[None]:
     """During the block the ingest waits to commit to ids: its Spark has written the files, and the catalog is locked."""
 
     def has_begun() -> bool:
         assert ingesting.process.poll() is None, ingesting.said()
-        return head_of(place.catalog, IDS, RUN_ID) is not None
+        return head_of(spark_lake.catalog, IDS, RUN_ID) is not None
 
     wait_until(has_begun, within_s=BOUND_S, what=f"a branch of ids; log {ingesting.log}")
-    with locked(place.settings):
-        head = head_of(place.catalog, IDS, RUN_ID)
+    with locked(spark_lake.settings):
+        head = head_of(spark_lake.catalog, IDS, RUN_ID)
         assert head is not None
         assert ATTEMPT not in properties_of(head), "the lock came after the commit"
-        waits_to_commit(ingesting, place.settings, IDS, commits_begun(place.settings, IDS))
+        waits_to_commit(ingesting, spark_lake.settings, IDS, commits_begun(spark_lake.settings, IDS))
         yield
 
 
 def test_killed_between_files_and_commit_it_is_done_again_and_garbage_collection_removes_the_files(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with a_stage(place.settings, *INGEST) as ingesting, about_to_commit(place, ingesting):
+    with a_stage(spark_lake.settings, *INGEST) as ingesting, about_to_commit(spark_lake, ingesting):
         ingesting.kill()
-    left = data_files(place.settings, IDS)
+    left = data_files(spark_lake.settings, IDS)
     assert left
-    assert known_files(place.catalog, IDS) == set()
+    assert known_files(spark_lake.catalog, IDS) == set()
 
-    place.ingest(RUN_ID)
-    assert_all_is_in_once(place)
-    assert data_files(place.settings, IDS) - known_files(place.catalog, IDS) == left
+    spark_lake.ingest(RUN_ID)
+    assert_all_is_in_once(spark_lake)
+    assert data_files(spark_lake.settings, IDS) - known_files(spark_lake.catalog, IDS) == left
 
     monkeypatch.setattr(garbage_files, "TABLES", (IDS,))  # one table tells
-    for file in (place.settings.home / "lake/warehouse").rglob("*.*"):
+    for file in (spark_lake.settings.home / "lake/warehouse").rglob("*.*"):
         os.utime(file, (0, 0))  # so that none stays for its youth
-    removed = garbage_files.remove_orphans(place.spark, place.catalog, place.settings, now=datetime.now(UTC), dry_run=False)
-    assert data_files(place.settings, IDS) == known_files(place.catalog, IDS)
+    removed = garbage_files.remove_orphans(
+        spark_lake.spark, spark_lake.catalog, spark_lake.settings, now=datetime.now(UTC), dry_run=False
+    )
+    assert data_files(spark_lake.settings, IDS) == known_files(spark_lake.catalog, IDS)
     assert removed[IDS.name].count > len(left), "the manifests that name them, too"
-    assert_all_is_in_once(place)
+    assert_all_is_in_once(spark_lake)
 
 
-def test_ingest_and_compaction_in_one_moment_both_succeed_and_who_comes_second_tries_again(place: Place) -> None:
+def test_ingest_and_compaction_in_one_moment_both_succeed_and_who_comes_second_tries_again(spark_lake: SparkLake) -> None:
     row = {"ts": at(0), "request_id": "r", "seq": seq_at(0), "data_id": "d", "applied": True}
     for vin in ("V7", "V8", "V9"):
-        place.append(IDS, [row | {"vin": vin}])
-    assert has_work(place.catalog, place.settings, now=datetime.now(UTC))  # it also notes the sort order, which is a commit
+        spark_lake.append(IDS, [row | {"vin": vin}])
+    assert has_work(
+        spark_lake.catalog, spark_lake.settings, now=datetime.now(UTC)
+    )  # it also notes the sort order, which is a commit
 
     with ExitStack() as running:
-        ingesting = running.enter_context(a_stage(place.settings, *INGEST))
-        with about_to_commit(place, ingesting):
+        ingesting = running.enter_context(a_stage(spark_lake.settings, *INGEST))
+        with about_to_commit(spark_lake, ingesting):
             ingesting.signal(signal.SIGSTOP)  # or it would have waited too long when the other's Spark is up
-            begun = commits_begun(place.settings, IDS)
-            compacting = running.enter_context(a_stage(place.settings, "compact"))
-            waits_to_commit(compacting, place.settings, IDS, begun)
+            begun = commits_begun(spark_lake.settings, IDS)
+            compacting = running.enter_context(a_stage(spark_lake.settings, "compact"))
+            waits_to_commit(compacting, spark_lake.settings, IDS, begun)
             ingesting.signal(signal.SIGCONT)
         # Both were about to commit to one table, each on top of the same state.
         assert ingesting.result()["written"][IDS.name] == 2
@@ -106,14 +110,14 @@ def test_ingest_and_compaction_in_one_moment_both_succeed_and_who_comes_second_t
     assert RETRIED in ingesting.said() + compacting.said()
 
     with capture_logs() as said:
-        publish(place.catalog, RUN_ID)
+        publish(spark_lake.catalog, RUN_ID)
     assert [entry["table"] for entry in said if entry["event"].startswith("main was rewritten")] == [IDS.name]
-    assert_all_is_in_once(place, "V7", "V8", "V9")
+    assert_all_is_in_once(spark_lake, "V7", "V8", "V9")
 
 
-def assert_all_is_in_once(place: Place, *more_vins: str) -> None:
-    assert place.rows(IDS, "vin") == ["V1", "V2", *more_vins]
-    assert place.rows(DATA, "data_id") == ["d1"]
-    assert place.rows(META, "times_seen") == [2]
-    assert len(place.rows(QUARANTINE)) == 1
-    assert len(place.rows(SEGMENTS)) == 2
+def assert_all_is_in_once(spark_lake: SparkLake, *more_vins: str) -> None:
+    assert spark_lake.rows(IDS, "vin") == ["V1", "V2", *more_vins]
+    assert spark_lake.rows(DATA, "data_id") == ["d1"]
+    assert spark_lake.rows(META, "times_seen") == [2]
+    assert len(spark_lake.rows(QUARANTINE)) == 1
+    assert len(spark_lake.rows(SEGMENTS)) == 2

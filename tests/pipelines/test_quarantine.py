@@ -15,92 +15,92 @@ from contracts.envelope import Envelope, Stream
 from contracts.errors import Permanent
 from contracts.tables import ACTIONS, IDS, META, QUARANTINE
 from tests.lake_rows import append_payloads
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, seq_at, trigger
 
 LATER = at(3_600_000)
 
 
-def refuse(place: Place, envelope: Envelope, reason: str) -> int:
+def refuse(spark_lake: SparkLake, envelope: Envelope, reason: str) -> int:
     """Put a message into quarantine, as ingest does."""
-    ensure_tables(place.catalog)
+    ensure_tables(spark_lake.catalog)
     said = {"seq": envelope.seq, "received_at": envelope.received_at, "stream": envelope.stream.value, "topic": envelope.topic}
-    place.append(QUARANTINE, [said | {"reason": reason, "payload": envelope.payload}])
+    spark_lake.append(QUARANTINE, [said | {"reason": reason, "payload": envelope.payload}])
     return envelope.seq
 
 
-def test_a_trigger_refused_for_a_limit_comes_in_under_its_own_seq_when_the_limit_is_raised(place: Place) -> None:
-    place.settings = place.settings.model_copy(update={"max_ids": 1})
-    place.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V1", "V2"]), trigger(3, ["V2"])])
-    place.ingest("first")
-    (refused,) = refusals(place.catalog)
+def test_a_trigger_refused_for_a_limit_comes_in_under_its_own_seq_when_the_limit_is_raised(spark_lake: SparkLake) -> None:
+    spark_lake.settings = spark_lake.settings.model_copy(update={"max_ids": 1})
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V1", "V2"]), trigger(3, ["V2"])])
+    spark_lake.ingest("first")
+    (refused,) = refusals(spark_lake.catalog)
     with pytest.raises(Permanent, match=r"(?s)refused again.*max_ids=1"):
-        replay(place.catalog, place.settings, refused.seq, now=LATER)
-    place.settings = place.settings.model_copy(update={"max_ids": 2})
-    done = replay(place.catalog, place.settings, refused.seq, note="limit raised", now=LATER)
+        replay(spark_lake.catalog, spark_lake.settings, refused.seq, now=LATER)
+    spark_lake.settings = spark_lake.settings.model_copy(update={"max_ids": 2})
+    done = replay(spark_lake.catalog, spark_lake.settings, refused.seq, note="limit raised", now=LATER)
     assert done.segment.startswith("trigger/dt=2026-03-01/hour=13/")
-    first = place.file(done.segment)
+    first = spark_lake.file(done.segment)
     again = first.parent.with_name("hour=14") / first.name  # as if it had been replayed twice
     again.parent.mkdir()
     again.write_bytes(first.read_bytes())
-    assert place.ingest("second").skipped == 1
-    assert place.rows(IDS, "vin", "seq") == [
+    assert spark_lake.ingest("second").skipped == 1
+    assert spark_lake.rows(IDS, "vin", "seq") == [
         ("V1", seq_at(1)),
         ("V1", seq_at(2)),
         ("V2", seq_at(2)),
         ("V2", seq_at(3)),
     ]
-    assert refusals(place.catalog) == []
-    assert refusal(place.catalog, refused.seq).note == "limit raised"
+    assert refusals(spark_lake.catalog) == []
+    assert refusal(spark_lake.catalog, refused.seq).note == "limit raised"
     with pytest.raises(Permanent, match="was replayed"):
-        replay(place.catalog, place.settings, refused.seq, now=LATER)
+        replay(spark_lake.catalog, spark_lake.settings, refused.seq, now=LATER)
 
 
-def test_a_replay_may_correct_the_payload(place: Place) -> None:
-    seq = refuse(place, trigger(2, ["V 1"]), "ids[0] has a space")
+def test_a_replay_may_correct_the_payload(spark_lake: SparkLake) -> None:
+    seq = refuse(spark_lake, trigger(2, ["V 1"]), "ids[0] has a space")
     corrected = trigger(2, ["V1"]).payload
     with pytest.raises(Permanent, match="--payload"):
-        replay(place.catalog, place.settings, seq, now=LATER)
-    replay(place.catalog, place.settings, seq, payload=corrected, now=LATER)
-    place.ingest("again")
-    assert place.rows(IDS, "vin", "seq") == [("V1", seq)]
+        replay(spark_lake.catalog, spark_lake.settings, seq, now=LATER)
+    replay(spark_lake.catalog, spark_lake.settings, seq, payload=corrected, now=LATER)
+    spark_lake.ingest("again")
+    assert spark_lake.rows(IDS, "vin", "seq") == [("V1", seq)]
 
 
-def test_data_that_the_lake_knows_with_other_bytes_is_not_replayed(place: Place) -> None:
-    seq = refuse(place, data(2, "d1", b"other"), "too large then")
-    append_payloads(place.catalog, {"d1": b"one"}, at=at(0))
+def test_data_that_the_lake_knows_with_other_bytes_is_not_replayed(spark_lake: SparkLake) -> None:
+    seq = refuse(spark_lake, data(2, "d1", b"other"), "too large then")
+    append_payloads(spark_lake.catalog, {"d1": b"one"}, at=at(0))
     with pytest.raises(Permanent, match="known with other bytes"):
-        replay(place.catalog, place.settings, seq, now=LATER)
-    assert place.rows(META, "times_seen") == [1]
+        replay(spark_lake.catalog, spark_lake.settings, seq, now=LATER)
+    assert spark_lake.rows(META, "times_seen") == [1]
 
 
-def test_a_trigger_past_its_retention_is_replayed_for_the_record_only(place: Place) -> None:
-    seq = refuse(place, trigger(2, ["V1"]), "a limit")
-    assert not replay(place.catalog, place.settings, seq, now=at(0) + timedelta(days=40)).sent
+def test_a_trigger_past_its_retention_is_replayed_for_the_record_only(spark_lake: SparkLake) -> None:
+    seq = refuse(spark_lake, trigger(2, ["V1"]), "a limit")
+    assert not replay(spark_lake.catalog, spark_lake.settings, seq, now=at(0) + timedelta(days=40)).sent
 
 
-def test_a_file_cannot_be_replayed_and_can_be_dropped(place: Place) -> None:
-    place.file("trigger/x.jsonl").parent.mkdir(parents=True)
-    place.file("trigger/x.jsonl").write_bytes(b"nonsense")
-    place.ingest()
-    (refused,) = refusals(place.catalog)
+def test_a_file_cannot_be_replayed_and_can_be_dropped(spark_lake: SparkLake) -> None:
+    spark_lake.file("trigger/x.jsonl").parent.mkdir(parents=True)
+    spark_lake.file("trigger/x.jsonl").write_bytes(b"nonsense")
+    spark_lake.ingest()
+    (refused,) = refusals(spark_lake.catalog)
     with pytest.raises(Permanent, match="another path"):
-        replay(place.catalog, place.settings, refused.seq, now=LATER)
-    assert drop(place.catalog, [refused.seq, refused.seq], note="", now=LATER) == [refused.seq]
-    assert drop(place.catalog, [refused.seq], note="", now=LATER) == []
-    assert place.rows(ACTIONS, "seq", "action") == [(refused.seq, "dropped")]
+        replay(spark_lake.catalog, spark_lake.settings, refused.seq, now=LATER)
+    assert drop(spark_lake.catalog, [refused.seq, refused.seq], note="", now=LATER) == [refused.seq]
+    assert drop(spark_lake.catalog, [refused.seq], note="", now=LATER) == []
+    assert spark_lake.rows(ACTIONS, "seq", "action") == [(refused.seq, "dropped")]
 
 
 @pytest.fixture
-def manifold(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    monkeypatch.setenv("MANIFOLD_HOME", str(place.settings.home))
+def manifold(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setenv("MANIFOLD_HOME", str(spark_lake.settings.home))
     return lambda *arguments: CliRunner().invoke(make_app("quarantine"), ["quarantine", *arguments])
 
 
-def test_the_console_lists_shows_replays_and_drops(place: Place, manifold: Callable[..., Result]) -> None:
-    fixable = refuse(place, trigger(2, ["V1"]), "over max_ids=1")
-    hopeless = refuse(place, trigger(3, []), "ids is empty")
-    refuse(place, data(4, "d1", b"\xff"), "over max_data_bytes=0")
+def test_the_console_lists_shows_replays_and_drops(spark_lake: SparkLake, manifold: Callable[..., Result]) -> None:
+    fixable = refuse(spark_lake, trigger(2, ["V1"]), "over max_ids=1")
+    hopeless = refuse(spark_lake, trigger(3, []), "ids is empty")
+    refuse(spark_lake, data(4, "d1", b"\xff"), "over max_data_bytes=0")
 
     def told(*arguments: str) -> Any:
         return json.loads(manifold(*arguments, "--json").stdout)
@@ -118,8 +118,8 @@ def test_the_console_lists_shows_replays_and_drops(place: Place, manifold: Calla
     assert "asked the platform" in manifold("show", str(hopeless)).stdout
 
 
-def test_the_console_says_what_cannot_be_done(place: Place, manifold: Callable[..., Result]) -> None:
-    seq = refuse(place, trigger(2, []), "ids is empty")
+def test_the_console_says_what_cannot_be_done(spark_lake: SparkLake, manifold: Callable[..., Result]) -> None:
+    seq = refuse(spark_lake, trigger(2, []), "ids is empty")
     for arguments, word in (
         (["replay", str(seq)], "refused again"),
         (["show", "-5"], "no refused message has seq -5"),

@@ -9,7 +9,7 @@ from contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS
 from pipelines.ingest.branches import RUN_ID, properties_of
 from pipelines.ingest.publish import counting, finish, is_published
 from pipelines.maintenance.rollback import rollback
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, trigger
 from tests.pipelines.plain import compact, ingest, read
@@ -23,10 +23,10 @@ def take_in(lake: Lake, run_id: str) -> None:
 def three_runs(lake: Lake) -> Lake:
     """Runs `one`, `two` and `three`, each with a vehicle; `two` and `three` publish the same data."""
     lake.renew()
-    for place, run_id in enumerate(("one", "two", "three"), start=1):
-        lake.archive(Stream.TRIGGER, [trigger(place, [f"V{place}"]), trigger(place + 10, [7])])
-        if place > 1:
-            lake.archive(Stream.DATA, [data(place + 20, "d1", b"one")])
+    for spark_lake, run_id in enumerate(("one", "two", "three"), start=1):
+        lake.archive(Stream.TRIGGER, [trigger(spark_lake, [f"V{spark_lake}"]), trigger(spark_lake + 10, [7])])
+        if spark_lake > 1:
+            lake.archive(Stream.DATA, [data(spark_lake + 20, "d1", b"one")])
         take_in(lake, run_id)
     return lake
 
@@ -100,13 +100,13 @@ def test_what_cannot_be_taken_in_again_is_not_taken_back(three_runs: Lake) -> No
     assert len(read(catalog, IDS)) == 3
 
 
-def test_spark_reads_what_a_rollback_has_written(place: Place) -> None:
+def test_spark_reads_what_a_rollback_has_written(spark_lake: SparkLake) -> None:
     for ms, run_id in ((1, "one"), (2, "two")):
-        place.write(Stream.TRIGGER, [trigger(ms, [f"V{ms}"])])
-        place.ingest(run_id)
-    rollback(place.catalog, place.settings, run_id="two", now=at(0))
-    table = f"{place.settings.catalog_name}.{IDS.identifier}"
-    place.spark.sql(f"REFRESH TABLE {table}")
-    assert [row["vin"] for row in place.spark.table(table).collect()] == ["V1"]
-    place.ingest("two")
-    assert place.rows(IDS, "vin") == ["V1", "V2"]
+        spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"V{ms}"])])
+        spark_lake.ingest(run_id)
+    rollback(spark_lake.catalog, spark_lake.settings, run_id="two", now=at(0))
+    table = f"{spark_lake.settings.catalog_name}.{IDS.identifier}"
+    spark_lake.spark.sql(f"REFRESH TABLE {table}")
+    assert [row["vin"] for row in spark_lake.spark.table(table).collect()] == ["V1"]
+    spark_lake.ingest("two")
+    assert spark_lake.rows(IDS, "vin") == ["V1", "V2"]

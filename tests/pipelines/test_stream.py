@@ -11,7 +11,7 @@ from contracts.envelope import Stream
 from contracts.tables import IDS, SEGMENTS
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.stream.query import Streamed, Streaming, checkpoint_of
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import seq_at, trigger
 from tests.servers import Server, free_port
 
@@ -19,64 +19,64 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def place(place: Place, redis_server: Server) -> Place:
+def spark_lake(spark_lake: SparkLake, redis_server: Server) -> SparkLake:
     """Here with Redis, and small micro-batches in quick succession."""
     update = {"redis_port": redis_server.port, "stream_seconds": 0.2, "stream_max_segments": 2}
-    place.settings = place.settings.model_copy(update=update)
-    return place
+    spark_lake.settings = spark_lake.settings.model_copy(update=update)
+    return spark_lake
 
 
-def stream(place: Place) -> Streamed:
+def stream(spark_lake: SparkLake) -> Streamed:
     """Stream until nothing is new."""
-    return Streaming(place.spark, place.catalog, place.settings).run(threading.Event(), until_idle=True)
+    return Streaming(spark_lake.spark, spark_lake.catalog, spark_lake.settings).run(threading.Event(), until_idle=True)
 
 
-def write_triggers(place: Place, *moments: int) -> None:
+def write_triggers(spark_lake: SparkLake, *moments: int) -> None:
     """A segment for each moment, with one trigger for one vehicle."""
     for ms in moments:
-        place.write(Stream.TRIGGER, [trigger(ms, [f"STREAM-{ms}"])])
+        spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"STREAM-{ms}"])])
 
 
-def test_what_the_batch_ingest_took_is_not_taken_again_and_a_restart_goes_on(place: Place) -> None:
-    write_triggers(place, 1)
-    place.ingest("batch")
-    write_triggers(place, 2, 3, 4)
+def test_what_the_batch_ingest_took_is_not_taken_again_and_a_restart_goes_on(spark_lake: SparkLake) -> None:
+    write_triggers(spark_lake, 1)
+    spark_lake.ingest("batch")
+    write_triggers(spark_lake, 2, 3, 4)
 
-    first = stream(place)
-    write_triggers(place, 5)
-    second = stream(place)
-    shutil.rmtree(checkpoint_of(place.settings))
-    third = stream(place)
+    first = stream(spark_lake)
+    write_triggers(spark_lake, 5)
+    second = stream(spark_lake)
+    shutil.rmtree(checkpoint_of(spark_lake.settings))
+    third = stream(spark_lake)
 
     assert (first.segments, first.batches) == (3, 2)
     assert (second.segments, second.rows) == (1, 2)  # the id, and the segment itself
     assert third == Streamed()
-    assert place.rows(IDS, "seq") == [seq_at(ms) for ms in (1, 2, 3, 4, 5)]
+    assert spark_lake.rows(IDS, "seq") == [seq_at(ms) for ms in (1, 2, 3, 4, 5)]
 
 
-def test_a_stream_and_a_batch_ingest_at_once_take_each_segment_once(place: Place) -> None:
-    write_triggers(place, *range(1, 6))
+def test_a_stream_and_a_batch_ingest_at_once_take_each_segment_once(spark_lake: SparkLake) -> None:
+    write_triggers(spark_lake, *range(1, 6))
 
     def batch() -> None:
-        ingest_audit_publish(place.run("batch", 10))
+        ingest_audit_publish(spark_lake.run("batch", 10))
 
     with ThreadPoolExecutor(1) as pool:
         beside = pool.submit(batch)
-        stream(place)
+        stream(spark_lake)
         beside.result()
 
-    assert place.rows(IDS, "seq") == [seq_at(ms) for ms in range(1, 6)]
-    assert len(place.rows(SEGMENTS, "path")) == 5
+    assert spark_lake.rows(IDS, "seq") == [seq_at(ms) for ms in range(1, 6)]
+    assert len(spark_lake.rows(SEGMENTS, "path")) == 5
 
 
-def test_a_micro_batch_that_fails_ends_the_stream_with_its_error_and_the_next_start_goes_on(place: Place) -> None:
-    with_redis = place.settings
-    place.settings = with_redis.model_copy(update={"redis_port": free_port()})
-    write_triggers(place, 1)
+def test_a_micro_batch_that_fails_ends_the_stream_with_its_error_and_the_next_start_goes_on(spark_lake: SparkLake) -> None:
+    with_redis = spark_lake.settings
+    spark_lake.settings = with_redis.model_copy(update={"redis_port": free_port()})
+    write_triggers(spark_lake, 1)
 
     with pytest.raises(RedisError):
-        stream(place)
-    place.settings = with_redis
-    stream(place)
+        stream(spark_lake)
+    spark_lake.settings = with_redis
+    stream(spark_lake)
 
-    assert place.rows(IDS, "seq") == [seq_at(1)]
+    assert spark_lake.rows(IDS, "seq") == [seq_at(1)]

@@ -21,7 +21,7 @@ from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_audit_publish, ingest_in_chunks
 from pipelines.ingest.verdict import keep_verdict, passed_already
 from pipelines.stages import publish as publish_stage
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, trigger
 from tests.pipelines.plain import PlainRun, ingest, read, without_spark, write
@@ -124,14 +124,14 @@ def test_what_an_earlier_try_wrote_again_and_nobody_judged_is_judged_before_it_i
     assert {row["run_id"] for row in read(catalog, QUALITY)} == {RUN}
 
 
-def test_a_run_that_counts_takes_in_what_is_new_under_names_of_its_own(place: Place) -> None:
-    ensure_tables(place.catalog)
-    place.write(Stream.TRIGGER, [trigger(1, ["V1"])])
-    ingest(place.catalog, place.settings, run_id=RUN, now=at(0))
-    place.write(Stream.TRIGGER, [trigger(5000, ["V2"])])
-    run = place.run(RUN, 3_600_000)
+def test_a_run_that_counts_takes_in_what_is_new_under_names_of_its_own(spark_lake: SparkLake) -> None:
+    ensure_tables(spark_lake.catalog)
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+    ingest(spark_lake.catalog, spark_lake.settings, run_id=RUN, now=at(0))
+    spark_lake.write(Stream.TRIGGER, [trigger(5000, ["V2"])])
+    run = spark_lake.run(RUN, 3_600_000)
     done = ingest_in_chunks(run)
     assert [name.startswith(f"{RUN}_") for name in done.runs] == [True]
-    assert {row["vin"] for row in read(place.catalog, IDS)} == {"V1", "V2"}
+    assert {row["vin"] for row in read(spark_lake.catalog, IDS)} == {"V1", "V2"}
     again = ingest_in_chunks(run)
     assert again.runs == []

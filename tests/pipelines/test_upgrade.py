@@ -15,7 +15,7 @@ from contracts.tables import DATA, IDS, META, SEGMENTS, TABLES
 from pipelines.maintenance.rollback import rollback
 from pipelines.migrations.migrate import migrate, plan
 from pipelines.populate.load import populate
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, seq_at, trigger
 from tests.pipelines.old_lakes import FIRST, RELEASES, add, make_old
 from tests.servers import Server
@@ -26,54 +26,56 @@ def files(catalog: Catalog) -> dict[str, set[str]]:
     return {name: {task.file.file_path for task in catalog.load_table(f"sdv.{name}").scan().plan_files()} for name in FIRST}
 
 
-def test_a_warehouse_of_the_first_release_goes_on_without_a_rewrite(place: Place) -> None:
-    make_old(place.catalog, FIRST)
-    old_path = place.write(Stream.TRIGGER, [trigger(1, ["V1"])])
+def test_a_warehouse_of_the_first_release_goes_on_without_a_rewrite(spark_lake: SparkLake) -> None:
+    make_old(spark_lake.catalog, FIRST)
+    old_path = spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     seen = {"path": old_path, "stream": "trigger", "messages": 1, "first_seq": seq_at(1), "last_seq": seq_at(1)}
-    add(place.catalog, "ingested_segments", seen | {"run_id": "first", "ingested_at": at(10)})
+    add(spark_lake.catalog, "ingested_segments", seen | {"run_id": "first", "ingested_at": at(10)})
     add(
-        place.catalog, IDS.name, {"vin": "V1", "ts": at(1), "request_id": "r", "seq": seq_at(1), "data_id": "d1", "applied": True}
+        spark_lake.catalog,
+        IDS.name,
+        {"vin": "V1", "ts": at(1), "request_id": "r", "seq": seq_at(1), "data_id": "d1", "applied": True},
     )
     payload = {"data_id": "d1", "payload": b"x", "sha1": "s", "size_bytes": 1, "seq": seq_at(1), "first_seen_at": at(1)}
-    add(place.catalog, DATA.name, payload)
-    add(place.catalog, META.name, {"data_id": "d1", "first_seen_at": at(1), "last_seen_at": at(1), "times_seen": 1})
-    before = files(place.catalog)
+    add(spark_lake.catalog, DATA.name, payload)
+    add(spark_lake.catalog, META.name, {"data_id": "d1", "first_seen_at": at(1), "last_seen_at": at(1), "times_seen": 1})
+    before = files(spark_lake.catalog)
 
     # A segment of a release in which the envelope has an optional field more, and one in which it has less.
     table = to_arrow([trigger(5, ["V2"])])
-    place.write(Stream.TRIGGER, [trigger(5, ["V2"])])
-    newest = max(place.file("trigger").rglob("*.parquet"), key=lambda file: int(file.name.split("-")[0]))
+    spark_lake.write(Stream.TRIGGER, [trigger(5, ["V2"])])
+    newest = max(spark_lake.file("trigger").rglob("*.parquet"), key=lambda file: int(file.name.split("-")[0]))
     pq.write_table(table.append_column("region", pa.array(["north"])), newest)
-    older = place.file(place.write(Stream.DATA, [data(6, "d2", b"two")]))
+    older = spark_lake.file(spark_lake.write(Stream.DATA, [data(6, "d2", b"two")]))
     pq.write_table(pq.read_table(older).drop_columns(["headers", "applied", "refused_because"]), older)
-    place.ingest("second")
+    spark_lake.ingest("second")
 
-    assert place.rows(IDS, "vin") == ["V1", "V2"]
-    assert place.rows(DATA, "data_id") == ["d1", "d2"]
-    assert place.rows(SEGMENTS, "refused_because") == [None] * 3
-    kept = files(place.catalog)
+    assert spark_lake.rows(IDS, "vin") == ["V1", "V2"]
+    assert spark_lake.rows(DATA, "data_id") == ["d1", "d2"]
+    assert spark_lake.rows(SEGMENTS, "refused_because") == [None] * 3
+    kept = files(spark_lake.catalog)
     assert all(before[name] <= kept[name] for name in FIRST if name != META.name)  # meta is merged, so its file is another
     for known in TABLES:
-        names = {field.name for field in place.catalog.load_table(known.identifier).schema().fields}
+        names = {field.name for field in spark_lake.catalog.load_table(known.identifier).schema().fields}
         assert names == {column.name for column in known.columns}
 
 
-def add_old_payload(place: Place) -> None:
+def add_old_payload(spark_lake: SparkLake) -> None:
     """d1, as an earlier release has stored it."""
     row = {"data_id": "d1", "payload": b"one", "sha1": sha1(b"one").hexdigest(), "size_bytes": 3, "seq": seq_at(1)}
-    add(place.catalog, DATA.name, row | {"first_seen_at": at(1)})
-    add(place.catalog, META.name, {"data_id": "d1", "first_seen_at": at(1), "last_seen_at": at(1), "times_seen": 1})
+    add(spark_lake.catalog, DATA.name, row | {"first_seen_at": at(1)})
+    add(spark_lake.catalog, META.name, {"data_id": "d1", "first_seen_at": at(1), "last_seen_at": at(1), "times_seen": 1})
 
 
 @pytest.fixture
-def home(place: Place, redis_server: Server) -> Place:
-    place.settings = place.settings.model_copy(update={"redis_port": redis_server.port})
-    return place
+def home(spark_lake: SparkLake, redis_server: Server) -> SparkLake:
+    spark_lake.settings = spark_lake.settings.model_copy(update={"redis_port": redis_server.port})
+    return spark_lake
 
 
 @pytest.mark.parametrize("release", ["first", "second"])
 def test_a_migrated_lake_stores_no_payload_twice_and_goes_on_after_a_rollback_to_before(
-    home: Place, release: str, redis: Redis
+    home: SparkLake, release: str, redis: Redis
 ) -> None:
     make_old(home.catalog, RELEASES[release])
     add_old_payload(home)

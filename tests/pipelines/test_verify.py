@@ -17,7 +17,7 @@ from contracts.tables import IDS, OUTCOMES, SEGMENTS
 from pipelines.maintenance.verify import Verified, verify
 from pipelines.maintenance.verify_redis import Batches, recheck
 from queues import Loader, Policy
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, seq_at
 from tests.servers import Server, free_port
 
@@ -27,31 +27,31 @@ OLD_MS = -31 * DAY_MS
 NONE = dict.fromkeys(("missing", "unrecorded", "ended", "extra", "overdue", "disordered", "stray"), 0)
 
 
-def add(place: Place, *entries: tuple[int, str, str | None]) -> None:
+def add(spark_lake: SparkLake, *entries: tuple[int, str, str | None]) -> None:
     """Entries (milliseconds, vin, outcome or None) into the lake."""
     ids = [
         {"vin": vin, "ts": at(ms), "request_id": f"r{ms}", "seq": seq_at(ms), "data_id": "d", "applied": True}
         for ms, vin, _ in entries
     ]
-    place.append(IDS, ids)
+    spark_lake.append(IDS, ids)
     ended = [
         {"vin": vin, "seq": seq_at(ms), "outcome": how, "accepted_at": at(ms), "ended_at": at(ms + 1)}
         for ms, vin, how in entries
         if how
     ]
     if ended:
-        place.append(OUTCOMES, ended)
+        spark_lake.append(OUTCOMES, ended)
 
 
 @pytest.fixture
-def home(place: Place, redis_server: Server, redis: Redis) -> Place:
+def home(spark_lake: SparkLake, redis_server: Server, redis: Redis) -> SparkLake:
     """V1 waits for 1, 2 and 3, V2 for 1; V2's 2 was delivered. The queues agree, and hold entries too young to be ingested."""
-    ensure_tables(place.catalog)
-    add(place, (1, "V1", None), (2, "V1", None), (3, "V1", None), (1, "V2", None), (2, "V2", "delivered"))
+    ensure_tables(spark_lake.catalog)
+    add(spark_lake, (1, "V1", None), (2, "V1", None), (3, "V1", None), (1, "V2", None), (2, "V2", "delivered"))
     newest = {"path": "p", "stream": "trigger", "messages": 1, "first_seq": seq_at(1), "last_seq": seq_at(50)}
-    place.append(SEGMENTS, [newest | {"run_id": "r", "ingested_at": at(60)}])
+    spark_lake.append(SEGMENTS, [newest | {"run_id": "r", "ingested_at": at(60)}])
     ports = {"redis_port": redis_server.port, "recorder_port": free_port()}
-    home = replace(place, settings=place.settings.model_copy(update=ports))
+    home = replace(spark_lake, settings=spark_lake.settings.model_copy(update=ports))
     queue(home, redis, ("V1", [1, 2, 3, 70]), ("V2", [1]))
     queue(home, redis, ("V7", [2]), node=3)  # of another recorder, nothing of which is ingested
     redis.zadd(keys.done("V8"), {str(seq_at(9)): 1})
@@ -59,13 +59,13 @@ def home(place: Place, redis_server: Server, redis: Redis) -> Place:
     return home
 
 
-def queue(place: Place, redis: Redis, *owners: tuple[str, list[int]], node: int = 0) -> None:
+def queue(spark_lake: SparkLake, redis: Redis, *owners: tuple[str, list[int]], node: int = 0) -> None:
     entries = ((vin, [(seq_at(ms, node), "")]) for vin, all_ms in owners for ms in all_ms)
-    Loader(redis, Policy.of(place.settings)).enqueue(entries, 0)
+    Loader(redis, Policy.of(spark_lake.settings)).enqueue(entries, 0)
 
 
-def run(place: Place, *, repair: bool = False) -> Verified:
-    return verify(place.spark, place.catalog, place.settings, now=at(NOW_MS), repair=repair)
+def run(spark_lake: SparkLake, *, repair: bool = False) -> Verified:
+    return verify(spark_lake.spark, spark_lake.catalog, spark_lake.settings, now=at(NOW_MS), repair=repair)
 
 
 def queued(redis: Redis, vin: str) -> list[int]:
@@ -73,7 +73,7 @@ def queued(redis: Redis, vin: str) -> list[int]:
     return [int(seq) for seq in found]
 
 
-def disturb(home: Place, redis: Redis) -> None:
+def disturb(home: SparkLake, redis: Redis) -> None:
     """One difference of each kind."""
     redis.zrem(keys.pending("V1"), seq_at(2))  # missing
     queue(home, redis, ("V2", [2]), ("V5", [7]))  # ended; extra
@@ -83,7 +83,7 @@ def disturb(home: Place, redis: Redis) -> None:
     redis.hset(keys.inflight("V9"), mapping={"seq": seq_at(4)})  # stray
 
 
-def test_queues_that_agree_agree_and_the_next_comparison_looks_again(home: Place, redis: Redis) -> None:
+def test_queues_that_agree_agree_and_the_next_comparison_looks_again(home: SparkLake, redis: Redis) -> None:
     result = run(home)
     assert (result.loaded, result.agree, result.in_queues, result.too_young, result.report) == (True, True, 6, 2, None)
     assert result.differences == NONE
@@ -92,7 +92,7 @@ def test_queues_that_agree_agree_and_the_next_comparison_looks_again(home: Place
     assert run(home).differences == NONE | {"missing": 1}
 
 
-def test_each_kind_of_difference_is_found_reported_and_repaired(home: Place, redis: Redis) -> None:
+def test_each_kind_of_difference_is_found_reported_and_repaired(home: SparkLake, redis: Redis) -> None:
     disturb(home, redis)
     result = run(home, repair=True)
     assert result.differences == dict.fromkeys(NONE, 1) | {"unrecorded": 0}
@@ -113,7 +113,7 @@ def test_each_kind_of_difference_is_found_reported_and_repaired(home: Place, red
     assert not redis.exists(keys.done("V2"))
 
 
-def test_keys_that_are_spoilt_keep_no_other_from_being_compared(home: Place, redis: Redis) -> None:
+def test_keys_that_are_spoilt_keep_no_other_from_being_compared(home: SparkLake, redis: Redis) -> None:
     add(home, (5, "V5", None), (5, "V6", None))
     for key in (keys.pending("V5"), keys.inflight("V5"), keys.done("V5")):
         redis.set(key, "something else")
@@ -124,7 +124,7 @@ def test_keys_that_are_spoilt_keep_no_other_from_being_compared(home: Place, red
     assert run(home).differences == NONE | {"missing": 2}, "V5's, which its spoilt queue has not, and V1's"
 
 
-def test_what_has_changed_meanwhile_is_no_difference(home: Place, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_changed_meanwhile_is_no_difference(home: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     disturb(home, redis)
 
     def after_a_while(url: str) -> Batches:
@@ -152,7 +152,7 @@ def all_is_in_the_archive(_: Settings) -> bool:
 
 
 def test_an_end_that_only_the_queues_remember_is_found_and_recorded(
-    home: Place, redis: Redis, monkeypatch: pytest.MonkeyPatch
+    home: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipelines.maintenance.verify_outcomes.flush", all_is_in_the_archive)
     record = end_in_queues_alone(redis)
@@ -168,7 +168,7 @@ def test_an_end_that_only_the_queues_remember_is_found_and_recorded(
 
 @pytest.mark.parametrize("where", ["in the stream", "in the archive", "in the lake meanwhile", "in a journal, perhaps"])
 def test_an_end_whose_outcome_is_on_its_way_is_no_difference(
-    home: Place, redis: Redis, monkeypatch: pytest.MonkeyPatch, where: str
+    home: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     record = end_in_queues_alone(redis)
 
