@@ -8,17 +8,14 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import msgspec
 from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
 
-from contracts.outcomes import OutcomeRecord
 from queues import _commands
 from queues._policy import Policy
 from queues._scripts import LOADS, Args
 from queues._spoilt import is_spoilt, unreadable
 from queues.verbs.claims import Park
-from queues.verbs.ends import Ack, End, ReadEntry, ReadEntryReply
-from queues.verbs.verb import Verb
+from queues.verbs.verb import Recorded, Verb
 
 T = TypeVar("T")
 Talk = Generator[list[Args], list[Any], T]
@@ -35,7 +32,7 @@ class _Plan:
     stages: dict[int, int] = field(default_factory=dict)  # of the commands that are not of the middle one
     despite_oom: list[int] = field(default_factory=list)
     notes: dict[int, int] = field(default_factory=dict)  # places of notes, and of the verbs that answer for them
-    record_first: list[tuple[int, OutcomeRecord, bool]] = field(default_factory=list)  # also if in flight?
+    record_first: list[tuple[int, str, int, Recorded]] = field(default_factory=list)  # place, queue, now_ms; in a cluster
 
 
 class Batch:
@@ -51,16 +48,15 @@ class Batch:
     def __len__(self) -> int:
         return len(self._plan.commands) - len(self._plan.notes)
 
-    def add(self, owner: str, verb: Verb, now_ms: int) -> None:
-        """A verb, answered by its reply. In a cluster the recorder is told of an outcome before its entry ends."""
+    def add(self, queue: str, verb: Verb, now_ms: int) -> None:
+        """A verb of one queue, answered by its reply. In a cluster the recorder is told of an outcome before its entry ends."""
         plan = self._plan
-        if self._of_cluster and isinstance(verb, Ack | End) and not verb.recorded:
-            plan.record_first += [(len(plan.commands), record, isinstance(verb, Ack)) for record in verb.records]
-            verb = msgspec.structs.replace(verb, recorded=True)
+        if self._of_cluster:
+            plan.record_first += [(len(plan.commands), queue, now_ms, each) for each in verb.record_first()]
         if isinstance(verb, Park):
-            self._add_noted(owner, verb, now_ms)
+            self._add_noted(queue, verb, now_ms)
         else:
-            plan.commands.append(verb.command(self._policy, owner, now_ms))
+            plan.commands.append(verb.command(self._policy, queue, now_ms))
             plan.reads.append(verb.read)
 
     def call(self, command: Args, read: Read | None, *, stage: int = THEN, run_despite_oom: bool = False) -> None:
@@ -116,11 +112,11 @@ class Batch:
                 replies.append(unreadable(exc))
         return replies
 
-    def _add_noted(self, owner: str, verb: Park, now_ms: int) -> None:
-        notes = verb.notes(self._policy, owner, now_ms)
+    def _add_noted(self, queue: str, verb: Park, now_ms: int) -> None:
+        notes = verb.notes(self._policy, queue, now_ms)
         place = len(self._plan.commands) + len(notes)
         self._note(notes, place, FIRST)
-        self.call(verb.command(self._policy, owner, now_ms), verb.read)
+        self.call(verb.command(self._policy, queue, now_ms), verb.read)
         self._note(notes, place, LAST)
 
     def _note(self, notes: Sequence[Args], place: int, stage: int) -> None:
@@ -131,25 +127,21 @@ class Batch:
     def _record_before_ending(self, plan: _Plan, *, tolerant: bool) -> Talk[None]:
         """In a cluster no script reaches entry and outcomes. A crash after this repeats an outcome, and loses none."""
         reads, records = (Batch(self._policy, of_cluster=True) for _ in range(2))
-        for _, record, _ in plan.record_first:
-            reads.add(record.vin, ReadEntry(record.seq), 0)
+        for _, queue, now_ms, recorded in plan.record_first:
+            reads.add(queue, recorded.question, now_ms)
         found = yield from reads.talk(tolerant=tolerant)
-        for (place, record, also_in_flight), known in zip(plan.record_first, found, strict=True):
-            if isinstance(known, RedisError):  # is asked once more instead of ended, and so answers the same
-                plan.commands[place] = ReadEntry(record.seq).command(self._policy, record.vin, 0)
-            elif known.ended is None and (also_in_flight or known.published_ms is None):
-                records.call(_commands.record_outcome(_completed(record, known)), bytes, run_despite_oom=True)
+        for (place, queue, now_ms, recorded), known in zip(plan.record_first, found, strict=True):
+            if isinstance(known, RedisError):  # is asked once more instead of carried out, and so answers the same
+                plan.commands[place] = recorded.question.command(self._policy, queue, now_ms)
+                continue
+            record, verb = recorded.complete(known)
+            plan.commands[place] = verb.command(self._policy, queue, now_ms)
+            if record is not None:
+                records.call(_commands.record_outcome(record), bytes, run_despite_oom=True)
         try:
             yield from records.talk()
         except ResponseError as exc:
             raise ResponseError(f"OUTCOMES cannot be recorded: {exc}") from exc
-
-
-def _completed(record: OutcomeRecord, found: ReadEntryReply) -> OutcomeRecord:
-    """As ack.lua completes it."""
-    if record.attempts is not None:
-        return record
-    return msgspec.structs.replace(record, attempts=found.attempts, dispatched_ms=found.published_ms or record.dispatched_ms)
 
 
 def _in_stages(plan: _Plan) -> Talk[list[Any]]:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 from contracts import keys
+from contracts.ecq import EcqAck
 from contracts.outcomes import OutcomeRecord
 from queues._policy import Policy
-from queues._scripts import Args, Script
+from queues._scripts import NOBODYS, Args, Script
 
-QUEUE_STATS = Script("queue_stats", shared=False)
+QUEUE_STATS = Script("queue_stats", shares=NOBODYS)
 _SAVE_QUEUE_STATS, _STORE_DATA, _SETTLE_DUE, _RUN_DESPITE_OOM, _SWAP = (
-    Script(name, shared=False) for name in ("save_queue_stats", "store_data", "settle_due", "run_despite_oom", "swap")
+    Script(name, shares=NOBODYS) for name in ("save_queue_stats", "store_data", "settle_due", "run_despite_oom", "swap")
 )
 
 
@@ -24,8 +25,8 @@ def store_data(policy: Policy, data_id: str, payload: bytes) -> Args:
     return ("EVALSHA", _STORE_DATA.sha, 1, keys.data(data_id), payload, policy.retention_ms)
 
 
-def record_outcome(record: OutcomeRecord) -> Args:
-    """Hand an outcome to the recorder."""
+def record_outcome(record: OutcomeRecord | EcqAck) -> Args:
+    """Hand an outcome, or an acknowledgement of a compacted queue, to the recorder."""
     return ("XADD", keys.OUTCOMES, "*", "o", record.to_wire())
 
 

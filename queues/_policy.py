@@ -16,6 +16,7 @@ class Policy:
     ack_deadline_max_ms: int
     wake_shards: int
     compaction: bool
+    ecq_retention_ms: int = 30 * 86_400_000
 
     @classmethod
     def of(cls, settings: Settings) -> "Policy":
@@ -27,6 +28,7 @@ class Policy:
             ack_deadline_max_ms=round(settings.ack_deadline_max_seconds * 1000),
             wake_shards=settings.wake_shards,
             compaction=settings.compaction == "request_id",
+            ecq_retention_ms=round(settings.ecq_retention_days * 86_400_000),
         )
 
     @cached_property

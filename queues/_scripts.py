@@ -7,22 +7,32 @@ from typing import Any
 Args = tuple[Any, ...]
 
 _LUA = files("queues") / "lua"  # not by a path: on a cluster the code is in an archive
-_SHARED = (_LUA / "_owner.lua").read_text()
 LOADS: list[Args] = []  # the commands that make all scripts known to a Redis, or to each master of a cluster
 
 
 class Script:
     """One `.lua` file. Only one that `adds` is refused where Redis is out of memory: delivering what is queued makes room.
 
+    `shares` names what stands in front of it: `_owner` for the keys of a fanout queue, `_ecq` too for those of a compacted one.
     `calls` names another verb, which becomes a function of its arguments; `before` a short cut past all of it.
     """
 
-    def __init__(self, name: str, *, shared: bool = True, adds: bool = False, calls: str = "", before: str = "") -> None:
-        head = ("" if adds else "#!lua flags=allow-oom\n") + _SHARED if shared else ""
+    def __init__(
+        self, name: str, *, shares: tuple[str, ...] = ("_owner",), adds: bool = False, calls: str = "", before: str = ""
+    ) -> None:
+        head = ("" if adds else "#!lua flags=allow-oom\n") + "".join(map(_text, shares)) if shares else ""
         if calls:
-            head += f"local function {calls}(ARGV)\n{(_LUA / f'{calls}.lua').read_text()}end\n"
+            head += f"local function {calls}(ARGV)\n{_text(calls)}end\n"
         if before:
-            head = (_LUA / f"{before}.lua").read_text() + head
-        text = head + (_LUA / f"{name}.lua").read_text()
+            head = _text(before) + head
+        text = head + _text(name)
         self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         LOADS.append(("SCRIPT", "LOAD", text))
+
+
+NOBODYS: tuple[str, ...] = ()  # shares nothing: its keys are no owner's
+OF_ECQ = ("_owner", "_ecq")
+
+
+def _text(name: str) -> str:
+    return (_LUA / f"{name}.lua").read_text()

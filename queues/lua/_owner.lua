@@ -9,6 +9,7 @@ local PENDING, INFLIGHT, PRESENCE, COMPACTION, DONE, PARKED, ATTEMPTS =
 local EPOCH_MS, SEQS_A_MS = 1577836800000, 4194304 -- of contracts.seq: the instant at which an entry was accepted is in its seq
 local SUPERSEDED, EXPIRED = '2', '3'
 local MUST_END_AT_ONCE = 200
+local SUBSCRIBED = 'subscribed' -- the field of PRESENCE that says whether the vehicle listens to what this queue sends
 
 local function older(a, b)
   if #a ~= #b then return #a < #b end
@@ -18,10 +19,10 @@ end
 -- 'here', 'absent' or 'unsubscribed'. A vehicle that was only heard, never seen to connect, is here until `heard` is too long ago.
 -- And whether what is known of it is about to go by itself.
 local function presence_state(now, presence_ms)
-  local p = redis.call('HMGET', PRESENCE, 'connected', 'heard', 'subscribed', 'passing')
+  local p = redis.call('HMGET', PRESENCE, 'connected', 'heard', SUBSCRIBED, 'passing')
   if p[1] == 'heard' and tonumber(p[2] or '0') + presence_ms < now then return 'absent' end
   if p[1] ~= 'yes' and p[1] ~= 'heard' then return 'absent' end
-  if p[3] == 'no' then return 'unsubscribed' end
+  if p[3] == 'no' or p[3] == 'qos0' then return 'unsubscribed' end
   return 'here', p[4]
 end
 

@@ -19,8 +19,8 @@ if why == 'deadline' then
   if p[1] == 'yes' and (tonumber(p[3]) or 0) + tonumber(ARGV[2]) < now then redis.call('HSET', PRESENCE, 'connected', 'heard') end
 elseif why == 'unsubscribed' then
   attempts = attempts - 1
-  local since = tonumber(redis.call('HGET', PRESENCE, 'subscribed') or '')
-  if not since or since < tonumber(held[4]) then redis.call('HSET', PRESENCE, 'subscribed', 'no') end -- else it subscribed meanwhile
+  local since = tonumber(redis.call('HGET', PRESENCE, SUBSCRIBED) or '')
+  if not since or since < tonumber(held[4]) then redis.call('HSET', PRESENCE, SUBSCRIBED, 'no') end -- else it subscribed meanwhile
 elseif why == 'unsent' or why == 'cut' then
   attempts = attempts - 1
 end

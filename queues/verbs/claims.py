@@ -8,7 +8,7 @@ from contracts import keys
 from contracts.events import Connected, Disconnected, Heard, Subscribed
 from contracts.outcomes import OF_CODE, Outcome
 from queues._policy import Policy
-from queues._scripts import Args, Script
+from queues._scripts import OF_ECQ, Args, Script
 from queues.verbs.verb import Verb, number
 
 
@@ -36,13 +36,17 @@ class MustEnd(NamedTuple):
 
 
 class ClaimReply(NamedTuple):
-    """`seq`, `attempts` and `deadline_ms` are those of the entry in flight; 0 where none is."""
+    """`seq`, `attempts` and `deadline_ms` are those of the entry in flight; 0 where none is.
+
+    `message` is what a compacted queue sends (key, NUL, payload), where it is small; empty: it is to be read by itself.
+    """
 
     word: ClaimWord
     seq: int = 0
     attempts: int = 0
     deadline_ms: int = 0
     must_end: tuple[MustEnd, ...] = ()
+    message: bytes = b""
 
     @property
     def next(self) -> "ClaimReply":
@@ -50,6 +54,13 @@ class ClaimReply(NamedTuple):
         return self
 
 
+_ECQ_OF_PRESENCE = (
+    0,
+    1,
+    6,
+    5,
+    3,
+)  # of `ecq_keys`: pending, inflight, attempts, messages, keys, as update_presence.lua takes them
 _NOTHING = ClaimReply(ClaimWord.NONE)
 
 
@@ -57,13 +68,14 @@ class Claim(Verb, frozen=True):
     """Put the oldest pending entry in flight, if the vehicle is here and nothing is."""
 
     script = Script("claim")
+    ecq_script = Script("claim", shares=OF_ECQ)
 
     @staticmethod
     def read(raw: Any) -> ClaimReply:
-        """What `claim` in _owner.lua returns."""
+        """What `claim` in _owner.lua, or in _ecq.lua, returns."""
         word = _WORDS[raw[0]]
         if word is ClaimWord.CLAIMED or word is ClaimWord.BUSY:
-            return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]))
+            return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]), message=raw[4] if len(raw) > 4 else b"")
         if word is ClaimWord.MUST_END:
             triples = zip(raw[1::3], raw[2::3], raw[3::3], strict=True)
             return ClaimReply(
@@ -73,15 +85,20 @@ class Claim(Verb, frozen=True):
 
 
 class UpdatePresenceReply(NamedTuple):
-    """`word` is `noted` or `stale`; `released` is the seq that went back to pending."""
+    """`word` is `noted` or `stale`; `released` is the seq that went back to pending.
+
+    `ecq_released` is that of the vehicle's compacted queue; `ecq_ready` says that there is something to claim from it now.
+    """
 
     word: str
     released: int | None
     next: ClaimReply
+    ecq_released: int | None = None
+    ecq_ready: bool = False
 
 
 class UpdatePresence(Verb, frozen=True):
-    """Note what was seen of the vehicle's connection; with `claim`, claim in the same breath.
+    """Note what was seen of the vehicle's connection; with `claim`, claim from its fanout queue in the same breath.
 
     A connection with a clean start, or after its session has expired, releases what was in flight.
     """
@@ -91,7 +108,8 @@ class UpdatePresence(Verb, frozen=True):
     script = Script("update_presence")
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
-        return self._call(policy, owner, now_ms, "1" if self.claim else "0", *self._sign())
+        others = tuple(keys.ecq_keys(owner)[place] for place in _ECQ_OF_PRESENCE)
+        return self._call(policy, owner, now_ms, "1" if self.claim else "0", *self._sign(), others=others)
 
     def _sign(self) -> Args:
         match self.seen:
@@ -106,7 +124,7 @@ class UpdatePresence(Verb, frozen=True):
 
     @staticmethod
     def read(raw: Any) -> UpdatePresenceReply:
-        return UpdatePresenceReply(raw[0].decode(), number(raw[1]), Claim.read(raw[2:]))
+        return UpdatePresenceReply(raw[0].decode(), number(raw[1]), Claim.read(raw[4:]), number(raw[2]), raw[3] == b"1")
 
 
 class ReleaseReason(StrEnum):
@@ -140,6 +158,7 @@ class Release(Verb, frozen=True):
     claimed_ms: int | None = None  # of the one claim that is meant; None: whichever is in flight
     again: bool = False
     script = Script("release")
+    ecq_script = Script("release", shares=OF_ECQ)
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         return self._call(policy, owner, now_ms, self.seq, self.reason.value, "" if self.claimed_ms is None else self.claimed_ms)

@@ -1,19 +1,45 @@
 """The verbs that end entries: what becomes of them is with the recorder as they end."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from contracts import keys
 from contracts.outcomes import CODES, OF_CODE, Outcome, OutcomeRecord
 from queues._policy import Policy
 from queues._scripts import Args, Script
 from queues.verbs.claims import Claim, ClaimReply
-from queues.verbs.verb import Verb, number
+from queues.verbs.verb import Recorded, Verb, number
 
 
 class ListMustEnd(Claim, frozen=True):
     """Nothing is claimed: which pending and parked entries must not be sent any more."""
 
     script = Script("must_end")
+
+
+class ReadEntryReply(NamedTuple):
+    """`published_ms` is None where it is not in flight, `attempts` where that is not known, `ended` where it has not."""
+
+    published_ms: int | None
+    attempts: int | None
+    ended: Outcome | None
+
+
+class ReadEntry(Verb, frozen=True):
+    """What is known of an entry that is about to end. Changes nothing."""
+
+    seq: int
+    script = Script("read_entry")
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        return self._call(policy, owner, now_ms, self.seq)
+
+    @staticmethod
+    def read(raw: Any) -> ReadEntryReply:
+        return ReadEntryReply(number(raw[0]), number(raw[1]), OF_CODE.get(number(raw[2]) or 0))
 
 
 class AckReply(NamedTuple):
@@ -38,10 +64,15 @@ class Ack(Verb, frozen=True):
     recorded: bool = False
     script = Script("ack")
 
-    @property
-    def records(self) -> tuple[OutcomeRecord, ...]:
-        """Its one outcome."""
-        return (self.record,)
+    def record_first(self) -> Sequence[Recorded]:
+        """Its one outcome, unless its entry has ended."""
+        if self.recorded:
+            return ()
+
+        def complete(found: ReadEntryReply) -> tuple[OutcomeRecord | None, Verb]:
+            return None if found.ended is not None else _completed(self.record, found), replace(self, recorded=True)
+
+        return (Recorded(ReadEntry(self.record.seq), complete),)
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         record = self.record
@@ -75,6 +106,12 @@ class End(Verb, frozen=True):
     recorded: bool = False
     script = Script("end")
 
+    def record_first(self) -> Sequence[Recorded]:
+        """Its outcomes, but of entries that have ended, or are in flight."""
+        return (
+            () if self.recorded else [Recorded(ReadEntry(record.seq), partial(self._complete, record)) for record in self.records]
+        )
+
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
         each = (part for r in self.records for part in (r.seq, CODES[r.outcome], b"" if self.recorded else r.to_wire()))
         others = () if self.recorded else (keys.OUTCOMES,)
@@ -84,24 +121,13 @@ class End(Verb, frozen=True):
     def read(raw: Any) -> EndReply:
         return EndReply(tuple(OF_CODE.get(int(how)) for how in raw[0]), Claim.read(raw[1:]))
 
-
-class ReadEntryReply(NamedTuple):
-    """`published_ms` is None where it is not in flight, `attempts` where that is not known, `ended` where it has not."""
-
-    published_ms: int | None
-    attempts: int | None
-    ended: Outcome | None
+    def _complete(self, record: OutcomeRecord, found: ReadEntryReply) -> tuple[OutcomeRecord | None, Verb]:
+        ends_now = found.ended is None and found.published_ms is None
+        return _completed(record, found) if ends_now else None, replace(self, recorded=True)
 
 
-class ReadEntry(Verb, frozen=True):
-    """What is known of an entry that is about to end. Changes nothing."""
-
-    seq: int
-    script = Script("read_entry")
-
-    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
-        return self._call(policy, owner, now_ms, self.seq)
-
-    @staticmethod
-    def read(raw: Any) -> ReadEntryReply:
-        return ReadEntryReply(number(raw[0]), number(raw[1]), OF_CODE.get(number(raw[2]) or 0))
+def _completed(record: OutcomeRecord, found: ReadEntryReply) -> OutcomeRecord:
+    """As ack.lua completes it."""
+    if record.attempts is not None:
+        return record
+    return replace(record, attempts=found.attempts, dispatched_ms=found.published_ms or record.dispatched_ms)

@@ -1,0 +1,76 @@
+-- _ecq.lua: what the verbs of a compacted queue share, behind _owner.lua: docs/ecq.md says what its keys hold.
+-- KEYS[1] pending   KEYS[2] inflight   KEYS[3] presence   KEYS[4] keys   KEYS[5] delivered   KEYS[6] messages   KEYS[7] attempts   KEYS[8] state
+local DELIVERED, MESSAGES, STATE = KEYS[5], KEYS[6], KEYS[8]
+local MESSAGE_AT_ONCE = 16384 -- bytes of a message that goes with the claim; a larger one is read by itself, when there is room for it
+SUBSCRIBED = 'ecq'
+
+-- A message is not live any more: a newer one of its key has come. What is in flight is finished first.
+local function supersede(seq)
+  if redis.call('HGET', INFLIGHT, 'seq') == seq then
+    redis.call('HSET', INFLIGHT, 'superseded', '1')
+    return
+  end
+  if redis.call('ZREM', PENDING, seq) == 0 then redis.call('ZREM', DELIVERED, seq) end
+  redis.call('HDEL', MESSAGES, seq)
+  redis.call('HDEL', ATTEMPTS, seq)
+end
+
+-- Takes what was in flight, and is superseded, out of the queue for good.
+local function drop(seq)
+  redis.call('DEL', INFLIGHT)
+  redis.call('ZREM', PENDING, seq)
+  redis.call('HDEL', MESSAGES, seq)
+  redis.call('HDEL', ATTEMPTS, seq)
+end
+
+local put_back_live = put_back
+function put_back(seq, counted)
+  if redis.call('HEXISTS', INFLIGHT, 'superseded') == 1 then drop(seq) else put_back_live(seq, counted) end
+end
+
+-- Whether there is something that a dispatcher should be woken for.
+local function is_ready()
+  return presence_state(tonumber(ARGV[1]), tonumber(ARGV[2])) == 'here' and redis.call('EXISTS', INFLIGHT) == 0
+    and redis.call('EXISTS', PENDING) == 1
+end
+
+-- As that of _owner.lua, but nothing has to end instead of being sent; 'claimed' brings the message: key, NUL, payload, or '' where it is
+-- large, or missing.
+function claim()
+  local now = tonumber(ARGV[1])
+  local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')
+  if held[1] then return {'busy', held[1], held[2], held[3]} end
+  local seq = redis.call('ZRANGE', PENDING, 0, 0)[1]
+  if not seq then return {'idle'} end
+  local where, passing = presence_state(now, tonumber(ARGV[2]))
+  if where ~= 'here' then return {where} end
+  if passing then stay() end
+  local attempt = tonumber(redis.call('HGET', ATTEMPTS, seq) or '0') + 1
+  local deadline = string.format('%.0f', now + wait_ms(attempt))
+  redis.call('HSET', INFLIGHT, 'seq', seq, 'published_at', string.format('%.0f', now), 'attempts', attempt, 'deadline', deadline)
+  local message = redis.call('HSTRLEN', MESSAGES, seq) <= MESSAGE_AT_ONCE and redis.call('HGET', MESSAGES, seq)
+  return {'claimed', seq, tostring(attempt), deadline, message or ''}
+end
+
+-- Moves the position to the greatest of what it is and `seq`.
+local function advance(seq, at_ms)
+  local known = redis.call('HGET', STATE, 'acked_seq')
+  if not known or older(known, seq) then redis.call('HSET', STATE, 'acked_seq', seq, 'acked_at', at_ms) end
+end
+
+-- Lets acknowledged messages go that were written before an instant, some at once; how many those were.
+local PRUNED_AT_ONCE = 100
+local function prune(before_ms)
+  local before = string.format('%.0f', math.max(0, before_ms - EPOCH_MS) * SEQS_A_MS)
+  local gone = redis.call('ZRANGEBYSCORE', DELIVERED, '-inf', '(' .. before, 'LIMIT', 0, PRUNED_AT_ONCE)
+  if #gone == 0 then return 0 end
+  local live, key_of = redis.call('HGETALL', COMPACTION), {}
+  for i = 1, #live, 2 do key_of[live[i + 1]] = live[i] end
+  for _, seq in ipairs(gone) do
+    if key_of[seq] then redis.call('HDEL', COMPACTION, key_of[seq]) end
+    redis.call('HDEL', MESSAGES, seq)
+    redis.call('ZREM', DELIVERED, seq)
+  end
+  if redis.call('EXISTS', COMPACTION, INFLIGHT) == 0 then redis.call('DEL', STATE) end
+  return #gone
+end

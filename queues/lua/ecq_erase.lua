@@ -1,0 +1,21 @@
+-- ecq_erase.lua: everything that was accepted before a seq leaves the queue, however it stands.
+-- ARGV[6] that seq   returns how many messages went
+local before, gone = ARGV[6], 0
+for _, queue in ipairs({PENDING, DELIVERED}) do
+  for _, seq in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
+    if older(seq, before) then gone = gone + redis.call('ZREM', queue, seq) end
+  end
+end
+for _, hash in ipairs({MESSAGES, ATTEMPTS}) do
+  for _, seq in ipairs(redis.call('HKEYS', hash)) do
+    if older(seq, before) then redis.call('HDEL', hash, seq) end
+  end
+end
+local live = redis.call('HGETALL', COMPACTION)
+for i = 1, #live, 2 do
+  if older(live[i + 1], before) then redis.call('HDEL', COMPACTION, live[i]) end
+end
+local held = redis.call('HGET', INFLIGHT, 'seq')
+if held and older(held, before) then redis.call('DEL', INFLIGHT) end
+if redis.call('EXISTS', PENDING, COMPACTION, INFLIGHT) == 0 then redis.call('DEL', STATE, DELIVERED) end
+return gone

@@ -1,0 +1,64 @@
+-- ecq_load.lua: what the lake knows of a queue, without the messages themselves. What this Redis knows better, or knows already, stays.
+-- ARGV[6] epoch   ARGV[7] acked_seq, or ''   ARGV[8] acked_at, Unix ms, or ''   then seq, key, '1' where it was acknowledged, for each live
+-- message
+-- returns {word, how many were new}; word as of ecq_append.lua
+local epoch, acked_seq, acked_at = ARGV[6], ARGV[7], ARGV[8]
+local state = redis.call('HMGET', STATE, 'epoch', 'rewound_to', 'acked_seq')
+local mine = state[1] or '0'
+local is_behind, is_ahead = older(epoch, mine), older(mine, epoch) -- the lake lacks a rewind, or this Redis does
+local queued, plain = 0, redis.call('EXISTS', COMPACTION, DELIVERED, INFLIGHT) == 0
+local chunk = 2000 -- Lua's stack holds some 8,000 arguments
+
+-- Whether a message counts as acknowledged that the lake says was.
+local function stands(seq)
+  return not (is_behind and state[2] and not older(seq, state[2]))
+end
+
+if plain then
+  for first = 9, #ARGV, 3 * chunk do
+    local live, pending, delivered = {}, {}, {}
+    for i = first, math.min(first + 3 * chunk - 1, #ARGV), 3 do
+      live[#live + 1], live[#live + 2] = ARGV[i + 1], ARGV[i]
+      local queue = ARGV[i + 2] == '1' and stands(ARGV[i]) and delivered or pending
+      queue[#queue + 1], queue[#queue + 2] = ARGV[i], ARGV[i]
+    end
+    if #live > 0 then redis.call('HSET', COMPACTION, unpack(live)) end
+    if #pending > 0 then queued = queued + redis.call('ZADD', PENDING, unpack(pending)) end
+    if #delivered > 0 then redis.call('ZADD', DELIVERED, unpack(delivered)) end
+  end
+else
+  local held = redis.call('HGET', INFLIGHT, 'seq')
+  for i = 9, #ARGV, 3 do
+    local seq, key, acked = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1' and stands(ARGV[i])
+    local newest = redis.call('HGET', COMPACTION, key)
+    if newest == seq then
+      if acked and not is_behind and seq ~= held and redis.call('ZREM', PENDING, seq) == 1 then
+        redis.call('ZADD', DELIVERED, seq, seq)
+        redis.call('HDEL', ATTEMPTS, seq)
+      elseif not acked and is_ahead and redis.call('ZREM', DELIVERED, seq) == 1 then
+        redis.call('ZADD', PENDING, seq, seq)
+        queued = queued + 1
+      end
+    elseif not newest or older(newest, seq) then
+      redis.call('HSET', COMPACTION, key, seq)
+      if newest then supersede(newest) end
+      if acked then
+        redis.call('ZADD', DELIVERED, seq, seq)
+      elseif not redis.call('ZSCORE', DELIVERED, seq) then
+        redis.call('ZADD', PENDING, seq, seq)
+        queued = queued + 1
+      end
+    end
+  end
+end
+
+if is_ahead then redis.call('HSET', STATE, 'epoch', epoch) end
+if not is_behind then redis.call('HDEL', STATE, 'rewound_to') end
+if acked_seq ~= '' then
+  if is_ahead then
+    redis.call('HSET', STATE, 'acked_seq', acked_seq, 'acked_at', acked_at)
+  elseif not is_behind or not state[3] then
+    advance(acked_seq, acked_at)
+  end
+end
+return {is_ready() and 'ready' or queued > 0 and 'queued' or 'known', queued}
