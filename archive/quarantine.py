@@ -31,7 +31,6 @@ from contracts.topics import data_id_of
 
 OPEN, REPLAYED, DROPPED = "open", "replayed", "dropped"
 BRIEF = ("seq", "received_at", "stream", "topic", "reason")
-PARSERS = {Stream.TRIGGER: parsing.triggers, Stream.DATA: parsing.data, Stream.OUTCOME: parsing.outcomes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ def replay(
 def _judge(catalog: Catalog, settings: Settings, envelope: Envelope) -> str | None:
     """Why ingest would refuse it; None if it would not."""
     limits = parsing.Limits(settings.max_ids, settings.max_data_bytes, settings.inline_encoding)
-    rows = (row for batch in PARSERS[envelope.stream](to_arrow([envelope]), limits) for row in batch.to_pylist())
+    rows = (row for batch in parsing.PARSERS[envelope.stream](to_arrow([envelope]), limits) for row in batch.to_pylist())
     reason: str | None = next((row["reason"] for row in rows if row["reason"] is not None), None)
     data_id = data_id_of(envelope.topic)
     if reason is None and envelope.stream is Stream.DATA and data_id is not None:

@@ -7,7 +7,18 @@ which DAG files do not import because it brings Arrow.
 SCHEME = "manifold"
 NAMESPACE = "sdv"
 # What a run publishes, and what its audit says of it.
-PUBLISHED = ("sdv_fanout_data", "sdv_fanout_meta", "sdv_fanout_ids", "sdv_fanout_outcomes", "quarantine", "ingested_segments")
+PUBLISHED = (
+    "sdv_fanout_data",
+    "sdv_fanout_meta",
+    "sdv_fanout_ids",
+    "sdv_fanout_outcomes",
+    "ecq_payload",
+    "ecq_index",
+    "ecq_state",
+    "ecq_seqno",
+    "quarantine",
+    "ingested_segments",
+)
 JUDGED = "quality_results"
 QUEUES = "queues"  # what was pending in the lake has been offered to the queues
 REBUILT = "rebuilt"  # the queues were filled again from the lake

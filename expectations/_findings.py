@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
+from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from expectations._rules import Severity
 
 # By what a row of each table is traced to the message, or the file, that brought it.
@@ -14,6 +14,10 @@ TRACED: Mapping[str, tuple[str, ...]] = {
     META.name: ("data_id",),
     IDS.name: ("seq",),
     OUTCOMES.name: ("vin", "seq"),
+    ECQ_PAYLOAD.name: ("seq",),
+    ECQ_INDEX.name: ("seq",),
+    ECQ_STATE.name: ECQ_STATE.key,
+    ECQ_SEQNO.name: ("last_seq",),  # the seq of the message that made it the greatest
     QUARANTINE.name: ("seq",),
     SEGMENTS.name: ("path",),
 }

@@ -22,7 +22,7 @@ from archive.content import Unreadable
 from archive.formats import decode
 from contracts.envelope import Stream
 from contracts.settings import Settings
-from contracts.tables import META, OUTCOMES, SEGMENTS
+from contracts.tables import ECQ_STATE, META, OUTCOMES, SEGMENTS
 from expectations import Audit, Finding
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import head_of
@@ -43,6 +43,7 @@ Key = tuple[Any, ...]
 BEHIND: Mapping[str, tuple[Mapping[Stream, parsing.Parser], Callable[[dict[str, Any]], Key]]] = {
     META.name: ({Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}, lambda row: (row["data_id"],)),
     OUTCOMES.name: ({Stream.OUTCOME: parsing.outcomes}, lambda row: (row["vin"], row["entry_seq"])),
+    ECQ_STATE.name: ({Stream.ECQ: parsing.ecq_brief}, lambda row: tuple(row[column] for column in ECQ_STATE.key)),
 }
 
 

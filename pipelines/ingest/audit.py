@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 
 from adapters.reports import open_reports
 from contracts.errors import Permanent
-from contracts.tables import DATA, IDS, META, SEGMENTS, Table
+from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, Table
 from expectations import Audit, audit
 from pipelines.ingest.branches import COUNTED, RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import PinnedSnapshot, counts, pins_in
@@ -23,7 +23,7 @@ from pipelines.ingest.run import Run
 from pipelines.ingest.verdict import keep_verdict
 from pipelines.populate.snapshot_range import SnapshotRange
 
-REFERENCES = (DATA, IDS, SEGMENTS)  # the tables that rules look values up in
+REFERENCES = (DATA, IDS, ECQ_PAYLOAD, ECQ_SEQNO, SEGMENTS)  # the tables that rules look values up in
 
 log = structlog.get_logger(__name__)
 

@@ -15,12 +15,12 @@ from archive.segment import Interval, Segment, Selection, claimed_node, is_repla
 from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.seq import datetime_of, first_seq_at
-from contracts.tables import IDS, QUARANTINE, SEGMENTS, Table
+from contracts.tables import ECQ_INDEX, IDS, QUARANTINE, SEGMENTS, Table
 from pipelines.ingest.ledger import Ledger, pruned_before
 from pipelines.ingest.publish import main_snapshots
 
 # The outcome stream needs no such care: its rows are made distinct by (vin, seq), not by their message.
-WATCHED = (Stream.TRIGGER, Stream.DATA)
+WATCHED = (Stream.TRIGGER, Stream.DATA, Stream.ECQ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,8 @@ def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Asid
         if fresh:
             near = ledger.reaching(stream, min(s.first for s in fresh), max(s.last for s in fresh))
             old = _spans(Span(r["path"], r["first_seq"], r["last_seq"]) for r in near if is_replay(r["path"]) is replays)
-            _look_at_overlaps(catalog, archive, fresh, old, found, pruned)
+            rows_in = ECQ_INDEX if stream is Stream.ECQ else IDS
+            _look_at_overlaps(catalog, archive, rows_in, fresh, old, found, pruned)
     aside = aside or Aside()
     return Plan(base, new, probes, found.skips, {**found.problems, **aside.files}, aside.messages)
 
@@ -126,11 +127,11 @@ def _spans(spans: Iterable[Span | None]) -> list[Span]:
 
 
 def _look_at_overlaps(
-    catalog: Catalog, archive: Archive, fresh: list[Span], old: list[Span], found: Overlaps, pruned: int
+    catalog: Catalog, archive: Archive, table: Table, fresh: list[Span], old: list[Span], found: Overlaps, pruned: int
 ) -> None:
     """Of each fresh segment: the seqs that an old one, or a fresh one before it, holds too.
 
-    The ledger may lack old ones with seqs below `pruned`; there the tables tell.
+    The ledger may lack old ones with seqs below `pruned`; there `table` tells, and quarantine.
 
     One recorder's segments follow each other, and no other recorder gives its seqs, so that usually nothing is read. Seqs
     that follow from a path stand for messages of that path alone: if they meet others, the file is refused, not taken for known.
@@ -139,7 +140,7 @@ def _look_at_overlaps(
     touched = _overlapping(fresh, old) | {span.path for span in late}
     if not touched:
         return
-    seen = _seqs_in_lake(catalog, archive, [s for s in old if s.path in touched], late)
+    seen = _seqs_in_lake(catalog, archive, table, [s for s in old if s.path in touched], late)
     for span in (s for s in fresh if s.path in touched):
         try:
             seqs = seqs_of(archive, span.path)
@@ -155,7 +156,7 @@ def _look_at_overlaps(
         seen.update(seqs)
 
 
-def _seqs_in_lake(catalog: Catalog, archive: Archive, old: list[Span], late: list[Span]) -> set[int]:
+def _seqs_in_lake(catalog: Catalog, archive: Archive, table: Table, old: list[Span], late: list[Span]) -> set[int]:
     """The seqs of segments that are in the lake, and all that the tables have where late ones may lie."""
     seen: set[int] = set()
     gone = list(late)
@@ -165,8 +166,8 @@ def _seqs_in_lake(catalog: Catalog, archive: Archive, old: list[Span], late: lis
         else:
             gone.append(span)
     if gone:  # its file has passed the archive's retention, its rows are still there
-        for table in (IDS,) if is_replay(gone[0].path) else (IDS, QUARANTINE):
-            seen |= _seqs_of(catalog, table, min(s.first for s in gone), max(s.last for s in gone))
+        for each in (table,) if is_replay(gone[0].path) else (table, QUARANTINE):
+            seen |= _seqs_of(catalog, each, min(s.first for s in gone), max(s.last for s in gone))
     return seen
 
 
@@ -187,7 +188,7 @@ def _overlapping(fresh: list[Span], old: list[Span]) -> set[str]:
 def _seqs_of(catalog: Catalog, table: Table, first: int, last: int) -> set[int]:
     assert table.day_of is not None  # both tables asked here have days
     seqs = And(where(GreaterThanOrEqual, "seq", first), where(LessThanOrEqual, "seq", last))
-    if table is IDS:  # its day is the day of its seq
+    if table.day_of == "ts":  # the day of its seq
         seqs = And(seqs, where(GreaterThanOrEqual, "ts", datetime_of(first)), where(LessThanOrEqual, "ts", datetime_of(last)))
     found: set[int] = set()
     for batch in catalog.load_table(table.identifier).scan(seqs, ("seq",)).to_arrow_batch_reader():

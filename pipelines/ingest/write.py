@@ -28,6 +28,7 @@ from pipelines.ingest.frames import Source
 from pipelines.ingest.planning import Aside, Plan
 from pipelines.ingest.publish import is_published
 from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.write_ecq import write_ecq
 
 COUNTED = ("odd_vins",)  # by the parser, for the audit
 FEW = 1000  # data ids that a filter can name one by one
@@ -72,6 +73,8 @@ def _write(run: Attempt, todo: Plan) -> Ingested:
         run.undo(IDS)
         _write_ids(run, todo, [], but=conflicting)
     _write_outcomes(run, todo, refused)
+    if todo.of(Stream.ECQ):
+        write_ecq(run, _source(run, todo, Stream.ECQ), todo.base, refused)
     if refused:
         run.append(QUARANTINE, transforms.once(transforms.all_of(refused), QUARANTINE.key), todo.base[QUARANTINE.name])
     return _write_segments(run, todo)

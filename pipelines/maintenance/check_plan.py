@@ -69,8 +69,7 @@ class Brought:
 def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Brought:
     """What ingest makes of these messages."""
     of = Brought(segment)
-    parser = {Stream.TRIGGER: parsing.triggers, Stream.DATA: parsing.data, Stream.OUTCOME: parsing.outcomes}[segment.stream]
-    for batch in parser(messages, limits):
+    for batch in parsing.PARSERS[segment.stream](messages, limits):
         _note_refused(of, batch)
         accepted = batch.filter(pc.is_null(batch["reason"]))
         if segment.stream is Stream.TRIGGER:
@@ -79,7 +78,7 @@ def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Bro
                 of.entries[seq] += vehicles
         elif segment.stream is Stream.DATA:
             _note_data(of, accepted)
-        else:
+        elif segment.stream is Stream.OUTCOME:
             keys = zip(accepted["vin"].to_pylist(), accepted["entry_seq"].to_pylist(), strict=True)
             for key, seq in zip(keys, accepted["seq"].to_pylist(), strict=True):
                 of.outcomes[key] = min(seq, of.outcomes.get(key, seq))

@@ -2,7 +2,20 @@
 
 import pyarrow as pa
 
-from contracts.tables import ACTIONS, DATA, ERASURES, IDS, INSTANT, META, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS, Column
+from contracts.tables import (
+    ACTIONS,
+    DATA,
+    ECQ_TABLES,
+    ERASURES,
+    IDS,
+    INSTANT,
+    META,
+    OUTCOMES,
+    QUALITY,
+    QUARANTINE,
+    SEGMENTS,
+    Column,
+)
 from pipelines.migrations.ledger_days import LedgerDays
 from pipelines.migrations.payload_index import PayloadIndex
 from pipelines.migrations.steps import AddColumns, SetProperties, Step
@@ -51,4 +64,5 @@ STEPS: dict[str, tuple[Step, ...]] = {
     QUALITY.name: (MANY_WRITERS,),
     ACTIONS.name: (MANY_WRITERS,),
     ERASURES.name: (),
+    **{table.name: () for table in ECQ_TABLES},
 }

@@ -8,7 +8,7 @@ import pytest
 from archive import parsing
 from archive.content import Unreadable
 from archive.formats import decode
-from archive.parsing import Limits, Parser
+from archive.parsing import Limits, Parser, fanout
 from contracts.envelope import INLINE, Envelope, Stream, to_arrow
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome, OutcomeRecord
@@ -170,7 +170,7 @@ def test_whatever_judging_raises_that_message_alone_is_refused(name: str, monkey
         raise MemoryError
 
     for function in ("parse_trigger", "parse_data"):
-        monkeypatch.setattr(parsing, function, fail)
+        monkeypatch.setattr(fanout, function, fail)
     monkeypatch.setattr(OutcomeRecord, "from_wire", fail)
     message = data(1, "d", b"x") if name == "data" else inline(1, ["V1"], b"x")
     for row in rows(getattr(parsing, name), message):

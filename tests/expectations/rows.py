@@ -17,7 +17,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SEQ = first_seq_at(NOON - timedelta(minutes=2))
 RUN = "manual__2026-03-01T12:00:00+00:00"
 VIN = "1HGCM82633A004352"
-LOOKED_UP = ("sdv_fanout_data", "sdv_fanout_ids", "ingested_segments")
+LOOKED_UP = ("sdv_fanout_data", "sdv_fanout_ids", "ecq_payload", "ecq_seqno", "ingested_segments")
 Row = dict[str, Any]
 
 
@@ -50,6 +50,23 @@ def outcome(seq: int = SEQ + 1, vin: str = VIN, **changed: Any) -> Row:
     return {"vin": vin, "seq": seq, "outcome": "delivered", **times, "attempts": 1, "reason": None, **changed}
 
 
+def ecq_message(seq: int = SEQ + 3, **changed: Any) -> Row:
+    return {"client_id": "c1", "key": "climate/seat", "seq": seq, "ts": datetime_of(seq), "payload": b"on", **changed}
+
+
+def ecq_entry(seq: int = SEQ + 3, **changed: Any) -> Row:
+    return {"client_id": "c1", "seq": seq, "key": "climate/seat", "ts": datetime_of(seq), "applied": True, **changed}
+
+
+def ecq_state(acked_seq: int = SEQ + 3, **changed: Any) -> Row:
+    at = datetime_of(SEQ + 4)
+    return {"client_id": "c1", "acked_seq": acked_seq, "acked_at": at, "epoch": 0, "kind": "acknowledged", **changed}
+
+
+def ecq_seqno(client_id: str = "c1", **changed: Any) -> Row:
+    return {"client_id": client_id, "last_seq": SEQ + 3, **changed}
+
+
 def refused(seq: int = SEQ + 2, **changed: Any) -> Row:
     right = {"seq": seq, "received_at": datetime_of(seq), "stream": "trigger", "topic": "$SDV-FANOUT/trigger"}
     return {**right, "reason": "ids is missing; send a list of VINs", "payload": b"{}", **changed}
@@ -67,6 +84,10 @@ def good() -> dict[str, list[Row]]:
         "sdv_fanout_meta": [meta()],
         "sdv_fanout_ids": [entry()],
         "sdv_fanout_outcomes": [outcome()],
+        "ecq_payload": [ecq_message()],
+        "ecq_index": [ecq_entry()],
+        "ecq_state": [ecq_state()],
+        "ecq_seqno": [ecq_seqno()],
         "quarantine": [refused()],
         "ingested_segments": [segment()],
     }

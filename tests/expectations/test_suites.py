@@ -37,7 +37,7 @@ def test_no_rule_about_what_others_send_later_stops_a_run() -> None:
         rule
         for suite in load_suites().values()
         for rule in suite.rules
-        if isinstance(rule, Known) and suite.table != "sdv_fanout_meta"
+        if isinstance(rule, Known) and suite.table not in ("sdv_fanout_meta", "ecq_index")  # whose payloads come with them
     ]
 
     assert waiting

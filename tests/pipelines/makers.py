@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from contracts.ecq import EARLIEST, EcqAck
 from contracts.envelope import DUPLICATE_OF, Envelope, Stream
+from contracts.keys import OUTCOMES
 from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.queue_names import ecq_queue
 from contracts.seq import seq_of
-from contracts.topics import TRIGGER, data_topic
+from contracts.topics import TRIGGER, data_topic, ecq_rewind_topic, ecq_write_topic
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOON_MS = int(NOON.timestamp() * 1000)
@@ -50,3 +53,17 @@ def data(ms: int, data_id: str, payload: bytes, **more: Any) -> Envelope:
 def outcome(ms: int, vin: str, of_ms: int, how: Outcome = Outcome.DELIVERED) -> Envelope:
     record = OutcomeRecord(vin, seq_at(of_ms), how, NOON_MS + ms, dispatched_ms=NOON_MS + ms - 5, attempts=1)
     return envelope(ms, Stream.OUTCOME, f"outcomes/{vin}", record.to_wire())
+
+
+def ecq_write(ms: int, client_id: str, key: str, payload: bytes = b"", *, node: int = 0, **more: Any) -> Envelope:
+    return envelope(ms, Stream.ECQ, ecq_write_topic(client_id, key), payload, node=node, **more)
+
+
+def ecq_rewind(ms: int, client_id: str, to: str | int = EARLIEST) -> Envelope:
+    return envelope(ms, Stream.ECQ, ecq_rewind_topic(client_id), str(to).encode())
+
+
+def ecq_ack(ms: int, client_id: str, of_ms: int, *, epoch_ms: int | None = None, acked_ms: int | None = None) -> Envelope:
+    epoch = 0 if epoch_ms is None else seq_at(epoch_ms)
+    record = EcqAck(client_id, seq_at(of_ms), NOON_MS + (ms if acked_ms is None else acked_ms), epoch)
+    return envelope(ms, Stream.ECQ, f"{OUTCOMES}/{ecq_queue(client_id)}", record.to_wire())

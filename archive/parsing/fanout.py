@@ -1,41 +1,27 @@
-"""What a segment's messages say, as Arrow batches: the same parsers as at the door, so that the door and the lake agree.
+"""Triggers, data, and outcomes of fanout entries."""
 
-Pure functions of Arrow tables; `pipelines.ingest.frames` runs them on Spark's workers. A row with a `reason` is refused.
-"""
-
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from archive.parsing.common import COMMON, LATEST_MS, Limits, Row, batch_of, chunks, common, judged, refused, text
 from archive.vins import are_iso_3779
 from contracts.envelope import DUPLICATE_OF, inline_encoding
 from contracts.messages import Data, Refused, Trigger, parse_data, parse_trigger, sha1_hex, shown
 from contracts.names import is_vin
 from contracts.outcomes import OutcomeRecord
 from contracts.seq import MAX_SEQ
-from contracts.tables import INSTANT
 from contracts.topics import TRIGGER, TRIGGER_TOPICS, data_id_of, data_topic
 
 IDS_A_ROW = 10_000  # VINs of one row: a batch of a million becomes a hundred rows, not one of many megabytes
-BYTES_A_BATCH = 16 << 20
-LATEST_MS = 253_402_300_799_999  # the last millisecond that a timestamp's text form can show: year 9999
 OTHER_BYTES = "data_id %s is known with other bytes (SHA-1 %s); publish them under another data_id"
-BLANK = "refused; the archive gives a blank reason"
 
-_COMMON = [
-    pa.field("seq", pa.int64()),
-    pa.field("received_at", INSTANT),
-    pa.field("topic", pa.string()),
-    pa.field("reason", pa.string()),
-    pa.field("message", pa.binary()),  # the payload of what is refused, or may be
-]
+
 TRIGGERS = pa.schema(
     [
-        *_COMMON,
+        *COMMON,
         ("request_id", pa.string()),
         ("data_id", pa.string()),
         ("applied", pa.bool_()),
@@ -44,10 +30,10 @@ TRIGGERS = pa.schema(
         ("odd_vins", pa.int64()),  # how many of `vins` are none by ISO 3779
     ]
 )
-DATA = pa.schema([*_COMMON, ("data_id", pa.string()), ("sha1", pa.string()), ("payload", pa.binary())])
+DATA = pa.schema([*COMMON, ("data_id", pa.string()), ("sha1", pa.string()), ("payload", pa.binary())])
 OUTCOMES = pa.schema(
     [
-        *_COMMON,
+        *COMMON,
         ("vin", pa.string()),
         ("entry_seq", pa.int64()),
         ("outcome", pa.string()),
@@ -59,34 +45,20 @@ OUTCOMES = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much one message may hold, and how it is read; the settings of the same names, and `inline_encoding`."""
-
-    max_ids: int
-    max_data_bytes: int
-    inline: str = "base64"  # what data in a trigger is that no recorder has had
-
-
-Parser = Callable[[pa.Table, Limits], Iterator[pa.RecordBatch]]
-Row = dict[str, Any]
-Said = TypeVar("Said", Trigger, Data, OutcomeRecord)
-
-
 def triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """One row for each accepted trigger and up to 10,000 of its VINs; one for each refused message.
 
     A duplicate brings no VINs, and a row only where it has data, which was published once more.
     """
-    for chunk in _chunks(messages):
+    for chunk in chunks(messages):
         rows: list[Row] = []
         for row in chunk:
-            refused_or_trigger = _judged(_trigger, row, limits)
+            refused_or_trigger = judged(_trigger, row, limits)
             if isinstance(refused_or_trigger, Refused):
-                rows.append(_refused(row, refused_or_trigger.reason))
+                rows.append(refused(row, refused_or_trigger.reason))
             else:
                 rows += _trigger_rows(row, refused_or_trigger)
-        yield _counted(_batch(rows, TRIGGERS))
+        yield _counted(batch_of(rows, TRIGGERS))
 
 
 def refused_triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -100,48 +72,38 @@ def inline_data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     payload = messages["payload"]
     # A JSON key "data" is spelled so, or with an escape.
     perhaps = pc.or_(pc.match_substring(payload, '"data"'), pc.match_substring(payload, "\\"))
-    for chunk in _chunks(messages.filter(perhaps)):
+    for chunk in chunks(messages.filter(perhaps)):
         rows: list[Row] = []
         for row in chunk:
-            trigger = _judged(_trigger, row, limits)
+            trigger = judged(_trigger, row, limits)
             if isinstance(trigger, Trigger) and trigger.data is not None:
                 said = {"data_id": trigger.data_id, "sha1": trigger.data_id, "payload": trigger.data}
-                rows.append(_common(row) | {"message": row["payload"]} | said)
-        yield _batch(rows, DATA)
+                rows.append(common(row) | {"message": row["payload"]} | said)
+        yield batch_of(rows, DATA)
 
 
 def data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """One row for each message of the data stream, accepted or refused."""
-    for chunk in _chunks(messages):
+    for chunk in chunks(messages):
         rows: list[Row] = []
         for row in chunk:
-            said = _judged(_data, row, limits)
+            said = judged(_data, row, limits)
             if isinstance(said, Refused):
-                rows.append(_refused(row, said.reason))
+                rows.append(refused(row, said.reason))
             else:
                 brought = {"data_id": said.data_id, "sha1": sha1_hex(said.payload), "payload": said.payload, "message": None}
-                rows.append(_common(row) | brought)
-        yield _batch(rows, DATA)
+                rows.append(common(row) | brought)
+        yield batch_of(rows, DATA)
 
 
 def outcomes(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """One row for each message of the outcome stream, accepted or refused."""
-    for chunk in _chunks(messages):
+    for chunk in chunks(messages):
         rows: list[Row] = []
         for row in chunk:
-            record = _judged(_outcome, row, limits)
-            rows.append(_refused(row, record.reason) if isinstance(record, Refused) else _outcome_row(row, record))
-        yield _batch(rows, OUTCOMES)
-
-
-def _judged(judge: Callable[[Row, Limits], Said | Refused], row: Row, limits: Limits) -> Said | Refused:
-    """What the row says; whatever judging it raises refuses this one message, and the others go in."""
-    if row["refused_because"]:
-        return Refused(row["refused_because"])
-    try:
-        return judge(row, limits)
-    except Exception as exc:  # noqa: BLE001  # the reason names it, in quarantine
-        return Refused(f"judging it failed ({type(exc).__name__}), which is a fault of the pipelines; its bytes are kept")
+            record = judged(_outcome, row, limits)
+            rows.append(refused(row, record.reason) if isinstance(record, Refused) else _outcome_row(row, record))
+        yield batch_of(rows, OUTCOMES)
 
 
 def _outcome(row: Row, _: Limits) -> OutcomeRecord | Refused:
@@ -155,9 +117,7 @@ def _outcome(row: Row, _: Limits) -> OutcomeRecord | Refused:
 
 def _outcome_row(row: Row, record: OutcomeRecord) -> Row:
     said = {"vin": record.vin, "entry_seq": record.seq, "outcome": record.outcome.value, "attempts": record.attempts}
-    return (
-        _common(row) | said | {"dispatched_ms": record.dispatched_ms, "ended_ms": record.ended_ms, "said": _text(record.reason)}
-    )
+    return common(row) | said | {"dispatched_ms": record.dispatched_ms, "ended_ms": record.ended_ms, "said": text(record.reason)}
 
 
 def _wrong_values(record: OutcomeRecord) -> str | None:
@@ -192,7 +152,7 @@ def _data(row: Row, limits: Limits) -> Data | Refused:
 
 
 def _trigger_rows(row: Row, trigger: Trigger) -> Iterator[Row]:
-    said = _common(row) | {"request_id": trigger.request_id, "data_id": trigger.data_id, "applied": bool(row["applied"])}
+    said = common(row) | {"request_id": trigger.request_id, "data_id": trigger.data_id, "applied": bool(row["applied"])}
     if trigger.data is not None:
         said["has_data"] = True
     if _is_duplicate(row):
@@ -211,36 +171,9 @@ def _unknown(row: Row) -> Refused:
     return Refused(f"topic {shown(row['topic'])} is unknown here; publish to {TRIGGER} or {data_topic('<data_id>')}")
 
 
-def _common(row: Row) -> Row:
-    return {"seq": row["seq"], "received_at": row["received_at"], "topic": row["topic"], "reason": None}
-
-
-def _refused(row: Row, reason: str) -> Row:
-    said = reason if reason.strip() else BLANK
-    return _common(row) | {"reason": _text(said), "message": row["payload"]}
-
-
-def _text(value: str | None) -> str | None:
-    """Text that UTF-8 can hold: JSON's escapes can name half a character."""
-    return None if value is None else value.encode("utf-8", "replace").decode()
-
-
-def _chunks(messages: pa.Table) -> Iterator[list[Row]]:
-    """The messages as Python rows, some megabytes at a time."""
-    if messages.num_rows == 0:
-        return
-    rows = max(1, messages.num_rows * BYTES_A_BATCH // max(messages["payload"].nbytes, 1))
-    for batch in messages.to_batches(max_chunksize=rows):
-        yield batch.to_pylist()
-
-
 def _counted(triggers: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows, and what the audit would else ask of each VIN again."""
     vins, starts = triggers["vins"].values, triggers["vins"].offsets.to_numpy()
     before = np.concatenate(([0], np.cumsum(~are_iso_3779(vins), dtype=np.int64)))[starts]
     place = triggers.schema.get_field_index("odd_vins")
     return triggers.set_column(place, triggers.schema.field(place), pa.array(np.diff(before)))
-
-
-def _batch(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([row.get(f.name) for row in rows], f.type) for f in schema], schema=schema)

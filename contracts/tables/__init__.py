@@ -1,0 +1,52 @@
+"""The lake's tables, defined once: Spark, PyIceberg and Arrow schemas are made from these definitions."""
+
+from contracts.tables.ecq import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, StateKind
+from contracts.tables.fanout import DATA, IDS, META, OUTCOMES
+from contracts.tables.runs import ACTIONS, ERASURES, QUALITY, QUARANTINE, SEGMENTS
+from contracts.tables.table import (
+    COMMON_PROPERTIES,
+    FEW_MANIFESTS,
+    INSTANT,
+    MIGRATING,
+    NAMESPACE,
+    PAYLOAD_INDEX,
+    SCHEMA_VERSION,
+    SMALL_ROW_GROUPS,
+    Column,
+    Table,
+)
+
+ECQ_TABLES = (ECQ_PAYLOAD, ECQ_INDEX, ECQ_STATE, ECQ_SEQNO)
+# What a run writes on branches of its own, and publishes together. The other tables are appended to at once.
+RUN_TABLES = (DATA, META, IDS, OUTCOMES, *ECQ_TABLES, QUARANTINE, SEGMENTS)
+TABLES = (*RUN_TABLES, QUALITY, ACTIONS, ERASURES)
+
+__all__ = [
+    "ACTIONS",
+    "COMMON_PROPERTIES",
+    "DATA",
+    "ECQ_INDEX",
+    "ECQ_PAYLOAD",
+    "ECQ_SEQNO",
+    "ECQ_STATE",
+    "ECQ_TABLES",
+    "ERASURES",
+    "FEW_MANIFESTS",
+    "IDS",
+    "INSTANT",
+    "META",
+    "MIGRATING",
+    "NAMESPACE",
+    "OUTCOMES",
+    "PAYLOAD_INDEX",
+    "QUALITY",
+    "QUARANTINE",
+    "RUN_TABLES",
+    "SCHEMA_VERSION",
+    "SEGMENTS",
+    "SMALL_ROW_GROUPS",
+    "TABLES",
+    "Column",
+    "StateKind",
+    "Table",
+]

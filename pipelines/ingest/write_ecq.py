@@ -1,0 +1,41 @@
+"""Messages of compacted queues to the branches of a run."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from archive import parsing
+from archive.parsing import EcqKind
+from contracts.envelope import Stream
+from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE
+from pipelines.ingest import ecq_rows, transforms
+from pipelines.ingest.attempt import Attempt
+from pipelines.ingest.frames import Source
+
+
+def write_ecq(run: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
+    """What the stream `ecq` brings; what is refused of it is added to `refused`.
+
+    The messages' bytes are read once, on their way into `ecq_payload`; all else is made from the rest of their rows.
+    """
+    brief = source.parsed(run.spark, parsing.ecq_brief, parsing.ECQ_BRIEF).persist()
+    try:
+        written = (sf.col("kind") == EcqKind.WRITE.value) & sf.col("reason").isNull()
+        counted = brief.agg(
+            sf.count_if(written).alias("writes"),
+            sf.count_if(sf.col("kind").isin(ecq_rows.STATES)).alias("states"),
+            sf.count("reason").alias("refused"),
+        ).first()
+        assert counted is not None  # an aggregation has one row
+        if counted["writes"]:
+            whole = source.parsed(run.spark, parsing.ecq, parsing.ECQ, with_unreadable=False)
+            run.append(ECQ_PAYLOAD, ecq_rows.payload_rows(whole), base[ECQ_PAYLOAD.name])
+            run.append(ECQ_INDEX, ecq_rows.index_rows(brief), base[ECQ_INDEX.name])
+            run.append(ECQ_SEQNO, ecq_rows.seqno_rows(brief), base[ECQ_SEQNO.name])
+        if counted["states"]:
+            run.append(ECQ_STATE, ecq_rows.state_rows(brief), base[ECQ_STATE.name])
+        if counted["refused"]:
+            refused.append(transforms.refused_rows(source.parsed(run.spark, parsing.ecq, parsing.ECQ), Stream.ECQ))
+    finally:
+        brief.unpersist()

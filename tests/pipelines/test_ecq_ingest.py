@@ -1,0 +1,102 @@
+"""Messages of compacted queues become rows: each once, whatever is repeated, and what is bad lies in quarantine."""
+
+import json
+
+import pyarrow as pa
+
+from archive import parsing
+from contracts.ecq import EcqAck
+from contracts.envelope import Stream, to_arrow
+from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, QUARANTINE, SEGMENTS
+from pipelines.ingest import ecq_rows
+from pipelines.ingest.aside import ingest_and_judge
+from pipelines.ingest.publish import publish
+from tests.pipelines.conftest import Place
+from tests.pipelines.makers import at, ecq_ack, ecq_rewind, ecq_write, envelope, seq_at
+
+MESSAGES = [
+    ecq_write(1, "c1", "a", b"old"),
+    ecq_write(2, "c1", "a/b", b""),
+    ecq_write(3, "c2", "a", b"x", applied=True),
+    ecq_write(4, "c1", "a", b"new"),
+    ecq_ack(5, "c1", 2),
+    ecq_ack(6, "c1", 2, acked_ms=1),
+    ecq_rewind(7, "c1"),
+    ecq_rewind(8, "c2", seq_at(3)),
+]
+STATE = [
+    ("c1", -1, at(7), seq_at(7), "rewound"),
+    ("c1", seq_at(2), at(1), 0, "acknowledged"),
+    ("c2", seq_at(3) - 1, at(8), seq_at(8), "rewound"),
+]
+
+
+def test_writes_rewinds_and_acknowledgements_become_rows(place: Place) -> None:
+    place.write(Stream.ECQ, MESSAGES)
+    written, judged = ingest_and_judge(place.run("run", ms=60_000))
+    assert judged is not None
+    assert judged.failures + judged.warnings == ()
+    publish(place.catalog, "run")
+
+    assert place.rows(ECQ_PAYLOAD, "seq", "client_id", "key", "ts", "payload") == [
+        (seq_at(1), "c1", "a", at(1), b"old"),
+        (seq_at(2), "c1", "a/b", at(2), b""),
+        (seq_at(3), "c2", "a", at(3), b"x"),
+        (seq_at(4), "c1", "a", at(4), b"new"),
+    ]
+    assert place.rows(ECQ_INDEX, "seq", "client_id", "key", "ts", "applied") == [
+        (seq_at(1), "c1", "a", at(1), False),
+        (seq_at(2), "c1", "a/b", at(2), False),
+        (seq_at(3), "c2", "a", at(3), True),
+        (seq_at(4), "c1", "a", at(4), False),
+    ]
+    assert place.rows(ECQ_STATE) == STATE
+    assert place.rows(ECQ_SEQNO) == [("c1", seq_at(4)), ("c2", seq_at(3))]
+    assert (written.read["ecq"], written.refused) == (8, 0)
+
+
+def test_arrow_makes_the_same_rows() -> None:
+    limits = parsing.Limits(max_ids=10, max_data_bytes=1000)
+    parsed = pa.Table.from_batches(parsing.ecq(to_arrow(MESSAGES), limits))
+    assert ecq_rows.payload_table(parsed).column("payload").to_pylist() == [b"old", b"", b"x", b"new"]
+    assert ecq_rows.index_table(parsed).column("applied").to_pylist() == [False, False, True, False]
+    assert sorted(tuple(row.values()) for row in ecq_rows.state_table(parsed).to_pylist()) == STATE
+    assert sorted(tuple(row.values()) for row in ecq_rows.seqno_table(parsed).to_pylist()) == [
+        ("c1", seq_at(4)),
+        ("c2", seq_at(3)),
+    ]
+    brief = pa.Table.from_batches(parsing.ecq_brief(to_arrow(MESSAGES), limits))
+    assert brief == parsed.drop_columns("payload")
+
+
+def test_bad_messages_lie_in_quarantine_and_good_ones_go_in(place: Place) -> None:
+    topic = "outcomes/ecq/c1"
+    place.write(
+        Stream.ECQ,
+        [
+            ecq_write(1, "c1", "k" * 513, b"x"),
+            ecq_write(2, "w", "k", b"x"),
+            ecq_rewind(3, "c1", "yesterday"),
+            envelope(4, Stream.ECQ, "$ECQ/c1/k", b"x"),
+            envelope(5, Stream.ECQ, topic, b"no json"),
+            envelope(6, Stream.ECQ, topic, json.dumps({"client_id": "c1", "seq": 1, "acked_ms": 10**18}).encode()),
+            envelope(7, Stream.ECQ, topic, EcqAck("a b", 1, 1).to_wire()),
+            ecq_write(8, "c1", "k", b"x", refused_because="said the door"),
+            ecq_write(9, "c1", "k", b"good"),
+        ],
+    )
+    assert place.ingest().refused == 8
+    assert place.rows(QUARANTINE, "seq") == [seq_at(ms) for ms in range(1, 9)]
+    assert set(place.rows(QUARANTINE, "stream")) == {"ecq"}
+    assert place.rows(ECQ_PAYLOAD, "payload") == [b"good"]
+    assert place.rows(ECQ_STATE) == []
+
+
+def test_a_message_of_two_segments_is_taken_in_once(place: Place) -> None:
+    place.write(Stream.ECQ, [ecq_write(1, "c1", "a", b"x"), ecq_ack(2, "c1", 1)])
+    place.ingest("first")
+    place.write(Stream.ECQ, [ecq_write(1, "c1", "a", b"x"), ecq_ack(2, "c1", 1), ecq_write(3, "c1", "a", b"y")], node=1023)
+    place.ingest("second")
+    assert place.rows(ECQ_PAYLOAD, "seq") == place.rows(ECQ_INDEX, "seq") == [seq_at(1), seq_at(3)]
+    assert len(place.rows(ECQ_STATE)) == 1
+    assert len(place.rows(SEGMENTS)) == 2
