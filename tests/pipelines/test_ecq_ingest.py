@@ -11,7 +11,7 @@ from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, QUARA
 from pipelines.ingest import ecq_rows
 from pipelines.ingest.aside import ingest_and_judge
 from pipelines.ingest.publish import publish
-from tests.pipelines.conftest import Place
+from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, ecq_ack, ecq_rewind, ecq_write, envelope, seq_at
 
 MESSAGES = [
@@ -31,27 +31,27 @@ STATE = [
 ]
 
 
-def test_writes_rewinds_and_acknowledgements_become_rows(place: Place) -> None:
-    place.write(Stream.ECQ, MESSAGES)
-    written, judged = ingest_and_judge(place.run("run", ms=60_000))
+def test_writes_rewinds_and_acknowledgements_become_rows(spark_lake: SparkLake) -> None:
+    spark_lake.write(Stream.ECQ, MESSAGES)
+    written, judged = ingest_and_judge(spark_lake.run("run", ms=60_000))
     assert judged is not None
     assert judged.failures + judged.warnings == ()
-    publish(place.catalog, "run")
+    publish(spark_lake.catalog, "run")
 
-    assert place.rows(ECQ_PAYLOAD, "seq", "client_id", "key", "ts", "payload") == [
+    assert spark_lake.rows(ECQ_PAYLOAD, "seq", "client_id", "key", "ts", "payload") == [
         (seq_at(1), "c1", "a", at(1), b"old"),
         (seq_at(2), "c1", "a/b", at(2), b""),
         (seq_at(3), "c2", "a", at(3), b"x"),
         (seq_at(4), "c1", "a", at(4), b"new"),
     ]
-    assert place.rows(ECQ_INDEX, "seq", "client_id", "key", "ts", "applied") == [
+    assert spark_lake.rows(ECQ_INDEX, "seq", "client_id", "key", "ts", "applied") == [
         (seq_at(1), "c1", "a", at(1), False),
         (seq_at(2), "c1", "a/b", at(2), False),
         (seq_at(3), "c2", "a", at(3), True),
         (seq_at(4), "c1", "a", at(4), False),
     ]
-    assert place.rows(ECQ_STATE) == STATE
-    assert place.rows(ECQ_SEQNO) == [("c1", seq_at(4)), ("c2", seq_at(3))]
+    assert spark_lake.rows(ECQ_STATE) == STATE
+    assert spark_lake.rows(ECQ_SEQNO) == [("c1", seq_at(4)), ("c2", seq_at(3))]
     assert (written.read["ecq"], written.refused) == (8, 0)
 
 
@@ -69,9 +69,9 @@ def test_arrow_makes_the_same_rows() -> None:
     assert brief == parsed.drop_columns("payload")
 
 
-def test_bad_messages_lie_in_quarantine_and_good_ones_go_in(place: Place) -> None:
+def test_bad_messages_lie_in_quarantine_and_good_ones_go_in(spark_lake: SparkLake) -> None:
     topic = "outcomes/ecq/c1"
-    place.write(
+    spark_lake.write(
         Stream.ECQ,
         [
             ecq_write(1, "c1", "k" * 513, b"x"),
@@ -85,18 +85,18 @@ def test_bad_messages_lie_in_quarantine_and_good_ones_go_in(place: Place) -> Non
             ecq_write(9, "c1", "k", b"good"),
         ],
     )
-    assert place.ingest().refused == 8
-    assert place.rows(QUARANTINE, "seq") == [seq_at(ms) for ms in range(1, 9)]
-    assert set(place.rows(QUARANTINE, "stream")) == {"ecq"}
-    assert place.rows(ECQ_PAYLOAD, "payload") == [b"good"]
-    assert place.rows(ECQ_STATE) == []
+    assert spark_lake.ingest().refused == 8
+    assert spark_lake.rows(QUARANTINE, "seq") == [seq_at(ms) for ms in range(1, 9)]
+    assert set(spark_lake.rows(QUARANTINE, "stream")) == {"ecq"}
+    assert spark_lake.rows(ECQ_PAYLOAD, "payload") == [b"good"]
+    assert spark_lake.rows(ECQ_STATE) == []
 
 
-def test_a_message_of_two_segments_is_taken_in_once(place: Place) -> None:
-    place.write(Stream.ECQ, [ecq_write(1, "c1", "a", b"x"), ecq_ack(2, "c1", 1)])
-    place.ingest("first")
-    place.write(Stream.ECQ, [ecq_write(1, "c1", "a", b"x"), ecq_ack(2, "c1", 1), ecq_write(3, "c1", "a", b"y")], node=1023)
-    place.ingest("second")
-    assert place.rows(ECQ_PAYLOAD, "seq") == place.rows(ECQ_INDEX, "seq") == [seq_at(1), seq_at(3)]
-    assert len(place.rows(ECQ_STATE)) == 1
-    assert len(place.rows(SEGMENTS)) == 2
+def test_a_message_of_two_segments_is_taken_in_once(spark_lake: SparkLake) -> None:
+    spark_lake.write(Stream.ECQ, [ecq_write(1, "c1", "a", b"x"), ecq_ack(2, "c1", 1)])
+    spark_lake.ingest("first")
+    spark_lake.write(Stream.ECQ, [ecq_write(1, "c1", "a", b"x"), ecq_ack(2, "c1", 1), ecq_write(3, "c1", "a", b"y")], node=1023)
+    spark_lake.ingest("second")
+    assert spark_lake.rows(ECQ_PAYLOAD, "seq") == spark_lake.rows(ECQ_INDEX, "seq") == [seq_at(1), seq_at(3)]
+    assert len(spark_lake.rows(ECQ_STATE)) == 1
+    assert len(spark_lake.rows(SEGMENTS)) == 2
