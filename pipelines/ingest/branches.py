@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
-from adapters.commits import patiently
+from adapters.commits import Change, patiently
 from contracts.tables import RUN_TABLES, SEGMENTS, Table
 
 PREFIX = "run_"
@@ -61,7 +61,7 @@ def commit(table: IcebergTable, guards: tuple[TableRequirement, ...], updates: t
 @patiently
 def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> None:
     """Begin the run: its branch of `ingested_segments` at `snapshot_id`, and a note of when. This branch is dropped last."""
-    with catalog.load_table(SEGMENTS.identifier).transaction() as change:
+    with Change(catalog.load_table(SEGMENTS.identifier)) as change:
         change.set_properties({BEGAN + branch_of(run_id): now.isoformat()})
         ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
@@ -69,7 +69,8 @@ def open_run(catalog: Catalog, run_id: str, snapshot_id: int, now: datetime) -> 
 @patiently
 def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int) -> None:
     """Begin the run's branch of `table` at `snapshot_id`."""
-    catalog.load_table(table.identifier).manage_snapshots().create_branch(snapshot_id, branch_of(run_id)).commit()
+    with Change(catalog.load_table(table.identifier)) as change:
+        ManageSnapshots(change).create_branch(snapshot_id, branch_of(run_id)).commit()
 
 
 def close_run(catalog: Catalog, branch: str) -> None:
@@ -85,13 +86,14 @@ def drop_branch(catalog: Catalog, table: Table, branch: str) -> None:
     """Drop one branch of one table, if it is there."""
     loaded = catalog.load_table(table.identifier)
     if branch in loaded.refs():
-        loaded.manage_snapshots().remove_branch(branch).commit()
+        with Change(loaded) as change:
+            ManageSnapshots(change).remove_branch(branch).commit()
 
 
 @patiently
 def _forget(catalog: Catalog, branch: str) -> None:
     segments = catalog.load_table(SEGMENTS.identifier)
-    with segments.transaction() as change:
+    with Change(segments) as change:
         if BEGAN + branch in segments.properties:
             change.remove_properties(BEGAN + branch)
         if branch in segments.refs():
