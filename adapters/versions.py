@@ -19,13 +19,13 @@ def version_of(loaded: IcebergTable) -> int:
     Raises:
         Permanent: its property is no number.
     """
-    version = loaded.properties.get(SCHEMA_VERSION, str(FIRST))
-    if not version.isascii() or not version.isdigit():
+    said = loaded.properties.get(SCHEMA_VERSION, str(FIRST))
+    if not said.isascii() or not said.isdigit():
         name = ".".join(loaded.name())
         raise Permanent(
-            f"{name} has the property {SCHEMA_VERSION}={version!r}, which is no version: set it to a number, 1 or greater"
+            f"{name} has the property {SCHEMA_VERSION}={said!r}, which is no version: set it to a number, 1 or greater"
         )
-    return int(version)
+    return int(said)
 
 
 def is_migrating(loaded: IcebergTable) -> bool:

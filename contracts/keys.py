@@ -121,6 +121,11 @@ def ecq_keys(owner: Owner | str) -> list[str]:
     ]
 
 
+def ecq_messages(owner: Owner | str) -> str:
+    """Hash seq → key, NUL, payload of the messages of an owner's compacted queue."""
+    return f"{_of(owner)}ecq:messages"
+
+
 def trigger(seq: int) -> str:
     """Hash request_id, data_id of one trigger; shared by all its owners; expires with the retention."""
     return f"t:{seq}"

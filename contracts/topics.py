@@ -105,6 +105,13 @@ def shared(group: str, topic_filter: str) -> str:
     return f"$share/{group}/{topic_filter}"
 
 
+def without_group(topic_filter: str) -> str:
+    """The filter itself, of one that may be shared (`$share/<group>/…`) or exclusive (`$exclusive/…`, on EMQX)."""
+    if topic_filter.startswith("$share/"):
+        return topic_filter.split("/", 2)[-1]
+    return topic_filter.removeprefix("$exclusive/")
+
+
 def data_id_of(topic: str) -> str | None:
     """The data id that a data topic names, unchecked; None for any other topic."""
     return topic[len(DATA_PREFIX) :] if topic.startswith(DATA_PREFIX) else None

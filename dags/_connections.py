@@ -78,12 +78,12 @@ CONNECTIONS: Mapping[str, Callable[[Connection], dict[str, str]]] = {
 
 def settings_of(find: Callable[[str], Connection | None]) -> dict[str, str]:
     """Variables of the environment that the connections give; `find` knows them by name. Empty fields say nothing."""
-    environment: dict[str, str] = {}
+    said: dict[str, str] = {}
     for name, read in CONNECTIONS.items():
         connection = find(name)
         if connection is not None:
-            environment |= {f"{PREFIX}{setting}": value for setting, value in read(connection).items() if value}
-    return environment
+            said |= {f"{PREFIX}{setting}": value for setting, value in read(connection).items() if value}
+    return said
 
 
 def write_file(settings: Mapping[str, str], folder: Path) -> Path:

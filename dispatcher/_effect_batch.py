@@ -4,7 +4,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from contracts import keys
-from contracts.names import Owner
+from contracts.queue_names import QueueName
 from dispatcher import _metrics
 from dispatcher._effects import Effect, Watch
 from dispatcher._events import Answered, Verb
@@ -23,19 +23,19 @@ class EffectBatch:
 
     def __init__(self, queues: Queues, now_ms: int, request_id_of: RequestIdOf = lambda _: None) -> None:
         self._queues, self._now_ms, self._request_id_of = queues, now_ms, request_id_of
-        self._verbs: list[tuple[Owner, Verb]] = []
-        self._watches: dict[int, dict[str, int]] = {}  # shard → owner → when to look
+        self._verbs: list[tuple[QueueName, Verb]] = []
+        self._watches: dict[int, dict[str, int]] = {}  # shard → queue → when to look
 
     def __len__(self) -> int:
         return len(self._verbs) + len(self._watches)
 
-    def add(self, owner: Owner, effect: Effect) -> bool:
+    def add(self, queue: QueueName, effect: Effect) -> bool:
         """Add `effect`; whether it is a verb, which Redis answers."""
         if isinstance(effect, verb.Verb):
-            self._verbs.append((owner, effect))
+            self._verbs.append((queue, effect))
             return True
         if isinstance(effect, Watch):
-            self._watches.setdefault(keys.shard_of(owner, self._queues.policy.wake_shards), {})[owner] = effect.at_ms
+            self._watches.setdefault(keys.shard_of(queue, self._queues.policy.wake_shards), {})[queue] = effect.at_ms
         return False
 
     async def run(self, *, repeated: bool) -> list[Answered | None]:
@@ -45,8 +45,8 @@ class EffectBatch:
             redis.RedisError: the connection failed, or Redis refused a command; send it again.
         """
         batch, now_ms = self._queues.batch(), self._now_ms
-        for owner, each in self._verbs:
-            batch.add(owner, each, now_ms)
+        for queue, each in self._verbs:
+            batch.add(queue, each, now_ms)
         for shard, watches in self._watches.items():
             batch.watch(shard, watches)
         replies = await batch.run(tolerant=True)
@@ -54,16 +54,16 @@ class EffectBatch:
             if isinstance(reply, RedisError):  # the deadline index is nobody's alone
                 raise reply
         answers: list[Answered | None] = []
-        for (owner, each), reply in zip(self._verbs, replies, strict=False):
+        for (queue, each), reply in zip(self._verbs, replies, strict=False):
             if is_spoilt(reply):
-                _give_up(owner, each)
+                _give_up(queue, each)
             answers.append(None if is_spoilt(reply) else Answered(each, reply, now_ms, repeated))
-        answered = [(owner, answer) for (owner, _), answer in zip(self._verbs, answers, strict=True) if answer is not None]
+        answered = [(queue, answer) for (queue, _), answer in zip(self._verbs, answers, strict=True) if answer is not None]
         account_answers(answered, self._request_id_of)
         return answers
 
 
-def _give_up(owner: Owner, what: Verb) -> None:
+def _give_up(queue: QueueName, what: Verb) -> None:
     """One vehicle must not hold up the others for ever."""
     _metrics.GIVEN_UP.inc()
-    log.error("this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=owner, verb=repr(what))
+    log.error("this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=queue, verb=repr(what))

@@ -2,7 +2,8 @@
 
 from msgspec import Struct
 
-from dispatcher._events import Loaded, Verb
+from contracts.queue_names import QueueName
+from dispatcher._events import Loaded, Verb, Woken
 
 
 class Load(Struct, frozen=True):
@@ -25,10 +26,17 @@ class Watch(Struct, frozen=True):
     at_ms: int
 
 
+class Forward(Struct, frozen=True):
+    """This event is about another queue of the same vehicle, too."""
+
+    queue: QueueName
+    event: Woken
+
+
 class Ignore(Struct, frozen=True):
     """Nothing is to be done, and why."""
 
     why: str
 
 
-Effect = Verb | Load | Publish | Watch | Ignore
+Effect = Verb | Load | Publish | Watch | Forward | Ignore

@@ -7,8 +7,9 @@ from typing import Any
 import structlog
 
 from adapters.mqtt import Message, Mqtt
-from contracts.events import Heard, parse_event
-from contracts.names import Owner, is_service, is_vin
+from contracts.events import Acked, DeliveryDropped, Heard, Subscribed, parse_event
+from contracts.names import is_service, is_vin
+from contracts.queue_names import QueueName, fanout_queue
 from contracts.topics import (
     DISPATCHER_GROUP,
     HEARTBEAT_FILTER,
@@ -22,6 +23,7 @@ from contracts.topics import (
 )
 from dispatcher import _metrics
 from dispatcher._events import Event
+from dispatcher._flavours import queue_of_topic
 
 NEEDED = (
     BrokerEvent.CONNECTED,
@@ -37,7 +39,7 @@ CROWD = 10_000  # owners: more than wake-ups, deadlines and the receive maximum 
 SEEN = {kind: _metrics.EVENTS.labels(kind.value) for kind in (*BrokerEvent, *Sign)}  # looking one up costs more than counting
 
 log = structlog.get_logger(__name__)
-Offer = Callable[[Owner, Event, Callable[[], Any] | None], None]
+Offer = Callable[[QueueName, Event, Callable[[], Any] | None], None]
 
 
 def filters(*, in_a_group: bool) -> tuple[str, ...]:
@@ -45,8 +47,10 @@ def filters(*, in_a_group: bool) -> tuple[str, ...]:
     return tuple(shared(DISPATCHER_GROUP, each) for each in FILTERS) if in_a_group else FILTERS
 
 
-def read(message: Message) -> tuple[Owner, Event] | None:
-    """The owner and the event in `message`; None for a client that is no vehicle.
+def read(message: Message) -> tuple[QueueName, Event] | None:
+    """The event in `message` and the queue that it is about; None for a client that is no vehicle.
+
+    What is said of a vehicle's connection goes to its fanout queue, which forwards it.
 
     Raises:
         ValueError: the message is no event; the text says why.
@@ -54,7 +58,7 @@ def read(message: Message) -> tuple[Owner, Event] | None:
     sign = sign_of(message.topic)
     if sign is not None:
         SEEN[sign[1]].inc()
-        return (sign[0], HEARD) if is_vin(sign[0]) else None
+        return (fanout_queue(sign[0]), HEARD) if is_vin(sign[0]) else None
     named = event_of(message.topic)
     if named is None:
         raise ValueError("neither an event nor a sign")
@@ -64,7 +68,12 @@ def read(message: Message) -> tuple[Owner, Event] | None:
         return None
     event = parse_event(name, client_id, message.payload)
     SEEN[name].inc()
-    return None if event is None else (event.owner, event)
+    match event:
+        case None:
+            return None
+        case Acked(topic=topic) | DeliveryDropped(topic=topic) | Subscribed(topic_filter=topic):
+            return queue_of_topic(event.owner, topic), event
+    return fanout_queue(event.owner), event
 
 
 class EventReader:
@@ -98,10 +107,10 @@ class EventReader:
         if read_as is None:
             self._mqtt.ack(message)
             return
-        owner, event = read_as
+        queue, event = read_as
         # Waiting takes no more memory than it must: a vehicle chooses how large the payload of its sign is.
         slip = Message("", b"", message.qos, mid=message.mid, connection=message.connection)
-        self._offer(owner, event, partial(self._mqtt.ack, slip) if message.qos else None)
+        self._offer(queue, event, partial(self._mqtt.ack, slip) if message.qos else None)
 
     def take_unreadable(self, message: Message) -> None:
         """A message whose packet cannot be read tells nothing; what it might have told is made good as if it had been lost."""

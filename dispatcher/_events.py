@@ -6,11 +6,17 @@ from msgspec import Struct
 
 from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
 from queues.verbs.claims import Claim, Park, Release, UpdatePresence
+from queues.verbs.ecq import Acknowledge, Subscription
 from queues.verbs.ends import Ack, End
 
 
 class Woken(Struct, frozen=True):
-    """There may be something to claim: new entries, or a parked one whose data has come."""
+    """There may be something to claim: new entries, or a parked one whose data has come.
+
+    `released` is what a compacted queue had in flight until its client's session ended.
+    """
+
+    released: int | None = None
 
 
 class DeadlinePassed(Struct, frozen=True):
@@ -22,8 +28,8 @@ class Loaded(Struct, frozen=True):
 
     seq: int
     claimed_ms: int
-    request_id: str
-    data_id: str
+    request_id: str  # in a compacted queue, the key
+    data_id: str  # in a compacted queue, empty
     payload: bytes
 
 
@@ -67,7 +73,9 @@ class NotPublished(Struct, frozen=True):
     claimed_ms: int
 
 
-Verb = Claim | UpdatePresence | Ack | End | Release | Park  # Redis answers these, and the answer is the next event
+Verb = (
+    Claim | UpdatePresence | Ack | End | Release | Park | Acknowledge | Subscription
+)  # Redis answers these, and the answer is the next event
 
 
 class Answered(Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import structlog
 
 from contracts.settings import Settings
-from contracts.tables import DATA, IDS
+from contracts.tables import DATA, ECQ_PAYLOAD, IDS
 from dispatcher._gathering import Gathering
 from dispatcher._threads import Threads
 
@@ -64,6 +64,14 @@ class Lake:
             self._entries.add((owner, seq))
         return await asyncio.shield(answer)
 
+    async def ecq_messages(self, entries: Sequence[Entry]) -> dict[Entry, tuple[str, bytes]]:
+        """Key and payload of those of `entries` (client id and seq) that the lake has."""
+        try:
+            return await self._data_threads.run(self.look_s, self._read_messages, entries)
+        except TimeoutError:
+            log.warning("lake does not answer", table=ECQ_PAYLOAD.name, seconds=self.look_s)
+            return {}
+
     def close(self) -> None:
         """Let the threads end after what they are reading."""
         self._data_threads.close()
@@ -100,6 +108,15 @@ class Lake:
         finally:
             for entry in entries:
                 self._asked.pop(entry).set_result(found.get(entry))
+
+    def _read_messages(self, entries: Sequence[Entry]) -> dict[Entry, tuple[str, bytes]]:
+        try:
+            from adapters.ecq_reads import read_messages
+
+            return read_messages(self._open(), entries)
+        except Exception:  # as above; one that nothing has been ingested into among them
+            log.exception("lake not readable", table=ECQ_PAYLOAD.name)
+            return {}
 
     def _read_triggers(self, entries: Sequence[Entry], found: dict[Entry, Trigger]) -> None:
         from pyiceberg.exceptions import NoSuchTableError

@@ -15,6 +15,10 @@ UNCONFIRMED = Gauge("manifold_dispatcher_unconfirmed_publishes", "Publishes that
 BACKLOG = Gauge("manifold_dispatcher_backlog", "Claimed entries that wait for room in the publish window, or for the broker")
 REASON_CODES = Counter("manifold_dispatcher_publish_reasons", "PUBACKs to the dispatcher's own publishes", ["code"])
 DELIVERED = Counter("manifold_dispatcher_delivered", "Entries that a vehicle acknowledged")
+ECQ_DELIVERED = Counter("manifold_dispatcher_ecq_delivered", "Messages of compacted queues that a client acknowledged")
+ECQ_PASSED_OVER = Counter(
+    "manifold_dispatcher_ecq_passed_over", "Messages of compacted queues that could not be delivered: a rewind brings them back"
+)
 OUTCOMES = Counter("manifold_dispatcher_outcomes", "Outcomes that were handed to the recorder", ["outcome"])
 REDELIVERIES = Counter("manifold_dispatcher_redeliveries", "Entries that were claimed to be published once more")
 ATTEMPTS = Histogram(

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.queue_names import QueueName
 from dispatcher import _metrics
 from dispatcher._events import Answered
 from queues.verbs.claims import ClaimReply, ClaimWord, Park, Release, UpdatePresence
+from queues.verbs.ecq import Acknowledge
 from queues.verbs.ends import Ack, AckReply, End
 
 RequestIdOf = Callable[[int], str | None]  # of a seq, where this process knows it
@@ -18,15 +19,15 @@ RequestIdOf = Callable[[int], str | None]  # of a seq, where this process knows 
 log = structlog.get_logger(__name__)
 
 
-def account_answers(answers: Iterable[tuple[Owner, Answered]], request_id_of: RequestIdOf) -> None:
+def account_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: RequestIdOf) -> None:
     """What Redis answered to the verbs of a round."""
-    delivered = again = 0
+    delivered = ecq_delivered = again = 0
     outcomes = Counter[Outcome]()
     verbose = logging.getLogger(__name__).isEnabledFor(logging.DEBUG)
-    for owner, answer in answers:
+    for queue, answer in answers:
         verb, reply = answer.verb, answer.reply
         if verbose:
-            _trace(owner, answer, request_id_of)
+            _trace(queue, answer, request_id_of)
         match verb:
             case Ack(record) if reply.word != "known":
                 outcomes[record.outcome] += 1
@@ -35,6 +36,14 @@ def account_answers(answers: Iterable[tuple[Owner, Answered]], request_id_of: Re
                 elif reply.word == "ended":
                     delivered += 1
                     _account_delivered(record, reply)
+            case Acknowledge(record) if reply.word in ("ended", "unknown"):
+                if record.passed_over:
+                    _metrics.ECQ_PASSED_OVER.inc()
+                    log.warning("passed over", client_id=record.client_id, seq=record.seq, reason=record.reason)
+                else:
+                    ecq_delivered += 1
+                    if reply.published_ms is not None:
+                        _metrics.ACK_SECONDS.observe(max(0, record.acked_ms - reply.published_ms) / 1000)
             case End(records):
                 for record in (each for each, how in zip(records, reply.outcomes, strict=True) if how is each.outcome):
                     outcomes[record.outcome] += 1
@@ -42,19 +51,20 @@ def account_answers(answers: Iterable[tuple[Owner, Answered]], request_id_of: Re
             case Release(seq, reason) if reply.word == "released":
                 _metrics.RELEASED.labels(reason.value).inc()
                 log.info(
-                    "released", vin=owner, seq=seq, request_id=request_id_of(seq), reason=reason.value, attempts=reply.attempts
+                    "released", vin=queue, seq=seq, request_id=request_id_of(seq), reason=reason.value, attempts=reply.attempts
                 )
             case UpdatePresence() if reply.released is not None:
                 _metrics.RELEASED.labels("session").inc()
-                log.info("released", vin=owner, seq=reply.released, request_id=request_id_of(reply.released), reason="session")
+                log.info("released", vin=queue, seq=reply.released, request_id=request_id_of(reply.released), reason="session")
             case Park(seq, data_id) if reply.word is not ClaimWord.NONE:
                 _metrics.PARKED.inc()
-                log.info("parked", vin=owner, seq=seq, request_id=request_id_of(seq), data_id=data_id)
+                log.info("parked", vin=queue, seq=seq, request_id=request_id_of(seq), data_id=data_id)
         if reply.next.word is ClaimWord.CLAIMED and reply.next.attempts > 1:
             again += 1
     for outcome, count in outcomes.items():
         _metrics.OUTCOMES.labels(outcome.value).inc(count)
     _metrics.DELIVERED.inc(delivered)
+    _metrics.ECQ_DELIVERED.inc(ecq_delivered)
     _metrics.REDELIVERIES.inc(again)
 
 
@@ -77,10 +87,10 @@ def _account_delivered(record: OutcomeRecord, reply: AckReply) -> None:
         _metrics.ATTEMPTS.observe(reply.attempts)
 
 
-def _trace(owner: Owner, answer: Answered, request_id_of: RequestIdOf) -> None:
+def _trace(queue: QueueName, answer: Answered, request_id_of: RequestIdOf) -> None:
     if isinstance(answer.verb, Ack):
         seq = answer.verb.record.seq
-        log.debug("acknowledged", vin=owner, seq=seq, request_id=request_id_of(seq), word=answer.reply.word)
+        log.debug("acknowledged", vin=queue, seq=seq, request_id=request_id_of(seq), word=answer.reply.word)
     claim: ClaimReply = answer.reply.next
     if claim.word is ClaimWord.CLAIMED:
-        log.debug("claimed", vin=owner, seq=claim.seq, request_id=request_id_of(claim.seq), attempt=claim.attempts)
+        log.debug("claimed", vin=queue, seq=claim.seq, request_id=request_id_of(claim.seq), attempt=claim.attempts)

@@ -17,7 +17,7 @@ TRIGGERS_KEPT = 10_000
 log = structlog.get_logger(__name__)
 
 
-async def _at_once() -> None:
+async def at_once() -> None:
     """Whoever reads need not wait."""
 
 
@@ -54,7 +54,7 @@ class Payloads:
         self._wanted: dict[int, str] = {}  # seqs that this turn of the loop asks for, each with an owner who has it
         self._tasks: set[asyncio.Task[None]] = set()
         self._reader = Reader(queues, lake, keep=self._keep_payload, may_read=lambda: self.may_read())
-        self.may_read: Callable[[], Awaitable[Any]] = _at_once
+        self.may_read: Callable[[], Awaitable[Any]] = at_once
 
     def cached(self, seq: int) -> Found | None:
         """What the entry sends, if it is in memory."""

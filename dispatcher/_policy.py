@@ -3,9 +3,9 @@
 import zlib
 from dataclasses import dataclass
 
-from contracts.names import Owner
+from contracts.queue_names import QueueName, is_ecq, owner_of_queue
 from contracts.settings import Settings
-from contracts.topics import request_topic
+from contracts.topics import ECQ, request_topic, without_group
 from queues import Policy
 
 JITTER = 0.1  # of the time that the attempt had; a batch whose deadlines pass together is not published again together
@@ -46,12 +46,17 @@ class DispatchPolicy:
         """Whether an entry that was published this often has failed."""
         return 0 < self.max_attempts <= attempts
 
-    def reaches(self, topic_filter: str, owner: Owner) -> bool:
-        """Whether a subscription to `topic_filter` gets any of the owner's requests."""
-        wanted = request_topic(self.topic_prefix, owner, ANY_REQUEST).split("/")
-        levels = topic_filter.split("/")
-        if levels[0] == "$share":
-            levels = levels[2:]
+    def reaches(self, topic_filter: str, queue: QueueName) -> bool:
+        """Whether a subscription to `topic_filter` gets any message of the queue."""
+        levels = without_group(topic_filter).split("/")
+        if is_ecq(queue):
+            match levels:
+                case [root, "#"]:
+                    return root == ECQ
+                case [root, owner, _, *_]:
+                    return root == ECQ and owner in ("+", owner_of_queue(queue))
+            return False
+        wanted = request_topic(self.topic_prefix, owner_of_queue(queue), ANY_REQUEST).split("/")
         for place, level in enumerate(levels):
             if level == "#":
                 return True

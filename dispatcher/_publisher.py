@@ -15,9 +15,8 @@ import structlog
 
 from adapters.mqtt import FIRST_REFUSAL, Mqtt
 from contracts.errors import Permanent, Retryable
-from contracts.names import Owner
+from contracts.queue_names import QueueName
 from contracts.seq import wall_clock_ms
-from contracts.topics import request_topic
 from dispatcher import _metrics
 from dispatcher._effects import Publish
 from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost, Unsendable
@@ -27,7 +26,8 @@ SUSPECTS_KEPT = 10_000
 TAKEN = _metrics.REASON_CODES.labels("0")
 
 log = structlog.get_logger(__name__)
-Report = Callable[[Owner, OfClaim], None]
+TopicOf = Callable[[QueueName, str], str]  # of a request id, or of a key
+Report = Callable[[QueueName, OfClaim], None]
 
 
 class Window(NamedTuple):
@@ -46,14 +46,16 @@ class Publisher:
     to be read.
     """
 
-    def __init__(self, mqtt: Mqtt, *, prefix: str, window: Window, report: Report, room: Callable[[], None]) -> None:
-        self._mqtt, self._prefix, self._window, self._report, self._room = mqtt, prefix, window, report, room
-        self._backlog: deque[tuple[Owner, Publish]] = deque()
+    def __init__(self, mqtt: Mqtt, *, topic_of: TopicOf, window: Window, report: Report, room: Callable[[], None]) -> None:
+        self._mqtt, self._topic_of, self._window, self._report, self._room = mqtt, topic_of, window, report, room
+        self._backlog: deque[tuple[QueueName, Publish]] = deque()
         self._backlog_bytes = self._under_way_bytes = 0
         self.is_light = asyncio.Event()
         self.is_light.set()
         self._under_way: set[asyncio.Future[int]] = set()
-        self._losses: OrderedDict[tuple[Owner, int], int] = OrderedDict()  # of the connection, by the publishes that they struck
+        self._losses: OrderedDict[tuple[QueueName, int], int] = (
+            OrderedDict()
+        )  # of the connection, by the publishes that they struck
         # Of a suspect that is under way: nothing else is sent until it is answered, or its deadline has passed.
         self._alone: asyncio.Future[int] | None = None
         self._alone_until_ms = 0
@@ -70,9 +72,9 @@ class Publisher:
         """Publishes that wait for the broker's PUBACK."""
         return len(self._under_way)
 
-    def send(self, owner: Owner, publish: Publish) -> None:
+    def send(self, queue: QueueName, publish: Publish) -> None:
         """Publish now, or as soon as there is room. A backlog is served in its order."""
-        self._backlog.append((owner, publish))
+        self._backlog.append((queue, publish))
         self.expect(len(publish.what.payload))
         self._fill()
 
@@ -97,67 +99,68 @@ class Publisher:
         while self._under_way:
             await asyncio.wait(self._under_way)
 
-    def _has_room(self, owner: Owner, publish: Publish) -> bool:
+    def _has_room(self, queue: QueueName, publish: Publish) -> bool:
         if not self._under_way:
             return self._mqtt.connected.is_set()
-        if self._is_suspect(owner, publish):
+        if self._is_suspect(queue, publish):
             self._look_again(publish.deadline_ms)
             return wall_clock_ms() >= publish.deadline_ms  # then it is not sent at all
         few = len(self._under_way) < self._window.publishes and self._under_way_bytes < self._window.bytes_
         return few and self._alone is None and self._mqtt.connected.is_set()
 
-    def _is_suspect(self, owner: Owner, publish: Publish) -> bool:
-        return bool(self._losses) and self._losses.get((owner, publish.what.seq), 0) >= SUSPECT
+    def _is_suspect(self, queue: QueueName, publish: Publish) -> bool:
+        return bool(self._losses) and self._losses.get((queue, publish.what.seq), 0) >= SUSPECT
 
     def _fill(self) -> None:
         while self._backlog and self._has_room(*self._backlog[0]):
-            owner, publish = self._backlog.popleft()
+            queue, publish = self._backlog.popleft()
             self.expect(-len(publish.what.payload))
-            self._start(owner, publish)
+            self._start(queue, publish)
         if not self._backlog:
             self._room()
         elif not self._under_way:
             self._stuck.set()
 
-    def _start(self, owner: Owner, publish: Publish) -> None:
+    def _start(self, queue: QueueName, publish: Publish) -> None:
         what = publish.what
         if wall_clock_ms() >= publish.deadline_ms:
-            self._report(owner, NotPublished(what.seq, what.claimed_ms))
+            self._report(queue, NotPublished(what.seq, what.claimed_ms))
             return
-        topic = request_topic(self._prefix, owner, what.request_id)
+        topic = self._topic_of(queue, what.request_id)
+        properties = (("seq", str(what.seq)), ("data-id", what.data_id)) if what.data_id else (("seq", str(what.seq)),)
         try:
-            answer = self._mqtt.send(topic, what.payload, user_properties=(("seq", str(what.seq)), ("data-id", what.data_id)))
+            answer = self._mqtt.send(topic, what.payload, user_properties=properties)
         except Retryable:
-            self._report(owner, PublishLost(what.seq, what.claimed_ms))
+            self._report(queue, PublishLost(what.seq, what.claimed_ms))
             return
         if answer.done() and isinstance(why := answer.exception(), Permanent):
-            self._report(owner, Unsendable(what.seq, what.claimed_ms, wall_clock_ms(), str(why)))
+            self._report(queue, Unsendable(what.seq, what.claimed_ms, wall_clock_ms(), str(why)))
             return
         _metrics.PUBLISHED.inc()
-        if self._is_suspect(owner, publish):
+        if self._is_suspect(queue, publish):
             self._alone, self._alone_until_ms = answer, publish.deadline_ms
             self._look_again(publish.deadline_ms)
         self._under_way.add(answer)
         self._under_way_bytes += len(what.payload)
-        answer.add_done_callback(partial(self._answered, owner, what))
+        answer.add_done_callback(partial(self._answered, queue, what))
 
-    def _answered(self, owner: Owner, what: Loaded, answer: "asyncio.Future[int]") -> None:
+    def _answered(self, queue: QueueName, what: Loaded, answer: "asyncio.Future[int]") -> None:
         self._under_way.discard(answer)
         self._under_way_bytes -= len(what.payload)
         was_alone = answer is self._alone
         if was_alone:
             self._alone = None
         if answer.cancelled() or answer.exception() is not None:
-            self._note_loss(owner, what.seq)
-            self._report(owner, PublishLost(what.seq, what.claimed_ms, was_alone))
+            self._note_loss(queue, what.seq)
+            self._report(queue, PublishLost(what.seq, what.claimed_ms, was_alone))
         else:
             code = answer.result()
             if self._losses:
-                self._losses.pop((owner, what.seq), None)
+                self._losses.pop((queue, what.seq), None)
             (TAKEN if code == 0 else _metrics.REASON_CODES.labels(str(code))).inc()
             if code >= FIRST_REFUSAL:
-                log.warning("publish refused", vin=owner, seq=what.seq, request_id=what.request_id, code=code)
-            self._report(owner, Published(what.seq, what.claimed_ms, code))
+                log.warning("publish refused", vin=queue, seq=what.seq, request_id=what.request_id, code=code)
+            self._report(queue, Published(what.seq, what.claimed_ms, code))
         if self._backlog:
             self._fill()
 
@@ -176,7 +179,7 @@ class Publisher:
                 self._alone = None
         self._fill()
 
-    def _note_loss(self, owner: Owner, seq: int) -> None:
-        self._losses[owner, seq] = self._losses.pop((owner, seq), 0) + 1
+    def _note_loss(self, queue: QueueName, seq: int) -> None:
+        self._losses[queue, seq] = self._losses.pop((queue, seq), 0) + 1
         if len(self._losses) > SUSPECTS_KEPT:
             self._losses.popitem(last=False)

@@ -1,9 +1,10 @@
-"""Events of one owner one after the other, of all owners side by side: decided together, executed in one round trip."""
+"""Events of one queue one after the other, of all owners side by side: decided together, executed in one round trip."""
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import get_args
 
 import structlog
@@ -12,12 +13,14 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from adapters.mqtt import Mqtt
 from contracts.events import Subscribed
-from contracts.names import Owner
+from contracts.queue_names import QueueName, is_ecq
 from contracts.seq import wall_clock_ms
 from dispatcher import _metrics
+from dispatcher._ecq_messages import EcqMessages
 from dispatcher._effect_batch import EffectBatch
-from dispatcher._effects import Effect, Load, Publish
+from dispatcher._effects import Effect, Forward, Load, Publish
 from dispatcher._events import Answered, Event, Loaded, Missing, OfClaim, Published
+from dispatcher._flavours import topic_of
 from dispatcher._payloads import Found, MissingData, Payloads
 from dispatcher._policy import DispatchPolicy
 from dispatcher._publisher import Publisher, Window
@@ -41,16 +44,25 @@ class Scheduler:
     """
 
     def __init__(
-        self, policy: DispatchPolicy, queues: Queues, payloads: Payloads, mqtt: Mqtt, *, window: Window, parked: Parked
+        self,
+        policy: DispatchPolicy,
+        queues: Queues,
+        payloads: Payloads,
+        messages: EcqMessages,
+        mqtt: Mqtt,
+        *,
+        window: Window,
+        parked: Parked,
     ) -> None:
         self._policy, self._queues, self._payloads, self._parked = policy, queues, payloads, parked
-        self.publisher = Publisher(mqtt, prefix=policy.topic_prefix, window=window, report=self.report, room=self.go_on)
-        payloads.may_read = self.publisher.is_light.wait
-        self._queued: dict[Owner, deque[Job] | None] = {}  # what waits behind the job that the owner has in hand
+        self.publisher = Publisher(mqtt, topic_of=partial(topic_of, policy), window=window, report=self.report, room=self.go_on)
+        payloads.may_read = messages.may_read = self.publisher.is_light.wait
+        self._messages = messages
+        self._queued: dict[QueueName, deque[Job] | None] = {}  # what waits behind the job that the owner has in hand
         self._ready: deque[Job] = deque()
         self._claims: deque[Job] = deque()  # ready, and about a claim in hand: they make room, so they never wait for it
         self._turns: list[tuple[Job, Event]] = []  # answers that lead to the next step of jobs in hand
-        self._open_claims: dict[Owner, OpenClaim] = {}
+        self._open_claims: dict[QueueName, OpenClaim] = {}
         self._work, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self.redis_up = False
@@ -60,20 +72,20 @@ class Scheduler:
         """Owners with an event in hand."""
         return len(self._queued)
 
-    def offer(self, owner: Owner, event: Event, done: Done | None = None) -> None:
-        """Handle `event` after all earlier events of the same owner; call `done` when its effects are carried out.
+    def offer(self, queue: QueueName, event: Event, done: Done | None = None) -> None:
+        """Handle `event` after all earlier events of the same queue; call `done` when its effects are carried out.
 
         Of those that wait behind another, `join` leaves only as many as one vehicle's share.
         """
-        job = Job(owner, event, done)
-        if owner not in self._queued:
-            self._queued[owner] = None
+        job = Job(queue, event, done)
+        if queue not in self._queued:
+            self._queued[queue] = None
             self._make_ready(job)
             return
-        waiting = self._queued[owner]
+        waiting = self._queued[queue]
         if waiting is None:
-            self._queued[owner] = deque((job,))
-        elif type(event) is not Subscribed or self._policy.reaches(event.topic_filter, owner):
+            self._queued[queue] = deque((job,))
+        elif type(event) is not Subscribed or self._policy.reaches(event.topic_filter, queue):
             join(waiting, job)
         elif done is not None:  # a filter that gets none of its requests, of which one packet may name thousands
             done()
@@ -82,14 +94,14 @@ class Scheduler:
         """There is room at the broker again."""
         self._work.set()
 
-    def report(self, owner: Owner, event: OfClaim) -> None:
+    def report(self, queue: QueueName, event: OfClaim) -> None:
         """What became of a claim in hand."""
         if type(event) is not Published or event.reason_code != 0:
-            self.offer(owner, event)
+            self.offer(queue, event)
             return
-        claim = self._open_claims.get(owner)  # as `step` would say: it is closed, and nothing is to be done, so it needs no turn
+        claim = self._open_claims.get(queue)  # as `step` would say: it is closed, and nothing is to be done, so it needs no turn
         if claim is not None and claim.is_of(event):
-            del self._open_claims[owner]
+            del self._open_claims[queue]
 
     async def run(self) -> None:
         """Run batches until cancelled."""
@@ -128,7 +140,7 @@ class Scheduler:
         batch = EffectBatch(self._queues, now, self._payloads.request_id_of)
         unanswered: list[Job] = []
         for job, event in turns:
-            asked = [self._execute(job.owner, effect, batch) for effect in self._step(job.owner, event)]
+            asked = [self._execute(job, effect, batch) for effect in self._step(job.queue, event)]
             if any(asked):
                 unanswered.append(job)
             if isinstance(event, Loaded):  # it is with the publisher now, or came too late
@@ -144,41 +156,49 @@ class Scheduler:
             if id(job) not in still:
                 self._finish(job)
 
-    def _step(self, owner: Owner, event: Event) -> list[Effect]:
-        before = self._open_claims.get(owner)
-        state, effects = step(OwnerState(self._policy, owner, before), event)
+    def _step(self, queue: QueueName, event: Event) -> list[Effect]:
+        before = self._open_claims.get(queue)
+        state, effects = step(OwnerState(self._policy, queue, before), event)
         if state.open_claim is None:
-            self._open_claims.pop(owner, None)
+            self._open_claims.pop(queue, None)
         elif state.open_claim is not before:
-            self._open_claims[owner] = state.open_claim
+            self._open_claims[queue] = state.open_claim
         return effects
 
-    def _execute(self, owner: Owner, effect: Effect, batch: EffectBatch) -> bool:
+    def _execute(self, job: Job, effect: Effect, batch: EffectBatch) -> bool:
         """Begin `effect`; whether Redis answers it."""
+        queue = job.queue
         match effect:
             case Publish():
-                self.publisher.send(owner, effect)
+                self.publisher.send(queue, effect)
             case Load(seq, claimed_ms):
-                self._load(owner, seq, claimed_ms)
+                self._load(queue, seq, claimed_ms)
+            case Forward(other, event):
+                # Whoever brought the event is told when both queues are done with it.
+                job.done = done = None if job.done is None else _at_the_second_call(job.done)
+                self.offer(other, event, done)
             case _:
-                return batch.add(owner, effect)
+                return batch.add(queue, effect)
         return False
 
-    def _load(self, owner: Owner, seq: int, claimed_ms: int) -> None:
+    def _load(self, queue: QueueName, seq: int, claimed_ms: int) -> None:
         def answer(found: Found | MissingData) -> None:
             if isinstance(found, Found):
                 self.publisher.expect(len(found.payload))
-                self.offer(owner, Loaded(seq, claimed_ms, *found))
+                self.offer(queue, Loaded(seq, claimed_ms, *found))
             else:
-                self.offer(owner, Missing(seq, claimed_ms, found.data_id))
+                self.offer(queue, Missing(seq, claimed_ms, found.data_id))
 
+        if is_ecq(queue):
+            self._messages.fetch(queue, seq, answer)
+            return
         found = self._payloads.cached(seq)
         if found is None:
-            self._payloads.fetch(owner, seq, answer)
+            self._payloads.fetch(queue, seq, answer)
             return
-        for effect in self._step(owner, Loaded(seq, claimed_ms, *found)):
+        for effect in self._step(queue, Loaded(seq, claimed_ms, *found)):
             if isinstance(effect, Publish):
-                self.publisher.send(owner, effect)
+                self.publisher.send(queue, effect)
 
     async def _send(self, batch: EffectBatch) -> list[Answered | None]:
         """The answers of this batch's verbs. Waits for Redis as long as it takes: every verb twice is as good as once."""
@@ -212,10 +232,15 @@ class Scheduler:
     def _finish(self, job: Job) -> None:
         if job.done is not None:
             job.done()
-        waiting = self._queued[job.owner]
+        waiting = self._queued[job.queue]
         if waiting:
             self._make_ready(waiting.popleft())
             return
-        del self._queued[job.owner]
+        del self._queued[job.queue]
         if not self._queued:
             self._idle.set()
+
+
+def _at_the_second_call(done: Done) -> Done:
+    calls = iter((lambda: None, done))
+    return lambda: next(calls)()

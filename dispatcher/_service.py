@@ -15,6 +15,7 @@ from adapters.mqtt import Mqtt
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from dispatcher import _metrics
+from dispatcher._ecq_messages import EcqMessages
 from dispatcher._event_reader import EventReader, filters
 from dispatcher._lake import Lake
 from dispatcher._payloads import Payloads
@@ -54,6 +55,7 @@ class Dispatcher:
         self._queues = Queues(self._redis, Policy.of(settings))
         self._lake = Lake(settings)
         self._payloads = Payloads(self._queues, self._lake, max_bytes=settings.payload_cache_bytes)
+        self._messages = EcqMessages(self._queues, self._lake)
         self._parked = ParkedEntries(self._queues, self._payloads, every_s=settings.parked_retry_seconds)
         self._mqtt = Mqtt(
             settings.mqtt,
@@ -68,6 +70,7 @@ class Dispatcher:
             DispatchPolicy.of(settings),
             self._queues,
             self._payloads,
+            self._messages,
             self._mqtt,
             window=Window(settings.publish_window, settings.publish_window_bytes),
             parked=self._parked.parked,
@@ -85,6 +88,7 @@ class Dispatcher:
             stack.push_async_callback(self._redis.aclose)
             stack.callback(self._lake.close)
             stack.push_async_callback(self._payloads.close)
+            stack.push_async_callback(self._messages.close)
             token = self.settings.http_token.get_secret_value()
             await stack.enter_async_context(serve(self.settings.host, self._port, self.health, token=token))
             work = asyncio.create_task(self._work(), name="dispatcher.work")

@@ -9,7 +9,7 @@ import structlog
 from redis.exceptions import RedisError
 
 from contracts import keys
-from contracts.names import Owner
+from contracts.queue_names import QueueName
 from contracts.seq import wall_clock_ms
 from dispatcher import _metrics
 from dispatcher._events import DeadlinePassed, Event, Woken
@@ -26,11 +26,11 @@ RETRY_S = 1.0
 WOKEN, DEADLINE_PASSED = Woken(), DeadlinePassed()
 
 log = structlog.get_logger(__name__)
-Offer = Callable[[Owner, Event, Callable[[], Any]], None]
+Offer = Callable[[QueueName, Event, Callable[[], Any]], None]
 
 
-async def all_handled(offer: Offer, owners: Iterable[str], event: Event) -> None:
-    """Offer `event` for each of the owners, and wait until it is carried out for all of them."""
+async def all_handled(offer: Offer, queues: Iterable[str], event: Event) -> None:
+    """Offer `event` for each of the queues, and wait until it is carried out for all of them."""
     left = 0
     handled = asyncio.Event()
 
@@ -40,9 +40,9 @@ async def all_handled(offer: Offer, owners: Iterable[str], event: Event) -> None
         if not left:
             handled.set()
 
-    for owner in set(owners):
+    for queue in set(queues):
         left += 1
-        offer(Owner(owner), event, done)
+        offer(queue, event, done)
     if left:
         await handled.wait()
 

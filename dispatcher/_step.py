@@ -12,10 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
-from contracts.names import Owner
-from contracts.outcomes import Outcome, OutcomeRecord
-from contracts.topics import request_of
-from dispatcher._effects import Effect, Ignore, Load, Publish, Watch
+from contracts.queue_names import QueueName, ecq_queue
+from dispatcher import _flavours as flavours
+from dispatcher._effects import Effect, Forward, Ignore, Load, Publish, Watch
 from dispatcher._events import (
     Answered,
     DeadlinePassed,
@@ -29,7 +28,7 @@ from dispatcher._events import (
     Unsendable,
     Woken,
 )
-from dispatcher._outcomes import failed, forced, unsendable
+from dispatcher._outcomes import forced
 from dispatcher._policy import DispatchPolicy
 from queues.verbs.claims import (
     Claim,
@@ -42,6 +41,8 @@ from queues.verbs.claims import (
     UpdatePresence,
     UpdatePresenceReply,
 )
+from queues.verbs.ecq import Acknowledge, Subscription
+from queues.verbs.ecq import AckReply as EcqAckReply
 from queues.verbs.ends import Ack, AckReply, End, EndReply
 
 NO_SUBSCRIBERS, FIRST_REFUSAL = 0x10, 0x80  # MQTT 5 reason codes of a PUBACK
@@ -63,10 +64,10 @@ class OpenClaim(Struct, frozen=True):
 
 
 class OwnerState(Struct, frozen=True):
-    """What `step` works from: the policy, whose queue it is, and the claim that this process has open for that owner."""
+    """What `step` works from: the policy, which queue it is, and the claim that this process has open for it."""
 
     policy: DispatchPolicy
-    owner: Owner
+    queue: QueueName
     open_claim: OpenClaim | None = None
 
     def without(self, seq: int | None) -> "OwnerState":
@@ -83,12 +84,14 @@ def step(state: OwnerState, event: Event) -> Step:
         case Answered():
             return _answered(state, event)
         case Acked():
-            return state, [_acked(state, event)]
+            return state, [flavours.acked(state.policy, state.queue, event)]
         case Loaded() | Missing() | Published() | PublishLost() | NotPublished() | Unsendable():
             return _of_claim(state, event)
         case Heard():
             return state, [UpdatePresence(event, claim=True)]
-        case Woken() | DeadlinePassed():
+        case Woken(released=released):
+            return state.without(released), [Claim()]
+        case DeadlinePassed():
             return state, [Claim()]
         case Connected():
             return state, [UpdatePresence(event, claim=state.policy.dispatch_on_connect)]
@@ -96,20 +99,9 @@ def step(state: OwnerState, event: Event) -> Step:
             ended = event.reason in SESSION_DESTROYED
             return state, [UpdatePresence(replace(event, expiry_s=0) if ended else event, claim=False)]
         case Subscribed():
-            if not state.policy.reaches(event.topic_filter, state.owner):
-                return state, [Ignore("a filter that gets none of its requests")]
-            return state, [UpdatePresence(event, claim=event.on and state.policy.dispatch_on_subscribe)]
+            return state, [flavours.subscribed(state.policy, state.queue, event)]
         case DeliveryDropped(seq=seq):
             return state, [Ignore("a dropped message of another") if seq is None else Release(seq, ReleaseReason.LOST)]
-
-
-def _acked(state: OwnerState, event: Acked) -> Effect:
-    """An acknowledgement counts for the vehicle whose topic it was sent to; others may listen there, and prove nothing."""
-    request = request_of(state.policy.topic_prefix, event.topic)
-    if event.seq is None or request is None or request[0] != state.owner:
-        return Ignore("an acknowledgement of a message that is not its own")
-    record = OutcomeRecord(state.owner, event.seq, Outcome.DELIVERED, event.at_ms, event.published_ms, reason=event.reason)
-    return Ack(record, request[1])
 
 
 def _of_claim(state: OwnerState, event: OfClaim) -> Step:
@@ -121,8 +113,9 @@ def _of_claim(state: OwnerState, event: OfClaim) -> Step:
         return replace(state, open_claim=replace(claim, sent=True)), [Publish(event, claim.deadline_ms)]
     empty = replace(state, open_claim=None)
     match event:
-        case Missing(seq=seq, data_id=data_id):
-            return empty, [Park(seq, data_id)]
+        case Missing():
+            verb = flavours.missing(state.queue, event)
+            return (state, [Ignore("nobody has it now; its deadline brings it again")]) if verb is None else (empty, [verb])
         case NotPublished(seq=seq):
             return empty, [Release(seq, ReleaseReason.UNSENT, event.claimed_ms, again=True)]
         case PublishLost(alone=True):
@@ -130,7 +123,7 @@ def _of_claim(state: OwnerState, event: OfClaim) -> Step:
         case PublishLost(seq=seq):
             return empty, [Release(seq, ReleaseReason.CUT, event.claimed_ms, again=True)]
         case Unsendable():
-            return empty, [unsendable(state.owner, event)]
+            return empty, [flavours.unsendable(state.queue, event)]
         case Published(seq=seq, reason_code=code) if code == NO_SUBSCRIBERS:
             return empty, [Release(seq, ReleaseReason.UNSUBSCRIBED, event.claimed_ms, again=claim.heard)]
         case Published(reason_code=code) if code >= FIRST_REFUSAL:
@@ -142,25 +135,41 @@ def _answered(state: OwnerState, answer: Answered) -> Step:
     match answer.verb, answer.reply:
         case Ack() as ack, AckReply() as reply:
             return _claimed(state.without(ack.record.seq), answer, reply.next)
+        case Acknowledge() as ack, EcqAckReply() as reply:
+            return _claimed(state.without(ack.record.seq), answer, reply.next)
         case UpdatePresence() as update, UpdatePresenceReply() as reply:
             return _presence_updated(state.without(reply.released), answer, update, reply)
         case End(), EndReply() as reply:
             return _claimed(state, answer, reply.next)
         case Release() as release, ReleaseReply() as reply:
             return _released(state.without(release.seq), answer, release, reply)
+        case Subscription(claim=claim), ClaimReply() as reply:
+            return _claimed(_heard(state, reply) if claim else state, answer, reply)
         case ((Claim() | Park()), ClaimReply() as reply):
             return _claimed(state, answer, reply)
     raise TypeError(f"{answer.reply!r} is not an answer to {answer.verb!r}")
 
 
 def _presence_updated(state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply) -> Step:
+    state, effects = _fanout_presence_updated(state, answer, update, reply)
+    if reply.ecq_wake or reply.ecq_released is not None:
+        effects.append(Forward(ecq_queue(state.queue), Woken(reply.ecq_released)))
+    return state, effects
+
+
+def _fanout_presence_updated(state: OwnerState, answer: Answered, update: UpdatePresence, reply: UpdatePresenceReply) -> Step:
     if isinstance(update.seen, Connected) and not update.seen.clean_start and reply.next.word is ClaimWord.NONE:
         # What is in flight, if anything, got a full deadline from here, and it may have been put off until the session's end.
         return state, [Watch(answer.now_ms + state.policy.wait_ms(1))]
+    return _claimed(_heard(state, reply.next) if update.claim else state, answer, reply.next)
+
+
+def _heard(state: OwnerState, claim: ClaimReply) -> OwnerState:
+    """The vehicle gave a sign that it listens, while this process has a claim open."""
     open_claim = state.open_claim
-    if update.claim and open_claim is not None and reply.next.word is ClaimWord.BUSY and reply.next.seq == open_claim.seq:
-        state = replace(state, open_claim=replace(open_claim, heard=True))
-    return _claimed(state, answer, reply.next)
+    if open_claim is None or claim.word is not ClaimWord.BUSY or claim.seq != open_claim.seq:
+        return state
+    return replace(state, open_claim=replace(open_claim, heard=True))
 
 
 def _released(state: OwnerState, answer: Answered, release: Release, reply: ReleaseReply) -> Step:
@@ -170,11 +179,11 @@ def _released(state: OwnerState, answer: Answered, release: Release, reply: Rele
         looks_again = release.reason in (ReleaseReason.DEADLINE, ReleaseReason.UNSENT)  # what is there now may be overdue, too
         return state, [Claim() if looks_again else Ignore("released too late: it is not in flight")]
     if release.reason is ReleaseReason.DEADLINE and state.policy.used_up(reply.attempts):
-        return state, [failed(state.owner, release.seq, reply.attempts, answer.now_ms)]
+        return state, [flavours.failed(state.queue, release.seq, reply.attempts, answer.now_ms)]
     if not release.again:
         return state, []
     if release.reason is ReleaseReason.UNSUBSCRIBED:  # the sign came after the publish: it may have subscribed since
-        return state, [UpdatePresence(Heard(), claim=True)]
+        return state, [flavours.subscribed_since(state.queue)]
     return state, [Claim()]
 
 
@@ -183,17 +192,21 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
     policy = state.policy
     if claim.word is ClaimWord.CLAIMED or _was_mine(state, answer, claim):
         if policy.used_up(claim.attempts - 1):
-            return state, [failed(state.owner, claim.seq, claim.attempts - 1, answer.now_ms)]
-        recheck_at = policy.recheck_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms)
-        open_claim = OpenClaim(claim.seq, answer.now_ms, claim.deadline_ms)
+            return state, [flavours.failed(state.queue, claim.seq, claim.attempts - 1, answer.now_ms)]
+        recheck_at = policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms)
+        open_claim = OpenClaim(claim.seq, answer.now_ms, claim.deadline_ms, sent=bool(claim.message))
+        if claim.message:
+            key, _, payload = claim.message.partition(b"\0")
+            found = Loaded(claim.seq, answer.now_ms, key.decode(), "", payload)
+            return replace(state, open_claim=open_claim), [Watch(recheck_at), Publish(found, claim.deadline_ms)]
         return replace(state, open_claim=open_claim), [Watch(recheck_at), Load(claim.seq, answer.now_ms)]
     if claim.word is ClaimWord.MUST_END:
-        return state, [End(tuple(forced(state.owner, each, answer.now_ms) for each in claim.must_end))]
+        return state, [End(tuple(forced(state.queue, each, answer.now_ms) for each in claim.must_end))]
     if claim.word is not ClaimWord.BUSY:
         return state, []
     if claim.deadline_ms <= answer.now_ms:
         return state, [_overdue(state, claim.seq)]
-    return state, [Watch(policy.recheck_at_ms(state.owner, claim.seq, claim.attempts, claim.deadline_ms))]
+    return state, [Watch(policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms))]
 
 
 def _overdue(state: OwnerState, seq: int) -> Release:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from contracts.events import Connected, Disconnected, Heard, Subscribed
-from contracts.names import Owner
+from contracts.queue_names import QueueName
 from dispatcher import _metrics
 from dispatcher._events import Event
 
-CONNECTIONS_KEPT = 20  # that began or ended, of one owner; a vehicle that flaps every few seconds never has so many waiting
+CONNECTIONS_KEPT = 20  # that began or ended, of one queue; a vehicle that flaps every few seconds never has so many waiting
 _CONNECTION = (Connected, Disconnected)
 
 Done = Callable[[], Any]
@@ -23,9 +23,9 @@ Done = Callable[[], Any]
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One event of one owner, until all its effects are carried out; `done` is called then."""
+    """One event of one queue, until all its effects are carried out; `done` is called then."""
 
-    owner: Owner
+    queue: QueueName
     event: Event
     done: Done | None
 

@@ -62,10 +62,10 @@ class EntryHistory:
     @classmethod
     def from_json(cls, vin: str, fields: dict[str, Any]) -> "EntryHistory":
         """What `to_json` gave, of this vehicle."""
-        values = {name: value for name, value in fields.items() if name in SHOWN and name != "accepted_at"}
+        said = {name: value for name, value in fields.items() if name in SHOWN and name != "accepted_at"}
         for name in ("dispatched_at", "acknowledged_at"):
-            values[name] = None if values[name] is None else datetime.fromisoformat(values[name])
-        return cls(vin, **values)
+            said[name] = None if said[name] is None else datetime.fromisoformat(said[name])
+        return cls(vin, **said)
 
 
 @dataclass(frozen=True, slots=True)

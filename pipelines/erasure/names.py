@@ -85,9 +85,9 @@ class Named:
     def _without_headers(self, row: Row) -> Row:
         headers: Mapping[str, str] = dict(row["headers"] or ())
         kept = {
-            name: value
-            for name, value in headers.items()
-            if name.startswith(SERVICE_PREFIX) or not (self.is_in(name) or self.is_in(value))
+            name: said
+            for name, said in headers.items()
+            if name.startswith(SERVICE_PREFIX) or not (self.is_in(name) or self.is_in(said))
         }
         return row if len(kept) == len(headers) else row | {"headers": list(kept.items())}
 

@@ -117,10 +117,10 @@ def _escaped(vin: str) -> str:
 def _outcomes(redis: Redis, named: Named) -> Iterator[Record]:
     for record in _records(redis, keys.OUTCOMES):
         try:
-            outcome = OutcomeRecord.from_wire(record[1].get(b"o", b""))
+            said = OutcomeRecord.from_wire(record[1].get(b"o", b""))
         except ValueError:
             continue  # the recorder puts it into quarantine
-        if outcome.vin == named.vin and outcome.seq < named.before:
+        if said.vin == named.vin and said.seq < named.before:
             yield record
 
 

@@ -135,12 +135,12 @@ def counting(segments: IcebergTable) -> list[Snapshot]:
     runs: list[Snapshot] = []
     undone: set[int] = set()
     for snapshot in ancestors(segments):
-        properties = properties_of(snapshot)
-        if PINS in properties and snapshot.snapshot_id not in undone:
+        said = properties_of(snapshot)
+        if PINS in said and snapshot.snapshot_id not in undone:
             runs.append(snapshot)
-            if properties.get(UNDOES) == EVERYTHING:
+            if said.get(UNDOES) == EVERYTHING:
                 break
-            undone.update(json.loads(properties.get(UNDOES, "[]")))
+            undone.update(json.loads(said.get(UNDOES, "[]")))
     return runs
 
 

@@ -31,6 +31,6 @@ def telling_errors(work: Batches, names: Sequence[str]) -> Batches:
 
 def told(problem: str) -> RedisError:
     """The error that a worker has told of."""
-    name, _, message = problem.partition(": ")
+    name, _, said = problem.partition(": ")
     error: type[RedisError] = getattr(exceptions, name, RedisError)
-    return error(message)
+    return error(said)

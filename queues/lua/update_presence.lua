@@ -5,7 +5,7 @@
 --   'connected', at_ms, '1' if clean start, expiry_s   the session outlives the connection by expiry_s seconds
 --   'disconnected', connected_at_ms, at_ms, expiry_s or ''
 --   'subscribed' | 'unsubscribed'                      to the vehicle's request topic
--- returns {word, released seq or '', the same of the compacted queue, '1' if that has something to claim now, or '', claim's answer…}
+-- returns {word, released seq or '', the same of the compacted queue, '1' where a dispatcher should look at that now, or '', claim's answer…}
 -- word: 'noted', or 'stale' (a newer connection is known: nothing was changed). The claim's answer is {'none'} where none was asked for.
 local ECQ_PENDING, ECQ_INFLIGHT, ECQ_ATTEMPTS, ECQ_MESSAGES, ECQ_KEYS = KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local STALE = {'stale', '', '', '', 'none'}
@@ -13,6 +13,7 @@ local CLOCKS_MS = 60000 -- by which the clocks of replicas may differ
 local now, sign = tonumber(ARGV[1]), ARGV[7]
 local p = redis.call('HMGET', PRESENCE, 'connected', 'since', 'expiry', 'session_until')
 local flights, released = {}, {fanout = '', ecq = ''} -- what is in flight, and what was let go
+local ecq_may_begin = sign == 'heard' or sign == 'connected'
 
 local function in_flight(flavour, inflight, let_go)
   local held = redis.call('HMGET', inflight, 'seq', 'attempts', 'deadline', 'published_at', 'superseded')
@@ -59,9 +60,9 @@ elseif sign == 'connected' then
   redis.call('HSET', PRESENCE, 'connected', 'yes', 'since', ARGV[8], 'expiry', expiry, 'heard', ARGV[1], 'session_until', '')
   if clean or session_expired then
     redis.call('HDEL', PRESENCE, 'subscribed')
-    local known = redis.call('HGET', PRESENCE, 'ecq')
-    local is_new = (tonumber(known or '') or 0) >= at -- the new session's SUBSCRIBE came before this
-    if not is_new and (known or redis.call('EXISTS', ECQ_PENDING) == 1) then redis.call('HSET', PRESENCE, 'ecq', 'no') end
+    -- Its SUBSCRIBE says when to begin with the compacted queue, unless it was handled before this.
+    ecq_may_begin = (tonumber(redis.call('HGET', PRESENCE, 'ecq') or '') or 0) >= at
+    if not ecq_may_begin then redis.call('HDEL', PRESENCE, 'ecq') end
   end
   for _, flight in ipairs(flights) do
     if not (clean or session_expired) then
@@ -97,14 +98,16 @@ if sign == 'connected' or sign == 'disconnected' or p[1] ~= 'yes' then
   end
 end
 
-local ecq_ready = ''
-if (sign == 'heard' or sign == 'connected') and redis.call('EXISTS', ECQ_PENDING) == 1
+local ecq_wake = ''
+if sign == 'connected' and redis.call('EXISTS', ECQ_INFLIGHT) == 1 then
+  ecq_wake = '1'
+elseif ecq_may_begin and redis.call('EXISTS', ECQ_PENDING) == 1
   and redis.call('EXISTS', ECQ_INFLIGHT) == 0 then
   SUBSCRIBED = 'ecq'
-  if presence_state(now, tonumber(ARGV[2])) == 'here' then ecq_ready = '1' end
+  if presence_state(now, tonumber(ARGV[2])) == 'here' then ecq_wake = '1' end
   SUBSCRIBED = 'subscribed'
 end
 
 local following = {'none'}
 if ARGV[6] == '1' then following = claim() end
-return {'noted', released.fanout, released.ecq, ecq_ready, unpack(following)}
+return {'noted', released.fanout, released.ecq, ecq_wake, unpack(following)}

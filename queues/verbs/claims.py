@@ -87,14 +87,15 @@ class Claim(Verb, frozen=True):
 class UpdatePresenceReply(NamedTuple):
     """`word` is `noted` or `stale`; `released` is the seq that went back to pending.
 
-    `ecq_released` is that of the vehicle's compacted queue; `ecq_ready` says that there is something to claim from it now.
+    `ecq_released` is that of the vehicle's compacted queue; `ecq_wake` says that there is something to claim from it now, or that
+    what it has in flight got a new deadline.
     """
 
     word: str
     released: int | None
     next: ClaimReply
     ecq_released: int | None = None
-    ecq_ready: bool = False
+    ecq_wake: bool = False
 
 
 class UpdatePresence(Verb, frozen=True):

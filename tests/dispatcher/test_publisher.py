@@ -25,7 +25,11 @@ def test_a_suspect_goes_alone_and_one_that_is_never_confirmed_holds_up_the_other
     async def scenario() -> None:
         async with cuttable(mosquitto.port) as (port, cut, answering), Mqtt(url(port), "sdv-publisher") as mqtt:
             publisher = Publisher(
-                mqtt, prefix="agent", window=Window(10, 1 << 20), report=lambda *each: reports.append(each), room=lambda: None
+                mqtt,
+                topic_of=lambda queue, name: f"{queue}/{name}",
+                window=Window(10, 1 << 20),
+                report=lambda *each: reports.append(each),
+                room=lambda: None,
             )
             running = asyncio.create_task(publisher.run())
             for lost in (1, 2):

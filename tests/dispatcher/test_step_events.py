@@ -72,7 +72,7 @@ ROWS: list[Row] = [
         IDLE,
         replace(LISTENS, topic_filter="agent/VIN-2/#"),
         IDLE,
-        [Ignore("a filter that gets none of its requests")],
+        [Ignore("a filter that gets none of its messages")],
     ),
     ("a disconnect marks the vehicle as absent", IDLE, LEFT, IDLE, [UpdatePresence(LEFT, claim=False)]),
     *(session_destroyed(reason) for reason in ("discarded", "kicked")),

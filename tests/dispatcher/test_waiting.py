@@ -111,7 +111,7 @@ def test_what_waits_says_as_much_as_all_that_came(redis: Server, events: list[Ev
 
 
 def test_signs_that_nothing_bounds_are_dropped_where_too_many_wait() -> None:
-    offered: list[tuple[Owner, Event]] = []
+    offered: list[tuple[str, Event]] = []
     crowd = CROWD
     reader = EventReader(
         Mqtt("mqtt://127.0.0.1:1", "sdv-x"), lambda owner, event, _: offered.append((owner, event)), lambda: crowd

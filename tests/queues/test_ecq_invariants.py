@@ -155,11 +155,11 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         reply = self.run(UpdatePresence(Connected(ID, self.now, clean, 3600), claim=False), fanout_queue(ID))
         if clean:
             assert reply.ecq_released == self.in_flight
-            self.in_flight = None
-            self.run(ecq.Subscription(None, claim=False))
-            self.listens = False
+            self.in_flight, self.listens = None, True
+            assert not reply.ecq_wake, "a new session has no subscription yet"
         else:
             assert reply.ecq_released is None
+            assert reply.ecq_wake == (self.in_flight is not None or (self.listens and bool(self.pending)))
         self.connected = True
 
     @rule(qos=st.sampled_from([None, 0, 1, 2]))
@@ -183,7 +183,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         assert reply.ecq_released == (self.in_flight if overdue else None)
         if overdue:
             self.in_flight = None
-        assert reply.ecq_ready == (self.in_flight is None and bool(self.pending))
+        assert reply.ecq_wake == (self.in_flight is None and bool(self.pending))
 
     @invariant()
     def what_is_recorded_is_what_redis_holds(self) -> None:

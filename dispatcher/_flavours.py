@@ -1,0 +1,72 @@
+"""Where the flavours of queue differ for a dispatcher: topics, acknowledgements, and what becomes of what cannot be sent."""
+
+from contracts.ecq import EcqAck
+from contracts.events import Acked, Heard, Subscribed
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.queue_names import QueueName, ecq_queue, fanout_queue, is_ecq, owner_of_queue
+from contracts.topics import ECQ, ecq_of, ecq_topic, request_of, request_topic, without_group
+from dispatcher._effects import Effect, Ignore
+from dispatcher._events import Missing, Unsendable, Verb
+from dispatcher._policy import DispatchPolicy
+from queues.verbs.claims import Claim, Park, UpdatePresence
+from queues.verbs.ecq import Acknowledge, Subscription
+from queues.verbs.ends import Ack
+
+
+def queue_of_topic(owner: str, topic: str) -> QueueName:
+    """Of which of the owner's queues a message on `topic`, or a subscription to it, is."""
+    return ecq_queue(owner) if without_group(topic).startswith(f"{ECQ}/") else fanout_queue(owner)
+
+
+def topic_of(policy: DispatchPolicy, queue: QueueName, name: str) -> str:
+    """Where a message goes; `name` is its request id, or its key."""
+    owner = owner_of_queue(queue)
+    return ecq_topic(owner, name) if is_ecq(queue) else request_topic(policy.topic_prefix, owner, name)
+
+
+def acked(policy: DispatchPolicy, queue: QueueName, event: Acked) -> Effect:
+    """An acknowledgement counts for the vehicle whose topic it was sent to; others may listen there, and prove nothing."""
+    owner = owner_of_queue(queue)
+    to = ecq_of(event.topic) if is_ecq(queue) else request_of(policy.topic_prefix, event.topic)
+    if event.seq is None or to is None or to[0] != owner:
+        return Ignore("an acknowledgement of a message that is not its own")
+    if is_ecq(queue):
+        return Acknowledge(EcqAck(owner, event.seq, event.at_ms, reason=event.reason))
+    record = OutcomeRecord(owner, event.seq, Outcome.DELIVERED, event.at_ms, event.published_ms, reason=event.reason)
+    return Ack(record, to[1])
+
+
+def subscribed(policy: DispatchPolicy, queue: QueueName, event: Subscribed) -> Effect:
+    """A compacted queue begins with the subscription; a fanout queue as the settings say."""
+    if not policy.reaches(event.topic_filter, queue):
+        return Ignore("a filter that gets none of its messages")
+    if is_ecq(queue):
+        return Subscription(event.qos if event.on else None, claim=event.on and event.qos > 0)
+    return UpdatePresence(event, claim=event.on and policy.dispatch_on_subscribe)
+
+
+def missing(queue: QueueName, event: Missing) -> Verb | None:
+    """An entry without its data steps aside. A message of a compacted queue keeps its place: its deadline brings it again."""
+    return None if is_ecq(queue) else Park(event.seq, event.data_id)
+
+
+def subscribed_since(queue: QueueName) -> Verb:
+    """What follows where the broker had nobody to give a publish to, and the vehicle gave a sign since."""
+    return Claim() if is_ecq(queue) else UpdatePresence(Heard(), claim=True)
+
+
+def failed(queue: QueueName, seq: int, attempts: int, now_ms: int) -> Verb:
+    """What follows when the attempts of an entry are used up."""
+    return _given_up(queue, seq, now_ms, f"not acknowledged after {attempts} attempts", attempts)
+
+
+def unsendable(queue: QueueName, event: Unsendable) -> Verb:
+    """What follows where the broker does not take an entry's packet."""
+    return _given_up(queue, event.seq, event.at_ms, event.why, None)
+
+
+def _given_up(queue: QueueName, seq: int, at_ms: int, why: str, attempts: int | None) -> Verb:
+    """An entry ends. A message of a compacted queue is passed over: a newer one takes its place, or a rewind brings it back."""
+    if is_ecq(queue):
+        return Acknowledge(EcqAck(owner_of_queue(queue), seq, at_ms, reason=why, passed_over=True))
+    return Ack(OutcomeRecord(queue, seq, Outcome.FAILED, at_ms, attempts=attempts, reason=why))
