@@ -35,7 +35,7 @@ class Mqtt:
     order in which the broker sent. What the broker has retained does not come: it is no news, and the broker has told it before.
     `on_unreadable` gets a message whose packet cannot be read; unless it is set, it acknowledges, because one that never is takes
     a place of the receive maximum for good. `on_resumed` is called when the broker has kept the session, before it sends again
-    what was not acknowledged.
+    what was not acknowledged; `on_session_began` with the number of the connection when it knows of none.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Mqtt:
         self.on_message: Callable[[Message], None] = lambda _: None
         self.on_unreadable: Callable[[Message], object] = self.ack
         self.on_resumed: Callable[[], None] = lambda: None
+        self.on_session_began: Callable[[int], None] = lambda _: None
         options = ConnectOptions(client_id, username, password, clean_start, session_expiry_s, receive_maximum, keepalive_s)
         self._reconnector = Reconnector(
             Endpoint.of(url), options, take=self._take, take_raw=self._take_raw, up=self._on_up, down=self._on_down
@@ -204,6 +205,7 @@ class Mqtt:
             self.on_resumed()
         else:
             self._subscriptions.lost()
+            self.on_session_began(self._reconnector.number)
         self._send_subscriptions()
 
     def _on_down(self) -> None:

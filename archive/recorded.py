@@ -55,6 +55,15 @@ class RecordedSegments:
                 if envelope.seq >= since_seq:
                     yield envelope
 
+    def latest(self, stream: Stream, node: int, count: int) -> list[Envelope]:
+        """Up to `count` messages, in seq order: the last ones of this recorder on the last two days of the stream."""
+        days = self._days(stream, "")[-2:]
+        paths = sorted((path for day in days for path in self._list(f"{stream}/{day}") if _node(path) == node), key=_first)
+        found: list[list[Envelope]] = []
+        while paths and sum(map(len, found)) < count:
+            found.append(self.read(paths.pop()))
+        return [envelope for segment in reversed(found) for envelope in segment][-count:]
+
     def last_seq(self, node: int) -> int:
         """The greatest seq that this recorder has in the archive; 0 if none."""
         return max((self._last_seq(stream, node) for stream in Stream), default=0)

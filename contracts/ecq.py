@@ -7,12 +7,17 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from contracts.keys import OUTCOMES
 from contracts.messages import NAME_RULE, SHOWN, Refused, shown
 from contracts.names import MAX_VIN, RESERVED_CLIENT_IDS, SERVICE_PREFIX, Owner, is_service, is_vin
+from contracts.queue_names import Flavour
 from contracts.seq import MAX_SEQ, first_seq_at
 from contracts.topics import ECQ_REWIND_PREFIX, ECQ_WRITE_PREFIX
 
 MAX_KEY_BYTES = 512
+MAX_KEY_LEVELS = 125  # EMQX takes topics of 128, and $ECQ/w/<client id>/ is three
+NOT_IN_A_KEY = "+#\0"  # no topic that is published to may hold them, and a broker cuts off whoever tries
+ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # how the topics of acknowledgements begin in the archive
 EARLIEST = "earliest"
 REWIND_RULE = f"send {EARLIEST}, a seq, or an ISO 8601 time with its zone, such as 2026-01-31T08:00:00Z"
 
@@ -106,9 +111,8 @@ def _parse_append(rest: str, payload: bytes, max_data_bytes: int) -> Append | Re
         return refused
     if not key:
         return Refused(f"topic names no key; publish to {ECQ_WRITE_PREFIX}{client_id}/<key>")
-    size = len(key.encode("utf-8", "replace"))
-    if size > MAX_KEY_BYTES:
-        return Refused(f"key {shown(key)} of {size} bytes is over {MAX_KEY_BYTES}; choose a shorter one")
+    if (refused := _refused_key(key)) is not None:
+        return refused
     if len(payload) > max_data_bytes:
         return Refused(f"payload of {len(payload)} bytes is over max_data_bytes={max_data_bytes}; send less or raise the setting")
     return Append(Owner(client_id), key, payload)
@@ -122,6 +126,17 @@ def _parse_rewind(client_id: str, payload: bytes) -> Rewind | Refused:
     if target is None:
         return Refused(f"{shown(word)} is no place to rewind to; {REWIND_RULE}")
     return Rewind(Owner(client_id), target)
+
+
+def _refused_key(key: str) -> Refused | None:
+    size, levels = len(key.encode("utf-8", "surrogatepass")), key.count("/") + 1
+    if size > MAX_KEY_BYTES:
+        return Refused(f"key {shown(key)} of {size} bytes is over {MAX_KEY_BYTES}; choose a shorter one")
+    if levels > MAX_KEY_LEVELS:
+        return Refused(f"key {shown(key)} of {levels} levels is over {MAX_KEY_LEVELS}; choose one with fewer")
+    if any(character in NOT_IN_A_KEY or "\ud800" <= character <= "\udfff" for character in key):
+        return Refused(f"key {shown(key)} holds +, #, U+0000 or half a character; choose one that a topic may end in")
+    return None
 
 
 def _refused_client(client_id: str) -> Refused | None:

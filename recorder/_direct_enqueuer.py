@@ -46,7 +46,7 @@ class DirectEnqueuer:
 
         `skip` are entries (vin, seq) that have ended already.
         """
-        asked = [incoming for incoming in group if incoming.offerable]
+        asked = [incoming for incoming in group if incoming.offerable and incoming.ecq is None]
         if not asked:
             return
         if len(asked) == 1 and not skip and await self._offer_alone(asked[0]):

@@ -9,6 +9,7 @@ from archive.journal import Journal, JournalFile
 from recorder import _metrics
 from recorder._hazards import Hazards
 from recorder._parser import Incoming, Parsed, Parser
+from recorder._resent import ResentMessages
 from recorder._window import Window, weight
 
 GROUP_BYTES = 8 << 20  # messages written in one go
@@ -16,7 +17,10 @@ LARGE = 256 << 10  # bytes of a message that are judged in a thread, so that the
 
 
 class IngressWriter:
-    """Takes messages and outcomes, each group when `may_record` returns; `hand_over` gets each group that is on disk."""
+    """Takes messages and outcomes, each group when `may_record` returns; `hand_over` gets each group that is on disk.
+
+    `answer` gets what the broker has sent again although it was recorded, when that is on disk.
+    """
 
     def __init__(
         self,
@@ -24,11 +28,13 @@ class IngressWriter:
         journal: Journal,
         window: Window,
         hazards: Hazards,
+        resent: ResentMessages,
         hand_over: Callable[[JournalFile, list[Incoming]], None],
+        answer: Callable[[Incoming], None],
         may_record: Callable[[], Awaitable[None]],
     ) -> None:
-        self._parser, self._journal, self._window, self._hazards = parser, journal, window, hazards
-        self._hand_over, self._may_record = hand_over, may_record
+        self._parser, self._journal, self._window, self._hazards, self._resent = parser, journal, window, hazards, resent
+        self._hand_over, self._answer, self._may_record = hand_over, answer, may_record
         self._waiting: deque[Message] = deque()
         self._outcomes: deque[tuple[Sequence[bytes], asyncio.Future[None]]] = deque()
         self._arrived = asyncio.Event()
@@ -74,17 +80,20 @@ class IngressWriter:
     async def _record_group(self) -> None:
         await self._may_record()
         outcomes, recorded = self._take_outcomes()
-        messages = await self._take_messages()
-        if not outcomes and not messages:
-            return
-        file = await self._journal.append([incoming.envelope for incoming in outcomes + messages])
-        for future in recorded:
-            if not future.done():
-                future.set_result(None)
-        _count(outcomes + messages)
-        if messages:
-            file.unsettled += len(messages)
-            self._hand_over(file, messages)
+        taken = await self._take_messages()
+        messages = [incoming for incoming in taken if not incoming.is_resent]
+        if outcomes or messages:
+            file = await self._journal.append([incoming.envelope for incoming in outcomes + messages])
+            for future in recorded:
+                if not future.done():
+                    future.set_result(None)
+            if messages:
+                file.unsettled += len(messages)
+                self._hand_over(file, messages)
+        for incoming in taken:
+            if incoming.is_resent:
+                self._answer(incoming)
+        _count(outcomes + taken)
 
     def _take_outcomes(self) -> tuple[list[Incoming], list[asyncio.Future[None]]]:
         group: list[Incoming] = []
@@ -106,12 +115,13 @@ class IngressWriter:
                 group.append(await asyncio.to_thread(self._take, message, parsed))
             else:
                 group.append(self._take(message, parsed))
+            self._resent.note(group[-1])
         return group
 
     def _take(self, message: Message, parsed: Parsed | None) -> Incoming:
         self._hazards.hold(message)
         try:
-            return self._parser.take(message, parsed)
+            return self._parser.take(message, parsed, self._resent.seq_of(message))
         finally:
             self._hazards.release()
 
@@ -120,5 +130,5 @@ def _count(group: Sequence[Incoming]) -> None:
     for incoming in group:
         stream = incoming.envelope.stream.value
         status = "refused" if incoming.refused_because else "duplicate" if incoming.duplicate_of else "recorded"
-        _metrics.MESSAGES.labels(stream, status).inc()
+        _metrics.MESSAGES.labels(stream, "resent" if incoming.is_resent else status).inc()
         _metrics.BYTES.labels(stream).inc(len(incoming.envelope.payload))

@@ -1,5 +1,6 @@
 """What came in, judged: a trigger, data, or refused input; and whether it repeats an earlier trigger. No I/O."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -8,6 +9,7 @@ import structlog
 from adapters.mqtt import Message
 from archive.records import Annotation
 from contracts import topics
+from contracts.ecq import ACKNOWLEDGEMENTS, Append, EcqAck, Rewind, parse_ecq
 from contracts.envelope import DUPLICATE_OF, INLINE, Envelope, Stream, inline_encoding
 from contracts.keys import OUTCOMES
 from contracts.messages import (
@@ -29,7 +31,9 @@ from contracts.settings import Settings
 from recorder._dedupe import DedupeWindow
 
 DIGEST = "sdv-digest"  # header of an accepted trigger, so that a restart need not parse it to know it again
-Parsed = tuple[Stream, Trigger | Data | Refused]
+PACKET_ID = "sdv-packet-id"  # header of a message of the stream ecq: what the broker sends again has the same
+Said = Trigger | Data | Append | Rewind | Refused
+Parsed = tuple[Stream, Said]
 
 log = structlog.get_logger(__name__)
 
@@ -43,6 +47,8 @@ class Incoming:
     trigger: Trigger | None = None
     data: Data | None = None
     digest: str | None = None
+    ecq: Append | Rewind | None = None
+    is_resent: bool = False  # it was recorded before, with this seq; only its publisher and the broker have to hear of it
     applied: bool = False
     duplicate_of: int | None = None
     refused_because: str | None = None
@@ -79,43 +85,50 @@ class Parser:
         self._settings, self._dedupe = settings, dedupe
         self.seqs = SeqSource(settings.node)  # a start puts in its place what it may give
 
-    def take(self, message: Message, parsed: Parsed | None = None) -> Incoming:
-        """The message as it will be recorded; `parsed` if it was judged elsewhere.
+    def take(self, message: Message, parsed: Parsed | None = None, resent: int | None = None) -> Incoming:
+        """The message as it will be recorded; `parsed` if it was judged elsewhere, `resent` its seq if it was recorded before.
 
         Bad input is refused, never raised, and so is what raises anything while it is judged.
         """
         stream, said = parsed or self._judge(message)
         # Headers that begin like Manifold's own would say something that Manifold has not said.
         headers = {name: value for name, value in message.user_properties if not name.startswith(SERVICE_PREFIX)}
-        seq = self.seqs.next()
-        incoming = Incoming(
-            Envelope(seq, datetime.now(UTC), stream, message.topic, message.payload, message.qos, headers), message
-        )
+        if stream is Stream.ECQ and message.qos:
+            headers[PACKET_ID] = str(message.mid)
+        seq = self.seqs.next() if resent is None else resent
+        envelope = Envelope(seq, datetime.now(UTC), stream, message.topic, message.payload, message.qos, headers)
+        incoming = Incoming(envelope, message, is_resent=resent is not None)
         match said:
             case Refused(reason):
                 incoming.refused_because = _plain(reason)
             case Data():
                 incoming.data = said
+            case Append() | Rewind():
+                incoming.ecq = said
             case Trigger():
                 self._take_trigger(incoming, said, headers)
         incoming.envelope = replace(incoming.envelope, refused_because=incoming.refused_because)
         return incoming
 
     def take_outcome(self, payload: bytes) -> Incoming:
-        """An outcome of the dispatchers as it will be recorded."""
-        refused = None
+        """An outcome of the dispatchers, or an acknowledgement of a compacted queue, as it will be recorded."""
+        stream, refused = Stream.OUTCOME, None
         try:
-            topic = _plain(f"{OUTCOMES}/{OutcomeRecord.from_wire(payload).vin}")
+            match _record_in(payload):
+                case EcqAck(client_id=client_id):
+                    stream, topic = Stream.ECQ, f"{ACKNOWLEDGEMENTS}{client_id}"
+                case OutcomeRecord(vin=vin):
+                    topic = _plain(f"{OUTCOMES}/{vin}")
         except ValueError as exc:
             topic, refused = OUTCOMES, _plain(str(exc))
-        envelope = Envelope(self.seqs.next(), datetime.now(UTC), Stream.OUTCOME, topic, payload, refused_because=refused)
+        envelope = Envelope(self.seqs.next(), datetime.now(UTC), stream, topic, payload, refused_because=refused)
         return Incoming(envelope, refused_because=refused)
 
     def read_back(self, envelope: Envelope) -> Incoming:
         """An envelope of the journal or the archive, to be offered again."""
         incoming = Incoming(envelope, digest=envelope.headers.get(DIGEST), applied=envelope.applied)
         incoming.duplicate_of, incoming.refused_because = envelope.duplicate_of, envelope.refused_because
-        if not incoming.offerable or envelope.stream is Stream.OUTCOME:
+        if not incoming.offerable or not needs_handoff(envelope.stream, envelope.topic):
             return incoming
         inline = inline_encoding(envelope.headers, self._settings.inline_encoding)
         _, parsed = self.parse(envelope.topic, envelope.payload, inline)
@@ -124,6 +137,8 @@ class Parser:
                 incoming.refused_because = reason
             case Data():
                 incoming.data = parsed
+            case Append() | Rewind():
+                incoming.ecq = parsed
             case Trigger():
                 incoming.trigger = parsed
                 incoming.digest = incoming.digest or trigger_digest(parsed.ids, parsed.request_id, parsed.data_id)
@@ -146,8 +161,10 @@ class Parser:
         remedy = "these are its bytes, as they came; send it as MQTT 5 says, all texts in UTF-8"
         return stream_of(message.topic), Refused(f"the packet cannot be read ({message.unreadable}); {remedy}")
 
-    def _parse(self, topic: str, payload: bytes, inline: str) -> Trigger | Data | Refused:
+    def _parse(self, topic: str, payload: bytes, inline: str) -> Said:
         settings = self._settings
+        if topic.startswith(topics.ECQ_PREFIX):
+            return parse_ecq(topic, payload, max_data_bytes=settings.max_data_bytes)
         if topic in topics.TRIGGER_TOPICS:
             if len(payload) > settings.max_trigger_bytes:
                 reason = f"trigger of {len(payload)} bytes is over max_trigger_bytes={settings.max_trigger_bytes}"
@@ -172,7 +189,30 @@ class Parser:
 
 def stream_of(topic: str) -> Stream:
     """Where a message on `topic` is recorded."""
+    if topic.startswith(topics.ECQ_PREFIX):
+        return Stream.ECQ
     return Stream.DATA if topics.data_id_of(topic) is not None else Stream.TRIGGER
+
+
+def needs_handoff(stream: str, topic: str) -> bool:
+    """Whether the queues have to hear of a message: what they have said themselves they know."""
+    return stream != Stream.OUTCOME and not (stream == Stream.ECQ and topic.startswith(ACKNOWLEDGEMENTS))
+
+
+def _record_in(payload: bytes) -> OutcomeRecord | EcqAck:
+    """What a dispatcher has put into the outcomes stream.
+
+    Raises:
+        ValueError: it is neither; the message says why.
+    """
+    if b'"client_id"' not in payload:
+        return OutcomeRecord.from_wire(payload)
+    try:
+        return EcqAck.from_wire(payload)
+    except ValueError:
+        with suppress(ValueError):  # the words may stand in a reason
+            return OutcomeRecord.from_wire(payload)
+        raise
 
 
 def _plain(text: str) -> str:

@@ -36,6 +36,7 @@ from recorder._parser import Incoming, Parser
 from recorder._receipts import Receipts
 from recorder._redis import RestartGuard, open_guarded, open_plain
 from recorder._replay import ReplaySource
+from recorder._resent import ResentMessages
 from recorder._state import StateFile
 from recorder._window import Window
 
@@ -92,8 +93,16 @@ class Recorder:
         self._lease = Lease(node, self._place, archive, [RedisClaims(self._redis, node)], lease_s=settings.node_lease_seconds)
         self._window = Window(settings.intake_window_bytes, full=self._mqtt.pause, free=self._mqtt.resume)
         self._hazards = Hazards(settings.journal_folder / "in-hand", settings)
+        self._resent = ResentMessages()
         self._ingress = IngressWriter(
-            self._parser, self._journal, self._window, self._hazards, self._enqueuer.put, self._lease.held
+            self._parser,
+            self._journal,
+            self._window,
+            self._hazards,
+            self._resent,
+            self._enqueuer.put,
+            self._answer,
+            self._lease.held,
         )
         self._outcomes = Outcomes(Queues(self._redis, policy), name, settings.outcome_batch, self._ingress.put_outcomes)
         self._receipts = Receipts(self._mqtt, settings.receipt_prefix)
@@ -122,7 +131,8 @@ class Recorder:
                     outcomes = group.create_task(self._outcomes.run(), name="recorder.outcomes")
                     self._mqtt.on_message = self._mqtt.on_unreadable = self._ingress.put
                     self._mqtt.on_resumed = self._ingress.forget_resent
-                    self._mqtt.subscribe(self._filter())
+                    self._mqtt.on_session_began = self._resent.session_began
+                    self._mqtt.subscribe(*self._filters())
                     await _before(told, self._lease.keep())
                     outcomes.cancel()  # what it has taken and not settled comes again
                     await self._finish()
@@ -156,9 +166,9 @@ class Recorder:
         }
         return Health(accepting, details)
 
-    def _filter(self) -> str:
+    def _filters(self) -> list[str]:
         shares = self._settings.shares_subscriptions
-        return topics.shared(topics.RECORDER_GROUP, topics.FANOUT_FILTER) if shares else topics.FANOUT_FILTER
+        return [topics.shared(topics.RECORDER_GROUP, name) if shares else name for name in topics.RECORDER_FILTERS]
 
     async def _start(self) -> None:
         recovered = self._journal.recover()
@@ -166,6 +176,7 @@ class Recorder:
         last_seq = await asyncio.to_thread(_recovery.last_seq, self._state.load(), recovered, self._archive, self._settings.node)
         self._parser.seqs = await self._lease.take(last_seq)
         await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
+        await asyncio.to_thread(_recovery.recall_resent, self._resent, recovered, self._archive, self._settings.node)
         await self._enqueuer.start(last_seq, _recovery.first_unsettled(recovered))
         log.info("recorder started", last_seq=last_seq, journal_files=len(recovered), express=self.health().details["express"])
 
@@ -185,6 +196,11 @@ class Recorder:
 
     def _settle(self, file: JournalFile, incoming: Incoming) -> None:
         file.unsettled -= 1
+        self._answer(incoming)
+        if file.closed and file.unsettled == 0:
+            self._writer.wake()
+
+    def _answer(self, incoming: Incoming) -> None:
         message = incoming.message
         assert message is not None
         # The receipt goes first: then a message that is acknowledged has its receipt on the way. But a broker may cut whoever
@@ -195,8 +211,6 @@ class Recorder:
             self._receipts.send(message, incoming.receipt)
         self._mqtt.ack(message)
         self._window.release(message)
-        if file.closed and file.unsettled == 0:
-            self._writer.wake()
 
     async def _flush(self, _: web.Request) -> web.Response:
         """Close open segments; answers with their paths when they are in the archive."""

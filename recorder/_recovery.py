@@ -12,7 +12,8 @@ from contracts.envelope import DUPLICATE_OF, Envelope, Stream
 from contracts.messages import Trigger, parse_trigger, trigger_digest
 from contracts.seq import seq_of
 from recorder._dedupe import DedupeWindow
-from recorder._parser import DIGEST
+from recorder._parser import DIGEST, needs_handoff
+from recorder._resent import REMEMBERED, ResentMessages
 from recorder._state import RecorderState
 
 Recovered = Sequence[tuple[JournalFile, JournalContent]]
@@ -43,6 +44,16 @@ def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: Recor
         _remember(dedupe, (e for e in content.envelopes(file.annotations) if e.stream is Stream.TRIGGER))
 
 
+def recall_resent(resent: ResentMessages, recovered: Recovered, archive: RecordedSegments, node: int) -> None:
+    """Fill in what the broker may send again: the last messages of this recorder, in the archive and in the journal."""
+    try:
+        resent.recall(archive.latest(Stream.ECQ, node, REMEMBERED))
+    except (OSError, pa.ArrowException) as exc:
+        log.warning("what is archived and sent again will not be known", reason=str(exc))
+    for _, content in recovered:
+        resent.recall(content.envelopes())
+
+
 def first_unsettled(recovered: Recovered) -> int | None:
     """The first message whose hand-off may not have been tried; None if there is none."""
     seqs = [
@@ -55,7 +66,8 @@ def first_unsettled(recovered: Recovered) -> int | None:
 
 
 def _needs_handoff(message: JournalRecord) -> bool:
-    return message.stream != Stream.OUTCOME and message.refused_because is None and DUPLICATE_OF not in message.headers
+    offerable = message.refused_because is None and DUPLICATE_OF not in message.headers
+    return offerable and needs_handoff(message.stream, message.topic)
 
 
 def _remember(dedupe: DedupeWindow, envelopes: Iterable[Envelope]) -> None:

@@ -48,8 +48,8 @@ class Sessions:
         self.prefix, self.store, self.emit, self.now_ms, self.tell_delivered = prefix, store, emit, now_ms, tell_delivered
         self.by_id: dict[str, Session] = {}
         self.asking: dict[str, list[Holder]] = {}
-        # `agent/+/proxy/request/+` and `$ECQ/+/#`; the group is the vehicle that the message is for
-        requests = rb"(?:%s/([^/]*)/proxy/request/[^/]*|\$ECQ/([^/]*)(?:/.*)?)\Z" % re.escape(prefix.encode())
+        # `agent/+/proxy/request/+` and `$ECQ/+/#` but for `w` and `r`; the group is the vehicle that the message is for
+        requests = rb"(?:%s/([^/]*)/proxy/request/[^/]*|\$ECQ/(?![wr](?:/|\Z))([^/]*)(?:/.*)?)\Z" % re.escape(prefix.encode())
         self.request = re.compile(requests, re.DOTALL).match
 
     def is_request(self, topic: bytes) -> object:

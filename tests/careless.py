@@ -11,12 +11,13 @@ GOOD, BAD = "spoil-this-text", b"spoil-this-\xff\xfe\xfd\xfc"
 
 
 class Cable:
-    """Connect to `port`; `cut` ends every connection."""
+    """Connect to `port`; `cut` ends every connection. While `deaf`, the broker hears nothing of what clients say."""
 
     def __init__(self, to: int) -> None:
         self._to, self._writers = to, set[asyncio.StreamWriter]()
         self.tasks: set[asyncio.Task[None] | None] = set()
         self.port = self.connections = 0
+        self.deaf = False
 
     def cut(self) -> None:
         """RST."""
@@ -34,8 +35,9 @@ class Cable:
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while chunk := await reader.read(65_536):
-            writer.write(chunk)
-            await writer.drain()
+            if not self.deaf:
+                writer.write(chunk)
+                await writer.drain()
         writer.close()
 
     async def _spoil(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -102,9 +102,11 @@ def outer_access(settings: Settings) -> str:
     """The access file of the listener for vehicles and Manifold's services."""
     publisher = settings.mqtt_username_publisher
     hears = [f"read {topics.EVENTS}/#", f"read {topics.ONLINE_FILTER}", f"read {topics.HEARTBEAT_FILTER}"]
-    speaks = [f"write {topics.request_topic(settings.topic_prefix, '+', '+')}", "write $ECQ/+/#"]
+    speaks = [f"write {topics.request_topic(settings.topic_prefix, '+', '+')}", f"write {topics.ecq_filter('+')}"]
+    speaks += [f"deny {name}" for name in _ECQ_IN]
+    takes = [f"read {name}" for name in topics.RECORDER_FILTERS]
     rights: list[tuple[str, Iterable[str]]] = [
-        (settings.mqtt_username_recorder, (f"read {topics.FANOUT_FILTER}", "read $ECQ/w/#", f"write {settings.receipt_prefix}#")),
+        (settings.mqtt_username_recorder, (*takes, f"write {settings.receipt_prefix}#")),
         (settings.mqtt_username_dispatcher, (*hears, *speaks)),
     ]
     rights.append((LISTENER, (f"read {settings.topic_prefix}/+/proxy/response/#", "read ecp/#")))
@@ -121,11 +123,14 @@ def inner_access(settings: Settings) -> str:
     return "\n".join([*tap, *publishers, *_vehicle(settings)]) + "\n"
 
 
-_PUBLISHER = (f"write {topics.data_topic('+')}", *(f"write {topic}" for topic in topics.TRIGGER_TOPICS), "write $ECQ/w/#")
+_ECQ_IN = (topics.ECQ_WRITE_FILTER, topics.ECQ_REWIND_FILTER)
+_PUBLISHED = (topics.data_topic("+"), *topics.TRIGGER_TOPICS, topics.ECQ_WRITE_FILTER, topics.ecq_rewind_topic("+"))
+_PUBLISHER = tuple(f"write {topic}" for topic in _PUBLISHED)
 
 
 def _vehicle(settings: Settings) -> list[str]:
     """A vehicle hears what is addressed to it, and speaks for itself. With a wildcard or a slash in its id it may do nothing."""
     signs = [f"write {topics.sign_topic('%c', sign)}" for sign in topics.Sign]
-    reads = ["read $ECQ/%c/#", f"read {settings.topic_prefix}/%c/#"]
-    return [f"pattern {right}" for right in (*reads, *signs, f"write {settings.topic_prefix}/%c/proxy/response/#")]
+    reads = [f"read {topics.ecq_filter('%c')}", f"read {settings.topic_prefix}/%c/#"]
+    says = [f"write {settings.topic_prefix}/%c/proxy/response/#", f"write {topics.ecq_rewind_topic('%c')}"]
+    return [f"pattern {right}" for right in (*reads, *signs, *says)]

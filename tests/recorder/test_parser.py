@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from adapters.mqtt import Message
 from archive.records import frames, scan
 from contracts import topics
+from contracts.ecq import Append, EcqAck, Rewind
 from contracts.envelope import DUPLICATE_OF, Stream
 from contracts.messages import ReceiptStatus, sha1_hex
+from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import seq_of
 from contracts.settings import Settings
 from recorder._dedupe import DedupeWindow
-from recorder._parser import DIGEST, Parser
+from recorder._parser import DIGEST, PACKET_ID, Parser
 from tests.recorder.harness import trigger
 
 
@@ -59,6 +61,11 @@ REFUSED = [
     pytest.param(topics.data_topic("d"), b"x" * 101, "max_data_bytes=100", Stream.DATA, id="data too large"),
     pytest.param(topics.DATA_PREFIX, b"x", 'data_id ""', Stream.DATA, id="no data id"),
     pytest.param(f"{topics.FANOUT}/other", b"x", "unknown topic", Stream.TRIGGER, id="unknown topic"),
+    pytest.param("$ECQ/w/V1", b"x", "names no key", Stream.ECQ, id="no key"),
+    pytest.param("$ECQ/w/r/a", b"x", "level of the topics", Stream.ECQ, id="a reserved client id"),
+    pytest.param("$ECQ/w/V1/a", b"x" * 101, "max_data_bytes=100", Stream.ECQ, id="message of a key too large"),
+    pytest.param("$ECQ/r/V1", b"yesterday", "no place to rewind to", Stream.ECQ, id="rewind to nowhere"),
+    pytest.param("$ECQ/r", b"earliest", "unknown topic", Stream.ECQ, id="rewind of nobody"),
 ]
 
 
@@ -72,7 +79,10 @@ def test_bad_input_is_refused_with_its_reason_and_bytes(
     assert (taken.envelope.payload, taken.envelope.stream, taken.receipt.status) == (payload, stream, ReceiptStatus.REFUSED)
 
 
-TOPICS = (topics.TRIGGER, topics.data_topic("d"), topics.data_topic("a\0b"), f"{topics.FANOUT}/\ufffd", "x" * 65_535)
+TOPICS = (
+    *(topics.TRIGGER, topics.data_topic("d"), topics.data_topic("a\0b"), f"{topics.FANOUT}/\ufffd", "x" * 65_535),
+    *("$ECQ/w/V1/a", "$ECQ/w/\ufffd/a", "$ECQ/w/V1/" + "/" * 500, "$ECQ/w/V1/a\0", "$ECQ/r/V1", "$ECQ/r/" + "x" * 65_000),
+)
 
 
 @given(
@@ -103,6 +113,30 @@ def test_whatever_judging_raises_the_message_is_refused_with_its_bytes(parser: P
     assert "judging it failed (MemoryError)" in str(taken.envelope.refused_because)
     assert (taken.envelope.payload, taken.receipt.status) == (b"bytes", ReceiptStatus.REFUSED)
     assert "judging it failed" in str(parser.read_back(replace(taken.envelope, refused_because=None)).refused_because)
+
+
+def test_writes_and_rewinds_are_never_duplicates_and_are_read_back_as_they_were(parser: Parser) -> None:
+    owner = Owner("V1")
+    write, rewind = Message("$ECQ/w/V1/a", b"x", mid=7), Message("$ECQ/r/V1", b"earliest", qos=0)
+    taken = [parser.take(message) for message in (write, write, rewind, rewind)]
+    assert [each.ecq for each in taken] == [*[Append(owner, "a", b"x")] * 2, *[Rewind(owner, 0)] * 2]
+    assert all(each.offerable and each.receipt.status is ReceiptStatus.RECORDED for each in taken)
+    assert [dict(each.envelope.headers) for each in taken] == [{PACKET_ID: "7"}] * 2 + [{}] * 2
+    assert [parser.read_back(each.envelope).ecq for each in taken] == [each.ecq for each in taken]
+
+
+def test_an_acknowledgement_is_told_from_an_outcome_by_its_client_id(parser: Parser) -> None:
+    wire = EcqAck("V1", 5, 1000, epoch=3).to_wire()
+    outcome = OutcomeRecord("V1", 5, Outcome.FAILED, 1000, reason='"client_id"').to_wire()
+    taken = [
+        parser.take_outcome(payload) for payload in (wire, outcome, b'{"client_id": "V1"}', b'{"client_id": "w r", "seq": 1}')
+    ]
+    assert [each.envelope.topic for each in taken] == ["outcomes/ecq/V1", "outcomes/V1", "outcomes", "outcomes"]
+    assert [each.envelope.stream for each in taken] == [Stream.ECQ, *[Stream.OUTCOME] * 3]
+    assert [each.envelope.payload for each in taken[:2]] == [wire, outcome]
+    assert "not an acknowledgement of a compacted queue" in str(taken[2].refused_because)
+    assert parser.read_back(taken[0].envelope).ecq is None
+    assert parser.read_back(taken[0].envelope).refused_because is None
 
 
 @pytest.mark.parametrize("payload", [b"[" * 100_000, b'{"vin": ' + b"9" * 5000, b'{"vin": "\\ud800"}', b"\xff" * 3000])

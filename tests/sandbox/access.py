@@ -43,8 +43,8 @@ def _filled(topic_filter: str, client: Client) -> str:
 
 def _covers(topic_filter: str, topic: str) -> bool:
     wanted, words = topic_filter.split("/"), topic.split("/")
-    if words[0] == "$share":
-        words = words[2:]
+    if words[0] in ("$share", "$exclusive"):
+        words = words[2:] if words[0] == "$share" else words[1:]
     for place, word in enumerate(wanted):
         if word == "#":
             return place > 0 or topic_filter == "#"

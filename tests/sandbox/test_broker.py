@@ -7,7 +7,7 @@ import pytest
 
 from contracts.embedded_broker import inner_socket
 from contracts.settings import Settings
-from contracts.topics import BrokerEvent, event_topic
+from contracts.topics import RECORDER_FILTERS, BrokerEvent, event_topic
 from sandbox.platform import broker
 from tap import events
 from tap.events import Delivery
@@ -69,21 +69,28 @@ def test_both_access_files_give_the_services_the_same_topics() -> None:
 
 VEHICLE, LISTENER, PUBLISHER = Client("V1"), Client("sdv-hears", "sdv-listener"), Client("sdv-pub-a-1", "sdv-pub-a")
 RECORDER, DISPATCHER = Client("sdv-recorder-0", "sdv-recorder"), Client("sdv-dispatcher-0", "sdv-dispatcher")
+FORMS = ("", "$share/g/", "$exclusive/")
+NOT_OF_V1 = ("$ECQ/V2/#", "$ECQ/V2/a", "$ECQ/+/#", "$ECQ/+/a", "$ECQ/#", "$ECQ/w/#", "$ECQ/w/V1/#", "$ECQ/r/#", "$ECQ/r/V1")
 MAY = [
     (VEHICLE, "subscribe", "agent/V1/proxy/request/+"),
     (VEHICLE, "subscribe", "agent/V1/proxy/request/#"),
     (VEHICLE, "subscribe", "agent/V1/#"),
     (VEHICLE, "subscribe", "agent/V1/proxy/request/task_1"),
     (VEHICLE, "subscribe", "$ECQ/V1/#"),
+    (VEHICLE, "subscribe", "$ECQ/V1/a/+"),
+    (VEHICLE, "publish", "$ECQ/r/V1"),
     (VEHICLE, "publish", "ecp/V1/online"),
     (VEHICLE, "publish", "agent/V1/proxy/response/task_1"),
     (LISTENER, "subscribe", "agent/+/proxy/response/#"),
     (LISTENER, "subscribe", "$share/g/ecp/#"),
     (PUBLISHER, "publish", "$SDV-FANOUT/trigger"),
     (PUBLISHER, "publish", "$SDV-FANOUT"),
+    (PUBLISHER, "publish", "$ECQ/w/V1/a/b"),
+    (PUBLISHER, "publish", "$ECQ/r/V1"),
     (PUBLISHER, "subscribe", "sdv/receipt/sdv-pub-a/1"),
-    (RECORDER, "subscribe", "$share/sdv-recorders/$SDV-FANOUT/#"),
+    *((RECORDER, "subscribe", f"{group}{name}") for group in ("", "$share/sdv-recorders/") for name in RECORDER_FILTERS),
     (DISPATCHER, "publish", "agent/V1/proxy/request/task_1"),
+    (DISPATCHER, "publish", "$ECQ/V1/a/b"),
 ]
 MAY_NOT = [
     (VEHICLE, "subscribe", "agent/V2/proxy/request/+"),
@@ -95,6 +102,20 @@ MAY_NOT = [
     (VEHICLE, "publish", "$SDV-FANOUT/trigger"),
     (VEHICLE, "publish", "$SDV-FANOUT"),
     (VEHICLE, "publish", "$events/message_acked"),
+    (VEHICLE, "publish", "$ECQ/w/V1/a"),
+    (VEHICLE, "publish", "$ECQ/V1/a"),
+    (VEHICLE, "publish", "$ECQ/r/V2"),
+    (VEHICLE, "publish", "$ECQ/r/V1/a"),
+    (VEHICLE, "publish", "$ECQ/r"),
+    *((VEHICLE, "subscribe", f"{form}{name}") for form in FORMS for name in NOT_OF_V1),
+    (LISTENER, "subscribe", "$ECQ/#"),
+    (LISTENER, "publish", "$ECQ/r/V1"),
+    (PUBLISHER, "publish", "$ECQ/V1/a"),
+    (PUBLISHER, "publish", "$ECQ/r/V1/a"),
+    *((PUBLISHER, "subscribe", f"{form}$ECQ/V1/#") for form in FORMS),
+    *((RECORDER, "subscribe", name) for name in ("$ECQ/V1/#", "$ECQ/#", "$ECQ/+/#")),
+    (DISPATCHER, "publish", "$ECQ/w/V1/a"),
+    (DISPATCHER, "publish", "$ECQ/r/V1"),
     (LISTENER, "subscribe", "agent/+/proxy/request/+"),  # it would hide that a vehicle is not subscribed
     (LISTENER, "subscribe", "agent/#"),
     (LISTENER, "publish", "ecp/V1/online"),
@@ -103,6 +124,8 @@ MAY_NOT = [
     (PUBLISHER, "subscribe", "ecp/#"),
     *((Client(odd), "subscribe", f"$ECQ/{odd}/#") for odd in ("w", "r", "+", "a/b", "sdv-x")),
     *((Client(odd), "publish", f"ecp/{odd}/online") for odd in ("w", "r", "#")),
+    *((Client(odd), "publish", f"$ECQ/r/{odd}") for odd in ("w", "r", "+", "#", "a/b", "sdv-x")),
+    *((Client(odd), "subscribe", "$ECQ/V1/#") for odd in ("w", "r", "+", "#", "V1/#", "+/#", "sdv-x")),
 ]
 
 

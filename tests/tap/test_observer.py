@@ -249,6 +249,43 @@ def test_a_publisher_may_use_topic_aliases() -> None:
     assert len(scene.sessions.store) == 0
 
 
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("topic", ["$ECQ/w/V/a/b", "$ECQ/w", "$ECQ/r/V", "$ECQ/r"])
+def test_what_comes_in_for_compacted_queues_is_no_delivery_and_takes_no_memory(topic: str, version: int) -> None:
+    scene = Scene()
+    for client_id, no_subscribers in (("sdv-pub-1", 16), ("sdv-pub-2", 0), ("V", 0)):
+        publisher = scene.connected(client_id, version)
+        publisher.from_client(publish(topic, b"a", version, mid=1))
+        publisher.from_broker(puback(1, no_subscribers if version == 5 else None))
+
+    assert len(scene.sessions.store) == 0
+    assert not any(event in (BrokerEvent.DROPPED, BrokerEvent.ACKED) for event, _, _ in scene.told)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("key", ["a", "a/b", "/", "w/a", "r"])
+def test_an_acknowledgement_of_a_compacted_queue_carries_its_topic_and_seq(key: str, version: int) -> None:
+    scene = Scene()
+    vehicle = scene.connected("V", version)
+    scene.dispatcher.from_client(publish(f"$ECQ/V/{key}", b"a", mid=7, properties=user_properties(seq="7")))
+    vehicle.from_broker(publish(f"$ECQ/V/{key}", b"a", version, mid=1, properties=user_properties(seq="7")))
+    vehicle.from_client(puback(1))
+
+    (event,) = (event for event in scene.events if isinstance(event, Acked))
+    assert (event.owner, event.topic, event.seq) == ("V", f"$ECQ/V/{key}", 7)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_subscription_says_with_which_qos_the_broker_has_granted_it(qos: int, version: int) -> None:
+    scene = Scene()
+    vehicle = scene.connected("V", version)
+    vehicle.from_client(subscribe("$ECQ/V/#", version, qos=2))
+    vehicle.from_broker(packet(0x90, b"\0\1" + (b"\0" if version == 5 else b"") + bytes((qos,))))
+
+    assert [(event.topic_filter, event.qos) for event in scene.events if isinstance(event, Subscribed)] == [("$ECQ/V/#", qos)]
+
+
 @pytest.mark.parametrize(
     ("topic_filter", "told"),
     [
@@ -256,6 +293,14 @@ def test_a_publisher_may_use_topic_aliases() -> None:
         (TOPIC, True),
         ("agent/V/proxy/request/#", True),
         ("$ECQ/V/#", True),
+        ("$ECQ/V/a/+", True),
+        ("$ECQ/W/#", False),
+        ("$ECQ/+/#", False),
+        ("$ECQ/#", False),
+        ("$ECQ/w/#", False),
+        ("$ECQ/r/V", False),
+        ("$share/g/$ECQ/V/#", False),
+        ("$exclusive/$ECQ/V/#", False),
         ("agent/V/#", False),
         ("agent/W/proxy/request/+", False),
         ("agent/+/proxy/request/+", False),

@@ -4,15 +4,29 @@ import json
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from contracts.settings import Settings
+from contracts.topics import RECORDER_FILTERS
 from tap.properties import read_properties
 from tests.servers import answers, free_port, start_mosquitto, start_tap, stopping, wait_until
 from tests.tap.conftest import FrontDoor
-from tests.tap.wire import CONNACK, PUBACK, PUBLISH, SUBACK, Got, Wire, connect, puback, publish, subscribe, user_properties
+from tests.tap.wire import (
+    CONNACK,
+    PINGRESP,
+    PUBACK,
+    PUBLISH,
+    SUBACK,
+    Got,
+    Wire,
+    connect,
+    puback,
+    publish,
+    subscribe,
+    user_properties,
+)
 
 
 def topic_of(vin: str, request_id: str = "r1") -> str:
@@ -233,7 +247,7 @@ def test_any_user_name_of_a_publisher_may_publish_batches_and_hear_its_receipts(
     "topic",
     [
         *("$SDV-FANOUT/trigger", "$SDV-FANOUT/data/d1", "$SDV-EVT/acked/V"),
-        *("ecp/other/online", "agent/other/proxy/request/r1", "$ECQ/w/x/y"),
+        *("ecp/other/online", "agent/other/proxy/request/r1", "$ECQ/w/x/y", "$ECQ/r/other", "$ECQ/other/y"),
     ],
 )
 @pytest.mark.parametrize("username", [None, "sdv-tap", "someone"])
@@ -258,6 +272,64 @@ def test_a_vehicle_hears_only_what_is_its_own(front_door: FrontDoor, vin: str) -
 
         while (got := spy.next()).kind != 13:
             assert got.kind == SUBACK
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_writes_come_from_publishers_and_rewinds_from_the_consumer_too(front_door: FrontDoor, vin: str, version: int) -> None:
+    with ExitStack() as stack:
+        recorder, publisher, vehicle, other, dispatcher = (
+            stack.enter_context(Wire(front_door.port, version=v)) for v in (5, version, version, version, 5)
+        )
+        recorder.open(f"sdv-recorder-{vin}", username="sdv-recorder")
+        for topic_filter in RECORDER_FILTERS:
+            recorder.listen(topic_filter)
+        publisher.open(f"sdv-pub-{vin}", username="sdv-pub-a")
+        vehicle.open(vin[:60])
+        other.open(f"o{vin}"[:60])
+        dispatcher.open(f"sdv-dispatcher-{vin}", username="sdv-dispatcher")
+        own = vin[:60]
+        denied = [
+            (other, f"$ECQ/r/{own}"),
+            (other, f"$ECQ/w/{own}/a"),
+            (vehicle, f"$ECQ/w/{own}/a"),
+            (vehicle, f"$ECQ/r/{own}/a"),
+            (dispatcher, f"$ECQ/w/{own}/a"),
+            (dispatcher, f"$ECQ/r/{own}"),
+        ]
+        taken = [(publisher, f"$ECQ/w/{own}/a/b"), (publisher, f"$ECQ/r/{own}"), (vehicle, f"$ECQ/r/{own}")]
+        for wire, topic in denied + taken:
+            wire.send(publish(topic, b"x", wire.version))
+            wire.expect(PUBACK)
+
+        assert [recorder.expect(PUBLISH).topic for _ in taken] == [topic for _, topic in taken]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_nobody_but_the_client_itself_hears_its_compacted_queue(front_door: FrontDoor, vin: str, version: int) -> None:
+    own = vin[:60]
+    filters = [f"$ECQ/{own}/#", "$ECQ/+/#", "$ECQ/#", "#", f"$share/g/$ECQ/{own}/#", f"$exclusive/$ECQ/{own}/#"]
+    with ExitStack() as stack:
+        vehicle, spy, odd, listener, publisher, dispatcher = (
+            stack.enter_context(Wire(front_door.port, version=v)) for v in (version, version, version, version, version, 5)
+        )
+        spies = {spy: f"o{vin}"[:60], odd: "+", listener: f"sdv-listener-{vin}", publisher: f"sdv-pub-{vin}"}
+        names = {listener: "sdv-listener", publisher: "sdv-pub-a"}
+        for wire, client_id in spies.items():
+            wire.open(client_id, username=names.get(wire))
+            for mid, topic_filter in enumerate(filters, 1):
+                wire.send(subscribe(topic_filter, version, mid=mid))
+                wire.expect(SUBACK)
+        vehicle.open(own)
+        vehicle.listen(f"$ECQ/{own}/#")
+        dispatcher.open(f"sdv-dispatcher-{vin}", username="sdv-dispatcher")
+        for mid in (1, 2, 3):
+            dispatcher.send(publish(f"$ECQ/{own}/k{mid}", b"x", mid=mid, properties=user_properties(seq=str(mid))))
+            dispatcher.expect(PUBACK)
+
+        assert [vehicle.expect(PUBLISH).topic for _ in range(3)] == [f"$ECQ/{own}/k{mid}" for mid in (1, 2, 3)]
+        for wire in spies:
+            wire.send(b"\xc0\0")
+            assert wire.next().kind == PINGRESP
 
 
 def test_bytes_that_are_no_mqtt_are_the_brokers_to_refuse(front_door: FrontDoor) -> None:

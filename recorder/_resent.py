@@ -1,0 +1,69 @@
+"""What the broker sends again: one publish is recorded once, although the PUBACK for it was lost.
+
+A broker sends what was not acknowledged again when the session is resumed, with DUP and the same packet id. DUP alone says
+nothing: the message may not have been recorded. Nor does the content: the same message twice is two messages. Mosquitto and EMQX
+give packet ids one after the other over the life of a session, so of two messages with one packet id some 65,535 others lie
+between, and what was recorded more than half as many messages ago counts as forgotten.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Iterable
+
+from adapters.mqtt import Message
+from contracts.envelope import Envelope, Stream
+from recorder._parser import PACKET_ID, Incoming
+
+REMEMBERED = 1 << 15  # messages
+_IDS = 1 << 16
+_DIGEST_BYTES = 16
+
+
+class ResentMessages:
+    """By packet id the digest and the seq of what was recorded of the stream `ecq`; 1.5 MiB, whatever comes."""
+
+    def __init__(self) -> None:
+        self._connection = 0  # the first connection of the session
+        self._forget()
+
+    def session_began(self, connection: int) -> None:
+        """The broker knows no older session: it sends nothing of it again, and gives the packet ids anew."""
+        self._connection = connection
+        self._forget()
+
+    def seq_of(self, message: Message) -> int | None:
+        """The seq under which this very publish was recorded; None: it was not, or is no message of this stream."""
+        if not message.dup or not message.mid or not self._seqs[message.mid]:
+            return None
+        at = message.mid * _DIGEST_BYTES
+        same = self._digests[at : at + _DIGEST_BYTES] == _digest(message.topic, message.payload)
+        return self._seqs[message.mid] if same else None
+
+    def note(self, incoming: Incoming) -> None:
+        """This message of the session is being recorded; call it for those of all streams, which share the packet ids."""
+        message = incoming.message
+        if message is not None and message.qos and message.connection >= self._connection:
+            self._note(message.mid, incoming.envelope)
+
+    def recall(self, envelopes: Iterable[Envelope]) -> None:
+        """What an earlier process has recorded, in seq order."""
+        for envelope in envelopes:
+            packet_id = envelope.headers.get(PACKET_ID, "")
+            if envelope.stream is Stream.ECQ and packet_id.isascii() and packet_id.isdigit() and 0 < int(packet_id) < _IDS:
+                self._note(int(packet_id), envelope)
+
+    def _note(self, mid: int, envelope: Envelope) -> None:
+        self._seqs[mid] = self._seqs[(mid + REMEMBERED) % _IDS] = 0
+        if envelope.stream is Stream.ECQ:
+            self._seqs[mid] = envelope.seq
+            self._digests[mid * _DIGEST_BYTES : (mid + 1) * _DIGEST_BYTES] = _digest(envelope.topic, envelope.payload)
+
+    def _forget(self) -> None:
+        self._seqs, self._digests = array("q", bytes(8 * _IDS)), bytearray(_DIGEST_BYTES * _IDS)
+
+
+def _digest(topic: str, payload: bytes) -> bytes:
+    digest = hashlib.blake2b(topic.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES)
+    digest.update(b"\0")
+    digest.update(payload)
+    return digest.digest()

@@ -1,0 +1,206 @@
+"""Writes, rewinds and acknowledgements of compacted queues through the recorder: a real broker, MQTT 3.1.1 and 5."""
+
+import asyncio
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adapters.mqtt import Mqtt
+from contracts import keys
+from contracts.ecq import MAX_KEY_BYTES, EcqAck
+from contracts.envelope import Envelope, Stream
+from contracts.topics import ecq_rewind_topic, ecq_write_topic
+from tests.careless import GOOD, careless
+from tests.recorder.harness import House, house, metric, platform, running_house
+from tests.servers import wait_until
+from tests.tap.wire import PUBACK, Wire, publish
+
+RECEIVE_MAXIMUM = 20
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """For tests that end nothing and keep to their own client ids."""
+    with running_house(tmp_path_factory.mktemp("house")) as it:
+        yield it
+
+
+def recorded(home: House, client_id: str) -> list[Envelope]:
+    """What the archive has of one client, in seq order."""
+    home.flush()
+    return [e for e in home.archived(Stream.ECQ) if client_id in e.topic.split("/")]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_whoever_publishes_by_whichever_protocol_it_is_recorded_as_it_came(shared: House, version: int, qos: int) -> None:
+    client_id = f"AS-IT-CAME-{version}-{qos}"
+    said = [
+        (ecq_write_topic(client_id, "a"), b"\0\xff"),
+        (ecq_write_topic(client_id, "a"), b"\0\xff"),
+        (ecq_write_topic(client_id, "a/b//c"), b""),
+        (ecq_rewind_topic(client_id), b"earliest"),
+        (ecq_write_topic(client_id, "é" * (MAX_KEY_BYTES // 2)), b"x" * (1 << 20)),
+    ]
+    with Wire(shared.broker.port, version=version) as publisher:
+        publisher.open(f"sdv-pub-{client_id}")
+        for mid, (topic, payload) in enumerate(said, 1):
+            publisher.send(publish(topic, payload, version, mid=mid, qos=qos))
+            if qos:
+                publisher.expect(PUBACK)
+        wait_until(lambda: len(recorded(shared, client_id)) == len(said), what="all of it to be archived")
+    found = recorded(shared, client_id)
+    assert [(e.topic, e.payload) for e in found] == said
+    assert all(e.refused_because is None and e.qos == qos for e in found)
+
+
+def test_a_publisher_is_told_that_it_is_on_disk_and_under_which_seq(shared: House) -> None:
+    async def scenario() -> list[int]:
+        async with platform(shared.broker.port) as publisher:
+            sent = [(ecq_write_topic("TOLD", "a"), b"1"), (ecq_write_topic("TOLD", "a"), b"1"), (ecq_rewind_topic("TOLD"), b"0")]
+            receipts = [await publisher.send(*each) for each in sent]
+            assert [receipt["status"] for receipt in receipts] == ["recorded"] * 3
+            return [receipt["seq"] for receipt in receipts]
+
+    seqs = asyncio.run(scenario())
+    assert [e.seq for e in recorded(shared, "TOLD")] == seqs
+    assert 'messages_total{status="recorded",stream="ecq"}' in shared.get("/metrics").text
+
+
+BAD = [
+    ("$ECQ/w/BAD", b"no key"),
+    ("$ECQ/w/BAD/", b"empty key"),
+    ("$ECQ/w//BAD", b"no client id"),
+    ("$ECQ/w", b"BAD"),
+    ("$ECQ/w/w/BAD", b"w"),
+    ("$ECQ/w/r/BAD", b"r"),
+    ("$ECQ/w/sdv-BAD/a", b"a service"),
+    ("$ECQ/w/no owner/BAD", b"no owner"),
+    (f"$ECQ/w/{'V' * 65}/BAD", b"client id too long"),
+    ("$ECQ/w/BAD/" + "k" * (MAX_KEY_BYTES + 1), b"key too long"),
+    ("$ECQ/w/BAD/" + "/" * 150, b"key of too many levels"),
+    ("$ECQ/w/BAD/large", b"x" * ((1 << 20) + 1)),
+    ("$ECQ/r/BAD", b"yesterday"),
+    ("$ECQ/r/BAD", b""),
+    ("$ECQ/r/BAD", b"9" * 100_000),
+    ("$ECQ/r/BAD/a", b"earliest"),
+    ("$ECQ/r", b"earliest"),
+]
+
+
+def test_what_is_refused_is_answered_kept_with_its_reason_and_stops_nothing(shared: House) -> None:
+    async def scenario() -> None:
+        async with platform(shared.broker.port) as publisher:
+            for topic, payload in BAD:
+                receipt = await publisher.send(topic, payload)
+                assert receipt["status"] == "refused", topic
+                assert 0 < len(receipt["reason"]) < 1000
+                assert (await publisher.send("$ECQ/w/GOOD/a", b"x"))["status"] == "recorded"
+
+    asyncio.run(scenario())
+    assert [e.refused_because for e in recorded(shared, "GOOD")] == [None] * len(BAD)
+    refused = [(e.topic, e.payload) for e in shared.archived(Stream.ECQ) if e.refused_because]
+    assert [each for each in refused if each in BAD] == BAD
+    assert shared.health()["express"] == "on"
+
+
+def test_what_dispatchers_say_of_a_compacted_queue_is_recorded_in_its_stream(shared: House) -> None:
+    good = EcqAck("ACKED", 5, 1000, epoch=3).to_wire()
+    for payload in (good, b'{"client_id": "ACKED-BADLY", "seq": -1}'):
+        shared.redis.xadd(keys.OUTCOMES, {"o": payload})
+    wait_until(lambda: not shared.redis.xlen(keys.OUTCOMES), what="the outcomes to be taken")
+    (envelope,) = recorded(shared, "ACKED")
+    assert (envelope.topic, envelope.payload, envelope.refused_because) == ("outcomes/ecq/ACKED", good, None)
+    (bad,) = (e for e in shared.archived(Stream.OUTCOME) if b"ACKED-BADLY" in e.payload)
+    assert "not an acknowledgement of a compacted queue" in str(bad.refused_because)
+
+
+def test_what_the_broker_has_retained_is_news_once_and_no_second_time(tmp_path: Path) -> None:
+    async def scenario(home: House) -> None:
+        async with platform(home.broker.port) as publisher:
+            assert (await publisher.send("$ECQ/w/RETAINED/a", b"x", retain=True))["status"] == "recorded"
+            home.env["MANIFOLD_MQTT_SESSION_EXPIRY_SECONDS"] = "1"
+            home.stop_recorder()
+            async with Mqtt(f"mqtt://127.0.0.1:{home.broker.port}", "sdv-recorder-0", clean_start=True) as other:
+                await other.wait_connected()  # the session of the recorder is gone
+            await asyncio.to_thread(home.start)
+            assert (await publisher.send("$ECQ/w/RETAINED/b", b"x"))["status"] == "recorded"
+
+    with house(tmp_path) as home:
+        home.load()
+        home.start()
+        asyncio.run(scenario(home))
+        assert [e.topic[-1] for e in recorded(home, "RETAINED")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("flushed", [False, True], ids=["in the journal", "in the archive"])
+@pytest.mark.parametrize("killed", [False, True], ids=["cut", "killed"])
+def test_a_message_whose_puback_was_lost_is_recorded_once_and_answered_again(tmp_path: Path, killed: bool, flushed: bool) -> None:
+    """The cable passes the recorder's PUBACKs on to nobody: the broker sends all of it again, with DUP."""
+    sent = [
+        ("$ECQ/w/LOST/a", b"1"),
+        ("$ECQ/w/LOST/a", b"2"),
+        ("$ECQ/w/LOST/a", b"1"),
+        ("$ECQ/r/LOST", b"0"),
+        ("$ECQ/r/LOST", b"?"),
+    ]
+
+    async def scenario(home: House) -> None:
+        async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
+            home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
+            await asyncio.to_thread(home.start)
+            await asyncio.to_thread(home.wait_express)
+            before = await publisher.send("$ECQ/w/LOST/before", b"x")
+            cable.deaf = True
+            receipts = [await publisher.publish(*each) for each in sent]
+            await asyncio.to_thread(wait_until, lambda: taken(home) == 1 + len(sent), what="all to be recorded")
+            if flushed:
+                await asyncio.to_thread(home.flush)
+            if killed:
+                home.running.kill()
+            cable.cut()
+            cable.deaf = False
+            if killed:
+                await asyncio.to_thread(home.start)
+            answers = [await receipt for receipt in receipts]
+            after = await publisher.send("$ECQ/w/LOST/a", b"1")
+            archived = await asyncio.to_thread(recorded, home, "LOST")
+            assert [e.seq for e in archived] == [before["seq"], *(answer["seq"] for answer in answers), after["seq"]]
+            assert [(e.topic, e.payload) for e in archived[1:-1]] == sent
+            assert [answer["status"] for answer in answers] == ["recorded"] * 4 + ["refused"]
+            assert metric(home, 'manifold_recorder_messages_total{status="resent",stream="ecq"}') == len(sent)
+            assert metric(home, "manifold_recorder_held_bytes") == 0
+
+    with house(tmp_path, mqtt_shared="off") as home:
+        home.load()
+        asyncio.run(scenario(home))
+
+
+def taken(home: House) -> int:
+    """How many messages of the stream this process has recorded."""
+    counts = (
+        metric(home, f'manifold_recorder_messages_total{{status="{each}",stream="ecq"}}') for each in ("recorded", "refused")
+    )
+    return int(sum(count for count in counts if not math.isnan(count)))
+
+
+def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_path: Path) -> None:
+    many = 3 * RECEIVE_MAXIMUM
+
+    async def scenario(home: House) -> None:
+        async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
+            home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
+            await asyncio.to_thread(home.start)
+            for n in range(many):
+                await publisher.client.publish(f"$ECQ/w/SPOILT/{GOOD}", b"%d" % n)
+            assert (await publisher.send("$ECQ/w/SPOILT/good", b"x"))["status"] == "recorded"
+            await asyncio.to_thread(home.flush)
+
+    with house(tmp_path, mqtt_receive_maximum=str(RECEIVE_MAXIMUM), mqtt_shared="off") as home:
+        home.load()
+        asyncio.run(scenario(home))
+        *refused, good = home.archived(Stream.ECQ)
+        assert (len(refused), good.topic, good.refused_because) == (many, "$ECQ/w/SPOILT/good", None)
+        assert all("cannot be read (a text in it is not UTF-8)" in str(e.refused_because) for e in refused)

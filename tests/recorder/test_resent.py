@@ -1,0 +1,114 @@
+"""One publish is one message, also where the broker sends it again; the same message twice is two."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.mqtt import Message
+from archive.recorded import RecordedSegments
+from archive.records import frames, scan
+from archive.store import Archive
+from contracts.envelope import Stream
+from contracts.settings import Settings
+from recorder._dedupe import DedupeWindow
+from recorder._parser import Parser
+from recorder._resent import REMEMBERED, ResentMessages
+
+TOPIC = "$ECQ/w/V1/a"
+
+
+def again(topic: str = TOPIC, payload: bytes = b"x", *, mid: int = 7) -> Message:
+    """As a broker sends it after a lost connection."""
+    return Message(topic, payload, dup=True, mid=mid, connection=2)
+
+
+class Door:
+    """A parser and what it knows of packet ids."""
+
+    def __init__(self) -> None:
+        self.parser, self.resent = Parser(Settings(), DedupeWindow(1)), ResentMessages()
+
+    def take(self, mid: int, topic: str = TOPIC, payload: bytes = b"x", *, qos: int = 1, connection: int = 1) -> int:
+        """Record a message; its seq."""
+        incoming = self.parser.take(Message(topic, payload, qos=qos, mid=mid, connection=connection))
+        self.resent.note(incoming)
+        return incoming.seq
+
+
+def test_what_comes_again_has_the_seq_of_what_was_recorded() -> None:
+    door = Door()
+    first, second = door.take(7), door.take(8)
+    assert [door.resent.seq_of(again(mid=mid)) for mid in (7, 8, 7)] == [first, second, first]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(again(mid=8), id="another packet id"),
+        pytest.param(again(payload=b"y"), id="other bytes"),
+        pytest.param(again("$ECQ/w/V1/b"), id="another key"),
+        pytest.param(again("$ECQ/w/V1/", b"a\0x"), id="divided elsewhere"),
+        pytest.param(Message(TOPIC, b"x", mid=7), id="no DUP"),
+        pytest.param(Message(TOPIC, b"x", qos=0, dup=True), id="QoS 0"),
+    ],
+)
+def test_what_is_another_message_is_recorded(message: Message) -> None:
+    door = Door()
+    door.take(7)
+    assert door.resent.seq_of(message) is None
+
+
+def test_a_packet_id_that_was_given_again_means_the_last_message_with_it() -> None:
+    door = Door()
+    door.take(7)
+    newer = door.take(7, payload=b"y")
+    assert door.resent.seq_of(again()) is None
+    assert door.resent.seq_of(again(payload=b"y")) == newer
+    door.take(7, "$SDV-FANOUT/data/d")
+    assert door.resent.seq_of(again(payload=b"y")) is None
+
+
+def test_half_way_round_the_packet_ids_a_message_is_forgotten_whatever_came_between() -> None:
+    door = Door()
+    seq = door.take(7)
+    for mid in range(8, 7 + REMEMBERED):
+        door.take(mid, "$SDV-FANOUT/data/d" if mid % 2 else TOPIC)
+    assert door.resent.seq_of(again()) == seq
+    door.take(7 + REMEMBERED, "$SDV-FANOUT/data/d")
+    assert door.resent.seq_of(again()) is None
+
+
+def test_a_session_that_begins_anew_knows_nothing_of_the_one_before() -> None:
+    door = Door()
+    door.take(7)
+    door.resent.session_began(2)
+    assert door.resent.seq_of(again()) is None
+    door.take(7)  # it came on the connection before, and was judged late
+    assert door.resent.seq_of(again()) is None
+    assert door.resent.seq_of(again()) is None
+    seq = door.take(7, connection=2)
+    assert door.resent.seq_of(again()) == seq
+
+
+def test_the_next_process_learns_it_from_journal_and_archive(tmp_path: Path) -> None:
+    door, node = Door(), 0
+    taken = [door.parser.take(Message(TOPIC, b"x", mid=mid)) for mid in (65_534, 65_535, 1, 2)]
+    archive = RecordedSegments(Archive(f"file://{tmp_path}"))
+    archive.seal([each.envelope for each in taken[:2]], node)
+    journal = scan(frames(each.envelope for each in taken[2:])).envelopes()
+    resent = ResentMessages()
+    resent.recall([*archive.latest(Stream.ECQ, node, REMEMBERED), *journal])
+    assert [resent.seq_of(again(mid=mid)) for mid in (65_534, 65_535, 1, 2, 3)] == [*(each.seq for each in taken), None]
+    assert [e.seq for e in archive.latest(Stream.ECQ, node, 1)] == [taken[1].seq]
+    assert archive.latest(Stream.ECQ, node + 1, REMEMBERED) == []
+
+
+@given(st.lists(st.text(max_size=6), max_size=5))
+def test_whatever_an_archive_says_is_a_packet_id_is_one_or_is_passed_over(ids: list[str]) -> None:
+    door = Door()
+    taken = [door.parser.take(Message(TOPIC, b"x", mid=1)) for _ in ids]
+    for each, packet_id in zip(taken, ids, strict=True):
+        each.envelope.headers["sdv-packet-id"] = packet_id  # type: ignore[index]
+    door.resent.recall(each.envelope for each in taken)
