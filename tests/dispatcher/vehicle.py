@@ -96,10 +96,10 @@ class Vehicle:
         self.client.subscribe(topic_filter or request_filter(self.settings.topic_prefix, self.vin), qos=qos)
         assert self._confirmed.wait(BOUND_S), f"{self.vin} did not subscribe"
 
-    def unsubscribe(self) -> None:
-        """From its requests; waits for the UNSUBACK."""
+    def unsubscribe(self, topic_filter: str | None = None) -> None:
+        """From its requests, or from `topic_filter`; waits for the UNSUBACK."""
         self._confirmed.clear()
-        self.client.unsubscribe(request_filter(self.settings.topic_prefix, self.vin))
+        self.client.unsubscribe(topic_filter or request_filter(self.settings.topic_prefix, self.vin))
         assert self._confirmed.wait(BOUND_S), f"{self.vin} did not unsubscribe"
 
     def say(self, sign: Sign) -> None:

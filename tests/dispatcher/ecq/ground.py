@@ -1,0 +1,72 @@
+"""The sandbox of the cases, with the words in which those of compacted queues are told."""
+
+from typing import Any
+
+from contracts import keys
+from contracts.queue_names import ecq_queue
+from contracts.seq import wall_clock_ms
+from contracts.topics import ecq_filter, ecq_rewind_topic, ecq_write_topic
+from queues.verbs import ecq
+from tests.dispatcher.cases.ground import Ground
+from tests.dispatcher.vehicle import Got, Vehicle
+from tests.servers import wait_until
+
+
+class EcqGround(Ground):
+    """What publishers and consumers of compacted queues do, and what is seen of them."""
+
+    def write(self, consumer: Vehicle, key: str, payload: bytes = b"") -> int:
+        """One accepted message; its seq."""
+        return self.write_all(consumer, [(key, payload)])[0]
+
+    def write_all(self, consumer: Vehicle, messages: list[tuple[str, bytes]]) -> list[int]:
+        """Messages sent back to back; their seqs."""
+        receipts = self.platform_client.send_all([(ecq_write_topic(consumer.vin, key), payload) for key, payload in messages])
+        assert {receipt["status"] for receipt in receipts} == {"recorded"}, receipts
+        return [int(receipt["seq"]) for receipt in receipts]
+
+    def rewind(self, consumer: Vehicle, word: str) -> None:
+        """The consumer says from where it wants its messages again."""
+        consumer.client.publish(ecq_rewind_topic(consumer.vin), word.encode(), qos=1).wait_for_publish(60)
+
+    def listens(self, consumer: Vehicle, topic_filter: str | None = None, *, qos: int = 1) -> Vehicle:
+        """The consumer subscribes its queue; returns it when the dispatcher knows."""
+        consumer.subscribe(topic_filter or ecq_filter(consumer.vin), qos=qos)
+        wait_until(lambda: "ecq" in self.platform.presence(consumer.vin), what=f"the subscription of {consumer.vin}")
+        return consumer
+
+    def queue(self, consumer: Vehicle) -> ecq.ReadReply:
+        """All that is live, as Redis has it."""
+
+        async def read(queues: Any) -> ecq.ReadReply:
+            batch = queues.batch()
+            batch.add(ecq_queue(consumer.vin), ecq.Read(), wall_clock_ms())
+            (reply,) = await batch.run()
+            assert isinstance(reply, ecq.ReadReply)
+            return reply
+
+        return self.platform.ask(read)
+
+    def in_queue(self, consumer: Vehicle, count: int) -> list[int]:
+        """The seqs that are pending or in flight, as soon as there are so many."""
+        wait_until(
+            lambda: len(self.waiting(consumer)) == count, what=f"{count} messages of {consumer.vin}: {self.queue(consumer)}"
+        )
+        return self.waiting(consumer)
+
+    def waiting(self, consumer: Vehicle) -> list[int]:
+        return [message.seq for message in self.queue(consumer).messages if not message.is_delivered]
+
+    def acknowledged_up_to(self, consumer: Vehicle, seq: int) -> None:
+        """Returns when the position is there."""
+        wait_until(lambda: self.queue(consumer).acked_seq == seq, what=f"position {seq}, not {self.queue(consumer)}")
+
+    def in_flight(self, vehicle: Vehicle) -> int | None:
+        with self.platform.blocking() as redis:
+            found: Any = redis.hget(keys.ecq_keys(vehicle.vin)[1], "seq")
+        return None if found is None else int(found)
+
+
+def keys_of(got: list[Got]) -> list[str]:
+    """The keys of messages as they came."""
+    return [each.topic.split("/", 2)[2] for each in got]

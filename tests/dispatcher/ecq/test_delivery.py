@@ -1,0 +1,159 @@
+"""When a compacted queue is served: in real time, by its subscription, by its session, by a sign."""
+
+import pytest
+
+from contracts import keys
+from contracts.topics import Sign
+from tests.dispatcher.ecq.ground import EcqGround, keys_of
+from tests.dispatcher.vehicle import Vehicle
+from tests.servers import wait_until
+
+
+def test_a_consumer_that_is_subscribed_gets_a_write_at_once(ground: EcqGround, protocol: int) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    ground.listens(consumer.connect(subscribe=False))
+
+    seqs = [ground.write(consumer, key, key.encode()) for key in ("climate", "calendar/monday", "größe")]
+
+    got = consumer.waits_for(3)
+    assert keys_of(got) == ["climate", "calendar/monday", "größe"]
+    assert [each.payload.decode() for each in got] == keys_of(got)
+    assert [each.seq for each in got] == (seqs if protocol == 5 else [None] * 3)
+    ground.acknowledged_up_to(consumer, seqs[-1])
+    consumer.leave()
+
+
+def test_what_came_before_the_subscription_comes_with_it_in_order(ground: EcqGround, protocol: int) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    seqs = ground.write_all(consumer, [(f"k{n}", b"%d" % n) for n in range(5)])
+    ground.in_queue(consumer, 5)
+
+    ground.listens(consumer.connect(subscribe=False))
+
+    assert keys_of(consumer.waits_for(5)) == [f"k{n}" for n in range(5)]
+    ground.acknowledged_up_to(consumer, seqs[-1])
+    consumer.leave()
+
+
+def test_a_resumed_session_gets_what_came_meanwhile_without_a_sign_or_a_subscription(ground: EcqGround, protocol: int) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    ground.listens(consumer.connect(subscribe=False))
+    consumer.leave()
+    ground.gone(consumer)
+    ground.write_all(consumer, [("a", b"1"), ("b", b"2")])
+    ground.in_queue(consumer, 2)
+
+    consumer.connect(subscribe=False)
+    assert consumer.session_present
+    assert keys_of(consumer.waits_for(2)) == ["a", "b"]
+
+    ground.write(consumer, "c", b"3")
+    assert keys_of(consumer.waits_for(3)) == ["a", "b", "c"]
+    consumer.leave()
+
+
+def test_a_resumed_session_is_served_where_nothing_is_known_of_its_subscription(ground: EcqGround, protocol: int) -> None:
+    """As where it subscribed before the dispatchers ran, or so long ago that its presence has gone."""
+    consumer = Vehicle(ground, protocol=protocol)
+    ground.listens(consumer.connect(subscribe=False))
+    consumer.leave()
+    ground.gone(consumer)
+    with ground.platform.blocking() as redis:
+        redis.delete(keys.presence(consumer.vin))
+    ground.write(consumer, "a", b"1")
+    ground.in_queue(consumer, 1)
+
+    consumer.connect(subscribe=False)
+
+    assert keys_of(consumer.waits_for(1)) == ["a"]
+    consumer.leave()
+
+
+@pytest.mark.parametrize("sign", Sign)
+def test_a_sign_makes_good_for_a_subscription_that_nobody_told(ground: EcqGround, protocol: int, sign: Sign) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    ground.listens(consumer.connect(subscribe=False))
+    with ground.platform.blocking() as redis:
+        redis.hset(keys.presence(consumer.vin), "ecq", "no")
+    ground.write(consumer, "a", b"1")
+    ground.in_queue(consumer, 1)
+    assert consumer.got == []
+
+    consumer.say(sign)
+
+    assert keys_of(consumer.waits_for(1)) == ["a"]
+    consumer.leave()
+
+
+def test_a_subscription_with_qos_0_starts_nothing(ground: EcqGround, protocol: int) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    ground.write(consumer, "a", b"1")
+    ground.listens(consumer.connect(subscribe=False), qos=0)
+    ground.write(consumer, "b", b"2")
+    consumer.say(Sign.HEARTBEAT)
+    ground.in_queue(consumer, 2)
+    assert ground.in_flight(consumer) is None
+    assert consumer.got == []
+
+    consumer.subscribe(f"$ECQ/{consumer.vin}/#", qos=2)
+
+    assert keys_of(consumer.waits_for(2)) == ["a", "b"]
+    consumer.leave()
+
+
+@pytest.mark.parametrize("topic_filter", ["$ECQ/{}/#", "$ECQ/{}/+", "$ECQ/{}/a", "$ECQ/+/#", "$ECQ/#"])
+def test_any_filter_that_covers_the_topic_counts(ground: EcqGround, protocol: int, topic_filter: str) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    ground.write(consumer, "a", b"1")
+    ground.listens(consumer.connect(subscribe=False), topic_filter.format(consumer.vin))
+    assert keys_of(consumer.waits_for(1)) == ["a"]
+    consumer.leave()
+
+
+def test_after_unsubscribing_nothing_comes_until_it_listens_again(ground: EcqGround, protocol: int) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    ground.listens(consumer.connect(subscribe=False))
+    consumer.unsubscribe(f"$ECQ/{consumer.vin}/#")
+    ground.seen(consumer, ecq="no")
+
+    ground.write(consumer, "a", b"1")
+    ground.in_queue(consumer, 1)
+    assert ground.in_flight(consumer) is None
+    ground.listens(consumer)
+
+    assert [(got.topic, got.dup) for got in consumer.waits_for(1)] == [(f"$ECQ/{consumer.vin}/a", False)]
+    consumer.leave()
+
+
+def test_a_consumer_that_never_subscribed_costs_no_attempt(ground: EcqGround, protocol: int) -> None:
+    consumer = Vehicle(ground, protocol=protocol).connect(subscribe=False)
+    ground.seen(consumer, connected="yes")
+    ground.write(consumer, "a", b"1")
+    ground.seen(consumer, ecq="no")  # the broker had nobody to give it to
+    assert ground.in_flight(consumer) is None
+
+    ground.listens(consumer)
+
+    assert keys_of(consumer.waits_for(1)) == ["a"]
+    consumer.leave()
+
+
+def test_the_two_queues_of_a_vehicle_do_not_wait_for_each_other(ground: EcqGround, protocol: int) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    consumer.acks = False
+    ground.listens(consumer.connect())
+    ground.here(consumer)
+
+    ground.batch(consumer.vin, request_id="first")
+    ground.batch(consumer.vin, request_id="second")
+    ground.write_all(consumer, [("a", b"1"), ("b", b"2")])
+
+    got = consumer.waits_for(2)
+    assert {each.topic for each in got} == {f"agent/{consumer.vin}/proxy/request/first", f"$ECQ/{consumer.vin}/a"}
+    ecq = next(each for each in got if each.topic.startswith("$ECQ/"))
+    consumer.ack(ecq)
+    assert keys_of(consumer.waits_for(3)[2:]) == ["b"]
+    consumer.ack(consumer.got[2])
+    wait_until(lambda: not ground.waiting(consumer), what="its compacted queue to be empty")
+    assert len(consumer.got) == 3, "the batch was not acknowledged, and the next one waits for that"
+    consumer.leave()

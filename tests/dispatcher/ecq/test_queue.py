@@ -1,0 +1,211 @@
+"""What a compacted queue holds: the newest of each key, what is acknowledged, and what a rewind brings back."""
+
+from datetime import timedelta
+
+from contracts.seq import datetime_of
+from contracts.topics import Sign
+from tests.dispatcher.ecq.ground import EcqGround, keys_of
+from tests.dispatcher.vehicle import Got, Vehicle
+from tests.servers import wait_until
+
+
+def test_of_a_thousand_writes_over_ten_keys_the_ten_newest_come(ground: EcqGround, protocol: int) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    ground.write_all(consumer, [(f"k{n % 10}", b"%d" % n) for n in range(1000)])
+    ground.in_queue(consumer, 10)
+
+    ground.listens(consumer.connect(subscribe=False))
+
+    got = consumer.waits_for(10)
+    assert [each.payload for each in got] == [b"%d" % n for n in range(990, 1000)]
+    wait_until(lambda: not ground.waiting(consumer), what="the queue to be empty")
+    assert len(consumer.got) == 10
+    consumer.leave()
+
+
+def test_what_is_in_flight_is_finished_before_the_newer_message_of_its_key(ground: EcqGround, protocol: int) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    consumer.acks = False
+    ground.listens(consumer.connect(subscribe=False))
+    ground.write(consumer, "a", b"old")
+    (old,) = consumer.waits_for(1)
+    for n in range(3):
+        newest = ground.write(consumer, "a", b"new %d" % n)
+    assert len(consumer.got) == 1
+
+    consumer.acks = True
+    consumer.ack(old)
+
+    assert [each.payload for each in consumer.waits_for(2)] == [b"old", b"new 2"]
+    ground.acknowledged_up_to(consumer, newest)
+    assert [message.seq for message in ground.queue(consumer).messages] == [newest]
+    consumer.leave()
+
+
+def test_what_was_in_flight_and_superseded_does_not_come_to_a_new_session(ground: EcqGround, protocol: int) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    consumer.acks = False
+    ground.listens(consumer.connect(subscribe=False))
+    ground.write(consumer, "a", b"old")
+    consumer.waits_for(1)
+    consumer.crash()
+    ground.gone(consumer)
+    newest = ground.write(consumer, "a", b"new")
+
+    consumer.acks = True
+    ground.listens(consumer.connect(clean=True, subscribe=False))
+
+    ground.acknowledged_up_to(consumer, newest)
+    assert [each.payload for each in consumer.got] == [b"old", b"new"]
+    consumer.leave()
+
+
+def test_a_resumed_session_gets_what_was_in_flight_from_the_broker_and_no_second_copy(ground: EcqGround, protocol: int) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    consumer.acks = False
+    ground.listens(consumer.connect(subscribe=False))
+    ground.write_all(consumer, [("a", b"1"), ("b", b"2")])
+    consumer.waits_for(1)
+    consumer.crash()
+    ground.gone(consumer)
+
+    consumer.acks = True
+    consumer.connect(subscribe=False)
+    consumer.say(Sign.HEARTBEAT)
+
+    assert [(each.payload, each.dup) for each in consumer.waits_for(3)] == [(b"1", False), (b"1", True), (b"2", False)]
+    wait_until(lambda: not ground.waiting(consumer), what="the queue to be empty")
+    consumer.leave()
+
+
+def test_a_takeover_moves_the_queue_to_the_new_connection(ground: EcqGround, protocol: int) -> None:
+    first = Vehicle(ground, protocol=protocol)
+    first.acks = False
+    ground.listens(first.connect(subscribe=False))
+    ground.write_all(first, [("a", b"1"), ("b", b"2")])
+    first.waits_for(1)
+
+    second = Vehicle(ground, protocol=protocol, vin=first.vin)
+    second.connect(subscribe=False)
+    first.forget()
+
+    assert [each.payload for each in second.waits_for(2)] == [b"1", b"2"]
+    wait_until(lambda: not ground.waiting(second), what="the queue to be empty")
+    second.leave()
+
+
+def test_a_negative_acknowledgement_counts_and_its_message_stays_readable(ground: EcqGround) -> None:
+    consumer = Vehicle(ground, protocol=5)
+    consumer.acks = False
+    ground.listens(consumer.connect(subscribe=False))
+    seq = ground.write(consumer, "a", b"1")
+    consumer.refuse(consumer.waits_for(1)[0], 0x83, "no such setting")
+
+    ground.acknowledged_up_to(consumer, seq)
+    assert [(message.key, message.is_delivered) for message in ground.queue(consumer).messages] == [("a", True)]
+    consumer.leave()
+
+
+def test_large_and_empty_messages_come_as_they_were_written(ground: EcqGround, protocol: int) -> None:
+    consumer = Vehicle(ground, protocol=protocol)
+    messages = [("empty", b""), ("nul", b"\0\xff\0"), ("large", bytes(range(256)) * 800), ("k" * 512, b"of a long key")]
+    ground.write_all(consumer, messages)
+    ground.listens(consumer.connect(subscribe=False))
+    got = consumer.waits_for(4)
+    assert list(zip(keys_of(got), [each.payload for each in got], strict=True)) == messages
+    consumer.leave()
+
+
+def test_a_rewind_to_the_earliest_brings_back_what_is_live_in_order(ground: EcqGround, protocol: int) -> None:
+    consumer, seqs = _served(ground, protocol, ["a", "b", "a", "c"])
+
+    ground.rewind(consumer, "earliest")
+
+    assert keys_of(consumer.waits_for(7)[4:]) == ["b", "a", "c"]
+    ground.acknowledged_up_to(consumer, seqs[-1])
+    consumer.leave()
+
+
+def test_a_rewind_to_a_seq_brings_back_that_message_and_what_follows(ground: EcqGround, protocol: int) -> None:
+    consumer, seqs = _served(ground, protocol, ["a", "b", "c", "d"])
+
+    ground.rewind(consumer, str(seqs[2]))
+
+    assert keys_of(consumer.waits_for(6)[4:]) == ["c", "d"]
+    ground.acknowledged_up_to(consumer, seqs[-1])
+    consumer.leave()
+
+
+def test_a_rewind_to_a_time_brings_back_what_was_written_since(ground: EcqGround, protocol: int) -> None:
+    consumer, seqs = _served(ground, protocol, ["a", "b"])
+    wait_until(lambda: ground.write(consumer, "later", b"") >> 22 > seqs[1] >> 22, what="a later millisecond")
+    consumer.waits_for(3)
+    wait_until(lambda: not ground.waiting(consumer), what="the queue to be empty")
+    before = len(consumer.got)
+
+    ground.rewind(consumer, (datetime_of(seqs[1]) + timedelta(milliseconds=1)).isoformat())
+
+    assert keys_of(consumer.waits_for(before + 1)[before:]) == ["later"]
+    consumer.leave()
+
+
+def test_an_acknowledgement_that_a_rewind_has_overtaken_ends_its_own_message_alone(ground: EcqGround, protocol: int) -> None:
+    consumer, seqs = _served(ground, protocol, ["a", "b"])
+    consumer.acks = False
+    last = ground.write(consumer, "c", b"")
+    in_flight = consumer.waits_for(3)[2]
+    ground.rewind(consumer, "earliest")
+    ground.in_queue(consumer, 3)
+
+    consumer.acks = True
+    consumer.ack(in_flight)
+
+    assert keys_of(consumer.waits_for(5)[3:]) == ["a", "b"]
+    wait_until(lambda: not ground.waiting(consumer), what="the queue to be empty")
+    ground.acknowledged_up_to(consumer, last)
+    assert len(consumer.got) == 5
+    assert seqs[-1] < last
+    consumer.leave()
+
+
+def test_a_message_that_is_not_acknowledged_in_time_comes_again_with_its_seq(brisk: EcqGround) -> None:
+    consumer = Vehicle(brisk, protocol=5)
+    consumer.acks = False
+    brisk.listens(consumer.connect(subscribe=False))
+    seq = brisk.write(consumer, "a", b"1")
+
+    again = consumer.waits_for(2)[1]
+    consumer.ack(again)
+
+    brisk.acknowledged_up_to(consumer, seq)
+    assert {each.seq for each in consumer.got} == {seq}
+    consumer.leave()
+
+
+def test_a_message_whose_attempts_are_used_up_is_passed_over_and_a_rewind_brings_it_back(brisk: EcqGround) -> None:
+    consumer = Vehicle(brisk, protocol=5)
+    consumer.acks = False
+    refused: list[Got] = []
+    consumer.look = lambda got: refused.append(got)
+    brisk.listens(consumer.connect(subscribe=False))
+    first = brisk.write(consumer, "a", b"1")
+    second = brisk.write(consumer, "b", b"2")
+
+    wait_until(lambda: any(each.seq == second for each in consumer.got), what="the next message")
+    assert [each.seq for each in consumer.got[:3]] == [first] * 3
+    consumer.acks = True
+    brisk.rewind(consumer, "earliest")
+    wait_until(lambda: [each.seq for each in consumer.got[-2:]] == [first, second], what=f"both again: {consumer.got}")
+    consumer.leave()
+
+
+def _served(ground: EcqGround, protocol: int, keys: list[str]) -> tuple[Vehicle, list[int]]:
+    """A consumer that has acknowledged a message of each of these keys, and their seqs."""
+    consumer = Vehicle(ground, protocol=protocol)
+    ground.listens(consumer.connect(subscribe=False))
+    seqs = []
+    for place, key in enumerate(keys, 1):
+        seqs.append(ground.write(consumer, key, b"%d" % place))
+        consumer.waits_for(place)
+    ground.acknowledged_up_to(consumer, seqs[-1])
+    return consumer, seqs
