@@ -121,6 +121,11 @@ def ecq_keys(owner: Owner | str) -> list[str]:
     ]
 
 
+def ecq_inflight(owner: Owner | str) -> str:
+    """Hash of what an owner's compacted queue has in flight."""
+    return f"{_of(owner)}ecq:inflight"
+
+
 def ecq_messages(owner: Owner | str) -> str:
     """Hash seq → key, NUL, payload of the messages of an owner's compacted queue."""
     return f"{_of(owner)}ecq:messages"

@@ -16,11 +16,12 @@ from contracts import keys
 from contracts.errors import Retryable
 from contracts.events import Connected, Disconnected
 from contracts.names import Owner, is_service, is_vin
+from contracts.queue_names import ecq_queue, fanout_queue
 from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
 from dispatcher import _metrics
 from dispatcher._broker_api import BrokerApi, Session
-from dispatcher._sources import Offer, all_handled
+from dispatcher._sources import WOKEN, Offer, all_handled
 from queues import Queues
 
 OWNERS_A_LOOK = 500
@@ -36,7 +37,7 @@ class Known:
 
     connected: str = ""  # `yes`, `no`, `heard`, or empty where nothing is known
     since_ms: int = 0  # of the last connection that was seen to begin
-    in_flight: bool = False
+    in_flight: bool = False  # of either queue
 
 
 def missed(owner: Owner, known: Known, session: Session | None, at_ms: int) -> Connected | Disconnected | None:
@@ -95,7 +96,9 @@ class Reconciler:
         if event is None:
             return 0
         _metrics.RECONCILED.labels(type(event).__name__.lower()).inc()
-        await all_handled(self._offer, [event.owner], event)
+        await all_handled(self._offer, [fanout_queue(event.owner)], event)
+        if isinstance(event, Connected):  # its SUBSCRIBE was missed, too: the broker says whether anybody listens
+            await all_handled(self._offer, [ecq_queue(event.owner)], WOKEN)
         return 1
 
 
@@ -114,7 +117,7 @@ async def _look_at(queues: Queues, owners: list[Owner]) -> dict[Owner, Known]:
     pipe = queues.redis.pipeline(transaction=False)
     for owner in owners:
         pipe.hmget(keys.presence(owner), ["connected", "since"])
-        pipe.exists(keys.inflight(owner))
+        pipe.exists(keys.inflight(owner), keys.ecq_inflight(owner))
     replies: list[Any] = await pipe.execute()
     return {owner: _known(*replies[2 * n : 2 * n + 2]) for n, owner in enumerate(owners)}
 

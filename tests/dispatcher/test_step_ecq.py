@@ -1,0 +1,177 @@
+"""`step` for compacted queues: where it differs from what it says of fanout queues."""
+
+import pytest
+from msgspec.structs import replace
+
+from contracts.ecq import EcqAck
+from contracts.events import Acked, DeliveryDropped, Heard, Subscribed
+from contracts.queue_names import ecq_queue
+from dispatcher._effects import Effect, Forward, Ignore, Load, Publish, Watch
+from dispatcher._events import DeadlinePassed, Event, Loaded, Missing, Published, Unsendable, Woken
+from dispatcher._step import OpenClaim, OwnerState, step
+from queues.verbs.claims import Claim, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
+from queues.verbs.ecq import Acknowledge, AckReply, Subscription
+from tests.dispatcher.steps import (
+    BUSY,
+    CLAIMED,
+    HELD,
+    IDLE,
+    LISTENS,
+    NONE,
+    NOW,
+    OVERDUE,
+    RESUMED,
+    RULES,
+    SEQ,
+    THREE,
+    VIN,
+    Row,
+    answered,
+    table,
+)
+
+QUEUE = ecq_queue(VIN)
+EMPTY = OwnerState(RULES, QUEUE)
+UNSENT = replace(EMPTY, open_claim=OpenClaim(SEQ, NOW, CLAIMED.deadline_ms))
+UNDER_WAY = replace(EMPTY, open_claim=OpenClaim(SEQ, NOW, CLAIMED.deadline_ms, sent=True))
+RECHECK = Watch(RULES.recheck_at_ms(QUEUE, SEQ, 1, CLAIMED.deadline_ms))
+ACKED = Acked(VIN, NOW, f"$ECQ/{VIN}/seat/left", SEQ, NOW - 4, None)
+ACK = EcqAck(VIN, SEQ, NOW)
+SUBSCRIBED = Subscribed(VIN, NOW, f"$ECQ/{VIN}/#", True, 1)
+NOT_ITS_OWN: list[Effect] = [Ignore("an acknowledgement of a message that is not its own")]
+
+ROWS: list[Row] = [
+    ("a wake-up claims", EMPTY, Woken(), EMPTY, [Claim()]),
+    ("a session that has ended takes its claim along", UNDER_WAY, Woken(released=SEQ), EMPTY, [Claim()]),
+    ("a session that has ended leaves a newer claim alone", UNDER_WAY, Woken(released=SEQ - 1), UNDER_WAY, [Claim()]),
+    ("a passed deadline looks first", EMPTY, DeadlinePassed(), EMPTY, [Claim()]),
+    (
+        "what is claimed with its message is published at once",
+        EMPTY,
+        answered(Claim(), CLAIMED._replace(message=b"seat/left\0\0hello\0")),
+        UNDER_WAY,
+        [RECHECK, Publish(Loaded(SEQ, NOW, "seat/left", "", b"\0hello\0"), CLAIMED.deadline_ms)],
+    ),
+    ("what is claimed without it is loaded", EMPTY, answered(Claim(), CLAIMED), UNSENT, [RECHECK, Load(SEQ, NOW)]),
+    (
+        "what nobody has keeps its place, and its deadline brings it again",
+        UNSENT,
+        Missing(SEQ, NOW, ""),
+        UNSENT,
+        [Ignore("nobody has it now; its deadline brings it again")],
+    ),
+    (
+        "what was not loaded by its deadline was no attempt",
+        UNSENT,
+        answered(Claim(), OVERDUE),
+        UNSENT,
+        [Release(SEQ, ReleaseReason.UNSENT, NOW, again=True)],
+    ),
+    ("an acknowledgement moves the position", UNDER_WAY, ACKED, UNDER_WAY, [Acknowledge(ACK)]),
+    ("and the claim is over", UNDER_WAY, answered(Acknowledge(ACK), AckReply("ended", NOW, 1, 0, NONE)), EMPTY, []),
+    (
+        "a request's acknowledgement is another queue's",
+        UNDER_WAY,
+        replace(ACKED, topic=f"agent/{VIN}/proxy/request/r"),
+        UNDER_WAY,
+        NOT_ITS_OWN,
+    ),
+    ("another client's proves nothing", UNDER_WAY, replace(ACKED, topic="$ECQ/VIN-2/seat/left"), UNDER_WAY, NOT_ITS_OWN),
+    (
+        "a write that a service acknowledges proves nothing",
+        UNDER_WAY,
+        replace(ACKED, topic=f"$ECQ/w/{VIN}/a"),
+        UNDER_WAY,
+        NOT_ITS_OWN,
+    ),
+    ("one without a seq proves nothing", UNDER_WAY, replace(ACKED, seq=None), UNDER_WAY, NOT_ITS_OWN),
+    ("a subscription begins", EMPTY, SUBSCRIBED, EMPTY, [Subscription(1, claim=True)]),
+    ("one with QoS 0 is noted", EMPTY, replace(SUBSCRIBED, qos=0), EMPTY, [Subscription(0, claim=False)]),
+    ("one that ends is noted", EMPTY, replace(SUBSCRIBED, on=False), EMPTY, [Subscription(None, claim=False)]),
+    (
+        "one of another client is nothing",
+        EMPTY,
+        replace(SUBSCRIBED, topic_filter="$ECQ/VIN-2/#"),
+        EMPTY,
+        [Ignore("a filter that gets none of its messages")],
+    ),
+    (
+        "a subscription while the publish is under way is remembered",
+        UNDER_WAY,
+        answered(Subscription(1, claim=True), HELD._replace(deadline_ms=CLAIMED.deadline_ms)),
+        replace(UNDER_WAY, open_claim=OpenClaim(SEQ, NOW, CLAIMED.deadline_ms, heard=True, sent=True)),
+        [RECHECK],
+    ),
+    (
+        "and where nobody had the publish, it is tried again",
+        EMPTY,
+        answered(Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW, again=True), ReleaseReply("released", 0)),
+        EMPTY,
+        [Claim()],
+    ),
+    ("nobody had it", UNDER_WAY, Published(SEQ, NOW, 0x10), EMPTY, [Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW)]),
+    (
+        "a message that the broker threw away is released",
+        EMPTY,
+        DeliveryDropped(VIN, NOW, SEQ, "queue_full"),
+        EMPTY,
+        [Release(SEQ, ReleaseReason.LOST)],
+    ),
+    (
+        "a packet that the broker does not take is passed over",
+        UNDER_WAY,
+        Unsendable(SEQ, NOW, NOW + 1, "too large"),
+        EMPTY,
+        [Acknowledge(EcqAck(VIN, SEQ, NOW + 1, reason="too large", passed_over=True))],
+    ),
+    (
+        "attempts that are used up, too",
+        replace(EMPTY, policy=THREE),
+        answered(Release(SEQ, ReleaseReason.DEADLINE), ReleaseReply("released", 3)),
+        replace(EMPTY, policy=THREE),
+        [Acknowledge(EcqAck(VIN, SEQ, NOW, reason="not acknowledged after 3 attempts", passed_over=True))],
+    ),
+    # The fanout queue of the same vehicle hears of its connection, and forwards it.
+    (
+        "a sign that finds something in the compacted queue wakes it",
+        IDLE,
+        answered(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", None, HELD, ecq_wake=True)),
+        IDLE,
+        [Watch(RULES.recheck_at_ms(VIN, HELD.seq, HELD.attempts, HELD.deadline_ms)), Forward(QUEUE, Woken())],
+    ),
+    (
+        "a session that has ended tells what the compacted queue had in flight",
+        BUSY,
+        answered(UpdatePresence(RESUMED, False), UpdatePresenceReply("noted", None, NONE, ecq_released=7)),
+        BUSY,
+        [Watch(NOW + 30_000), Forward(QUEUE, Woken(released=7))],
+    ),
+    ("a subscription to requests is the fanout queue's", IDLE, LISTENS, IDLE, [UpdatePresence(LISTENS, claim=False)]),
+]
+
+
+@table(ROWS)
+def test_step(before: OwnerState, event: Event, after: OwnerState, effects: list[Effect]) -> None:
+    assert step(before, event) == (after, effects)
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "reaches"),
+    [
+        (f"$ECQ/{VIN}/#", True),
+        (f"$ECQ/{VIN}/+", True),
+        (f"$ECQ/{VIN}/seat/left", True),
+        ("$ECQ/+/#", True),
+        ("$ECQ/#", True),
+        (f"$share/garage/$ECQ/{VIN}/#", True),
+        (f"$exclusive/$ECQ/{VIN}/#", True),
+        (f"$ECQ/{VIN}", False),
+        (f"$ECQ/w/{VIN}/#", False),
+        ("$ECQ/VIN-2/#", False),
+        ("#", False),
+        ("+/+/#", False),
+        (f"agent/{VIN}/#", False),
+    ],
+)
+def test_a_filter_reaches_a_compacted_queue_if_it_can_get_one_of_its_messages(topic_filter: str, reaches: bool) -> None:
+    assert RULES.reaches(topic_filter, QUEUE) is reaches
