@@ -60,13 +60,18 @@ def open_catalog(settings: Settings) -> Catalog:
     """The Iceberg catalog of the settings: SQL (SQLite when embedded) or REST.
 
     Raises:
-        Permanent: the catalog refuses the login; or what the settings ask for needs a library that is not here.
+        Permanent: the catalog refuses the login; what the settings ask for needs a library that is not here; or a time limit
+            among the catalog's properties is none.
     """
     uri = settings.catalog
     if uri.startswith(SQLITE):
         _prepare_sqlite(Path(uri.removeprefix(SQLITE).split("?")[0]))
         if "?" not in uri:
             uri += f"?timeout={BUSY_SECONDS}"
+    elif uri.startswith("postgresql"):
+        from adapters.postgresql import with_limits  # here, because few lakes need it
+
+        uri = with_limits(uri, settings.catalog_options)
     AVAILABLE_CATALOGS[CatalogType.REST] = _open_rest
     properties = {"type": settings.catalog_type, "uri": uri, "warehouse": settings.warehouse_url, **settings.catalog_options}
     try:

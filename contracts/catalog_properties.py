@@ -18,6 +18,9 @@ DECIDED = {
 }
 SHAPE = 'must be a JSON object of texts, such as {"credential": "<id>:<secret>", "scope": "lake"}'
 SIGV4 = "rest.sigv4-enabled"
+# Limits of a PostgreSQL catalog in seconds, as its JDBC driver names them behind Iceberg's `jdbc.`; answers take milliseconds.
+JDBC_CONNECT, JDBC_ANSWER = "jdbc.connectTimeout", "jdbc.socketTimeout"
+JDBC_DEFAULT_S = {JDBC_CONNECT: "10", JDBC_ANSWER: "60"}
 
 
 def normalised(value: object) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
-from contracts.catalog_properties import signs
+from contracts.catalog_properties import JDBC_DEFAULT_S, signs
 from contracts.errors import ManifoldError
 from contracts.settings import Settings, load_settings
 
@@ -72,7 +72,7 @@ def _jdbc(uri: str) -> dict[str, str]:
         return {"uri": f"jdbc:sqlite:{url.database}?busy_timeout=30000&journal_mode=WAL"}
     address = f"jdbc:{url.get_backend_name()}://{url.host}{f':{url.port}' if url.port else ''}/{url.database}"
     login = {"jdbc.user": url.username, "jdbc.password": str(url.password) if url.password else None}
-    return {"uri": address, **{name: value for name, value in login.items() if value}}
+    return {"uri": address, **{name: value for name, value in login.items() if value}, **JDBC_DEFAULT_S}
 
 
 def jars_for(settings: Settings) -> list[str]:

@@ -1,0 +1,77 @@
+"""A PostgreSQL catalog that hangs is given up after a while: by PyIceberg and by Spark, at the door and in the middle."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+
+from adapters.lake import ensure_tables, open_catalog
+from contracts.errors import Permanent
+from contracts.settings import Settings
+from contracts.tables import NAMESPACE
+from pipelines.catalog import AWAY, CatalogAway, naming_the_catalog
+from pipelines.spark.conf import POSTGRESQL_JAR
+from pipelines.spark.session import session
+from tests.stores.servers import postgresql, postgresql_programs, require
+
+SOON = json.dumps({"jdbc.connectTimeout": "2", "jdbc.socketTimeout": "2"})
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that accepts, and never says a word; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"postgresql+psycopg://manifold@127.0.0.1:{listening.getsockname()[1]}/postgres"
+
+
+def settings_of(uri: str, home: Path, properties: str = SOON) -> Settings:
+    return Settings(home=home, catalog_uri=uri, catalog_properties=properties)
+
+
+@pytest.mark.timeout(60)
+def test_a_server_that_never_answers_the_door_is_given_up(silent: str, tmp_path: Path) -> None:
+    with pytest.raises(OperationalError) as raised:
+        open_catalog(settings_of(silent, tmp_path))
+    assert isinstance(raised.value, AWAY)
+
+
+@pytest.mark.timeout(120)
+def test_one_that_stops_answering_is_given_up_and_asked_again_when_it_is_back(tmp_path: Path) -> None:
+    require(postgresql_programs() or Path("PostgreSQL"))
+    with postgresql(tmp_path / "pg") as uri:
+        catalog = open_catalog(settings_of(uri, tmp_path))
+        ensure_tables(catalog)
+        with catalog.engine.connect() as asked:  # type: ignore[attr-defined]  # an SQL catalog's
+            backend = int(asked.execute(text("select pg_backend_pid()")).scalar_one())
+        os.kill(backend, signal.SIGSTOP)
+        try:
+            with pytest.raises(OperationalError, match="no answer within 2 s"):
+                catalog.list_namespaces()
+        finally:
+            os.kill(backend, signal.SIGCONT)
+        assert (NAMESPACE,) in catalog.list_namespaces()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_spark_gives_it_up_too(silent: str, tmp_path: Path) -> None:
+    require(Settings().jars / POSTGRESQL_JAR)
+    settings = settings_of(silent, tmp_path)
+    with (
+        session(settings, "silent") as spark,
+        pytest.raises(CatalogAway, match="is away or locked"),
+        naming_the_catalog(settings),
+    ):
+        spark.sql(f"SHOW NAMESPACES IN {settings.catalog_name}").collect()
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "1.5", "soon", ""])
+def test_a_limit_that_is_none_is_named(said: str, silent: str, tmp_path: Path) -> None:
+    with pytest.raises(Permanent, match=r"jdbc\.socketTimeout=.* in MANIFOLD_CATALOG_PROPERTIES"):
+        open_catalog(settings_of(silent, tmp_path, json.dumps({"jdbc.socketTimeout": said})))
