@@ -26,6 +26,7 @@ from pipelines.ingest.publish import pins_in, unfinished
 from pipelines.ingest.repeating import is_change_of
 
 ROWS_AT_ONCE = 50_000
+_SINCE = ("seq", "first_seen_at")  # columns that tell when a row came
 _AVRO = re.compile(rb"Obj\x01")
 _SYNC = 16  # bytes of the mark between an Avro file's blocks
 
@@ -182,12 +183,12 @@ def _in_parquet(file: pa.NativeFile, path: str, named: Named) -> Iterator[Found]
     columns = [c for c in texts if c != "payload" or named.opaque or "topic" in texts]
     counts: dict[str, int] = {}
     for batch in whole.iter_batches(
-        ROWS_AT_ONCE, columns=[*columns, *([] if "seq" not in whole.schema_arrow.names else ["seq"])]
+        ROWS_AT_ONCE, columns=[*columns, *(name for name in _SINCE if name in whole.schema_arrow.names)]
     ):
         rows = pa.Table.from_batches([batch])
         for row in matches(rows, named, tuple(columns)):
-            if "seq" in row and row["seq"] is not None and row["seq"] >= named.before:
-                continue  # named anew
+            if named.anew(row):
+                continue
             for column in columns:
                 if row[column] is not None and named.is_in(row[column]):
                     counts[column] = counts.get(column, 0) + 1

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from contracts.envelope import Stream
 from contracts.names import SERVICE_PREFIX
 from contracts.outcomes import OutcomeRecord
+from contracts.seq import datetime_of
 
 OPAQUE_FROM = 8
 _ISO = re.compile(r"[0-9A-Z]{17}")
@@ -29,7 +30,7 @@ class Named:
     """A vehicle's name, in what was accepted before a seq: whoever is named later is named anew."""
 
     def __init__(self, vin: str, before: int) -> None:
-        self.vin, self.before = vin, before
+        self.vin, self.before, self._instant = vin, before, datetime_of(before)
         self.opaque = len(vin) >= OPAQUE_FROM
         touching = "0-9A-Za-z" if _ISO.fullmatch(vin) else r"0-9A-Za-z_.\-"
         self._pattern = f"(?:^|[^{touching}]){re.escape(vin)}(?:[^{touching}]|$)"
@@ -39,6 +40,11 @@ class Named:
         """Whether the vehicle is named there, in JSON's escapes too."""
         raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
         return bool(self._word.search(raw)) or (b"\\" in raw and bool(self._word.search(_unescaped(raw))))
+
+    def anew(self, row: Row) -> bool:
+        """Whether a row that has a seq, or an instant at which its data came first, came since: of that nothing is to go."""
+        seq, first = row.get("seq"), row.get("first_seen_at")
+        return (seq is not None and seq >= self.before) or (first is not None and first >= self._instant)
 
     def may_be_in(self, column: pa.Array | pa.ChunkedArray, *, escaped: bool = False) -> pa.Array | pa.ChunkedArray:
         """Which values to look at: a quick search. `escaped`: those with a backslash among them."""

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 from redis import Redis
@@ -17,6 +17,7 @@ from queues import Loader, Policy
 RECORDS_A_PAGE = 5000
 MEMBERS_A_PAGE = 1000
 DATA = keys.data("*")
+TRIGGERS = f"{keys.trigger(0)[:-1]}*"
 
 Record = tuple[bytes, dict[bytes, bytes]]
 
@@ -45,9 +46,10 @@ def erase_from_queues(redis: Redis, settings: Settings, named: Named) -> int:
 
 
 def erase_data(redis: Redis, named: Named) -> None:
-    """Take out the notes of who waits for data, its own and all of data under its name; and payloads that name the vehicle.
+    """Take out the notes of who waits for data, its own and all of data under its name; payloads and triggers that name it.
 
     While the lake has the data, a dispatcher may put it back for another vehicle. Afterwards only one that was reading then can.
+    Whoever else a trigger is for, its entry is delivered: a dispatcher that does not find the trigger here reads it in the lake.
     """
     for key, notes in _notes(redis, named):
         redis.srem(key, *notes)
@@ -55,8 +57,8 @@ def erase_data(redis: Redis, named: Named) -> None:
         redis.zrem(keys.PARKED, data_id)
         if redis.exists(keys.waiting_for(data_id.decode())):  # somebody parked meanwhile
             redis.zadd(keys.PARKED, {data_id: since}, nx=True)
-    for payload in _data(redis, named):
-        redis.delete(payload)
+    for names_it in chain(_data(redis, named), _triggers(redis, named)):
+        redis.delete(names_it)
 
 
 def prove_queues(redis: Redis, named: Named) -> list[Found]:
@@ -74,6 +76,7 @@ def prove_queues(redis: Redis, named: Named) -> list[Found]:
         (keys.OUTCOMES, "outcomes", sum(1 for _ in _outcomes(redis, named))),
         (keys.PARKED, "data ids", sum(1 for _ in _waited_for(redis, named))),
         (DATA, "payloads", sum(1 for _ in _data(redis, named))),
+        (TRIGGERS, "triggers", sum(1 for _ in _triggers(redis, named))),
     )
     return found + [Found(key, what, count) for key, what, count in counts if count]
 
@@ -143,3 +146,18 @@ def _data(redis: Redis, named: Named) -> Iterator[bytes]:
     for key in redis.scan_iter(match=DATA, count=MEMBERS_A_PAGE):
         if named.is_in(key.removeprefix(keys.data("").encode())) or (named.opaque and named.is_in(redis.get(key) or b"")):
             yield key
+
+
+def _triggers(redis: Redis, named: Named) -> Iterator[bytes]:
+    """Triggers from before whose request_id or data_id names the vehicle."""
+    prefix = TRIGGERS[:-1].encode()
+    walked = cast(Iterator[bytes], redis.scan_iter(match=TRIGGERS, count=MEMBERS_A_PAGE))
+    old = (key for key in walked if (seq := key.removeprefix(prefix)).isdigit() and int(seq) < named.before)
+    while page := list(islice(old, MEMBERS_A_PAGE)):
+        with redis.pipeline(transaction=False) as asked:
+            for key in page:
+                asked.hvals(key)
+            replies = asked.execute(raise_on_error=False)  # a key of another kind is none
+        for key, said in zip(page, replies, strict=True):
+            if isinstance(said, list) and any(named.is_in(value) for value in said):
+                yield key

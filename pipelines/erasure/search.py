@@ -28,9 +28,10 @@ def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[tup
     refused = _search(catalog, QUARANTINE, named, base, ("seq", "topic", "reason", "payload"))
     seqs = pa.array([row["seq"] for row in refused if row["seq"] < named.before], pa.int64())
     found.append((QUARANTINE, pa.table({"seq": seqs})))
-    columns = ("data_id", "payload") if named.opaque else ("data_id",)
-    data_ids = {row["data_id"] for row in _search(catalog, DATA, named, base, columns)}
-    data_ids |= {row["data_id"] for row in _search(catalog, META, named, base, ("data_id",))}
+    columns = ("data_id", "payload", "seq") if named.opaque else ("data_id", "seq")
+    data_ids = {row["data_id"] for row in _search(catalog, DATA, named, base, columns) if not named.anew(row)}
+    seen = _search(catalog, META, named, base, ("data_id", "first_seen_at"))
+    data_ids |= {row["data_id"] for row in seen if not named.anew(row)}
     found += [(table, pa.table({"data_id": pa.array(sorted(data_ids), pa.string())})) for table in (DATA, META)]
     return [(table, keys) for table, keys in found if keys.num_rows and _files(catalog, table, keys, base[table.name])]
 

@@ -162,6 +162,21 @@ def test_what_is_accepted_afterwards_stays_and_ends_as_ever(known: Lake) -> None
     assert check(catalog, known.settings, now=NOW).agree
 
 
+def test_data_that_comes_afterwards_stays_whatever_it_names(known: Lake) -> None:
+    late = [data(70_000, f"since_{GONE}", b"three"), data(70_001, "d8", f"more of {GONE}".encode()), data(70_002, "d1", b"one")]
+    known.archive(Stream.DATA, late)
+    catalog = open_catalog(known.settings)
+    ingest(catalog, known.settings, run_id="later", now=at(80_000))
+
+    done = erased(known)
+
+    assert (done.proved, done.found) == (True, [])
+    for table in (DATA, META):
+        assert sorted(row["data_id"] for row in read(catalog, table)) == ["d1", "d8", f"since_{GONE}"]
+    compared = check(catalog, known.settings, now=NOW)
+    assert (compared.agree, compared.troubles) == (True, {})
+
+
 def copy_of(lake: Lake) -> Lake:
     """The same lake, whose `renew` brings back what it has now."""
     template = lake.settings.home.with_name("filled")
@@ -279,6 +294,22 @@ def test_it_leaves_the_queues_and_what_others_wait_for_stays(known: Lake, redis:
     outcomes: Any = redis.xrange(keys.OUTCOMES)
     assert [OutcomeRecord.from_wire(fields[b"o"]).vin for _, fields in outcomes] == [STAYS]
     assert redis.zrange(keys.pending(STAYS), 0, -1) == [str(seq_at(1)).encode()]
+
+
+def test_the_triggers_in_redis_that_name_it_go_and_those_of_others_and_of_later_stay(known: Lake, redis: Redis) -> None:
+    loader = Loader(redis, Policy.of(known.settings))
+    named = {2: ("task_1", f"for_{GONE}_7"), 3: (f"task_of_{GONE}", "d1"), 4: ("task_1", "d1"), 90_000: ("t", f"for_{GONE}_8")}
+    loader.store_triggers({seq_at(ms): named[ms] for ms in named})
+
+    done = erased(known)
+
+    assert (done.proved, done.found) == (True, [])
+    assert sorted(cast(list[bytes], redis.keys("t:*"))) == sorted(keys.trigger(seq_at(ms)).encode() for ms in (4, 90_000))
+
+
+def test_the_search_finds_triggers_in_redis_that_name_it(redis: Redis, known: Lake) -> None:
+    Loader(redis, Policy.of(known.settings)).store_triggers({seq_at(ms): ("t", f"for_{GONE}_{ms}") for ms in (1, 2, 90_000)})
+    assert prove_queues(redis, Named(GONE, seq_at(60_000))) == [Found("t:*", "triggers", 2)]
 
 
 def put_back(redis: Redis, seq: int) -> None:
