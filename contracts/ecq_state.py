@@ -1,6 +1,7 @@
 """What a compacted queue comes to, by all that is recorded of it: in any order, and however often each is read."""
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -13,13 +14,23 @@ class QueueState(NamedTuple):
     position: int | None  # the greatest seq that was acknowledged; None: none was
 
 
+def epoch_of(seq: int, epoch: int, rewinds: Sequence[int]) -> int:
+    """The epoch in which an acknowledgement of `seq` counts that was recorded with `epoch`; `rewinds` are in order.
+
+    A message that was written after a rewind cannot have been acknowledged before it: so a queue in Redis need not remember the
+    epoch of a client of which nothing is live.
+    """
+    before = bisect_left(rewinds, seq)
+    return max(epoch, rewinds[before - 1]) if before else epoch
+
+
 def fold(appends: Iterable[tuple[int, str]], acks: Iterable[tuple[int, int]], rewinds: Iterable[tuple[int, int]]) -> QueueState:
     """The state that appends (seq, key), acknowledgements (seq, epoch) and rewinds (seq, first seq to be sent again) come to."""
     live: dict[str, int] = {}
     for seq, key in appends:
         live[key] = max(seq, live.get(key, 0))
     moved = sorted(set(rewinds))
-    told = set(acks)
+    told = {(seq, epoch_of(seq, epoch, [rewind for rewind, _ in moved])) for seq, epoch in set(acks)}
     acknowledged = {seq for seq, epoch in told if not any(rewind > epoch and first <= seq for rewind, first in moved)}
     position: int | None = None
     for _, is_ack, seq in sorted([(rewind, 0, first - 1) for rewind, first in moved] + [(epoch, 1, seq) for seq, epoch in told]):

@@ -67,10 +67,10 @@ class Fleet:
 
 
 @contextmanager
-def fleet(url: str, prefix: str, name: Callable[[int], str]) -> Iterator[Fleet]:
-    """A process for vehicles of the broker at `url`; it ends with the block."""
+def fleet(url: str, filter_of: Callable[[str], str], name: Callable[[int], str]) -> Iterator[Fleet]:
+    """A process for vehicles of the broker at `url`; it ends with the block. Each subscribes to `filter_of` its name."""
     here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_main, args=(there, url, prefix, name), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=_main, args=(there, url, filter_of, name), daemon=True)
     process.start()
     try:
         yield Fleet(here)
@@ -109,7 +109,7 @@ class _Vehicle:
             case mqtt5.PubAckPacket():
                 self._road.confirmed()
             case mqtt5.ConnAckPacket():
-                one = mqtt5.TopicFilter(topics.request_filter(self._road.prefix, self.name), max_qos=mqtt5.QoS.AT_LEAST_ONCE)
+                one = mqtt5.TopicFilter(self._road.filter_of(self.name), max_qos=mqtt5.QoS.AT_LEAST_ONCE)
                 self._connection.send(mqtt5.SubscribePacket(2, [one]).write())
             case mqtt5.SubAckPacket() if not self._ready.done():
                 self._ready.set_result(None)
@@ -122,8 +122,8 @@ class _Vehicle:
 class _Road:
     """All vehicles, and what they got."""
 
-    def __init__(self, url: str, prefix: str, name: Callable[[int], str]) -> None:
-        self.prefix, self._place, self._name = prefix, Endpoint.of(url), name
+    def __init__(self, url: str, filter_of: Callable[[str], str], name: Callable[[int], str]) -> None:
+        self.filter_of, self._place, self._name = filter_of, Endpoint.of(url), name
         self.unconfirmed = 0
         self._vehicles: dict[int, _Vehicle] = {}
         self._seqs, self._at_s = array("q"), array("d")
@@ -176,9 +176,9 @@ class _Road:
         return taken
 
 
-def _main(pipe: Pipe, url: str, prefix: str, name: Callable[[int], str]) -> None:
+def _main(pipe: Pipe, url: str, filter_of: Callable[[str], str], name: Callable[[int], str]) -> None:
     async def obey() -> None:
-        road = _Road(url, prefix, name)
+        road = _Road(url, filter_of, name)
         while (command := await asyncio.to_thread(pipe.recv)) is not None:
             verb, *args = command
             try:

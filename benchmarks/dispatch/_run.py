@@ -1,7 +1,8 @@
 """All parts of the run, in one platform where they can be, and their figures as rows."""
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from benchmarks.dispatch import _memory, _rates, _raw, _triggers
 from benchmarks.dispatch._fleet import Fleet, fleet
@@ -9,6 +10,7 @@ from benchmarks.dispatch._ground import Ground, platform, vin
 from benchmarks.dispatch._rates import Rate
 from benchmarks.dispatch._size import Size
 from benchmarks.machine import Row
+from contracts.topics import request_filter
 
 SETTING = (
     "{size.deliveries:,} deliveries of 200 bytes over {size.busy} vehicles, {size.vehicles:,} connected, {size.owners:,} owners"
@@ -24,7 +26,7 @@ def run(size: Size) -> list[Row]:
     """Measure everything."""
     rows = list(_memory_rows(size))
     with platform() as ground:
-        with fleet(ground.settings.mqtt, ground.settings.topic_prefix, vin) as road:
+        with fleet(ground.settings.mqtt, _requests(ground), vin) as road:
             road.connect(0, size.vehicles)
             raw = _raw.measure(ground, road, ground.settings.mqtt, size.busy, size.deliveries)
             rows += _raw_rows(ground, raw, size)
@@ -37,7 +39,7 @@ def run(size: Size) -> list[Row]:
             rows += _beat_rows(_rates.beat(ground, road, size.vehicles, max(1, size.beats // size.vehicles)))
             rows += _trigger_rows(ground, road, size)
             rows += _flat_rows(ground, road, busy, chained, size)
-        with fleet(ground.settings.mqtt, ground.settings.topic_prefix, vin) as road:
+        with fleet(ground.settings.mqtt, _requests(ground), vin) as road:
             each = size.drain // size.vehicles
             coming = _rates.come_and_drain(ground, road, size.owners, size.vehicles, each)
             what = f"drain of {size.drain:,} entries over {size.vehicles:,} vehicles that come online"
@@ -58,7 +60,7 @@ def _memory_rows(size: Size) -> Iterator[Row]:
 
 def _raw_rows(ground: Ground, raw: _raw.Raw, size: Size) -> Iterator[Row]:
     broker = f"mqtt://{ground.settings.host}:{ground.settings.broker_port}"
-    with fleet(broker, ground.settings.topic_prefix, _direct) as road:
+    with fleet(broker, _requests(ground), _direct) as road:
         road.connect(0, size.busy)
         direct = _raw.measure(ground, road, broker, size.busy, size.deliveries, _direct)
     yield Row("raw, past the tap", f"{direct.rate:,.0f}/s", f"{direct.rate / raw.rate:.2f} of raw", "")
@@ -107,7 +109,7 @@ def _flat_rows(ground: Ground, road: Fleet, busy: list[str], few: Rate, size: Si
 
 
 def _two_rows(size: Size, one: Rate) -> list[Row]:
-    with platform(dispatchers=2) as ground, fleet(ground.settings.mqtt, ground.settings.topic_prefix, vin) as road:
+    with platform(dispatchers=2) as ground, fleet(ground.settings.mqtt, _requests(ground), vin) as road:
         road.connect(0, size.busy)
         two = _rates.drain(ground, road, [vin(n) for n in range(size.busy)], size.deliveries // size.busy)
     ratio = two.rate / one.rate
@@ -125,3 +127,7 @@ def _two_rows(size: Size, one: Rate) -> list[Row]:
 
 def _direct(number: int) -> str:
     return vin(DIRECT + number)
+
+
+def _requests(ground: Ground) -> Callable[[str], str]:
+    return partial(request_filter, ground.settings.topic_prefix)

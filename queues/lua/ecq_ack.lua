@@ -17,7 +17,8 @@ local function answer(word)
   return {word, is_held and held[2] or '', is_held and held[3] or '', epoch, unpack(following)}
 end
 
-if ARGV[9] ~= '' and older(ARGV[9], epoch) and state[2] and not older(seq, state[2]) then return answer('undone') end
+local is_before = ARGV[9] ~= '' and older(ARGV[9], epoch) and older(seq, epoch) -- as contracts.ecq_state.epoch_of counts it
+if is_before and state[2] and not older(seq, state[2]) then return answer('undone') end
 local is_pending = redis.call('ZSCORE', PENDING, seq)
 if not is_pending and redis.call('ZSCORE', DELIVERED, seq) then return answer('known') end
 if KEYS[9] then

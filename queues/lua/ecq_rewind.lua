@@ -4,6 +4,8 @@
 local rewind, first = ARGV[6], ARGV[7]
 local state = redis.call('HMGET', STATE, 'epoch', 'rewound_to', 'acked_seq')
 if state[1] and not older(state[1], rewind) then return {is_ready() and 'ready' or 'known', 0} end
+-- Of nothing, nothing has to be remembered: any client may say so for itself, as often as it likes.
+if redis.call('EXISTS', COMPACTION, STATE) == 0 then return {'known', 0} end
 local is_live, back = {}, 0
 for _, seq in ipairs(redis.call('HVALS', COMPACTION)) do is_live[seq] = true end
 for _, seq in ipairs(redis.call('ZRANGE', DELIVERED, 0, -1)) do

@@ -134,8 +134,9 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         self.now += 1000
         seq = seq_of(self.now - ms * 1000, 1, 0)
         latest = max((rewind for rewind, _ in self.rewinds), default=0)
+        knows = self.redis.exists(LIVE, STATE)
         self.run(ecq.Rewind(seq, first))
-        if seq <= latest:
+        if seq <= latest or not knows:
             return
         self.rewinds.add((seq, first))
         if self.position is not None:
