@@ -11,9 +11,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from adapters.http import shows
 from api._document import describe
 from api._fleet import fleet_routes
-from api._guard import HEALTH, Guard
 from api._history import history_routes
 from api._lake_half import lake_half_routes
+from api._middleware import HEALTH, RequestMiddleware
 from api._parameters import no_others
 from api._problems import tell_problems
 from api._sources import Sources
@@ -43,7 +43,7 @@ def application(settings: Settings) -> Any:
     _serve_itself(app, sources, token)
     tell_problems(app)
     describe(app)
-    app.add_middleware(Guard, token=token)
+    app.add_middleware(RequestMiddleware, token=token)
     return app
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 import queues
-from api import _models
 from api._sources import Sources
+from api.models.fleet import Fleet, Queue, Queues, QueueStats
 from contracts import keys
 from contracts.errors import Retryable
 from contracts.seq import datetime_of, wall_clock_ms
@@ -23,21 +23,21 @@ def fleet_routes(sources: Sources) -> APIRouter:
     router = APIRouter(tags=["fleet"])
 
     @router.get("/fleet")
-    async def fleet() -> _models.Fleet:
+    async def fleet() -> Fleet:
         """How many vehicles are here, and where all entries stand."""
         stats = await _queue_stats(sources)
         oldest_at = datetime_of(stats.oldest[0][1]) if stats.oldest else None
-        return _models.Fleet(**_counts(stats), oldest_at=oldest_at)
+        return Fleet(**_counts(stats), oldest_at=oldest_at)
 
     @router.get("/queues")
-    async def longest_and_oldest(count: Count = 10) -> _models.Queues:
+    async def longest_and_oldest(count: Count = 10) -> Queues:
         """The longest queues, and those with the oldest entries."""
         stats = await _queue_stats(sources)
         longest = await _look_again(sources, [vin for vin, _ in stats.longest])
         oldest = await _look_again(sources, [vin for vin, _ in stats.oldest])
         longest.sort(key=lambda queue: -queue.entries)
         oldest.sort(key=lambda queue: queue.oldest_at)
-        return _models.Queues(census=_models.QueueStats(**_counts(stats)), longest=longest[:count], oldest=oldest[:count])
+        return Queues(census=QueueStats(**_counts(stats)), longest=longest[:count], oldest=oldest[:count])
 
     return router
 
@@ -54,7 +54,7 @@ def _counts(stats: queues.QueueStats) -> dict[str, Any]:
     return asdict(stats) | {"age_seconds": age_s, "at": instant_of(stats.at_ms)}
 
 
-async def _look_again(sources: Sources, vins: list[str]) -> list[_models.Queue]:
+async def _look_again(sources: Sources, vins: list[str]) -> list[Queue]:
     """The same queues as they are now; those that are empty or spoilt by now are left out."""
     batch = AsyncBatch(sources.redis, sources.policy)
     for vin in vins:
@@ -62,7 +62,7 @@ async def _look_again(sources: Sources, vins: list[str]) -> list[_models.Queue]:
         batch.call(("ZRANGE", keys.pending(vin), 0, 0), _oldest_at)
     replies = await batch.run(tolerant=True) if vins else []
     found = zip(vins, replies[::2], replies[1::2], strict=True)
-    return [_models.Queue(vin=vin, entries=n, oldest_at=at) for vin, n, at in found if isinstance(at, datetime)]
+    return [Queue(vin=vin, entries=n, oldest_at=at) for vin, n, at in found if isinstance(at, datetime)]
 
 
 def _oldest_at(head: list[bytes]) -> datetime | None:

@@ -8,10 +8,10 @@ from fastapi.responses import Response
 from pyiceberg.catalog import Catalog
 
 from api._document import FAILURES
-from api._models import Batch, Batches, Data, Entry, VehicleHistory
 from api._parameters import Before, DataId, Limit, RequestId, Vin
 from api._problems import Missing
 from api._sources import Sources
+from api.models.entries import Batch, Batches, Data, Entry, VehicleHistory
 from contracts.seq import MAX_SEQ
 from history import Bounds, DataHistory
 from history.merge import History

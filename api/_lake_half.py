@@ -14,9 +14,9 @@ from fastapi.responses import Response
 from pyiceberg.catalog import Catalog
 
 from api._history import BATCH_PAGE, MOST_ROWS
-from api._models import LakeEntries, LakeTriggers
 from api._parameters import Before, Limit, RequestIdAsked, VinAsked
 from api._sources import Sources
+from api.models.lake import LakeEntries, LakeTriggers
 from contracts.errors import Retryable
 from contracts.seq import MAX_SEQ
 from history import Bounds, EntryHistory

@@ -10,9 +10,10 @@ from fastapi.exceptions import RequestValidationError
 from pyiceberg.catalog import Catalog
 
 from adapters.freshness import oldest_not_in_lake
-from api._models import Freshness, Quarantine, Refused
 from api._parameters import Limit
 from api._sources import Sources
+from api.models.lake import Freshness
+from api.models.refusals import Quarantine, Refused
 from archive.quarantine import Refusal, refusals
 from contracts.envelope import Stream
 

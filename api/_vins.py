@@ -7,9 +7,10 @@ from typing import Any
 from fastapi import APIRouter
 from redis.exceptions import ResponseError
 
-from api._models import Entry, Presence, Vehicle
 from api._parameters import After, Limit, Vin
 from api._sources import Sources
+from api.models.entries import Entry
+from api.models.vehicles import Presence, Vehicle
 from contracts import keys
 from contracts.errors import Permanent
 from contracts.outcomes import OF_CODE, EntryState

@@ -1,4 +1,4 @@
-"""What every request passes: it shows the token, it is counted, and whatever goes wrong in it is no traceback."""
+"""The middleware of every request: it checks the token, counts the request, and answers an unforeseen error with a problem."""
 
 import time
 
@@ -15,8 +15,8 @@ ELSEWHERE = "none"  # the route of what is not here
 log = structlog.get_logger(__name__)
 
 
-class Guard:
-    """Around the whole application."""
+class RequestMiddleware:
+    """The ASGI application around the whole of the API."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token

@@ -1,0 +1,67 @@
+"""Answers about all queues together, and about the longest and the oldest."""
+
+from datetime import datetime
+
+from pydantic import BaseModel, Field
+
+from api.models.fields import Count, example
+
+QUEUE_STATS = {
+    "age_seconds": 12.4,
+    "at": "2026-11-21T13:42:00Z",
+    "known": 1000000,
+    "present": 100000,
+    "unsubscribed": 12,
+    "queues": 900000,
+    "pending": 1800000,
+    "parked": 0,
+    "in_flight": 3,
+    "remembered": 100000,
+}
+
+
+class QueueStats(BaseModel):
+    """Counts of all queues together, from the last walk over all keys: near, not exact."""
+
+    model_config = example(**QUEUE_STATS)
+
+    age_seconds: float = Field(description="how long ago the walk began")
+    at: datetime = Field(description="when it began")
+    known: Count = Field(description="vehicles of whose connection something is known")
+    present: Count = Field(description="of them, here and listening")
+    unsubscribed: Count = Field(description="of them, here and not listening")
+    queues: Count = Field(description="vehicles with something pending or in flight")
+    pending: Count = Field(description="entries; those in flight left out")
+    parked: Count
+    in_flight: Count
+    remembered: Count
+
+
+class Fleet(QueueStats):
+    """Vehicles by where they are, entries by where they stand."""
+
+    model_config = example(**QUEUE_STATS, oldest_at="2026-11-20T08:00:00Z")
+
+    oldest_at: datetime | None = Field(description="when the oldest entry that is not acknowledged was accepted")
+
+
+class Queue(BaseModel):
+    """One queue that is among the longest or the oldest."""
+
+    vin: str
+    entries: Count
+    oldest_at: datetime
+
+
+class Queues(BaseModel):
+    """The longest queues and those with the oldest entries: named by the last queue statistics, looked at again now."""
+
+    model_config = example(
+        census=QUEUE_STATS,
+        longest=[{"vin": "1M8GDM9AXKP042788", "entries": 41, "oldest_at": "2026-11-20T08:00:00Z"}],
+        oldest=[{"vin": "5YJBT6ZE7T7002409", "entries": 1, "oldest_at": "2026-11-20T08:00:00Z"}],
+    )
+
+    census: QueueStats
+    longest: list[Queue]
+    oldest: list[Queue]
