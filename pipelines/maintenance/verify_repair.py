@@ -12,8 +12,8 @@ from contracts import keys
 from contracts.outcomes import OF_CODE, Outcome, OutcomeRecord
 from contracts.settings import Settings
 from pipelines.maintenance.verify_redis import Difference
-from pipelines.populate.load import SUPERSEDED_BY
 from pipelines.populate.lock import populate_lock
+from pipelines.populate.workers import SUPERSEDED_BY
 from queues import Loader, Policy
 
 FOUND = "remembered by the queues alone: recorded when they were compared with the lake, not when it ended"

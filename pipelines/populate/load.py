@@ -4,10 +4,8 @@ Safe beside running dispatchers, and safe to repeat: an entry that the queues ha
 """
 
 import json
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import pyarrow as pa
 import structlog
@@ -17,7 +15,6 @@ from pyspark.sql import functions as sf
 
 from adapters.redis import connect
 from contracts import keys
-from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
 from pipelines.ingest.publish import finish
@@ -25,16 +22,14 @@ from pipelines.populate.arrow_path import ended_by_arrow, pending_by_arrow, unpo
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.pending import candidates, pending
 from pipelines.populate.snapshot_range import SnapshotRange, newest_before, newest_seqs
-from pipelines.populate.worker_errors import SPOILT, TRIGGERS, WORDS, Batches, telling_errors, told
-from queues import Forgotten, Loader, LoadResult, Policy
+from pipelines.populate.worker_errors import SPOILT, TRIGGERS
+from pipelines.populate.workers import counted, forget_ended, loading
+from queues import Loader, LoadResult, Policy
 
 FEW = 200_000  # entries whose keys are sent to where the outcomes are, rather than the outcomes shuffled
 ROWS_A_PART = 400_000  # entries of one partition: a worker groups them in memory
-MOST_ROWS = 2_000_000  # entries that a worker holds at once, if one partition has many more
-VEHICLES_AT_ONCE = 500
 MOST_NAMED = 20  # vehicles, where something is to be said of many
 REBUILD_NEEDED = "rebuild needed: Redis does not hold what is pending; trigger rebuild_queues, or run `manifold rebuild`"
-SUPERSEDED_BY = "a newer trigger of this request_id took its place"
 REMEMBERED = timedelta(days=2)  # how far back the ended entries of an unknown Redis are looked up
 SETTLED = timedelta(minutes=10)  # what was loaded so long ago is in Redis's file for good
 
@@ -84,7 +79,7 @@ def populate(
         catalog: the same catalog in PyIceberg.
         settings: where Redis is, and how entries wait.
         now: the instant, timezone-aware, from which the retention counts back.
-        everything: all that is pending, and mark the queues as loaded; else what the express hand-off left over
+        everything: all that is pending, and mark the queues as loaded; else what was not enqueued directly
             since the last time, if the queues are loaded. If they are not, nothing is done, and the result says so.
 
     Raises:
@@ -110,7 +105,7 @@ def populate(
         loaded, triggers = _load(waiting, settings, now) if ids.rows else (LoadResult(), [])
         lock.check()
         # Only now: an entry offered above may have ended in between, and only the queues' own memory knew.
-        forgotten, kept = _forget(gone, settings) if ended.rows else (0, 0)
+        forgotten, kept = forget_ended(gone, settings) if ended.rows else (0, 0)
         lock.check()
         if kept:  # the next time all that was remembered lately is looked at again
             redis.delete(keys.DONE_PRUNED)
@@ -164,93 +159,10 @@ def _rows(spark: SparkSession, settings: Settings, added: SnapshotRange) -> Data
 
 def _load(waiting: DataFrame | pa.Table, settings: Settings, now: datetime) -> tuple[LoadResult, list[str]]:
     """What became of the entries, and the keys of triggers that are spoilt."""
-    load = _loader(settings.redis, Policy.of(settings), _unix_ms(now))
-    done, words = _counted(waiting, load, ("owners", "offered", "queued", "superseded"))
+    load = loading(settings.redis, Policy.of(settings), _unix_ms(now))
+    done, words = counted(waiting, load, ("owners", "offered", "queued", "superseded"))
     result = LoadResult(done["owners"], done["offered"], done["queued"], [("", 0)] * done["superseded"], words[SPOILT])
     return result, sorted(set(words[TRIGGERS]))  # a trigger is stored by each worker that has entries of it
-
-
-def _counted(rows: DataFrame | pa.Table, work: Batches, names: tuple[str, ...]) -> tuple[dict[str, int], dict[str, list[str]]]:
-    """What `work` counts and what it names, by column, where the rows are: in Spark's workers, or here."""
-    schema = ", ".join([*(f"{name} string" for name in ("problem", *WORDS)), *(f"{name} bigint" for name in names)])
-    if isinstance(rows, DataFrame):
-        counts = rows.mapInArrow(telling_errors(work, names), schema)
-        sums = [sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names]
-        words = [sf.array_join(sf.collect_list(name), "\n").alias(name) for name in WORDS]
-        row = counts.agg(sf.max("problem").alias("problem"), *words, *sums).first()
-        assert row is not None  # an aggregation has one row
-        if row["problem"] is not None:
-            raise told(row["problem"])
-        return {name: row[name] for name in names}, {name: row[name].split() for name in WORDS}
-    found = [row for batch in work(rows.to_batches()) for row in batch.to_pylist()]
-    named = {name: [word for row in found for word in (row.get(name) or "").split()] for name in WORDS}
-    return {name: sum(row[name] for row in found) for name in names}, named
-
-
-def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
-    """What each worker does with its vehicles: triggers first, so that no entry is in the queues without its own."""
-
-    def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        redis = connect(url)
-        loader, stored = Loader(redis, policy), set[int]()
-        for rows in _chunks(batches):
-            triggers = {seq: said for seq, said in _triggers(rows).items() if seq not in stored}
-            spoilt = loader.store_triggers(triggers)
-            stored.update(triggers)
-            done = loader.offer(_by_owner(rows, with_request_id=policy.compaction), now_ms)
-            superseded = (OutcomeRecord(o, s, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY) for o, s in done.superseded)
-            loader.add_outcomes(superseded)
-            counts = {"owners": done.owners, "offered": done.offered, "queued": done.queued, "superseded": len(done.superseded)}
-            words = {SPOILT: "\n".join(done.spoilt) or None, TRIGGERS: "\n".join(spoilt) or None}
-            yield pa.RecordBatch.from_pylist([counts | words])
-
-    return load
-
-
-def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """A partition as a whole, or, where it has grown too large for that, in pieces."""
-    piece: list[pa.RecordBatch] = []
-    for batch in batches:
-        piece.append(batch)
-        if sum(b.num_rows for b in piece) >= MOST_ROWS:
-            yield pa.Table.from_batches(piece)
-            piece = []
-    if piece:
-        yield pa.Table.from_batches(piece)
-
-
-def _triggers(rows: pa.Table) -> dict[int, tuple[str, str]]:
-    """request_id and data_id of each seq among the rows."""
-    distinct = rows.group_by("seq", use_threads=False).aggregate([("request_id", "first"), ("data_id", "first")]).to_pydict()
-    said = zip(distinct["request_id_first"], distinct["data_id_first"], strict=True)
-    return dict(zip(distinct["seq"], said, strict=True))
-
-
-def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, list[Any]]]:
-    """Each vehicle with its entries, oldest first, as `Loader.offer` takes them. Hashing costs a fraction of sorting all rows."""
-    lists = [("seq", "list"), ("request_id", "list")] if with_request_id else [("seq", "list")]
-    grouped = rows.group_by("vin", use_threads=False).aggregate(lists)
-    for batch in grouped.to_batches(max_chunksize=VEHICLES_AT_ONCE):
-        owners, seqs = batch["vin"].to_pylist(), batch["seq_list"].to_pylist()
-        if with_request_id:
-            for owner, mine, requests in zip(owners, seqs, batch["request_id_list"].to_pylist(), strict=True):
-                yield owner, [part for entry in sorted(zip(mine, requests, strict=True)) for part in entry]
-        else:
-            for owner, mine in zip(owners, seqs, strict=True):
-                yield owner, sorted(mine)
-
-
-def _forget(gone: DataFrame | pa.Table, settings: Settings) -> Forgotten:
-    url, policy = settings.redis, Policy.of(settings)
-
-    def forget(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        loader = Loader(connect(url), policy)
-        for batch in batches:
-            pairs = zip(batch["vin"].to_pylist(), batch["seq"].to_pylist(), strict=True)
-            done = loader.forget_done(pairs)
-            yield pa.RecordBatch.from_pydict({"forgotten": [done.forgotten], "kept": [done.kept]})
-
-    return Forgotten(**_counted(gone, forget, Forgotten._fields)[0])
 
 
 def _unix_ms(instant: datetime) -> int:

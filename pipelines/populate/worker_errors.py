@@ -1,4 +1,4 @@
-"""How a worker of Spark tells that Redis refused: in a row, because of an error Spark would write pages."""
+"""How a worker of Spark reports an error of Redis: in a row, because an exception would fill pages of Spark's log."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -12,11 +12,11 @@ WORDS = (SPOILT, TRIGGERS)
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
-def telling_errors(work: Batches, names: Sequence[str]) -> Batches:
+def reporting_errors(work: Batches, names: Sequence[str]) -> Batches:
     """The same work, whose rows of counts (`names`) and words get a column `problem`: null, or what Redis said; then it ends."""
     schema = pa.schema([*((name, pa.string()) for name in ("problem", *WORDS)), *((name, pa.int64()) for name in names)])
 
-    def told_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def reporting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         left = iter(batches)
         try:
             for counts in work(left):
@@ -26,11 +26,11 @@ def telling_errors(work: Batches, names: Sequence[str]) -> Batches:
             for _ in left:  # Spark expects that all of its input is taken
                 pass
 
-    return told_of
+    return reporting
 
 
-def told(problem: str) -> RedisError:
-    """The error that a worker has told of."""
-    name, _, said = problem.partition(": ")
+def error_of(problem: str) -> RedisError:
+    """The error that a worker has reported in `problem`."""
+    name, _, message = problem.partition(": ")
     error: type[RedisError] = getattr(exceptions, name, RedisError)
-    return error(said)
+    return error(message)

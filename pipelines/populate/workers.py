@@ -1,0 +1,106 @@
+"""The work that is done where the rows are, in Spark's workers or in this process: entries are loaded, ended ones forgotten."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from adapters.redis import connect
+from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.settings import Settings
+from pipelines.populate.worker_errors import SPOILT, TRIGGERS, WORDS, Batches, error_of, reporting_errors
+from queues import Forgotten, Loader, Policy
+
+MOST_ROWS = 2_000_000  # entries that a worker holds at once, if one partition has many more
+VEHICLES_AT_ONCE = 500
+SUPERSEDED_BY = "a newer trigger of this request_id took its place"
+
+
+def counted(rows: DataFrame | pa.Table, work: Batches, names: tuple[str, ...]) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Run `work` where the rows are, in Spark's workers or in this process; its sums and its words, by column.
+
+    Raises:
+        redis.RedisError: a worker failed at Redis.
+    """
+    schema = ", ".join([*(f"{name} string" for name in ("problem", *WORDS)), *(f"{name} bigint" for name in names)])
+    if isinstance(rows, DataFrame):
+        counts = rows.mapInArrow(reporting_errors(work, names), schema)
+        sums = [sf.coalesce(sf.sum(name), sf.lit(0)).alias(name) for name in names]
+        words = [sf.array_join(sf.collect_list(name), "\n").alias(name) for name in WORDS]
+        row = counts.agg(sf.max("problem").alias("problem"), *words, *sums).first()
+        assert row is not None  # an aggregation has one row
+        if row["problem"] is not None:
+            raise error_of(row["problem"])
+        return {name: row[name] for name in names}, {name: row[name].split() for name in WORDS}
+    found = [row for batch in work(rows.to_batches()) for row in batch.to_pylist()]
+    named = {name: [word for row in found for word in (row.get(name) or "").split()] for name in WORDS}
+    return {name: sum(row[name] for row in found) for name in names}, named
+
+
+def loading(url: str, policy: Policy, now_ms: int) -> Batches:
+    """The work that loads rows into the queues: first their triggers, so that no entry is there without its trigger."""
+
+    def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        redis = connect(url)
+        loader, stored = Loader(redis, policy), set[int]()
+        for rows in _chunks(batches):
+            triggers = {seq: trigger for seq, trigger in _triggers(rows).items() if seq not in stored}
+            spoilt = loader.store_triggers(triggers)
+            stored.update(triggers)
+            done = loader.offer(_by_owner(rows, with_request_id=policy.compaction), now_ms)
+            superseded = (OutcomeRecord(o, s, Outcome.SUPERSEDED, now_ms, reason=SUPERSEDED_BY) for o, s in done.superseded)
+            loader.add_outcomes(superseded)
+            counts = {"owners": done.owners, "offered": done.offered, "queued": done.queued, "superseded": len(done.superseded)}
+            words = {SPOILT: "\n".join(done.spoilt) or None, TRIGGERS: "\n".join(spoilt) or None}
+            yield pa.RecordBatch.from_pylist([counts | words])
+
+    return load
+
+
+def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """A partition as a whole, or, where it has grown too large for that, in pieces."""
+    piece: list[pa.RecordBatch] = []
+    for batch in batches:
+        piece.append(batch)
+        if sum(b.num_rows for b in piece) >= MOST_ROWS:
+            yield pa.Table.from_batches(piece)
+            piece = []
+    if piece:
+        yield pa.Table.from_batches(piece)
+
+
+def _triggers(rows: pa.Table) -> dict[int, tuple[str, str]]:
+    """request_id and data_id of each seq among the rows."""
+    distinct = rows.group_by("seq", use_threads=False).aggregate([("request_id", "first"), ("data_id", "first")]).to_pydict()
+    triggers = zip(distinct["request_id_first"], distinct["data_id_first"], strict=True)
+    return dict(zip(distinct["seq"], triggers, strict=True))
+
+
+def _by_owner(rows: pa.Table, *, with_request_id: bool) -> Iterator[tuple[str, list[Any]]]:
+    """Each vehicle with its entries, oldest first, as `Loader.offer` takes them. Hashing costs a fraction of sorting all rows."""
+    lists = [("seq", "list"), ("request_id", "list")] if with_request_id else [("seq", "list")]
+    grouped = rows.group_by("vin", use_threads=False).aggregate(lists)
+    for batch in grouped.to_batches(max_chunksize=VEHICLES_AT_ONCE):
+        owners, seqs = batch["vin"].to_pylist(), batch["seq_list"].to_pylist()
+        if with_request_id:
+            for owner, mine, requests in zip(owners, seqs, batch["request_id_list"].to_pylist(), strict=True):
+                yield owner, [part for entry in sorted(zip(mine, requests, strict=True)) for part in entry]
+        else:
+            for owner, mine in zip(owners, seqs, strict=True):
+                yield owner, sorted(mine)
+
+
+def forget_ended(ended: DataFrame | pa.Table, settings: Settings) -> Forgotten:
+    """Let the queues forget these ended entries (vin, seq); how many they forgot, and how many they keep."""
+    url, policy = settings.redis, Policy.of(settings)
+
+    def forget(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        loader = Loader(connect(url), policy)
+        for batch in batches:
+            pairs = zip(batch["vin"].to_pylist(), batch["seq"].to_pylist(), strict=True)
+            done = loader.forget_done(pairs)
+            yield pa.RecordBatch.from_pydict({"forgotten": [done.forgotten], "kept": [done.kept]})
+
+    return Forgotten(**counted(ended, forget, Forgotten._fields)[0])
