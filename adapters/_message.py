@@ -42,5 +42,5 @@ def read(packet: mqtt5.PublishPacket, connection: int) -> Message:
 
 def unread(packet: bytes, why: str, connection: int) -> Message:
     """The message in a PUBLISH that cannot be read."""
-    said = _raw.publish_of(packet)
-    return Message(said.topic, packet, said.qos, said.dup, said.retain, mid=said.mid, connection=connection, unreadable=why)
+    raw = _raw.publish_of(packet)
+    return Message(raw.topic, packet, raw.qos, raw.dup, raw.retain, mid=raw.mid, connection=connection, unreadable=why)

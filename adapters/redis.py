@@ -55,8 +55,8 @@ def _memory(url: str) -> str:
     of_cluster = split_redis_url(url)[1]
     try:
         with connect(url, socket_timeout=3) as redis:
-            said: Any = redis.info("memory", **({"target_nodes": "primaries"} if of_cluster else {}))
+            info: Any = redis.info("memory", **({"target_nodes": "primaries"} if of_cluster else {}))
     except RedisError:
         return ""
-    nodes = said.values() if of_cluster else [said]
+    nodes = info.values() if of_cluster else [info]
     return " (" + "; ".join(f"{node['used_memory']} bytes of maxmemory={node['maxmemory']}" for node in nodes) + ")"

@@ -31,11 +31,11 @@ class PatientRestCatalog(RestCatalog):
         session.request = partial(session.request, timeout=(self._limit_s(CONNECT), self._limit_s(ANSWER)))  # type: ignore[method-assign]
 
     def _limit_s(self, name: str) -> float:
-        said: Any = self.properties.get(name, DEFAULT_MS[name])
+        given: Any = self.properties.get(name, DEFAULT_MS[name])
         try:
-            limit_ms = float(said)
+            limit_ms = float(given)
         except ValueError:
             limit_ms = 0
         if not 0 < limit_ms < float("inf"):
-            raise Permanent(f"{name}={said} in MANIFOLD_CATALOG_PROPERTIES is no number of milliseconds: 60000 is a minute")
+            raise Permanent(f"{name}={given} in MANIFOLD_CATALOG_PROPERTIES is no number of milliseconds: 60000 is a minute")
         return limit_ms / 1000

@@ -19,13 +19,13 @@ def version_of(loaded: IcebergTable) -> int:
     Raises:
         Permanent: its property is no number.
     """
-    said = loaded.properties.get(SCHEMA_VERSION, str(FIRST))
-    if not said.isascii() or not said.isdigit():
+    version = loaded.properties.get(SCHEMA_VERSION, str(FIRST))
+    if not version.isascii() or not version.isdigit():
         name = ".".join(loaded.name())
         raise Permanent(
-            f"{name} has the property {SCHEMA_VERSION}={said!r}, which is no version: set it to a number, 1 or greater"
+            f"{name} has the property {SCHEMA_VERSION}={version!r}, which is no version: set it to a number, 1 or greater"
         )
-    return int(said)
+    return int(version)
 
 
 def is_migrating(loaded: IcebergTable) -> bool:

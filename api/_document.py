@@ -33,17 +33,17 @@ def describe(app: FastAPI) -> None:
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    said = get_openapi(title="Manifold", version="1", description=ABOUT, routes=app.routes)
-    parts = said["components"]
+    document = get_openapi(title="Manifold", version="1", description=ABOUT, routes=app.routes)
+    parts = document["components"]
     parts["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
-    said["security"] = [{"bearer": []}, {}]
+    document["security"] = [{"bearer": []}, {}]
     schemas = parts["schemas"]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas |= problem.pop("$defs") | {"Problem": problem}
-    for methods in said["paths"].values():
+    for methods in document["paths"].values():
         for operation in methods.values():
             statuses = {*ALWAYS, *(int(status) for status in operation["responses"] if int(status) >= 400)}
             operation["responses"] |= {str(status): _failure(status) for status in sorted(statuses)}
-    return said
+    return document

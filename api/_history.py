@@ -62,8 +62,8 @@ def history_routes(sources: Sources) -> APIRouter:
         """The newest triggers with this request_id, oldest first: how many vehicles each names, and where their entries stand."""
         bounds = Bounds(limit=limit, entries=entries, rows=rows, before=before)
         page = await ask(lambda history: history.batches(request_id, bounds))
-        said = [Batch.of(batch) for batch in page.batches]
-        return Batches.model_construct(request_id=request_id, batches=said, before=page.before)
+        batches = [Batch.of(batch) for batch in page.batches]
+        return Batches.model_construct(request_id=request_id, batches=batches, before=page.before)
 
     @router.get("/data/{data_id}", tags=["data"], responses=FAILURES[404])
     async def data(data_id: DataId) -> Data:

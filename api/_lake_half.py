@@ -70,8 +70,8 @@ def lake_half_routes(sources: Sources) -> APIRouter:
 
         def read(catalog: Catalog) -> dict[str, Any]:
             page, ingested = Lake(catalog).batch_page(request_id, _utc(since), bounds)
-            said = {"batches": [asdict(batch) for batch in page.batches], "before": page.before, "told": sorted(page.told)}
-            return said | {"entries": _told(page.entries), "ingested": sorted(ingested)}
+            body = {"batches": [asdict(batch) for batch in page.batches], "before": page.before, "told": sorted(page.told)}
+            return body | {"entries": _told(page.entries), "ingested": sorted(ingested)}
 
         return await answer(read)
 

@@ -69,11 +69,11 @@ class Problem(BaseModel):
 def problem(
     status: int, detail: str, *, headers: Mapping[str, str] | None = None, errors: Sequence[Mapping[str, str]] = ()
 ) -> Response:
-    """The answer in place of an answer."""
-    said: dict[str, Any] = {"type": "about:blank", "title": TITLES.get(status, "No answer"), "status": status, "detail": detail}
+    """A response with these problem details as its body."""
+    body: dict[str, Any] = {"type": "about:blank", "title": TITLES.get(status, "No answer"), "status": status, "detail": detail}
     if errors:
-        said["errors"] = list(errors)
-    return Response(orjson.dumps(said), status, headers, MEDIA_TYPE)
+        body["errors"] = list(errors)
+    return Response(orjson.dumps(body), status, headers, MEDIA_TYPE)
 
 
 def failed() -> Response:
@@ -120,8 +120,13 @@ def tell_problems(app: FastAPI) -> None:
 
 def _wrong(error: Mapping[str, Any]) -> dict[str, str]:
     place, *name = (str(part) for part in error["loc"])
-    said = str(error["msg"])
-    return {"name": ".".join(name), "place": place, "value": _shown(str(error["input"])), "problem": said[:1].lower() + said[1:]}
+    message = str(error["msg"])
+    return {
+        "name": ".".join(name),
+        "place": place,
+        "value": _shown(str(error["input"])),
+        "problem": message[:1].lower() + message[1:],
+    }
 
 
 def _shown(text: str) -> str:

@@ -21,7 +21,7 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class DecodedFile:
     """The messages of one file. A line that is no message is a refused row with a negative seq."""
 
     messages: pa.Table

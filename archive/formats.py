@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from archive.content import Content, Integers, Unreadable, derived_seqs, one_line
+from archive.content import DecodedFile, Integers, Unreadable, derived_seqs, one_line
 from archive.lines import COMPRESSED, from_lines
 from contracts.envelope import SEGMENT_SCHEMA
 from contracts.seq import EPOCH_MS, TIME_SHIFT
@@ -21,7 +21,7 @@ SUFFIXES = (PARQUET, *JSON_LINES, *(line + zipped for line in JSON_LINES for zip
 REQUIRED = ("topic", "payload")
 
 
-def decode(path: str, content: bytes) -> Content:
+def decode(path: str, content: bytes) -> DecodedFile:
     """The messages of the file at `path` (below the archive's root), each seq once.
 
     Raises:
@@ -37,7 +37,7 @@ def decode(path: str, content: bytes) -> Content:
     if len(seqs) < 2 or bool((np.diff(seqs) > 0).all()):
         return found
     _, firsts = np.unique(seqs, return_index=True)
-    return Content(found.messages.take(pa.array(np.sort(firsts))), found.derived) if len(firsts) < len(seqs) else found
+    return DecodedFile(found.messages.take(pa.array(np.sort(firsts))), found.derived) if len(firsts) < len(seqs) else found
 
 
 def check_columns(schema: pa.Schema) -> None:
@@ -53,7 +53,7 @@ def check_columns(schema: pa.Schema) -> None:
         raise Unreadable("columns seq and received_at are missing; one of them must be there")
 
 
-def _from_parquet(path: str, content: bytes) -> Content:
+def _from_parquet(path: str, content: bytes) -> DecodedFile:
     try:
         table = pq.ParquetFile(pa.BufferReader(content)).read()  # read_table loads data sets, and those pandas: half a second
     except (pa.ArrowException, OSError) as exc:
@@ -73,7 +73,7 @@ def _from_parquet(path: str, content: bytes) -> Content:
         raise Unreadable("a seq is negative")
     if columns["received_at"].null_count:
         columns["received_at"] = _given_at(columns)
-    return Content(pa.table(columns), derived)
+    return DecodedFile(pa.table(columns), derived)
 
 
 def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:

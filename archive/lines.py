@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from archive.content import Content, Unreadable, derived_seqs, one_line, own_seq
+from archive.content import DecodedFile, Unreadable, derived_seqs, one_line, own_seq
 from contracts.envelope import SEGMENT_SCHEMA, Stream
 from contracts.names import SERVICE_PREFIX
 from contracts.seq import EPOCH_MS, MAX_SEQ, TIME_SHIFT, datetime_of
@@ -40,7 +40,7 @@ class Line(msgspec.Struct):
 _decoder = msgspec.json.Decoder(Line)
 
 
-def from_lines(path: str, content: bytes) -> Content:
+def from_lines(path: str, content: bytes) -> DecodedFile:
     """The messages of a file of JSON Lines; a line that is none is refused, and the others are not.
 
     Raises:
@@ -67,7 +67,7 @@ def from_lines(path: str, content: bytes) -> Content:
     for row in bad:
         row["received_at"] = min((r["received_at"] for r in rows), default=_UNIX_EPOCH)
     arrays = [pa.array([row.get(field.name) for row in (*rows, *bad)], field.type) for field in SEGMENT_SCHEMA]
-    return Content(pa.table(arrays, names=SEGMENT_SCHEMA.names), derived)
+    return DecodedFile(pa.table(arrays, names=SEGMENT_SCHEMA.names), derived)
 
 
 def plain(path: str, content: bytes) -> bytes:
@@ -86,49 +86,49 @@ def plain(path: str, content: bytes) -> bytes:
 
 
 def _row(path: str, line: bytes) -> Row:
-    said = _decoder.decode(line)
-    refused = said.refused_because
-    if said.payload_base64 is not None:
-        payload = base64.b64decode(said.payload_base64, validate=True)
-    elif said.payload is not None:
-        payload = said.payload.encode("utf-8", "surrogatepass")
-        if LOST in said.payload and path.startswith(f"{Stream.DATA}/") and refused is None:
+    fields = _decoder.decode(line)
+    refused = fields.refused_because
+    if fields.payload_base64 is not None:
+        payload = base64.b64decode(fields.payload_base64, validate=True)
+    elif fields.payload is not None:
+        payload = fields.payload.encode("utf-8", "surrogatepass")
+        if LOST in fields.payload and path.startswith(f"{Stream.DATA}/") and refused is None:
             refused = "payload holds U+FFFD, which stands for bytes that were lost; archive it as payload_base64"
     else:
         raise ValueError("payload and payload_base64 are missing; one of them must be there")
     return {
-        "seq": said.seq,
-        "received_at": _received_at(said),
+        "seq": fields.seq,
+        "received_at": _received_at(fields),
         "stream": path.split("/")[0],
-        "topic": said.topic,
+        "topic": fields.topic,
         "payload": payload,
-        "qos": said.qos,
-        "headers": list(_headers(said).items()),
-        "applied": said.applied,
+        "qos": fields.qos,
+        "headers": list(_headers(fields).items()),
+        "applied": fields.applied,
         "refused_because": refused,
     }
 
 
-def _received_at(said: Line) -> datetime:
-    given = next((at for at in (said.received_at, said.publish_received_at, said.timestamp) if at is not None), None)
+def _received_at(fields: Line) -> datetime:
+    given = next((at for at in (fields.received_at, fields.publish_received_at, fields.timestamp) if at is not None), None)
     if given is None:
-        if said.seq is None:
+        if fields.seq is None:
             raise ValueError("received_at and seq are missing; one of them must be there")
-        return datetime_of(said.seq)
+        return datetime_of(fields.seq)
     if isinstance(given, str):
         instant = datetime.fromisoformat(given)
         instant = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
     else:
         instant = _UNIX_EPOCH + timedelta(milliseconds=given)
-    if said.seq is None and not EPOCH_MS <= instant.timestamp() * 1000 < (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS:
+    if fields.seq is None and not EPOCH_MS <= instant.timestamp() * 1000 < (MAX_SEQ >> TIME_SHIFT) + EPOCH_MS:
         raise ValueError(f"received_at {given!r} lies outside 2020 to 2089, and no seq can be made of it")
     return instant.astimezone(UTC)
 
 
-def _headers(said: Line) -> dict[str, str]:
-    if said.headers is not None:
-        return said.headers
-    properties = (said.pub_props or {}).get("User-Property")
+def _headers(fields: Line) -> dict[str, str]:
+    if fields.headers is not None:
+        return fields.headers
+    properties = (fields.pub_props or {}).get("User-Property")
     if not isinstance(properties, dict):
         return {}
     # As at the door: a publisher's header that begins like Manifold's own would say something that Manifold has not said.
@@ -137,5 +137,5 @@ def _headers(said: Line) -> dict[str, str]:
 
 def _bad(path: str, number: int, line: bytes, reason: str) -> Row:
     name = f"{path}:{number}"
-    said = f"line {number} is no message ({reason})"
-    return {"seq": own_seq(name), "stream": path.split("/")[0], "topic": name, "payload": line, "refused_because": said}
+    refused = f"line {number} is no message ({reason})"
+    return {"seq": own_seq(name), "stream": path.split("/")[0], "topic": name, "payload": line, "refused_because": refused}

@@ -180,8 +180,8 @@ def _row(entry: EntryHistory) -> tuple[object, ...]:
 
 
 def _summary(batch: BatchHistory) -> dict[str, object]:
-    said = {"seq": batch.seq, "data_id": batch.data_id, "accepted_at": batch.accepted_at, "vehicles": batch.vehicles}
-    return said | {"states": dict(batch.states)}
+    shown = {"seq": batch.seq, "data_id": batch.data_id, "accepted_at": batch.accepted_at, "vehicles": batch.vehicles}
+    return shown | {"states": dict(batch.states)}
 
 
 def _counted(states: Mapping[str, int]) -> str:

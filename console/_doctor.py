@@ -99,10 +99,10 @@ def _attempt(check: str, look: Callable[[], str], remedy: str) -> Diagnostic:
 def _java() -> Diagnostic:
     remedy = f"install a Java runtime, {OLDEST_JAVA} or newer: make setup, or apt-get install openjdk-17-jre-headless"
     try:
-        said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
+        output = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
     except (OSError, subprocess.CalledProcessError):
         return Diagnostic("java", False, "not found", remedy)
-    version = said.split('"')[1] if '"' in said else said.strip()
+    version = output.split('"')[1] if '"' in output else output.strip()
     major = version.split(".")[0]
     return Diagnostic("java", major.isdigit() and int(major) >= OLDEST_JAVA, version, remedy)
 
@@ -179,10 +179,10 @@ def _of_every_node(settings: Settings, section: str) -> list[Any]:
 
 def _express(settings: Settings) -> str:
     reply = httpx.get(f"http://{settings.host}:{settings.recorder_port}/healthz", headers=settings.bearer, timeout=5)
-    said = str(reply.json().get("express"))
-    if said.startswith("suspended"):
-        raise ValueError(said)
-    return said
+    output = str(reply.json().get("express"))
+    if output.startswith("suspended"):
+        raise ValueError(output)
+    return output
 
 
 def _loaded(settings: Settings) -> str:

@@ -86,8 +86,8 @@ def verify(repair: Repair = False, as_json: AsJson = False) -> None:
     if as_json:
         _print(result)
     else:
-        said = "agree" if result.agree else "DIFFER"
-        out.print(f"queues and lake {said}: {result.in_queues} entries wait, {result.too_young} of them are not ingested yet")
+        verdict = "agree" if result.agree else "DIFFER"
+        out.print(f"queues and lake {verdict}: {result.in_queues} entries wait, {result.too_young} of them are not ingested yet")
         rows = [(kind, count, result.repaired.get(kind, "")) for kind, count in result.differences.items()]
         out.print(table("", ("difference", "entries", "repaired"), rows))
         if not result.loaded:

@@ -39,8 +39,8 @@ def check(days: Days = None, repair: Repair = False, as_json: AsJson = False) ->
     else:
         from pipelines.maintenance.check_plan import REMEDIES, Trouble
 
-        said = "agree" if result.agree else "DISAGREE"
-        out.print(f"archive, ledger and tables {said}: {result.segments} segments, {result.messages} messages")
+        verdict = "agree" if result.agree else "DISAGREE"
+        out.print(f"archive, ledger and tables {verdict}: {result.segments} segments, {result.messages} messages")
         if result.repaired:
             out.print(f"{result.repaired} segments were taken in again")
         rows = [(f.path, f.trouble, f.table, f.expected, f.found) for f in result.findings[:SHOWN]]

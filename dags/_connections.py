@@ -78,12 +78,12 @@ CONNECTIONS: Mapping[str, Callable[[Connection], dict[str, str]]] = {
 
 def settings_of(find: Callable[[str], Connection | None]) -> dict[str, str]:
     """Variables of the environment that the connections give; `find` knows them by name. Empty fields say nothing."""
-    said: dict[str, str] = {}
+    environment: dict[str, str] = {}
     for name, read in CONNECTIONS.items():
         connection = find(name)
         if connection is not None:
-            said |= {f"{PREFIX}{setting}": value for setting, value in read(connection).items() if value}
-    return said
+            environment |= {f"{PREFIX}{setting}": value for setting, value in read(connection).items() if value}
+    return environment
 
 
 def write_file(settings: Mapping[str, str], folder: Path) -> Path:

@@ -1,6 +1,6 @@
 """The tasks of an ingest in their order, the same in every DAG that takes the archive in: they differ in the part of it."""
 
-from dags._house import JUDGED, PUBLISHED, QUEUES, look_job, plain_job, spark_job
+from dags._defaults import JUDGED, PUBLISHED, QUEUES, discover_job, plain_job, spark_job
 from dags._jobs import QualityReport
 
 LOOK = ("{{ '' if params['flush'] else '--no-flush' }}", "{{ '--dry-run' if params['dry_run'] else '' }}")
@@ -10,7 +10,7 @@ DRIVER = "{{ (ti.xcom_pull(task_ids='look') or {}).get('java_options', '') }}"
 
 def ingest_jobs(*part: str) -> None:
     """Make them, in the DAG that is being made, which has `flush` and `dry_run`. `part` are arguments that say what is taken."""
-    look = look_job("look", *part, *LOOK)
+    look = discover_job("look", *part, *LOOK)
     ingest = spark_job("ingest", *part, "--no-flush", "--judge", java_options=DRIVER, outlets=[JUDGED])
     audit = spark_job("audit", plain_first=True, links=[QualityReport()], outlets=[JUDGED])
     publish = plain_job("publish", outlets=PUBLISHED)

@@ -22,7 +22,7 @@ Owner: data-platform.
 from airflow.sdk import DAG, Param
 
 from dags._days import BackfillDays
-from dags._house import HOUSE
+from dags._defaults import DAG_DEFAULTS
 from dags._ingest import ingest_jobs
 
 # Where nobody has named a day, a run has no interval.
@@ -38,6 +38,6 @@ with DAG(
         "flush": Param(False, type="boolean", description="first ask the recorder to close its open segments"),
         "dry_run": Param(False, type="boolean", description="only look: say what is new, and take nothing"),
     },
-    **HOUSE | {"deadline": None},  # all runs of a backfill are queued at once: most of a year's would be late
+    **DAG_DEFAULTS | {"deadline": None},  # all runs of a backfill are queued at once: most of a year's would be late
 ):
     ingest_jobs(*PART)

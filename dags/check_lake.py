@@ -18,7 +18,7 @@ Owner: data-platform.
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
 from contracts.settings import load_settings
-from dags._house import FROM_THE_NEXT_TICK, HOUSE, spark_job
+from dags._defaults import DAG_DEFAULTS, FROM_THE_NEXT_TICK, spark_job
 
 schedule = load_settings().check_schedule
 
@@ -31,6 +31,6 @@ with DAG(
         "days": Param(8, type="number", minimum=0, description="what began so many days ago or later; 0: the whole archive"),
         "repair": Param(False, type="boolean", description="take in again what is missing, doubled, or was left lying"),
     },
-    **HOUSE | FROM_THE_NEXT_TICK,
+    **DAG_DEFAULTS | FROM_THE_NEXT_TICK,
 ):
     spark_job("check", "--days={{ params['days'] }}", "{{ '--repair' if params['repair'] else '' }}", plain_first=True)

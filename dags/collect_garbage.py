@@ -26,7 +26,7 @@ Owner: data-platform.
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
 from contracts.settings import load_settings
-from dags._house import FROM_THE_NEXT_TICK, HOUSE, JUDGED, PUBLISHED, QUEUES, spark_job
+from dags._defaults import DAG_DEFAULTS, FROM_THE_NEXT_TICK, JUDGED, PUBLISHED, QUEUES, spark_job
 
 schedule = load_settings().garbage_schedule
 
@@ -36,6 +36,6 @@ with DAG(
     tags=["archive", "destructive", "housekeeping", "lake", "queues"],
     doc_md=__doc__,
     params={"dry_run": Param(False, type="boolean", description="list what would go, and change nothing")},
-    **HOUSE | FROM_THE_NEXT_TICK | {"is_paused_upon_creation": True},
+    **DAG_DEFAULTS | FROM_THE_NEXT_TICK | {"is_paused_upon_creation": True},
 ):
     spark_job("garbage", "{{ '--dry-run' if params['dry_run'] else '' }}", outlets=[*PUBLISHED, JUDGED, QUEUES])

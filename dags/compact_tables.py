@@ -19,7 +19,7 @@ Owner: data-platform.
 from airflow.sdk import DAG, CronTriggerTimetable
 
 from contracts.settings import load_settings
-from dags._house import FROM_THE_NEXT_TICK, HOUSE, spark_job
+from dags._defaults import DAG_DEFAULTS, FROM_THE_NEXT_TICK, spark_job
 
 schedule = load_settings().compact_schedule
 
@@ -28,6 +28,6 @@ with DAG(
     schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
     tags=["housekeeping", "lake"],
     doc_md=__doc__,
-    **HOUSE | FROM_THE_NEXT_TICK,
+    **DAG_DEFAULTS | FROM_THE_NEXT_TICK,
 ):
     spark_job("compact")

@@ -31,7 +31,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 from airflow.utils.types import DagRunType
 
 from contracts.settings import load_settings
-from dags._house import HOUSE
+from dags._defaults import DAG_DEFAULTS
 from dags._ingest import ingest_jobs
 
 schedule = load_settings().ingest_schedule
@@ -57,6 +57,6 @@ with DAG(
         "dry_run": Param(False, type="boolean", description="only look: say what is new, and take nothing"),
     },
     # A backfill of a year would be a hundred thousand runs here; in `backfill_archives` it is a run a day.
-    **HOUSE | {"allowed_run_types": set(DagRunType) - {DagRunType.BACKFILL_JOB}},
+    **DAG_DEFAULTS | {"allowed_run_types": set(DagRunType) - {DagRunType.BACKFILL_JOB}},
 ):
     ingest_jobs(*PART)

@@ -17,7 +17,7 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Param
 
-from dags._house import HOUSE, JUDGED, PUBLISHED, QUEUES, REBUILT, spark_job
+from dags._defaults import DAG_DEFAULTS, JUDGED, PUBLISHED, QUEUES, REBUILT, spark_job
 
 with DAG(
     "rebuild_queues",
@@ -27,6 +27,6 @@ with DAG(
     params={
         "flush": Param(True, type="boolean", description="first ask the recorder to close its open segments"),
     },
-    **HOUSE,
+    **DAG_DEFAULTS,
 ):
     spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}", outlets=[*PUBLISHED, JUDGED, QUEUES, REBUILT])

@@ -22,7 +22,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, Param
 
 from dags._alerts import late
-from dags._house import HOUSE, JUDGED, PUBLISHED, QUEUES, spark_job
+from dags._defaults import DAG_DEFAULTS, JUDGED, PUBLISHED, QUEUES, spark_job
 
 LONGEST = timedelta(hours=25)  # a day, and the last micro-batch
 
@@ -32,7 +32,7 @@ with DAG(
     tags=["fanout", "lake", "queues"],
     doc_md=__doc__,
     params={"hours": Param(6, type="number", exclusiveMinimum=0, maximum=24, description="how long one run streams")},
-    **HOUSE | {"is_paused_upon_creation": True, "deadline": late(LONGEST)},
+    **DAG_DEFAULTS | {"is_paused_upon_creation": True, "deadline": late(LONGEST)},
 ):
     spark_job(
         "stream",

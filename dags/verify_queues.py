@@ -20,7 +20,7 @@ Owner: data-platform.
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param
 
 from contracts.settings import load_settings
-from dags._house import FROM_THE_NEXT_TICK, HOUSE, REBUILT, spark_job
+from dags._defaults import DAG_DEFAULTS, FROM_THE_NEXT_TICK, REBUILT, spark_job
 
 schedule = load_settings().verify_schedule
 
@@ -30,6 +30,6 @@ with DAG(
     tags=["housekeeping", "queues", "repair"],
     doc_md=__doc__,
     params={"repair": Param(False, type="boolean", description="queue what is missing, end what has ended, put in order")},
-    **HOUSE | FROM_THE_NEXT_TICK,
+    **DAG_DEFAULTS | FROM_THE_NEXT_TICK,
 ):
     spark_job("verify", "{{ '--repair' if params['repair'] else '' }}")

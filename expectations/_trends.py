@@ -59,8 +59,8 @@ class Chart:
         if self.rule is None:
             return f"at most {self.says(self.most)} in a run, last {self.says(last)}"
         asked = sum(value is not None for value in self.values)
-        said = f"broken in {len(self.broken)} of {asked} judgements, by at most {self.says(self.most)} of the rows"
-        return f"{said}, last {self.says(last)}" if self.judged_now else f"{said}; not a rule any more"
+        summary = f"broken in {len(self.broken)} of {asked} judgements, by at most {self.says(self.most)} of the rows"
+        return f"{summary}, last {self.says(last)}" if self.judged_now else f"{summary}; not a rule any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ def publish_trends(results: Sequence[Mapping[str, Any]], reports: Files) -> None
     trends = trends_of(results)
     pages = {path.split("/")[1] for path in reports.below(RUNS)}
     template = PAGES.get_template("trends.html")
-    said = {"trends": trends, "shown": trends.broken[:CHARTS], "pages": pages}
-    reports.write(TRENDS, template.render(**said, picture=lambda chart: picture_of(chart, trends.judgements)).encode())
+    summary = {"trends": trends, "shown": trends.broken[:CHARTS], "pages": pages}
+    reports.write(TRENDS, template.render(**summary, picture=lambda chart: picture_of(chart, trends.judgements)).encode())
 
 
 def _of_rule(suite: str, rule: str, rows: Mapping[int, Mapping[str, Any]], judgements: int, newest: int) -> Chart:

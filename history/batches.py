@@ -12,7 +12,7 @@ from archive.flush import close_segments
 from contracts.errors import Retryable
 from contracts.settings import Settings
 from history.entry import OPEN, BatchHistory, BatchPage, Bounds, EntryHistory
-from history.from_archive import BACK, Recorded, read_recorded, triggers_recorded
+from history.from_archive import BACK, RecordedInArchive, read_recorded, triggers_recorded
 from history.from_queues import stand_now
 from history.lake_half import LakeHalf
 
@@ -80,7 +80,7 @@ class Batches:
         before = seqs[0] if len(known) > len(seqs) else in_lake.before
         return Found(batches, before, entries, archived & set(seqs), ingested)
 
-    def recorded(self, found: Found, seqs: Set[int]) -> Recorded:
+    def recorded(self, found: Found, seqs: Set[int]) -> RecordedInArchive:
         """How entries of these triggers ended, as far as only the archive knows."""
         return read_recorded(self._settings, found.ingested, seqs=seqs)
 

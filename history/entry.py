@@ -62,10 +62,10 @@ class EntryHistory:
     @classmethod
     def from_json(cls, vin: str, fields: dict[str, Any]) -> "EntryHistory":
         """What `to_json` gave, of this vehicle."""
-        said = {name: value for name, value in fields.items() if name in SHOWN and name != "accepted_at"}
+        values = {name: value for name, value in fields.items() if name in SHOWN and name != "accepted_at"}
         for name in ("dispatched_at", "acknowledged_at"):
-            said[name] = None if said[name] is None else datetime.fromisoformat(said[name])
-        return cls(vin, **said)
+            values[name] = None if values[name] is None else datetime.fromisoformat(values[name])
+        return cls(vin, **values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ MOST_NAMES = 200  # that a segment is searched for; looking for more takes longe
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordedInArchive:
     """Triggers that were accepted, and outcomes by (vin, seq)."""
 
     triggers: list[tuple[int, Trigger]] = field(default_factory=list)  # with their seqs
@@ -50,9 +50,9 @@ class RecordedTrigger:
     vins: tuple[str, ...]
 
 
-def read_recorded(settings: Settings, ingested: Set[str], *, vin: str = "", seqs: Set[int] = frozenset()) -> Recorded:
+def read_recorded(settings: Settings, ingested: Set[str], *, vin: str = "", seqs: Set[int] = frozenset()) -> RecordedInArchive:
     """What the archive holds of a vehicle, or how entries of triggers ended, but for the segments `ingested` (their paths)."""
-    found = Recorded()
+    found = RecordedInArchive()
     if vin:
         for seq, trigger in _triggers(settings, ingested, vin):
             if vin in trigger.ids:

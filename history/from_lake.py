@@ -100,7 +100,7 @@ def _with_ends(catalog: Catalog, ids: list[dict[str, Any]], whose: BooleanExpres
     for row in ids:
         key = (row["seq"], row["vin"])
         end = ended.get(key, {})
-        said = {name: end[name] for name in ENDED if name in end}
+        ending = {name: end[name] for name in ENDED if name in end}
         state = end.get("outcome", EntryState.PENDING.value)
-        entries[key] = EntryHistory(row["vin"], row["seq"], row["request_id"], row["data_id"], state, **said)
+        entries[key] = EntryHistory(row["vin"], row["seq"], row["request_id"], row["data_id"], state, **ending)
     return [entries[key] for key in sorted(entries)]

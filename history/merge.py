@@ -14,7 +14,7 @@ from contracts.messages import sha1_hex
 from contracts.settings import Settings
 from history.batches import Batches
 from history.entry import BatchPage, Bounds, DataHistory, EntryHistory, VehiclePage
-from history.from_archive import BACK, Recorded, data_recorded, read_recorded
+from history.from_archive import BACK, RecordedInArchive, data_recorded, read_recorded
 from history.from_queues import done_seqs, named, stand_now, waiting_of, waiting_seqs
 from history.lake_half import LakeHalf
 
@@ -85,7 +85,7 @@ class History:
 
     def _merged(
         self, vin: str, in_lake: Iterable[EntryHistory], ingested: Set[str], bounds: Bounds | None
-    ) -> tuple[dict[int, EntryHistory], Recorded]:
+    ) -> tuple[dict[int, EntryHistory], RecordedInArchive]:
         """The entries that are known anywhere (within the bounds), by seq, and what only the archive knows of them."""
         within = bounds or Bounds()
         entries = {entry.seq: entry for entry in in_lake}
@@ -104,7 +104,7 @@ class History:
         entries |= {entry.seq: entry for entry in named(self._redis, vin, (done | waiting) - entries.keys())}
         return entries, recorded
 
-    def _now(self, entries: Iterable[EntryHistory], recorded: Recorded) -> list[EntryHistory]:
+    def _now(self, entries: Iterable[EntryHistory], recorded: RecordedInArchive) -> list[EntryHistory]:
         return stand_now(self._redis, map(recorded.ended, entries), self._settings.retention_days)
 
 

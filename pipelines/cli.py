@@ -42,13 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = load_settings()
         configure_logging(f"pipelines-{options.stage}", json=settings.log_format == "json")
         with naming_the_catalog(settings):
-            said: dict[str, Any] = json.loads(stage_of(options.stage).run(settings, options))
+            answer: dict[str, Any] = json.loads(stage_of(options.stage).run(settings, options))
         status = DONE
     except Exception as exc:  # noqa: BLE001  # whatever it is, the result says so
         status, error = _judge(exc, settings)
         sys.stderr.write(f"{error}\n")
-        said = {"error": error, "again": status != PERMANENT}
-    result = json.dumps(said | {"seconds": round(time.monotonic() - began, 1)})
+        answer = {"error": error, "again": status != PERMANENT}
+    result = json.dumps(answer | {"seconds": round(time.monotonic() - began, 1)})
     if status == DONE:
         sys.stdout.write(result + "\n")
     if options.result:

@@ -152,15 +152,15 @@ class PublicationStore:
 
     def _replay(self, line: bytes) -> None:
         try:
-            said: Any = orjson.loads(line)
+            record: Any = orjson.loads(line)
         except ValueError:
             return  # the last line of a tap that was killed while writing
-        if isinstance(said, int):
-            gone = self._all.get(said)
+        if isinstance(record, int):
+            gone = self._all.get(record)
             if gone is not None:
                 self.forget(gone)
             return
-        serial, owner, topic, client_id, at_ms, props, crc, size, message_id = said
+        serial, owner, topic, client_id, at_ms, props, crc, size, message_id = record
         sent = Sent(owner.encode(), topic.encode(), client_id, props, crc, size)
         self._add(Publication(sent, at_ms, serial, message_id))
         self._serial = max(self._serial, serial)

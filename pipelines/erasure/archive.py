@@ -119,6 +119,6 @@ def _lines(path: str, content: bytes, messages: pa.Table, changes: dict[int, Row
 
 
 def _line(row: Row) -> bytes:
-    said = {name: row[name] for name in ("seq", "topic", "qos", "applied", "refused_because") if row[name] is not None}
-    said |= {"received_at": row["received_at"].isoformat(), "headers": dict(row["headers"] or ())}
-    return json.dumps(said | {"payload_base64": base64.b64encode(row["payload"]).decode()}).encode()
+    line = {name: row[name] for name in ("seq", "topic", "qos", "applied", "refused_because") if row[name] is not None}
+    line |= {"received_at": row["received_at"].isoformat(), "headers": dict(row["headers"] or ())}
+    return json.dumps(line | {"payload_base64": base64.b64encode(row["payload"]).decode()}).encode()

@@ -91,9 +91,9 @@ class Named:
     def _without_headers(self, row: Row) -> Row:
         headers: Mapping[str, str] = dict(row["headers"] or ())
         kept = {
-            name: said
-            for name, said in headers.items()
-            if name.startswith(SERVICE_PREFIX) or not (self.is_in(name) or self.is_in(said))
+            name: value
+            for name, value in headers.items()
+            if name.startswith(SERVICE_PREFIX) or not (self.is_in(name) or self.is_in(value))
         }
         return row if len(kept) == len(headers) else row | {"headers": list(kept.items())}
 

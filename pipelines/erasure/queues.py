@@ -120,10 +120,10 @@ def _escaped(vin: str) -> str:
 def _outcomes(redis: Redis, named: Named) -> Iterator[Record]:
     for record in _records(redis, keys.OUTCOMES):
         try:
-            said = OutcomeRecord.from_wire(record[1].get(b"o", b""))
+            outcome = OutcomeRecord.from_wire(record[1].get(b"o", b""))
         except ValueError:
             continue  # the recorder puts it into quarantine
-        if said.vin == named.vin and said.seq < named.before:
+        if outcome.vin == named.vin and outcome.seq < named.before:
             yield record
 
 

@@ -190,13 +190,13 @@ def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: date
     return run.pins[SEGMENTS.name]
 
 
-def _leave(catalog: Catalog, branch: str, said: dict[str, str]) -> None:
-    append_rows(catalog, SEGMENTS, SEGMENTS.arrow_schema.empty_table(), said, branch=branch)
+def _leave(catalog: Catalog, branch: str, properties: dict[str, str]) -> None:
+    append_rows(catalog, SEGMENTS, SEGMENTS.arrow_schema.empty_table(), properties, branch=branch)
 
 
 def _note(catalog: Catalog, done: Erased, state: str, why: str) -> None:
     """The record: when and why, and how much; not who."""
     rows = {**done.rows, "entries": done.entries, "messages": done.messages, "segments": done.segments}
-    said = {"erasure_id": done.erasure_id, "at": datetime.now(UTC), "state": state, "why": why}
-    said |= {"accepted_before": done.accepted_before, "counts": json.dumps(rows, sort_keys=True)}
-    append_rows(catalog, ERASURES, pa.Table.from_pylist([said], schema=ERASURES.arrow_schema), {})
+    row = {"erasure_id": done.erasure_id, "at": datetime.now(UTC), "state": state, "why": why}
+    row |= {"accepted_before": done.accepted_before, "counts": json.dumps(rows, sort_keys=True)}
+    append_rows(catalog, ERASURES, pa.Table.from_pylist([row], schema=ERASURES.arrow_schema), {})

@@ -41,14 +41,14 @@ class Amendment:
     def __init__(self, catalog: Catalog, what: str, base: Mapping[str, int], now: datetime) -> None:
         self.run_id = f"{what}_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
         self._catalog, self._base = catalog, base
-        self._said = {RUN_ID: self.run_id, ATTEMPT: secrets.token_hex(8)}
+        self._properties = {RUN_ID: self.run_id, ATTEMPT: secrets.token_hex(8)}
         self.pins: dict[str, int] = {}
         open_run(catalog, self.run_id, base[SEGMENTS.name], now)
 
     def change(self, table: Table, how: Change) -> None:
         """Change a table, on the run's branch."""
         create_branch(self._catalog, table, self.run_id, self._base[table.name])
-        how(branch_of(self.run_id), dict(self._said))
+        how(branch_of(self.run_id), dict(self._properties))
         self.pins[table.name] = self._head(table)
 
     def publish(self, how: Change, more: Mapping[str, str] | None = None) -> None:
@@ -57,8 +57,8 @@ class Amendment:
         Raises:
             ConcurrentPublish: another run was published since this one's base; nothing happened.
         """
-        said = self._said | pins_of(self.pins) | {RESULT: Ingested(self.run_id).to_json()} | dict(more or {})
-        how(branch_of(self.run_id), said)
+        properties = self._properties | pins_of(self.pins) | {RESULT: Ingested(self.run_id).to_json()} | dict(more or {})
+        how(branch_of(self.run_id), properties)
         self.pins[SEGMENTS.name] = self._head(SEGMENTS)
         try:
             publish(self._catalog, self.run_id)
@@ -70,7 +70,7 @@ class Amendment:
         head = head_of(self._catalog, table, self.run_id)
         if (
             head is None
-            or properties_of(head).get(ATTEMPT) != self._said[ATTEMPT]
+            or properties_of(head).get(ATTEMPT) != self._properties[ATTEMPT]
             or head.parent_snapshot_id != self._base[table.name]
         ):
             raise Retryable(f"run {self.run_id} was closed by somebody else; start it again")

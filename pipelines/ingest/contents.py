@@ -21,7 +21,7 @@ def replaces(written: Snapshot) -> bool:
 
 
 @patiently
-def replace_content(catalog: Catalog, table: Table, content: Snapshot | None, branch: str, said: dict[str, str]) -> int:
+def replace_content(catalog: Catalog, table: Table, content: Snapshot | None, branch: str, properties: dict[str, str]) -> int:
     """Put a snapshot on the branch that has the files of `content` (None: none), whatever the branch had; its id."""
     loaded = catalog.load_table(table.identifier)
     metadata, head = loaded.metadata, loaded.refs()[branch].snapshot_id
@@ -31,7 +31,7 @@ def replace_content(catalog: Catalog, table: Table, content: Snapshot | None, br
         manifests.add_manifests(content.manifests(loaded.io) if content else [])
     had = properties_of(content) if content else {}
     totals = {f"total-{what}": had.get(f"total-{what}", "0") for what in TOTALS}
-    summary = Summary(Operation.OVERWRITE, **totals, **said, **{REPLACES: str(content.snapshot_id if content else 0)})
+    summary = Summary(Operation.OVERWRITE, **totals, **properties, **{REPLACES: str(content.snapshot_id if content else 0)})
     snapshot = Snapshot(
         snapshot_id=snapshot_id,
         parent_snapshot_id=head,

@@ -42,17 +42,17 @@ def erases(written: Snapshot) -> str | None:
 
 
 @patiently
-def erase_rows(catalog: Catalog, table: Table, keys: pa.Table, branch: str, said: dict[str, str]) -> int:
+def erase_rows(catalog: Catalog, table: Table, keys: pa.Table, branch: str, properties: dict[str, str]) -> int:
     """One snapshot on the branch without the rows whose values are among `keys`; its id."""
     loaded = catalog.load_table(table.identifier)
     head = loaded.refs()[branch].snapshot_id
-    return put(catalog, loaded, branch, dict(changed(loaded, head, keys)), said | {ERASES: ",".join(keys.column_names)})
+    return put(catalog, loaded, branch, dict(changed(loaded, head, keys)), properties | {ERASES: ",".join(keys.column_names)})
 
 
-def repeat_erasure(catalog: Catalog, table: Table, written: Snapshot, branch: str, said: dict[str, str]) -> None:
+def repeat_erasure(catalog: Catalog, table: Table, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
     """Erase from `branch` the rows that `written` has erased from its parent."""
     loaded, columns = catalog.load_table(table.identifier), properties_of(written)[ERASES].split(",")
-    erase_rows(catalog, table, removed(loaded, written, columns), branch, said)
+    erase_rows(catalog, table, removed(loaded, written, columns), branch, properties)
 
 
 def read(table: IcebergTable, task: FileScanTask, columns: tuple[str, ...]) -> pa.Table:
@@ -87,7 +87,7 @@ def _among(rows: pa.Table, keys: pa.Table) -> pa.Array:
 
 
 def put(
-    catalog: Catalog, table: IcebergTable, branch: str, changes: dict[str, tuple[DataFile, pa.Table]], said: dict[str, str]
+    catalog: Catalog, table: IcebergTable, branch: str, changes: dict[str, tuple[DataFile, pa.Table]], properties: dict[str, str]
 ) -> int:
     """A snapshot on the branch in which other rows stand for some files; of these, nothing is left in it."""
     metadata, head = table.metadata, table.refs()[branch].snapshot_id
@@ -109,7 +109,7 @@ def put(
         parent_snapshot_id=head,
         sequence_number=sequence_number,
         manifest_list=path,
-        summary=Summary(Operation.OVERWRITE, **_totals(parent, changes, made), **said),
+        summary=Summary(Operation.OVERWRITE, **_totals(parent, changes, made), **properties),
         schema_id=metadata.current_schema_id,
     )
     move = SetSnapshotRefUpdate.model_validate({"ref-name": branch, "type": "branch", "snapshot-id": snapshot_id})

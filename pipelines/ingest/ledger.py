@@ -76,8 +76,8 @@ def ledger_of(catalog: Catalog) -> Ledger:
 
 def pruned_before(segments: IcebergTable) -> datetime | None:
     """From when on the ledger is complete; None: it always was."""
-    said = segments.properties.get(PRUNED_BEFORE)
-    return None if said is None else datetime.fromisoformat(said)
+    pruned = segments.properties.get(PRUNED_BEFORE)
+    return None if pruned is None else datetime.fromisoformat(pruned)
 
 
 def day_of(path: str) -> date | None:

@@ -135,12 +135,12 @@ def counting(segments: IcebergTable) -> list[Snapshot]:
     runs: list[Snapshot] = []
     undone: set[int] = set()
     for snapshot in ancestors(segments):
-        said = properties_of(snapshot)
-        if PINS in said and snapshot.snapshot_id not in undone:
+        properties = properties_of(snapshot)
+        if PINS in properties and snapshot.snapshot_id not in undone:
             runs.append(snapshot)
-            if said.get(UNDOES) == EVERYTHING:
+            if properties.get(UNDOES) == EVERYTHING:
                 break
-            undone.update(json.loads(said.get(UNDOES, "[]")))
+            undone.update(json.loads(properties.get(UNDOES, "[]")))
     return runs
 
 

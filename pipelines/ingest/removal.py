@@ -30,7 +30,7 @@ def removes(written: Snapshot) -> str | None:
 
 
 @patiently
-def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, said: dict[str, str]) -> None:
+def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, properties: dict[str, str]) -> None:
     """One snapshot on the branch without the rows whose values are among `named`; its columns are those by which they are."""
     loaded, columns = catalog.load_table(table.identifier), named.column_names
     unwanted = _keys(named, columns)
@@ -40,7 +40,10 @@ def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, sa
         if pc.any(_is_in(_read(loaded, [task], columns), unwanted)).as_py():
             rows = _read(loaded, [task], loaded.schema().column_names)
             changed.append((task, rows.filter(pc.invert(_is_in(rows, unwanted)))))
-    with loaded.transaction() as change, change.update_snapshot(said | {REMOVES: ",".join(columns)}, branch).overwrite() as files:
+    with (
+        loaded.transaction() as change,
+        change.update_snapshot(properties | {REMOVES: ",".join(columns)}, branch).overwrite() as files,
+    ):
         for task, rest in changed:
             files.delete_data_file(task.file)
             if rest.num_rows:
@@ -48,10 +51,10 @@ def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, sa
                     files.append_data_file(file)
 
 
-def repeat_removal(catalog: Catalog, table: Table, written: Snapshot, branch: str, said: dict[str, str]) -> None:
+def repeat_removal(catalog: Catalog, table: Table, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
     """Remove from `branch` the rows that `written` has removed from its parent."""
     columns = properties_of(written)[REMOVES].split(",")
-    remove_rows(catalog, table, removed(catalog.load_table(table.identifier), written, columns), branch, said)
+    remove_rows(catalog, table, removed(catalog.load_table(table.identifier), written, columns), branch, properties)
 
 
 def removed(table: IcebergTable, written: Snapshot, columns: Sequence[str]) -> pa.Table:
@@ -68,21 +71,21 @@ def removed(table: IcebergTable, written: Snapshot, columns: Sequence[str]) -> p
 
 
 @patiently
-def remove_days(catalog: Catalog, table: Table, days: Collection[date], branch: str, said: dict[str, str]) -> None:
+def remove_days(catalog: Catalog, table: Table, days: Collection[date], branch: str, properties: dict[str, str]) -> None:
     """One snapshot on the branch without the files of these days, by the partition that holds them; no row is read."""
     loaded = catalog.load_table(table.identifier)
     head, gone = loaded.refs()[branch].snapshot_id, set(days)
-    named = said | {REMOVES_DAYS: json.dumps(sorted(day.isoformat() for day in gone))}
+    named = properties | {REMOVES_DAYS: json.dumps(sorted(day.isoformat() for day in gone))}
     files = [task.file for task in loaded.scan(snapshot_id=head).plan_files() if gone.intersection(days_of(loaded, task.file))]
     with loaded.transaction() as change, change.update_snapshot(named, branch).overwrite() as removal:
         for file in files:
             removal.delete_data_file(file)
 
 
-def repeat_days(catalog: Catalog, table: Table, written: Snapshot, branch: str, said: dict[str, str]) -> None:
+def repeat_days(catalog: Catalog, table: Table, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
     """Remove from `branch` the days that `written` has removed."""
     days = [date.fromisoformat(day) for day in json.loads(properties_of(written)[REMOVES_DAYS])]
-    remove_days(catalog, table, days, branch, said)
+    remove_days(catalog, table, days, branch, properties)
 
 
 def days_of(table: IcebergTable, file: DataFile) -> list[date]:

@@ -23,20 +23,20 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
     name = f"{REPEAT}{secrets.token_hex(4)}"
     catalog.load_table(table.identifier).manage_snapshots().create_branch(main.snapshot_id, name).commit()
     loaded = catalog.load_table(table.identifier)
-    said = {RUN_ID: properties_of(written)[RUN_ID], ATTEMPT: name, REPEATS: str(written.snapshot_id)}
+    properties = {RUN_ID: properties_of(written)[RUN_ID], ATTEMPT: name, REPEATS: str(written.snapshot_id)}
     try:
         if replaces(written):
-            replace_content(catalog, table, written, name, said)
+            replace_content(catalog, table, written, name, properties)
         elif erases(written):
-            repeat_erasure(catalog, table, written, name, said)
+            repeat_erasure(catalog, table, written, name, properties)
         elif REMOVES_DAYS in properties_of(written):
-            repeat_days(catalog, table, written, name, said)
+            repeat_days(catalog, table, written, name, properties)
         elif removes(written):
-            repeat_removal(catalog, table, written, name, said)
+            repeat_removal(catalog, table, written, name, properties)
         elif table is META:
-            _repeat_merge(loaded, written, name, said)
+            _repeat_merge(loaded, written, name, properties)
         else:
-            _repeat_append(loaded, written, name, said)
+            _repeat_append(loaded, written, name, properties)
         made = catalog.load_table(table.identifier).snapshot_by_name(name)
     finally:
         drop_branch(catalog, table, name)
@@ -44,7 +44,7 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
     return made.snapshot_id
 
 
-def _repeat_append(table: IcebergTable, written: Snapshot, branch: str, said: dict[str, str]) -> None:
+def _repeat_append(table: IcebergTable, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
     """The same files. A table that was partitioned otherwise meanwhile is told that they are of the partitions before.
 
     PyIceberg takes all files to be of the table's present partitions, so the copy of the metadata here has theirs; nothing of it
@@ -56,7 +56,7 @@ def _repeat_append(table: IcebergTable, written: Snapshot, branch: str, said: di
         (spec,) = specs  # a run writes a table once
         once = table.metadata.properties | {"commit.retry.num-retries": "0"}
         table.metadata = table.metadata.model_copy(update={"default_spec_id": spec, "properties": once})
-    with table.transaction() as change, change.update_snapshot(said, branch).fast_append() as append:
+    with table.transaction() as change, change.update_snapshot(properties, branch).fast_append() as append:
         for file in files:
             append.append_data_file(file)
 
@@ -71,7 +71,7 @@ def _added_files(table: IcebergTable, written: Snapshot) -> list[DataFile]:
     ]
 
 
-def _repeat_merge(table: IcebergTable, written: Snapshot, branch: str, said: dict[str, str]) -> None:
+def _repeat_merge(table: IcebergTable, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
     """Add to each data_id on `branch` what the run had added to it. Such runs touch few rows, so this need not be fast."""
     before = table.scan(snapshot_id=written.parent_snapshot_id).to_arrow()
     after = table.scan(snapshot_id=written.snapshot_id).to_arrow()
@@ -85,15 +85,15 @@ def _repeat_merge(table: IcebergTable, written: Snapshot, branch: str, said: dic
         first, last = min(row["first_seen_at"], new["first_seen_at"]), max(row["last_seen_at"], new["last_seen_at"])
         merged.append(row | {"first_seen_at": first, "last_seen_at": last, "times_seen": row["times_seen"] + seen})
     rows = pa.Table.from_pylist([*merged, *changed.values()], schema=META.arrow_schema)
-    table.upsert(rows, join_cols=list(META.key), branch=branch, snapshot_properties=said)
+    table.upsert(rows, join_cols=list(META.key), branch=branch, snapshot_properties=properties)
 
 
 def is_change_of(table: IcebergTable, snapshot: Snapshot, written: int) -> bool:
     """Whether `snapshot` is what a run has written as the snapshot `written`, or repeats it."""
-    said = properties_of(snapshot)
-    if snapshot.snapshot_id == written or said.get(REPEATS) == str(written):
+    properties = properties_of(snapshot)
+    if snapshot.snapshot_id == written or properties.get(REPEATS) == str(written):
         return True
-    if not said.get(ATTEMPT, "").startswith(REPEAT) or REPEATS in said:
+    if not properties.get(ATTEMPT, "").startswith(REPEAT) or REPEATS in properties:
         return False
     first = table.snapshot_by_id(written)  # earlier releases did not say what they repeated
-    return first is not None and properties_of(first).get(RUN_ID) == said.get(RUN_ID)
+    return first is not None and properties_of(first).get(RUN_ID) == properties.get(RUN_ID)

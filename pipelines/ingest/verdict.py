@@ -27,10 +27,10 @@ BROKEN, ERROR = "broken", "error"  # the table's words; the package of the rules
 
 def keep_verdict(catalog: Catalog, judged: Snapshot, rows: pa.Table) -> None:
     """Append the rows of a verdict, about the attempt that has written `judged` to its branch of `ingested_segments`."""
-    said = {name: value for name, value in properties_of(judged).items() if name in (RUN_ID, ATTEMPT)}
+    properties = {name: value for name, value in properties_of(judged).items() if name in (RUN_ID, ATTEMPT)}
     if rows.num_rows:
-        said[JUDGED_AT] = rows["at"][0].as_py().isoformat()  # they all have the same
-    append_rows(catalog, QUALITY, rows, said)
+        properties[JUDGED_AT] = rows["at"][0].as_py().isoformat()  # they all have the same
+    append_rows(catalog, QUALITY, rows, properties)
 
 
 def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[str, Any] | None:
@@ -59,7 +59,7 @@ def _judged_at(catalog: Catalog, run_id: str) -> datetime | None:
     if written.get(RUN_ID) != run_id or ATTEMPT not in written:
         return None  # it has begun, and not been written to its end
     for snapshot in ancestors(catalog.load_table(QUALITY.identifier)):
-        said = properties_of(snapshot)
-        if (said.get(RUN_ID), said.get(ATTEMPT)) == (run_id, written[ATTEMPT]) and JUDGED_AT in said:
-            return datetime.fromisoformat(said[JUDGED_AT])
+        properties = properties_of(snapshot)
+        if (properties.get(RUN_ID), properties.get(ATTEMPT)) == (run_id, written[ATTEMPT]) and JUDGED_AT in properties:
+            return datetime.fromisoformat(properties[JUDGED_AT])
     return None

@@ -47,17 +47,17 @@ class DaysOver:
             if not runs or runs[-1][0] + timedelta(days=len(runs[-1][1])) != day:
                 runs.append((day, []))
             runs[-1][1].append(count)
-        said = {"at": [self.ids, self.outcomes], "days": [[first.isoformat(), counts] for first, counts in runs]}
-        return json.dumps(said, separators=(",", ":"))
+        content = {"at": [self.ids, self.outcomes], "days": [[first.isoformat(), counts] for first, counts in runs]}
+        return json.dumps(content, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> "DaysOver | None":
         """What `to_text` said; None if it is anything else."""
         try:
-            said = json.loads(text)
-            ids, outcomes = map(int, said["at"])
+            content = json.loads(text)
+            ids, outcomes = map(int, content["at"])
             entries: dict[date, int] = {}
-            for first, counts in said["days"]:
+            for first, counts in content["days"]:
                 start = date.fromisoformat(first)
                 entries |= {start + timedelta(days=place): int(count) for place, count in enumerate(counts[:MOST_REMEMBERED])}
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):

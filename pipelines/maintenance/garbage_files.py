@@ -18,7 +18,7 @@ from contracts.settings import Settings
 from contracts.tables import QUARANTINE, SEGMENTS, TABLES, Table
 from pipelines.ingest.ledger import ledger_of
 from pipelines.maintenance.garbage_days import carry_over
-from pipelines.maintenance.garbage_plan import Recorded, old_segments
+from pipelines.maintenance.garbage_plan import ArchivedSegment, old_segments
 from pipelines.maintenance.garbage_run import SAMPLE, Removal
 from pipelines.maintenance.snapshots import cut_of, needed_runs, old_snapshots
 
@@ -98,7 +98,7 @@ def drop_segments(catalog: Catalog, settings: Settings, *, now: datetime, dry_ru
     ledger, newest, removed = ledger_of(catalog), _Newest(archive), Removal(bytes=0)
     for group in archive.walk():
         segments = {segment.path: segment for segment in group}
-        aged = [_recorded(segment) for segment in group if segment.age[0] < cut]
+        aged = [_archived_segment(segment) for segment in group if segment.age[0] < cut]
         if not aged and any(FOLDER in path for path in segments):
             break  # what follows began later
         rows = ledger.rows((segment.path for segment in aged), "refused_because").to_pylist()
@@ -119,13 +119,13 @@ class _Newest:
 
     def __init__(self, archive: Archive) -> None:
         self._groups = archive.walk(newest_first=True)
-        self._found: dict[tuple[str, str], Recorded] = {}
+        self._found: dict[tuple[str, str], ArchivedSegment] = {}
         self._settled: set[tuple[str, str]] = set()
 
-    def of(self, place: tuple[str, str]) -> Recorded:
+    def of(self, place: tuple[str, str]) -> ArchivedSegment:
         """The newest of this stream and recorder, which has one."""
         while place not in self._settled and (group := next(self._groups, None)) is not None:
-            for each in map(_recorded, group):
+            for each in map(_archived_segment, group):
                 known = self._found.setdefault((each.stream, each.node), each)
                 if each.began_at > known.began_at:
                     self._found[each.stream, each.node] = each
@@ -134,12 +134,12 @@ class _Newest:
         return self._found[place]
 
 
-def _recorded(segment: Segment) -> Recorded:
+def _archived_segment(segment: Segment) -> ArchivedSegment:
     name = _NODE.match(PurePosixPath(segment.path).name)
-    return Recorded(segment.path, segment.stream.value, name[1] if name else "", segment.began_at or segment.modified_at)
+    return ArchivedSegment(segment.path, segment.stream.value, name[1] if name else "", segment.began_at or segment.modified_at)
 
 
-def _remove_empty_folders(archive: Archive, gone: list[Recorded]) -> None:
+def _remove_empty_folders(archive: Archive, gone: list[ArchivedSegment]) -> None:
     """On a disk, an hour's and a day's folder; `rmdir` refuses where somebody has put a file in meanwhile."""
     if not archive.url.startswith(FILE):
         return

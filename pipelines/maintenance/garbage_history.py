@@ -62,7 +62,9 @@ def _drop(catalog: Catalog, cut: datetime, now: datetime, *, dry_run: bool) -> R
     for table, files in ((IDS, ids), (OUTCOMES, outcomes)):
         if any(day in files for day in days):
             run.change(table, partial(remove_days, catalog, table, days))
-    run.publish(lambda branch, said: append_rows(catalog, SEGMENTS, SEGMENTS.arrow_schema.empty_table(), said, branch=branch))
+    run.publish(
+        lambda branch, properties: append_rows(catalog, SEGMENTS, SEGMENTS.arrow_schema.empty_table(), properties, branch=branch)
+    )
     log.info("history is removed", run_id=run.run_id, days=len(days), entries=removed.count)
     return removed
 

@@ -82,9 +82,9 @@ def _rewrites(loaded: IcebergTable, archive: Archive, old: BooleanExpression, cu
     return found
 
 
-def _replace(catalog: Catalog, rewrites: list[_Rewrite], branch: str, said: dict[str, str]) -> None:
+def _replace(catalog: Catalog, rewrites: list[_Rewrite], branch: str, properties: dict[str, str]) -> None:
     loaded = catalog.load_table(SEGMENTS.identifier)
-    with loaded.transaction() as change, change.update_snapshot(said, branch).overwrite() as files:
+    with loaded.transaction() as change, change.update_snapshot(properties, branch).overwrite() as files:
         for rewrite in rewrites:
             files.delete_data_file(rewrite.task.file)
             if rewrite.rest.num_rows:

@@ -39,7 +39,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Recorded:
+class ArchivedSegment:
     """One segment of the archive: `node` is the recorder that wrote it, as its name says."""
 
     path: str
@@ -92,9 +92,9 @@ def old_versions(
     return {v.id for v in known.values() if v.id not in staying and (v.id in of_main or v.made_at < cut)}
 
 
-def old_segments(segments: Iterable[Recorded], ingested: Set[str], *, cut: datetime) -> list[Recorded]:
+def old_segments(segments: Iterable[ArchivedSegment], ingested: Set[str], *, cut: datetime) -> list[ArchivedSegment]:
     """Segments that began before `cut` and are in the lake; never a recorder's newest of a stream: it tells its last seq."""
-    newest: dict[tuple[str, str], Recorded] = {}
+    newest: dict[tuple[str, str], ArchivedSegment] = {}
     known = list(segments)
     for segment in known:
         place = (segment.stream, segment.node)

@@ -41,10 +41,10 @@ def pack_ledger(catalog: Catalog, *, now: datetime) -> int:
     return len(tasks)
 
 
-def _pack(catalog: Catalog, tasks: list[FileScanTask], branch: str, said: dict[str, str]) -> None:
+def _pack(catalog: Catalog, tasks: list[FileScanTask], branch: str, properties: dict[str, str]) -> None:
     loaded = catalog.load_table(SEGMENTS.identifier)
     rows = ArrowScan(loaded.metadata, loaded.io, loaded.schema(), AlwaysTrue()).to_table(tasks)
-    with loaded.transaction() as change, change.update_snapshot(said, branch).overwrite() as files:
+    with loaded.transaction() as change, change.update_snapshot(properties, branch).overwrite() as files:
         for task in tasks:
             files.delete_data_file(task.file)
         for file in _dataframe_to_data_files(change.table_metadata, rows, loaded.io):

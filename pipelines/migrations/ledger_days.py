@@ -23,12 +23,12 @@ log = structlog.get_logger(__name__)
 class LedgerDays(PartitionBy):
     """Partition by day, and write the rows again, with the instant that follows from each path; some at a time."""
 
-    def write(self, catalog: Catalog, table: Table, base: Mapping[str, int], branch: str, said: dict[str, str]) -> None:
+    def write(self, catalog: Catalog, table: Table, base: Mapping[str, int], branch: str, properties: dict[str, str]) -> None:
         """The whole table in new files."""
         loaded = catalog.load_table(table.identifier)
         had, rows = loaded.scan(snapshot_id=base[table.name]), 0
         schema = loaded.schema().as_arrow()
-        with loaded.transaction() as change, change.update_snapshot(said, branch).overwrite() as files:
+        with loaded.transaction() as change, change.update_snapshot(properties, branch).overwrite() as files:
             for task in had.plan_files():
                 files.delete_data_file(task.file)
             for batch in had.to_arrow_batch_reader():

@@ -34,7 +34,7 @@ class PayloadIndex(Step):
         """What it does."""
         return "every payload's SHA-1 and place are written beside its name"
 
-    def write(self, catalog: Catalog, table: Table, base: Mapping[str, int], branch: str, said: dict[str, str]) -> None:
+    def write(self, catalog: Catalog, table: Table, base: Mapping[str, int], branch: str, properties: dict[str, str]) -> None:
         """The whole table in new files, sorted by data_id."""
         loaded = catalog.load_table(table.identifier)
         payloads = catalog.load_table(f"{table.identifier.rsplit('.', 1)[0]}.{DATA}")
@@ -42,7 +42,7 @@ class PayloadIndex(Step):
         named = ("data_id", "sha1", "first_seen_at", "seq")
         rows = indexed(had.to_arrow(), payloads.scan(selected_fields=named, snapshot_id=base[DATA]).to_arrow())
         rows = rows.select(loaded.schema().column_names).cast(loaded.schema().as_arrow())
-        with loaded.transaction() as change, change.update_snapshot(said | {REPLACES: "0"}, branch).overwrite() as files:
+        with loaded.transaction() as change, change.update_snapshot(properties | {REPLACES: "0"}, branch).overwrite() as files:
             for task in had.plan_files():
                 files.delete_data_file(task.file)
             groups = {"write.parquet.row-group-limit": str(GROUP_ROWS)}

@@ -13,9 +13,9 @@ from adapters.lake import ICEBERG_TYPES
 from contracts.tables import Column, Table
 
 
-def append_nothing(catalog: Catalog, table: Table, branch: str, said: dict[str, str]) -> None:
+def append_nothing(catalog: Catalog, table: Table, branch: str, properties: dict[str, str]) -> None:
     """A snapshot with the rows of the one before it, and the table's present schema, whatever that is."""
-    append_rows(catalog, table, catalog.load_table(table.identifier).schema().as_arrow().empty_table(), said, branch=branch)
+    append_rows(catalog, table, catalog.load_table(table.identifier).schema().as_arrow().empty_table(), properties, branch=branch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Step:
     def change(self, change: Transaction) -> None:
         """Change the table's metadata, where it is not changed yet."""
 
-    def write(self, catalog: Catalog, table: Table, base: Mapping[str, int], branch: str, said: dict[str, str]) -> None:  # noqa: ARG002
+    def write(self, catalog: Catalog, table: Table, base: Mapping[str, int], branch: str, properties: dict[str, str]) -> None:  # noqa: ARG002
         """Put one snapshot on the branch, that begins at the table's snapshot in `base` and has the new schema."""
-        append_nothing(catalog, table, branch, said)
+        append_nothing(catalog, table, branch, properties)
 
     def settled(self) -> dict[str, str]:
         """The properties to set when all is done."""

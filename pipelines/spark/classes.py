@@ -71,8 +71,8 @@ def _run(home: Path, made: Path, settings: Settings) -> None:
     env |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=RUN_S, check=False, cwd=MAIN.parents[1])
     if done.returncode or not made.is_file():
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        raise Retryable(f"the class archive could not be made; Spark works without it, only slower to start. It said:\n{said}")
+        output = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        raise Retryable(f"the class archive could not be made; Spark works without it, only slower to start. It said:\n{output}")
 
 
 def _record(settings: Settings) -> None:

@@ -65,9 +65,9 @@ def _resolve(coordinates: list[str], ivy: str) -> None:
     env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=RESOLVE_S, check=False)
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        output = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
         remedy = "check the network, or name another repository in DEFAULT_ARTIFACT_REPOSITORY"
-        raise Retryable(f"Spark could not resolve {', '.join(coordinates)}; {remedy}. It said:\n{said}")
+        raise Retryable(f"Spark could not resolve {', '.join(coordinates)}; {remedy}. It said:\n{output}")
 
 
 def _take(name: str, resolved: Path, folder: Path) -> None:

@@ -161,8 +161,8 @@ def _write_environment(target: Path, needed: Sequence[Distribution], python: Pat
     part = target.with_suffix(".part")
     packages = f"lib/python{_version()}/site-packages"
     with tarfile.open(part, "w:gz", compresslevel=QUICK) as archive:
-        said = f"home = {python.parent}\ninclude-system-site-packages = false\nversion = {sys.version.split()[0]}\n".encode()
-        _add(archive, tarfile.TarInfo("pyvenv.cfg"), said)
+        text = f"home = {python.parent}\ninclude-system-site-packages = false\nversion = {sys.version.split()[0]}\n".encode()
+        _add(archive, tarfile.TarInfo("pyvenv.cfg"), text)
         for name, leads_to in (("python", str(python)), ("python3", "python")):
             link = tarfile.TarInfo(f"bin/{name}")
             link.type, link.linkname = tarfile.SYMTYPE, leads_to

@@ -146,13 +146,13 @@ class Vehicle:
 
     def _received(self, message: MQTTMessage) -> Received:
         of = request_of(self._endpoint.prefix, message.topic)
-        said = dict(getattr(message.properties, "UserProperty", ())).get("seq", "")
+        seq_text = dict(getattr(message.properties, "UserProperty", ())).get("seq", "")
         payload = bytes(message.payload)
         return Received(
             vin=self.vin,
             topic=message.topic,
             request_id=of[1] if of else None,
-            seq=int(said) if said.isdecimal() else None,
+            seq=int(seq_text) if seq_text.isdecimal() else None,
             payload_sha1=sha1_hex(payload),
             size_bytes=len(payload),
             at=datetime.now(UTC),

@@ -1,4 +1,4 @@
-"""The house rules for DAGs, without a database. Each failure says how to comply."""
+"""The rules that every DAG keeps, checked without a database. Each failure says how to comply."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, Cro
 from contracts import assets
 from contracts.settings import Settings
 from contracts.tables import NAMESPACE, QUALITY, RUN_TABLES
-from dags._house import REBUILT
+from dags._defaults import REBUILT
 from dags._jobs import SparkJob
 from tests.servers import ROOT
 
@@ -133,8 +133,8 @@ def test_loading_the_dag_files_imports_neither_spark_nor_a_pipeline(schedule: st
 
 
 def test_somebody_is_told_of_a_run_that_fails_or_is_late(dag: DAG) -> None:
-    assert dag.has_on_failure_callback, "make the DAG with **HOUSE"
-    assert dag.deadline or dag.dag_id == "backfill_archives", "make the DAG with **HOUSE"
+    assert dag.has_on_failure_callback, "make the DAG with **DAG_DEFAULTS"
+    assert dag.deadline or dag.dag_id == "backfill_archives", "make the DAG with **DAG_DEFAULTS"
 
 
 def test_dags_start_from_results_that_another_dag_has(bag: DagBag) -> None:

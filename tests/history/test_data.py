@@ -27,7 +27,7 @@ PAYLOAD = b"\x00\xffbytes"
 
 @pytest.fixture
 def settings(tmp_path: Path, redis_server: Server) -> Settings:
-    """An empty house over the Redis that all share; no recorder answers."""
+    """An empty home over the Redis that all share; no recorder answers."""
     return Settings(
         home=tmp_path, redis_port=redis_server.port, recorder_port=free_port(), api_port=free_port(), retention_days=0.02
     )

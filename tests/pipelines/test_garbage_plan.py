@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.maintenance.garbage_plan import (
+    ArchivedSegment,
     Entry,
-    Recorded,
     Version,
     days_to_read,
     old_segments,
@@ -193,8 +193,8 @@ def test_an_open_run_keeps_its_branch_and_what_it_began_from() -> None:
 
 
 def test_a_segment_goes_when_it_is_old_and_in_the_lake_and_not_its_recorders_newest() -> None:
-    def segment(name: str, days_ago: int, node: str = "0") -> Recorded:
-        return Recorded(name, "trigger", node, NOON - timedelta(days=days_ago))
+    def segment(name: str, days_ago: int, node: str = "0") -> ArchivedSegment:
+        return ArchivedSegment(name, "trigger", node, NOON - timedelta(days=days_ago))
 
     segments = [segment("old", 9), segment("unknown", 9), segment("fresh", 1), segment("last", 9, node="1")]
     gone = old_segments(segments, {"old", "fresh", "last"}, cut=NOON - timedelta(days=5))

@@ -26,7 +26,7 @@ FAST = {"MANIFOLD_JOURNAL_RETRY_SECONDS": "0.05", "MANIFOLD_SEGMENT_MAX_SECONDS"
 
 
 @dataclass(slots=True)
-class House:
+class Harness:
     """A broker, a Redis and the settings of one recorder; each server may be killed and started again."""
 
     folder: Path
@@ -151,15 +151,15 @@ class House:
 
 
 @contextmanager
-def house(folder: Path, **env: str) -> Iterator[House]:
-    """A house of this test's own."""
+def harness(folder: Path, **env: str) -> Iterator[Harness]:
+    """A broker, a Redis and a recorder that is not started yet, for one test alone."""
     broker = start_mosquitto(folder / "broker")
     try:
         redis_server = start_redis(folder / "redis", append_only=True)
     except BaseException:
         broker.stop()
         raise
-    home = House(folder, broker, redis_server, {f"MANIFOLD_{name.upper()}": value for name, value in env.items()})
+    home = Harness(folder, broker, redis_server, {f"MANIFOLD_{name.upper()}": value for name, value in env.items()})
     try:
         yield home
     finally:
@@ -167,9 +167,9 @@ def house(folder: Path, **env: str) -> Iterator[House]:
 
 
 @contextmanager
-def running_house(folder: Path) -> Iterator[House]:
-    """A house whose queues are loaded and whose recorder hands over."""
-    with house(folder) as home:
+def running_harness(folder: Path) -> Iterator[Harness]:
+    """A harness whose queues are loaded and whose recorder enqueues directly."""
+    with harness(folder) as home:
         home.load()
         home.start()
         home.wait_express()
@@ -188,7 +188,7 @@ def put_back(folder: Path) -> None:
     folder.with_name("away").rename(folder)
 
 
-def metric(home: House, name: str) -> float:
+def metric(home: Harness, name: str) -> float:
     """What the recorder's /metrics says."""
     lines = home.get("/metrics").text.splitlines()
     return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), math.nan)

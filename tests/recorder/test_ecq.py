@@ -13,21 +13,21 @@ from contracts.ecq import MAX_KEY_BYTES, EcqAck
 from contracts.envelope import Envelope, Stream
 from contracts.topics import ecq_rewind_topic, ecq_write_topic
 from tests.careless import GOOD, careless
-from tests.recorder.harness import House, house, metric, platform, running_house
+from tests.recorder.harness import Harness, harness, metric, platform, running_harness
 from tests.servers import wait_until
-from tests.tap.wire import PUBACK, Wire, publish
+from tests.tap.raw_connection import PUBACK, RawConnection, publish
 
 RECEIVE_MAXIMUM = 20
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """For tests that end nothing and keep to their own client ids."""
-    with running_house(tmp_path_factory.mktemp("house")) as it:
+    with running_harness(tmp_path_factory.mktemp("recorder")) as it:
         yield it
 
 
-def recorded(home: House, client_id: str) -> list[Envelope]:
+def recorded(home: Harness, client_id: str) -> list[Envelope]:
     """What the archive has of one client, in seq order."""
     home.flush()
     return [e for e in home.archived(Stream.ECQ) if client_id in e.topic.split("/")]
@@ -35,7 +35,7 @@ def recorded(home: House, client_id: str) -> list[Envelope]:
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1])
-def test_whoever_publishes_by_whichever_protocol_it_is_recorded_as_it_came(shared: House, version: int, qos: int) -> None:
+def test_whoever_publishes_by_whichever_protocol_it_is_recorded_as_it_came(shared: Harness, version: int, qos: int) -> None:
     client_id = f"AS-IT-CAME-{version}-{qos}"
     said = [
         (ecq_write_topic(client_id, "a"), b"\0\xff"),
@@ -44,7 +44,7 @@ def test_whoever_publishes_by_whichever_protocol_it_is_recorded_as_it_came(share
         (ecq_rewind_topic(client_id), b"earliest"),
         (ecq_write_topic(client_id, "é" * (MAX_KEY_BYTES // 2)), b"x" * (1 << 20)),
     ]
-    with Wire(shared.broker.port, version=version) as publisher:
+    with RawConnection(shared.broker.port, version=version) as publisher:
         publisher.open(f"sdv-pub-{client_id}")
         for mid, (topic, payload) in enumerate(said, 1):
             publisher.send(publish(topic, payload, version, mid=mid, qos=qos))
@@ -56,7 +56,7 @@ def test_whoever_publishes_by_whichever_protocol_it_is_recorded_as_it_came(share
     assert all(e.refused_because is None and e.qos == qos for e in found)
 
 
-def test_a_publisher_is_told_that_it_is_on_disk_and_under_which_seq(shared: House) -> None:
+def test_a_publisher_is_told_that_it_is_on_disk_and_under_which_seq(shared: Harness) -> None:
     async def scenario() -> list[int]:
         async with platform(shared.broker.port) as publisher:
             sent = [(ecq_write_topic("TOLD", "a"), b"1"), (ecq_write_topic("TOLD", "a"), b"1"), (ecq_rewind_topic("TOLD"), b"0")]
@@ -90,7 +90,7 @@ BAD = [
 ]
 
 
-def test_what_is_refused_is_answered_kept_with_its_reason_and_stops_nothing(shared: House) -> None:
+def test_what_is_refused_is_answered_kept_with_its_reason_and_stops_nothing(shared: Harness) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as publisher:
             for topic, payload in BAD:
@@ -106,7 +106,7 @@ def test_what_is_refused_is_answered_kept_with_its_reason_and_stops_nothing(shar
     assert shared.health()["express"] == "on"
 
 
-def test_what_dispatchers_say_of_a_compacted_queue_is_recorded_in_its_stream(shared: House) -> None:
+def test_what_dispatchers_say_of_a_compacted_queue_is_recorded_in_its_stream(shared: Harness) -> None:
     good = EcqAck("ACKED", 5, 1000, epoch=3).to_wire()
     for payload in (good, b'{"client_id": "ACKED-BADLY", "seq": -1}'):
         shared.redis.xadd(keys.OUTCOMES, {"o": payload})
@@ -118,7 +118,7 @@ def test_what_dispatchers_say_of_a_compacted_queue_is_recorded_in_its_stream(sha
 
 
 def test_what_the_broker_has_retained_is_news_once_and_no_second_time(tmp_path: Path) -> None:
-    async def scenario(home: House) -> None:
+    async def scenario(home: Harness) -> None:
         async with platform(home.broker.port) as publisher:
             assert (await publisher.send("$ECQ/w/RETAINED/a", b"x", retain=True))["status"] == "recorded"
             home.env["MANIFOLD_MQTT_SESSION_EXPIRY_SECONDS"] = "1"
@@ -128,7 +128,7 @@ def test_what_the_broker_has_retained_is_news_once_and_no_second_time(tmp_path: 
             await asyncio.to_thread(home.start)
             assert (await publisher.send("$ECQ/w/RETAINED/b", b"x"))["status"] == "recorded"
 
-    with house(tmp_path) as home:
+    with harness(tmp_path) as home:
         home.load()
         home.start()
         asyncio.run(scenario(home))
@@ -147,7 +147,7 @@ def test_a_message_whose_puback_was_lost_is_recorded_once_and_answered_again(tmp
         ("$ECQ/r/LOST", b"?"),
     ]
 
-    async def scenario(home: House) -> None:
+    async def scenario(home: Harness) -> None:
         async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
             home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
             await asyncio.to_thread(home.start)
@@ -173,12 +173,12 @@ def test_a_message_whose_puback_was_lost_is_recorded_once_and_answered_again(tmp
             assert metric(home, 'manifold_recorder_messages_total{status="resent",stream="ecq"}') == len(sent)
             assert metric(home, "manifold_recorder_held_bytes") == 0
 
-    with house(tmp_path, mqtt_shared="off") as home:
+    with harness(tmp_path, mqtt_shared="off") as home:
         home.load()
         asyncio.run(scenario(home))
 
 
-def taken(home: House) -> int:
+def taken(home: Harness) -> int:
     """How many messages of the stream this process has recorded."""
     counts = (
         metric(home, f'manifold_recorder_messages_total{{status="{each}",stream="ecq"}}') for each in ("recorded", "refused")
@@ -189,7 +189,7 @@ def taken(home: House) -> int:
 def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_path: Path) -> None:
     many = 3 * RECEIVE_MAXIMUM
 
-    async def scenario(home: House) -> None:
+    async def scenario(home: Harness) -> None:
         async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
             home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
             await asyncio.to_thread(home.start)
@@ -198,7 +198,7 @@ def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_
             assert (await publisher.send("$ECQ/w/SPOILT/good", b"x"))["status"] == "recorded"
             await asyncio.to_thread(home.flush)
 
-    with house(tmp_path, mqtt_receive_maximum=str(RECEIVE_MAXIMUM), mqtt_shared="off") as home:
+    with harness(tmp_path, mqtt_receive_maximum=str(RECEIVE_MAXIMUM), mqtt_shared="off") as home:
         home.load()
         asyncio.run(scenario(home))
         *refused, good = home.archived(Stream.ECQ)

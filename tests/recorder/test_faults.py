@@ -13,7 +13,7 @@ import pytest
 from contracts import keys, topics
 from contracts.envelope import Stream
 from contracts.seq import SeqSource, wall_clock_ms
-from tests.recorder.harness import House, Platform, house, platform, put_back, running_house, take_away, trigger
+from tests.recorder.harness import Harness, Platform, harness, platform, put_back, running_harness, take_away, trigger
 from tests.servers import stopping, wait_until
 
 DAY_MS = 86_400_000
@@ -21,25 +21,25 @@ RECEIPT_S = 10.0  # after which a publisher sends again
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[House]:
-    with running_house(tmp_path) as it:
+def home(tmp_path: Path) -> Iterator[Harness]:
+    with running_harness(tmp_path) as it:
         yield it
 
 
-async def restart(home: House) -> None:
+async def restart(home: Harness) -> None:
     await asyncio.to_thread(home.start)
     await asyncio.to_thread(home.wait_express)
 
 
-def journal_files(home: House) -> list[Path]:
+def journal_files(home: Harness) -> list[Path]:
     return sorted((home.folder / "home" / "journal" / "0").glob("*.journal"))
 
 
-def journal_bytes(home: House) -> int:
+def journal_bytes(home: Harness) -> int:
     return sum(path.stat().st_size for path in journal_files(home))
 
 
-def test_kill_at_any_moment_loses_nothing_acknowledged_and_queues_nothing_twice(home: House) -> None:
+def test_kill_at_any_moment_loses_nothing_acknowledged_and_queues_nothing_twice(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             sent = []
@@ -76,7 +76,7 @@ async def answered(publisher: Platform, batch: bytes, receipt: "asyncio.Future[d
             receipt = await publisher.publish(topics.TRIGGER, batch)
 
 
-def test_killed_between_journal_and_queues_the_trigger_is_offered_at_the_next_start(home: House) -> None:
+def test_killed_between_journal_and_queues_the_trigger_is_offered_at_the_next_start(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             home.redis_server.process.send_signal(signal.SIGSTOP)
@@ -93,7 +93,7 @@ def test_killed_between_journal_and_queues_the_trigger_is_offered_at_the_next_st
     asyncio.run(scenario())
 
 
-def test_killed_between_segment_and_journal_nothing_is_archived_twice(home: House) -> None:
+def test_killed_between_segment_and_journal_nothing_is_archived_twice(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             for n in range(5):
@@ -112,7 +112,7 @@ def test_killed_between_segment_and_journal_nothing_is_archived_twice(home: Hous
     assert home.pending("V1") == [e.seq for e in home.archived(Stream.TRIGGER)]
 
 
-def test_a_clock_in_the_past_repeats_no_seq(home: House) -> None:
+def test_a_clock_in_the_past_repeats_no_seq(home: Harness) -> None:
     home.running.stop()
     future = SeqSource(0, clock_ms=lambda: wall_clock_ms() + DAY_MS).next()
     state = home.folder / "home" / "journal" / "0" / "state.json"
@@ -132,7 +132,7 @@ def test_a_clock_in_the_past_repeats_no_seq(home: House) -> None:
     asyncio.run(scenario())
 
 
-def test_while_redis_is_away_everything_is_recorded_and_queued_in_order_when_it_is_back(home: House) -> None:
+def test_while_redis_is_away_everything_is_recorded_and_queued_in_order_when_it_is_back(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             seqs = [(await vehicle_platform.trigger(["V1"], "r0"))["seq"]]
@@ -155,7 +155,7 @@ def test_while_redis_is_away_everything_is_recorded_and_queued_in_order_when_it_
     asyncio.run(scenario())
 
 
-def test_the_gap_outlives_the_recorder(home: House) -> None:
+def test_the_gap_outlives_the_recorder(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             home.redis_server.kill()
@@ -171,7 +171,7 @@ def test_the_gap_outlives_the_recorder(home: House) -> None:
 
 
 def test_queues_that_are_not_loaded_get_nothing_until_a_rebuild_and_then_everything(tmp_path: Path) -> None:
-    async def scenario(home: House) -> None:
+    async def scenario(home: Harness) -> None:
         async with platform(home.broker.port) as vehicle_platform:
             seqs = [(await vehicle_platform.trigger(["V1"], f"r{n}"))["seq"] for n in range(3)]
             assert "rebuild" in str(home.health()["express"])
@@ -184,12 +184,12 @@ def test_queues_that_are_not_loaded_get_nothing_until_a_rebuild_and_then_everyth
             seqs = [(await vehicle_platform.trigger(["V1"], "r3"))["seq"]]
             assert home.pending("V1") == []
 
-    with house(tmp_path) as home:
+    with harness(tmp_path) as home:
         home.start()
         asyncio.run(scenario(home))
 
 
-def test_a_spoilt_key_of_one_vehicle_holds_up_no_other_and_health_says_whose_it_is(home: House) -> None:
+def test_a_spoilt_key_of_one_vehicle_holds_up_no_other_and_health_says_whose_it_is(home: Harness) -> None:
     home.redis.set(keys.pending("V1"), "something else")
 
     async def scenario() -> None:
@@ -205,7 +205,7 @@ def test_a_spoilt_key_of_one_vehicle_holds_up_no_other_and_health_says_whose_it_
     asyncio.run(scenario())
 
 
-def test_of_two_recorders_that_get_the_same_trigger_one_calls_it_a_duplicate(home: House) -> None:
+def test_of_two_recorders_that_get_the_same_trigger_one_calls_it_a_duplicate(home: Harness) -> None:
     with stopping(home.running), stopping(home.start(node=1)):
         home.wait_express()
 
@@ -222,7 +222,7 @@ def test_of_two_recorders_that_get_the_same_trigger_one_calls_it_a_duplicate(hom
     assert sorted(e.duplicate_of for e in archived if e.duplicate_of is not None) == originals
 
 
-def test_a_full_disk_stops_acknowledging_says_so_and_recovers_by_itself(home: House) -> None:
+def test_a_full_disk_stops_acknowledging_says_so_and_recovers_by_itself(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             await vehicle_platform.trigger(["V1"], "r0")
@@ -241,12 +241,12 @@ def test_a_full_disk_stops_acknowledging_says_so_and_recovers_by_itself(home: Ho
     asyncio.run(scenario())
 
 
-def limit(home: House, size: int) -> None:
+def limit(home: Harness, size: int) -> None:
     """No file of the recorder may grow beyond `size` bytes: a disk that is full, for root too."""
     resource.prlimit(home.running.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-def test_an_unwritable_archive_delays_segments_and_nothing_else(home: House) -> None:
+def test_an_unwritable_archive_delays_segments_and_nothing_else(home: Harness) -> None:
     archive = home.folder / "home" / "archive"
 
     async def scenario() -> None:
@@ -266,7 +266,7 @@ def test_an_unwritable_archive_delays_segments_and_nothing_else(home: House) -> 
     assert [e.seq for e in home.archived(Stream.TRIGGER)] == home.pending("V1")
 
 
-def test_a_broker_that_comes_back_empty_finds_the_recorder_subscribed(home: House) -> None:
+def test_a_broker_that_comes_back_empty_finds_the_recorder_subscribed(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             await vehicle_platform.trigger(["V1"], "r0")

@@ -15,16 +15,16 @@ from contracts.settings import Settings
 from recorder._hazards import Hazards
 from recorder._receipts import MAX_BYTES, MAX_LEVELS
 from tests.careless import BAD, GOOD, careless
-from tests.recorder.harness import House, house, metric, platform, running_house, trigger
+from tests.recorder.harness import Harness, harness, metric, platform, running_harness, trigger
 from tests.servers import wait_until
 
 RECEIVE_MAXIMUM = 20
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """For tests that end nothing and keep to their own names."""
-    with running_house(tmp_path_factory.mktemp("house")) as it:
+    with running_harness(tmp_path_factory.mktemp("recorder")) as it:
         yield it
 
 
@@ -49,7 +49,7 @@ HOSTILE = [
 ]
 
 
-def test_no_trigger_ends_the_recorder_or_comes_a_second_time(shared: House) -> None:
+def test_no_trigger_ends_the_recorder_or_comes_a_second_time(shared: Harness) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as publisher:
             for payload in HOSTILE:
@@ -65,7 +65,7 @@ def test_no_trigger_ends_the_recorder_or_comes_a_second_time(shared: House) -> N
     assert [refused.count(payload) for payload in HOSTILE] == [1] * len(HOSTILE)
 
 
-def test_properties_of_any_size_are_taken(shared: House) -> None:
+def test_properties_of_any_size_are_taken(shared: Harness) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as publisher:
             many = [(f"name{n}", "v" * n) for n in range(700)]
@@ -97,7 +97,7 @@ def test_properties_of_any_size_are_taken(shared: House) -> None:
         pytest.param("", id="nothing behind the prefix"),
     ],
 )
-def test_a_response_topic_for_which_a_broker_would_cut_the_recorder_gets_no_receipt(shared: House, behind: str) -> None:
+def test_a_response_topic_for_which_a_broker_would_cut_the_recorder_gets_no_receipt(shared: Harness, behind: str) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as publisher:
             client = publisher.client
@@ -113,7 +113,7 @@ def test_a_broker_that_cuts_for_a_receipt_comes_to_an_end(tmp_path: Path) -> Non
     """Mosquitto takes such a Response Topic and cuts whoever publishes to it; with this prefix, the recorder does."""
     prefix, asking = "a/" * 250, 5
 
-    async def scenario(home: House) -> None:
+    async def scenario(home: Harness) -> None:
         async with platform(home.broker.port) as publisher:
             client = publisher.client
             home.stop_recorder()
@@ -126,7 +126,7 @@ def test_a_broker_that_cuts_for_a_receipt_comes_to_an_end(tmp_path: Path) -> Non
                 wait_until, lambda: metric(home, "manifold_recorder_held_bytes") == 0, what="all to be settled"
             )
 
-    with house(tmp_path, receipt_prefix=prefix) as home:
+    with harness(tmp_path, receipt_prefix=prefix) as home:
         home.load()
         home.start()
         home.wait_express()
@@ -142,7 +142,7 @@ def test_a_broker_that_cuts_for_a_receipt_comes_to_an_end(tmp_path: Path) -> Non
 def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_path: Path) -> None:
     many = 3 * RECEIVE_MAXIMUM
 
-    async def scenario(home: House) -> None:
+    async def scenario(home: Harness) -> None:
         async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
             home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
             await asyncio.to_thread(home.start)
@@ -156,7 +156,7 @@ def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_
             assert (await publisher.trigger(["SPOILT"], "after"))["status"] == "recorded"
             await asyncio.to_thread(home.flush)
 
-    with house(tmp_path, mqtt_receive_maximum=str(RECEIVE_MAXIMUM), mqtt_shared="off") as home:
+    with harness(tmp_path, mqtt_receive_maximum=str(RECEIVE_MAXIMUM), mqtt_shared="off") as home:
         home.load()
         asyncio.run(scenario(home))
         assert len(home.pending("SPOILT")) == 2
@@ -172,7 +172,7 @@ def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_
 def test_a_message_of_which_the_recorder_dies_is_in_quarantine_when_it_comes_again(tmp_path: Path) -> None:
     fatal = trigger(["FATAL"], "fatal")
 
-    async def scenario(home: House) -> None:
+    async def scenario(home: Harness) -> None:
         async with platform(home.broker.port) as publisher:
             receipt = await publisher.publish(topics.TRIGGER, fatal)
             await publisher.publish(topics.TRIGGER, trigger(["FATAL"], "innocent"))
@@ -185,7 +185,7 @@ def test_a_message_of_which_the_recorder_dies_is_in_quarantine_when_it_comes_aga
             assert again["status"] == "refused"
             assert (await publisher.trigger(["FATAL"], "good"))["status"] == "recorded"
 
-    with house(tmp_path) as home:
+    with harness(tmp_path) as home:
         home.module = "tests.recorder.dying_recorder"
         home.load()
         home.start()

@@ -21,7 +21,7 @@ from contracts.storage import S3
 from recorder._claims import ArchiveClaims, Claim
 from recorder._journal_folder import JournalFolder
 from recorder._lease import Lease
-from tests.recorder.harness import House, house, platform, put_back, take_away, trigger
+from tests.recorder.harness import Harness, harness, platform, put_back, take_away, trigger
 from tests.servers import wait_until
 from tests.stores.servers import BUCKET, object_storage
 
@@ -30,21 +30,21 @@ WORLDS = 30
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[House]:
+def home(tmp_path: Path) -> Iterator[Harness]:
     """A recorder whose lease is short, and whose archive others may share."""
-    with house(tmp_path / "here", node_lease_seconds=str(LEASE_S), archive_url=f"file://{tmp_path}/archive") as it:
+    with harness(tmp_path / "here", node_lease_seconds=str(LEASE_S), archive_url=f"file://{tmp_path}/archive") as it:
         it.load()
         it.start()
         it.wait_express()
         yield it
 
 
-def elsewhere(home: House) -> House:
+def elsewhere(home: Harness) -> Harness:
     """What another host would run, misconfigured: all the same but the disk."""
-    return House(home.folder.parent / "there", home.broker, home.redis_server, home.env)
+    return Harness(home.folder.parent / "there", home.broker, home.redis_server, home.env)
 
 
-def publish(home: House, *names: str) -> list[int]:
+def publish(home: Harness, *names: str) -> list[int]:
     """Publish a trigger each and return their seqs."""
 
     async def scenario() -> list[int]:
@@ -54,14 +54,14 @@ def publish(home: House, *names: str) -> list[int]:
     return asyncio.run(scenario())
 
 
-def seqs_in(home: House) -> list[int]:
+def seqs_in(home: Harness) -> list[int]:
     """Every seq in the archive that the houses share."""
     archive = RecordedSegments(Archive(home.env["MANIFOLD_ARCHIVE_URL"]))
     return [envelope.seq for stream in (Stream.TRIGGER, Stream.OUTCOME) for envelope in archive.recorded_since(stream, 0)]
 
 
 @pytest.mark.parametrize("knows", ["both", "the archive", "Redis"])
-def test_a_second_recorder_with_the_same_number_refuses_to_start(home: House, knows: str) -> None:
+def test_a_second_recorder_with_the_same_number_refuses_to_start(home: Harness, knows: str) -> None:
     other = elsewhere(home)
     if knows == "the archive":
         home.redis.delete(keys.recorders(0))
@@ -76,12 +76,12 @@ def test_a_second_recorder_with_the_same_number_refuses_to_start(home: House, kn
     assert home.running.process.poll() is None
 
 
-def test_a_second_recorder_on_the_same_journal_refuses_to_start(home: House) -> None:
+def test_a_second_recorder_on_the_same_journal_refuses_to_start(home: Harness) -> None:
     with pytest.raises(RuntimeError, match=r"(?s)ended with 2.*another recorder works on the journal"):
         home.start(recorder_port=home.running.port + 1)
 
 
-def test_killed_and_started_at_once_it_goes_on_without_a_pause_and_without_a_jump(home: House) -> None:
+def test_killed_and_started_at_once_it_goes_on_without_a_pause_and_without_a_jump(home: Harness) -> None:
     before = publish(home, "r1")
     home.running.kill()
     home.start(node_lease_seconds=86400)  # what it claimed ahead, and for how long, does not matter on its own disk
@@ -91,7 +91,7 @@ def test_killed_and_started_at_once_it_goes_on_without_a_pause_and_without_a_jum
     assert unix_ms_of(after[0]) <= wall_clock_ms(), "a seq of the range that was claimed ahead"
 
 
-def test_a_paused_holder_that_comes_back_finds_its_number_taken_and_gives_no_seq_of_the_others(home: House) -> None:
+def test_a_paused_holder_that_comes_back_finds_its_number_taken_and_gives_no_seq_of_the_others(home: Harness) -> None:
     first = publish(home, "r1", "r2")
     home.running.process.send_signal(signal.SIGSTOP)
     other = elsewhere(home)
@@ -113,16 +113,16 @@ def test_a_paused_holder_that_comes_back_finds_its_number_taken_and_gives_no_seq
         other.running.stop() if other.recorder else None
 
 
-def started(house: House) -> bool:
-    """Whether the recorder of this house got its number."""
+def started(harness: Harness) -> bool:
+    """Whether the recorder of this harness got its number."""
     try:
-        house.start()
+        harness.start()
     except RuntimeError:
         return False
     return True
 
 
-def test_an_orderly_end_frees_the_number_at_once(home: House) -> None:
+def test_an_orderly_end_frees_the_number_at_once(home: Harness) -> None:
     before = publish(home, "r1")
     home.running.stop()
     other = elsewhere(home)
@@ -134,7 +134,7 @@ def test_an_orderly_end_frees_the_number_at_once(home: House) -> None:
         other.running.stop()
 
 
-def test_with_redis_away_and_wiped_the_number_stays_and_is_told_again(home: House) -> None:
+def test_with_redis_away_and_wiped_the_number_stays_and_is_told_again(home: Harness) -> None:
     home.restart_redis(wiped=True)
     wait_until(lambda: home.redis.hlen(keys.recorders(0)) == 1, what="the claim to be in Redis again")
     home.redis_server.kill()
@@ -146,13 +146,13 @@ def test_with_redis_away_and_wiped_the_number_stays_and_is_told_again(home: Hous
     home.restart_redis()
 
 
-def renewed(home: House) -> None:
+def renewed(home: Harness) -> None:
     """Return when the claim in Redis is another one."""
     before = home.redis.hgetall(keys.recorders(0))
     wait_until(lambda: home.redis.hgetall(keys.recorders(0)) != before, what="a renewal")
 
 
-def test_while_the_archive_is_away_the_number_is_told_in_redis_alone(home: House) -> None:
+def test_while_the_archive_is_away_the_number_is_told_in_redis_alone(home: Harness) -> None:
     archive = Path(home.env["MANIFOLD_ARCHIVE_URL"].removeprefix("file://"))
     home.flush()
     take_away(archive)
@@ -170,7 +170,7 @@ def test_while_the_archive_is_away_the_number_is_told_in_redis_alone(home: House
     put_back(archive)
 
 
-def test_without_any_store_it_goes_on_until_its_lease_ends_and_then_takes_nothing(home: House) -> None:
+def test_without_any_store_it_goes_on_until_its_lease_ends_and_then_takes_nothing(home: Harness) -> None:
     archive = Path(home.env["MANIFOLD_ARCHIVE_URL"].removeprefix("file://"))
     take_away(archive)
     home.redis_server.kill()

@@ -18,25 +18,25 @@ from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
 from tests.lake_rows import append_payloads
-from tests.recorder.harness import House, house, platform, running_house, trigger
+from tests.recorder.harness import Harness, harness, platform, running_harness, trigger
 from tests.servers import free_port, wait_until
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     """For tests that end nothing and keep to their own names."""
-    with running_house(tmp_path_factory.mktemp("house")) as it:
+    with running_harness(tmp_path_factory.mktemp("recorder")) as it:
         yield it
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[House]:
+def home(tmp_path: Path) -> Iterator[Harness]:
     """For tests that stop servers or count everything."""
-    with running_house(tmp_path) as it:
+    with running_harness(tmp_path) as it:
         yield it
 
 
-def test_a_batch_is_queued_and_archived_once_it_is_accepted(home: House) -> None:
+def test_a_batch_is_queued_and_archived_once_it_is_accepted(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             data = await vehicle_platform.send(topics.data_topic("d"), b"\x00bytes")
@@ -54,7 +54,7 @@ def test_a_batch_is_queued_and_archived_once_it_is_accepted(home: House) -> None
     assert home.flush() == []
 
 
-def test_vehicles_that_are_here_are_woken(shared: House) -> None:
+def test_vehicles_that_are_here_are_woken(shared: Harness) -> None:
     shared.redis.hset(keys.presence("HERE"), mapping={"connected": "yes", "heard": "0"})
 
     async def scenario() -> None:
@@ -65,7 +65,7 @@ def test_vehicles_that_are_here_are_woken(shared: House) -> None:
     assert shared.woken() == ["HERE"]
 
 
-def test_bad_input_is_answered_archived_and_does_not_stop_good_input(shared: House) -> None:
+def test_bad_input_is_answered_archived_and_does_not_stop_good_input(shared: Harness) -> None:
     bodies = [b"{bad", b"?bad", b"x" * (1 << 20) + b"x", trigger(["BAD1", "bad vin"], "r")]
     places = [topics.TRIGGER, f"{topics.FANOUT}/else", topics.data_topic("big"), topics.TRIGGER]
 
@@ -84,7 +84,7 @@ def test_bad_input_is_answered_archived_and_does_not_stop_good_input(shared: Hou
     assert 'messages_total{status="refused",stream="data"}' in shared.get("/metrics").text
 
 
-def test_each_of_several_recorders_is_asked_to_close_its_segments_also_when_another_does_not_answer(shared: House) -> None:
+def test_each_of_several_recorders_is_asked_to_close_its_segments_also_when_another_does_not_answer(shared: Harness) -> None:
     async def scenario() -> int:
         async with platform(shared.broker.port) as vehicle_platform:
             return int((await vehicle_platform.trigger(["FLUSHED"], "several"))["seq"])
@@ -96,7 +96,7 @@ def test_each_of_several_recorders_is_asked_to_close_its_segments_also_when_anot
     assert flush(Settings(recorder_urls=f"{here},{here}"))
 
 
-def test_the_same_trigger_again_is_a_duplicate_also_across_a_crash_and_a_flush(home: House) -> None:
+def test_the_same_trigger_again_is_a_duplicate_also_across_a_crash_and_a_flush(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             first = await vehicle_platform.trigger(["V1", "V2"], "r")
@@ -116,7 +116,7 @@ def test_the_same_trigger_again_is_a_duplicate_also_across_a_crash_and_a_flush(h
     assert len([e for e in home.archived(Stream.TRIGGER) if e.duplicate_of is None]) == 1
 
 
-def test_another_recorders_registration_makes_a_trigger_a_duplicate(home: House) -> None:
+def test_another_recorders_registration_makes_a_trigger_a_duplicate(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
             probe = await vehicle_platform.trigger(["V1"], "probe")
@@ -140,7 +140,7 @@ def test_another_recorders_registration_makes_a_trigger_a_duplicate(home: House)
     assert [e.duplicate_of for e in home.archived(Stream.TRIGGER)] == [4711, 4711]
 
 
-def test_other_bytes_under_a_known_data_id_are_refused_and_the_same_are_not(shared: House) -> None:
+def test_other_bytes_under_a_known_data_id_are_refused_and_the_same_are_not(shared: Harness) -> None:
     async def scenario() -> None:
         async with platform(shared.broker.port) as vehicle_platform:
             inline = {"ids": ["SAME1"], "request_id": "r", "data": base64.b64encode(b"inline").decode()}
@@ -166,21 +166,21 @@ def test_data_that_only_the_lake_knows_is_not_replaced(tmp_path: Path) -> None:
     ensure_tables(catalog)
     append_payloads(catalog, {"old": b"1"}, at=datetime(2026, 8, 1, tzinfo=UTC))
 
-    async def scenario(home: House) -> None:
+    async def scenario(home: Harness) -> None:
         async with platform(home.broker.port) as vehicle_platform:
             other = await vehicle_platform.send(topics.data_topic("old"), b"2")
             same = await vehicle_platform.send(topics.data_topic("old"), b"1")
             assert (other["status"], same["status"]) == ("refused", "recorded")
             assert home.redis.get(keys.data("old")) == b"1"
 
-    with house(tmp_path) as home:
+    with harness(tmp_path) as home:
         home.load()
         home.start()
         home.wait_express()
         asyncio.run(scenario(home))
 
 
-def test_a_receipt_goes_only_where_receipts_may_go(shared: House) -> None:
+def test_a_receipt_goes_only_where_receipts_may_go(shared: Harness) -> None:
     url = f"mqtt://127.0.0.1:{shared.broker.port}"
 
     async def scenario() -> None:
@@ -198,7 +198,7 @@ def test_a_receipt_goes_only_where_receipts_may_go(shared: House) -> None:
     assert len(shared.pending("RECEIPT1")) == 2
 
 
-def test_outcomes_leave_redis_for_the_archive(shared: House) -> None:
+def test_outcomes_leave_redis_for_the_archive(shared: Harness) -> None:
     wires = [OutcomeRecord(f"OUT{n}", n, Outcome.DELIVERED, 1000 + n).to_wire() for n in range(3)]
     for wire in wires:
         shared.redis.xadd(keys.OUTCOMES, {"o": wire})
@@ -208,13 +208,13 @@ def test_outcomes_leave_redis_for_the_archive(shared: House) -> None:
 
 
 def test_a_superseded_entry_gets_its_outcome(tmp_path: Path) -> None:
-    async def scenario(home: House) -> list[int]:
+    async def scenario(home: Harness) -> list[int]:
         async with platform(home.broker.port) as vehicle_platform:
             seqs = [(await vehicle_platform.trigger(["V1"], "r", data_id))["seq"] for data_id in ("a", "b")]
             assert home.pending("V1") == seqs[1:]
             return seqs
 
-    with house(tmp_path, compaction="request_id") as home:
+    with harness(tmp_path, compaction="request_id") as home:
         home.load()
         home.start()
         home.wait_express()
@@ -225,7 +225,7 @@ def test_a_superseded_entry_gets_its_outcome(tmp_path: Path) -> None:
         assert (outcome.vin, outcome.seq, outcome.outcome) == ("V1", seqs[0], Outcome.SUPERSEDED)
 
 
-def test_an_orderly_end_closes_the_segments_and_leaves_no_journal(home: House) -> None:
+def test_an_orderly_end_closes_the_segments_and_leaves_no_journal(home: Harness) -> None:
     async def scenario() -> int:
         async with platform(home.broker.port) as vehicle_platform:
             receipts = [await vehicle_platform.publish(topics.TRIGGER, trigger(["V1"], f"r{n}")) for n in range(100)]
@@ -240,7 +240,7 @@ def test_an_orderly_end_closes_the_segments_and_leaves_no_journal(home: House) -
     assert len(home.archived(Stream.TRIGGER)) >= done >= 1
 
 
-def test_a_taken_port_ends_the_recorder_with_a_word_and_not_a_traceback(home: House) -> None:
+def test_a_taken_port_ends_the_recorder_with_a_word_and_not_a_traceback(home: Harness) -> None:
     first = home.running
     with pytest.raises(RuntimeError, match=r"(?s)ended with 2.*recorder: cannot listen on 127.0.0.1:\d+ .*choose another port"):
         home.start(recorder_port=first.port, node=1)

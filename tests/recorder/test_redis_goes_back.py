@@ -17,7 +17,7 @@ from contracts.settings import Settings
 from contracts.tables import OUTCOMES
 from queues import Loader, Policy
 from tests.faults.clocked_recorder import Clock
-from tests.recorder.harness import House, Platform, house, platform, trigger
+from tests.recorder.harness import Harness, Platform, harness, platform, trigger
 from tests.servers import wait_until
 
 MINUTE_S, HOUR_S = 60, 3600
@@ -30,33 +30,33 @@ def clock(tmp_path: Path) -> Clock:
 
 
 @pytest.fixture
-def home(tmp_path: Path, clock: Clock) -> Iterator[House]:
-    with house(tmp_path) as it:
+def home(tmp_path: Path, clock: Clock) -> Iterator[Harness]:
+    with harness(tmp_path) as it:
         it.load()
         it.start(clock=clock.file)
         it.wait_express()
         yield it
 
 
-def loader(home: House) -> Loader:
+def loader(home: Harness) -> Loader:
     return Loader(home.redis, Policy.of(Settings(home=home.folder)))
 
 
-def acknowledge(home: House, vin: str, seq: int) -> None:
+def acknowledge(home: Harness, vin: str, seq: int) -> None:
     """As a dispatcher does; return when it is on the record."""
     list(loader(home).end([(vin, [seq])], Outcome.DELIVERED, wall_clock_ms()))
     loader(home).add_outcomes([OutcomeRecord(vin, seq, Outcome.DELIVERED, wall_clock_ms())])
     wait_until(lambda: not home.redis.xlen(keys.OUTCOMES), what="the outcome to be recorded")
 
 
-def mark_of(home: House) -> int:
+def mark_of(home: Harness) -> int:
     """Up to which seq all is in the queues, as they say."""
     found = home.redis.get(keys.handed_marks(0, of_cluster=False)[0])
     assert isinstance(found, bytes)
     return int(found.split()[1])
 
 
-def wait_marked(home: House, seq: int) -> None:
+def wait_marked(home: Harness, seq: int) -> None:
     wait_until(lambda: mark_of(home) >= seq, what="the mark to be moved")
 
 
@@ -64,7 +64,9 @@ async def send(publisher: Platform, request_id: str, *vins: str) -> int:
     return int((await publisher.trigger(list(vins) or ["V1"], request_id))["seq"])
 
 
-def test_what_was_lost_is_offered_again_and_what_had_ended_ends_again_however_the_clock_steps(home: House, clock: Clock) -> None:
+def test_what_was_lost_is_offered_again_and_what_had_ended_ends_again_however_the_clock_steps(
+    home: Harness, clock: Clock
+) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             ended = await send(publisher, "r0", "V1", "V2")
@@ -87,7 +89,7 @@ def test_what_was_lost_is_offered_again_and_what_had_ended_ends_again_however_th
     asyncio.run(scenario())
 
 
-def test_the_recorder_and_redis_may_both_have_been_away(home: House, clock: Clock) -> None:
+def test_the_recorder_and_redis_may_both_have_been_away(home: Harness, clock: Clock) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             await asyncio.to_thread(wait_until, lambda: home.redis.exists("handed:0"), what="the first mark")
@@ -105,7 +107,7 @@ def test_the_recorder_and_redis_may_both_have_been_away(home: House, clock: Cloc
     asyncio.run(scenario())
 
 
-def test_what_lost_more_than_hours_counts_as_not_loaded_and_goes_on_after_a_rebuild(home: House, clock: Clock) -> None:
+def test_what_lost_more_than_hours_counts_as_not_loaded_and_goes_on_after_a_rebuild(home: Harness, clock: Clock) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             ended = await send(publisher, "r0")
@@ -129,7 +131,7 @@ def test_what_lost_more_than_hours_counts_as_not_loaded_and_goes_on_after_a_rebu
     asyncio.run(scenario())
 
 
-def test_queues_that_were_wiped_and_loaded_anew_between_two_looks_get_what_the_rebuild_did_not_find(home: House) -> None:
+def test_queues_that_were_wiped_and_loaded_anew_between_two_looks_get_what_the_rebuild_did_not_find(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             first, *others = [await send(publisher, f"r{n}") for n in range(3)]
@@ -145,7 +147,7 @@ def test_queues_that_were_wiped_and_loaded_anew_between_two_looks_get_what_the_r
     asyncio.run(scenario())
 
 
-def test_what_has_ended_is_asked_of_the_lake_and_nothing_is_offered_while_it_cannot_tell(home: House) -> None:
+def test_what_has_ended_is_asked_of_the_lake_and_nothing_is_offered_while_it_cannot_tell(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             await asyncio.to_thread(wait_until, lambda: home.redis.exists("handed:0"), what="the first mark")
@@ -174,7 +176,7 @@ def test_what_has_ended_is_asked_of_the_lake_and_nothing_is_offered_while_it_can
     asyncio.run(scenario())
 
 
-def test_outcomes_move_the_mark_too_so_that_not_all_of_a_day_is_ended_again(home: House) -> None:
+def test_outcomes_move_the_mark_too_so_that_not_all_of_a_day_is_ended_again(home: Harness) -> None:
     async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             seq = await send(publisher, "r0")

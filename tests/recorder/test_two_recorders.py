@@ -16,7 +16,7 @@ from archive.store import Archive
 from contracts import topics
 from contracts.envelope import Stream
 from contracts.seq import node_of
-from tests.recorder.harness import House, Platform, house, platform, trigger
+from tests.recorder.harness import Harness, Platform, harness, platform, trigger
 from tests.servers import ROOT, start_mosquitto, stopping
 
 VINS = ["V1", "V2"]
@@ -24,14 +24,14 @@ ROUNDS = 20
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> Iterator[tuple[House, House]]:
+def two(tmp_path: Path) -> Iterator[tuple[Harness, Harness]]:
     """Recorders 0 and 1, each at its own broker."""
     with (
-        house(tmp_path / "one", archive_url=f"file://{tmp_path}/archive") as one,
+        harness(tmp_path / "one", archive_url=f"file://{tmp_path}/archive") as one,
         stopping(start_mosquitto(tmp_path / "other-broker")) as broker,
     ):
         one.load()
-        other = House(tmp_path / "other", broker, one.redis_server, one.env | {"MANIFOLD_NODE": "1"})
+        other = Harness(tmp_path / "other", broker, one.redis_server, one.env | {"MANIFOLD_NODE": "1"})
         one.start()
         other.start()
         try:
@@ -51,13 +51,13 @@ async def publish(publisher: Platform, name: str, rounds: range) -> "list[asynci
     return receipts
 
 
-def order_of(home: House, name: str, seqs: list[int]) -> list[int]:
+def order_of(home: Harness, name: str, seqs: list[int]) -> list[int]:
     """The rounds of one publisher, in the order of these seqs."""
     found = [str(home.redis.hget(f"t:{seq}", "request_id"), "ascii") for seq in seqs]  # type: ignore[arg-type]  # bytes
     return [int(request_id.rpartition("-")[2]) for request_id in found if request_id.startswith(f"{name}-")]
 
 
-def test_each_publishers_messages_keep_their_order_though_its_recorder_dies_among_them(two: tuple[House, House]) -> None:
+def test_each_publishers_messages_keep_their_order_though_its_recorder_dies_among_them(two: tuple[Harness, Harness]) -> None:
     one, other = two
 
     async def scenario() -> None:

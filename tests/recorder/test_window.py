@@ -13,7 +13,7 @@ from contracts import topics
 from contracts.envelope import Stream
 from recorder._window import OF_EACH, Window, weight
 from tests.careless import careless
-from tests.recorder.harness import House, house, metric, platform, trigger
+from tests.recorder.harness import Harness, harness, metric, platform, trigger
 from tests.servers import wait_until
 
 LIMIT, LARGE, MANY = 1 << 20, 100_000, 40
@@ -22,13 +22,13 @@ HELD = "manifold_recorder_held_bytes"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[House]:
-    with house(tmp_path, intake_window_bytes=str(LIMIT), mqtt_shared="off") as it:
+def home(tmp_path: Path) -> Iterator[Harness]:
+    with harness(tmp_path, intake_window_bytes=str(LIMIT), mqtt_shared="off") as it:
         it.load()
         yield it
 
 
-def disk(home: House, size: int) -> None:
+def disk(home: Harness, size: int) -> None:
     """No file of the recorder may grow beyond `size` bytes: a disk that is full, for root too."""
     resource.prlimit(home.running.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
@@ -54,7 +54,7 @@ def test_a_window_closes_above_its_limit_opens_at_half_of_it_and_drops_qos_0_bet
     assert window.admit(loud)
 
 
-def test_large_messages_wait_at_the_broker_and_do_not_pile_up_however_often_the_connection_breaks(home: House) -> None:
+def test_large_messages_wait_at_the_broker_and_do_not_pile_up_however_often_the_connection_breaks(home: Harness) -> None:
     async def scenario() -> None:
         async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
             home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
@@ -81,7 +81,7 @@ def test_large_messages_wait_at_the_broker_and_do_not_pile_up_however_often_the_
     assert len(home.archived(Stream.TRIGGER)) == 3
 
 
-def test_a_flood_with_qos_0_is_dropped_and_what_others_send_is_not(home: House) -> None:
+def test_a_flood_with_qos_0_is_dropped_and_what_others_send_is_not(home: Harness) -> None:
     async def scenario() -> None:
         home.start()
         home.wait_express()

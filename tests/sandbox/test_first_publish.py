@@ -13,7 +13,7 @@ from contracts.messages import Trigger, parse_trigger
 from contracts.settings import Settings
 from tests.servers import ROOT
 from tests.tap.conftest import FrontDoor
-from tests.tap.wire import PUBLISH, Wire, puback
+from tests.tap.raw_connection import PUBLISH, RawConnection, puback
 
 pytestmark = pytest.mark.skipif(
     shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed: apt-get install mosquitto-clients"
@@ -32,7 +32,7 @@ def test_the_first_publish_of_the_readme_reaches_the_recorder_as_it_is_printed(f
     (script,) = re.findall(r"^```sh\n(mosquitto_pub .*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     limits = Settings()
 
-    with Wire(front_door.port) as recorder:
+    with RawConnection(front_door.port) as recorder:
         recorder.open("sdv-first", username="sdv-recorder")
         recorder.listen(topics.FANOUT_FILTER)
         assert said(front_door, tmp_path, script) == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 from tap import event_publisher
 from tap.event_publisher import EventPublisher
 from tests.servers import Server, free_port, start_mosquitto, stopping
-from tests.tap.wire import PUBLISH, Wire
+from tests.tap.raw_connection import PUBLISH, RawConnection
 
 WITHIN_S = 60
 
@@ -31,11 +31,11 @@ def test_a_flood_of_events_stops_the_readers_and_arrives_whole(mosquitto: Server
         assert await it.drained(WITHIN_S)
         running.cancel()
 
-    with Wire(mosquitto.port) as ears:
-        ears.open("ears-flood")
-        ears.listen("flood/events")
+    with RawConnection(mosquitto.port) as listener:
+        listener.open("ears-flood")
+        listener.listen("flood/events")
         asyncio.run(flood())
-        heard = [ears.expect(PUBLISH).payload for _ in range(1000)]
+        heard = [listener.expect(PUBLISH).payload for _ in range(1000)]
 
     assert full == [True, False]
     assert done == list(range(total))

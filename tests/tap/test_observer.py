@@ -12,7 +12,7 @@ from tap.observer import SessionObserver
 from tap.packets import packet
 from tap.publication_store import PublicationStore
 from tap.sessions import Sessions
-from tests.tap.wire import connect, puback, publish, subscribe, user_properties
+from tests.tap.raw_connection import connect, puback, publish, subscribe, user_properties
 
 FILTER, TOPIC = "agent/V/proxy/request/+", "agent/V/proxy/request/r1"
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tap.packets import read_ack, read_connect, read_disconnect, read_subscribe, string, variable
 from tap.properties import read_properties
 from tap.scanner import Malformed
-from tests.tap.wire import connect, subscribe, user_properties
+from tests.tap.raw_connection import connect, subscribe, user_properties
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 

@@ -7,7 +7,7 @@ import pytest
 import tap.publication_store
 from tap.properties import read_properties
 from tap.publication_store import Publication, PublicationStore, Sent
-from tests.tap.wire import user_properties
+from tests.tap.raw_connection import user_properties
 
 NOW = 1_800_000_000_000
 TOPIC = b"agent/V/proxy/request/r1"

@@ -13,14 +13,14 @@ from contracts.topics import RECORDER_FILTERS
 from tap.properties import read_properties
 from tests.servers import answers, free_port, start_mosquitto, start_tap, stopping, wait_until
 from tests.tap.conftest import FrontDoor
-from tests.tap.wire import (
+from tests.tap.raw_connection import (
     CONNACK,
     PINGRESP,
     PUBACK,
     PUBLISH,
     SUBACK,
     Got,
-    Wire,
+    RawConnection,
     connect,
     puback,
     publish,
@@ -38,23 +38,23 @@ class Platform:
 
     def __init__(self, port: int, vin: str) -> None:
         self.vin, self.sent = vin, 0
-        self.ears = Wire(port)
-        self.ears.open(f"sdv-watch-{vin}", username="sdv-dispatcher")
-        self.ears.listen(f"$SDV-EVT/+/{vin}")
-        self.mouth = Wire(port)
-        self.mouth.open(f"sdv-mouth-{vin}", username="sdv-dispatcher")
+        self.listener = RawConnection(port)
+        self.listener.open(f"sdv-watch-{vin}", username="sdv-dispatcher")
+        self.listener.listen(f"$SDV-EVT/+/{vin}")
+        self.publisher = RawConnection(port)
+        self.publisher.open(f"sdv-mouth-{vin}", username="sdv-dispatcher")
 
     def send(self, seq: int, payload: bytes = b"hello") -> Got:
         """Publish as the dispatcher does; its PUBACK."""
         self.sent += 1
         properties = user_properties(seq=str(seq), data_id="d1")
-        self.mouth.send(publish(topic_of(self.vin), payload, mid=self.sent, properties=properties))
-        return self.mouth.expect(PUBACK)
+        self.publisher.send(publish(topic_of(self.vin), payload, mid=self.sent, properties=properties))
+        return self.publisher.expect(PUBACK)
 
     def event(self) -> tuple[str, dict[str, object]]:
         """The next event: its kind and its fields."""
-        got = self.ears.expect(PUBLISH)
-        self.ears.send(puback(got.mid))
+        got = self.listener.expect(PUBLISH)
+        self.listener.send(puback(got.mid))
         return got.topic.split("/")[1], json.loads(got.payload)
 
     def until(self, kind: str) -> dict[str, object]:
@@ -71,8 +71,8 @@ class Platform:
         return str(props["User-Property"]["seq"])
 
     def close(self) -> None:
-        self.ears.close()
-        self.mouth.close()
+        self.listener.close()
+        self.publisher.close()
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def platform(port: int, vin: str) -> Iterator[Platform]:
 def test_payloads_of_any_size_pass_unchanged_in_any_split(front_door: FrontDoor, vin: str, size: int) -> None:
     chance = random.Random(size)
     payload = chance.randbytes(size)
-    with platform(front_door.port, vin) as dispatcher, Wire(front_door.port, version=4) as vehicle:
+    with platform(front_door.port, vin) as dispatcher, RawConnection(front_door.port, version=4) as vehicle:
         vehicle.open(vin)
         vehicle.listen(topic_of(vin, "+"))
         data = publish(topic_of(vin), payload, properties=user_properties(seq="7"))
@@ -97,7 +97,7 @@ def test_payloads_of_any_size_pass_unchanged_in_any_split(front_door: FrontDoor,
             at = 0
             while at < len(data):  # odd pieces at both ends, larger ones between
                 step = chance.choice((1, 2, 3, 7)) if at < 90 or at > len(data) - 20 else chance.randint(1, 1 << 18)
-                dispatcher.mouth.send(data[at : at + step])
+                dispatcher.publisher.send(data[at : at + step])
                 at += step
 
         sender = threading.Thread(target=send)
@@ -113,7 +113,7 @@ def test_payloads_of_any_size_pass_unchanged_in_any_split(front_door: FrontDoor,
 def test_what_the_broker_says_is_what_the_client_gets_byte_for_byte(front_door: FrontDoor, vin: str) -> None:
     def talk(port: int) -> list[bytes]:
         said: list[bytes] = []
-        with Wire(port) as wire:
+        with RawConnection(port) as wire:
             said.append(wire.open(vin, username="sdv-dispatcher").body)
             said.append(wire.listen(topic_of(vin, "+")).body)
             for mid in range(1, 20):
@@ -128,7 +128,7 @@ def test_what_the_broker_says_is_what_the_client_gets_byte_for_byte(front_door: 
 
 
 def test_many_packets_in_one_write_are_all_seen(front_door: FrontDoor, vin: str) -> None:
-    with platform(front_door.port, vin) as dispatcher, Wire(front_door.port, version=4) as vehicle:
+    with platform(front_door.port, vin) as dispatcher, RawConnection(front_door.port, version=4) as vehicle:
         vehicle.send(connect(vin, 4), subscribe(topic_of(vin, "+"), 4))
         vehicle.expect(SUBACK)
         for seq in range(1, 21):
@@ -141,14 +141,14 @@ def test_many_packets_in_one_write_are_all_seen(front_door: FrontDoor, vin: str)
 
 def test_the_connected_event_is_at_the_broker_before_the_vehicle_has_its_connack(front_door: FrontDoor, vin: str) -> None:
     with platform(front_door.port, vin) as dispatcher:
-        dispatcher.ears.send(subscribe(f"ecp/{vin}/online", mid=2))
-        dispatcher.ears.expect(SUBACK)
+        dispatcher.listener.send(subscribe(f"ecp/{vin}/online", mid=2))
+        dispatcher.listener.expect(SUBACK)
         for _ in range(30):
-            with Wire(front_door.port, version=4) as vehicle:
+            with RawConnection(front_door.port, version=4) as vehicle:
                 vehicle.open(vin)
                 vehicle.send(publish(f"ecp/{vin}/online", b"", 4))
-                heard = [dispatcher.ears.expect(PUBLISH) for _ in range(2)]
-                dispatcher.ears.send(*(puback(got.mid) for got in heard))
+                heard = [dispatcher.listener.expect(PUBLISH) for _ in range(2)]
+                dispatcher.listener.send(*(puback(got.mid) for got in heard))
             dispatcher.until("disconnected")
 
             assert [got.topic.split("/")[0] for got in heard] == ["$SDV-EVT", "ecp"]
@@ -160,7 +160,7 @@ def test_a_killed_tap_matches_the_acknowledgements_of_what_is_redelivered(
 ) -> None:
     door = own_front_door
     with platform(door.port, vin) as dispatcher:
-        vehicle = Wire(door.port, version=version)
+        vehicle = RawConnection(door.port, version=version)
         vehicle.open(vin, clean=False, expiry_s=300)
         vehicle.listen(topic_of(vin, "+"))
         dispatcher.send(1)
@@ -169,7 +169,7 @@ def test_a_killed_tap_matches_the_acknowledgements_of_what_is_redelivered(
         door.tap.kill()
     door.restart_tap()
 
-    with platform(door.port, vin) as dispatcher, Wire(door.port, version=version) as vehicle:
+    with platform(door.port, vin) as dispatcher, RawConnection(door.port, version=version) as vehicle:
         assert vehicle.open(vin, clean=False, expiry_s=300).body[0] == 1
         again = [vehicle.expect(PUBLISH) for _ in range(2)]
         vehicle.send(*(puback(got.mid) for got in again))
@@ -185,7 +185,7 @@ def test_a_killed_tap_matches_the_acknowledgements_of_what_is_redelivered(
 def test_a_message_queued_for_an_absent_vehicle_survives_the_taps_death(own_front_door: FrontDoor, vin: str) -> None:
     door = own_front_door
     with platform(door.port, vin) as dispatcher:
-        with Wire(door.port, version=4) as vehicle:
+        with RawConnection(door.port, version=4) as vehicle:
             vehicle.open(vin, clean=False)
             vehicle.listen(topic_of(vin, "+"))
         dispatcher.until("disconnected")
@@ -193,7 +193,7 @@ def test_a_message_queued_for_an_absent_vehicle_survives_the_taps_death(own_fron
         door.tap.kill()
     door.restart_tap()
 
-    with platform(door.port, vin) as dispatcher, Wire(door.port, version=4) as vehicle:
+    with platform(door.port, vin) as dispatcher, RawConnection(door.port, version=4) as vehicle:
         vehicle.open(vin, clean=False)
         vehicle.send(puback(vehicle.expect(PUBLISH).mid))
 
@@ -202,7 +202,7 @@ def test_a_message_queued_for_an_absent_vehicle_survives_the_taps_death(own_fron
 
 def test_a_tap_that_loses_the_broker_finds_it_again(own_front_door: FrontDoor, vin: str) -> None:
     door = own_front_door
-    with Wire(door.port) as vehicle:
+    with RawConnection(door.port) as vehicle:
         vehicle.open(vin)
         door.broker.kill()
         with pytest.raises(EOFError):
@@ -210,7 +210,7 @@ def test_a_tap_that_loses_the_broker_finds_it_again(own_front_door: FrontDoor, v
     door.restart_broker()
     wait_until(lambda: answers(f"http://127.0.0.1:{door.settings.tap_port}/healthz"), what="the tap to be healthy again")
 
-    with platform(door.port, vin) as dispatcher, Wire(door.port) as vehicle:
+    with platform(door.port, vin) as dispatcher, RawConnection(door.port) as vehicle:
         vehicle.open(vin)
 
         assert dispatcher.until("connected")["clientid"] == vin
@@ -218,19 +218,19 @@ def test_a_tap_that_loses_the_broker_finds_it_again(own_front_door: FrontDoor, v
 
 def test_a_tap_that_is_stopped_tells_who_was_cut_off(own_front_door: FrontDoor, vin: str) -> None:
     door = own_front_door
-    with Wire(door.settings.broker_port) as ears:
-        ears.open("sdv-ears", username="sdv-dispatcher")
-        ears.listen("$SDV-EVT/disconnected/#")
-        with Wire(door.port) as vehicle:
+    with RawConnection(door.settings.broker_port) as listener:
+        listener.open("sdv-ears", username="sdv-dispatcher")
+        listener.listen("$SDV-EVT/disconnected/#")
+        with RawConnection(door.port) as vehicle:
             vehicle.open(vin)
             door.tap.stop()
 
-        assert json.loads(ears.expect(PUBLISH).payload)["reason"] == "server_shutting_down"
+        assert json.loads(listener.expect(PUBLISH).payload)["reason"] == "server_shutting_down"
 
 
 def test_any_user_name_of_a_publisher_may_publish_batches_and_hear_its_receipts(front_door: FrontDoor, vin: str) -> None:
     name = f"sdv-pub-{vin}"[:40]
-    with Wire(front_door.port) as publisher, Wire(front_door.port) as recorder:
+    with RawConnection(front_door.port) as publisher, RawConnection(front_door.port) as recorder:
         recorder.open(f"sdv-recorder-{vin}", username="sdv-recorder")
         recorder.listen("$SDV-FANOUT/#")
         publisher.open(f"sdv-platform-{vin}", username=name)
@@ -252,7 +252,7 @@ def test_any_user_name_of_a_publisher_may_publish_batches_and_hear_its_receipts(
 )
 @pytest.mark.parametrize("username", [None, "sdv-tap", "someone"])
 def test_a_vehicle_may_not_speak_for_others(front_door: FrontDoor, topic: str, username: str | None) -> None:
-    with Wire(front_door.port) as vehicle:
+    with RawConnection(front_door.port) as vehicle:
         vehicle.open("vin-that-speaks-for-others", username=username)
         vehicle.send(publish(topic, b"x"))
 
@@ -260,7 +260,11 @@ def test_a_vehicle_may_not_speak_for_others(front_door: FrontDoor, topic: str, u
 
 
 def test_a_vehicle_hears_only_what_is_its_own(front_door: FrontDoor, vin: str) -> None:
-    with platform(front_door.port, vin) as dispatcher, Wire(front_door.port) as vehicle, Wire(front_door.port) as spy:
+    with (
+        platform(front_door.port, vin) as dispatcher,
+        RawConnection(front_door.port) as vehicle,
+        RawConnection(front_door.port) as spy,
+    ):
         vehicle.open(vin)
         vehicle.listen(topic_of(vin, "+"))
         spy.open(f"spy-{vin}"[:40])
@@ -278,7 +282,7 @@ def test_a_vehicle_hears_only_what_is_its_own(front_door: FrontDoor, vin: str) -
 def test_writes_come_from_publishers_and_rewinds_from_the_consumer_too(front_door: FrontDoor, vin: str, version: int) -> None:
     with ExitStack() as stack:
         recorder, publisher, vehicle, other, dispatcher = (
-            stack.enter_context(Wire(front_door.port, version=v)) for v in (5, version, version, version, 5)
+            stack.enter_context(RawConnection(front_door.port, version=v)) for v in (5, version, version, version, 5)
         )
         recorder.open(f"sdv-recorder-{vin}", username="sdv-recorder")
         for topic_filter in RECORDER_FILTERS:
@@ -310,7 +314,8 @@ def test_nobody_but_the_client_itself_hears_its_compacted_queue(front_door: Fron
     filters = [f"$ECQ/{own}/#", "$ECQ/+/#", "$ECQ/#", "#", f"$share/g/$ECQ/{own}/#", f"$exclusive/$ECQ/{own}/#"]
     with ExitStack() as stack:
         vehicle, spy, odd, listener, publisher, dispatcher = (
-            stack.enter_context(Wire(front_door.port, version=v)) for v in (version, version, version, version, version, 5)
+            stack.enter_context(RawConnection(front_door.port, version=v))
+            for v in (version, version, version, version, version, 5)
         )
         spies = {spy: f"o{vin}"[:60], odd: "+", listener: f"sdv-listener-{vin}", publisher: f"sdv-pub-{vin}"}
         names = {listener: "sdv-listener", publisher: "sdv-pub-a"}
@@ -333,19 +338,19 @@ def test_nobody_but_the_client_itself_hears_its_compacted_queue(front_door: Fron
 
 
 def test_bytes_that_are_no_mqtt_are_the_brokers_to_refuse(front_door: FrontDoor) -> None:
-    with Wire(front_door.port) as wire:
+    with RawConnection(front_door.port) as wire:
         wire.send(b"GET / HTTP/1.1\r\n\r\n")
         with pytest.raises((EOFError, ConnectionError)):
             wire.next()
 
 
 def test_a_nameless_vehicle_on_mqtt_5_is_told_by_the_name_that_the_broker_gives(front_door: FrontDoor) -> None:
-    with Wire(front_door.port) as ears, Wire(front_door.port) as vehicle:
-        ears.open("sdv-ears-nameless", username="sdv-dispatcher")
-        ears.listen("$SDV-EVT/connected/#")
+    with RawConnection(front_door.port) as listener, RawConnection(front_door.port) as vehicle:
+        listener.open("sdv-ears-nameless", username="sdv-dispatcher")
+        listener.listen("$SDV-EVT/connected/#")
         given = read_properties(vehicle.open("").body[3:])["Assigned-Client-Identifier"]
 
-        while (got := ears.expect(PUBLISH)).topic != f"$SDV-EVT/connected/{given}":
+        while (got := listener.expect(PUBLISH)).topic != f"$SDV-EVT/connected/{given}":
             pass
         assert json.loads(got.payload)["clientid"] == given
 
@@ -354,7 +359,11 @@ def test_the_tap_stands_in_front_of_any_mosquitto(tmp_path_factory: pytest.TempP
     home = tmp_path_factory.mktemp("plain")
     with stopping(start_mosquitto(home / "broker")) as broker:
         settings = Settings(home=home, mqtt_port=free_port(), broker_port=broker.port, tap_port=free_port())
-        with stopping(start_tap(settings)), platform(settings.mqtt_port, vin) as dispatcher, Wire(settings.mqtt_port) as vehicle:
+        with (
+            stopping(start_tap(settings)),
+            platform(settings.mqtt_port, vin) as dispatcher,
+            RawConnection(settings.mqtt_port) as vehicle,
+        ):
             vehicle.open(vin)
 
             assert dispatcher.until("connected")["clientid"] == vin
@@ -362,13 +371,13 @@ def test_the_tap_stands_in_front_of_any_mosquitto(tmp_path_factory: pytest.TempP
 
 def test_what_two_sides_send_before_the_connack_is_kept_in_order(front_door: FrontDoor, vin: str) -> None:
     with platform(front_door.port, vin) as dispatcher:
-        with Wire(front_door.port) as vehicle:
+        with RawConnection(front_door.port) as vehicle:
             vehicle.open(vin, clean=False, expiry_s=300)
             vehicle.listen(topic_of(vin, "+"))
         dispatcher.until("disconnected")
         for seq in range(1, 11):
             dispatcher.send(seq)
-        with Wire(front_door.port) as vehicle:
+        with RawConnection(front_door.port) as vehicle:
             vehicle.send(connect(vin, clean=False, expiry_s=300), b"\xc0\0")
             kinds = [vehicle.next().kind for _ in range(12)]
 
@@ -381,7 +390,7 @@ def test_what_two_sides_send_before_the_connack_is_kept_in_order(front_door: Fro
 def test_a_client_id_that_is_a_word_of_the_compacted_queues_topics_is_refused(
     front_door: FrontDoor, reserved: str, version: int
 ) -> None:
-    with Wire(front_door.port, version=version) as wire:
+    with RawConnection(front_door.port, version=version) as wire:
         wire.send(connect(reserved, version))
         answer = wire.expect(CONNACK)
 
@@ -393,8 +402,8 @@ def test_a_client_id_that_is_a_word_of_the_compacted_queues_topics_is_refused(
 def test_whoever_only_listens_hears_answers_and_signs_and_no_requests(front_door: FrontDoor, vin: str) -> None:
     with (
         platform(front_door.port, vin) as dispatcher,
-        Wire(front_door.port) as listener,
-        Wire(front_door.port, version=4) as vehicle,
+        RawConnection(front_door.port) as listener,
+        RawConnection(front_door.port, version=4) as vehicle,
     ):
         listener.open(f"sdv-listener-{vin}", username="sdv-listener")
         for topic_filter in ("agent/+/proxy/response/#", "ecp/#", "agent/+/proxy/request/+"):

@@ -18,7 +18,6 @@ from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.platform_client import trigger
 from tests.dispatcher.vehicle import Vehicle
 from tests.servers import wait_until
-from tests.tap import wire
 
 MANY_VINS, MANY_ENTRIES, A_PART = 100_000, 10_000, 1_000
 
@@ -183,19 +182,19 @@ def test_ten_thousand_pending_come_in_order_and_the_last_cost_what_the_first_did
             stats: Any = redis.info("commandstats")
         return sum(stats[f"cmdstat_{name}"]["calls"] for name in ("zrem", "zadd", "hset"))
 
-    def take(connection: wire.Wire, count: int) -> int:
+    def take(connection: raw_connection.RawConnection, count: int) -> int:
         """Acknowledge so many; how many commands that took."""
         before = commands()
         for _ in range(count):
-            message = connection.expect(wire.PUBLISH)
+            message = connection.expect(raw_connection.PUBLISH)
             got.append(_seq_in(message.body))
-            connection.send(wire.puback(message.mid))
+            connection.send(raw_connection.puback(message.mid))
         return commands() - before
 
-    with wire.Wire(ground.settings.mqtt_port) as connection:
+    with raw_connection.RawConnection(ground.settings.mqtt_port) as connection:
         connection.open(vin)
         connection.listen(request_filter("agent", vin))
-        connection.send(wire.publish(sign_topic(vin, Sign.ONLINE), mid=2))
+        connection.send(raw_connection.publish(sign_topic(vin, Sign.ONLINE), mid=2))
         first = take(connection, A_PART)
         take(connection, MANY_ENTRIES - 2 * A_PART)
         last = take(connection, A_PART)

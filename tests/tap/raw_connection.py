@@ -84,7 +84,7 @@ class Got:
         return self.body[at] if len(self.body) > at else 0
 
 
-class Wire:
+class RawConnection:
     """One connection; every packet is asked for."""
 
     def __init__(self, port: int, *, version: int = 5, within_s: float = 15) -> None:

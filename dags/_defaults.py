@@ -1,4 +1,4 @@
-"""What every DAG of this house has in common: an owner, retries, and how a job of the pipelines is run.
+"""What all DAGs have in common: an owner, retries, and how a job of the pipelines is run.
 
 A job is a stage of `python -m pipelines`. Without Spark it is a process of its own; with Spark the connection `spark_default`
 says where that runs: a cluster changes the connection, and no DAG. `dags._jobs` has the operators.
@@ -17,7 +17,7 @@ from dags._jobs import PIPELINES, DiscoverOperator, SparkJob, SubprocessOperator
 
 PROPERTIES = "SPARK_PROPERTIES_FILE"  # names Spark's defaults for spark-submit; unset: those of the Spark installation
 START = datetime(2026, 1, 1, tzinfo=UTC)
-DEFAULTS: dict[str, Any] = {
+TASK_DEFAULTS: dict[str, Any] = {
     "owner": "data-platform",
     "retries": 2,
     "retry_delay": timedelta(seconds=20),
@@ -25,13 +25,13 @@ DEFAULTS: dict[str, Any] = {
     "max_retry_delay": timedelta(minutes=5),
     "execution_timeout": timedelta(hours=2),
 }
-# What a DAG is made with besides its id, schedule, params, tags and doc_md=__doc__.
-HOUSE: dict[str, Any] = {
+# The arguments of a DAG besides its id, schedule, params, tags and doc_md=__doc__.
+DAG_DEFAULTS: dict[str, Any] = {
     "start_date": START,
     "catchup": False,
-    "max_active_runs": 1,  # two runs of one DAG would only overtake each other
+    "max_active_runs": 1,  # two runs of one DAG would only supersede each other
     "is_paused_upon_creation": False,
-    "default_args": DEFAULTS,
+    "default_args": TASK_DEFAULTS,
     "on_failure_callback": tell_failed,
     "deadline": late(timedelta(seconds=load_settings().alert_after_seconds)),
 }
@@ -49,7 +49,7 @@ def plain_job(job: str, *arguments: str, **task: Any) -> SubprocessOperator:
     return SubprocessOperator(task_id=job, arguments=[job, *RUN, *arguments], doc=f"python -m pipelines {job}", **task)
 
 
-def look_job(job: str, *arguments: str, **task: Any) -> DiscoverOperator:
+def discover_job(job: str, *arguments: str, **task: Any) -> DiscoverOperator:
     """The task that finds out, without Spark, what there is to do, and skips the tasks for which there is nothing."""
     return DiscoverOperator(task_id=job, arguments=[job, *RUN, *arguments], doc=f"python -m pipelines {job}", **task)
 
