@@ -18,6 +18,7 @@ from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.platform_client import trigger
 from tests.dispatcher.vehicle import Vehicle
 from tests.servers import wait_until
+from tests.tap import raw_connection
 
 MANY_VINS, MANY_ENTRIES, A_PART = 100_000, 10_000, 1_000
 
