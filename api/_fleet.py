@@ -26,8 +26,8 @@ def fleet_routes(sources: Sources) -> APIRouter:
     async def fleet() -> Fleet:
         """How many vehicles are here, and where all entries stand."""
         stats = await _queue_stats(sources)
-        oldest_at = datetime_of(stats.oldest[0][1]) if stats.oldest else None
-        return Fleet(**_counts(stats), oldest_at=oldest_at)
+        oldest, ecq_oldest = (datetime_of(named[0][1]) if named else None for named in (stats.oldest, stats.ecq_oldest))
+        return Fleet(**_counts(stats), oldest_at=oldest, ecq_oldest_at=ecq_oldest)
 
     @router.get("/queues")
     async def longest_and_oldest(count: Count = 10) -> Queues:

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from adapters.publisher import Publisher
 from console import _demo_lake
-from console._publisher import Publisher
 from contracts import topics
 from contracts.messages import ReceiptStatus, sha1_hex
 from contracts.names import Owner

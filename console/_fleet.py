@@ -11,11 +11,11 @@ from queues import QueueStats, connect
 
 @handle_errors
 def fleet(fresh: Fresh = False, as_json: AsJson = False) -> None:
-    """Vehicles by where they are, entries by where they stand: from the last queue statistics that a dispatcher took."""
+    """Vehicles by where they are, entries and messages by where they stand: from the last queue statistics."""
     stats = asyncio.run(_ask(settings_or_fail(), fresh))
-    oldest = datetime_of(stats.oldest[0][1]) if stats.oldest else None
+    oldest, ecq_oldest = (datetime_of(named[0][1]) if named else None for named in (stats.oldest, stats.ecq_oldest))
     if as_json:
-        print_json({**aged(stats), "oldest_at": oldest})
+        print_json({**aged(stats), "oldest_at": oldest, "ecq_oldest_at": ecq_oldest})
         return
     rows = [
         ("vehicles known", stats.known),
@@ -27,6 +27,11 @@ def fleet(fresh: Fresh = False, as_json: AsJson = False) -> None:
         ("entries in flight", stats.in_flight),
         ("entries parked", stats.parked),
         ("oldest accepted at", oldest),
+        ("clients with something waiting in a compacted queue", stats.ecq_queues),
+        ("messages of compacted queues, live", stats.ecq_live),
+        ("of them pending", stats.ecq_pending),
+        ("of them in flight", stats.ecq_in_flight),
+        ("oldest pending of them accepted at", ecq_oldest),
     ]
     out.print(table("", ("what", "now"), rows))
     print_age(stats)

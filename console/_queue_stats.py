@@ -10,7 +10,7 @@ from console._output import err
 from contracts.errors import Retryable
 from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
-from queues import Policy, QueueStats, walk
+from queues import NAMED_QUEUES, Policy, QueueStats, walk
 
 KEYS_A_SLICE = 1000  # Redis stands still for some 2 ms
 Fresh = Annotated[bool, typer.Option("--fresh", help="Count now, instead of reading what a dispatcher counted last.")]
@@ -36,7 +36,7 @@ async def queue_stats_of(settings: Settings, redis: Redis, *, fresh: bool) -> Qu
 
 def aged(stats: QueueStats) -> dict[str, Any]:
     """Every count, and how old they are; for JSON."""
-    counts = {name: value for name, value in asdict(stats).items() if name not in ("longest", "oldest", "spoilt")}
+    counts = {name: value for name, value in asdict(stats).items() if name not in (*NAMED_QUEUES, "spoilt")}
     return {"age_seconds": age_s(stats), **counts}
 
 

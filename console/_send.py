@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from adapters.publisher import Publisher
 from console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
-from console._publisher import Publisher
 from contracts import topics
 from contracts.messages import Receipt, ReceiptStatus, sha1_hex
 from contracts.settings import Settings

@@ -56,7 +56,7 @@ def _of(owner: Owner | str) -> str:
 
 
 def owner_of(key: str) -> tuple[Owner, str]:
-    """Whose key of `owner_keys` this is, and which of them: the last word of its name."""
+    """Whose key of `owner_keys` or `ecq_keys` this is, and which of them: `pending`, or `ecq:pending`."""
     owner, _, word = key.removeprefix(OF_OWNERS).removeprefix(_MARK).rpartition("}:")
     return Owner(owner), word
 

@@ -54,6 +54,15 @@ ENTRIES = {
     "in_flight": Gauge("manifold_queues_in_flight_entries", "Entries that were published and are not acknowledged"),
 }
 OLDEST_PENDING_SECONDS = Gauge("manifold_queues_oldest_pending_seconds", "Age of the oldest entry that is not acknowledged")
+ECQ_MESSAGES = {
+    "pending": Gauge("manifold_queues_ecq_pending_messages", "Messages of compacted queues that wait, those in flight left out"),
+    "live": Gauge("manifold_queues_ecq_live_messages", "Messages that are the newest of their keys, acknowledged or not"),
+    "in_flight": Gauge("manifold_queues_ecq_in_flight_messages", "Messages that were published and are not acknowledged"),
+}
+ECQ_OLDEST_PENDING_SECONDS = Gauge(
+    "manifold_queues_ecq_oldest_pending_seconds", "Age of the oldest message of a compacted queue that is not acknowledged"
+)
+ECQ_WAITING_CLIENTS = Gauge("manifold_queues_ecq_waiting_clients", "Clients with something pending in their compacted queues")
 WAITING_VEHICLES = Gauge("manifold_queues_waiting_vehicles", "Vehicles with something pending or in flight")
 PRESENT = Gauge("manifold_queues_present_vehicles", "Vehicles that are here and listening")
 QUEUE_STATS_AGE_SECONDS = Gauge("manifold_queues_census_age_seconds", "How long ago the last walk over all queues was begun")

@@ -109,5 +109,13 @@ def _tell(stats: QueueStats | None) -> None:
         gauge.set(getattr(stats, state))
     _metrics.PRESENT.set(stats.present)
     _metrics.WAITING_VEHICLES.set(stats.queues)
-    oldest = stats.oldest[0][1] if stats.oldest else None
-    _metrics.OLDEST_PENDING_SECONDS.set(0 if oldest is None else (now_ms - unix_ms_of(oldest)) / 1000)
+    _metrics.OLDEST_PENDING_SECONDS.set(_age_s(stats.oldest, now_ms))
+    for state, gauge in _metrics.ECQ_MESSAGES.items():
+        gauge.set(getattr(stats, f"ecq_{state}"))
+    _metrics.ECQ_WAITING_CLIENTS.set(stats.ecq_queues)
+    _metrics.ECQ_OLDEST_PENDING_SECONDS.set(_age_s(stats.ecq_oldest, now_ms))
+
+
+def _age_s(oldest: list[tuple[str, int]], now_ms: int) -> float:
+    """How old the first of these is; 0 where there is none."""
+    return (now_ms - unix_ms_of(oldest[0][1])) / 1000 if oldest else 0

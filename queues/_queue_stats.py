@@ -22,6 +22,7 @@ from queues._policy import Policy
 from queues._scripts import Args
 
 NAMED = 20  # queues that the statistics name: the longest, and those with the oldest entries
+NAMED_QUEUES = ("longest", "oldest", "ecq_longest", "ecq_oldest")  # the fields that name them
 Named = list[tuple[str, int]]
 
 
@@ -43,8 +44,23 @@ class QueueStats:
     longest: Named = field(default_factory=list)  # owner and entries, most first
     oldest: Named = field(default_factory=list)  # owner and seq of its oldest pending entry, oldest first
     spoilt: list[str] = field(default_factory=list)  # some of the keys that hold another type than they should: left out
+    ecq_queues: int = 0  # clients with something pending in their compacted queues
+    ecq_pending: int = 0  # messages of compacted queues; those in flight left out
+    ecq_live: int = 0  # one for each key, acknowledged or not
+    ecq_in_flight: int = 0
+    ecq_longest: Named = field(default_factory=list)  # client id and messages, most first
+    ecq_oldest: Named = field(default_factory=list)  # client id and seq of its oldest pending message, oldest first
 
-    def take(self, counts: list[int], longest: list[Any], oldest: list[Any], spoilt: list[bytes]) -> None:
+    def take(
+        self,
+        counts: list[int],
+        longest: list[Any],
+        oldest: list[Any],
+        spoilt: list[bytes],
+        ecq_counts: list[int],
+        ecq_longest: list[Any],
+        ecq_oldest: list[Any],
+    ) -> None:
         """Add what one slice has found."""
         seen, known, present, unsubscribed, queues, entries, parked, in_flight, remembered = counts
         self.keys += seen
@@ -56,20 +72,19 @@ class QueueStats:
         self.parked += parked
         self.in_flight += in_flight
         self.remembered += remembered
-        by_number = itemgetter(1)
-        self.longest = nlargest(NAMED, dict(self.longest + _pairs(longest)).items(), by_number)  # a walk may see a key twice
-        self.oldest = nsmallest(NAMED, dict(self.oldest + _pairs(oldest)).items(), by_number)
+        ecq_queues, ecq_messages, ecq_live, ecq_in_flight = ecq_counts
+        self.ecq_queues += ecq_queues
+        self.ecq_pending += ecq_messages - ecq_in_flight
+        self.ecq_live += ecq_live
+        self.ecq_in_flight += ecq_in_flight
+        self.longest, self.oldest = _most(self.longest, longest), _least(self.oldest, oldest)
+        self.ecq_longest, self.ecq_oldest = _most(self.ecq_longest, ecq_longest), _least(self.ecq_oldest, ecq_oldest)
         self.spoilt = list(dict.fromkeys(self.spoilt + [key.decode(errors="replace") for key in spoilt]))[:NAMED]
 
     @property
-    def longer(self) -> int:
-        """The length that a queue must be over to be among the longest."""
-        return self.longest[-1][1] if len(self.longest) == NAMED else 0
-
-    @property
-    def older(self) -> int:
-        """The seq that a queue's oldest entry must be below to be among the oldest."""
-        return self.oldest[-1][1] if len(self.oldest) == NAMED else MAX_SEQ
+    def limits(self) -> tuple[int, int, int, int]:
+        """What a queue must be longer than, or older than, to be among the longest, or oldest; then for compacted ones."""
+        return _shortest(self.longest), _youngest(self.oldest), _shortest(self.ecq_longest), _youngest(self.ecq_oldest)
 
     async def save(self, redis: Redis, policy: Policy) -> None:
         """Leave it in Redis for whoever asks, unless one that began later lies there already.
@@ -90,7 +105,8 @@ class QueueStats:
             return None
         fields = {name.decode(): json.loads(value) for name, value in raw.items() if name.decode() in cls.__slots__}
         stats = cls(**fields)
-        stats.longest, stats.oldest = ([(owner, n) for owner, n in named] for named in (stats.longest, stats.oldest))
+        for name in NAMED_QUEUES:
+            setattr(stats, name, [(owner, n) for owner, n in getattr(stats, name)])
         return stats
 
 
@@ -108,9 +124,9 @@ async def walk(redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice:
         cursor = b"0"
         while True:
             began = time.perf_counter()
-            args = (0, cursor, keys_a_slice, *limits, stats.longer, stats.older)
-            cursor, counts, longest, oldest, expired_owners, spoilt = await _look(redis, policy, node, args)
-            stats.take(counts, longest, oldest, spoilt)
+            args = (0, cursor, keys_a_slice, *limits, *stats.limits)
+            cursor, counts, longest, oldest, expired_owners, spoilt, *of_ecq = await _look(redis, policy, node, args)
+            stats.take(counts, longest, oldest, spoilt, *of_ecq)
             stats.seconds += time.perf_counter() - began
             yield [owner.decode() for owner in expired_owners]
             if cursor == b"0":
@@ -135,6 +151,22 @@ async def _look(redis: Redis, policy: Policy, node: dict[str, Any], args: Args) 
     batch = Batch(policy, of_cluster=False)  # of one node
     batch.call(("EVALSHA", QUEUE_STATS.sha, *args), list)
     return (await converse(batch.talk(), execute))[0]
+
+
+def _most(known: Named, found: list[Any]) -> Named:
+    return nlargest(NAMED, dict(known + _pairs(found)).items(), itemgetter(1))  # a walk may see a key twice
+
+
+def _least(known: Named, found: list[Any]) -> Named:
+    return nsmallest(NAMED, dict(known + _pairs(found)).items(), itemgetter(1))
+
+
+def _shortest(longest: Named) -> int:
+    return longest[-1][1] if len(longest) == NAMED else 0
+
+
+def _youngest(oldest: Named) -> int:
+    return oldest[-1][1] if len(oldest) == NAMED else MAX_SEQ
 
 
 def _pairs(flat: list[Any]) -> Named:

@@ -17,6 +17,10 @@ QUEUE_STATS = {
     "parked": 0,
     "in_flight": 3,
     "remembered": 100000,
+    "ecq_queues": 1200,
+    "ecq_pending": 4100,
+    "ecq_live": 5000000,
+    "ecq_in_flight": 2,
 }
 
 
@@ -35,14 +39,19 @@ class QueueStats(BaseModel):
     parked: Count
     in_flight: Count
     remembered: Count
+    ecq_queues: Count = Field(description="clients with something pending or in flight in their compacted queues")
+    ecq_pending: Count = Field(description="messages of compacted queues; those in flight left out")
+    ecq_live: Count = Field(description="messages that are the newest of their keys, acknowledged or not")
+    ecq_in_flight: Count
 
 
 class Fleet(QueueStats):
     """Vehicles by where they are, entries by where they stand."""
 
-    model_config = example(**QUEUE_STATS, oldest_at="2026-11-20T08:00:00Z")
+    model_config = example(**QUEUE_STATS, oldest_at="2026-11-20T08:00:00Z", ecq_oldest_at=None)
 
     oldest_at: datetime | None = Field(description="when the oldest entry that is not acknowledged was accepted")
+    ecq_oldest_at: datetime | None = Field(description="the same of the messages of compacted queues")
 
 
 class Queue(BaseModel):

@@ -17,7 +17,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from console._publisher import Publisher
+from adapters.publisher import Publisher
 from contracts import keys
 from contracts.errors import Retryable
 from contracts.messages import Receipt, ReceiptStatus, sha1_hex

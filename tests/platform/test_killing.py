@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from console._publisher import Publisher
+from adapters.publisher import Publisher
 from contracts.errors import Retryable
 from contracts.messages import Receipt, ReceiptStatus
 from contracts.names import Owner

@@ -7,12 +7,15 @@ import pytest
 from redis import Redis
 
 from contracts import keys
+from contracts.ecq import EcqAck
 from contracts.events import Connected, Disconnected, Heard, Subscribed
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
+from contracts.queue_names import ecq_queue
 from contracts.seq import EPOCH_MS, seq_of, wall_clock_ms
-from queues import Loader, Queues, QueueStats, connect, walk
+from queues import BlockingBatch, Loader, Queues, QueueStats, connect, walk
 from queues.verbs.claims import Park, UpdatePresence
+from queues.verbs.ecq import Acknowledge, Append, Subscription
 from queues.verbs.ends import Ack
 from tests.queues.conftest import POLICY
 
@@ -83,6 +86,29 @@ def test_entries_are_told_apart_by_where_they_stand_and_vehicles_by_where_they_a
     assert stats.pending == 10 - 2 - 1 - 1, "what is in flight, parked or has ended is not pending"
 
 
+def test_compacted_queues_are_counted_beside_the_others(redis: Redis, url: str) -> None:
+    Loader(redis, POLICY).enqueue([("}C}:{ecq}", [(seq(1), "r")])], NOW)
+    batch = BlockingBatch(redis, POLICY)
+    for n in range(1, 31):
+        owner = f"}}C}}:{{ecq}}{n}"
+        for m in range(n):
+            batch.add(ecq_queue(owner), Append(seq(n + m), f"k{m}", b""), NOW)
+    for owner in ("here", "done"):
+        batch.add(ecq_queue(owner), Append(seq(100), "a", b""), NOW)
+        batch.add(owner, UpdatePresence(Connected(Owner(owner), NOW, True, 0), True), NOW)
+        batch.add(ecq_queue(owner), Subscription(1, claim=True), NOW)
+    batch.add(ecq_queue("done"), Acknowledge(EcqAck("done", seq(100), NOW)), NOW)
+    batch.run()
+
+    stats, expired = take(url)
+
+    assert (stats.queues, stats.pending, stats.in_flight, expired) == (1, 1, 0, set())
+    assert (stats.ecq_queues, stats.ecq_pending, stats.ecq_live) == (31, sum(range(1, 31)), sum(range(1, 31)) + 2)
+    assert stats.ecq_in_flight == 1
+    assert stats.ecq_longest == [(f"}}C}}:{{ecq}}{n}", n) for n in range(30, 10, -1)]
+    assert stats.ecq_oldest == [(f"}}C}}:{{ecq}}{n}", seq(n)) for n in range(1, 21)]
+
+
 @pytest.mark.parametrize("queue", [keys.pending, keys.parked])
 def test_an_owner_with_an_expired_entry_is_named(redis: Redis, url: str, queue: Any) -> None:
     redis.zadd(queue("late"), {str(OLD): OLD, str(seq(1)): seq(1)})
@@ -94,7 +120,8 @@ def test_an_owner_with_an_expired_entry_is_named(redis: Redis, url: str, queue: 
 
 
 def test_a_key_of_another_type_is_named_and_keeps_no_other_from_being_counted(redis: Redis, url: str) -> None:
-    spoilt = sorted(kind("BAD") for kind in (keys.pending, keys.parked, keys.done, keys.presence))
+    pending, _, _, live, *_ = keys.ecq_keys("BAD")
+    spoilt = sorted([*(kind("BAD") for kind in (keys.pending, keys.parked, keys.done, keys.presence)), pending, live])
     for key in spoilt:
         redis.set(key, "what is this")
     redis.zadd(keys.pending("late"), {str(OLD): OLD, str(seq(1)): seq(1)})
@@ -109,7 +136,8 @@ def test_a_key_of_another_type_is_named_and_keeps_no_other_from_being_counted(re
 def test_a_key_that_holds_what_is_no_seq_is_named_and_keeps_no_other_from_being_counted(
     redis: Redis, url: str, member: str
 ) -> None:
-    spoilt = sorted([keys.pending("BAD"), keys.parked("BAD"), keys.presence("WORSE")])
+    spoilt = sorted([keys.pending("BAD"), keys.parked("BAD"), keys.presence("WORSE"), keys.ecq_keys("BAD")[0]])
+    redis.zadd(keys.ecq_keys("BAD")[0], {member: 0})
     redis.zadd(keys.pending("BAD"), {member: 0, str(seq(1)): seq(1)})
     redis.zadd(keys.parked("BAD"), {member: 0})
     redis.hset(keys.presence("WORSE"), mapping={"connected": "heard", "heard": "what is this"})

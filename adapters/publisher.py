@@ -1,4 +1,4 @@
-"""The platform's side of the door: publish data and triggers, and wait for the recorder's receipts."""
+"""The platform's side of the door: publish what the recorder takes, and wait for its receipts."""
 
 import asyncio
 import json
@@ -49,6 +49,14 @@ class Publisher:
         """Publish a trigger."""
         fields = {"ids": list(vins), "request_id": request_id, "data_id": data_id}
         return await self.publish(topics.TRIGGER, json.dumps(fields).encode())
+
+    async def write(self, client_id: str, key: str, payload: bytes) -> Receipt:
+        """Publish the newest message of a key for a client's compacted queue."""
+        return await self.publish(topics.ecq_write_topic(client_id, key), payload)
+
+    async def rewind(self, client_id: str, word: str) -> Receipt:
+        """Publish from where a compacted queue is to be sent again, as `contracts.ecq.rewind_target` reads it."""
+        return await self.publish(topics.ecq_rewind_topic(client_id), word.encode())
 
     async def publish(self, topic: str, payload: bytes) -> Receipt:
         """Publish anything, and wait until the recorder answers that it is durable, or refused.
