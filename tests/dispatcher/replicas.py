@@ -13,7 +13,7 @@ from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
 from dispatcher._effect_batch import EffectBatch
-from dispatcher._effects import Effect, Ignore, Load, Publish
+from dispatcher._effects import Effect, Forward, Ignore, Load, Publish
 from dispatcher._events import (
     Answered,
     DeadlinePassed,
@@ -54,7 +54,7 @@ def settings_of(max_attempts: int, retention_days: float) -> Settings:
 class Job:
     """An event in a replica's hand, with the effects that are still to be carried out."""
 
-    owner: Owner
+    owner: str
     event: Event
     effects: deque[Effect]
     retry: EffectBatch | None = None  # this verb was carried out, and its answer was lost
@@ -64,11 +64,11 @@ class Job:
 class Replica:
     """A dispatcher process: what it would lose by dying."""
 
-    events: list[tuple[Owner, Event]] = field(default_factory=list)
-    jobs: dict[Owner, Job] = field(default_factory=dict)
-    open_claims: dict[Owner, OpenClaim] = field(default_factory=dict)
-    air: list[tuple[Owner, Publish]] = field(default_factory=list)  # publishes that have not reached the broker
-    answers: list[tuple[Owner, OfClaim]] = field(default_factory=list)  # what comes back to it
+    events: list[tuple[str, Event]] = field(default_factory=list)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    open_claims: dict[str, OpenClaim] = field(default_factory=dict)
+    air: list[tuple[str, Publish]] = field(default_factory=list)  # publishes that have not reached the broker
+    answers: list[tuple[str, OfClaim]] = field(default_factory=list)  # what comes back to it
 
 
 class Replicas(Roads):
@@ -87,10 +87,10 @@ class Replicas(Roads):
         if self.feed:
             replica.events.append(self.feed.popleft())
 
-    def _begin(self, replica: Replica, owner: Owner, event: Event) -> None:
+    def _begin(self, replica: Replica, owner: str, event: Event) -> None:
         replica.jobs[owner] = Job(owner, event, deque(self._step(replica, owner, event)))
 
-    def _step(self, replica: Replica, owner: Owner, event: Event) -> list[Effect]:
+    def _step(self, replica: Replica, owner: str, event: Event) -> list[Effect]:
         state, effects = step(OwnerState(self.policy, owner, replica.open_claims.get(owner)), event)
         if state.open_claim is None:
             replica.open_claims.pop(owner, None)
@@ -123,6 +123,8 @@ class Replicas(Roads):
         match effect:
             case Ignore():
                 pass
+            case Forward(other, event):
+                replica.events.append((other, event))
             case Publish():
                 replica.air.append((job.owner, effect))
                 if self.calm:
@@ -157,14 +159,25 @@ class Replicas(Roads):
     async def tell_ended(self) -> None:
         """What has come into the outcomes stream since; the recorder has it on disk at once."""
         for record_id, (_, payload) in await self.redis.execute_command("XRANGE", keys.OUTCOMES, f"({self._drained}", "+"):
-            self._drained, record = record_id.decode(), OutcomeRecord.from_wire(payload)
-            self.recorded.setdefault((record.vin, record.seq), []).append(record.outcome)
-            self.tell(What.ENDED, record.vin, record.seq, note=record.outcome.value)
+            self._drained = record_id.decode()
+            self.recorded_one(payload)
 
-    def _note_claims(self, owner: Owner, following: list[Effect]) -> None:
+    def recorded_one(self, payload: bytes) -> None:
+        """The recorder has this on disk."""
+        record = OutcomeRecord.from_wire(payload)
+        self.recorded.setdefault((record.vin, record.seq), []).append(record.outcome)
+        self.tell(What.ENDED, record.vin, record.seq, note=record.outcome.value)
+
+    def _note_claims(self, owner: str, following: list[Effect]) -> None:
         for load in following:
             if isinstance(load, Load):
-                self.history.tell(Line(load.claimed_ms / 1000, What.PUBLISHED, owner, load.seq))
+                self.claimed(owner, load.seq, load.claimed_ms)
+            elif isinstance(load, Publish):
+                self.claimed(owner, load.what.seq, load.what.claimed_ms)
+
+    def claimed(self, owner: str, seq: int, at_ms: int) -> None:
+        """An entry was put in flight."""
+        self.history.tell(Line(at_ms / 1000, What.PUBLISHED, owner, seq))
 
     def reach_broker(self, replica: Replica) -> None:
         """One of its publishes reaches the broker, unless its deadline has passed; the answer is on its way back."""
@@ -213,4 +226,4 @@ class Replicas(Roads):
 
     async def look_at_deadlines(self, replica: Replica) -> None:
         due: Any = await self.redis.execute_command("ZRANGEBYSCORE", keys.deadlines(0), "-inf", self.now)
-        replica.events += [(Owner(owner.decode()), DeadlinePassed()) for owner in due]
+        replica.events += [(owner.decode(), DeadlinePassed()) for owner in due]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from contracts.events import Acked, Connected, Disconnected, Heard, Subscribed
 from contracts.names import Owner
+from contracts.queue_names import owner_of_queue
 from contracts.topics import request_filter, request_topic
 from dispatcher._events import Event
 from tests.faults.history import History, Line, What
@@ -41,8 +42,20 @@ class Roads:
     def __init__(self, name: str, rng: random.Random, *, calm: bool, vehicles: int) -> None:
         self.name, self.rng, self.calm, self.now = name, rng, calm, START_MS
         self.vehicles = [Vehicle(Owner(f"{name}-{n}")) for n in range(vehicles)]
-        self.feed: deque[tuple[Owner, Event]] = deque()  # at least once: what a dying replica had in hand comes back
+        self.feed: deque[tuple[str, Event]] = deque()  # at least once: what a dying replica had in hand comes back
         self.history = History()
+
+    def queue_of(self, vin: Owner) -> str:
+        """The queue that this world is about."""
+        return vin
+
+    def filter_of(self, vin: Owner) -> str:
+        """What a vehicle subscribes to."""
+        return request_filter("agent", vin)
+
+    def topic_of(self, vin: Owner) -> str:
+        """Where it gets its messages."""
+        return request_topic("agent", vin, "r")
 
     def tell(self, what: What, vin: str, seq: int | None = None, *, dup: bool = False, note: str = "") -> None:
         """A line in the history."""
@@ -71,7 +84,7 @@ class Roads:
         vehicle.got.append((seq, dup, vehicle.sessions))
         self.tell(What.DELIVERED, vehicle.vin, seq, dup=dup)
 
-    def _report(self, vin: Owner, event: Event) -> None:
+    def _report(self, vin: str, event: Event) -> None:
         """The broker tells what happened; the adversary loses it, doubles it or lets it wait."""
         copies = 1 if self.calm else self.rng.choices((0, 1, 2), (3, 94, 3))[0]
         for _ in range(copies):
@@ -101,7 +114,7 @@ class Roads:
     def subscribe(self, vehicle: Vehicle) -> None:
         assert vehicle.session is not None
         vehicle.session.subscribed = True
-        self._report(vehicle.vin, Subscribed(vehicle.vin, self.now, request_filter("agent", vehicle.vin), True))
+        self._report(self.queue_of(vehicle.vin), Subscribed(vehicle.vin, self.now, self.filter_of(vehicle.vin), True))
 
     def ack(self, vehicle: Vehicle) -> None:
         """Of the oldest unacknowledged message; now and then the PUBACK is lost with its connection."""
@@ -112,12 +125,12 @@ class Roads:
                 self.disconnect(vehicle)
                 return
             vehicle.session.unacked.pop(0)
-            acked = Acked(vehicle.vin, self.now, request_topic("agent", vehicle.vin, "r"), seq, None, None)
-            self._report(vehicle.vin, acked)
+            acked = Acked(vehicle.vin, self.now, self.topic_of(vehicle.vin), seq, None, None)
+            self._report(self.queue_of(vehicle.vin), acked)
 
-    def publish(self, owner: Owner, seq: int) -> int:
+    def publish(self, owner: str, seq: int) -> int:
         """A request reaches the broker; the reason code of its PUBACK."""
-        vehicle = next(v for v in self.vehicles if v.vin == owner)
+        vehicle = next(v for v in self.vehicles if v.vin == owner_of_queue(owner))
         self._expire(vehicle)
         if vehicle.session is None or not vehicle.session.subscribed:
             return 16

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from tests.dispatcher.ecq_world import EcqWorld
 from tests.dispatcher.lockstep import in_lockstep
 from tests.dispatcher.world import World
 from tests.faults.stories import stories
@@ -30,8 +31,8 @@ def sim_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-async def simulate(seed: int, *, calm: bool) -> World:
-    world = World(seed, calm=calm)
+async def simulate(seed: int, *, calm: bool, kind: type[World] = World) -> World:
+    world = kind(seed, calm=calm)
     await world.run(MOVES)
     await world.calm_down()
     world.broken += await world.unrecorded()
@@ -51,22 +52,29 @@ def quietly() -> Iterator[None]:
 
 def why_broken(world: World) -> list[str]:
     """The stories of broken promises; empty if all are kept."""
+    if isinstance(world, EcqWorld):
+        return [*world.broken, *_twice(world)]
     verdict = world.verdict()
     found = [*stories(world.history.lines, verdict), *world.broken]
     if verdict.attempted != len(world.accepted):
         found.append(f"{verdict.attempted} of {len(world.accepted)} entries are in the history")
-    if world.calm_throughout:
-        for vehicle in world.vehicles:
-            published = [(seq, session) for seq, dup, session in vehicle.in_time or vehicle.got if not dup]
-            if len(published) != len(set(published)):
-                found.append(f"{vehicle.vin} got something twice in one session: {published}")
+    return found + _twice(world)
+
+
+def _twice(world: World) -> list[str]:
+    """What a vehicle got twice in one session, while nothing dies."""
+    found = []
+    for vehicle in world.vehicles if world.calm_throughout else ():
+        published = [(seq, session) for seq, dup, session in vehicle.in_time or vehicle.got if not dup]
+        if len(published) != len(set(published)):
+            found.append(f"{vehicle.vin} got something twice in one session: {published}")
     return found
 
 
-def run(port: int, seeds: range, *, calm: bool) -> list[World]:
+def run(port: int, seeds: range, *, calm: bool, kind: type[World] = World) -> list[World]:
     """The worlds of these seeds; fails with the stories of the first that break a promise."""
     with quietly():
-        worlds = in_lockstep(port, (simulate(seed, calm=calm) for seed in seeds))
+        worlds = in_lockstep(port, (simulate(seed, calm=calm, kind=kind) for seed in seeds))
     broken = (
         (f"seed {seed}, calm={calm}", told) for seed, world in zip(seeds, worlds, strict=True) if (told := why_broken(world))
     )
@@ -85,6 +93,19 @@ def test_whatever_dies_nothing_is_lost_and_order_holds(sim_redis: Server) -> Non
 def test_while_nothing_dies_no_session_gets_anything_twice(sim_redis: Server) -> None:
     worlds = run(sim_redis.port, SEEDS, calm=True)
     assert sum(world.verdict().delivered for world in worlds) > len(SEEDS)
+
+
+def test_whatever_dies_the_newest_of_each_key_arrives_and_nothing_comes_back(sim_redis: Server) -> None:
+    worlds = [world for world in run(sim_redis.port, SEEDS, calm=False, kind=EcqWorld) if isinstance(world, EcqWorld)]
+    assert sum(world.claims for world in worlds) > len(SEEDS)
+    assert sum(len(rewinds) for world in worlds for rewinds in world.rewinds.values()) > len(SEEDS)
+
+
+def test_while_nothing_dies_a_session_gets_each_message_once_and_in_order(sim_redis: Server) -> None:
+    for world in run(sim_redis.port, SEEDS, calm=True, kind=EcqWorld):
+        for vehicle in world.vehicles:
+            got = [seq for seq, dup, _ in vehicle.got if not dup]
+            assert got == sorted(got)
 
 
 if __name__ == "__main__":

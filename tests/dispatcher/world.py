@@ -27,10 +27,12 @@ LATE_DATA = 0.15  # of the entries: their data comes after their turn
 class World(Replicas):
     """`calm`: nobody dies, nothing is lost, no deadline passes, and nothing changes between a claim and its publish."""
 
+    NAME = "SIM"  # how the names of its vehicles begin: kinds of world share a Redis
+
     def __init__(self, seed: int, *, calm: bool, replicas: int = 2, vehicles: int = 2) -> None:
         rng = random.Random(f"{seed}/{calm}")
         settings = settings_of(0, 30) if calm else settings_of(rng.choice((0, 0, 3)), rng.choice((30, 1 / 24)))
-        super().__init__(f"SIM{seed}-{calm}", rng, settings, calm=calm, replicas=replicas, vehicles=vehicles)
+        super().__init__(f"{self.NAME}{seed}-{calm}", rng, settings, calm=calm, replicas=replicas, vehicles=vehicles)
         self.calm_throughout = calm
         self.seqs = SeqSource(0, clock_ms=lambda: self.now)
         self.accepted: list[tuple[Owner, int]] = []
@@ -183,14 +185,18 @@ class World(Replicas):
                 for _ in range(5):
                     self.ack(vehicle)
             await self._settle()
-            left = [await self.redis.execute_command("EXISTS", keys.pending(v.vin), keys.parked(v.vin)) for v in self.vehicles]
-            if not any(left):
+            if await self.is_empty():
                 return
             for vehicle in self.vehicles:
                 vehicle.in_time = vehicle.in_time or list(vehicle.got)
             self.now += 40_000
             for replica in self.replicas:
                 await self.look_at_deadlines(replica)
+
+    async def is_empty(self) -> bool:
+        """Whether nothing waits for anybody."""
+        left = [await self.redis.execute_command("EXISTS", keys.pending(v.vin), keys.parked(v.vin)) for v in self.vehicles]
+        return not any(left)
 
     async def _settle(self) -> None:
         while self.feed or any(r.events or r.jobs or r.air or r.answers for r in self.replicas):

@@ -1,0 +1,145 @@
+"""The small world around `step` with compacted queues: writes over a few keys, rewinds, and what docs/ecq.md promises of them."""
+
+from typing import Any
+
+from contracts import keys
+from contracts.ecq import EcqAck
+from contracts.ecq_state import fold
+from contracts.names import Owner
+from contracts.queue_names import ecq_queue, owner_of_queue
+from contracts.topics import ecq_filter, ecq_topic
+from dispatcher._events import Woken
+from queues.verbs import ecq
+from queues.verbs.verb import Verb
+from tests.dispatcher.roads import Vehicle
+from tests.dispatcher.world import World
+
+KEYS = 3  # of a vehicle: few, so that most writes supersede
+
+
+class EcqWorld(World):
+    """What is accepted, acknowledged and rewound is remembered as the recorder has it."""
+
+    NAME = "ECQ"
+
+    def __init__(self, seed: int, *, calm: bool) -> None:
+        super().__init__(seed, calm=calm)
+        self.appends: dict[Owner, dict[int, str]] = {vehicle.vin: {} for vehicle in self.vehicles}
+        self.acks: dict[Owner, list[EcqAck]] = {vehicle.vin: [] for vehicle in self.vehicles}
+        self.rewinds: dict[Owner, list[tuple[int, int]]] = {vehicle.vin: [] for vehicle in self.vehicles}
+        self.wipes: list[int] = []  # how many acknowledgements had been recorded of all when Redis forgot something
+        self.positions: dict[Owner, int] = {}
+        self.claims = 0
+
+    # The roads: the same sessions, another topic -------------------------------------------------------------------------
+
+    def queue_of(self, vin: Owner) -> str:
+        return ecq_queue(vin)
+
+    def filter_of(self, vin: Owner) -> str:
+        return ecq_filter(vin)
+
+    def topic_of(self, vin: Owner) -> str:
+        return ecq_topic(vin, "k")
+
+    # What is recorded ----------------------------------------------------------------------------------------------------
+
+    def recorded_one(self, payload: bytes) -> None:
+        record = EcqAck.from_wire(payload)
+        self.acks[Owner(record.client_id)].append(record)
+
+    def claimed(self, owner: str, seq: int, at_ms: int) -> None:  # noqa: ARG002
+        """Nothing that was acknowledged goes again without a rewind, unless Redis forgot it."""
+        vin = owner_of_queue(owner)
+        self.claims += 1
+        state = self._fold(vin)
+        if seq in state.acknowledged and not self.wipes:
+            self.broken.append(f"resurrected: {vin} {seq}, acknowledged {self.acks[vin]}, rewound {self.rewinds[vin]}")
+        if state.position is not None and not self.wipes and state.position < self.positions.get(vin, 0):
+            self.broken.append(f"position of {vin} gone back from {self.positions[vin]} to {state.position}")
+        self.positions[vin] = state.position or 0
+
+    def _fold(self, vin: Owner) -> Any:
+        return fold(self.appends[vin].items(), [(ack.seq, ack.epoch) for ack in self.acks[vin]], self.rewinds[vin])
+
+    # The platform --------------------------------------------------------------------------------------------------------
+
+    async def enqueue(self, vehicle: Vehicle) -> None:
+        seq = self.seqs.next()
+        self.appends[vehicle.vin][seq] = f"key-{self.rng.randrange(KEYS)}"
+        await self._offer(vehicle.vin, [seq])
+
+    async def _offer(self, vin: Owner, seqs: list[int]) -> None:
+        for seq in seqs:
+            await self._fill(vin, ecq.Append(seq, self.appends[vin][seq], b""))
+
+    async def cancel(self, vehicle: Vehicle) -> None:
+        """In this world: the consumer rewinds."""
+        first = self.rng.choice([0, *self.appends[vehicle.vin]])
+        rewind = (self.seqs.next(), first)
+        self.rewinds[vehicle.vin].append(rewind)
+        self.positions.pop(vehicle.vin, None)
+        await self._fill(vehicle.vin, ecq.Rewind(*rewind))
+
+    async def _fill(self, vin: Owner, verb: Verb) -> None:
+        batch = self.queues.batch()
+        batch.add(ecq_queue(vin), verb, self.now)
+        (reply,) = await batch.run()
+        if reply.word == "ready":
+            self.feed.append((ecq_queue(vin), Woken()))
+
+    async def _unpark(self, vin: Owner, *seqs: int) -> None:
+        """Nothing is parked here."""
+
+    async def forget_last_second(self) -> None:
+        """Redis dies and comes back with what its file has; the recorder then brings in again what it lacks."""
+        owners = [key for vehicle in self.vehicles for key in {*keys.owner_keys(vehicle.vin), *keys.ecq_keys(vehicle.vin)}]
+        owners.append(keys.deadlines(0))
+        kept = [await self.redis.execute_command("DUMP", key) for key in owners]
+        for _ in range(self.rng.randrange(15)):
+            self.now += self.rng.randrange(1, 50)
+            await self._move(harm=False)
+        for key, value in zip(owners, kept, strict=True):
+            await self.redis.execute_command("DEL", key)
+            if value is not None:
+                await self.redis.execute_command("RESTORE", key, 0, value)
+        self.wipes.append(self.now)
+        for vehicle in self.vehicles:
+            await self._bring_in_again(vehicle.vin)
+
+    async def _bring_in_again(self, vin: Owner) -> None:
+        """As recorder/_catch_up.py: what is recorded of acknowledgements and rewinds, epoch by epoch, then the writes."""
+        changes: list[tuple[int, int, Verb]] = [(seq, 0, ecq.Rewind(seq, first)) for seq, first in self.rewinds[vin]]
+        changes += [(ack.epoch, 1, ecq.Acknowledge(ack, claim=False, recorded=True)) for ack in self.acks[vin]]
+        for _, _, verb in sorted(changes, key=lambda change: change[:2]):
+            batch = self.queues.batch()
+            batch.add(ecq_queue(vin), verb, self.now)
+            await batch.run()
+        await self._offer(vin, list(self.appends[vin])[-20:])
+
+    # The end -------------------------------------------------------------------------------------------------------------
+
+    async def unrecorded(self) -> list[str]:
+        """What Redis holds at the end, against what is recorded; and the newest of each key, against what was delivered."""
+        found = []
+        for vehicle in self.vehicles:
+            batch = self.queues.batch()
+            batch.add(ecq_queue(vehicle.vin), ecq.Read(), self.now)
+            (queue,) = await batch.run()
+            state = self._fold(vehicle.vin)
+            live = {message.key: message.seq for message in queue.messages}
+            if live != state.live:
+                found.append(f"{vehicle.vin}: Redis has {live}, recorded is {state.live}")
+            pending = {message.seq for message in queue.messages if not message.is_delivered}
+            if pending != set(state.live.values()) - state.acknowledged:
+                found.append(f"{vehicle.vin}: pending are {pending}, and recorded is {state}")
+            if queue.acked_seq != state.position:
+                found.append(f"{vehicle.vin}: the position is {queue.acked_seq}, and recorded is {state.position}")
+            delivered = {seq for seq, _, _ in vehicle.got}
+            if lost := set(state.live.values()) - delivered - {ack.seq for ack in self.acks[vehicle.vin] if ack.passed_over}:
+                found.append(f"{vehicle.vin}: lost {lost}")
+        return found
+
+    async def is_empty(self) -> bool:
+        left = [await self.redis.execute_command("EXISTS", keys.ecq_keys(vehicle.vin)[0]) for vehicle in self.vehicles]
+        return not any(left)
