@@ -18,11 +18,10 @@ from adapters._message import Message as Message
 from adapters._reconnector import LARGEST, ConnectOptions, Reconnector
 from adapters._subscriptions import FIRST_REFUSAL as FIRST_REFUSAL
 from adapters._subscriptions import QOS, Subscriptions
+from adapters._unconfirmed import Unconfirmed
 from contracts.errors import Permanent, Retryable
 
 NO_SUBSCRIBERS = 16  # PUBACK reason code: the broker took the message and nobody wants it
-MAX_MID = 65535
-
 _LONGEST_PAYLOAD = LARGEST - (1 << 20)  # leaves more than enough for topic and properties
 log = structlog.get_logger(__name__)
 
@@ -55,14 +54,13 @@ class Mqtt:
         self.on_unreadable: Callable[[Message], object] = self.ack
         self.on_resumed: Callable[[], None] = lambda: None
         self.on_session_began: Callable[[int], None] = lambda _: None
+        self._unconfirmed = Unconfirmed(client_id)
         options = ConnectOptions(client_id, username, password, clean_start, session_expiry_s, receive_maximum, keepalive_s)
         self._reconnector = Reconnector(
-            Endpoint.of(url), options, take=self._take, take_raw=self._take_raw, up=self._on_up, down=self._on_down
+            Endpoint.of(url), options, take=self._take, take_raw=self._take_raw, up=self._on_up, down=self._unconfirmed.lose
         )
         self.connected = self._reconnector.connected
         self._subscriptions = Subscriptions(client_id)
-        self._last_mid = 0
-        self._unanswered: dict[int, asyncio.Future[int]] = {}
 
     @property
     def problem(self) -> str:
@@ -155,7 +153,7 @@ class Mqtt:
         connection = self._reconnector.connection
         if connection is None:
             raise Retryable(f"{self.client_id} is not connected to {self._reconnector.endpoint}; publish again when it is")
-        mid = self._next_mid() if qos else None
+        mid = self._unconfirmed.next_mid() if qos else None
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         written = b""
         if len(payload) <= _LONGEST_PAYLOAD:
@@ -177,7 +175,7 @@ class Mqtt:
         if mid is None:
             answer.set_result(0)
         else:
-            self._unanswered[mid] = answer
+            self._unconfirmed.add(mid, answer)
         return answer
 
     def _too_large(self, size: int) -> str:
@@ -185,18 +183,10 @@ class Mqtt:
         taken = f"the {largest} that the broker at {endpoint} takes"
         return f"a packet of {size} bytes is over {taken}; raise its limit, or send less"
 
-    def _next_mid(self) -> int:
-        if len(self._unanswered) >= MAX_MID:
-            raise Retryable(f"{self.client_id} has {MAX_MID} publishes under way; publish again when some are confirmed")
-        while True:
-            self._last_mid = self._last_mid % MAX_MID + 1
-            if self._last_mid not in self._unanswered:
-                return self._last_mid
-
     def _send_subscriptions(self) -> None:
         connection = self._reconnector.connection
         if connection is not None and not self._subscriptions.complete:
-            connection.send(self._subscriptions.packet(self._next_mid()))
+            connection.send(self._subscriptions.packet(self._unconfirmed.next_mid()))
 
     # What the connection tells --------------------------------------------------------------------------------------------
 
@@ -208,18 +198,12 @@ class Mqtt:
             self.on_session_began(self._reconnector.number)
         self._send_subscriptions()
 
-    def _on_down(self) -> None:
-        unanswered, self._unanswered = self._unanswered, {}
-        for answer in unanswered.values():
-            if not answer.done():
-                answer.set_exception(Retryable(f"{self.client_id} lost its connection before the PUBACK; publish again"))
-
     def _take(self, packet: mqtt5.Packet) -> None:
         match packet:
             case mqtt5.PublishPacket():
                 self._on_publish(packet)
             case mqtt5.PubAckPacket():
-                self._on_answer(packet.packet_id, int(packet.reason_code))
+                self._unconfirmed.confirm(packet.packet_id, int(packet.reason_code))
             case mqtt5.SubAckPacket():
                 self._on_subscribed(packet.packet_id, [int(reason) for reason in packet.reason_codes])
 
@@ -228,14 +212,9 @@ class Mqtt:
             case _raw.PUBLISH:
                 self.on_unreadable(_message.unread(packet, why, self._reconnector.number))
             case _raw.PUBACK:
-                self._on_answer(*_raw.reason_of_puback(packet))
+                self._unconfirmed.confirm(*_raw.reason_of_puback(packet))
             case _raw.SUBACK:
                 self._on_subscribed(*_raw.reasons_of_suback(packet))
-
-    def _on_answer(self, mid: int, reason: int) -> None:
-        answer = self._unanswered.pop(mid, None)
-        if answer is not None and not answer.done():
-            answer.set_result(reason)
 
     def _on_publish(self, packet: mqtt5.PublishPacket) -> None:
         message = _message.read(packet, self._reconnector.number)
