@@ -1,6 +1,7 @@
-"""Inside the Airflow UI: the quality reports, under /reports for whoever is logged in, and entries for them and for the API.
+"""Inside the Airflow UI, for whoever is logged in: the quality reports, under /reports, and the document of Manifold's API.
 
-The pages are read where the audits have put them, on a disk or in an object store (setting `reports`).
+The pages are read where the audits have put them, on a disk or in an object store (setting `reports`). The document comes
+from the API, asked with the token of the settings: beyond loopback the API answers nobody without it, and a browser has none.
 """
 
 import mimetypes
@@ -20,6 +21,8 @@ POLICY = (
     "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
     "base-uri 'none'; form-action 'none'"
 )
+DOCUMENT = "api/openapi.json"  # of the API, beside the reports
+DOCUMENT_WAIT_S = 5.0
 LOGIN = "/api/v2/auth/login"  # Airflow's; it knows where each of its auth managers asks for one
 Message = MutableMapping[str, Any]
 
@@ -51,6 +54,11 @@ def application(settings: Settings) -> Any:
     reports = open_reports(settings)
     app = FastAPI(dependencies=[Depends(get_user)], openapi_url=None)
 
+    @app.get(f"/{DOCUMENT}")
+    def document() -> Response:
+        status, content, kind = _document(settings)
+        return Response(content, status_code=status, media_type=kind)
+
     @app.get("/{path:path}")
     def page(path: str) -> Response:
         parts = PurePosixPath(path or "index.html").parts
@@ -76,6 +84,18 @@ def application(settings: Settings) -> Any:
     return app
 
 
+def _document(settings: Settings) -> tuple[int, bytes, str]:
+    """Status, content and media type: the API's OpenAPI document, or 503 and the reason where the API does not give it."""
+    import httpx
+
+    url = f"{settings.api}/api/v1/openapi.json"
+    try:
+        answer = httpx.get(url, headers=settings.bearer, timeout=DOCUMENT_WAIT_S).raise_for_status()
+    except httpx.HTTPError as exc:
+        return 503, f"{url} does not answer: {exc}; see `manifold status`".encode(), "text/plain"
+    return 200, answer.content, "application/json"
+
+
 def _next(url: str) -> str:
     from urllib.parse import urlencode
 
@@ -99,7 +119,7 @@ class Reports(AirflowPlugin):
         },
         {
             "name": "Manifold API",
-            "href": f"{SETTINGS.api}/api/v1/openapi.json",
+            "href": f"{PREFIX}/{DOCUMENT}",
             "destination": "nav",
             "category": "browse",
         },

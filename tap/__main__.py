@@ -5,10 +5,8 @@ MQTT 3.1.1 or with QoS 0. What is lost when it is killed: events on their way, f
 makes up, and `disconnected` for the vehicles that were connected; they come back, and `connected` is told again.
 """
 
-import asyncio
 import gc
 import resource
-import signal
 from typing import Annotated
 
 import typer
@@ -17,6 +15,7 @@ from prometheus_client import REGISTRY
 
 from adapters.http import serve
 from adapters.log import configure_logging
+from adapters.service import stop_event
 from contracts.errors import ManifoldError
 from contracts.settings import Settings, load_settings
 from tap._metrics import TapMetrics
@@ -24,13 +23,10 @@ from tap.service import Tap
 
 
 async def _main(settings: Settings, tell_delivered: bool) -> None:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop.set)
     tap = Tap(settings, tell_delivered=tell_delivered)
     REGISTRY.register(TapMetrics(tap))
     async with serve(settings.host, settings.tap_port, tap.health, token=settings.http_token.get_secret_value()):
-        await tap.run(stop)
+        await tap.run(stop_event())
 
 
 def main(
@@ -40,9 +36,7 @@ def main(
     configure_logging("tap")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two sockets a vehicle
-    gc.set_threshold(
-        100_000, 50, 100
-    )  # sessions live long and hold no cycles: looking through all of them would cost milliseconds
+    gc.set_threshold(100_000, 50, 100)  # sessions live long and hold no cycles: looking through all of them costs milliseconds
     try:
         uvloop.run(_main(load_settings(), delivered))
     except* ManifoldError as group:

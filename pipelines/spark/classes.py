@@ -17,9 +17,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pyspark
 
+from adapters.command import run_command
 from contracts import topics
 from contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from contracts.errors import ManifoldError, Retryable
+from contracts.errors import Retryable
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import datetime_of, first_seq_at
 from contracts.settings import Settings, load_settings
@@ -92,15 +93,14 @@ def _record(settings: Settings) -> None:
 
 
 def main() -> int:
-    """Make it for the settings of the environment."""
-    try:
+    """Make it for the settings of the environment; the exit status."""
+
+    def work() -> str:
         settings = load_settings()
         made = make(settings)
-    except ManifoldError as exc:
-        sys.stderr.write(f"{exc}\n")
-        return 1
-    sys.stdout.write(f"{settings.jars / CLASS_ARCHIVE}: {'made' if made else 'nothing to make'}\n")
-    return 0
+        return f"{settings.jars / CLASS_ARCHIVE}: {'made' if made else 'nothing to make'}"
+
+    return run_command(work)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from contracts.errors import ManifoldError, Permanent, Retryable
+from adapters.command import run_command
+from contracts.errors import Permanent, Retryable
 from contracts.settings import load_settings
 from pipelines.spark.conf import ICEBERG_JAR, POSTGRESQL_JAR, S3_JAR, SQLITE_JAR, jars_for
 
@@ -90,16 +91,14 @@ def _sha256(file: Path) -> str:
 
 
 def main() -> int:
-    """Fetch into the folder of the setting `jars`."""
-    try:
+    """Fetch into the folder of the setting `jars`; the exit status."""
+
+    def work() -> str:
         settings = load_settings()
-        folder = settings.jars
-        fetched = fetch(folder, list(COORDINATES) if sys.argv[1:] == ["--all"] else jars_for(settings))
-    except ManifoldError as exc:
-        sys.stderr.write(f"{exc}\n")
-        return 1
-    sys.stdout.write(f"{folder}: {', '.join(fetched) or 'nothing to fetch'}\n")
-    return 0
+        fetched = fetch(settings.jars, list(COORDINATES) if sys.argv[1:] == ["--all"] else jars_for(settings))
+        return f"{settings.jars}: {', '.join(fetched) or 'nothing to fetch'}"
+
+    return run_command(work)
 
 
 if __name__ == "__main__":

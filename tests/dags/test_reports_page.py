@@ -9,9 +9,11 @@ from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from pydantic import SecretStr
 
 from contracts.settings import Settings
-from tests.servers import ROOT
+from tests.api.desk import desk_at
+from tests.servers import ROOT, free_port
 
 plugin = runpy.run_path(str(ROOT / "plugins" / "reports.py"))  # as Airflow loads it
 application = plugin["application"]
@@ -44,7 +46,7 @@ def test_the_menu_leads_to_the_pages_and_to_the_api() -> None:
 
     assert [(view.category, view.name, view.href) for view in views] == [
         ("browse", "Quality reports", "/reports/index.html"),
-        ("browse", "Manifold API", f"{Settings().api}/api/v1/openapi.json"),
+        ("browse", "Manifold API", "/reports/api/openapi.json"),
     ]
 
 
@@ -76,6 +78,26 @@ def test_a_page_runs_no_script_and_loads_nothing_from_other_hosts(app: FastAPI, 
                 "data:",
             }
             assert allowed["style-src"] == ["'self'", "'unsafe-inline'"], "or the pages would be plain text"
+
+
+def test_the_document_of_the_api_is_shown_where_the_api_asks_for_a_token(tmp_path: Path) -> None:
+    with desk_at(tmp_path, http_token=SecretStr("t0ken")) as desk:
+        assert desk.ask("/api/v1/openapi.json").status_code == 401
+        app = application(desk.settings)
+        with TestClient(app, follow_redirects=False) as stranger:
+            assert stranger.get("/api/openapi.json").status_code == 307
+        app.dependency_overrides[get_user] = lambda: "somebody"
+        with TestClient(app) as client:
+            assert "/api/v1/vins/{vin}" in client.get("/api/openapi.json").json()["paths"]
+
+
+def test_an_api_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    app = application(Settings(home=tmp_path, api_port=free_port()))
+    app.dependency_overrides[get_user] = lambda: "somebody"
+    with TestClient(app) as client:
+        answer = client.get("/api/openapi.json")
+    assert answer.status_code == 503
+    assert "manifold status" in answer.text
 
 
 @pytest.mark.parametrize(
