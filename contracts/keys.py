@@ -17,6 +17,7 @@ RECONCILE_LEASE = "reconcile:lease"  # set while the last comparison with the br
 POPULATE_LOCK = "lock:populate"  # held by whoever compares the lake with the queues
 POPULATED = "populated"  # snapshot of the ids table up to which everything left over was offered to the queues
 TAKEN = "queues:taken"  # hash node → seq: what of each recorder the lake had, when the queues were filled from it the last time
+ECQ_POPULATED = "populated:"  # + table: the same of index and state of compacted queues
 DONE_PRUNED = "done:pruned"  # snapshot of the outcomes table up to which the done sets are pruned
 
 OF_OWNERS = "q:{"  # how every key of an owner begins
@@ -154,6 +155,11 @@ def dedupe(digest: str) -> str:
 def recorders(node: int) -> str:
     """Hash place → claim, JSON: who gives the seqs of this node."""
     return f"recorders:{node}"
+
+
+def populated(table: str) -> str:
+    """The snapshot of this table of compacted queues up to which everything was offered to them."""
+    return f"{ECQ_POPULATED}{table}"
 
 
 def shard_of(owner: Owner | str, shards: int) -> int:

@@ -1,4 +1,4 @@
-"""The tables of exclusive compacted queues. docs/ecq.md says what their rows come to; `contracts.ecq_state` computes it."""
+"""The tables of exclusive compacted queues. docs/ecq.md says what their rows come to; `contracts.ecq_rows` computes it."""
 
 from enum import StrEnum
 

@@ -12,6 +12,7 @@ from contracts import keys
 from contracts.seq import datetime_of
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
+from pipelines.populate import ecq_news
 from pipelines.populate.snapshot_range import ALL_ROWS, SnapshotRange, range_since
 from pipelines.spark.needed import NeedsSpark
 from queues import Loader, Policy
@@ -38,7 +39,9 @@ def is_behind(redis: Redis, catalog: Catalog, settings: Settings, now: datetime)
     if not Loader(redis, Policy.of(settings)).is_loaded():
         return True
     ids, ended = unpopulated(redis, catalog)
-    return bool(ended.rows) or ids.most(catalog, wanted_since(now - timedelta(days=settings.retention_days))) > 0
+    if ended.rows or ids.most(catalog, wanted_since(now - timedelta(days=settings.retention_days))):
+        return True
+    return ecq_news.is_behind(redis, catalog)
 
 
 def _remembered(redis: Redis, key: str) -> int | None:

@@ -15,9 +15,11 @@ from pyspark.sql import functions as sf
 
 from adapters.redis import connect
 from contracts import keys
+from contracts.queue_names import ecq_queue
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
 from pipelines.ingest.publish import finish
+from pipelines.populate import ecq, ecq_news
 from pipelines.populate.arrow_path import ended_by_arrow, pending_by_arrow, unpopulated, wanted_since
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.pending import candidates, pending
@@ -50,6 +52,8 @@ class Populated:
     spoilt_named: tuple[str, ...] = ()  # some of them, with that key
     spoilt_triggers: int = 0  # triggers whose key in Redis holds another type: dispatchers find in the lake what they say
     spoilt_triggers_named: tuple[str, ...] = ()  # some of these keys
+    compacted: int = 0  # compacted queues about which the lake knew something new
+    compacted_queued: int = 0  # their messages that are pending by it
 
     @property
     def problem(self) -> str | None:
@@ -102,6 +106,7 @@ def populate(
             waiting, gone = _by_arrow(catalog, settings, ids, ended, now, everything=everything)
         else:
             waiting, gone = _by_spark(spark, settings, ids, ended, now, everything=everything)
+        compacted = ecq.load_queues(spark, catalog, settings, redis, now=now, everything=everything)
         loaded, triggers = _load(waiting, settings, now) if ids.rows else (LoadResult(), [])
         lock.check()
         # Only now: an entry offered above may have ended in between, and only the queues' own memory knew.
@@ -114,12 +119,16 @@ def populate(
         settled = newest_before(catalog, IDS, now - SETTLED)  # Redis may lose its last second, and that must be offered again
         if settled is not None:
             redis.set(keys.POPULATED, settled)
+        ecq_news.remember(redis, catalog, settled=now - SETTLED)
         if everything:
             Loader(redis, Policy.of(settings)).mark_loaded(_unix_ms(now), taken)
+    spoilt_queues = [ecq_queue(client_id) for client_id in compacted.spoilt]
     numbers = (loaded.owners, loaded.offered, loaded.queued, len(loaded.superseded), forgotten)
     loader = Loader(redis, Policy.of(settings))
     named = tuple(f"{owner}: {loader.spoilt_key(owner)}" for owner in sorted(loaded.spoilt)[:MOST_NAMED])
-    result = Populated(*numbers, False, len(loaded.spoilt), named, len(triggers), tuple(triggers[:MOST_NAMED]))
+    named += tuple(f"{queue}: a key of its queue holds another type" for queue in sorted(spoilt_queues)[:MOST_NAMED])
+    words = (len(loaded.spoilt) + len(spoilt_queues), named, len(triggers), tuple(triggers[:MOST_NAMED]))
+    result = Populated(*numbers, False, *words, compacted.owners, compacted.queued)
     if triggers:
         log.warning("keys of triggers in Redis are spoilt: delete them", keys=result.spoilt_triggers_named)
     (log.error if result.problem else log.info)("queues are populated", everything=everything, **asdict(result))

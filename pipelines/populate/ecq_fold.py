@@ -1,0 +1,91 @@
+"""What index and state of compacted queues come to, client by client: over Arrow tables, in this process or in Spark's workers.
+
+Readers see the newest message of each key, and acknowledgements and rewinds as `contracts.ecq_rows` computes them: here, and
+nowhere else. Rows of both tables are brought into one form first, so that Spark puts those of a client together in one shuffle.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from contracts.ecq_rows import RecordedState, StateRow
+from contracts.tables import INSTANT
+
+CLIENTS_AT_ONCE = 1000
+MESSAGE = "message"  # kind of a row that is of the index; the other kinds are those of the state
+UNITED = pa.schema(
+    [
+        ("client_id", pa.string()),
+        ("seq", pa.int64()),  # of the message, or acked_seq
+        ("key", pa.string()),  # of a message
+        ("at", INSTANT),  # of a state
+        ("epoch", pa.int64()),  # of a state
+        ("kind", pa.string()),
+    ]
+)
+
+
+class FoldedQueue(NamedTuple):
+    """A client's queue as the lake knows it."""
+
+    client_id: str
+    live: list[tuple[int, str]]  # (seq, key) of the newest message of each key, oldest first
+    rows: Sequence[StateRow]
+
+    def state(self) -> RecordedState:
+        """What the rows come to."""
+        return RecordedState(self.rows)
+
+
+def united(index: DataFrame, state: DataFrame) -> DataFrame:
+    """The rows of both tables in one form."""
+    none = {name: sf.lit(None).cast(kind) for name, kind in (("key", "string"), ("at", "timestamp"), ("epoch", "bigint"))}
+    messages = index.select("client_id", "seq", "key", none["at"].alias("at"), none["epoch"].alias("epoch"), sf.lit(MESSAGE))
+    seqs = sf.col("acked_seq").alias("seq")
+    states = state.select("client_id", seqs, none["key"].alias("key"), sf.col("acked_at").alias("at"), "epoch", "kind")
+    return messages.toDF(*UNITED.names).unionByName(states.toDF(*UNITED.names))
+
+
+def united_table(index: pa.Table, state: pa.Table) -> pa.Table:
+    """`united` in Arrow."""
+    messages = {"client_id": index["client_id"], "seq": index["seq"], "key": index["key"]}
+    messages |= {"kind": pa.array([MESSAGE] * index.num_rows, pa.string())}
+    states = {"client_id": state["client_id"], "seq": state["acked_seq"], "at": state["acked_at"], "epoch": state["epoch"]}
+    states |= {"kind": state["kind"]}
+    return pa.concat_tables(_complete(columns, rows) for columns, rows in ((messages, index), (states, state)))
+
+
+def _complete(columns: Mapping[str, pa.ChunkedArray], of: pa.Table) -> pa.Table:
+    return pa.table({f.name: columns.get(f.name, pa.nulls(of.num_rows, f.type)) for f in UNITED}).cast(UNITED)
+
+
+def newest_of_keys(rows: pa.Table) -> pa.Table:
+    """(client_id, key, seq) of the live messages among united rows."""
+    messages = rows.filter(pc.equal(rows["kind"], MESSAGE)).select(["client_id", "key", "seq"])
+    newest = messages.group_by(["client_id", "key"], use_threads=False).aggregate([("seq", "max")])
+    return newest.rename_columns({"seq_max": "seq"})
+
+
+def folded(rows: pa.Table) -> Iterator[FoldedQueue]:
+    """Every client of these united rows, which have all of each client's."""
+    states = _states(rows.filter(pc.not_equal(rows["kind"], MESSAGE)))
+    lists = newest_of_keys(rows).group_by("client_id", use_threads=False).aggregate([("seq", "list"), ("key", "list")])
+    for batch in lists.to_batches(max_chunksize=CLIENTS_AT_ONCE):
+        columns = (batch[name].to_pylist() for name in ("client_id", "seq_list", "key_list"))
+        for client_id, seqs, keys in zip(*columns, strict=True):
+            yield FoldedQueue(client_id, sorted(zip(seqs, keys, strict=True)), states.pop(client_id, ()))
+    for client_id, said in states.items():
+        yield FoldedQueue(client_id, [], said)
+
+
+def _states(rows: pa.Table) -> dict[str, Sequence[StateRow]]:
+    found: dict[str, list[StateRow]] = {}
+    for batch in rows.to_batches(max_chunksize=1 << 16):
+        said = map(StateRow._make, zip(*(batch[name].to_pylist() for name in ("seq", "at", "epoch", "kind")), strict=True))
+        for client_id, row in zip(batch["client_id"].to_pylist(), said, strict=True):
+            found.setdefault(client_id, []).append(row)
+    return dict(found)

@@ -1,0 +1,75 @@
+"""What of compacted queues is new in the lake since somebody last looked. No Spark."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import BooleanExpression, EqualTo, LessThanOrEqual, Or
+from redis import Redis
+
+from adapters.lake import where
+from contracts import keys
+from contracts.tables import ECQ_INDEX, ECQ_STATE, StateKind, Table
+from pipelines.populate.snapshot_range import SnapshotRange, newest_before, range_since
+
+TABLES_READ = (ECQ_INDEX, ECQ_STATE)
+AROUND_LOADING = timedelta(minutes=10)
+REWOUND = where(EqualTo, "kind", StateKind.REWOUND.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What index and state have that nobody has looked at since Redis remembers; or all of both."""
+
+    index: SnapshotRange
+    state: SnapshotRange
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether all queues are to be loaded."""
+        return self.index.start is None or self.state.start is None
+
+
+def unpopulated(redis: Redis, catalog: Catalog, *, everything: bool = False) -> Added:
+    """What was added to index and state since the last time."""
+    return Added(*(range_since(catalog, table, None if everything else _remembered(redis, table)) for table in TABLES_READ))
+
+
+def remember(redis: Redis, catalog: Catalog, *, settled: datetime) -> None:
+    """What lay in the lake at `settled` is in the queues: Redis may lose its last seconds, and those are to be offered again."""
+    for table in TABLES_READ:
+        snapshot_id = newest_before(catalog, table, settled)
+        if snapshot_id is not None:
+            redis.set(keys.populated(table.name), snapshot_id)
+
+
+def is_behind(redis: Redis, catalog: Catalog) -> bool:
+    """Whether something of compacted queues is to be populated."""
+    return has_rows(catalog, unpopulated(redis, catalog), loaded_at(redis))
+
+
+def loaded_at(redis: Redis) -> datetime | None:
+    """When the queues were loaded; None: they are not."""
+    said = redis.get(keys.LOADED)
+    try:
+        return None if said is None else datetime.fromtimestamp(int(said) / 1000, UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _remembered(redis: Redis, table: Table) -> int | None:
+    snapshot_id = redis.get(keys.populated(table.name))
+    return None if snapshot_id is None else int(snapshot_id)
+
+
+def left_over(since: datetime | None) -> BooleanExpression:
+    """Messages that may not be in the queues."""
+    not_applied = where(EqualTo, "applied", False)
+    return not_applied if since is None else Or(not_applied, where(LessThanOrEqual, "ts", since + AROUND_LOADING))
+
+
+def has_rows(catalog: Catalog, added: Added, since: datetime | None) -> bool:
+    """Whether queues may have to be loaded. The queues were loaded at `since`."""
+    if added.is_everything:
+        return bool(added.index.rows)
+    return bool(added.index.most(catalog, left_over(since)) or added.state.most(catalog, REWOUND))

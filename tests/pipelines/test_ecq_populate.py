@@ -1,0 +1,198 @@
+"""Compacted queues filled from the lake: Iceberg is the record of what is pending, and of positions."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from adapters.lake import ensure_tables
+from contracts import keys
+from contracts.ecq import EcqAck
+from contracts.envelope import Envelope, Stream
+from contracts.queue_names import ecq_queue
+from contracts.settings import Settings
+from contracts.tables import ECQ_INDEX, ECQ_STATE
+from pipelines.populate import ecq, ecq_news
+from pipelines.populate.arrow_path import is_behind
+from pipelines.populate.load import Populated, populate
+from pipelines.spark.needed import NeedsSpark
+from queues import Policy
+from queues._drivers import BlockingBatch
+from queues._ecq_loader import EcqLoader
+from queues.verbs.ecq import Acknowledge, Append, ReadReply, Rewind
+from queues.verbs.verb import Verb
+from tests.pipelines.conftest import SparkLake
+from tests.pipelines.makers import NOON_MS, at, ecq_rewind, ecq_write, envelope, seq_at
+from tests.servers import Server
+
+NO_SPARK = "without Spark"
+LONG_AFTER = at(0) + timedelta(days=36500)
+
+
+@pytest.fixture(params=["local[2]", NO_SPARK])
+def lake(request: pytest.FixtureRequest, spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
+    """Empty tables, and queues that are loaded."""
+    ensure_tables(spark_lake.catalog)
+    redis.set(keys.LOADED, 1)
+    settings = Settings(home=spark_lake.settings.home, redis_port=redis_server.port, spark_master=request.param)
+    return replace(spark_lake, settings=settings)
+
+
+def run(lake: SparkLake, *, everything: bool = False, ms: int = 100) -> Populated:
+    spark = None if lake.settings.spark_master == NO_SPARK else lake.spark
+    return populate(spark, lake.catalog, lake.settings, now=at(ms), everything=everything)
+
+
+def do(lake: SparkLake, redis: Redis, client_id: str, verb: Verb, ms: int = 50) -> Any:
+    batch = BlockingBatch(redis, Policy.of(lake.settings))
+    batch.add(ecq_queue(client_id), verb, NOON_MS + ms)
+    return batch.run()[0]
+
+
+def read(lake: SparkLake, redis: Redis, *clients: str) -> dict[str, ReadReply]:
+    """Queues as Redis has them, but for payloads."""
+    found = EcqLoader(redis, Policy.of(lake.settings)).read(clients)
+    return {
+        client_id: reply._replace(messages=tuple(m._replace(size_bytes=None) for m in reply.messages))
+        for client_id, reply in found
+        if reply is not None
+    }
+
+
+def pending(lake: SparkLake, redis: Redis, client_id: str) -> list[int]:
+    return [m.seq for m in read(lake, redis, client_id)[client_id].messages if not m.is_delivered]
+
+
+def add_message(lake: SparkLake, ms: int, client_id: str, key: str, *, applied: bool = False) -> None:
+    lake.append(ECQ_INDEX, [{"client_id": client_id, "seq": seq_at(ms), "key": key, "ts": at(ms), "applied": applied}])
+
+
+def add_state(lake: SparkLake, ms: int, client_id: str, acked_seq: int, kind: str = "acknowledged", epoch: int = 0) -> None:
+    lake.append(ECQ_STATE, [{"client_id": client_id, "acked_seq": acked_seq, "acked_at": at(ms), "epoch": epoch, "kind": kind}])
+
+
+class Story:
+    """What happens to queues, in Redis and in the archive alike."""
+
+    def __init__(self, lake: SparkLake, redis: Redis) -> None:
+        self._lake, self._redis = lake, redis
+        self.archive: list[Envelope] = []
+
+    def write(self, ms: int, client_id: str, key: str) -> None:
+        self.archive.append(ecq_write(ms, client_id, key, b"x", applied=True))
+        do(self._lake, self._redis, client_id, Append(seq_at(ms), key, b"x"))
+
+    def rewind(self, ms: int, client_id: str, to: int) -> None:
+        self.archive.append(ecq_rewind(ms, client_id, to))
+        do(self._lake, self._redis, client_id, Rewind(seq_at(ms), to))
+
+    def acknowledge(self, ms: int, client_id: str, of_ms: int) -> None:
+        """The record that Redis gives out goes to the archive."""
+        record = EcqAck(client_id, seq_at(of_ms), NOON_MS + ms)
+        do(self._lake, self._redis, client_id, Acknowledge(record, claim=False), ms)
+        found: Any = self._redis.xrange(keys.OUTCOMES)
+        ((_, fields),) = found
+        self._redis.delete(keys.OUTCOMES)
+        self.archive.append(envelope(ms, Stream.ECQ, f"outcomes/{ecq_queue(client_id)}", fields[b"o"]))
+
+
+def test_after_a_flush_and_a_rebuild_positions_and_pending_keys_are_what_they_were(lake: SparkLake, redis: Redis) -> None:
+    story = Story(lake, redis)
+    story.write(1, "c1", "a")
+    story.write(2, "c1", "a/b")
+    story.write(3, "c1", "a")  # in the place of the first
+    story.acknowledge(4, "c1", 3)
+    story.acknowledge(5, "c1", 2)  # later, and older
+    story.write(6, "c1", "ü")
+    story.write(11, "c2", "a")
+    story.write(12, "c2", "b")
+    story.acknowledge(13, "c2", 11)
+    story.acknowledge(14, "c2", 12)
+    story.rewind(15, "c2", seq_at(12))
+    story.write(21, "c3", "a")
+    story.acknowledge(22, "c3", 21)
+    story.rewind(23, "c3", 0)
+    story.acknowledge(24, "c3", 21)  # once more, in the new epoch
+    lake.write(Stream.ECQ, story.archive)
+    lake.ingest()
+    clients = ("c1", "c2", "c3")
+    before = read(lake, redis, *clients)
+    assert [pending(lake, redis, client_id) for client_id in clients] == [[seq_at(6)], [seq_at(12)], []]
+
+    assert run(lake).compacted == 3  # rewinds, and what was written around the loading, are looked at
+    assert read(lake, redis, *clients) == before  # nothing changes in a Redis that has all
+    redis.flushall()
+    done = run(lake, everything=True)
+
+    assert read(lake, redis, *clients) == before
+    assert (done.compacted, done.compacted_queued) == (3, 2)
+    assert run(lake, everything=True).compacted_queued == 0
+    assert read(lake, redis, *clients) == before
+
+
+def test_what_direct_enqueue_left_over_is_merged(lake: SparkLake, redis: Redis) -> None:
+    ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
+    do(lake, redis, "c1", Append(seq_at(1), "a", b"x"))
+    add_message(lake, 1, "c1", "a", applied=True)
+    add_message(lake, 2, "c1", "a")
+    add_message(lake, 3, "c1", "b")
+    add_message(lake, 4, "c2", "a", applied=True)
+    assert is_behind(redis, lake.catalog, lake.settings, at(100))
+    assert run(lake).compacted_queued == 2
+    assert pending(lake, redis, "c1") == [seq_at(2), seq_at(3)]
+
+
+def test_only_what_is_new_is_looked_at(lake: SparkLake, redis: Redis) -> None:
+    add_message(lake, 1, "c1", "a")
+    add_state(lake, 2, "c1", seq_at(1))
+    ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
+    redis.set(keys.LOADED, 1)
+    assert not is_behind(redis, lake.catalog, lake.settings, at(100))
+    assert run(lake).compacted == 0
+
+    add_message(lake, 3, "c2", "a", applied=True)
+    assert run(lake).compacted == 0
+    add_message(lake, 4, "c3", "a")
+    assert run(lake).compacted == 1
+    assert (pending(lake, redis, "c3"), pending(lake, redis, "c2")) == ([seq_at(4)], [])
+
+    do(lake, redis, "c2", Append(seq_at(3), "a", b"x"))
+    do(lake, redis, "c2", Acknowledge(EcqAck("c2", seq_at(3), NOON_MS + 5), claim=False))
+    add_state(lake, 5, "c2", seq_at(3))
+    add_state(lake, 6, "c2", -1, "rewound", seq_at(6))
+    assert run(lake).compacted == 2  # the third one's message is not settled yet, and offered again
+    assert pending(lake, redis, "c2") == [seq_at(3)]
+
+
+def test_a_message_that_came_too_late_for_the_loading_is_offered(lake: SparkLake, redis: Redis) -> None:
+    """Direct enqueue had brought it to a Redis that was wiped since; its segment is taken in after the rebuild."""
+    ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
+    redis.set(keys.LOADED, NOON_MS + 10)
+    add_message(lake, 5, "c1", "a", applied=True)
+    run(lake)
+    assert pending(lake, redis, "c1") == [seq_at(5)]
+
+
+def test_a_queue_whose_keys_are_spoilt_is_named_and_the_others_are_filled(lake: SparkLake, redis: Redis) -> None:
+    redis.set(keys.ecq_keys("c1")[0], "text")
+    redis.set(keys.ecq_keys("c1")[3], "text")
+    add_message(lake, 1, "c1", "a")
+    add_message(lake, 2, "c2", "a")
+    done = run(lake)
+    assert done.spoilt == 1
+    assert "ecq/c1" in (done.problem or "")
+    assert pending(lake, redis, "c2") == [seq_at(2)]
+
+
+def test_many_clients_are_left_to_spark(lake: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    if lake.settings.spark_master != NO_SPARK:
+        pytest.skip("says when Spark is needed")
+    ecq_news.remember(redis, lake.catalog, settled=LONG_AFTER)
+    add_message(lake, 1, "c1", "a")
+    add_message(lake, 2, "c2", "a")
+    monkeypatch.setattr(ecq, "FEW_CLIENTS", 1)
+    with pytest.raises(NeedsSpark, match="2 clients"):
+        run(lake)
+    assert pending(lake, redis, "c1") == []
