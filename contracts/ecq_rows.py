@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import NamedTuple
 
+from contracts.ecq_state import epoch_of
 from contracts.tables import StateKind
 
 
@@ -44,7 +45,7 @@ class RecordedState:
             if row.kind == StateKind.REWOUND:
                 firsts[row.epoch] = min(row.acked_seq + 1, firsts.get(row.epoch, row.acked_seq + 1))
         self._rewinds = sorted(firsts)
-        for epoch, kind, seq, at in sorted(map(_in_order, known)):
+        for epoch, kind, seq, at in sorted(map(self._in_order, known)):
             if kind == _REWOUND:
                 if self.acked_seq is not None:
                     self.acked_seq = min(self.acked_seq, max(0, seq))
@@ -56,6 +57,13 @@ class RecordedState:
         self._undone_from = [firsts[rewind] for rewind in self._rewinds]  # by this and all later rewinds
         for place in range(len(self._undone_from) - 2, -1, -1):
             self._undone_from[place] = min(self._undone_from[place], self._undone_from[place + 1])
+
+    def _in_order(self, row: StateRow) -> tuple[int, int, int, datetime]:
+        """By epoch; in it the rewind that began it first, then what compaction has put in the place of others."""
+        kind, epoch = _IN_EPOCH[row.kind], row.epoch
+        if kind == _ACKNOWLEDGED and self._rewinds:
+            epoch = epoch_of(row.acked_seq, epoch, self._rewinds)
+        return epoch, kind, row.acked_seq, row.acked_at
 
     @property
     def epoch(self) -> int:
@@ -69,11 +77,6 @@ class RecordedState:
             return False
         later = bisect_right(self._rewinds, epoch)
         return later == len(self._rewinds) or seq < self._undone_from[later]
-
-
-def _in_order(row: StateRow) -> tuple[int, int, int, datetime]:
-    """By epoch; in it the rewind that began it first, then what compaction has put in the place of others."""
-    return row.epoch, _IN_EPOCH[row.kind], row.acked_seq, row.acked_at
 
 
 class Compaction(NamedTuple):

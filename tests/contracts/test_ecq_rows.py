@@ -38,6 +38,7 @@ def what(rows: list[StateRow]) -> tuple[object, ...]:
         pytest.param([acked(3), rewound(10, 0)], 0, [], id="to the earliest"),
         pytest.param([acked(3), acked(4, 10), rewound(10, 0)], 4, [4], id="acknowledged after the rewind"),
         pytest.param([acked(3), rewound(10, 0), acked(5)], 0, [], id="an acknowledgement of an earlier epoch comes late"),
+        pytest.param([rewound(10, 0), acked(150)], 150, [150], id="written after the rewind, its epoch forgotten"),
         pytest.param([rewound(10, 3)], None, [], id="rewound before anything was acknowledged"),
         pytest.param([acked(3), rewound(10, 2), rewound(20, 9)], 1, [], id="a later rewind brings nothing of it back"),
     ],
