@@ -21,6 +21,7 @@ from pipelines.ingest.branches import properties_of
 
 REMOVES = "manifold.removes"  # property of such a snapshot: the columns by which rows were named, with commas
 REMOVES_DAYS = "manifold.removes-days"  # property of one that removes whole days: a JSON array of them
+ADDS = "manifold.adds"  # property of one that removes rows and adds others, which are named by all columns
 EPOCH = date(1970, 1, 1)
 
 
@@ -30,8 +31,13 @@ def removes(written: Snapshot) -> str | None:
 
 
 @patiently
-def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, properties: dict[str, str]) -> None:
-    """One snapshot on the branch without the rows whose values are among `named`; its columns are those by which they are."""
+def remove_rows(
+    catalog: Catalog, table: Table, named: pa.Table, branch: str, properties: dict[str, str], more: pa.Table | None = None
+) -> None:
+    """One snapshot on the branch without the rows whose values are among `named`; its columns are those by which they are.
+
+    `more` are rows that come in their place.
+    """
     loaded, columns = catalog.load_table(table.identifier), named.column_names
     unwanted = _keys(named, columns)
     head = loaded.refs()[branch].snapshot_id
@@ -44,21 +50,32 @@ def remove_rows(catalog: Catalog, table: Table, named: pa.Table, branch: str, pr
         loaded.transaction() as change,
         change.update_snapshot(properties | {REMOVES: ",".join(columns)}, branch).overwrite() as files,
     ):
-        for task, rest in changed:
+        for task, _ in changed:
             files.delete_data_file(task.file)
+        for rest in [*(rows for _, rows in changed), *([more] if more is not None else [])]:
             if rest.num_rows:
                 for file in _dataframe_to_data_files(change.table_metadata, rest, loaded.io):
                     files.append_data_file(file)
 
 
 def repeat_removal(catalog: Catalog, table: Table, written: Snapshot, branch: str, properties: dict[str, str]) -> None:
-    """Remove from `branch` the rows that `written` has removed from its parent."""
-    columns = properties_of(written)[REMOVES].split(",")
-    remove_rows(catalog, table, removed(catalog.load_table(table.identifier), written, columns), branch, properties)
+    """Remove from `branch` the rows that `written` has removed from its parent; add those that it has added in their place."""
+    loaded, columns = catalog.load_table(table.identifier), properties_of(written)[REMOVES].split(",")
+    gone, more = _exchanged(loaded, written, columns)
+    if ADDS not in properties_of(written):
+        remove_rows(catalog, table, gone, branch, properties)
+        return
+    rows = more.select(table.arrow_schema.names).cast(table.arrow_schema)
+    remove_rows(catalog, table, gone, branch, properties | {ADDS: "true"}, rows)
 
 
 def removed(table: IcebergTable, written: Snapshot, columns: Sequence[str]) -> pa.Table:
-    """The values in these columns by which `written` has removed rows from its parent.
+    """The values in these columns by which `written` has removed rows from its parent."""
+    return _exchanged(table, written, columns)[0]
+
+
+def _exchanged(table: IcebergTable, written: Snapshot, columns: Sequence[str]) -> tuple[pa.Table, pa.Table]:
+    """The values in these columns that `written` has removed from its parent, and those that it has added.
 
     Rows with such values went wherever they were, so the files that only one of both snapshots has tell all of them.
     """
@@ -67,7 +84,7 @@ def removed(table: IcebergTable, written: Snapshot, columns: Sequence[str]) -> p
         _read(table, [task for file, task in one.items() if file not in other], columns)
         for one, other in ((before, after), (after, before))
     )
-    return had.filter(pc.invert(_is_in(had, _keys(has, columns))))
+    return had.filter(pc.invert(_is_in(had, _keys(has, columns)))), has.filter(pc.invert(_is_in(has, _keys(had, columns))))
 
 
 @patiently

@@ -1,5 +1,7 @@
 """Fewer, larger and sorted files: `python -m pipelines compact`. Rows stay what they are, and so does every query's answer.
 
+First, rows of compacted queues go that nobody needs (`ecq_compact`), which changes no answer either.
+
 Safe beside ingest: a rewrite replaces files by others with the same rows, so whoever has written meanwhile is not in its way,
 and publication repeats on top of it what was written before (see `pipelines.ingest.publish`). Only `ingested_segments` is left
 alone while a run is open: that run would have to start again. Killed half-way, the rest is done next time.
@@ -17,13 +19,20 @@ from pyspark.sql import Row, SparkSession
 
 from adapters.lake import ensure_tables
 from contracts.settings import Settings
-from contracts.tables import IDS, META, OUTCOMES, SEGMENTS, TABLES, Table
+from contracts.tables import ECQ_INDEX, ECQ_STATE, IDS, META, OUTCOMES, SEGMENTS, TABLES, Table
 from pipelines.ingest.branches import BEGAN
 from pipelines.maintenance.compact_discover import Shape, discover
 from pipelines.maintenance.compact_plan import CompactionPolicy, Group, Work, work_of
+from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues, has_queue_work, note_compacted
 from pipelines.maintenance.sorting import NULLS, sort_order_id
 
-SORTED_BY: Mapping[str, Sequence[str]] = {IDS.name: ("vin", "seq"), META.name: ("data_id",), OUTCOMES.name: ("vin", "seq")}
+SORTED_BY: Mapping[str, Sequence[str]] = {
+    IDS.name: ("vin", "seq"),
+    META.name: ("data_id",),
+    OUTCOMES.name: ("vin", "seq"),
+    ECQ_INDEX.name: ("client_id", "seq"),
+    ECQ_STATE.name: ("client_id", "acked_seq"),
+}
 DAYS_A_CALL = 31
 COMMITS_A_CALL = 10  # so that a kill or a conflict costs a tenth of the work
 
@@ -50,6 +59,7 @@ class Compacted:
     """What compaction did, by table."""
 
     tables: dict[str, TableResult] = field(default_factory=dict)
+    queues: QueuesCompacted = field(default_factory=QueuesCompacted)
 
     def to_json(self) -> str:
         """One line, for logs and for whoever started the job."""
@@ -63,11 +73,15 @@ def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *,
     """
     ensure_tables(catalog)
     policy = compaction_policy(settings)
-    result = Compacted()
+    with_queues = spark is not None and has_queue_work(catalog)
+    queues = compact_queues(spark, catalog, settings, now=now) if spark is not None and with_queues else QueuesCompacted()
+    result = Compacted(queues=queues)
     for table in TABLES:
         done = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy).run(now.date())
         result.tables[table.name] = done
         log.info("table is compacted", table=table.name, **asdict(done))
+    if with_queues:
+        note_compacted(catalog)
     return result
 
 
@@ -76,7 +90,7 @@ def has_work(catalog: Catalog, settings: Settings, *, now: datetime) -> bool:
     ensure_tables(catalog)
     policy = compaction_policy(settings)
     tables = (_Compaction(None, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy) for table in TABLES)
-    return any(table.has_work(now.date()) for table in tables)
+    return has_queue_work(catalog) or any(table.has_work(now.date()) for table in tables)
 
 
 def compaction_policy(settings: Settings) -> CompactionPolicy:

@@ -19,6 +19,7 @@ from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.publish import finish
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_in_chunks
+from pipelines.maintenance.ecq_garbage import drop_messages
 from pipelines.maintenance.garbage_files import drop_refused, drop_segments, expire_snapshots, remove_orphans
 from pipelines.maintenance.garbage_history import drop_history
 from pipelines.maintenance.garbage_ledger import prune_ledger
@@ -45,6 +46,7 @@ class Collected:
     segments: Removal  # of the archive
     history: Removal  # entries that ended, with their outcomes
     ledger: Removal  # rows of segments that are gone from the archive
+    messages: Removal = field(default_factory=Removal)  # acknowledged ones of compacted queues
     snapshots: dict[str, Removal] = field(default_factory=dict)  # by table
     orphans: dict[str, Removal] = field(default_factory=dict)  # files, by table
 
@@ -69,6 +71,7 @@ def collect_garbage(
     cut = now - timedelta(days=settings.retention_days)
     if dry_run:
         expired, data = discover(Attempt(Run(spark, catalog, settings, run_id, now)), cut=cut)
+        messages = drop_messages(Run(spark, catalog, settings, run_id, now), dry_run=True)
     else:
         reason = None if flush(settings) else UNASKED
         # Run ids of its own for each attempt: a run that counts already is not done again, and here there may be more to do.
@@ -77,10 +80,11 @@ def collect_garbage(
             ingest_in_chunks(Run(spark, catalog, settings, f"{attempt}_ingest", now))
         except AuditFailed as exc:
             log.warning("entries and data stay, because what is new in the archive cannot be published", reason=str(exc))
-            expired = data = Removal(kept_because=HELD_BACK)
+            expired = data = messages = Removal(kept_because=HELD_BACK)
         else:
             populate(spark, catalog, settings, now=now)  # what this ingest brought is not to wait for the next one
             expired, data = _collect_rows(spark, catalog, settings, run_id=attempt, now=now, keep_data_because=reason)
+            messages = drop_messages(Run(spark, catalog, settings, f"{attempt}_messages", now), dry_run=False)
             finish(catalog)
     result = Collected(
         dry_run,
@@ -92,6 +96,7 @@ def collect_garbage(
         ledger=prune_ledger(catalog, settings, now=now, dry_run=dry_run),  # after the files that it is about
         snapshots=expire_snapshots(spark, catalog, settings, now=now, dry_run=dry_run),
         orphans=remove_orphans(spark, catalog, settings, now=now, dry_run=dry_run),
+        messages=messages,
     )
     log.info("garbage is collected", **asdict(result))
     return result

@@ -15,14 +15,14 @@ from pyspark.sql import functions as sf
 
 from adapters.redis import connect
 from contracts.outcomes import Outcome
-from contracts.tables import DATA, META, OUTCOMES, SEGMENTS, Table
+from contracts.tables import DATA, META, OUTCOMES, SEGMENTS
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
+from pipelines.ingest.branches import branch_of, close_run, open_run
 from pipelines.ingest.publish import finish, publish
-from pipelines.ingest.removal import REMOVES
 from pipelines.ingest.run import Ingested
 from pipelines.ingest.transforms import instant_of
 from pipelines.maintenance.garbage_rows import Rows
+from pipelines.maintenance.removing import remove
 from pipelines.populate.pending import KEYS
 from queues import Loader, Policy
 
@@ -127,27 +127,10 @@ def _remove_data(run: Attempt, rows: Rows, ended: DataFrame) -> Removal:
         if removed.count:
             for table in (DATA, META):
                 if rows.main(table).join(unneeded, "data_id", "left_semi").limit(1).count():
-                    _remove(run, table, unneeded, rows.base[table.name])
+                    remove(run, table, unneeded, rows.base[table.name])
         return removed
     finally:
         unneeded.unpersist()
-
-
-def _remove(run: Attempt, table: Table, named: DataFrame, base: int) -> None:
-    """Remove the rows whose data_id is among `named`, on the run's branch."""
-    create_branch(run.catalog, table, run.run_id, base)
-    named.createOrReplaceTempView("unneeded")
-    said = {f"spark.sql.iceberg.snapshot-property.{k}": v for k, v in (run.properties | {REMOVES: "data_id"}).items()}
-    for name, value in said.items():
-        run.spark.conf.set(name, value)
-    try:
-        name_in_sql = run.name(table, on_branch=True)
-        run.spark.sql(f"DELETE FROM {name_in_sql} WHERE data_id IN (SELECT data_id FROM unneeded)")  # noqa: S608  # our own names
-    finally:
-        for name in said:
-            run.spark.conf.unset(name)
-        run.spark.catalog.dropTempView("unneeded")
-    run.note(table, base)
 
 
 def _entries(overdue: DataFrame) -> Removal:

@@ -1,0 +1,125 @@
+"""Compaction of compacted queues in the lake: superseded messages go, and states are folded. A run of its own.
+
+It changes no answer, but it removes rows, so it counts from one compare-and-swap on, like an ingest: whoever began before it does
+its run again, and a rollback takes it back together with what it relied on.
+"""
+
+import json
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+import structlog
+from py4j.protocol import Py4JJavaError
+from pyiceberg.catalog import Catalog
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from adapters.commits import patiently
+from contracts.settings import Settings
+from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS
+from pipelines.ingest.amending import until_not_overtaken
+from pipelines.ingest.attempt import Attempt
+from pipelines.ingest.branches import branch_of, close_run, open_run
+from pipelines.ingest.publish import ConcurrentPublish, main_snapshots, publish
+from pipelines.ingest.run import Ingested, Run
+from pipelines.maintenance.ecq_plan import POSITION, STATE, SUPERSEDED, compaction
+from pipelines.maintenance.ecq_rows import planned
+from pipelines.maintenance.removing import remove, replace_rows
+from pipelines.populate.snapshot_range import range_since
+
+SETTLED = timedelta(days=1)  # an acknowledgement that comes later than this is not expected
+COMPACTED = "manifold.ecq-compacted"  # property of ecq_index: the snapshots, by table, in which nothing was left to do
+WATCHED = (ECQ_INDEX, ECQ_STATE, ECQ_SEQNO)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuesCompacted:
+    """How many rows went, and how many came in their place."""
+
+    messages: int = 0
+    states: int = 0
+    positions: int = 0
+    seqnos: int = 0
+
+
+def has_queue_work(catalog: Catalog) -> bool:
+    """Whether anything was added since the last time."""
+    text = catalog.load_table(ECQ_INDEX.identifier).properties.get(COMPACTED, "{}")
+    try:
+        known = {name: int(snapshot_id) for name, snapshot_id in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):  # somebody has written something else
+        known = {}
+    return any(range_since(catalog, table, known.get(table.name)).rows for table in WATCHED)
+
+
+def compact_queues(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime) -> QueuesCompacted:
+    """Remove what nobody needs; doing it again finds nothing to do.
+
+    Raises:
+        ConcurrentPublish: other runs were published all the time; nothing is lost, do it again.
+    """
+    return until_not_overtaken()(lambda: _compact(spark, catalog, settings, now))
+
+
+@patiently
+def note_compacted(catalog: Catalog) -> None:
+    """All that main has now was looked at."""
+    heads = {table.name: catalog.load_table(table.identifier).metadata.current_snapshot_id for table in WATCHED}
+    with catalog.load_table(ECQ_INDEX.identifier).transaction() as change:
+        change.set_properties({COMPACTED: json.dumps(heads)})
+
+
+def _compact(spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> QueuesCompacted:
+    run_id = f"compact_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
+    run = Attempt(Run(spark, catalog, settings, run_id, now))
+    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
+    changes = planned(run, base, partial(compaction, settled_before=now - SETTLED)).persist()
+    seqnos = _older_seqnos(run.main(ECQ_SEQNO, base[ECQ_SEQNO.name])).persist()
+    try:
+        counts = {row["what"]: row["count"] for row in changes.groupBy("what").count().collect()}
+        done = QueuesCompacted(counts.get(SUPERSEDED, 0), counts.get(STATE, 0), counts.get(POSITION, 0), seqnos.count())
+        if done == QueuesCompacted():
+            return done
+        open_run(catalog, run_id, base[SEGMENTS.name], now)
+        try:
+            _write(run, base, changes, seqnos, done)
+            run.close(SEGMENTS.arrow_schema.empty_table(), Ingested(run_id, written=run.written), base[SEGMENTS.name])
+            publish(catalog, run_id)
+        except (ConcurrentPublish, Py4JJavaError, PySparkException):
+            close_run(catalog, branch_of(run_id))
+            raise
+    finally:
+        changes.unpersist()
+        seqnos.unpersist()
+    log.info("compacted queues are compacted in the lake", run_id=run_id, messages=done.messages, states=done.states)
+    return done
+
+
+def _write(run: Attempt, base: dict[str, int], changes: DataFrame, seqnos: DataFrame, done: QueuesCompacted) -> None:
+    if done.messages:
+        superseded = changes.where(sf.col("what") == SUPERSEDED).select("seq")
+        for table in (ECQ_INDEX, ECQ_PAYLOAD):
+            remove(run, table, superseded, base[table.name])
+    if done.states or done.positions:
+        states = changes.where(sf.col("what").isin([STATE, POSITION])).select(
+            "client_id",
+            sf.col("seq").alias("acked_seq"),
+            sf.col("at").alias("acked_at"),
+            "epoch",
+            "kind",
+            (sf.col("what") == POSITION).alias("is_new"),
+        )
+        replace_rows(run, ECQ_STATE, states, "is_new", base[ECQ_STATE.name])
+    if done.seqnos:
+        remove(run, ECQ_SEQNO, seqnos, base[ECQ_SEQNO.name])
+
+
+def _older_seqnos(seqnos: DataFrame) -> DataFrame:
+    """Rows that a greater one of their client has replaced."""
+    greatest = seqnos.groupBy("client_id").agg(sf.max("last_seq").alias("greatest"))
+    return seqnos.join(greatest, "client_id").where("last_seq < greatest").select("client_id", "last_seq").distinct()

@@ -1,0 +1,68 @@
+"""Which rows of compacted queues nobody needs, decided over the rows of whole clients. Pure; Spark's workers run it.
+
+Compaction removes what changes no answer: superseded messages, and what `contracts.ecq_rows` finds in the state. Collection of
+garbage removes acknowledged messages that are past their retention; a pending one stays, however old.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from contracts.ecq_rows import StateRow, compact
+from contracts.seq import first_seq_at
+from contracts.tables import INSTANT
+from pipelines.populate.ecq_fold import MESSAGE, folded, newest_of_keys
+
+SUPERSEDED, STATE, POSITION, OVERDUE = "superseded", "state", "position", "overdue"
+# `what` is one of these words; of a message client_id and seq are told, of a state all its columns.
+CHANGES = pa.schema(
+    [
+        ("what", pa.string()),
+        ("client_id", pa.string()),
+        ("seq", pa.int64()),
+        ("at", INSTANT),
+        ("epoch", pa.int64()),
+        ("kind", pa.string()),
+    ]
+)
+CHANGES_IN_SPARK = "what string, client_id string, seq bigint, at timestamp, epoch bigint, kind string"
+
+
+def compaction(rows: pa.Table, *, settled_before: datetime) -> Iterator[pa.Table]:
+    """Superseded messages and states that go, and positions that come in the place of states."""
+    messages = rows.filter(pc.equal(rows["kind"], MESSAGE)).select(["client_id", "seq"])
+    live = newest_of_keys(rows)["seq"]
+    yield _told(SUPERSEDED, messages.filter(pc.invert(pc.is_in(messages["seq"], value_set=live))))
+    found: list[dict[str, Any]] = []
+    for queue in folded(rows):
+        if queue.rows:
+            changes = compact(queue.rows, {seq for seq, _ in queue.live}, settled_before=settled_before)
+            found += (_state(STATE, queue.client_id, row) for row in changes.removed)
+            found += (_state(POSITION, queue.client_id, row) for row in changes.added)
+    yield pa.Table.from_pylist(found, schema=CHANGES)
+
+
+def overdue(rows: pa.Table, *, cut: datetime) -> Iterator[pa.Table]:
+    """Live messages that were acknowledged and were written before `cut`."""
+    before = first_seq_at(cut)
+    found: list[dict[str, Any]] = []
+    for queue in folded(rows):
+        if queue.rows and queue.live and queue.live[0][0] < before:
+            state = queue.state()
+            old = (seq for seq, _ in queue.live if seq < before and state.is_acknowledged(seq))
+            found += ({"what": OVERDUE, "client_id": queue.client_id, "seq": seq} for seq in old)
+    yield pa.Table.from_pylist(found, schema=CHANGES)
+
+
+def _told(what: str, messages: pa.Table) -> pa.Table:
+    columns = {"what": pa.array([what] * messages.num_rows, pa.string()), "client_id": messages["client_id"]}
+    columns |= {"seq": messages["seq"]}
+    return pa.table({f.name: columns.get(f.name, pa.nulls(messages.num_rows, f.type)) for f in CHANGES}, schema=CHANGES)
+
+
+def _state(what: str, client_id: str, row: StateRow) -> dict[str, Any]:
+    said = {"seq": row.acked_seq, "at": row.acked_at, "epoch": row.epoch, "kind": row.kind}
+    return {"what": what, "client_id": client_id} | said

@@ -1,0 +1,36 @@
+"""Rows of compacted queues, all of a client's in one partition, and what becomes of them there."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from contracts.tables import ECQ_INDEX, ECQ_STATE
+from pipelines.ingest.attempt import Attempt
+from pipelines.ingest.branches import properties_of
+from pipelines.maintenance.ecq_plan import CHANGES_IN_SPARK
+from pipelines.populate.ecq_fold import UNITED, united
+
+ROWS_A_PART = 400_000
+
+Plan = Callable[[pa.Table], Iterator[pa.Table]]
+
+
+def planned(run: Attempt, base: Mapping[str, int], plan: Plan) -> DataFrame:
+    """What `plan` makes of index and state as they were in `base`: rows as `ecq_plan.CHANGES`."""
+    rows = united(run.main(ECQ_INDEX, base[ECQ_INDEX.name]), run.main(ECQ_STATE, base[ECQ_STATE.name]))
+    count = sum(_total(run, table.identifier, base[table.name]) for table in (ECQ_INDEX, ECQ_STATE))
+    parts = max(run.spark.sparkContext.defaultParallelism, -(-count // ROWS_A_PART))
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tables = [pa.Table.from_batches([batch]).cast(UNITED) for batch in batches]
+        if tables:
+            for changes in plan(pa.concat_tables(tables)):
+                yield from changes.to_batches()
+
+    return rows.repartition(parts, "client_id").mapInArrow(work, CHANGES_IN_SPARK)
+
+
+def _total(run: Attempt, identifier: str, snapshot_id: int) -> int:
+    snapshot = run.catalog.load_table(identifier).snapshot_by_id(snapshot_id)
+    return int(properties_of(snapshot).get("total-records", "0")) if snapshot is not None else 0

@@ -1,0 +1,44 @@
+"""Rows named by other rows are removed from a table, on the branch of a run, by Spark."""
+
+from pyspark.sql import DataFrame
+
+from contracts.tables import Table
+from pipelines.ingest.attempt import Attempt
+from pipelines.ingest.branches import create_branch
+from pipelines.ingest.removal import ADDS, REMOVES
+
+
+def remove(run: Attempt, table: Table, named: DataFrame, base: int) -> None:
+    """Remove the rows whose values are among `named`; its columns are those by which they are."""
+    columns = named.columns
+    same = " AND ".join(f"t.{column} = u.{column}" for column in columns)
+    sql = f"DELETE FROM {{name}} AS t WHERE EXISTS (SELECT 1 FROM unneeded AS u WHERE {same})"  # noqa: S608  # our own names
+    if len(columns) == 1:
+        sql = f"DELETE FROM {{name}} WHERE {columns[0]} IN (SELECT {columns[0]} FROM unneeded)"  # noqa: S608  # the same
+    _carry_out(run, table, named, sql, base, {REMOVES: ",".join(columns)})
+
+
+def replace_rows(run: Attempt, table: Table, named: DataFrame, flag: str, base: int) -> None:
+    """In one snapshot, remove the rows of `named` whose column `flag` is false, and add the others. `named` has all columns."""
+    columns = [column for column in named.columns if column != flag]
+    same = " AND ".join(f"t.{column} = u.{column}" for column in columns)
+    values = ", ".join(f"u.{column}" for column in columns)
+    found = f"WHEN MATCHED AND NOT u.{flag} THEN DELETE"
+    lacking = f"WHEN NOT MATCHED AND u.{flag} THEN INSERT ({', '.join(columns)}) VALUES ({values})"  # noqa: S608  # our own names
+    sql = f"MERGE INTO {{name}} AS t USING unneeded AS u ON {same} {found} {lacking}"
+    _carry_out(run, table, named, sql, base, {REMOVES: ",".join(columns), ADDS: "true"})
+
+
+def _carry_out(run: Attempt, table: Table, named: DataFrame, sql: str, base: int, says: dict[str, str]) -> None:
+    create_branch(run.catalog, table, run.run_id, base)
+    named.createOrReplaceTempView("unneeded")
+    properties = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in (run.properties | says).items()}
+    for name, value in properties.items():
+        run.spark.conf.set(name, value)
+    try:
+        run.spark.sql(sql.format(name=run.name(table, on_branch=True)))
+    finally:
+        for name in properties:
+            run.spark.conf.unset(name)
+        run.spark.catalog.dropTempView("unneeded")
+    run.note(table, base)

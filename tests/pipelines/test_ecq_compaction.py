@@ -1,0 +1,157 @@
+"""What goes from the tables of compacted queues: what nobody needs, and nothing else; and whoever is in between."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from redis import Redis
+
+from adapters.lake import ensure_tables
+from contracts.ecq import EcqAck
+from contracts.seq import datetime_of
+from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS
+from pipelines.ingest import publish as publication
+from pipelines.ingest.publish import finish, main_snapshots
+from pipelines.maintenance import ecq_compact
+from pipelines.maintenance.compact import compact, has_work
+from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues
+from pipelines.maintenance.ecq_garbage import drop_messages
+from pipelines.populate.ecq import rows_of
+from pipelines.populate.ecq_fold import FoldedQueue, folded
+from queues import Policy
+from queues._drivers import BlockingBatch
+from queues._ecq_loader import EcqLoader
+from queues.verbs.ecq import Acknowledge, Append
+from tests.pipelines.conftest import SparkLake
+from tests.pipelines.makers import NOON_MS, at, seq_at
+from tests.servers import Server
+
+DAY_MS = 86_400_000
+NOW_MS = 40 * DAY_MS
+
+
+@pytest.fixture
+def lake(spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
+    """c1 has written two keys, one of them twice, and acknowledged one; c2 has rewound what it had acknowledged."""
+    del redis
+    settings = spark_lake.settings.model_copy(update={"redis_port": redis_server.port})
+    lake = replace(spark_lake, settings=settings)
+    ensure_tables(lake.catalog)
+    write(lake, (1, "c1", "a"), (2, "c1", "b"), (4, "c2", "a"), (39 * DAY_MS, "c3", "a"))
+    write(lake, (3, "c1", "a"))
+    state(lake, (5, "c1", seq_at(1), "acknowledged", 0), (6, "c1", seq_at(2), "acknowledged", 0))
+    state(lake, (7, "c2", seq_at(4), "acknowledged", 0), (8, "c2", seq_at(4) - 1, "rewound", seq_at(8)))
+    state(lake, (39 * DAY_MS + 1, "c3", seq_at(39 * DAY_MS), "acknowledged", 0), (6, "c1", seq_at(2), "acknowledged", 0))
+    return lake
+
+
+def write(lake: SparkLake, *messages: tuple[int, str, str]) -> None:
+    rows = [
+        {"client_id": c, "seq": seq_at(ms), "key": key, "ts": datetime_of(seq_at(ms)), "payload": b"x", "applied": True}
+        for ms, c, key in messages
+    ]
+    for table in (ECQ_PAYLOAD, ECQ_INDEX):
+        lake.append(table, rows)
+    lake.append(ECQ_SEQNO, [{"client_id": row["client_id"], "last_seq": row["seq"]} for row in rows])
+
+
+def state(lake: SparkLake, *rows: tuple[int, str, int, str, int]) -> None:
+    names = ("acked_at", "client_id", "acked_seq", "kind", "epoch")
+    lake.append(ECQ_STATE, [dict(zip(names, (at(ms), *rest), strict=True)) for ms, *rest in rows])
+
+
+def queues(lake: SparkLake) -> dict[str, tuple[object, ...]]:
+    """What the lake's rows come to, by client."""
+
+    def what(queue: FoldedQueue) -> tuple[object, ...]:
+        said = queue.state()
+        acked = [seq for seq, _ in queue.live if said.is_acknowledged(seq)]
+        return queue.live, said.epoch, said.acked_seq, said.acked_at, acked
+
+    return {queue.client_id: what(queue) for queue in folded(rows_of(lake.catalog, ["c1", "c2", "c3"]))}
+
+
+def test_compaction_removes_what_is_superseded_and_folds_the_state(lake: SparkLake) -> None:
+    before = queues(lake)
+    done = compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS))
+    assert queues(lake) == before
+    assert lake.rows(ECQ_INDEX, "seq") == lake.rows(ECQ_PAYLOAD, "seq")
+    assert sorted(lake.rows(ECQ_INDEX, "seq")) == [seq_at(ms) for ms in (2, 3, 4, 39 * DAY_MS)]
+    assert done == QueuesCompacted(messages=1, states=2, positions=1, seqnos=2)
+    assert lake.rows(ECQ_SEQNO) == [("c1", seq_at(3)), ("c2", seq_at(4)), ("c3", seq_at(39 * DAY_MS))]
+    assert sorted(set(lake.rows(ECQ_STATE, "client_id", "kind"))) == [
+        ("c1", "acknowledged"),
+        ("c2", "position"),
+        ("c2", "rewound"),
+        ("c3", "acknowledged"),
+    ]
+    assert compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS)) == QueuesCompacted()
+
+
+def test_the_stage_compacts_queues_where_something_is_new(lake: SparkLake) -> None:
+    done = compact(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS))
+    assert done.queues.messages == 1
+    assert not has_work(lake.catalog, lake.settings, now=at(NOW_MS))
+    write(lake, (50, "c1", "a"))
+    assert has_work(lake.catalog, lake.settings, now=at(NOW_MS))
+
+
+def test_what_was_written_meanwhile_stays(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the compaction's reading and its publication, main is written to: the compaction is made once more on top."""
+    moved = publication._move_main
+    seen: list[str] = []
+
+    def move(*args: object, **more: object) -> bool:
+        if not seen:
+            seen.append("once")
+            write(lake, (60, "c1", "b"))
+            state(lake, (NOW_MS, "c1", seq_at(60), "acknowledged", 0))
+        return moved(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(publication, "_move_main", move)
+    compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS))
+    finish(lake.catalog)
+    assert seq_at(60) in lake.rows(ECQ_INDEX, "seq")
+    assert queues(lake)["c1"][2:] == (seq_at(60), at(NOW_MS), [seq_at(60)])
+    assert queues(lake)["c2"] == ([(seq_at(4), "a")], seq_at(8), seq_at(4) - 1, at(7), [])
+
+
+def test_a_compaction_that_was_overtaken_is_done_again(lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, real = queues(lake), ecq_compact._write
+    times: list[int] = []
+
+    def overtaken(*args: object) -> None:
+        if not times:
+            times.append(1)
+            lake.ingest("nothing")
+            compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS))
+        real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ecq_compact, "_write", overtaken)
+    assert compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS)) == QueuesCompacted()
+    assert queues(lake) == before
+    refs = {name for table in (ECQ_INDEX, ECQ_STATE, SEGMENTS) for name in lake.catalog.load_table(table.identifier).refs()}
+    assert refs == {"main"}
+
+
+def test_acknowledged_messages_past_their_retention_go_and_pending_ones_stay(lake: SparkLake, redis: Redis) -> None:
+    batch = BlockingBatch(redis, Policy.of(lake.settings))
+    for ms, client_id, key in ((2, "c1", "b"), (3, "c1", "a")):
+        batch.add(f"ecq/{client_id}", Append(seq_at(ms), key, b"x"), NOON_MS + ms)
+    batch.add("ecq/c1", Acknowledge(EcqAck("c1", seq_at(2), NOON_MS + 6), claim=False), NOON_MS + 6)
+    batch.run()
+    run = lake.run("gc", NOW_MS)
+    would = drop_messages(run, dry_run=True)
+    assert would.sample == [f"c1 {seq_at(2)}"]
+    assert drop_messages(run, dry_run=False) == would
+    assert sorted(lake.rows(ECQ_INDEX, "seq")) == [seq_at(ms) for ms in (1, 3, 4, 39 * DAY_MS)]
+    assert sorted(lake.rows(ECQ_PAYLOAD, "seq")) == [seq_at(ms) for ms in (1, 3, 4, 39 * DAY_MS)]
+    ((_, reply),) = EcqLoader(redis, Policy.of(lake.settings)).read(["c1"])
+    assert reply is not None
+    assert [(m.key, m.seq) for m in reply.messages] == [("a", seq_at(3))]
+    assert drop_messages(lake.run("gc2", NOW_MS), dry_run=False).count == 0
+    # A message that has gone leaves its position behind.
+    assert queues(lake)["c1"][2] == seq_at(2)
+    compact_queues(lake.spark, lake.catalog, lake.settings, now=at(NOW_MS) + timedelta(days=2))
+    assert queues(lake)["c1"][2] == seq_at(2)
+    main_snapshots(lake.catalog, lake.catalog.load_table(SEGMENTS.identifier))
