@@ -117,16 +117,16 @@ def run(rounds: int = ROUNDS) -> list[Row]:
             measured = asyncio.run(measure(settings, rounds))
             recorder = f"http://{settings.host}:{settings.recorder_port}"
             fsync = mean_ms(recorder, "manifold_journal_fsync_seconds")
-            handoff = mean_ms(recorder, "manifold_recorder_handoff_seconds")
+            enqueueing = mean_ms(recorder, "manifold_recorder_handoff_seconds")
         finally:
             supervise.down(settings)
-    return _rows(measured, fsync, handoff)
+    return _rows(measured, fsync, enqueueing)
 
 
-def _rows(measured: Measured, fsync: float, handoff: float) -> list[Row]:
+def _rows(measured: Measured, fsync: float, enqueueing: float) -> list[Row]:
     p50, p99 = statistics.median(measured.trigger), percentile(measured.trigger, 0.99)
     broker, tap = statistics.median(measured.broker), statistics.median(measured.tap)
-    rest = p50 - 2 * tap - fsync - handoff
+    rest = p50 - 2 * tap - fsync - enqueueing
     return [
         Row(
             "trigger → vehicle, p50",
@@ -146,7 +146,7 @@ def _rows(measured: Measured, fsync: float, handoff: float) -> list[Row]:
         Row("plain publish through tap and Mosquitto, p50", f"{tap:.2f} ms", f"{tap / broker:.1f} ×"),
         Row("share: both passages of tap and broker", f"{2 * tap:.2f} ms", f"{2 * tap / p50:.0%}"),
         Row("share: journal with fsync, mean", f"{fsync:.2f} ms", f"{fsync / p50:.0%}"),
-        Row("share: hand-off to Redis, mean", f"{handoff:.2f} ms", f"{handoff / p50:.0%}"),
+        Row("share: hand-off to Redis, mean", f"{enqueueing:.2f} ms", f"{enqueueing / p50:.0%}"),
         Row("share: dispatcher and what is left", f"{rest:.2f} ms", f"{rest / p50:.0%}"),
     ]
 

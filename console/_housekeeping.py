@@ -65,12 +65,12 @@ def gc(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     rows = [
         (
             kind,
-            sum(g.count for g in gone),
-            sum(g.bytes for g in gone if g.bytes is not None) if any(g.bytes is not None for g in gone) else None,
-            ", ".join([name for g in gone for name in g.sample][:3]),
-            next((f"kept: {g.kept_because}" for g in gone if g.kept_because), ""),
+            sum(g.count for g in removals),
+            sum(g.bytes for g in removals if g.bytes is not None) if any(g.bytes is not None for g in removals) else None,
+            ", ".join([name for g in removals for name in g.sample][:3]),
+            next((f"kept: {g.kept_because}" for g in removals if g.kept_because), ""),
         )
-        for kind, gone in kinds.items()
+        for kind, removals in kinds.items()
     ]
     title = "this would go" if dry_run else "this is gone"
     out.print(table(title, ("what", "how many", "bytes", "for example", "note"), rows))

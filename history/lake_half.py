@@ -39,17 +39,17 @@ class LakeHalf:
 
     def entries_of(self, vin: str, since: datetime) -> tuple[list[EntryHistory], Set[str]]:
         """Every entry of a vehicle, oldest first; and the segments taken in since."""
-        told = self._ask("entries", since=since.isoformat(), vin=vin)
-        return self.here.entries_of(vin, since) if told is None else (_entries(told), set(told["ingested"]))
+        answer = self._ask("entries", since=since.isoformat(), vin=vin)
+        return self.here.entries_of(vin, since) if answer is None else (_entries(answer), set(answer["ingested"]))
 
     def batch_page(self, request_id: str, since: datetime, bounds: Bounds) -> tuple[BatchPage, Set[str]]:
         """The newest triggers of a request_id within the bounds; and the segments taken in since."""
         asked = {"limit": bounds.limit, "entries": bounds.entries, "rows": bounds.rows, "before": bounds.before}
-        told = self._ask("triggers", since=since.isoformat(), request_id=request_id, since_seq=bounds.since, **asked)
-        if told is None:
+        answer = self._ask("triggers", since=since.isoformat(), request_id=request_id, since_seq=bounds.since, **asked)
+        if answer is None:
             return self.here.batch_page(request_id, since, bounds)
-        batches = [BatchHistory(**fields) for fields in told["batches"]]
-        return BatchPage(batches, told["before"], _entries(told), frozenset(told["told"])), set(told["ingested"])
+        batches = [BatchHistory(**fields) for fields in answer["batches"]]
+        return BatchPage(batches, answer["before"], _entries(answer), frozenset(answer["told"])), set(answer["ingested"])
 
     def _ask(self, what: str, **asked: str | int) -> dict[str, Any] | None:
         return ask_service(self._settings, what, asked) if self._catalog is None else None
@@ -59,12 +59,12 @@ def ask_service(settings: Settings, what: str, asked: dict[str, str | int]) -> d
     """What the service with the open lake tells; None: none answers, or it is too much for one answer."""
     try:
         request = Request(f"{settings.api}/api/v1/lake/{what}?{urlencode(asked)}", headers=settings.bearer)  # noqa: S310  # settings: http(s)
-        with urlopen(request, timeout=WAIT_S) as answer:  # noqa: S310
-            told = json.load(answer)
+        with urlopen(request, timeout=WAIT_S) as response:  # noqa: S310
+            answer = json.load(response)
     except (OSError, HTTPException, ValueError):  # also what urllib raises
         return None
-    return told if isinstance(told, dict) and "ingested" in told else None  # else it is another program at that address
+    return answer if isinstance(answer, dict) and "ingested" in answer else None  # else it is another program at that address
 
 
-def _entries(told: dict[str, Any]) -> list[EntryHistory]:
-    return [EntryHistory.from_json(fields["vin"], fields) for fields in told["entries"]]
+def _entries(answer: dict[str, Any]) -> list[EntryHistory]:
+    return [EntryHistory.from_json(fields["vin"], fields) for fields in answer["entries"]]

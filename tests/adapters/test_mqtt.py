@@ -96,12 +96,12 @@ def test_messages_arrive_in_the_order_in_which_they_were_published(mosquitto: Se
             Mqtt(url(mosquitto.port), "in") as receiver,
             Mqtt(url(mosquitto.port), "out") as sender,
         ):
-            inbox = Inbox(receiver)
+            received = Inbox(receiver)
             await receiver.subscribe("order/#")
             await sender.wait_connected()
             codes = await asyncio.gather(*(sender.publish("order/t", str(n).encode()) for n in range(2000)))
             assert set(codes) == {0}
-            assert [(await inbox.messages.get()).payload for _ in range(2000)] == [str(n).encode() for n in range(2000)]
+            assert [(await received.messages.get()).payload for _ in range(2000)] == [str(n).encode() for n in range(2000)]
 
     run(scenario(), loop_factory)
 
@@ -119,14 +119,14 @@ def test_a_publish_that_nobody_wants_says_so(mosquitto: Server) -> None:
 def test_a_message_keeps_its_properties_and_a_megabyte_of_payload(mosquitto: Server) -> None:
     async def scenario() -> None:
         async with Mqtt(url(mosquitto.port), "props") as client:
-            inbox = Inbox(client)
+            received = Inbox(client)
             await client.subscribe("props/t")
             payload = bytes(range(256)) * 4096
             pairs = [("seq", "1"), ("data-id", "d"), ("seq", "2")]
             await client.publish(
                 "props/t", payload, user_properties=pairs, correlation_data=b"\0c", response_topic="sdv/receipt/x", expiry_s=60
             )
-            got = await inbox.messages.get()
+            got = await received.messages.get()
             assert (got.payload, got.user_properties) == (payload, pairs)
             assert (got.response_topic, got.correlation_data, got.qos, got.dup) == ("sdv/receipt/x", b"\0c", 1, False)
 
@@ -138,18 +138,18 @@ def test_what_was_not_acknowledged_comes_again_and_what_was_does_not(mosquitto: 
         async with Mqtt(url(mosquitto.port), "giver") as sender:
             await sender.wait_connected()
             async with Mqtt(url(mosquitto.port), "keeper", clean_start=False, session_expiry_s=60) as first:
-                inbox = Inbox(first, acknowledge=False)
+                received = Inbox(first, acknowledge=False)
                 await first.subscribe("again/t")
                 for payload in (b"a", b"b"):
                     await sender.publish("again/t", payload)
-                a, b = await inbox.messages.get(), await inbox.messages.get()
+                a, b = await received.messages.get(), await received.messages.get()
                 assert first.ack(a)
             async with Mqtt(url(mosquitto.port), "keeper", clean_start=False, session_expiry_s=60) as second:
-                inbox = Inbox(second)
-                again = await inbox.messages.get()
+                received = Inbox(second)
+                again = await received.messages.get()
                 assert (again.payload, again.dup) == (b.payload, True)
                 await sender.publish("again/t", b"c")  # the subscription lived on with the session
-                assert (await inbox.messages.get()).payload == b"c"
+                assert (await received.messages.get()).payload == b"c"
                 assert not second.ack(Message("again/t", b"a", mid=a.mid, connection=99))  # an ack of another connection
 
     run(scenario())
@@ -158,13 +158,13 @@ def test_what_was_not_acknowledged_comes_again_and_what_was_does_not(mosquitto: 
 def test_a_publish_whose_connection_is_lost_is_retryable_and_not_sent_again_later(mosquitto: Server) -> None:
     async def scenario() -> None:
         async with cuttable(mosquitto.port) as (port, cut, answering), Mqtt(url(mosquitto.port), "witness") as witness:
-            inbox = Inbox(witness)
+            received = Inbox(witness)
             await witness.subscribe("lost/t")
             async with Mqtt(url(port), "loser", clean_start=False, session_expiry_s=60) as sender:
                 await sender.wait_connected()
                 answering.clear()
                 lost = asyncio.create_task(sender.publish("lost/t", b"once"))
-                assert (await inbox.messages.get()).payload == b"once"  # the broker has it, its PUBACK is held back
+                assert (await received.messages.get()).payload == b"once"  # the broker has it, its PUBACK is held back
                 cut()
                 with pytest.raises(Retryable):
                     await lost
@@ -173,7 +173,7 @@ def test_a_publish_whose_connection_is_lost_is_retryable_and_not_sent_again_late
                 answering.set()
                 await sender.wait_connected()
                 assert await sender.publish("lost/t", b"after") == 0
-                assert (await inbox.messages.get()).payload == b"after"
+                assert (await received.messages.get()).payload == b"after"
 
     run(scenario())
 
@@ -183,7 +183,7 @@ def test_subscriptions_come_back_when_the_broker_has_forgotten_everything(tmp_pa
 
     async def scenario(broker: Server) -> None:
         async with Mqtt(url(port), "phoenix", clean_start=False, session_expiry_s=60) as client:
-            inbox = Inbox(client)
+            received = Inbox(client)
             await client.subscribe("one/t")
             await client.subscribe("two/t")
             broker.kill()
@@ -193,7 +193,7 @@ def test_subscriptions_come_back_when_the_broker_has_forgotten_everything(tmp_pa
                 await until(lambda: client.ready)
                 await client.publish("one/t", b"1")
                 await client.publish("two/t", b"2")
-                assert [(await inbox.messages.get()).payload for _ in range(2)] == [b"1", b"2"]
+                assert [(await received.messages.get()).payload for _ in range(2)] == [b"1", b"2"]
 
     with stopping(start_mosquitto(tmp_path / "first", port=port)) as broker:
         run(scenario(broker))
@@ -272,7 +272,7 @@ def test_a_broker_that_does_not_answer_is_given_up_and_tried_again() -> None:
 def test_a_publish_over_what_the_broker_takes_fails_alone_and_says_the_limit(tmp_path: Path) -> None:
     async def scenario(broker: Server) -> None:
         async with Mqtt(url(broker.port), "large") as client:
-            inbox = Inbox(client)
+            received = Inbox(client)
             await client.subscribe("large/t")
             small, too_large = asyncio.gather(*(client.publish("large/t", b"1") for _ in range(5))), b"x" * 100_000
             with pytest.raises(Permanent, match=r"a packet of 1000\d\d bytes is over the 100000 that the broker .* takes"):
@@ -281,7 +281,7 @@ def test_a_publish_over_what_the_broker_takes_fails_alone_and_says_the_limit(tmp
                 await client.publish("large/t", bytes(1 << 28))  # more than MQTT itself can say
             assert await client.publish("large/t", too_large[:-100]) == 0
             assert await small == [0] * 5
-            assert {(await inbox.messages.get()).connection for _ in range(6)} == {1}
+            assert {(await received.messages.get()).connection for _ in range(6)} == {1}
 
     with stopping(start_mosquitto(tmp_path / "broker", extra="max_packet_size 100000")) as broker:
         run(scenario(broker))
@@ -292,10 +292,10 @@ def test_what_the_broker_has_retained_is_no_news(mosquitto: Server) -> None:
         async with Mqtt(url(mosquitto.port), "hoarder") as client:
             await client.wait_connected()
             await client.publish("retained/a", b"old", retain=True)
-            inbox = Inbox(client)
+            received = Inbox(client)
             await client.subscribe("retained/#")
             await client.publish("retained/b", b"new", retain=True)
-            got = await inbox.messages.get()
+            got = await received.messages.get()
             assert (got.payload, got.retain) == (b"new", False)
             for name in "ab":
                 await client.publish(f"retained/{name}", b"", retain=True)

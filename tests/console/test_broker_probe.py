@@ -12,7 +12,7 @@ from console._doctor import examine
 from contracts.settings import Settings, load_settings
 from sandbox.platform.health import Addresses
 from tests.servers import free_port, start_mosquitto, stopping
-from tests.tap.conftest import open_front_door
+from tests.tap.conftest import open_tap_server
 
 
 def judged(port: int, **more: object) -> dict[str, Diagnostic]:
@@ -22,14 +22,14 @@ def judged(port: int, **more: object) -> dict[str, Diagnostic]:
 
 def test_a_broker_with_events_and_access_rules_is_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("console._broker_probe.WAIT_S", 60.0)
-    door = open_front_door(tmp_path)
+    server = open_tap_server(tmp_path)
     try:
-        found = judged(door.port)
+        found = judged(server.port)
     finally:
-        door.stop()
+        server.stop()
 
     assert {name: (finding.passed, finding.seen) for name, finding in found.items()} == {
-        "broker": (True, f"mqtt://127.0.0.1:{door.port}"),
+        "broker": (True, f"mqtt://127.0.0.1:{server.port}"),
         "broker's events": (True, "connected, subscribed and acked are told"),
         "broker's access rules": (True, "as expected"),
     }

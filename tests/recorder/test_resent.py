@@ -24,7 +24,7 @@ def again(topic: str = TOPIC, payload: bytes = b"x", *, mid: int = 7) -> Message
     return Message(topic, payload, dup=True, mid=mid, connection=2)
 
 
-class Door:
+class Taking:
     """A parser and what it knows of packet ids."""
 
     def __init__(self) -> None:
@@ -38,9 +38,9 @@ class Door:
 
 
 def test_what_comes_again_has_the_seq_of_what_was_recorded() -> None:
-    door = Door()
-    first, second = door.take(7), door.take(8)
-    assert [door.resent.seq_of(again(mid=mid)) for mid in (7, 8, 7)] == [first, second, first]
+    taking = Taking()
+    first, second = taking.take(7), taking.take(8)
+    assert [taking.resent.seq_of(again(mid=mid)) for mid in (7, 8, 7)] == [first, second, first]
 
 
 @pytest.mark.parametrize(
@@ -55,46 +55,46 @@ def test_what_comes_again_has_the_seq_of_what_was_recorded() -> None:
     ],
 )
 def test_what_is_another_message_is_recorded(message: Message) -> None:
-    door = Door()
-    door.take(7)
-    assert door.resent.seq_of(message) is None
+    taking = Taking()
+    taking.take(7)
+    assert taking.resent.seq_of(message) is None
 
 
 def test_a_packet_id_that_was_given_again_means_the_last_message_with_it() -> None:
-    door = Door()
-    door.take(7)
-    newer = door.take(7, payload=b"y")
-    assert door.resent.seq_of(again()) is None
-    assert door.resent.seq_of(again(payload=b"y")) == newer
-    door.take(7, "$SDV-FANOUT/data/d")
-    assert door.resent.seq_of(again(payload=b"y")) is None
+    taking = Taking()
+    taking.take(7)
+    newer = taking.take(7, payload=b"y")
+    assert taking.resent.seq_of(again()) is None
+    assert taking.resent.seq_of(again(payload=b"y")) == newer
+    taking.take(7, "$SDV-FANOUT/data/d")
+    assert taking.resent.seq_of(again(payload=b"y")) is None
 
 
 def test_half_way_round_the_packet_ids_a_message_is_forgotten_whatever_came_between() -> None:
-    door = Door()
-    seq = door.take(7)
+    taking = Taking()
+    seq = taking.take(7)
     for mid in range(8, 7 + REMEMBERED):
-        door.take(mid, "$SDV-FANOUT/data/d" if mid % 2 else TOPIC)
-    assert door.resent.seq_of(again()) == seq
-    door.take(7 + REMEMBERED, "$SDV-FANOUT/data/d")
-    assert door.resent.seq_of(again()) is None
+        taking.take(mid, "$SDV-FANOUT/data/d" if mid % 2 else TOPIC)
+    assert taking.resent.seq_of(again()) == seq
+    taking.take(7 + REMEMBERED, "$SDV-FANOUT/data/d")
+    assert taking.resent.seq_of(again()) is None
 
 
 def test_a_session_that_begins_anew_knows_nothing_of_the_one_before() -> None:
-    door = Door()
-    door.take(7)
-    door.resent.session_began(2)
-    assert door.resent.seq_of(again()) is None
-    door.take(7)  # it came on the connection before, and was judged late
-    assert door.resent.seq_of(again()) is None
-    assert door.resent.seq_of(again()) is None
-    seq = door.take(7, connection=2)
-    assert door.resent.seq_of(again()) == seq
+    taking = Taking()
+    taking.take(7)
+    taking.resent.session_began(2)
+    assert taking.resent.seq_of(again()) is None
+    taking.take(7)  # it came on the connection before, and was judged late
+    assert taking.resent.seq_of(again()) is None
+    assert taking.resent.seq_of(again()) is None
+    seq = taking.take(7, connection=2)
+    assert taking.resent.seq_of(again()) == seq
 
 
 def test_the_next_process_learns_it_from_journal_and_archive(tmp_path: Path) -> None:
-    door, node = Door(), 0
-    taken = [door.parser.take(Message(TOPIC, b"x", mid=mid)) for mid in (65_534, 65_535, 1, 2)]
+    taking, node = Taking(), 0
+    taken = [taking.parser.take(Message(TOPIC, b"x", mid=mid)) for mid in (65_534, 65_535, 1, 2)]
     archive = RecordedSegments(Archive(f"file://{tmp_path}"))
     archive.seal([each.envelope for each in taken[:2]], node)
     journal = scan(frames(each.envelope for each in taken[2:])).envelopes()
@@ -107,8 +107,8 @@ def test_the_next_process_learns_it_from_journal_and_archive(tmp_path: Path) -> 
 
 @given(st.lists(st.text(max_size=6), max_size=5))
 def test_whatever_an_archive_says_is_a_packet_id_is_one_or_is_passed_over(ids: list[str]) -> None:
-    door = Door()
-    taken = [door.parser.take(Message(TOPIC, b"x", mid=1)) for _ in ids]
+    taking = Taking()
+    taken = [taking.parser.take(Message(TOPIC, b"x", mid=1)) for _ in ids]
     for each, packet_id in zip(taken, ids, strict=True):
         each.envelope.headers["sdv-packet-id"] = packet_id  # type: ignore[index]
-    door.resent.recall(each.envelope for each in taken)
+    taking.resent.recall(each.envelope for each in taken)

@@ -1,5 +1,5 @@
 """The broker and the tap in front of it, as the tests of the tap start them."""
 
-from tests.tap.conftest import front_door, own_front_door, vin
+from tests.tap.conftest import own_tap_server, tap_server, vin
 
-__all__ = ["front_door", "own_front_door", "vin"]
+__all__ = ["own_tap_server", "tap_server", "vin"]

@@ -12,7 +12,7 @@ from contracts import topics
 from contracts.messages import Trigger, parse_trigger
 from contracts.settings import Settings
 from tests.servers import ROOT
-from tests.tap.conftest import FrontDoor
+from tests.tap.conftest import TapServer
 from tests.tap.raw_connection import PUBLISH, RawConnection, puback
 
 pytestmark = pytest.mark.skipif(
@@ -20,22 +20,22 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def said(door: FrontDoor, folder: Path, script: str) -> str:
+def said(server: TapServer, folder: Path, script: str) -> str:
     """What a shell says to `script`; the client's own file of options sends it to this broker's port."""
-    (folder / "mosquitto_pub").write_text(f"-p {door.port}\n")
+    (folder / "mosquitto_pub").write_text(f"-p {server.port}\n")
     env = {**os.environ, "XDG_CONFIG_HOME": str(folder)}
     done = subprocess.run(["bash", "-euc", script], env=env, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout + done.stderr
 
 
-def test_the_first_publish_of_the_readme_reaches_the_recorder_as_it_is_printed(front_door: FrontDoor, tmp_path: Path) -> None:
+def test_the_first_publish_of_the_readme_reaches_the_recorder_as_it_is_printed(tap_server: TapServer, tmp_path: Path) -> None:
     (script,) = re.findall(r"^```sh\n(mosquitto_pub .*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     limits = Settings()
 
-    with RawConnection(front_door.port) as recorder:
+    with RawConnection(tap_server.port) as recorder:
         recorder.open("sdv-first", username="sdv-recorder")
         recorder.listen(topics.FANOUT_FILTER)
-        assert said(front_door, tmp_path, script) == ""
+        assert said(tap_server, tmp_path, script) == ""
         data = recorder.expect(PUBLISH)
         recorder.send(puback(data.mid))
         batch = recorder.expect(PUBLISH)
@@ -45,8 +45,8 @@ def test_the_first_publish_of_the_readme_reaches_the_recorder_as_it_is_printed(f
     assert (data.topic, batch.topic) == (topics.data_topic(str(trigger.data_id)), topics.TRIGGER)
 
 
-def test_a_denied_publish_is_told_by_mqtt_5_and_not_by_3_1_1(front_door: FrontDoor, tmp_path: Path) -> None:
+def test_a_denied_publish_is_told_by_mqtt_5_and_not_by_3_1_1(tap_server: TapServer, tmp_path: Path) -> None:
     without_a_name = "mosquitto_pub -q 1 -i sdv-pub-first -t '$SDV-FANOUT/data/denied' -m x"
 
-    assert "not authorized" in said(front_door, tmp_path, f"{without_a_name} -V 5 2>&1 || true").lower()
-    assert said(front_door, tmp_path, f"{without_a_name} -V 311") == ""
+    assert "not authorized" in said(tap_server, tmp_path, f"{without_a_name} -V 5 2>&1 || true").lower()
+    assert said(tap_server, tmp_path, f"{without_a_name} -V 311") == ""

@@ -1,4 +1,4 @@
-"""A front door that lets in what is signed as AWS does (Signature Version 4): it computes every signature again.
+"""A proxy before the catalog that lets in what is signed as AWS does (Signature Version 4): it computes every signature again.
 
 After AWS's own description of it, with none of their libraries: those are what is tested.
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from tests.stores.front_door import CLIENT, FrontDoor
+from tests.stores.auth_proxy import CLIENT, AuthProxy
 
 KEY, SECRET, REGION, SERVICE = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "eu-west-1", "s3tables"
 ALGORITHM, CONTENT = "AWS4-HMAC-SHA256", "x-amz-content-sha256"
@@ -20,7 +20,7 @@ SIGNED = re.compile(rf"{ALGORITHM} Credential=([^,]+), ?SignedHeaders=([^,]+), ?
 TOO_OLD = timedelta(minutes=5)
 
 
-class SignedDoor(FrontDoor):
+class SigningProxy(AuthProxy):
     """Lets in requests that `KEY` has signed just now for this region and service; counts them by engine and method."""
 
     def __init__(self, behind: str, vended: Mapping[str, str]) -> None:

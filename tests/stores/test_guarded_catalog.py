@@ -15,7 +15,7 @@ from contracts.tables import IDS, NAMESPACE
 from pipelines.spark.conf import S3_JAR
 from tests.pipelines.makers import data, trigger
 from tests.servers import Server
-from tests.stores.front_door import CLIENT_ID, CLIENT_SECRET, FrontDoor, behind, is_open
+from tests.stores.auth_proxy import CLIENT_ID, CLIENT_SECRET, AuthProxy, behind, is_open
 from tests.stores.places import WAREHOUSE as ROOT_OF_TABLES
 from tests.stores.servers import REST_JARS, VERSITYGW, object_storage, require, rest_catalog
 
@@ -23,45 +23,45 @@ CREDENTIAL = f"{CLIENT_ID}:{CLIENT_SECRET}"
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontDoor]:
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuthProxy]:
     require(VERSITYGW, REST_JARS, Settings().jars / S3_JAR)
     folder = tmp_path_factory.mktemp("guarded")
     with (
         object_storage(folder / "s3") as s3,
         rest_catalog(folder / "rest", ROOT_OF_TABLES, s3) as uri,
-        is_open(FrontDoor(uri, s3.for_iceberg())) as door,
+        is_open(AuthProxy(uri, s3.for_iceberg())) as proxy,
     ):
-        yield door
+        yield proxy
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("login", ["credential", "token"])
 def test_both_engines_log_in_and_write_with_keys_that_the_catalog_vends(
-    login: str, door: FrontDoor, tmp_path: Path, redis_server: Server
+    login: str, proxy: AuthProxy, tmp_path: Path, redis_server: Server
 ) -> None:
-    properties = {"credential": {"credential": CREDENTIAL, "scope": "lake"}, "token": {"token": door.token()}}[login]
-    lake = behind(door, tmp_path, redis_server, **properties)
+    properties = {"credential": {"credential": CREDENTIAL, "scope": "lake"}, "token": {"token": proxy.token()}}[login]
+    lake = behind(proxy, tmp_path, redis_server, **properties)
     ms = len(login)  # two lakes in one catalog: a segment's name counts once
     lake.archive(data(ms, f"by-{login}", b"firmware"), trigger(ms + 100, ["V1", "V2"], f"by-{login}"))
-    door.served.clear()
+    proxy.served.clear()
 
     (result,) = lake.stages("run_all --no-flush")
 
     assert result["ingested"]["written"][IDS.name] == 2
     assert read_payload(open_catalog(lake.settings), f"by-{login}") == b"firmware"
-    assert set(door.served) == {"PyIceberg", "Apache"}
-    assert min(door.served.values()) > 5
+    assert set(proxy.served) == {"PyIceberg", "Apache"}
+    assert min(proxy.served.values()) > 5
 
 
-def test_a_token_that_counts_no_more_is_fetched_again(door: FrontDoor, tmp_path: Path, redis_server: Server) -> None:
-    lake = behind(door, tmp_path, redis_server, credential=CREDENTIAL)
+def test_a_token_that_counts_no_more_is_fetched_again(proxy: AuthProxy, tmp_path: Path, redis_server: Server) -> None:
+    lake = behind(proxy, tmp_path, redis_server, credential=CREDENTIAL)
     catalog = open_catalog(lake.settings)
     ensure_tables(catalog)
-    door.revoke()
-    refused = door.refused
+    proxy.revoke()
+    refused = proxy.refused
 
     assert len(catalog.list_tables(NAMESPACE)) >= 8
-    assert door.refused == refused + 1
+    assert proxy.refused == refused + 1
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,11 @@ def test_a_token_that_counts_no_more_is_fetched_again(door: FrontDoor, tmp_path:
     ],
 )
 def test_a_login_that_is_refused_says_which_setting_to_correct_and_shows_no_secret(
-    properties: dict[str, str], why: str, door: FrontDoor, tmp_path: Path, redis_server: Server
+    properties: dict[str, str], why: str, proxy: AuthProxy, tmp_path: Path, redis_server: Server
 ) -> None:
-    lake = behind(door, tmp_path, redis_server, **properties)
+    lake = behind(proxy, tmp_path, redis_server, **properties)
 
-    with pytest.raises(Permanent, match=rf"{door.url} refuses the login .*{why}.*MANIFOLD_CATALOG_PROPERTIES") as refused:
+    with pytest.raises(Permanent, match=rf"{proxy.url} refuses the login .*{why}.*MANIFOLD_CATALOG_PROPERTIES") as refused:
         open_catalog(lake.settings)
 
     status, said = lake.command("pipelines", "look", "--no-flush")
@@ -87,8 +87,8 @@ def test_a_login_that_is_refused_says_which_setting_to_correct_and_shows_no_secr
         assert value.split(":")[-1] not in said + str(refused.value)
 
 
-def test_no_command_prints_a_property(door: FrontDoor, tmp_path: Path, redis_server: Server) -> None:
-    lake = behind(door, tmp_path, redis_server, credential=CREDENTIAL)
+def test_no_command_prints_a_property(proxy: AuthProxy, tmp_path: Path, redis_server: Server) -> None:
+    lake = behind(proxy, tmp_path, redis_server, credential=CREDENTIAL)
     ensure_tables(open_catalog(lake.settings))
 
     _, said = lake.command("console", "settings", "--json")

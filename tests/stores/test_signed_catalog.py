@@ -12,10 +12,10 @@ from contracts.tables import IDS
 from pipelines.spark.conf import S3_JAR
 from tests.pipelines.makers import data, trigger
 from tests.servers import Server
-from tests.stores.front_door import behind, is_open
+from tests.stores.auth_proxy import behind, is_open
 from tests.stores.places import WAREHOUSE, Deployed
 from tests.stores.servers import BOTO3, REST_JARS, VERSITYGW, object_storage, require, rest_catalog
-from tests.stores.signatures import KEY, REGION, SECRET, SERVICE, SignedDoor, refusal, signature_of
+from tests.stores.signatures import KEY, REGION, SECRET, SERVICE, SigningProxy, refusal, signature_of
 
 NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
 SCOPE = f"20261122/{REGION}/{SERVICE}/aws4_request"
@@ -29,40 +29,42 @@ def keys(secret: str) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SignedDoor]:
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SigningProxy]:
     require(BOTO3, VERSITYGW, REST_JARS, Settings().jars / S3_JAR)
     folder = tmp_path_factory.mktemp("signed")
     with (
         object_storage(folder / "s3") as s3,
         rest_catalog(folder / "rest", WAREHOUSE, s3) as uri,
-        is_open(SignedDoor(uri, s3.for_iceberg())) as door,
+        is_open(SigningProxy(uri, s3.for_iceberg())) as proxy,
     ):
-        yield door
+        yield proxy
 
 
-def lake_of(door: SignedDoor, folder: Path, redis: Server, **properties: str) -> Deployed:
+def lake_of(proxy: SigningProxy, folder: Path, redis: Server, **properties: str) -> Deployed:
     """With boto3, which Manifold does not bring, on the path of its jobs."""
-    lake = behind(door, folder, redis, **SIGNING, **properties)
+    lake = behind(proxy, folder, redis, **SIGNING, **properties)
     path = os.pathsep.join(filter(None, [str(BOTO3), os.environ.get("PYTHONPATH")]))
     return Deployed(lake.settings, {**lake.variables, "PYTHONPATH": path}, folder)
 
 
 @pytest.mark.slow
-def test_both_engines_sign_all_that_they_ask(door: SignedDoor, tmp_path: Path, redis_server: Server) -> None:
-    lake = lake_of(door, tmp_path, redis_server, **keys(SECRET))
+def test_both_engines_sign_all_that_they_ask(proxy: SigningProxy, tmp_path: Path, redis_server: Server) -> None:
+    lake = lake_of(proxy, tmp_path, redis_server, **keys(SECRET))
     lake.archive(data(1, "signed", b"firmware"), trigger(2, ["V1", "V2"], "signed"))
 
     result, checked = lake.stages("run_all --no-flush", "check --days 0")
 
-    assert door.refusals == []
+    assert proxy.refusals == []
     assert result["ingested"]["written"][IDS.name] == 2
     assert (checked["segments"], checked["troubles"]) == (2, {})
-    asked = set(door.signed)
+    asked = set(proxy.signed)
     assert asked >= {("PyIceberg", "GET"), ("PyIceberg", "POST"), ("Apache", "GET"), ("Apache", "POST")}
 
 
-def test_a_key_that_does_not_count_says_which_setting_to_correct(door: SignedDoor, tmp_path: Path, redis_server: Server) -> None:
-    lake = lake_of(door, tmp_path, redis_server, **keys("another-secret"))
+def test_a_key_that_does_not_count_says_which_setting_to_correct(
+    proxy: SigningProxy, tmp_path: Path, redis_server: Server
+) -> None:
+    lake = lake_of(proxy, tmp_path, redis_server, **keys("another-secret"))
 
     status, said = lake.command("pipelines", "look", "--no-flush")
 
@@ -73,7 +75,7 @@ def test_a_key_that_does_not_count_says_which_setting_to_correct(door: SignedDoo
     assert "another-secret" not in said
 
 
-def test_the_door_computes_signatures_as_aws_does() -> None:
+def test_the_proxy_computes_signatures_as_aws_does() -> None:
     """AWS's own example, `get-vanilla` of their test suite."""
     headers = {"host": "example.amazonaws.com", "x-amz-date": "20150830T123600Z"}
 
@@ -92,7 +94,7 @@ def test_the_door_computes_signatures_as_aws_does() -> None:
         pytest.param({"now": NOW + timedelta(minutes=6)}, "too long ago", id="sent again later"),
     ],
 )
-def test_the_door_lets_in_only_what_was_signed(change: dict[str, object], why: str) -> None:
+def test_the_proxy_lets_in_only_what_was_signed(change: dict[str, object], why: str) -> None:
     body = b"{}"
     headers = {"host": "a", "x-amz-date": "20261122T093000Z", "x-amz-content-sha256": HASH_OF_BRACES}
     asked: dict[str, object] = {"method": "POST", "target": "/v1/fleet/namespaces/a?pageToken=", "body": body, "now": NOW}

@@ -11,7 +11,7 @@ from tests.servers import Server, free_port, start_embedded_broker, start_tap
 
 
 @dataclass(slots=True)
-class FrontDoor:
+class TapServer:
     """Both, and where they listen."""
 
     settings: Settings
@@ -34,31 +34,31 @@ class FrontDoor:
         self.broker.stop()
 
 
-def open_front_door(home: Path, *, delivered: bool = False) -> FrontDoor:
+def open_tap_server(home: Path, *, delivered: bool = False) -> TapServer:
     """Start both on free ports."""
     settings = Settings(home=home, mqtt_port=free_port(), broker_port=free_port(), tap_port=free_port())
     broker = start_embedded_broker(settings)
     try:
-        return FrontDoor(settings, broker, start_tap(settings, delivered=delivered))
+        return TapServer(settings, broker, start_tap(settings, delivered=delivered))
     except BaseException:
         broker.stop()
         raise
 
 
 @pytest.fixture(scope="session")
-def front_door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FrontDoor]:
+def tap_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TapServer]:
     """One for all tests that isolate themselves by client id."""
-    door = open_front_door(tmp_path_factory.mktemp("front-door"))
-    yield door
-    door.stop()
+    server = open_tap_server(tmp_path_factory.mktemp("tap-server"))
+    yield server
+    server.stop()
 
 
 @pytest.fixture
-def own_front_door(tmp_path: Path) -> Iterator[FrontDoor]:
+def own_tap_server(tmp_path: Path) -> Iterator[TapServer]:
     """One that this test may kill and restart."""
-    door = open_front_door(tmp_path)
-    yield door
-    door.stop()
+    server = open_tap_server(tmp_path)
+    yield server
+    server.stop()
 
 
 @pytest.fixture

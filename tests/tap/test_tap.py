@@ -12,7 +12,7 @@ from contracts.settings import Settings
 from contracts.topics import RECORDER_FILTERS
 from tap.properties import read_properties
 from tests.servers import answers, free_port, start_mosquitto, start_tap, stopping, wait_until
-from tests.tap.conftest import FrontDoor
+from tests.tap.conftest import TapServer
 from tests.tap.raw_connection import (
     CONNACK,
     PINGRESP,
@@ -85,10 +85,10 @@ def platform(port: int, vin: str) -> Iterator[Platform]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 1 << 20, 9 << 20], ids=lambda size: f"{size} bytes")
-def test_payloads_of_any_size_pass_unchanged_in_any_split(front_door: FrontDoor, vin: str, size: int) -> None:
+def test_payloads_of_any_size_pass_unchanged_in_any_split(tap_server: TapServer, vin: str, size: int) -> None:
     chance = random.Random(size)
     payload = chance.randbytes(size)
-    with platform(front_door.port, vin) as dispatcher, RawConnection(front_door.port, version=4) as vehicle:
+    with platform(tap_server.port, vin) as dispatcher, RawConnection(tap_server.port, version=4) as vehicle:
         vehicle.open(vin)
         vehicle.listen(topic_of(vin, "+"))
         data = publish(topic_of(vin), payload, properties=user_properties(seq="7"))
@@ -110,7 +110,7 @@ def test_payloads_of_any_size_pass_unchanged_in_any_split(front_door: FrontDoor,
         assert dispatcher.acked_seq() == "7"
 
 
-def test_what_the_broker_says_is_what_the_client_gets_byte_for_byte(front_door: FrontDoor, vin: str) -> None:
+def test_what_the_broker_says_is_what_the_client_gets_byte_for_byte(tap_server: TapServer, vin: str) -> None:
     def talk(port: int) -> list[bytes]:
         said: list[bytes] = []
         with RawConnection(port) as wire:
@@ -124,11 +124,11 @@ def test_what_the_broker_says_is_what_the_client_gets_byte_for_byte(front_door: 
                 wire.send(puback(mid))
         return said
 
-    assert talk(front_door.port) == talk(front_door.settings.broker_port)
+    assert talk(tap_server.port) == talk(tap_server.settings.broker_port)
 
 
-def test_many_packets_in_one_write_are_all_seen(front_door: FrontDoor, vin: str) -> None:
-    with platform(front_door.port, vin) as dispatcher, RawConnection(front_door.port, version=4) as vehicle:
+def test_many_packets_in_one_write_are_all_seen(tap_server: TapServer, vin: str) -> None:
+    with platform(tap_server.port, vin) as dispatcher, RawConnection(tap_server.port, version=4) as vehicle:
         vehicle.send(connect(vin, 4), subscribe(topic_of(vin, "+"), 4))
         vehicle.expect(SUBACK)
         for seq in range(1, 21):
@@ -139,12 +139,12 @@ def test_many_packets_in_one_write_are_all_seen(front_door: FrontDoor, vin: str)
         assert [dispatcher.acked_seq() for _ in range(20)] == [str(seq) for seq in range(1, 21)]
 
 
-def test_the_connected_event_is_at_the_broker_before_the_vehicle_has_its_connack(front_door: FrontDoor, vin: str) -> None:
-    with platform(front_door.port, vin) as dispatcher:
+def test_the_connected_event_is_at_the_broker_before_the_vehicle_has_its_connack(tap_server: TapServer, vin: str) -> None:
+    with platform(tap_server.port, vin) as dispatcher:
         dispatcher.listener.send(subscribe(f"ecp/{vin}/online", mid=2))
         dispatcher.listener.expect(SUBACK)
         for _ in range(30):
-            with RawConnection(front_door.port, version=4) as vehicle:
+            with RawConnection(tap_server.port, version=4) as vehicle:
                 vehicle.open(vin)
                 vehicle.send(publish(f"ecp/{vin}/online", b"", 4))
                 heard = [dispatcher.listener.expect(PUBLISH) for _ in range(2)]
@@ -156,20 +156,20 @@ def test_the_connected_event_is_at_the_broker_before_the_vehicle_has_its_connack
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_killed_tap_matches_the_acknowledgements_of_what_is_redelivered(
-    own_front_door: FrontDoor, vin: str, version: int
+    own_tap_server: TapServer, vin: str, version: int
 ) -> None:
-    door = own_front_door
-    with platform(door.port, vin) as dispatcher:
-        vehicle = RawConnection(door.port, version=version)
+    server = own_tap_server
+    with platform(server.port, vin) as dispatcher:
+        vehicle = RawConnection(server.port, version=version)
         vehicle.open(vin, clean=False, expiry_s=300)
         vehicle.listen(topic_of(vin, "+"))
         dispatcher.send(1)
         dispatcher.send(2)
         mids = [vehicle.expect(PUBLISH).mid for _ in range(2)]
-        door.tap.kill()
-    door.restart_tap()
+        server.tap.kill()
+    server.restart_tap()
 
-    with platform(door.port, vin) as dispatcher, RawConnection(door.port, version=version) as vehicle:
+    with platform(server.port, vin) as dispatcher, RawConnection(server.port, version=version) as vehicle:
         assert vehicle.open(vin, clean=False, expiry_s=300).body[0] == 1
         again = [vehicle.expect(PUBLISH) for _ in range(2)]
         vehicle.send(*(puback(got.mid) for got in again))
@@ -182,55 +182,55 @@ def test_a_killed_tap_matches_the_acknowledgements_of_what_is_redelivered(
         assert dispatcher.acked_seq() == "2"
 
 
-def test_a_message_queued_for_an_absent_vehicle_survives_the_taps_death(own_front_door: FrontDoor, vin: str) -> None:
-    door = own_front_door
-    with platform(door.port, vin) as dispatcher:
-        with RawConnection(door.port, version=4) as vehicle:
+def test_a_message_queued_for_an_absent_vehicle_survives_the_taps_death(own_tap_server: TapServer, vin: str) -> None:
+    server = own_tap_server
+    with platform(server.port, vin) as dispatcher:
+        with RawConnection(server.port, version=4) as vehicle:
             vehicle.open(vin, clean=False)
             vehicle.listen(topic_of(vin, "+"))
         dispatcher.until("disconnected")
         assert dispatcher.send(41).reason == 0
-        door.tap.kill()
-    door.restart_tap()
+        server.tap.kill()
+    server.restart_tap()
 
-    with platform(door.port, vin) as dispatcher, RawConnection(door.port, version=4) as vehicle:
+    with platform(server.port, vin) as dispatcher, RawConnection(server.port, version=4) as vehicle:
         vehicle.open(vin, clean=False)
         vehicle.send(puback(vehicle.expect(PUBLISH).mid))
 
         assert dispatcher.acked_seq() == "41"
 
 
-def test_a_tap_that_loses_the_broker_finds_it_again(own_front_door: FrontDoor, vin: str) -> None:
-    door = own_front_door
-    with RawConnection(door.port) as vehicle:
+def test_a_tap_that_loses_the_broker_finds_it_again(own_tap_server: TapServer, vin: str) -> None:
+    server = own_tap_server
+    with RawConnection(server.port) as vehicle:
         vehicle.open(vin)
-        door.broker.kill()
+        server.broker.kill()
         with pytest.raises(EOFError):
             vehicle.next()
-    door.restart_broker()
-    wait_until(lambda: answers(f"http://127.0.0.1:{door.settings.tap_port}/healthz"), what="the tap to be healthy again")
+    server.restart_broker()
+    wait_until(lambda: answers(f"http://127.0.0.1:{server.settings.tap_port}/healthz"), what="the tap to be healthy again")
 
-    with platform(door.port, vin) as dispatcher, RawConnection(door.port) as vehicle:
+    with platform(server.port, vin) as dispatcher, RawConnection(server.port) as vehicle:
         vehicle.open(vin)
 
         assert dispatcher.until("connected")["clientid"] == vin
 
 
-def test_a_tap_that_is_stopped_tells_who_was_cut_off(own_front_door: FrontDoor, vin: str) -> None:
-    door = own_front_door
-    with RawConnection(door.settings.broker_port) as listener:
+def test_a_tap_that_is_stopped_tells_who_was_cut_off(own_tap_server: TapServer, vin: str) -> None:
+    server = own_tap_server
+    with RawConnection(server.settings.broker_port) as listener:
         listener.open("sdv-ears", username="sdv-dispatcher")
         listener.listen("$SDV-EVT/disconnected/#")
-        with RawConnection(door.port) as vehicle:
+        with RawConnection(server.port) as vehicle:
             vehicle.open(vin)
-            door.tap.stop()
+            server.tap.stop()
 
         assert json.loads(listener.expect(PUBLISH).payload)["reason"] == "server_shutting_down"
 
 
-def test_any_user_name_of_a_publisher_may_publish_batches_and_hear_its_receipts(front_door: FrontDoor, vin: str) -> None:
+def test_any_user_name_of_a_publisher_may_publish_batches_and_hear_its_receipts(tap_server: TapServer, vin: str) -> None:
     name = f"sdv-pub-{vin}"[:40]
-    with RawConnection(front_door.port) as publisher, RawConnection(front_door.port) as recorder:
+    with RawConnection(tap_server.port) as publisher, RawConnection(tap_server.port) as recorder:
         recorder.open(f"sdv-recorder-{vin}", username="sdv-recorder")
         recorder.listen("$SDV-FANOUT/#")
         publisher.open(f"sdv-platform-{vin}", username=name)
@@ -251,19 +251,19 @@ def test_any_user_name_of_a_publisher_may_publish_batches_and_hear_its_receipts(
     ],
 )
 @pytest.mark.parametrize("username", [None, "sdv-tap", "someone"])
-def test_a_vehicle_may_not_speak_for_others(front_door: FrontDoor, topic: str, username: str | None) -> None:
-    with RawConnection(front_door.port) as vehicle:
+def test_a_vehicle_may_not_speak_for_others(tap_server: TapServer, topic: str, username: str | None) -> None:
+    with RawConnection(tap_server.port) as vehicle:
         vehicle.open("vin-that-speaks-for-others", username=username)
         vehicle.send(publish(topic, b"x"))
 
         assert vehicle.expect(PUBACK).reason == 0x87
 
 
-def test_a_vehicle_hears_only_what_is_its_own(front_door: FrontDoor, vin: str) -> None:
+def test_a_vehicle_hears_only_what_is_its_own(tap_server: TapServer, vin: str) -> None:
     with (
-        platform(front_door.port, vin) as dispatcher,
-        RawConnection(front_door.port) as vehicle,
-        RawConnection(front_door.port) as spy,
+        platform(tap_server.port, vin) as dispatcher,
+        RawConnection(tap_server.port) as vehicle,
+        RawConnection(tap_server.port) as spy,
     ):
         vehicle.open(vin)
         vehicle.listen(topic_of(vin, "+"))
@@ -279,10 +279,10 @@ def test_a_vehicle_hears_only_what_is_its_own(front_door: FrontDoor, vin: str) -
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_writes_come_from_publishers_and_rewinds_from_the_consumer_too(front_door: FrontDoor, vin: str, version: int) -> None:
+def test_writes_come_from_publishers_and_rewinds_from_the_consumer_too(tap_server: TapServer, vin: str, version: int) -> None:
     with ExitStack() as stack:
         recorder, publisher, vehicle, other, dispatcher = (
-            stack.enter_context(RawConnection(front_door.port, version=v)) for v in (5, version, version, version, 5)
+            stack.enter_context(RawConnection(tap_server.port, version=v)) for v in (5, version, version, version, 5)
         )
         recorder.open(f"sdv-recorder-{vin}", username="sdv-recorder")
         for topic_filter in RECORDER_FILTERS:
@@ -309,12 +309,12 @@ def test_writes_come_from_publishers_and_rewinds_from_the_consumer_too(front_doo
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_nobody_but_the_client_itself_hears_its_compacted_queue(front_door: FrontDoor, vin: str, version: int) -> None:
+def test_nobody_but_the_client_itself_hears_its_compacted_queue(tap_server: TapServer, vin: str, version: int) -> None:
     own = vin[:60]
     filters = [f"$ECQ/{own}/#", "$ECQ/+/#", "$ECQ/#", "#", f"$share/g/$ECQ/{own}/#", f"$exclusive/$ECQ/{own}/#"]
     with ExitStack() as stack:
         vehicle, spy, odd, listener, publisher, dispatcher = (
-            stack.enter_context(RawConnection(front_door.port, version=v))
+            stack.enter_context(RawConnection(tap_server.port, version=v))
             for v in (version, version, version, version, version, 5)
         )
         spies = {spy: f"o{vin}"[:60], odd: "+", listener: f"sdv-listener-{vin}", publisher: f"sdv-pub-{vin}"}
@@ -337,15 +337,15 @@ def test_nobody_but_the_client_itself_hears_its_compacted_queue(front_door: Fron
             assert wire.next().kind == PINGRESP
 
 
-def test_bytes_that_are_no_mqtt_are_the_brokers_to_refuse(front_door: FrontDoor) -> None:
-    with RawConnection(front_door.port) as wire:
+def test_bytes_that_are_no_mqtt_are_the_brokers_to_refuse(tap_server: TapServer) -> None:
+    with RawConnection(tap_server.port) as wire:
         wire.send(b"GET / HTTP/1.1\r\n\r\n")
         with pytest.raises((EOFError, ConnectionError)):
             wire.next()
 
 
-def test_a_nameless_vehicle_on_mqtt_5_is_told_by_the_name_that_the_broker_gives(front_door: FrontDoor) -> None:
-    with RawConnection(front_door.port) as listener, RawConnection(front_door.port) as vehicle:
+def test_a_nameless_vehicle_on_mqtt_5_is_told_by_the_name_that_the_broker_gives(tap_server: TapServer) -> None:
+    with RawConnection(tap_server.port) as listener, RawConnection(tap_server.port) as vehicle:
         listener.open("sdv-ears-nameless", username="sdv-dispatcher")
         listener.listen("$SDV-EVT/connected/#")
         given = read_properties(vehicle.open("").body[3:])["Assigned-Client-Identifier"]
@@ -369,15 +369,15 @@ def test_the_tap_stands_in_front_of_any_mosquitto(tmp_path_factory: pytest.TempP
             assert dispatcher.until("connected")["clientid"] == vin
 
 
-def test_what_two_sides_send_before_the_connack_is_kept_in_order(front_door: FrontDoor, vin: str) -> None:
-    with platform(front_door.port, vin) as dispatcher:
-        with RawConnection(front_door.port) as vehicle:
+def test_what_two_sides_send_before_the_connack_is_kept_in_order(tap_server: TapServer, vin: str) -> None:
+    with platform(tap_server.port, vin) as dispatcher:
+        with RawConnection(tap_server.port) as vehicle:
             vehicle.open(vin, clean=False, expiry_s=300)
             vehicle.listen(topic_of(vin, "+"))
         dispatcher.until("disconnected")
         for seq in range(1, 11):
             dispatcher.send(seq)
-        with RawConnection(front_door.port) as vehicle:
+        with RawConnection(tap_server.port) as vehicle:
             vehicle.send(connect(vin, clean=False, expiry_s=300), b"\xc0\0")
             kinds = [vehicle.next().kind for _ in range(12)]
 
@@ -388,9 +388,9 @@ def test_what_two_sides_send_before_the_connack_is_kept_in_order(front_door: Fro
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("reserved", ["w", "r"])
 def test_a_client_id_that_is_a_word_of_the_compacted_queues_topics_is_refused(
-    front_door: FrontDoor, reserved: str, version: int
+    tap_server: TapServer, reserved: str, version: int
 ) -> None:
-    with RawConnection(front_door.port, version=version) as wire:
+    with RawConnection(tap_server.port, version=version) as wire:
         wire.send(connect(reserved, version))
         answer = wire.expect(CONNACK)
 
@@ -399,11 +399,11 @@ def test_a_client_id_that_is_a_word_of_the_compacted_queues_topics_is_refused(
             wire.next()
 
 
-def test_whoever_only_listens_hears_answers_and_signs_and_no_requests(front_door: FrontDoor, vin: str) -> None:
+def test_whoever_only_listens_hears_answers_and_signs_and_no_requests(tap_server: TapServer, vin: str) -> None:
     with (
-        platform(front_door.port, vin) as dispatcher,
-        RawConnection(front_door.port) as listener,
-        RawConnection(front_door.port, version=4) as vehicle,
+        platform(tap_server.port, vin) as dispatcher,
+        RawConnection(tap_server.port) as listener,
+        RawConnection(tap_server.port, version=4) as vehicle,
     ):
         listener.open(f"sdv-listener-{vin}", username="sdv-listener")
         for topic_filter in ("agent/+/proxy/response/#", "ecp/#", "agent/+/proxy/request/+"):

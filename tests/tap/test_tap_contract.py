@@ -16,7 +16,7 @@ from queue import SimpleQueue
 import pytest
 
 from tests.servers import ROOT
-from tests.tap.conftest import FrontDoor, open_front_door
+from tests.tap.conftest import TapServer, open_tap_server
 
 EMQX = ROOT.parent / "shared" / "emqx"
 RECORDER, TRACES = EMQX / "record.py", EMQX / "traces"
@@ -168,32 +168,32 @@ def unexplained(trace: str, lines: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SimpleQueue[FrontDoor]"]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SimpleQueue[TapServer]"]:
     """Taps that tell `delivered` too, each with a broker of its own."""
     homes = [tmp_path_factory.mktemp(f"contract-{n}") for n in range(WORKERS)]
     with ThreadPoolExecutor(WORKERS) as pool:
-        opened = list(pool.map(lambda home: open_front_door(home, delivered=True), homes))
-    free: SimpleQueue[FrontDoor] = SimpleQueue()
-    for door in opened:
-        free.put(door)
+        opened = list(pool.map(lambda home: open_tap_server(home, delivered=True), homes))
+    free: SimpleQueue[TapServer] = SimpleQueue()
+    for server in opened:
+        free.put(server)
     yield free
-    for door in opened:
-        door.stop()
+    for server in opened:
+        server.stop()
 
 
 @pytest.fixture(scope="module")
-def played(doors: "SimpleQueue[FrontDoor]", tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def played(servers: "SimpleQueue[TapServer]", tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """The differences of every trace."""
     folder = tmp_path_factory.mktemp("traces")
 
     def worker(trace: str) -> list[str]:
-        door = doors.get()
+        server = servers.get()
         try:
-            found = play(trace, door.port, folder)
+            found = play(trace, server.port, folder)
             # The recorder waits a fixed third of a second for events: on a busy machine a trace gets a second chance.
-            return play(trace, door.port, folder) if unexplained(trace, found) else found
+            return play(trace, server.port, folder) if unexplained(trace, found) else found
         finally:
-            doors.put(door)
+            servers.put(server)
 
     with ThreadPoolExecutor(WORKERS) as pool:
         names = recorded()

@@ -24,10 +24,10 @@ TOKENS, CONFIG, PREFIX = "/v1/oauth/tokens", "/v1/config", f"/v1/{WAREHOUSE}/"
 DELEGATION, CLIENT = "X-Iceberg-Access-Delegation", "X-Client-Version"
 VENDED = {f"header.{DELEGATION}": "vended-credentials"}
 PASSED_ON = ("Content-Type", "Accept", CLIENT)
-Door = TypeVar("Door", bound="FrontDoor")
+AnyProxy = TypeVar("AnyProxy", bound="AuthProxy")
 
 
-class FrontDoor(ThreadingHTTPServer):
+class AuthProxy(ThreadingHTTPServer):
     """Before the catalog at `behind`; who asks for delegated access gets the properties in `vended` with every table."""
 
     daemon_threads = True
@@ -60,7 +60,7 @@ class FrontDoor(ThreadingHTTPServer):
 
 
 class _Request(BaseHTTPRequestHandler):
-    server: FrontDoor
+    server: AuthProxy
     protocol_version = "HTTP/1.1"
 
     def _serve(self) -> None:
@@ -117,26 +117,26 @@ class _Request(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def is_open(door: Door) -> Iterator[Door]:
+def is_open(proxy: AnyProxy) -> Iterator[AnyProxy]:
     """During the block."""
-    thread = threading.Thread(target=door.serve_forever, name="front-door")
+    thread = threading.Thread(target=proxy.serve_forever, name="auth-proxy")
     thread.start()
     try:
-        yield door
+        yield proxy
     finally:
-        door.shutdown()
+        proxy.shutdown()
         thread.join()
-        door.server_close()
-        door.catalog.close()
+        proxy.server_close()
+        proxy.catalog.close()
 
 
-def behind(door: FrontDoor, folder: Path, redis: Server, **properties: str) -> Deployed:
+def behind(proxy: AuthProxy, folder: Path, redis: Server, **properties: str) -> Deployed:
     """A lake whose settings know nothing of object storage: only the catalog does. The archive is a folder."""
     variables = variables_of(
         folder,
         redis,
         catalog_type="rest",
-        catalog_uri=door.url,
+        catalog_uri=proxy.url,
         warehouse=WAREHOUSE,
         catalog_properties=json.dumps(properties | VENDED),
     )
