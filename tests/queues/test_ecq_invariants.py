@@ -166,7 +166,11 @@ class CompactedQueueMachine(RuleBasedStateMachine):
     @rule(qos=st.sampled_from([None, 0, 1, 2]))
     def subscribe(self, qos: int | None) -> None:
         self.listens = bool(qos)
-        self.check_claim(self.run(ecq.Subscription(qos, claim=True)))
+        if qos == 0:
+            self.in_flight = None  # what goes out beside it is not acknowledged
+        reply = self.run(ecq.Subscription(qos, claim=bool(qos)))
+        if qos:
+            self.check_claim(reply)
 
     @rule()
     def disconnect(self) -> None:

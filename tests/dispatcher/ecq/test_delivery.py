@@ -87,9 +87,8 @@ def test_a_sign_makes_good_for_a_subscription_that_nobody_told(ground: EcqGround
 
 def test_a_subscription_with_qos_0_starts_nothing(ground: EcqGround, protocol: int) -> None:
     consumer = Vehicle(ground, protocol=protocol)
-    ground.write(consumer, "a", b"1")
     ground.listens(consumer.connect(subscribe=False), qos=0)
-    ground.write(consumer, "b", b"2")
+    ground.write_all(consumer, [("a", b"1"), ("b", b"2")])
     consumer.say(Sign.HEARTBEAT)
     ground.in_queue(consumer, 2)
     assert ground.in_flight(consumer) is None
@@ -101,7 +100,7 @@ def test_a_subscription_with_qos_0_starts_nothing(ground: EcqGround, protocol: i
     consumer.leave()
 
 
-@pytest.mark.parametrize("topic_filter", ["$ECQ/{}/#", "$ECQ/{}/+", "$ECQ/{}/a", "$ECQ/+/#", "$ECQ/#"])
+@pytest.mark.parametrize("topic_filter", ["$ECQ/{}/#", "$ECQ/{}/+", "$ECQ/{}/a"])
 def test_any_filter_that_covers_the_topic_counts(ground: EcqGround, protocol: int, topic_filter: str) -> None:
     consumer = Vehicle(ground, protocol=protocol)
     ground.write(consumer, "a", b"1")
