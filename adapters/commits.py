@@ -61,3 +61,8 @@ def append_rows(catalog: Catalog, table: Table, rows: pa.Table, said: Mapping[st
     """Append to a branch at once, whoever else commits to the table; to main only of tables that are no part of a run."""
     with Change(catalog.load_table(table.identifier)) as change:
         change.append(rows, snapshot_properties=dict(said), branch=branch)
+
+
+def append_nothing(catalog: Catalog, table: Table, branch: str, said: Mapping[str, str]) -> None:
+    """A snapshot with the rows of the one before it, and the table's present schema, whatever that is."""
+    append_rows(catalog, table, catalog.load_table(table.identifier).schema().as_arrow().empty_table(), said, branch=branch)

@@ -1,36 +1,69 @@
 """Ask the recorders to close their open segments, so that an ingest, or an answer, sees everything accepted so far."""
 
+import json
+from collections.abc import Iterable, Iterator
 from http.client import HTTPException
+from typing import Any
 from urllib.request import Request, urlopen
 
 from contracts.settings import Settings
 
 TIMEOUT_S = 60.0  # a segment of many megabytes is written first
 
+Answer = dict[str, Any] | str
+
 
 def flush(settings: Settings) -> bool:
-    """Whether every recorder has closed its open segments; those that cannot be asked are logged."""
-    failures = close_segments(settings)
-    if failures:
+    """Whether every recorder has closed its open segments; those that cannot be asked, or are not named, are logged."""
+    answers = _ask_all(settings)
+    failures = _failures(answers)
+    problems = [*failures.items(), *(() if failures else _unnamed(settings, answers.values()))]
+    if problems:
         import structlog  # here: answers that people wait for use the other function, and loading it takes them long
 
         log = structlog.get_logger(__name__)
-        for url, reason in failures.items():
-            log.warning(
-                "recorder cannot be asked to close its open segments; they come with a later ingest", url=url, reason=reason
-            )
-    return not failures
+        for which, reason in problems:
+            log.warning("recorder does not close its open segments; they come with a later ingest", recorder=which, reason=reason)
+    return not problems
 
 
 def close_segments(settings: Settings) -> dict[str, str]:
     """Ask every recorder, whatever another one answers. Why not, of each that has not closed them, by its URL."""
-    asked = {url: _ask(f"{url}/flush", settings.bearer) for url in settings.recorders}
-    return {url: reason for url, reason in asked.items() if reason is not None}
+    return _failures(_ask_all(settings))
 
 
-def _ask(url: str, headers: dict[str, str]) -> str | None:
+def _failures(answers: dict[str, Answer]) -> dict[str, str]:
+    return {url: answer for url, answer in answers.items() if isinstance(answer, str)}
+
+
+def _unnamed(settings: Settings, answers: Iterable[Answer]) -> Iterator[tuple[str, str]]:
+    """The recorders that hold a number and were not asked, and why that is; none where one that answers does not say its own."""
+    nodes = [answer.get("node") if isinstance(answer, dict) else None for answer in answers]
+    asked = {node for node in nodes if isinstance(node, int)}
+    if not all(isinstance(node, int) for node in nodes):
+        return
+    from archive.holders import unasked  # here, as above
+
     try:
-        with urlopen(Request(url, method="POST", headers=headers), timeout=TIMEOUT_S):  # noqa: S310  # settings: http(s)
-            return None
+        found = unasked(settings, asked)
+    except OSError as exc:
+        yield "unknown", f"the archive does not say who holds a number: {exc}"
+        return
+    for node, holder in sorted(found.items()):
+        yield f"node={node}", f"{holder.where} holds it, and MANIFOLD_RECORDER_URLS does not name its address"
+
+
+def _ask_all(settings: Settings) -> dict[str, Answer]:
+    """What each recorder says, by its URL: a text where it cannot be asked, or has not closed them."""
+    return {url: _ask(f"{url}/flush", settings.bearer) for url in settings.recorders}
+
+
+def _ask(url: str, headers: dict[str, str]) -> Answer:
+    try:
+        with urlopen(Request(url, method="POST", headers=headers), timeout=TIMEOUT_S) as answer:  # noqa: S310  # settings: http(s)
+            said = json.load(answer)
     except (OSError, HTTPException) as exc:  # also what urllib raises
         return str(exc)
+    except ValueError:
+        return "its answer is not a recorder's"
+    return said if isinstance(said, dict) else "its answer is not a recorder's"

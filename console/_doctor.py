@@ -80,6 +80,9 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     ports |= {f"dispatcher {n}": settings.dispatcher_port + n for n in range(settings.dispatchers)}
     for name, port in ports.items():
         yield _attempt(name, lambda port=port: _healthz(settings, port), f"make up; its log is in {settings.home}/logs")  # type: ignore[misc]
+    yield _attempt(
+        "recorders", lambda: _recorders(settings), "name the address of each in MANIFOLD_RECORDER_URLS, of every job too"
+    )
     yield _attempt("api", lambda: _api(settings), f"make up; its log is in {settings.home}/logs")
     yield _attempt(
         "express hand-off", lambda: _express(settings), "cure what it says; what is recorded meanwhile is offered then"
@@ -195,6 +198,16 @@ def _loaded(settings: Settings) -> str:
 
 def _healthz(settings: Settings, port: int) -> str:
     return _healthy(settings, f"http://{settings.host}:{port}")
+
+
+def _recorders(settings: Settings) -> str:
+    """Whether every recorder that holds a number is one that jobs ask to close its segments."""
+    from archive.holders import unasked
+
+    nodes = {httpx.get(f"{url}/healthz", headers=settings.bearer, timeout=5).json().get("node") for url in settings.recorders}
+    if others := unasked(settings, nodes):
+        raise ValueError("nobody asks " + ", ".join(f"node={node} ({holder.where})" for node, holder in sorted(others.items())))
+    return f"each of {len(nodes)} is asked"
 
 
 def _api(settings: Settings) -> str:

@@ -9,12 +9,12 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from adapters.storage import open_storage, write_bytes
+from archive.holders import FOLDER
 from contracts import keys
 from contracts.errors import Retryable
 from contracts.storage import S3
 
 ANSWER_S = 5.0  # a store that takes longer counts as away
-_FOLDER = "recorders"  # beside the archive's streams
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class ArchiveClaims:
 
     def __init__(self, url: str, s3: S3, node: int) -> None:
         self._fs, self._root = open_storage(url, s3)
-        self._folder = f"{_FOLDER}/{node}"
+        self._folder = f"{FOLDER}/{node}"
         self._call: asyncio.Future[Any] | None = None
 
     async def put(self, claim: Claim) -> None:

@@ -223,7 +223,8 @@ class Recorder:
             log.warning("flush not finished", problem=self._writer.problem)
         segments = [path for file in files for path in file.segments]
         left = [file.path.name for file in files if not file.sealed.is_set()]
-        answer = {"segments": segments, "left_in_journal": left, "problem": self._writer.problem}
+        node = self._settings.node
+        answer = {"segments": segments, "left_in_journal": left, "problem": self._writer.problem, "node": node}
         return web.json_response(answer, status=503 if left else 200)
 
 

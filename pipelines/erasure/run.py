@@ -27,7 +27,7 @@ import structlog
 from pyiceberg.catalog import Catalog
 from redis import Redis
 
-from adapters.commits import append_rows
+from adapters.commits import append_nothing, append_rows
 from adapters.lake import ensure_tables
 from adapters.redis import connect
 from archive.flush import flush
@@ -184,14 +184,12 @@ def _remove_rows(catalog: Catalog, named: Named, rewritten: Rewritten, now: date
     for table, rows in keys:
         run.change(table, partial(erase_rows, catalog, table, rows))
     gone = sorted(Ledger(ledger).known(rewritten.unreadable))
-    run.publish(partial(remove_rows, catalog, SEGMENTS, pa.table({"path": gone})) if gone else partial(_leave, catalog))
+    run.publish(
+        partial(remove_rows, catalog, SEGMENTS, pa.table({"path": gone})) if gone else partial(append_nothing, catalog, SEGMENTS)
+    )
     for table, rows in keys:
         done.rows[table.name] = done.rows.get(table.name, 0) + rows.num_rows
     return run.pins[SEGMENTS.name]
-
-
-def _leave(catalog: Catalog, branch: str, properties: dict[str, str]) -> None:
-    append_rows(catalog, SEGMENTS, SEGMENTS.arrow_schema.empty_table(), properties, branch=branch)
 
 
 def _note(catalog: Catalog, done: Erased, state: str, why: str) -> None:

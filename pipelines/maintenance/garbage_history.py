@@ -15,7 +15,7 @@ from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, Le
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 
-from adapters.commits import append_rows
+from adapters.commits import append_nothing
 from adapters.lake import where
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
@@ -62,9 +62,7 @@ def _drop(catalog: Catalog, cut: datetime, now: datetime, *, dry_run: bool) -> R
     for table, files in ((IDS, ids), (OUTCOMES, outcomes)):
         if any(day in files for day in days):
             run.change(table, partial(remove_days, catalog, table, days))
-    run.publish(
-        lambda branch, properties: append_rows(catalog, SEGMENTS, SEGMENTS.arrow_schema.empty_table(), properties, branch=branch)
-    )
+    run.publish(partial(append_nothing, catalog, SEGMENTS))
     log.info("history is removed", run_id=run.run_id, days=len(days), entries=removed.count)
     return removed
 

@@ -19,14 +19,14 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.update import AssertRefSnapshotId
 
-from adapters.commits import MAIN, patiently
+from adapters.commits import MAIN, append_nothing, patiently
 from adapters.lake import make_missing_tables
 from adapters.versions import FIRST, require_not_newer, version_of
 from contracts.tables import MIGRATING, RUN_TABLES, SCHEMA_VERSION, SEGMENTS, TABLES, Table
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.publish import finish, main_snapshots
 from pipelines.migrations.of_tables import STEPS
-from pipelines.migrations.steps import Step, append_nothing
+from pipelines.migrations.steps import Step
 
 TRIES = 50  # at a run of one's own, each overtaken by another's
 

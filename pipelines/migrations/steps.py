@@ -8,14 +8,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
 
-from adapters.commits import append_rows
+from adapters.commits import append_nothing
 from adapters.lake import ICEBERG_TYPES
 from contracts.tables import Column, Table
-
-
-def append_nothing(catalog: Catalog, table: Table, branch: str, properties: dict[str, str]) -> None:
-    """A snapshot with the rows of the one before it, and the table's present schema, whatever that is."""
-    append_rows(catalog, table, catalog.load_table(table.identifier).schema().as_arrow().empty_table(), properties, branch=branch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from archive.flush import flush
 from archive.recorded import RecordedSegments
 from archive.store import Archive
+from console._doctor import examine
 from contracts import topics
 from contracts.envelope import Stream
 from contracts.seq import node_of
+from contracts.settings import Settings
 from tests.recorder.harness import Harness, Platform, harness, platform, trigger
 from tests.servers import ROOT, start_mosquitto, stopping
 
@@ -90,3 +94,21 @@ def test_emqx_is_told_to_deal_whole_publishers_out_to_the_recorders() -> None:
     config = (ROOT / "infra" / "emqx" / "manifold.conf").read_text()
     groups = dict(re.findall(r"shared_subscription_group\.([\w-]+) \{ strategy = (\w+) \}", config))
     assert groups == {topics.RECORDER_GROUP: "hash_clientid"}
+
+
+def test_one_that_no_url_names_is_noticed(two: tuple[Harness, Harness]) -> None:
+    one, other = two
+    archive = f"file://{one.folder.parent}/archive"
+    here, there = (f"http://127.0.0.1:{each.running.port}" for each in two)
+
+    def settings(urls: str) -> Settings:
+        return Settings(recorder_urls=urls, archive_url=archive)
+
+    with capture_logs() as logs:
+        assert not flush(settings(here))
+    assert [(line["recorder"], "MANIFOLD_RECORDER_URLS" in line["reason"]) for line in logs] == [("node=1", True)]
+    assert {d.passed for d in examine(settings(here)) if d.check == "recorders"} == {False}
+    assert {d.passed for d in examine(settings(f"{here},{there}")) if d.check == "recorders"} == {True}
+    assert flush(settings(f"{here},{there}"))
+    other.running.stop()  # it closes its segments, and gives its number back
+    assert flush(settings(here))
