@@ -63,6 +63,6 @@ def append_rows(catalog: Catalog, table: Table, rows: pa.Table, said: Mapping[st
         change.append(rows, snapshot_properties=dict(said), branch=branch)
 
 
-def append_nothing(catalog: Catalog, table: Table, branch: str, said: Mapping[str, str]) -> None:
+def append_nothing(catalog: Catalog, table: Table, branch: str, properties: Mapping[str, str]) -> None:
     """A snapshot with the rows of the one before it, and the table's present schema, whatever that is."""
-    append_rows(catalog, table, catalog.load_table(table.identifier).schema().as_arrow().empty_table(), said, branch=branch)
+    append_rows(catalog, table, catalog.load_table(table.identifier).schema().as_arrow().empty_table(), properties, branch=branch)
