@@ -50,6 +50,7 @@ COMMANDS = (
     Command("vin", ASK, "_ask", "vin_app", logs=False),
     Command("batch", ASK, "_ask", "batch_app", logs=False),
     Command("data", ASK, "_data", "app", logs=False),
+    Command("ecq", ASK, "_ecq", "app"),
     Command("queue", ASK, "_queue", "app", logs=False),
     Command("fleet", ASK, "_fleet", "fleet", logs=False),
     Command("watch", ASK, "_watch", "watch", logs=False),

@@ -107,7 +107,7 @@ def rewind_target(word: str) -> int | None:
 
 def _parse_append(rest: str, payload: bytes, max_data_bytes: int) -> Append | Refused:
     client_id, _, key = rest.partition("/")
-    if (refused := _refused_client(client_id)) is not None:
+    if (refused := refused_client(client_id)) is not None:
         return refused
     if not key:
         return Refused(f"topic names no key; publish to {ECQ_WRITE_PREFIX}{client_id}/<key>")
@@ -119,7 +119,7 @@ def _parse_append(rest: str, payload: bytes, max_data_bytes: int) -> Append | Re
 
 
 def _parse_rewind(client_id: str, payload: bytes) -> Rewind | Refused:
-    if (refused := _refused_client(client_id)) is not None:
+    if (refused := refused_client(client_id)) is not None:
         return refused
     word = payload[: SHOWN + 1].decode("utf-8", "replace")
     target: Any = rewind_target(word) if len(payload) <= SHOWN else None
@@ -139,7 +139,8 @@ def _refused_key(key: str) -> Refused | None:
     return None
 
 
-def _refused_client(client_id: str) -> Refused | None:
+def refused_client(client_id: str) -> Refused | None:
+    """Why no client with such an id has a queue; None: it may have one."""
     if not client_id:
         return Refused("topic names no client id; publish to $ECQ/w/<client id>/<key>")
     if client_id in RESERVED_CLIENT_IDS:

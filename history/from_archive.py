@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -25,6 +25,7 @@ from history.entry import Bounds, EntryHistory
 
 BACK = timedelta(days=1)  # how far back segments are looked for that no ingest has taken in
 READERS = 4  # segments that are read at once
+Choose = Callable[[pa.Table], pa.ChunkedArray]  # of messages, which are meant
 MOST_NAMES = 200  # that a segment is searched for; looking for more takes longer than parsing all
 
 
@@ -118,20 +119,18 @@ def _in_groups(paths: list[str]) -> Iterator[list[str]]:
 
 def data_recorded(settings: Settings, ingested: Set[str], data_id: str) -> Iterator[tuple[int, datetime, bytes]]:
     """(seq, received at, bytes) of every message that published it and is in no segment of `ingested`: data, or inline."""
-    for envelope in _not_ingested(settings, ingested, Stream.DATA, topic=data_topic(data_id)):
+    for envelope in not_ingested(settings, ingested, Stream.DATA, lambda rows: pc.equal(rows["topic"], data_topic(data_id))):
         yield envelope.seq, envelope.received_at, envelope.payload
     if len(data_id) != len(sha1_hex(b"")):
         return  # inline data has no other name
-    for envelope in _not_ingested(settings, ingested, Stream.TRIGGER, holding='"data"'):
+    for envelope in not_ingested(settings, ingested, Stream.TRIGGER, lambda rows: _hold(rows["payload"], ['"data"'])):
         trigger = _trigger(settings, envelope)
         if trigger is not None and trigger.data is not None and trigger.data_id == data_id:
             yield envelope.seq, envelope.received_at, trigger.data
 
 
-def _not_ingested(
-    settings: Settings, ingested: Set[str], stream: Stream, *, topic: str = "", holding: str = ""
-) -> Iterator[Envelope]:
-    """The accepted messages of a topic, or whose payload may hold these words, of the segments not `ingested` (their paths).
+def not_ingested(settings: Settings, ingested: Set[str], stream: Stream, choose: Choose) -> Iterator[Envelope]:
+    """The accepted messages that `choose` picks from each of the segments not `ingested` (their paths).
 
     Repeated triggers are among them.
     """
@@ -144,8 +143,7 @@ def _not_ingested(
             messages = decode(segment.path, archive.read(segment.path)).messages
         except (Unreadable, FileNotFoundError):  # the ingest says what is wrong with it
             continue
-        wanted = pc.equal(messages["topic"], topic) if topic else _hold(messages["payload"], [holding])
-        yield from (envelope for envelope in from_arrow(messages.filter(wanted)) if envelope.refused_because is None)
+        yield from (envelope for envelope in from_arrow(messages.filter(choose(messages))) if envelope.refused_because is None)
 
 
 def _read(archive: Archive, names: Set[str], path: str) -> list[Envelope]:

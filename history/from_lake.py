@@ -11,6 +11,7 @@ from adapters.lake import where
 from adapters.lake_reads import read_segments, rows_of, triggers_filter
 from contracts.outcomes import EntryState
 from contracts.tables import IDS, META, OUTCOMES
+from history.ecq_from_lake import QueueInLake, read_queue_in_lake, read_sizes
 from history.entry import BatchPage, Bounds, EntryHistory, VehiclePage
 from history.lake_pages import newest_entries, newest_triggers, read_vehicles
 
@@ -53,6 +54,14 @@ class Lake:
     def vehicles(self, seq: int, vins: Set[str]) -> Iterator[tuple[str, str]]:
         """(vin, state) of each vehicle that a trigger names (of `vins`, where any are given)."""
         return read_vehicles(self._catalog, seq, vins)
+
+    def compacted_queue(self, client_id: str) -> QueueInLake:
+        """What is known of a client's compacted queue."""
+        return read_queue_in_lake(self._catalog, client_id)
+
+    def sizes(self, client_id: str, seqs: Set[int]) -> dict[int, int]:
+        """How many bytes the payloads of these messages of a compacted queue have."""
+        return read_sizes(self._catalog, client_id, seqs)
 
     def data_seen(self, data_id: str) -> dict[str, Any] | None:
         """first_seen_at, last_seen_at and times_seen of `data_id`; None if the lake does not have it."""

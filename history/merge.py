@@ -13,6 +13,8 @@ from contracts import keys
 from contracts.messages import sha1_hex
 from contracts.settings import Settings
 from history.batches import Batches
+from history.ecq import CompactedQueue, Page
+from history.ecq_merge import compacted_queue
 from history.entry import BatchPage, Bounds, DataHistory, EntryHistory, VehiclePage
 from history.from_archive import BACK, RecordedInArchive, data_recorded, read_recorded
 from history.from_queues import done_seqs, named, stand_now, waiting_of, waiting_seqs
@@ -21,6 +23,7 @@ from history.lake_half import LakeHalf
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+ALL = Page()
 TRIGGERS, VEHICLE = Bounds(), Bounds(limit=100, rows=100_000_000)  # of a vehicle, a file has few rows among many
 
 
@@ -66,6 +69,10 @@ class History:
     def of_request(self, request_id: str) -> Batches:
         """The triggers of a request_id, to go through them, and the entries of each."""
         return Batches(self._settings, self._redis, self._half, request_id)
+
+    def compacted_queue(self, client_id: str, page: Page = ALL) -> CompactedQueue:
+        """The messages of a client's compacted queue that are live, oldest first, and its position. Redis may be away."""
+        return compacted_queue(self._settings, self._redis, self._half, client_id, page)
 
     def data(self, data_id: str) -> DataHistory | None:
         """What is known of `data_id` now; None if nothing is."""

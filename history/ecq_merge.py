@@ -1,0 +1,98 @@
+"""One answer about a compacted queue from Redis, the archive and the lake.
+
+Where Redis is loaded it is the truth of what is live and how it stands; a message that it has not got yet is added from what is
+recorded. Where it is not, or is away, what is recorded is computed (`contracts.ecq_rows`), as a rebuild does.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from redis import Redis
+
+from archive.flush import close_segments
+from contracts.ecq_rows import RecordedState
+from contracts.outcomes import EntryState, Outcome
+from contracts.settings import Settings
+from history.ecq import CompactedQueue, LiveMessage, Page
+from history.ecq_from_archive import RecordedQueue, read_recorded_queue
+from history.ecq_from_queues import Queued, read_queue
+from history.entry import instant_of
+from history.from_archive import BACK
+from history.lake_half import LakeHalf
+from queues import Policy
+
+if TYPE_CHECKING:
+    from history.ecq_from_lake import QueueInLake
+
+
+def compacted_queue(settings: Settings, redis: Redis, half: LakeHalf, client_id: str, page: Page) -> CompactedQueue:
+    """A page of a client's queue. Archive and lake are read only where Redis cannot answer alone.
+
+    Raises:
+        redis.RedisError: a key in Redis holds another type than it should.
+        Permanent, Retryable: archive or lake are needed and cannot be read. A catalog that is away fails in its own ways.
+    """
+    policy = Policy.of(settings)
+    queued = read_queue(redis, policy, client_id)
+    if queued is not None and queued.is_whole and settings.express:
+        return page_of(queue_of(client_id, queued), page)
+    close_segments(settings)  # what a recorder still holds in its journal
+    ingested = half.here.ingested(datetime.now(UTC) - BACK)  # first, as everywhere
+    in_lake = half.here.compacted_queue(client_id)
+    recorded = read_recorded_queue(settings, ingested, client_id)
+    queued = read_queue(redis, policy, client_id)  # once more: it is the newest of all
+    kept_from = datetime.now(UTC) - timedelta(days=settings.ecq_retention_days)
+    found = page_of(merged(client_id, queued, recorded, in_lake, kept_from=kept_from), page)
+    unknown = {entry.seq for entry in found.entries if entry.size_bytes is None}
+    sizes = half.here.sizes(client_id, unknown) if unknown else {}
+    return replace(found, entries=[entry.sized(sizes.get(entry.seq)) for entry in found.entries])
+
+
+def queue_of(client_id: str, queued: Queued) -> CompactedQueue:
+    """The queue, as Redis alone knows it."""
+    messages, acked_seq = queued.messages(), queued.reply.acked_seq
+    return CompactedQueue(client_id, _greatest(messages, acked_seq), acked_seq, instant_of(queued.reply.acked_at_ms), messages)
+
+
+def merged(
+    client_id: str, queued: Queued | None, recorded: RecordedQueue, in_lake: "QueueInLake", *, kept_from: datetime
+) -> CompactedQueue:
+    """The queue by all that is known of it. Of what is acknowledged, only messages from `kept_from` (UTC) on are still there."""
+    state = RecordedState(recorded.rows | in_lake.rows)
+    newest: dict[str, int] = {}
+    for seq, key in [*in_lake.writes.items(), *((seq, key) for seq, (key, _) in recorded.writes.items())]:
+        newest[key] = max(seq, newest.get(key, 0))
+    live: dict[str, LiveMessage] = {}
+    for key, seq in newest.items():
+        is_acknowledged = state.is_acknowledged(seq)
+        size = recorded.writes[seq][1] if seq in recorded.writes else None
+        message = LiveMessage(key, seq, size, Outcome.DELIVERED if is_acknowledged else EntryState.PENDING)
+        if not is_acknowledged or message.ts >= kept_from:
+            live[key] = message
+    acked_seq, acked_at = state.acked_seq, state.acked_at
+    if queued is not None and queued.is_loaded:
+        for message in queued.messages():
+            known = live.get(message.key)
+            if known is None or known.seq < message.seq:
+                live[message.key] = message
+            elif known.seq == message.seq:
+                live[message.key] = message.sized(known.size_bytes)
+        if queued.reply.acked_seq is not None:
+            acked_seq, acked_at = queued.reply.acked_seq, instant_of(queued.reply.acked_at_ms)
+    entries = sorted(live.values(), key=lambda message: message.seq)
+    last_seq = _greatest(entries, acked_seq, in_lake.last_seq, *recorded.writes)
+    return CompactedQueue(client_id, last_seq, acked_seq, acked_at, entries)
+
+
+def page_of(queue: CompactedQueue, page: Page) -> CompactedQueue:
+    """The part of a queue that was asked for."""
+    left = [entry for entry in queue.entries if entry.seq > page.after]
+    if page.limit is None or len(left) <= page.limit:
+        return replace(queue, entries=left)
+    return replace(queue, entries=left[: page.limit], after=left[page.limit - 1].seq)
+
+
+def _greatest(messages: list[LiveMessage], *others: int | None) -> int | None:
+    known = [message.seq for message in messages] + [seq for seq in others if seq]
+    return max(known, default=None)
