@@ -1,4 +1,4 @@
-"""What can be told of a packet that the codec cannot read: enough to acknowledge it, and to answer whoever waits for it."""
+"""Reads the packet id and reason codes of a packet that the codec cannot read, so that it can be acknowledged or matched."""
 
 from typing import NamedTuple
 

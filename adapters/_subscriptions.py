@@ -1,4 +1,4 @@
-"""What a client subscribes to, and whether the session at the broker holds all of it."""
+"""The subscriptions of a client, and whether the broker has confirmed all of them."""
 
 import asyncio
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""How late an event loop is for its own appointments: the first sign that a process has more to do than it can."""
+"""Measures how late an event loop runs its timers: the first sign that a process is overloaded."""
 
 import asyncio
 from collections.abc import Callable

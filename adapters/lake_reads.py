@@ -1,4 +1,4 @@
-"""The small questions that services ask the lake; what people ask is put together in `history/`. Needs no Spark."""
+"""Small reads of the lake for services; answers for people are assembled in `history/`. Needs no Spark."""
 
 from collections.abc import Set
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""Logging, configured once, by entry points only: one line an event, as key=value for people or as JSON for machines."""
+"""Logging, configured once, by entry points only: one line for each event, as key=value for people or as JSON for programs."""
 
 import logging
 import sys

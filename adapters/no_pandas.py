@@ -1,4 +1,4 @@
-"""PyArrow without pandas: given or giving a Python value it loads pandas first, where that is installed, for half a second."""
+"""Keeps PyArrow from importing pandas, which takes half a second with the first conversion of a Python value."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A PostgreSQL catalog that is not waited for without end: a server that hangs, or is gone, says nothing, and libpq has no limit.
+"""Time limits for a PostgreSQL catalog: libpq has none, and a server that hangs or is gone would be waited for without end.
 
 PyIceberg makes the engine from the address alone, so the limits travel in it, to a plug-in of SQLAlchemy's. They have the names
 that Spark's JDBC driver gives them, and go by the same properties of the catalog.

@@ -1,4 +1,4 @@
-"""The platform's side of the door: publish what the recorder takes, and wait for its receipts."""
+"""The platform's client: publishes triggers, data and writes, and waits for the recorder's receipts."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A REST catalog that is not waited for without end: PyIceberg's session has no time limit, and a dead connection never answers.
+"""Time limits for a REST catalog: PyIceberg's session has none, and a dead connection would be waited for without end.
 
 A thread that waits so is lost until its process ends; a dispatcher has four for each kind of look-up. Object storage needs
 nothing here: Arrow's S3 gives a silent store up by itself, after some ten seconds.

@@ -1,4 +1,4 @@
-"""Which version a table of the lake has, against the ones with which this code can work."""
+"""Compares the version of a table in the lake with the versions that this code supports."""
 
 from pyiceberg.table import Table as IcebergTable
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI knows of the routes, and how they fail."""
+"""The OpenAPI document: FastAPI's description of the routes, with the errors of each."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Questions that read the lake or the archive: in a bounded pool of threads, with a time limit. The lake may be away."""
+"""Runs reads of the lake or the archive in a bounded pool of threads, with a time limit. The lake may be away."""
 
 import asyncio
 from collections.abc import Callable

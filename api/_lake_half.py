@@ -1,4 +1,4 @@
-"""`/lake/entries` and `/lake/triggers`: what the lake alone knows, for whoever puts in the rest himself, as the console does.
+"""`/lake/entries` and `/lake/triggers`: what the lake alone knows, for a client that adds the rest itself, as the console does.
 
 The console reads queues and archive as quickly as the API does; loading what opens the lake takes it longer than an answer.
 """

@@ -1,4 +1,4 @@
-"""What the API counts, by the names under which Prometheus finds it."""
+"""The API's metrics for Prometheus."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

@@ -1,4 +1,4 @@
-"""What may be asked: each parameter with its form and its bounds, and no parameter that a route does not know."""
+"""The query parameters, each with its form and bounds; a parameter that a route does not know is refused."""
 
 from typing import Annotated
 

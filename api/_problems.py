@@ -1,4 +1,4 @@
-"""Everything that goes wrong, as problem details (RFC 9457): what it was, the value, and what to do."""
+"""Errors as problem details (RFC 9457): what went wrong, the value, and what to do."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

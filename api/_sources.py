@@ -1,4 +1,4 @@
-"""What the routes read, opened once for all of them."""
+"""The sources that the routes read, Redis and the lake, opened once for all of them."""
 
 import asyncio
 from collections.abc import AsyncIterator

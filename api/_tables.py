@@ -1,4 +1,4 @@
-"""`/quarantine` and `/lake/freshness`: what was refused, and how far the lake is behind the archive."""
+"""`/quarantine` and `/lake/freshness`: the refused messages, and how far the lake is behind the archive."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime

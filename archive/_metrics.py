@@ -1,4 +1,4 @@
-"""What journal and segments of a door count; Prometheus reads it on its /metrics."""
+"""Counters of a door's journal and segments, for Prometheus."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

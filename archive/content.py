@@ -1,4 +1,4 @@
-"""What a file of the archive holds, and the seqs of one that gives none."""
+"""The decoded content of an archive file, and the seqs derived for a file that has none."""
 
 import hashlib
 from dataclasses import dataclass

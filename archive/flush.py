@@ -1,4 +1,4 @@
-"""Ask the recorders to close their open segments, so that an ingest, or an answer, sees everything accepted so far."""
+"""Asks the recorders to close their open segments, so that an ingest or a query sees everything accepted so far."""
 
 import json
 from collections.abc import Iterable, Iterator

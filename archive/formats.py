@@ -1,4 +1,4 @@
-"""From the bytes of an archive file to messages with the envelope's columns. `docs/archives.md` says the shapes.
+"""Decodes the bytes of an archive file into messages with the envelope's columns. The formats are in `docs/archives.md`.
 
 No Spark: the workers read with this too, and so does whoever looks into a file.
 """

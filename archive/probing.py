@@ -1,4 +1,4 @@
-"""What a segment holds, without reading all of it: its messages, its seqs, and whether it is a segment at all."""
+"""Probes a segment without reading all of it: number of messages, range of seqs, and whether the file is a segment."""
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What recorders write into the archive: each message once, in segments named after their first seq; and read back."""
+"""Writes and reads the segments of recorders: each message once, each segment named after its first seq."""
 
 import re
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What lies in the journal: framed, checksummed records; a message, or an annotation on what became of one."""
+"""The records of the journal, framed and checksummed: messages, and annotations on what became of them."""
 
 import struct
 import zlib

@@ -1,4 +1,4 @@
-"""Every command of `manifold`, by name. Only the module of the command that is asked for is loaded: an answer takes no second."""
+"""Every command of `manifold`, by name. Only the module of the requested command is loaded, to start fast."""
 
 import os
 import sys

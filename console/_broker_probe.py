@@ -1,4 +1,4 @@
-"""Is a broker that is not the sandbox's fit to be Manifold's? Seen from outside: as a dispatcher, and as a vehicle of no use.
+"""Probes whether a broker other than the sandbox's fits Manifold, by connecting as a dispatcher and as a test vehicle.
 
 What is judged are effects, because brokers differ in how they refuse: one answers a SUBSCRIBE with no, another keeps the
 messages back.

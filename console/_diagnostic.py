@@ -1,4 +1,4 @@
-"""What a check of `manifold doctor` found."""
+"""The result of one check of `manifold doctor`."""
 
 from dataclasses import dataclass
 

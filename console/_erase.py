@@ -1,4 +1,4 @@
-"""What `manifold vin erase` tells: what went, and what the search of every file has found."""
+"""The output of `manifold vin erase`: what was removed, and what the search of every file has found."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""What commands that answer ask, for as long as a block runs: Redis alone, or the history. Each loads only what it needs."""
+"""Opens the sources of the query commands for a block: Redis alone, or the history. Each loads only what it needs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""`manifold lake check`, `restore`, `rollback`: does the lake have what the archive has, and how it is put right; `migrate`."""
+"""`manifold lake check`, `restore`, `rollback`: compare the lake with the archive and repair it; `migrate`."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""How the console speaks: tables for people, JSON for programs, errors on stderr with a remedy and an exit code."""
+"""The console's output: tables for people, JSON for programs, errors on stderr with a remedy and an exit code."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The queue statistics as the console reads it: the last one that a dispatcher left, or a walk now."""
+"""The queue statistics for the console: the last ones that a dispatcher saved, or those of a walk now."""
 
 from dataclasses import asdict
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""`manifold ship`: what a Spark cluster is given."""
+"""`manifold ship`: write the files that a Spark cluster needs."""
 
 from pathlib import Path
 from typing import Annotated

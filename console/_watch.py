@@ -1,4 +1,4 @@
-"""`manifold watch`: what the platform does now, second by second."""
+"""`manifold watch`: the rates and queues of the platform, second by second."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The triggers of a request_id, a page at a time: from the lake, from what is recorded and not in it yet, and from the queues."""
+"""The triggers of a request_id, a page at a time: from the lake, the segments that it lacks, and the queues."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set

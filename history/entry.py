@@ -1,4 +1,4 @@
-"""What an answer is made of: the history of an entry, of a batch, of data; and how much is asked for."""
+"""The parts of an answer: the history of an entry, of a batch, of data; and the bounds of a question."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace

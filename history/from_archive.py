@@ -1,4 +1,4 @@
-"""What is recorded and not in the lake yet: read from the segments that it has not taken in."""
+"""Reads what is recorded and not in the lake yet, from the segments that the lake has not taken in."""
 
 import contextlib
 import re

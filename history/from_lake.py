@@ -1,4 +1,4 @@
-"""What the lake knows of entries, batches and data. Needs no Spark; loading PyIceberg takes a second."""
+"""Reads entries, batches and data from the lake. Needs no Spark; loading PyIceberg takes a second."""
 
 from collections.abc import Iterator, Set
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""What the queues know of entries: those that wait, and what has ended a moment ago. Reads Redis alone, and changes nothing."""
+"""Reads entries from the queues: those that wait, and those that ended lately. Reads Redis alone, and changes nothing."""
 
 from collections.abc import Iterable
 from dataclasses import replace

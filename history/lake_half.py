@@ -1,4 +1,4 @@
-"""The lake's half of an answer: asked of the service that has the lake open, where one answers; else read here.
+"""The lake's half of an answer: from the API, which has the lake open, or read in this process where no API answers.
 
 `ask_service` alone knows which service that is and how it is asked: the API, by `/lake/entries` and `/lake/triggers`.
 """

@@ -1,4 +1,4 @@
-"""One answer from the queues, the archive and the lake. What each of them says is read in a module of its own."""
+"""Merges the answers of the queues, the archive and the lake into one. Each source is read in a module of its own."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Set

@@ -1,4 +1,4 @@
-"""Makes known to Airflow what days a backfill has: Airflow looks for schedules of others' making among its plugins."""
+"""Registers the timetable of backfills with Airflow, which finds custom timetables among its plugins."""
 
 from airflow.plugins_manager import AirflowPlugin
 

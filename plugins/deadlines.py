@@ -1,4 +1,4 @@
-"""Makes known to Airflow from when on a run can be late: Airflow looks for such a class among its plugins."""
+"""Registers the deadline reference with Airflow, which finds such classes among its plugins."""
 
 from airflow.plugins_manager import AirflowPlugin
 

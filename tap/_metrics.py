@@ -1,4 +1,4 @@
-"""What the tap counts, for Prometheus."""
+"""The tap's metrics for Prometheus."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Watches one connection through its packets, both ways, and tells what EMQX would tell of it. Pure: bytes in, events out.
+"""Observes the packets of one connection in both directions and emits the events that EMQX would. Pure: bytes in, events out.
 
 A connection is silent when it is a service's, or when its client id cannot be part of a topic: then only what it publishes to
 vehicles is looked at. Bytes that are not MQTT make a direction blind: it is looked at no more, and the broker knows what to do.

@@ -1,4 +1,4 @@
-"""What MQTT packets say, in EMQX's words. Bodies in, values out; made for reading along, not for speaking MQTT. Pure."""
+"""Reads the bodies of MQTT packets into values, under EMQX's names. For observing connections only. Pure."""
 
 from dataclasses import dataclass, field
 

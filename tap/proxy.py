@@ -1,4 +1,4 @@
-"""All connections that pass through the tap, and what stops all of them at once."""
+"""All connections that pass through the tap; pauses and ends all of them together."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What publishers have sent to vehicles, remembered until it is acknowledged.
+"""The messages that publishers have sent to vehicles, kept until they are acknowledged.
 
 A plain broker strips user properties on their way to a vehicle on MQTT 3.1.1, and tells nobody who published what and when.
 The tap sees the publisher's packet and the vehicle's, and puts the two together: by the user properties on MQTT 5, by topic and

@@ -1,4 +1,4 @@
-"""The tap as a service: it listens for vehicles, dials the broker for each, and publishes what their packets mean."""
+"""The tap as a service: it listens for vehicles, connects each to the broker, and publishes the events of their packets."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What outlives a connection: each vehicle's session, and what all connections share. Pure: clock and way out are given."""
+"""The sessions of all vehicles, which outlive their connections, and what all connections share. Pure: the clock is given."""
 
 import re
 from collections.abc import Callable

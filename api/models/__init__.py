@@ -1,1 +1,1 @@
-"""What is answered, field by field, with an example of each; one module for each subject of the API."""
+"""The models of the answers, field by field with an example each; one module for each subject of the API."""

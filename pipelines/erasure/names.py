@@ -1,4 +1,4 @@
-"""Where a vehicle is named, and what a message is without it. Pure.
+"""Finds where a message names a vehicle, and makes the message without it. Pure.
 
 A name is searched for as a word: `V1` is not in `V10`, and a VIN of ISO 3779 is found wherever no letter or digit touches it. In
 bytes that only vehicles understand a short name would be found by chance, so they are searched for names of `OPAQUE_FROM`

@@ -1,4 +1,4 @@
-"""Whether archive, ledger and tables agree, segment by segment: `python -m pipelines check`. No Spark.
+"""Compares archive, ledger and tables, segment by segment: `python -m pipelines check`. No Spark.
 
 The archive is read again with ingest's own parsers, some segments at a time, and what they brought is counted in the tables as
 they are at one moment. A run that counts and is not in every main yet is finished first.

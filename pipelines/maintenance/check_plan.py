@@ -1,4 +1,4 @@
-"""What each segment should have brought to the tables, by the same parsers as ingest, and what is wrong with it. No Spark."""
+"""Decides which rows a segment should have brought to the tables, by the parsers of ingest, and what is wrong. No Spark."""
 
 from collections import Counter
 from collections.abc import Iterable

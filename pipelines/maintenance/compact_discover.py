@@ -1,4 +1,4 @@
-"""What a table consists of, read from its manifests. No Spark: where nothing is to be done, none is started for it."""
+"""Reads from its manifests which files a table consists of. No Spark, so that none is started where nothing is to be done."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What compaction has to do, decided from the numbers of a table's files. Pure: no lake, no Spark.
+"""Decides from the numbers of a table's files which days to compact. Pure: no lake, no Spark.
 
 A day that still grows is packed: its small files become few, in the order in which rows came, at the price of copying them.
 A settled day is clustered: its rows are sorted by vehicle, so that a vehicle's history prunes to few files. So is a small table

@@ -1,4 +1,4 @@
-"""What may go, decided over rows. Pure: no lake, no Redis, no clock; `pipelines.maintenance.garbage` says the same in Spark.
+"""Decides over rows what may be removed. Pure, without a clock; `pipelines.maintenance.garbage` says the same in Spark.
 
 The order of the steps is part of the promise. Whatever is removed in one step is not needed by anything that an earlier step
 leaves behind, also if the run dies in between:

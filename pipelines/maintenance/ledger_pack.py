@@ -1,4 +1,4 @@
-"""The ledger's small files made few between two compactions: each micro-batch leaves one, and each look reads a day of them."""
+"""Packs the ledger's small files between two compactions: each micro-batch leaves one, and each discovery reads a day of them."""
 
 from collections import defaultdict
 from datetime import datetime, timedelta

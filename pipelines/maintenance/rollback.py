@@ -1,4 +1,4 @@
-"""Taking a published run back, with all that came after it: a run of its own, so that nothing can come between. No Spark.
+"""Takes a published run back, with all runs after it, in one run of its own, so that nothing can come between. No Spark.
 
 No main is moved backwards, for whoever finished the run in that moment would move it forward again. Each table gets a snapshot
 that has the files of the one before the run; main of `ingested_segments` moves first, as with every run: who began before is

@@ -1,4 +1,4 @@
-"""How far back the tables can be read as they were: by age, and by count where runs follow each other quickly. No Spark.
+"""Decides which snapshots of the tables are kept: by age, and by count where runs follow each other quickly. No Spark.
 
 Every commit writes a table's metadata anew, with a line for each snapshot: a stream that commits every half minute would write
 more and more of it. Here snapshots go from the metadata alone; their files are then files that no snapshot knows, and garbage

@@ -1,4 +1,4 @@
-"""Ends that the queues remember and the lake does not know: on their way there, or recorded nowhere.
+"""Finds outcomes that are on their way to the lake, to tell them from those that are recorded nowhere.
 
 An outcome goes from the stream in Redis to a recorder's journal, to a segment of the archive, to the lake. It is looked for in
 that order, so that one which moves meanwhile is met at one place at least.

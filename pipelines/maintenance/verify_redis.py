@@ -1,4 +1,4 @@
-"""What the queues hold, as rows: all of it in one walk, or some entries once more, live. The workers read Redis with this."""
+"""Reads the entries of the queues as rows: all of them in one walk, or some of them again. Spark's workers run it."""
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum

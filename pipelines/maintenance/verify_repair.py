@@ -1,4 +1,4 @@
-"""Repair of what verification found: what the lake is sure of is done, the rest is left as it is."""
+"""Repairs the differences that verification found, where the lake is certain; the others are left as they are."""
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""What forks Spark's Python workers: `pyspark.daemon`, but workers start warm and take tasks at once.
+"""The process that forks Spark's Python workers: `pyspark.daemon` with the libraries loaded beforehand.
 
 Workers find pyspark in a zip file, with Spark's largest jar beside it, and before each task pyspark calls
 `importlib.invalidate_caches`, for which Python 3.11 reads the whole directory of each of them again, once for each package in

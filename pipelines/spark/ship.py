@@ -1,4 +1,4 @@
-"""What a cluster is given: the code, an environment of Python for the workers, jars, and Spark's defaults that name them.
+"""Writes what a cluster needs: the code, an environment of Python for the workers, jars, and Spark's defaults that name them.
 
 Nodes need Java, Spark, and the same version of Python at the same path; nothing of Manifold has to be installed there.
 """

@@ -1,4 +1,4 @@
-"""What a vehicle decides, and when: drawn from the seed and the VIN alone, so that a run can be had again. Pure."""
+"""The decisions of a simulated vehicle and their times, drawn from seed and VIN alone, so that runs repeat. Pure."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Many vehicles in one process, and everything they have seen on record."""
+"""Many vehicles in one process, with a record of everything that they received."""
 
 import asyncio
 import resource

@@ -1,4 +1,4 @@
-"""One vehicle: comes, listens, thinks, acknowledges, goes. Timers and callbacks on the fleet's loop."""
+"""One vehicle: it connects, subscribes, waits, acknowledges and disconnects, by timers and callbacks on the fleet's loop."""
 
 import asyncio
 from collections.abc import Callable

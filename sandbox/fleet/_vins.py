@@ -1,4 +1,4 @@
-"""VINs of a fleet that does not exist: right by ISO 3779, check digit and all, and the same for the same seed."""
+"""VINs of the simulated fleet: valid by ISO 3779 with their check digit, and the same for the same seed."""
 
 import random
 from itertools import islice

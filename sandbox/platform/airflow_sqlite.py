@@ -1,4 +1,4 @@
-"""What Airflow's processes share one SQLite file with: they wait for each other, and see each other's work whole or not at all.
+"""Lets Airflow's processes share one SQLite file: they wait for each other, and their transactions are whole.
 
 Airflow imports `CONNECT` (its option `sql_alchemy_connect_args`) in each of its processes, and with it the listener below.
 """

@@ -1,4 +1,4 @@
-"""`python -m sandbox.platform.exec_with_record <record> <command …>`: write down who this process is, then become the command.
+"""`python -m sandbox.platform.exec_with_record <record> <command …>`: records the pid and start time, then executes the command.
 
 The record is there before the program runs, so whatever a supervisor that was killed leaves behind can be found again.
 """

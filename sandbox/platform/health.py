@@ -1,4 +1,4 @@
-"""How the embedded platform is: every program asked, every queue looked at, nothing changed."""
+"""The health of the embedded platform: asks every program and counts every queue, and changes nothing."""
 
 import socket
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Before anything starts: is every port free, and if not, who has it and which setting chooses another one."""
+"""Checks before the start that every port is free; names the owner of one that is not, and the setting that chooses another."""
 
 import errno
 import socket

@@ -1,4 +1,4 @@
-"""Which processes are ours: each is on record with its pid and birth, so that nobody else's is ever ended."""
+"""The record of the processes that were started: each with its pid and start time, so that no other process is ever ended."""
 
 import json
 import os

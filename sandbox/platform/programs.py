@@ -1,4 +1,4 @@
-"""What the embedded platform consists of: each program, how it is started, where it listens, and when it counts as healthy."""
+"""The programs of the embedded platform: how each is started, where it listens, and when it counts as healthy."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The whole embedded platform: up, down, and how it is. State lies under `settings.home` and survives both."""
+"""Starts and stops the embedded platform, and reports its status. Its state lies under `settings.home` and survives both."""
 
 import fcntl
 import time
