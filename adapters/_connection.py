@@ -29,7 +29,7 @@ Lost = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the broker is."""
+    """The address of the broker."""
 
     host: str
     port: int

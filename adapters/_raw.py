@@ -29,7 +29,7 @@ def length_of(header: bytes) -> int | None:
 
 
 def publish_of(packet: bytes) -> Publish:
-    """What a whole PUBLISH says before its properties. What is no UTF-8 in its topic becomes U+FFFD."""
+    """The fields of a whole PUBLISH before its properties. Bytes of its topic that are not UTF-8 become U+FFFD."""
     at = _body(packet)
     topic, at = packet[at + 2 : (end := at + 2 + _number(packet, at))], end
     qos = min(packet[0] >> 1 & 3, 2)

@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """What a CONNECT says."""
+    """The fields of a CONNECT."""
 
     client_id: str
     username: str | None
@@ -38,7 +38,7 @@ class ConnectOptions:
     keepalive_s: int
 
     def packet(self, *, clean_start: bool) -> bytes:
-        """As it goes over the wire."""
+        """The bytes of the CONNECT packet."""
         return mqtt5.ConnectPacket(
             self.client_id,
             username=self.username,
@@ -89,7 +89,7 @@ class Reconnector:
         ]
 
     async def stop(self) -> None:
-        """Say goodbye."""
+        """Send DISCONNECT and end the connection."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -21,7 +21,7 @@ class Files:
         self._fs, self._root = open_storage(url, s3)
 
     def address(self, path: str) -> str:
-        """Where the file lies, as people are told: a path on this machine's disk, else a URL."""
+        """The location of the file for people: a path on this machine's disk, else a URL."""
         return self._at(path) if isinstance(self._fs, fs.LocalFileSystem) else f"{self.url}/{path}"
 
     def read(self, path: str) -> bytes | None:

@@ -90,7 +90,7 @@ def _open_rest(name: str, properties: dict[str, str]) -> Catalog:
 
 
 def login_refused(settings: Settings, exc: Exception) -> Permanent:
-    """What to tell whoever was refused so."""
+    """The message for a login that was refused in this way."""
     what = "token or credential (with oauth2-server-uri and scope, where it asks for them)"
     if signs(settings.catalog_options):
         what = "the keys (client.access-key-id and client.secret-access-key, or those of AWS's own chain) and rest.signing-…"

@@ -80,7 +80,7 @@ class Mqtt:
         await self.close()
 
     async def close(self) -> None:
-        """Say goodbye, and do not come back."""
+        """Disconnect, and do not connect again."""
         await self._reconnector.stop()
 
     async def wait_connected(self) -> None:

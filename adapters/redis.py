@@ -51,7 +51,7 @@ def advice(url: str, exc: RedisError) -> str:
 
 
 def _memory(url: str) -> str:
-    """How much of it each node uses, in brackets; nothing where that cannot be asked."""
+    """The memory that each node uses, in brackets; empty where Redis does not answer that."""
     of_cluster = split_redis_url(url)[1]
     try:
         with connect(url, socket_timeout=3) as redis:

@@ -34,12 +34,12 @@ def run_page(run_id: str) -> str:
 
 
 def run_verdict(run_id: str) -> str:
-    """What the page of one run says, for programs."""
+    """The verdict of one run, as JSON for programs."""
     return f"{RUNS}/{run_id}/{AUDIT}"
 
 
 def kept_runs(reports: Files) -> list[dict[str, Any]]:
-    """What programs are told of each run that is kept, the newest first."""
+    """The verdicts of the runs that are kept, the newest first."""
     paths = [path for path in reports.below(RUNS) if path.endswith(f"/{AUDIT}")]
     with ThreadPoolExecutor(READS_AT_ONCE, "reports") as pool:
         return sorted(_whole(pool.map(reports.read, paths)), key=lambda run: (run["as_of"], run["run_id"]), reverse=True)
@@ -60,5 +60,5 @@ def note_drawn(reports: Files, version: str) -> None:
 
 
 def _whole(contents: Iterator[bytes | None]) -> Iterator[dict[str, Any]]:
-    """Those that nobody has removed since they were listed."""
+    """The verdicts that were not removed since they were listed."""
     yield from (json.loads(content) for content in contents if content is not None)

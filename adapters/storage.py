@@ -40,7 +40,7 @@ def write_parquet(filesystem: fs.FileSystem, root: str, path: str, table: pa.Tab
 
 
 def write_bytes(filesystem: fs.FileSystem, root: str, path: str, content: bytes) -> None:
-    """The same with a few bytes.
+    """Write `content` as the file, whole or not at all.
 
     Raises:
         OSError: the storage is away, full, or refuses.

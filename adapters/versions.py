@@ -9,7 +9,7 @@ FIRST = 1  # of a table that does not say its version
 
 
 def properties_at_birth(table: Table) -> dict[str, str]:
-    """What a new table says about itself: it needs no migration."""
+    """The properties of a new table: its version, which needs no migration."""
     return COMMON_PROPERTIES | table.properties | {SCHEMA_VERSION: str(table.version)}
 
 

@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class Missing(Permanent):
-    """What was asked for does not exist."""
+    """The requested object does not exist."""
 
 
 class WrongParameter(BaseModel):
@@ -77,7 +77,7 @@ def problem(
 
 
 def failed() -> Response:
-    """Of an error that nobody foresaw: what it was is in the log, and is nobody else's business."""
+    """The response to an unforeseen error. It gives no details: they are in the log."""
     return problem(500, "an error that should not be; the log of the api has it")
 
 

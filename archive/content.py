@@ -63,5 +63,5 @@ def derived_seqs(path: str, received_ms: Integers) -> Integers:
 
 
 def one_line(exc: Exception) -> str:
-    """What an exception says, short."""
+    """The message of an exception, shortened to one line."""
     return " ".join(str(exc).split())[:200]

@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 class Line(msgspec.Struct):
-    """What a line of JSON Lines may say; other fields are let be. The last three are as EMQX's rules name them."""
+    """The fields of a line of JSON Lines; other fields are ignored. The last three are named as in EMQX's rules."""
 
     topic: str
     payload: str | None = None

@@ -17,7 +17,7 @@ SMALLEST_FILE = 12  # bytes: the magic word twice and the length of the footer
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a segment holds, by its footer; `problem` where it is no segment."""
+    """The content of a segment, read from its footer; `problem` where the file is not a segment."""
 
     messages: int = 0
     first_seq: int | None = None
@@ -27,7 +27,7 @@ class Probe:
 
 
 def probe(archive: Archive, segments: Iterable[Segment]) -> list[Probe]:
-    """What each segment holds, in their order; reads little more than the footers."""
+    """The probe of each segment, in their order; reads little more than the footers."""
     with ThreadPoolExecutor(AT_ONCE_READ, "probe") as pool:
         return list(pool.map(lambda segment: _probe(archive, segment), segments))
 

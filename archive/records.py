@@ -30,7 +30,7 @@ class JournalRecord(msgspec.Struct, tag="m", array_like=True, frozen=True):
 
 
 class Annotation(msgspec.Struct, tag="n", array_like=True, frozen=True):
-    """What enqueueing has made of a message; a later annotation takes an earlier one's place."""
+    """The result of enqueueing a message; a later annotation replaces an earlier one."""
 
     seq: int
     applied: bool
@@ -40,7 +40,7 @@ class Annotation(msgspec.Struct, tag="n", array_like=True, frozen=True):
 
 @dataclass(slots=True)
 class JournalContent:
-    """What could be read of a journal file."""
+    """The readable content of a journal file."""
 
     messages: list[JournalRecord] = field(default_factory=list)
     annotations: dict[int, Annotation] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def scan(raw: bytes) -> JournalContent:
 
 
 def read_journal(path: Path) -> JournalContent:
-    """What can be read of the journal file at `path`."""
+    """The readable content of the journal file at `path`."""
     return scan(path.read_bytes())
 
 

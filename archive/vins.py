@@ -31,7 +31,7 @@ def are_iso_3779(vins: pa.StringArray) -> Flags:
 
 
 def _parts(vins: pa.StringArray) -> tuple[NDArray[np.int32], bytes]:
-    """Where each begins, and the last ends, in the bytes of all."""
+    """The offsets at which each begins, and the last ends, in the bytes of all."""
     _, offsets, content = vins.buffers()
     starts = np.frombuffer(offsets, np.int32)[vins.offset : vins.offset + len(vins) + 1]
     return starts - starts[0], content.to_pybytes()[starts[0] : starts[-1]] if content else b""

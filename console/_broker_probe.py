@@ -27,7 +27,7 @@ ACCESS = "let infra/emqx/acl.conf be the broker's only access rules; see docs/em
 
 
 class _Heard:
-    """What a client got, acknowledged."""
+    """The messages that a client received and acknowledged."""
 
     def __init__(self, client: Mqtt) -> None:
         self._client, self._came = client, asyncio.Event()

@@ -24,7 +24,7 @@ REASON = "cancelled by manifold batch cancel"
 
 @dataclass(slots=True)
 class Standing:
-    """How far a cancellation has come."""
+    """The progress of a cancellation."""
 
     triggers: int = 0
     entries: Counter[str] = field(default_factory=Counter)  # how many stand how: by `EntryState` or `Outcome`

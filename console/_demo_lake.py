@@ -29,7 +29,7 @@ RECORDED_WAIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a plain PyIceberg program finds in the lake."""
+    """The rows that a plain PyIceberg program finds in the lake."""
 
     ids: int  # of the demo's batch
     delivered: int  # of the demo's batch
@@ -96,7 +96,7 @@ def wait_until_on_record(settings: Settings, ended: Sequence[Owner]) -> None:
 
 
 def wipe_redis(settings: Settings) -> int:
-    """What a lost disk does to Redis; how many entries were pending."""
+    """Empty Redis, as a lost disk does; returns how many entries were pending."""
     with connect(settings.redis) as redis:
         pending = sum(int(redis.zcard(key)) for key in redis.scan_iter(match=keys.pending("*"), count=1000))
         redis.flushall()

@@ -24,7 +24,7 @@ def redis_of(settings: Settings) -> "Iterator[Redis]":
 
 @contextmanager
 def history_of(settings: Settings) -> "Iterator[History]":
-    """What happened to vehicles, batches and data. From here on this process has no pandas."""
+    """The history of vehicles, batches and data. From here on this process does not import pandas."""
     leave_pandas_out()
     from history.merge import History
 

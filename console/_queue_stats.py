@@ -41,7 +41,7 @@ def aged(stats: QueueStats) -> dict[str, Any]:
 
 
 def age_s(stats: QueueStats) -> float:
-    """How long ago it was begun."""
+    """The age of the statistics in seconds, from the beginning of the walk."""
     return round((wall_clock_ms() - stats.at_ms) / 1000, 1)
 
 

@@ -36,7 +36,7 @@ class RunQueued(BaseDeadlineReference):
 
 
 def late(after: timedelta) -> DeadlineAlert:
-    """What makes Airflow call `tell_late`: a run that has not ended so long after it was queued."""
+    """The deadline after which Airflow calls `tell_late`: a run that has not ended so long after it was queued."""
     return DeadlineAlert(
         reference=RunQueued(),
         interval=after,

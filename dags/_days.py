@@ -21,7 +21,7 @@ class BackfillDays(CronDataIntervalTimetable):
 
     @property
     def summary(self) -> str:
-        """What the UI shows as the schedule."""
+        """The text that the UI shows as the schedule."""
         return "days of a backfill"
 
     def serialize(self) -> dict[str, Any]:
@@ -30,7 +30,7 @@ class BackfillDays(CronDataIntervalTimetable):
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> Self:
-        """As it was."""
+        """The timetable that `serialize` stored."""
         del data
         return cls()
 

@@ -15,7 +15,7 @@ SHOWN = ("seq", "request_id", "data_id", "state", "accepted_at", "dispatched_at"
 
 @dataclass(frozen=True, slots=True)
 class EntryHistory:
-    """What one entry is, where it stands, and when what happened to it.
+    """One entry: its identity, its state, and the times of its events.
 
     `state` is an `EntryState` or an `Outcome`. Instants are UTC; None: not yet, or not known.
     """
@@ -42,7 +42,7 @@ class EntryHistory:
         return self.state in _OPEN
 
     def ended(self, record: OutcomeRecord) -> "EntryHistory":
-        """The same entry, as this record ended it."""
+        """The entry as it stands after this outcome."""
         ended_at = instant_of(record.ended_ms)
         return replace(
             self,
@@ -61,7 +61,7 @@ class EntryHistory:
 
     @classmethod
     def from_json(cls, vin: str, fields: dict[str, Any]) -> "EntryHistory":
-        """What `to_json` gave, of this vehicle."""
+        """The entry of this vehicle that `to_json` wrote."""
         values = {name: value for name, value in fields.items() if name in SHOWN and name != "accepted_at"}
         for name in ("dispatched_at", "acknowledged_at"):
             values[name] = None if values[name] is None else datetime.fromisoformat(values[name])
@@ -85,7 +85,7 @@ class BatchHistory:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much of a request_id, or of a vehicle, is asked for, and may be looked at."""
+    """The bounds of a question about a request_id or a vehicle: the size of a page, and what may be read for it."""
 
     limit: int = 20  # triggers of a request_id; entries of a vehicle
     entries: int = 100_000  # of triggers, that are looked at one by one
@@ -133,7 +133,7 @@ class DataHistory:
     times_seen: int
 
     def facts(self, data_id: str) -> dict[str, object]:
-        """What is told of it, without the bytes."""
+        """The fields of the data, without its bytes."""
         return {
             "data_id": data_id,
             "sha1": sha1_hex(self.payload),

@@ -37,7 +37,7 @@ class RecordedInArchive:
     outcomes: dict[tuple[str, int], OutcomeRecord] = field(default_factory=dict)
 
     def ended(self, entry: EntryHistory) -> EntryHistory:
-        """The same entry, ended if the archive says so."""
+        """The entry, with its outcome where the archive has one."""
         record = self.outcomes.get((entry.vin, entry.seq)) if entry.is_open else None
         return entry if record is None else entry.ended(record)
 

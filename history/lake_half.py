@@ -24,7 +24,7 @@ WAIT_S = 30
 
 
 class LakeHalf:
-    """Given a catalog, it asks no service. What is not offered by any is read `here`, which opens the lake."""
+    """The lake's half of answers. With a catalog it asks no API; questions that the API does not answer are read `here`."""
 
     def __init__(self, settings: Settings, catalog: "Catalog | None" = None) -> None:
         self._settings, self._catalog = settings, catalog
@@ -56,7 +56,7 @@ class LakeHalf:
 
 
 def ask_service(settings: Settings, what: str, asked: dict[str, str | int]) -> dict[str, Any] | None:
-    """What the service with the open lake tells; None: none answers, or it is too much for one answer."""
+    """The JSON answer of the API; None where no API answers, or where the answer would be too large."""
     try:
         request = Request(f"{settings.api}/api/v1/lake/{what}?{urlencode(asked)}", headers=settings.bearer)  # noqa: S310  # settings: http(s)
         with urlopen(request, timeout=WAIT_S) as response:  # noqa: S310

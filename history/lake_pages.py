@@ -56,7 +56,7 @@ class _Files:
         return ArrowScan(self._table.metadata, self._table.io, schema, self._wanted).to_table(tasks).select(columns)
 
     def all_rows(self, *columns: str) -> Iterator[pa.Table]:
-        """Those of every file."""
+        """The rows of every file."""
         return (self.rows([task], *columns) for task in self.tasks)
 
     def walk(

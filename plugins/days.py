@@ -6,7 +6,7 @@ from dags._days import BackfillDays
 
 
 class Days(AirflowPlugin):
-    """What Airflow reads of this file."""
+    """The plugin, as Airflow loads it."""
 
     name = "days"
     timetables = [BackfillDays]  # noqa: RUF012  # as Airflow declares it

@@ -6,7 +6,7 @@ from dags._alerts import RunQueued
 
 
 class Deadlines(AirflowPlugin):
-    """What Airflow reads of this file."""
+    """The plugin, as Airflow loads it."""
 
     name = "deadlines"
     deadline_references = [RunQueued]  # noqa: RUF012  # as Airflow declares it

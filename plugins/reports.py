@@ -103,7 +103,7 @@ def _next(url: str) -> str:
 
 
 class Reports(AirflowPlugin):
-    """What Airflow reads of this file."""
+    """The plugin, as Airflow loads it."""
 
     name = "reports"
     fastapi_apps = [  # noqa: RUF012  # as Airflow declares it

@@ -44,7 +44,7 @@ class Entry(BaseModel):
 
     @classmethod
     def of(cls, entry: EntryHistory) -> "Entry":
-        """The same as the queues, the archive and the lake tell it."""
+        """The model of an entry of `history`."""
         return cls.model_construct(
             seq=entry.seq,
             request_id=entry.request_id,
@@ -81,7 +81,7 @@ class Batch(BaseModel):
 
     @classmethod
     def of(cls, batch: BatchHistory) -> "Batch":
-        """The same as history tells it."""
+        """The model of a batch of `history`."""
         return cls.model_construct(
             seq=batch.seq,
             data_id=batch.data_id,

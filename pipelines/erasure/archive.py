@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class Rewritten:
-    """What was found in the archive."""
+    """What the search of the archive found and rewrote."""
 
     files: int = 0  # that were looked at
     segments: list[str] = field(default_factory=list)  # that were written again

@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Erased:
-    """What went, and what the search found afterwards. It does not name the vehicle."""
+    """The counts of what was removed, and what the search found afterwards. It does not name the vehicle."""
 
     erasure_id: str
     accepted_before: datetime
@@ -76,7 +76,7 @@ class Erased:
 
     @property
     def proved(self) -> bool:
-        """Nothing was found."""
+        """Whether the search found nothing."""
         return not self.found
 
     def to_json(self) -> str:

@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was compared, and where archive, ledger and tables disagree."""
+    """The result of a check: what was compared, and where archive, ledger and tables disagree."""
 
     segments: int
     messages: int
@@ -50,7 +50,7 @@ class Checked:
 
     @property
     def agree(self) -> bool:
-        """Nothing is wrong, or all of it was repaired."""
+        """Whether nothing is wrong, or all of it was repaired."""
         return not self.troubles
 
     def to_json(self) -> str:
@@ -121,7 +121,7 @@ class Comparison:
         }
 
     def of(self, segments: Sequence[Segment], rows: dict[str, dict[str, Any]]) -> list[Finding]:
-        """What is wrong with these segments, which are in the ledger."""
+        """The findings about these segments, which are in the ledger."""
         group = [self.brought(segment, refused=rows[segment.path]["refused_because"] is not None) for segment in segments]
         found = self.found(group)
         return [finding for one in group for finding in judge(one, found, **self._since)]
@@ -137,7 +137,7 @@ class Comparison:
             return Brought(segment, refused={own}, instants={own: segment.began_at or segment.modified_at})
 
     def found(self, group: Sequence[Brought]) -> Found:
-        """What the tables have of all that."""
+        """The rows of the tables that these segments should have brought."""
         entries = {seq for one in group for seq in one.entries}
         data_ids = {data_id for one in group for data_id in one.data.values()}
         ended = {key for one in group for key in one.outcomes}

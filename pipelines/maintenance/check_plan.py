@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Brought:
-    """What the messages of one segment are about."""
+    """The keys of the rows that one segment should have brought."""
 
     segment: Segment
     entries: Counter[int] = field(default_factory=Counter)  # vehicles, by the seq of their trigger
@@ -62,12 +62,12 @@ class Brought:
     instants: dict[int, datetime] = field(default_factory=dict)  # of data and what is refused, by seq: when it was received
 
     def seqs(self) -> set[int]:
-        """Of all that it holds."""
+        """The seqs of all messages of the segment."""
         return {*self.entries, *self.data, *self.outcomes.values(), *self.refused}
 
 
 def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Brought:
-    """What ingest makes of these messages."""
+    """The rows that ingest makes of these messages, as keys."""
     of = Brought(segment)
     for batch in parsing.PARSERS[segment.stream](messages, limits):
         _note_refused(of, batch)
@@ -121,7 +121,7 @@ class Found:
 def judge(
     of: Brought, found: Found, *, data_since: datetime, refused_since: datetime, history_since: datetime
 ) -> Iterable[Finding]:
-    """Where the tables do not have what the segment brought, once.
+    """The findings where the tables do not have exactly once what the segment brought.
 
     A message is in quarantine, or its rows are in the tables; of a replay both. Older data, older refused messages and
     older history may have gone by garbage collection.

@@ -18,7 +18,7 @@ EPOCH_DAY = date(1970, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a table consists of at one moment."""
+    """The files of a table at one moment, counted by kind."""
 
     files: int
     small_files: int

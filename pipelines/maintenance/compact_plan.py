@@ -49,7 +49,7 @@ class Work:
 
 
 def work_of(groups: Iterable[Group], policy: CompactionPolicy, *, today: date, can_sort: bool) -> Work:
-    """What pays in one table: `can_sort` says whether its rows are looked up by a key."""
+    """The days of one table that are worth rewriting. `can_sort`: its rows are looked up by a key."""
     by_day: dict[date | None, list[Group]] = {}
     for group in groups:
         by_day.setdefault(group.day, []).append(group)

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What went; with `dry_run`, what would go."""
+    """The removals of a collection; with `dry_run`, those that it would make."""
 
     dry_run: bool
     expired: Removal  # entries

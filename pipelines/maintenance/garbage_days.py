@@ -52,7 +52,7 @@ class DaysOver:
 
     @classmethod
     def from_text(cls, text: str) -> "DaysOver | None":
-        """What `to_text` said; None if it is anything else."""
+        """The value that `to_text` wrote; None if `text` is anything else."""
         try:
             content = json.loads(text)
             ids, outcomes = map(int, content["at"])

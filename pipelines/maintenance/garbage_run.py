@@ -34,7 +34,7 @@ Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What went, or would go: how many, a few of them, and their bytes where they are known."""
+    """What was removed, or would be: how many, a sample, and their bytes where they are known."""
 
     count: int = 0
     sample: list[str] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Removal:
 
 
 def discover(run: Attempt, *, cut: datetime) -> tuple[Removal, Removal]:
-    """The entries that would expire, and the data that would go, if nothing new has been recorded."""
+    """The entries that would expire, and the data that would be removed, if nothing new has been recorded."""
     rows = Rows(run, cut=cut)
     unneeded = rows.unneeded(rows.main(OUTCOMES), and_overdue=True).persist()
     try:

@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did."""
+    """The result of a restore."""
 
     run_id: str  # of the run that emptied the tables: while its history is kept, it can be taken back
     segments: int

@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """What was taken back."""
+    """The runs that were taken back."""
 
     run_id: str  # of the rollback: it can be taken back itself
     undone: list[str]  # runs, newest first

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """How queues and lake compare, and what was done about it."""
+    """The differences between queues and lake, and how many were repaired."""
 
     loaded: bool  # false: Redis was wiped, and a rebuild is needed
     in_queues: int  # pending and parked entries
@@ -159,7 +159,7 @@ class _Comparison:
         return odd.where(~is_unrecorded).unionByName(odd.where(is_unrecorded).join(moving, KEYS, "left_anti"))
 
     def _waiting_otherwise(self) -> list[DataFrame]:
-        """What waits in the queues: has it ended, is it unknown, or is it overdue?"""
+        """The entries that wait in the queues and have ended, are unknown to the lake, or are overdue."""
         waiting = self._waiting.where(~self._is_young).select(*KEYS)
         ids = self._main(IDS).where(self._since_oldest("ts"))
         known = ids.select(*KEYS, "ts", "request_id", "data_id").repartition(self._parts, "vin")

@@ -72,7 +72,7 @@ def walk(url: str) -> Batches:
 
 
 def recheck(url: str) -> Batches:
-    """Of rows (difference, vin, seq, …): those that are still so, as far as the queues alone can say."""
+    """Of rows (difference, vin, seq, …), those whose difference is still there, as far as the queues can tell."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with connect(url) as redis:

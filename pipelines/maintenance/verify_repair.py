@@ -76,7 +76,7 @@ def _queue(loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:
 
 
 def _record(redis: Redis, loader: Loader, rows: list[dict[str, str]], now_ms: int) -> int:
-    """What the queues remember goes to the recorder. When it ended, and after how many attempts, nobody knows any more."""
+    """Hand outcomes that the queues remember to the recorder; time and attempts are not known any more. Returns how many."""
     pipe = redis.pipeline(transaction=False)
     for row in rows:
         pipe.zscore(keys.done(row["vin"]), row["seq"])

@@ -47,7 +47,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """What a migration did, or would do."""
+    """The steps of a migration that were taken, or are due."""
 
     steps: list[Due] = field(default_factory=list)
     made: list[str] = field(default_factory=list)  # tables that were missing

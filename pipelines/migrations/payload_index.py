@@ -31,7 +31,7 @@ class PayloadIndex(Step):
     """
 
     def says(self) -> str:
-        """What it does."""
+        """The step in words, for people."""
         return "every payload's SHA-1 and place are written beside its name"
 
     def write(self, catalog: Catalog, table: Table, base: Mapping[str, int], branch: str, properties: dict[str, str]) -> None:

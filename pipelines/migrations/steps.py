@@ -20,7 +20,7 @@ class Step:
     name: str  # unique in its table; words with hyphens
 
     def says(self) -> str:
-        """What it does, for people."""
+        """The step in words, for people."""
         raise NotImplementedError
 
     def change(self, change: Transaction) -> None:

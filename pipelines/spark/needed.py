@@ -10,5 +10,5 @@ class NeedsSpark(Retryable):
 
 
 def add_without_spark(parser: argparse.ArgumentParser) -> None:
-    """Of stages that need Spark only sometimes."""
+    """Add the option `--without-spark` of stages that need Spark only sometimes."""
     parser.add_argument("--without-spark", action="store_true", help="stop with exit status 4 where Spark is needed")

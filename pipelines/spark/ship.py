@@ -49,7 +49,7 @@ QUICK = 1  # a level of gzip: an archive is unpacked again and again
 
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """What lies in the folder."""
+    """The files that were written for a cluster."""
 
     defaults: str
     code: str
@@ -58,7 +58,7 @@ class Shipped:
     bytes: int  # of all of it
 
     def to_json(self) -> dict[str, object]:
-        """As `manifold ship --json` prints it."""
+        """The JSON that `manifold ship --json` prints."""
         return asdict(self)
 
 

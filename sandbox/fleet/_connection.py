@@ -17,7 +17,7 @@ _FIRST_REFUSAL = 0x80
 
 @dataclass(frozen=True, slots=True)
 class FleetEndpoint:
-    """Where vehicles connect, and how their topics begin."""
+    """The broker's address, and the prefix of the vehicles' topics."""
 
     host: str
     port: int
@@ -26,7 +26,7 @@ class FleetEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a CONNECT says."""
+    """The fields of a CONNECT."""
 
     client_id: str
     protocol: int  # 5, or 4 for MQTT 3.1.1
@@ -36,7 +36,7 @@ class Hello:
 
 
 class Listener(Protocol):
-    """Whom a connection tells. After `close` it tells nothing."""
+    """The receiver of a connection's events. After `close` there are none."""
 
     def on_connected(self, session_present: bool) -> None:
         """The broker has let the vehicle in."""
@@ -62,7 +62,7 @@ class Connection:
         self._client = self._new_client(endpoint, hello)
 
     def open(self) -> None:
-        """Connect and say hello. Blocks for the TCP handshake only.
+        """Connect and send CONNECT. Blocks for the TCP handshake only.
 
         Raises:
             OSError: nobody listens there.
@@ -76,7 +76,7 @@ class Connection:
         self._flush()
 
     def close(self, *, goodbye: bool) -> None:
-        """With DISCONNECT or without a word."""
+        """Close the connection, with or without a DISCONNECT."""
         self._listener = None
         if self._socket is not None:
             if goodbye:
@@ -89,7 +89,7 @@ class Connection:
         self._client.subscribe(topic_filter, qos=1)
 
     def publish(self, topic: str) -> None:
-        """Nothing, with QoS 1."""
+        """Publish an empty message with QoS 1."""
         self._client.publish(topic, b"", qos=1)
 
     def ack(self, message: paho.MQTTMessage) -> bool:

@@ -22,7 +22,7 @@ _SPARE_FILES = 100
 
 
 class _Ledger:
-    """What the vehicles tell."""
+    """The record of the vehicles' events."""
 
     def __init__(self, on_received: Callable[[Received], None], other: FleetListener | None) -> None:
         self.messages: list[Received] = []
@@ -53,7 +53,7 @@ class _Ledger:
 
 
 class Fleet:
-    """`async with Fleet(settings, vins(200, seed=1), seed=1) as fleet`. Entering connects nobody; at the end all say goodbye.
+    """`async with Fleet(settings, vins(200, seed=1), seed=1) as fleet`. Entering connects no vehicle; leaving disconnects all.
 
     `received` holds every PUBLISH in the order of arrival, repetitions and all; `acknowledged` those whose PUBACK went out;
     `counts` how often vehicles came `online`, `left`, `crashed` or were `cut off`, and how many messages were `duplicates` by
@@ -108,12 +108,12 @@ class Fleet:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What happened how often."""
+        """The number of events of each kind."""
         return self._ledger.counts
 
     @property
     def online(self) -> list[Owner]:
-        """Who is connected and subscribed now."""
+        """The vehicles that are connected and subscribed now."""
         return [vin for vin, vehicle in self._vehicles.items() if vehicle.link is LinkState.ONLINE]
 
     def protocol(self, vin: Owner) -> int:

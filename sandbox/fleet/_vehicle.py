@@ -32,7 +32,7 @@ class Received:
 
 
 class LinkState(Enum):
-    """How a vehicle is connected."""
+    """The state of a vehicle's connection."""
 
     OFFLINE = auto()
     CONNECTING = auto()  # until the broker has confirmed the subscription
@@ -40,7 +40,7 @@ class LinkState(Enum):
 
 
 class FleetListener(Protocol):
-    """Whom the vehicles tell."""
+    """The receiver of the vehicles' events."""
 
     def received(self, message: Received) -> None:
         """A message has come."""
@@ -89,7 +89,7 @@ class Vehicle:
         self._drop(goodbye=True, what="left")
 
     def crash(self) -> None:
-        """The socket goes without a word, and the vehicle stays away until told to come."""
+        """Close the socket without DISCONNECT; the vehicle stays away until it is told to connect."""
         self._drop(goodbye=False, what="crashed")
 
     def say(self, sign: Sign) -> None:

@@ -33,7 +33,7 @@ WORKERS = 2  # tasks that run at once; each idle worker keeps 47 MB
 
 
 def url(settings: Settings) -> str:
-    """Where the embedded Airflow answers."""
+    """The URL of the embedded Airflow."""
     return f"http://{settings.loopback}:{settings.airflow_port}"
 
 

@@ -76,11 +76,11 @@ class AirflowApi:
         return {task["task_id"]: task["state"] for task in self._tasks(dag_id, run_id)}
 
     def task_seconds(self, dag_id: str, run_id: str) -> dict[str, float | None]:
-        """How long the last attempt at each task took; None where it has not ended."""
+        """The seconds that the last attempt at each task took; None where it has not ended."""
         return {task["task_id"]: task["duration"] for task in self._tasks(dag_id, run_id)}
 
     def result(self, dag_id: str, run_id: str, task_id: str) -> Any:
-        """What a task returned."""
+        """The result of a task."""
         path = f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/return_value"
         return self._ask("GET", f"{path}?deserialize=true")["value"]
 

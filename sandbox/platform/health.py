@@ -25,7 +25,7 @@ _ANSWER_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where everything is. URLs show no password."""
+    """The addresses of all servers and services. URLs show no password."""
 
     mqtt: str  # for vehicles
     mqtt_services: str  # for services and publishers; the same in the sandbox
@@ -56,7 +56,7 @@ class Addresses:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As `manifold status --json` prints it."""
+        """The JSON that `manifold status --json` prints."""
         return {
             "mqtt": self.mqtt,
             "mqtt_services": self.mqtt_services,
@@ -80,7 +80,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How the platform is. `healthy` means ready to serve."""
+    """The status of the platform. `healthy` means ready to serve."""
 
     healthy: bool
     addresses: Addresses
@@ -95,7 +95,7 @@ class Status:
         return any(self.processes.values())
 
     def to_json(self) -> dict[str, Any]:
-        """As `manifold status --json` prints it."""
+        """The JSON that `manifold status --json` prints."""
         return {
             "healthy": self.healthy,
             **self.addresses.to_json(),
@@ -120,7 +120,7 @@ def as_started(settings: Settings) -> Settings:
 
 
 def status(settings: Settings) -> Status:
-    """How the platform of these settings is; also when nothing runs. One that was started without Airflow needs none."""
+    """The status of the platform of these settings, also when nothing runs. One that was started without Airflow needs none."""
     layout, settings = HomeLayout(settings.home), as_started(settings)
     wanted = programs(settings)
     checks, queues = check(wanted, settings)

@@ -20,7 +20,7 @@ class Port:
     offset: int = 0  # how far it is from the setting's value: replicas take the ports after the first
 
     def remedy(self) -> str:
-        """How to choose another one."""
+        """The setting that chooses another port, in words."""
         several = f" (this is the port of replica {self.offset})" if self.offset else ""
         return f"choose another port: {PREFIX}{self.setting.upper()}=…{several}"
 

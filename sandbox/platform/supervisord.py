@@ -37,27 +37,27 @@ class HomeLayout:
 
     @property
     def run(self) -> Path:
-        """What belongs to the processes that run now."""
+        """The folder of the processes that run now."""
         return self.home / "run"
 
     @property
     def logs(self) -> Path:
-        """What the programs and the supervisor say."""
+        """The folder of the logs."""
         return self.home / "logs"
 
     @property
     def config(self) -> Path:
-        """What the supervisor reads."""
+        """The supervisor's configuration file."""
         return self.run / "supervisord.conf"
 
     @property
     def pid_file(self) -> Path:
-        """Where the supervisor says who it is."""
+        """The supervisor's pid file."""
         return self.run / "supervisord.pid"
 
     @property
     def socket(self) -> Path:
-        """Where the supervisor takes orders; in the system's folder for short names if the home's path is too long."""
+        """The supervisor's control socket; in the system's folder for short names if the home's path is too long."""
         path = self.run / "supervisord.sock"
         if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
             return path
@@ -97,7 +97,7 @@ class HomeLayout:
 
 @dataclass(frozen=True, slots=True)
 class ProgramState:
-    """What the supervisor says about one program."""
+    """The supervisor's state of one program."""
 
     state: str  # STARTING, RUNNING, BACKOFF, STOPPING, STOPPED, EXITED, FATAL
     started: int  # Unix seconds of the last start; 0: never
