@@ -34,7 +34,7 @@ def run_page(run_id: str) -> str:
 
 
 def run_verdict(run_id: str) -> str:
-    """The verdict of one run, as JSON for programs."""
+    """The path in the store of the verdict of one run, a JSON file for programs."""
     return f"{RUNS}/{run_id}/{AUDIT}"
 
 

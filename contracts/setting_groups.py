@@ -18,8 +18,8 @@ def _s(default: Any, meaning: str) -> Any:
     return Field(default=default, description=meaning)
 
 
-class PlaceSettings(BaseSettings):
-    """Where things lie and listen."""
+class EndpointSettings(BaseSettings):
+    """Folders, addresses and ports."""
 
     home: Path = _s(Path(".manifold"), "folder of all local state: data of the servers, logs, archive, lake")
     host: str = _s(
@@ -87,7 +87,7 @@ class MqttSettings(BaseSettings):
     topic_prefix: str = _s("agent", "first levels of the topic on which vehicles get their messages")
 
 
-class IntakeSettings(BaseSettings):
+class RecorderSettings(BaseSettings):
     """What the recorder accepts, and how it records."""
 
     node: NodeNumber = _s(0, "number of this recorder in every seq; each recorder needs its own")

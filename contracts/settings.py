@@ -15,10 +15,10 @@ from contracts.faces import LOOPBACK, is_loopback
 from contracts.setting_groups import (
     DispatchSettings,
     HousekeepingSettings,
-    IntakeSettings,
+    RecorderSettings,
     LakeSettings,
     MqttSettings,
-    PlaceSettings,
+    EndpointSettings,
     QueueSettings,
     StorageSettings,
 )
@@ -33,9 +33,9 @@ LARGEST_PACKET = (1 << 28) - 1  # bytes that MQTT can say
 
 
 class Settings(
-    PlaceSettings,
+    EndpointSettings,
     MqttSettings,
-    IntakeSettings,
+    RecorderSettings,
     QueueSettings,
     DispatchSettings,
     StorageSettings,
