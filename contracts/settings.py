@@ -14,12 +14,12 @@ from contracts.errors import SettingsError
 from contracts.faces import LOOPBACK, is_loopback
 from contracts.setting_groups import (
     DispatchSettings,
+    EndpointSettings,
     HousekeepingSettings,
-    RecorderSettings,
     LakeSettings,
     MqttSettings,
-    EndpointSettings,
     QueueSettings,
+    RecorderSettings,
     StorageSettings,
 )
 from contracts.storage import S3
