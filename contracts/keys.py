@@ -106,6 +106,11 @@ def owner_keys(owner: Owner | str) -> list[str]:
     return [f"{q}pending", f"{q}inflight", f"{q}presence", f"{q}keys", f"{q}done", f"{q}parked", f"{q}attempts"]
 
 
+def taken_field(node: int, *, of_ecq: bool = False) -> str:
+    """The field of a recorder in TAKEN: for its triggers, or for its stream ecq."""
+    return f"ecq/{node}" if of_ecq else str(node)
+
+
 def ecq_keys(owner: Owner | str) -> list[str]:
     """All keys of an owner's compacted queue, in the order in which its Lua verbs take them; docs/ecq.md says what each holds."""
     q = _of(owner)

@@ -158,13 +158,17 @@ class Loader:
         marks = keys.loaded_marks(of_cluster=is_cluster(self._redis))
         return bool(self._redis.exists(*marks) == len(marks))
 
-    def mark_loaded(self, now_ms: int, taken: Mapping[int, int] | None = None) -> None:
-        """The queues hold everything pending; `taken`: by recorder, up to which seq its triggers were found in the lake."""
+    def mark_loaded(
+        self, now_ms: int, taken: Mapping[int, int] | None = None, taken_ecq: Mapping[int, int] | None = None
+    ) -> None:
+        """The queues hold everything pending; by recorder, up to which seq triggers and stream ecq were found in the lake."""
         if self.is_loaded():  # and say so already
             return
         self._redis.delete(keys.TAKEN)
-        if taken:
-            self._redis.hset(keys.TAKEN, mapping={str(node): seq for node, seq in taken.items()})
+        known: dict[Any, Any] = {keys.taken_field(node): seq for node, seq in (taken or {}).items()}
+        known |= {keys.taken_field(node, of_ecq=True): seq for node, seq in (taken_ecq or {}).items()}
+        if known:
+            self._redis.hset(keys.TAKEN, mapping=known)
         for mark in keys.loaded_marks(of_cluster=is_cluster(self._redis)):
             self._redis.set(mark, now_ms)
 

@@ -20,6 +20,7 @@ class Marks:
     loaded: tuple[bytes, ...]  # when the queues were loaded; empty: not there
     handed: tuple[bytes, ...]  # `<loading> <seq>`; empty: not there
     taken: int | None  # seq up to which the last rebuild had this recorder's triggers from the lake
+    taken_ecq: int | None = None  # the same of its stream ecq: the lake may know less of one than of the other
 
     @property
     def loading(self) -> bytes | None:
@@ -39,6 +40,16 @@ class Marks:
         """Up to which seq all is here that this recorder has recorded; None: nobody knows of anything."""
         return self.taken if self.joined is None else self.joined
 
+    @property
+    def upto_ecq(self) -> int | None:
+        """The same of what compacted queues have to hear of."""
+        return self.taken_ecq if self.joined is None else self.joined
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether all that this recorder handed over came from the lake, and nothing since."""
+        return self.joined is None and not (self.taken is None and self.taken_ecq is None)
+
 
 class MarkedQueues(Streams):
     """Reads and moves marks. What is said to be in the queues was written before, so that whoever loses one loses the other.
@@ -53,9 +64,11 @@ class MarkedQueues(Streams):
         batch = self.batch()
         for key in (*loaded, *handed):
             batch.call(("GET", key), _or_empty)
-        batch.call(("HGET", keys.TAKEN, node), _or_empty)
-        *found, taken = await batch.run()
-        return Marks(tuple(found[: len(loaded)]), tuple(found[len(loaded) :]), int(taken) if taken else None)
+        for field in (keys.taken_field(node), keys.taken_field(node, of_ecq=True)):
+            batch.call(("HGET", keys.TAKEN, field), _or_empty)
+        *found, taken, taken_ecq = await batch.run()
+        of_lake = (int(seq) if seq else None for seq in (taken, taken_ecq))
+        return Marks(tuple(found[: len(loaded)]), tuple(found[len(loaded) :]), *of_lake)
 
     async def move_handed(self, node: int, marks: Marks, seq: int) -> Marks:
         """Everything of this recorder up to `seq` is in the queues now; the marks as they are then.
@@ -73,7 +86,7 @@ class MarkedQueues(Streams):
         found = await batch.run()
         if tuple(found[: len(loaded)]) != marks.loaded or not all(found[len(loaded) :]):
             raise Retryable(CHANGED)
-        return Marks(marks.loaded, (new,) * len(handed), marks.taken)
+        return Marks(marks.loaded, (new,) * len(handed), marks.taken, marks.taken_ecq)
 
     async def unload(self, marks: Marks) -> None:
         """The queues do not hold everything pending: a rebuild is needed. Unless they have been loaded since."""

@@ -9,7 +9,7 @@ from queues._batch import LAST
 from queues._drivers import AsyncBatch
 from queues._marks import MarkedQueues
 from queues._outcomes import OutcomeStream
-from queues._spoilt import is_spoilt, spoilt_among
+from queues._spoilt import is_spoilt, keys_of, spoilt_among
 from queues._waiting import WaitingForData
 
 
@@ -79,12 +79,12 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
         waits = replies[len(data_ids) :]
         return replies[: len(data_ids)], [data_id for data_id, waiting in zip(data_ids, waits, strict=True) if waiting]
 
-    async def spoilt_key(self, owner: str) -> str | None:
-        """The first key of an owner that holds another type than it should, with the type that it has; None: there is none."""
+    async def spoilt_key(self, queue: str) -> str | None:
+        """The first key of a queue that holds another type than it should, with the type that it has; None: there is none."""
         batch = self.batch()
-        for key in keys.owner_keys(owner):
+        for key in keys_of(queue):
             batch.call(("TYPE", key), bytes)
-        return spoilt_among(owner, await batch.run())
+        return spoilt_among(queue, await batch.run())
 
 
 def _bytes_or_none(reply: bytes | None) -> bytes | None:

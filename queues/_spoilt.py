@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from redis.exceptions import ResponseError
 
 from contracts import keys
+from contracts.queue_names import is_ecq, owner_of_queue
 
 SPOILT = ("WRONGTYPE", "user_script:")  # so Redis's word begins: another type; or what a script reads there is no seq, no number
 OWNER_TYPES = ("zset", "hash", "hash", "hash", "zset", "zset", "hash")  # in the order of contracts.keys.owner_keys
+ECQ_TYPES = ("zset", "hash", "hash", "hash", "zset", "hash", "hash", "hash")  # in the order of contracts.keys.ecq_keys
 
 
 def is_spoilt(reply: object) -> bool:
@@ -20,10 +22,16 @@ def unreadable(exc: ValueError) -> ResponseError:
     return ResponseError(f"WRONGTYPE {exc}")
 
 
-def spoilt_among(owner: str, types: Sequence[bytes]) -> str | None:
-    """The first of the owner's keys that holds another type than it should, with the type that it has; None: there is none.
+def keys_of(queue: str) -> list[str]:
+    """All keys of a queue, by its name."""
+    return keys.ecq_keys(owner_of_queue(queue)) if is_ecq(queue) else keys.owner_keys(queue)
 
-    `types` are Redis's answers to TYPE, in the order of `contracts.keys.owner_keys`.
+
+def spoilt_among(queue: str, types: Sequence[bytes]) -> str | None:
+    """The first of the queue's keys that holds another type than it should, with the type that it has; None: there is none.
+
+    `types` are Redis's answers to TYPE, in the order of `keys_of`.
     """
-    found = zip(keys.owner_keys(owner), OWNER_TYPES, (word.decode() for word in types), strict=True)
+    wanted_types = ECQ_TYPES if is_ecq(queue) else OWNER_TYPES
+    found = zip(keys_of(queue), wanted_types, (word.decode() for word in types), strict=True)
     return next((f"{key} is a {has}" for key, wanted, has in found if has not in (wanted, "none")), None)

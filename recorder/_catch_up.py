@@ -1,4 +1,4 @@
-"""Bring into the queues what they lack, by what they say of themselves: outcomes first, then data, then triggers in seq order."""
+"""Bring into the queues what they lack, by what they say of themselves: outcomes first, then data, then the rest in seq order."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +9,7 @@ import structlog
 
 from archive.journal import Journal
 from archive.recorded import seq_ago
+from contracts.ecq import ACKNOWLEDGEMENTS, EcqAck, Rewind
 from contracts.envelope import Envelope, Stream
 from contracts.errors import Retryable
 from contracts.outcomes import OutcomeRecord
@@ -16,6 +17,7 @@ from contracts.seq import datetime_of, unix_ms_of, wall_clock_ms
 from queues import NOT_LOADED, Marks, Queues
 from recorder import _metrics
 from recorder._direct_enqueuer import NOTHING, DirectEnqueuer, Ended
+from recorder._ecq_enqueuer import Known
 from recorder._lake import Lake
 from recorder._parser import Incoming, Parser
 from recorder._replay import ReplaySource
@@ -82,23 +84,28 @@ class CatchUp:
         if marks.loading is None:
             raise Retryable(NOT_LOADED)
         same = gap.same_redis and marks.joined is not None and marks.joined >= (left or 0)
-        since = _since(marks, gap, self._journal.last_seq)
+        since, since_ecq = (_since(upto, gap, self._journal.last_seq) for upto in (marks.upto, marks.upto_ecq))
         if not same:
-            await self._make_up(marks, gap, since)
-        await self.mark(max(0, since - 1))  # from here on the queues remember what ends and is younger
-        if since <= gap.upto:
+            await self._make_up(marks, gap, since, since_ecq)
+        await self.mark(max(0, min(since, since_ecq) - 1))  # from here on the queues remember what ends and is younger
+        if min(since, since_ecq) <= gap.upto:
             # A Redis that lost nothing remembers what has ended and may be offered again; what another one forgot, the lake has.
             ended = NOTHING if same else await self._lake.ended_since(datetime_of(since))
-            await self._offer_again(since, gap.upto, ended)
+            await self._offer_again(since, since_ecq, gap.upto, ended)
         await self.mark(passed())
 
-    async def _make_up(self, marks: Marks, gap: Gap, since: int) -> None:
+    async def _make_up(self, marks: Marks, gap: Gap, since: int, since_ecq: int) -> None:
         """This Redis may have gone back, or was filled from the lake: what has ended since ends in it, too."""
-        first = await asyncio.to_thread(self._recorded.first, since, gap.upto)
+        first = await asyncio.to_thread(self._recorded.first, min(since, since_ecq), gap.upto)
         far = _is_too_far(marks, gap, first)
-        ended_since = since if marks.upto is not None else None if far else first
+        otherwise = None if far else first
+        ended_since = since if marks.upto is not None else otherwise
+        changed_since = since_ecq if marks.upto_ecq is not None else otherwise
         if ended_since is not None:
             await self._end_again(ended_since)
+        if changed_since is not None:
+            await self._change_again(changed_since)
+        if ended_since is not None or changed_since is not None:
             await self._queues.forget_populated()
         if far:
             await self._queues.unload(marks)
@@ -113,9 +120,27 @@ class CatchUp:
         if ended:
             log.info("ended again", outcomes=ended, since=since)
 
-    async def _offer_again(self, since: int, upto: int, ended: Ended) -> None:
+    async def _change_again(self, since: int) -> None:
+        """Acknowledgements and rewinds. Only of queues that were rewound does their order matter: those are kept to the end."""
+        source, changed = self._recorded.ecq_changes(since), 0
+        rewinds: list[tuple[int, Rewind]] = []
+        while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOMES_AGAIN))):
+            rewinds += [(e.seq, said) for e in group if isinstance(said := self._parser.read_back(e).ecq, Rewind)]
+        owners, rewound = {rewind.client_id for _, rewind in rewinds}, list[Known](rewinds)
+        source = self._recorded.ecq_changes(since)
+        while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOMES_AGAIN))):
+            acks = [record for envelope in group if (record := _ack_of(envelope)) is not None]
+            rewound += [record for record in acks if record.client_id in owners]
+            await self._direct_enqueuer.ecq.replay([record for record in acks if record.client_id not in owners])
+            changed += len(acks)
+        await self._direct_enqueuer.ecq.replay(rewound)
+        if changed or rewound:
+            log.info("acknowledged and rewound again", acknowledgements=changed, since=since)
+
+    async def _offer_again(self, since: int, since_ecq: int, upto: int, ended: Ended) -> None:
         offered = 0
-        for stream, first in ((Stream.DATA, seq_ago(since, DATA_BEFORE_S)), (Stream.TRIGGER, since)):
+        # Triggers come last, as their progress is marked.
+        for stream, first in ((Stream.DATA, seq_ago(since, DATA_BEFORE_S)), (Stream.ECQ, since_ecq), (Stream.TRIGGER, since)):
             source = self._recorded.messages(stream, first, upto)
             while group := await asyncio.to_thread(self._next_group, source):
                 await self._direct_enqueuer.offer(group, skip=ended)
@@ -141,19 +166,19 @@ def was_offerable(incoming: Incoming) -> bool:
     return incoming.envelope.refused_because is None and incoming.envelope.duplicate_of is None
 
 
-def _since(marks: Marks, gap: Gap, newest: int) -> int:
-    """The first seq that the queues may lack."""
-    if marks.upto is None:
+def _since(marked: int | None, gap: Gap, newest: int) -> int:
+    """The first seq that the queues may lack, which say that they have all up to `marked`."""
+    if marked is None:
         return 0
-    if marks.upto > max(gap.upto, newest) and gap.since is not None:  # it speaks of a journal that is lost, and of its clock
-        return min(marks.upto + 1, gap.since)
-    return marks.upto + 1
+    if marked > max(gap.upto, newest) and gap.since is not None:  # it speaks of a journal that is lost, and of its clock
+        return min(marked + 1, gap.since)
+    return marked + 1
 
 
 def _is_too_far(marks: Marks, gap: Gap, first: int | None) -> bool:
     """Whether reading back what was handed over and is lost takes longer than a rebuild. `first`: the first that is lacking."""
     lost_upto = gap.since or gap.upto
-    if first is None or first >= lost_upto or (marks.joined is None and marks.taken is not None):
+    if first is None or first >= lost_upto or marks.is_rebuilt:
         return False  # nothing is lost, or only what a rebuild has not found in the lake
     return unix_ms_of(lost_upto) - unix_ms_of(first) > MOST_LOST_S * 1000
 
@@ -162,5 +187,13 @@ def _record_of(envelope: Envelope) -> OutcomeRecord | None:
     """None where another program has put something else into the archive."""
     try:
         return OutcomeRecord.from_wire(envelope.payload)
+    except ValueError:
+        return None
+
+
+def _ack_of(envelope: Envelope) -> EcqAck | None:
+    """None where it is none, or another program has put something else into the archive."""
+    try:
+        return EcqAck.from_wire(envelope.payload) if envelope.topic.startswith(ACKNOWLEDGEMENTS) else None
     except ValueError:
         return None

@@ -17,6 +17,7 @@ from queues.verbs.ends import Ack
 from queues.verbs.fills import DirectEnqueue, Enqueue, EnqueueReply
 from recorder import _metrics
 from recorder._dedupe import DedupeWindow
+from recorder._ecq_enqueuer import EcqEnqueuer
 from recorder._lake import Lake
 from recorder._parser import Incoming
 from recorder._spoilt import Spoilt
@@ -40,12 +41,18 @@ class DirectEnqueuer:
         self._queues, self._dedupe, self._lake = queues, dedupe, lake
         self.loading: bytes | None = None  # of the queues that `offer` fills; loaded anew, they may lack something older
         self.spoilt = Spoilt(queues)
+        self.ecq = EcqEnqueuer(queues, self.spoilt)
 
     async def offer(self, group: Sequence[Incoming], *, skip: Ended = NOTHING) -> None:
         """Bring a group in seq order into the queues and write into each message what became of it.
 
         `skip` are entries (vin, seq) that have ended already.
         """
+        of_ecq = [incoming for incoming in group if incoming.offerable and incoming.ecq is not None]
+        if of_ecq:
+            await self.ecq.offer(of_ecq, self.loading)
+            for incoming in of_ecq:
+                incoming.applied = True
         asked = [incoming for incoming in group if incoming.offerable and incoming.ecq is None]
         if not asked:
             return

@@ -19,7 +19,8 @@ from adapters.mqtt import Message
 from contracts.messages import Refused
 from contracts.settings import Settings
 from recorder._dedupe import DedupeWindow
-from recorder._parser import Parsed, Parser, stream_of
+from recorder._kinds import stream_of
+from recorder._parser import Parsed, Parser
 
 DIGEST_BYTES = 16
 REMEMBERED = 64  # messages of which a process has died

@@ -1,6 +1,5 @@
 """What came in, judged: a trigger, data, or refused input; and whether it repeats an earlier trigger. No I/O."""
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -29,6 +28,7 @@ from contracts.outcomes import OutcomeRecord
 from contracts.seq import SeqSource
 from contracts.settings import Settings
 from recorder._dedupe import DedupeWindow
+from recorder._kinds import dispatchers_record, needs_handoff, stream_of
 
 DIGEST = "sdv-digest"  # header of an accepted trigger, so that a restart need not parse it to know it again
 PACKET_ID = "sdv-packet-id"  # header of a message of the stream ecq: what the broker sends again has the same
@@ -114,7 +114,7 @@ class Parser:
         """An outcome of the dispatchers, or an acknowledgement of a compacted queue, as it will be recorded."""
         stream, refused = Stream.OUTCOME, None
         try:
-            match _record_in(payload):
+            match dispatchers_record(payload):
                 case EcqAck(client_id=client_id):
                     stream, topic = Stream.ECQ, f"{ACKNOWLEDGEMENTS}{client_id}"
                 case OutcomeRecord(vin=vin):
@@ -185,34 +185,6 @@ class Parser:
         if first != incoming.seq:
             incoming.duplicate_of = first
             headers[DUPLICATE_OF] = str(first)
-
-
-def stream_of(topic: str) -> Stream:
-    """Where a message on `topic` is recorded."""
-    if topic.startswith(topics.ECQ_PREFIX):
-        return Stream.ECQ
-    return Stream.DATA if topics.data_id_of(topic) is not None else Stream.TRIGGER
-
-
-def needs_handoff(stream: str, topic: str) -> bool:
-    """Whether the queues have to hear of a message: what they have said themselves they know."""
-    return stream != Stream.OUTCOME and not (stream == Stream.ECQ and topic.startswith(ACKNOWLEDGEMENTS))
-
-
-def _record_in(payload: bytes) -> OutcomeRecord | EcqAck:
-    """What a dispatcher has put into the outcomes stream.
-
-    Raises:
-        ValueError: it is neither; the message says why.
-    """
-    if b'"client_id"' not in payload:
-        return OutcomeRecord.from_wire(payload)
-    try:
-        return EcqAck.from_wire(payload)
-    except ValueError:
-        with suppress(ValueError):  # the words may stand in a reason
-            return OutcomeRecord.from_wire(payload)
-        raise
 
 
 def _plain(text: str) -> str:

@@ -12,7 +12,8 @@ from contracts.envelope import DUPLICATE_OF, Envelope, Stream
 from contracts.messages import Trigger, parse_trigger, trigger_digest
 from contracts.seq import seq_of
 from recorder._dedupe import DedupeWindow
-from recorder._parser import DIGEST, needs_handoff
+from recorder._kinds import needs_handoff
+from recorder._parser import DIGEST
 from recorder._resent import REMEMBERED, ResentMessages
 from recorder._state import RecorderState
 

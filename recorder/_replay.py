@@ -7,6 +7,7 @@ from archive.recorded import RecordedSegments, seq_ago
 from archive.records import read_journal
 from contracts.envelope import Envelope, Stream
 from contracts.seq import node_of
+from recorder._kinds import is_change, needs_handoff
 
 SKEW_S = 120.0  # that the clocks of recorders may differ
 
@@ -23,19 +24,27 @@ class ReplaySource:
 
     def first(self, since: int, upto: int) -> int | None:
         """The oldest message of this recorder from `since` to `upto`."""
-        seqs = (next((e.seq for e in self.messages(stream, since, upto)), None) for stream in (Stream.DATA, Stream.TRIGGER))
+        streams = (Stream.DATA, Stream.ECQ, Stream.TRIGGER)
+        seqs = (next((e.seq for e in self.messages(stream, since, upto)), None) for stream in streams)
         return min((seq for seq in seqs if seq is not None), default=None)
 
     def messages(self, stream: Stream, since: int, upto: int) -> Iterator[Envelope]:
-        """Those of this recorder: from the archive, then from the journal.
+        """Those of this recorder that queues have to hear of: from the archive, then from the journal.
 
         Files that become segments meanwhile come twice, none is left out.
         """
-        return self._read(stream, since, upto, self._node)
+        return (e for e in self._read(stream, since, upto, self._node) if needs_handoff(e.stream, e.topic))
 
     def outcomes(self, since: int) -> Iterator[Envelope]:
         """Those that any recorder has in the archive, and this one in its journal; of others, whose clocks differ, some older."""
-        found = self._read(Stream.OUTCOME, seq_ago(since, SKEW_S), self._journal.last_seq, None)
+        return self._of_any(Stream.OUTCOME, since)
+
+    def ecq_changes(self, since: int) -> Iterator[Envelope]:
+        """The same of acknowledgements and rewinds of compacted queues."""
+        return (e for e in self._of_any(Stream.ECQ, since) if is_change(e.topic))
+
+    def _of_any(self, stream: Stream, since: int) -> Iterator[Envelope]:
+        found = self._read(stream, seq_ago(since, SKEW_S), self._journal.last_seq, None)
         return (e for e in found if e.seq >= since or node_of(e.seq) != self._node)
 
     def _read(self, stream: Stream, since: int, upto: int, node: int | None) -> Iterator[Envelope]:

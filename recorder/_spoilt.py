@@ -1,15 +1,19 @@
-"""Owners under whose keys in Redis somebody has put something else: they are named, and hold up nobody."""
+"""Queues under whose keys in Redis somebody has put something else: they are named, and hold up no other."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from contracts.names import Owner
+from contracts.queue_names import QueueName, fanout_queue
 from queues import Queues, is_spoilt
 from queues.verbs.fills import EnqueueReply
+from queues.verbs.verb import Verb
 
 MOST_NAMED = 20
+Sent = tuple[QueueName, Verb]
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -23,33 +27,41 @@ class Spoilt:
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
-        self._what: dict[Owner, str] = {}  # owner → which of its keys, and what it is
+        self._what: dict[QueueName, str] = {}  # queue → which of its keys, and what it is
 
     @property
     def problems(self) -> list[str]:
         """Whose keys they are, and the remedy."""
         remedy = "nothing can be queued for it: delete that key, then run `manifold rebuild`"
-        return [f"{owner}: {what}, so {remedy}" for owner, what in self._what.items()]
+        return [f"{queue}: {what}, so {remedy}" for queue, what in self._what.items()]
 
     async def sound(self, answers: Iterable[tuple[Owner, Any]]) -> dict[Owner, EnqueueReply]:
         """The replies of a tolerant batch without those of owners whose keys are spoilt. They get theirs by a rebuild."""
-        sound = {}
-        for owner, reply in answers:
+        sound = await self._sound((fanout_queue(owner), owner, reply) for owner, reply in answers)
+        return dict(sound)
+
+    async def sound_ones(self, answers: Iterable[tuple[Sent, Any]]) -> list[tuple[Sent, Any]]:
+        """The same of verbs, of which one queue may have several."""
+        return await self._sound((sent[0], sent, reply) for sent, reply in answers)
+
+    async def _sound(self, answers: Iterable[tuple[QueueName, T, Any]]) -> list[tuple[T, Any]]:
+        sound = []
+        for queue, asked, reply in answers:
             if is_spoilt(reply):
-                log.error("this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=owner)
-                await self._look_at(owner)
+                log.error("keys of this queue in Redis are spoilt: delete them, then `manifold rebuild`", queue=queue)
+                await self._look_at(queue)
             else:
-                sound[owner] = reply
+                sound.append((asked, reply))
         return sound
 
     async def look_again(self) -> None:
         """Forget those whose keys are as they should be."""
-        for owner in list(self._what):
-            await self._look_at(owner)
+        for queue in list(self._what):
+            await self._look_at(queue)
 
-    async def _look_at(self, owner: Owner) -> None:
-        what = await self._queues.spoilt_key(owner)
+    async def _look_at(self, queue: QueueName) -> None:
+        what = await self._queues.spoilt_key(queue)
         if what is None:
-            self._what.pop(owner, None)
-        elif owner in self._what or len(self._what) < MOST_NAMED:
-            self._what[owner] = what
+            self._what.pop(queue, None)
+        elif queue in self._what or len(self._what) < MOST_NAMED:
+            self._what[queue] = what

@@ -78,10 +78,10 @@ def newest_before(catalog: Catalog, table: Table, instant: datetime) -> int | No
     return next(old, None)
 
 
-def newest_seqs(catalog: Catalog, segments: int | None = None) -> dict[int, int]:
-    """By recorder, the greatest seq of a trigger that is ingested, by this snapshot of `ingested_segments` (None: the newest)."""
-    triggers = where(EqualTo, "stream", Stream.TRIGGER.value)
-    scan = catalog.load_table(SEGMENTS.identifier).scan(triggers, ("last_seq",), snapshot_id=segments)
+def newest_seqs(catalog: Catalog, segments: int | None = None, stream: Stream = Stream.TRIGGER) -> dict[int, int]:
+    """By recorder, the greatest seq of a stream that is ingested, by this snapshot of `ingested_segments` (None: the newest)."""
+    of_stream = where(EqualTo, "stream", stream.value)
+    scan = catalog.load_table(SEGMENTS.identifier).scan(of_stream, ("last_seq",), snapshot_id=segments)
     newest: dict[int, int] = {}
     for batch in scan.to_arrow_batch_reader():
         seqs = pc.drop_null(batch["last_seq"])

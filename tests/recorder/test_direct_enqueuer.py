@@ -17,7 +17,7 @@ from contracts.names import Owner
 from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
 from contracts.topics import TRIGGER
-from queues import Policy, Queues, connect
+from queues import Policy, Queues, connect, is_cluster
 from queues.verbs.claims import UpdatePresence
 from recorder._dedupe import DedupeWindow
 from recorder._direct_enqueuer import OWNERS_ALONE, DirectEnqueuer
@@ -58,7 +58,8 @@ def run(server: Server, settings: Settings, scenario: Scenario) -> None:
 
 async def load(direct_enqueuer: DirectEnqueuer, queues: Queues) -> None:
     """The queues hold all that is pending, and the recorder has looked what they lack."""
-    await queues.redis.set(keys.LOADED, wall_clock_ms())
+    for mark in keys.loaded_marks(of_cluster=is_cluster(queues.redis)):
+        await queues.redis.set(mark, 7)
     direct_enqueuer.loading = (await queues.marks(0)).loading
 
 

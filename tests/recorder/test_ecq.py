@@ -2,18 +2,24 @@
 
 import asyncio
 import math
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 
 from adapters.mqtt import Mqtt
 from contracts import keys
 from contracts.ecq import MAX_KEY_BYTES, EcqAck
 from contracts.envelope import Envelope, Stream
+from contracts.settings import Settings
 from contracts.topics import ecq_rewind_topic, ecq_write_topic
+from queues import Loader, Policy
 from tests.careless import GOOD, careless
-from tests.recorder.harness import Harness, harness, metric, platform, running_harness
+from tests.recorder.harness import Harness, Platform, harness, metric, platform, running_harness
+from tests.recorder.test_redis_goes_back import mark_of
 from tests.servers import wait_until
 from tests.tap.raw_connection import PUBACK, RawConnection, publish
 
@@ -204,3 +210,118 @@ def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_
         *refused, good = home.archived(Stream.ECQ)
         assert (len(refused), good.topic, good.refused_because) == (many, "$ECQ/w/SPOILT/good", None)
         assert all("cannot be read (a text in it is not UTF-8)" in str(e.refused_because) for e in refused)
+
+
+def queued(home: Harness, client_id: str) -> dict[str, int]:
+    """The live messages of a queue: key → seq."""
+    found: Any = home.redis.hgetall(keys.ecq_keys(client_id)[3])
+    return {key.decode(): int(seq) for key, seq in found.items()}
+
+
+def of_set(home: Harness, client_id: str, place: int) -> list[int]:
+    """The seqs in one of a queue's sorted sets: 0 for what is pending, 4 for what was acknowledged."""
+    found: Any = home.redis.zrange(keys.ecq_keys(client_id)[place], 0, -1)
+    return [int(seq) for seq in found]
+
+
+async def send(publisher: Platform, topic: str, payload: bytes = b"x") -> int:
+    receipt = await publisher.send(topic, payload)
+    assert receipt["status"] == "recorded"
+    return int(receipt["seq"])
+
+
+def test_while_redis_is_away_all_is_recorded_and_the_newest_of_each_key_is_queued_when_it_is_back(tmp_path: Path) -> None:
+    async def scenario(home: Harness) -> None:
+        async with platform(home.broker.port) as publisher:
+            seqs = [await send(publisher, "$ECQ/w/AWAY/a")]
+            assert queued(home, "AWAY") == {"a": seqs[0]}
+            home.redis_server.kill()
+            seqs += [await send(publisher, f"$ECQ/w/AWAY/{key}") for key in "abab"]
+            await asyncio.to_thread(home.flush)
+            seqs.append(await send(publisher, "$ECQ/w/AWAY/c"))
+            await asyncio.to_thread(home.restart_redis)
+            await asyncio.to_thread(home.wait_express)
+            seqs.append(await send(publisher, "$ECQ/w/AWAY/d"))
+            assert queued(home, "AWAY") == {"a": seqs[3], "b": seqs[4], "c": seqs[5], "d": seqs[6]}
+            assert of_set(home, "AWAY", 0) == seqs[3:]
+            assert [e.applied for e in await asyncio.to_thread(recorded, home, "AWAY")] == [True, *[False] * 4, True, True]
+
+    with running_harness(tmp_path) as home:
+        asyncio.run(scenario(home))
+
+
+def test_killed_between_journal_and_queue_a_write_is_queued_at_the_next_start_and_is_one_message(tmp_path: Path) -> None:
+    async def scenario(home: Harness) -> None:
+        async with platform(home.broker.port) as publisher:
+            first = await send(publisher, "$ECQ/w/STUCK/a", b"1")
+            home.redis_server.process.send_signal(signal.SIGSTOP)
+            before = journal_bytes(home)
+            receipts = [await publisher.publish("$ECQ/w/STUCK/a", payload) for payload in (b"2", b"1")]
+            await asyncio.to_thread(wait_until, lambda: journal_bytes(home) > before, what="it to be on disk")
+            home.running.kill()
+            home.redis_server.process.send_signal(signal.SIGCONT)
+            await asyncio.to_thread(home.start)
+            await asyncio.to_thread(home.wait_express)
+            seqs = [int((await receipt)["seq"]) for receipt in receipts]
+            assert queued(home, "STUCK") == {"a": seqs[1]}
+            archived = await asyncio.to_thread(recorded, home, "STUCK")
+            assert [(e.seq, e.payload) for e in archived] == [(first, b"1"), (seqs[0], b"2"), (seqs[1], b"1")]
+
+    with running_harness(tmp_path) as home:
+        asyncio.run(scenario(home))
+
+
+def journal_bytes(home: Harness) -> int:
+    return sum(path.stat().st_size for path in (home.folder / "home" / "journal" / "0").glob("*.journal"))
+
+
+@pytest.mark.parametrize("flushed", [False, True], ids=["in the journal", "in the archive"])
+def test_a_redis_that_went_back_gets_writes_rewinds_and_acknowledgements_again(tmp_path: Path, flushed: bool) -> None:
+    def acknowledge(home: Harness, seq: int, epoch: int = 0) -> None:
+        home.redis.xadd(keys.OUTCOMES, {"o": EcqAck("BACK", seq, 1, epoch).to_wire()})
+        wait_until(lambda: not home.redis.xlen(keys.OUTCOMES), what="the acknowledgement to be recorded")
+
+    async def scenario(home: Harness) -> None:
+        async with platform(home.broker.port) as publisher:
+            kept = await send(publisher, "$ECQ/w/BACK/kept")
+            await asyncio.to_thread(wait_until, lambda: mark_of(home) >= kept, what="the mark to be moved")
+            written = home.written()
+            acknowledge(home, kept)
+            a = await send(publisher, "$ECQ/w/BACK/a")
+            acknowledge(home, a)
+            epoch = await send(publisher, "$ECQ/r/BACK", b"earliest")
+            b = await send(publisher, "$ECQ/w/BACK/b")
+            acknowledge(home, b, epoch)
+            acknowledge(home, kept, epoch)
+            if flushed:
+                await asyncio.to_thread(home.flush)
+            last = await send(publisher, "$ECQ/w/BACK/last")
+            await asyncio.to_thread(wait_until, lambda: mark_of(home) >= last, what="the mark to be moved")
+            await asyncio.to_thread(home.take_redis_back, written)
+            newest = await send(publisher, "$ECQ/w/BACK/newest")
+            await asyncio.to_thread(home.wait_express)
+            assert queued(home, "BACK") == {"kept": kept, "a": a, "b": b, "last": last, "newest": newest}
+            assert of_set(home, "BACK", 0) == [a, last, newest]
+            assert of_set(home, "BACK", 4) == [kept, b]
+            assert home.redis.hmget(keys.ecq_keys("BACK")[7], "epoch", "acked_seq") == [b"%d" % epoch, b"%d" % b]
+
+    with running_harness(tmp_path) as home:
+        asyncio.run(scenario(home))
+
+
+def test_what_a_rebuild_had_not_found_in_the_lake_is_queued_after_it(tmp_path: Path) -> None:
+    async def scenario(home: Harness) -> None:
+        async with platform(home.broker.port) as publisher:
+            in_lake = await send(publisher, "$ECQ/w/REBUILT/old")
+            seqs = [await send(publisher, f"$ECQ/w/REBUILT/{key}") for key in "ab"]
+            trigger_seq = (await publisher.trigger(["REBUILT"], "r"))["seq"]
+            home.redis.flushall()
+            await asyncio.to_thread(home.wait_express, "suspended")
+            with redis.Redis(port=home.redis_server.port) as client:  # the lake had the trigger, but not yet `a` and `b`
+                Loader(client, Policy.of(Settings(home=home.folder))).mark_loaded(1, {0: trigger_seq}, {0: in_lake})
+            await asyncio.to_thread(home.wait_express)
+            assert queued(home, "REBUILT") == dict(zip("ab", seqs, strict=True))
+            assert home.pending("REBUILT") == []
+
+    with running_harness(tmp_path) as home:
+        asyncio.run(scenario(home))

@@ -1,0 +1,202 @@
+"""Writes and rewinds on their way into compacted queues: in seq order, again and again, and where Redis has forgotten."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from adapters.mqtt import Message
+from contracts import keys
+from contracts.ecq import EcqAck, Rewind
+from contracts.errors import Retryable
+from contracts.events import Connected
+from contracts.names import Owner
+from contracts.queue_names import ecq_queue
+from contracts.seq import wall_clock_ms
+from contracts.settings import Settings
+from queues import Policy, Queues, connect, is_cluster
+from queues.verbs.claims import UpdatePresence
+from queues.verbs.ecq import Read, ReadReply, Subscription
+from recorder._dedupe import DedupeWindow
+from recorder._direct_enqueuer import DirectEnqueuer
+from recorder._ecq_enqueuer import Known
+from recorder._lake import Lake
+from recorder._parser import Incoming, Parser
+from tests.recorder.test_direct_enqueuer import load
+from tests.servers import Server
+
+Scenario = Callable[[DirectEnqueuer, Queues], Awaitable[None]]
+
+
+@pytest.fixture
+def redis(redis_server: Server) -> Any:
+    with Redis(port=redis_server.port) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def url(redis_server: Server) -> str:
+    return f"redis://127.0.0.1:{redis_server.port}/0"
+
+
+@pytest.fixture
+def parser(tmp_path: Path) -> Parser:
+    return Parser(Settings(home=tmp_path), DedupeWindow(1))
+
+
+def run(url: str, tmp_path: Path, scenario: Scenario) -> None:
+    settings = Settings(home=tmp_path)
+
+    async def main() -> None:
+        async with connect(url) as client:
+            queues = Queues(client, Policy.of(settings))
+            await queues.join_wakes()
+            enqueuer = DirectEnqueuer(queues, DedupeWindow(1), Lake(settings))
+            await load(enqueuer, queues)
+            await scenario(enqueuer, queues)
+
+    asyncio.run(main())
+
+
+def write(parser: Parser, key: str, payload: bytes = b"x", client_id: str = "C") -> Incoming:
+    return parser.take(Message(f"$ECQ/w/{client_id}/{key}", payload))
+
+
+def rewind(parser: Parser, to: int = 0) -> Incoming:
+    return parser.take(Message("$ECQ/r/C", str(to).encode()))
+
+
+async def look(queues: Queues, client_id: str = "C") -> ReadReply:
+    batch = queues.batch()
+    batch.add(ecq_queue(client_id), Read(), wall_clock_ms())
+    (found,) = await batch.run()
+    assert isinstance(found, ReadReply)
+    return found
+
+
+async def arrive(queues: Queues, client_id: str) -> None:
+    """The client is here and has subscribed its queue."""
+    batch, now_ms = queues.batch(), wall_clock_ms()
+    batch.add(client_id, UpdatePresence(Connected(Owner(client_id), now_ms, True, 0), False), now_ms)
+    batch.add(ecq_queue(client_id), Subscription(1, False), now_ms)
+    await batch.run()
+
+
+async def woken(queues: Queues) -> set[str]:
+    return {owner for wake in await queues.read_wakes("a", count=1000, block_ms=1) for owner in wake.owners}
+
+
+def test_the_newest_of_each_key_is_queued_and_its_bytes_with_it(url: str, redis: Redis, parser: Parser, tmp_path: Path) -> None:
+    async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        group = [write(parser, "a", b"1"), write(parser, "b/c", b""), write(parser, "a", b"\0\xff")]
+        for _ in range(2):
+            await enqueuer.offer(group)
+            assert all(incoming.applied for incoming in group)
+            assert [(m.key, m.seq, m.size_bytes) for m in (await look(queues)).messages] == [
+                ("b/c", group[1].seq, 0),
+                ("a", group[2].seq, 2),
+            ]
+        assert redis.hget(keys.ecq_keys("C")[5], str(group[2].seq)) == b"a\0\0\xff"
+
+    run(url, tmp_path, scenario)
+
+
+def test_whoever_is_here_is_woken_for_a_write_and_for_a_rewind(url: str, redis: Redis, parser: Parser, tmp_path: Path) -> None:
+    async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        await arrive(queues, "C")
+        first = write(parser, "a")
+        await enqueuer.offer([first, write(parser, "a", client_id="AWAY")])
+        assert await woken(queues) == {"ecq/C"}
+        await enqueuer.ecq.replay([EcqAck("C", first.seq, 1)])
+        assert (await look(queues)).messages[0].is_delivered
+        await enqueuer.offer([rewind(parser)])
+        assert await woken(queues) == {"ecq/C"}
+        assert not (await look(queues)).messages[0].is_delivered
+
+    run(url, tmp_path, scenario)
+
+
+@pytest.mark.parametrize("what", ["write", "rewind", "both"])
+def test_queues_that_were_loaded_anew_meanwhile_get_it_with_all_that_they_lack(
+    url: str, redis: Redis, parser: Parser, tmp_path: Path, what: str
+) -> None:
+    async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        for mark in keys.loaded_marks(of_cluster=is_cluster(redis)):
+            redis.set(mark, "another time")
+        group = {"write": [write(parser, "a")], "rewind": [rewind(parser)], "both": [write(parser, "a"), rewind(parser)]}[what]
+        with pytest.raises(Retryable, match="manifold rebuild"):
+            await enqueuer.offer(group)
+        assert not redis.exists(keys.ecq_keys("C")[0])
+        await load(enqueuer, queues)
+        await enqueuer.offer(group)
+        assert all(incoming.applied for incoming in group)
+        assert len((await look(queues)).messages) == (what != "rewind")
+
+    run(url, tmp_path, scenario)
+
+
+@pytest.mark.parametrize("place", range(8), ids=lambda place: keys.ecq_keys("V")[place].rpartition(":")[2])
+def test_a_queue_whose_keys_are_spoilt_is_named_and_holds_up_no_other(
+    url: str, redis: Redis, parser: Parser, tmp_path: Path, place: int
+) -> None:
+    key = keys.ecq_keys("C")[place]
+
+    async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        redis.set(key, "something else")
+        group = [write(parser, "a"), write(parser, "a", client_id="D"), rewind(parser), write(parser, "b", client_id="D")]
+        await enqueuer.offer(group)
+        assert [m.key for m in (await look(queues, "D")).messages] == ["a", "b"]
+        if not enqueuer.spoilt.problems:  # one that queueing does not look at
+            return
+        (problem,) = enqueuer.spoilt.problems
+        assert problem.startswith(f"ecq/C: {key} is a string")
+        redis.delete(key)
+        await enqueuer.spoilt.look_again()
+        assert enqueuer.spoilt.problems == []
+
+    run(url, tmp_path, scenario)
+
+
+def test_more_messages_than_go_at_once_are_queued_in_order(url: str, redis: Redis, parser: Parser, tmp_path: Path) -> None:
+    async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        group = [write(parser, f"k{n % 700}", b"%d" % n) for n in range(2500)]
+        await enqueuer.offer(group)
+        newest = {incoming.envelope.topic: incoming.seq for incoming in group}
+        assert [m.seq for m in (await look(queues)).messages] == sorted(newest.values())
+
+    run(url, tmp_path, scenario)
+
+
+def test_what_redis_has_forgotten_comes_to_the_same_in_whichever_order_it_is_told(
+    url: str, redis: Redis, parser: Parser, tmp_path: Path
+) -> None:
+    """Acknowledged, rewound, acknowledged again, rewound from the second on: `a` and `c` stay acknowledged, `b` is sent again."""
+    a, b = write(parser, "a"), write(parser, "b")
+    first = rewind(parser, 0)
+    c = write(parser, "c")
+    second = rewind(parser, b.seq)
+    acks: list[Known] = [
+        EcqAck("C", a.seq, 1),
+        EcqAck("C", b.seq, 2),
+        EcqAck("C", a.seq, 3, first.seq),
+        EcqAck("C", b.seq, 4, first.seq),
+    ]
+    acks.append(EcqAck("C", c.seq, 5, second.seq))
+    rewinds: list[Known] = [(each.seq, each.ecq) for each in (first, second) if isinstance(each.ecq, Rewind)]
+
+    async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        for told in [*permutations([*acks[2:], *rewinds])][::7]:
+            redis.delete(*keys.ecq_keys("C"))
+            await enqueuer.ecq.replay([*told, *acks[:2]])
+            for _ in range(2):
+                await enqueuer.offer([a, b, first, c, second])
+                found = await look(queues)
+                assert [(m.key, m.is_delivered) for m in found.messages] == [("a", True), ("b", False), ("c", True)]
+                assert (found.epoch, found.acked_seq) == (second.seq, c.seq)
+
+    run(url, tmp_path, scenario)
