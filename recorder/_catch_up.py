@@ -1,7 +1,7 @@
 """Bring into the queues what they lack, by what they say of themselves: outcomes first, then data, then the rest in seq order."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -85,17 +85,21 @@ class CatchUp:
             raise Retryable(NOT_LOADED)
         same = gap.same_redis and marks.joined is not None and marks.joined >= (left or 0)
         since, since_ecq = (_since(upto, gap, self._journal.last_seq) for upto in (marks.upto, marks.upto_ecq))
-        if not same:
-            await self._make_up(marks, gap, since, since_ecq)
+        rewound = None if same else await self._make_up(marks, gap, since, since_ecq)
         await self.mark(max(0, min(since, since_ecq) - 1))  # from here on the queues remember what ends and is younger
         if min(since, since_ecq) <= gap.upto:
             # A Redis that lost nothing remembers what has ended and may be offered again; what another one forgot, the lake has.
             ended = NOTHING if same else await self._lake.ended_since(datetime_of(since))
-            await self._offer_again(since, since_ecq, gap.upto, ended)
+            await self._offer_data(since, gap.upto)
+            await self._offer_ecq(since_ecq, gap.upto, rewound)
+            await self._offer_triggers(since, gap.upto, ended)
         await self.mark(passed())
 
-    async def _make_up(self, marks: Marks, gap: Gap, since: int, since_ecq: int) -> None:
-        """This Redis may have gone back, or was filled from the lake: what has ended since ends in it, too."""
+    async def _make_up(self, marks: Marks, gap: Gap, since: int, since_ecq: int) -> list[Known]:
+        """This Redis may have gone back, or was filled from the lake: what has ended since ends in it, too.
+
+        Returns what changed the compacted queues that were rewound, and has to be told again when their messages are there.
+        """
         first = await asyncio.to_thread(self._recorded.first, min(since, since_ecq), gap.upto)
         far = _is_too_far(marks, gap, first)
         otherwise = None if far else first
@@ -103,13 +107,13 @@ class CatchUp:
         changed_since = since_ecq if marks.upto_ecq is not None else otherwise
         if ended_since is not None:
             await self._end_again(ended_since)
-        if changed_since is not None:
-            await self._change_again(changed_since)
+        rewound = [] if changed_since is None else await self._change_again(changed_since)
         if ended_since is not None or changed_since is not None:
             await self._queues.forget_populated()
         if far:
             await self._queues.unload(marks)
             raise Retryable(f"Redis went back to an older state, and {NOT_LOADED}")
+        return rewound
 
     async def _end_again(self, since: int) -> None:
         source, ended = self._recorded.outcomes(since), 0
@@ -120,8 +124,8 @@ class CatchUp:
         if ended:
             log.info("ended again", outcomes=ended, since=since)
 
-    async def _change_again(self, since: int) -> None:
-        """Acknowledgements and rewinds. Only of queues that were rewound does their order matter: those are kept to the end."""
+    async def _change_again(self, since: int) -> list[Known]:
+        """Acknowledgements and rewinds. Only of queues that were rewound does their order matter: these come last."""
         source, changed = self._recorded.ecq_changes(since), 0
         rewinds: list[tuple[int, Rewind]] = []
         while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOMES_AGAIN))):
@@ -136,20 +140,36 @@ class CatchUp:
         await self._direct_enqueuer.ecq.replay(rewound)
         if changed or rewound:
             log.info("acknowledged and rewound again", acknowledgements=changed, since=since)
+        return rewound
 
-    async def _offer_again(self, since: int, since_ecq: int, upto: int, ended: Ended) -> None:
-        offered = 0
-        # Triggers come last, as their progress is marked.
-        for stream, first in ((Stream.DATA, seq_ago(since, DATA_BEFORE_S)), (Stream.ECQ, since_ecq), (Stream.TRIGGER, since)):
-            source = self._recorded.messages(stream, first, upto)
-            while group := await asyncio.to_thread(self._next_group, source):
-                await self._direct_enqueuer.offer(group, skip=ended)
-                self._note(group)
-                offered += len(group)
-                if stream is Stream.TRIGGER:
-                    await self.mark(group[-1].seq)  # where the next one is refused, go on here
+    async def _offer_data(self, since: int, upto: int) -> None:
+        async for group in self._groups(Stream.DATA, seq_ago(since, DATA_BEFORE_S), upto):
+            await self._direct_enqueuer.offer(group)
+            self._note(group)
+
+    async def _offer_ecq(self, since: int, upto: int, rewound: list[Known] | None) -> None:
+        """Writes and rewinds. Where `rewound` is given, rewinds are among it, and go in their order with acknowledgements."""
+        async for group in self._groups(Stream.ECQ, since, upto):
+            await self._direct_enqueuer.offer([i for i in group if rewound is None or not isinstance(i.ecq, Rewind)])
+            for incoming in group:
+                incoming.applied = incoming.offerable
+            self._note(group)
+        await self._direct_enqueuer.ecq.replay(rewound or ())
+
+    async def _offer_triggers(self, since: int, upto: int, ended: Ended) -> None:
+        async for group in self._groups(Stream.TRIGGER, since, upto):
+            await self._direct_enqueuer.offer(group, skip=ended)
+            self._note(group)
+            await self.mark(group[-1].seq)  # where the next one is refused, go on here: all else is in the queues
+
+    async def _groups(self, stream: Stream, since: int, upto: int) -> AsyncIterator[list[Incoming]]:
+        source, offered = self._recorded.messages(stream, since, upto), 0
+        while group := await asyncio.to_thread(self._next_group, source):
+            yield group
+            offered += len(group)
         _metrics.OFFERED_AGAIN.inc(offered)
-        log.info("offered again", messages=offered, since=since)
+        if offered:
+            log.info("offered again", stream=stream, messages=offered, since=since)
 
     def _next_group(self, source: Iterator[Envelope]) -> list[Incoming]:
         return [self._parser.read_back(envelope) for envelope in islice(source, GROUP_AGAIN)]

@@ -69,12 +69,13 @@ class EcqEnqueuer:
 def _verbs(asked: Sequence[Incoming], loading: bytes | None) -> Iterator[Sent]:
     """One verb a message, in seq order, but for a write whose key another one of them writes later: that is superseded at once.
 
+    What is offered again goes in all the same: where it was acknowledged, its being superseded takes that out of the queue.
     `loading` None: of a cluster, where a verb can neither look whether the queues are loaded nor wake anybody.
     """
     newest = {(said.client_id, said.key): incoming.seq for incoming in asked if isinstance(said := incoming.ecq, Append)}
     for incoming in asked:
         match incoming.ecq:
-            case Append(client_id, key, payload) if newest[client_id, key] == incoming.seq:
+            case Append(client_id, key, payload) if incoming.message is None or newest[client_id, key] == incoming.seq:
                 if loading is None:
                     yield ecq_queue(client_id), verbs.Append(incoming.seq, key, payload)
                 else:
@@ -95,7 +96,8 @@ def _again(one: Known) -> Sent:
 
 
 def _epoch(one: Known) -> tuple[int, bool, int]:
-    return (one.epoch, True, one.seq) if isinstance(one, EcqAck) else (one[0], False, 0)
+    """A message that was written after a rewind was acknowledged after it, too, whatever its record says."""
+    return (max(one.epoch, one.seq), True, one.seq) if isinstance(one, EcqAck) else (one[0], False, 0)
 
 
 def _as_it_is(reply: bytes | None) -> bytes | None:

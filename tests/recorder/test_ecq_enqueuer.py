@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ from redis import Redis
 
 from adapters.mqtt import Message
 from contracts import keys
-from contracts.ecq import EcqAck, Rewind
+from contracts.ecq import Append, EcqAck, Rewind
+from contracts.ecq_state import fold
 from contracts.errors import Retryable
 from contracts.events import Connected
 from contracts.names import Owner
@@ -172,31 +172,56 @@ def test_more_messages_than_go_at_once_are_queued_in_order(url: str, redis: Redi
     run(url, tmp_path, scenario)
 
 
-def test_what_redis_has_forgotten_comes_to_the_same_in_whichever_order_it_is_told(
-    url: str, redis: Redis, parser: Parser, tmp_path: Path
+HISTORIES = [
+    pytest.param("wa ka wb kb r0 kb", id="acknowledged, rewound, acknowledged again"),
+    pytest.param("wa r0 ka", id="acknowledged for the first time after a rewind"),
+    pytest.param("r0 wa ka", id="written after a rewind of nothing"),
+    pytest.param("wa wb ka kb rb ka kb ra kb", id="rewound twice, to different messages"),
+    pytest.param("wa ka wa wb ka r0 wa ka kb", id="superseded before and after a rewind"),
+    pytest.param("wa ka ra wb kb rb wc kc ka", id="the first one acknowledged last"),
+    pytest.param("wa wb wc kc rc kc ka r0 r0 kb", id="out of order"),
+    pytest.param("r0 wa za", id="written after a rewind that Redis did not remember"),
+    pytest.param("wa ka r0 wb zb wc kc", id="the same, beside others"),
+]
+
+
+@pytest.mark.parametrize("kept", [0, 3])
+@pytest.mark.parametrize("history", HISTORIES)
+def test_a_queue_that_redis_has_forgotten_comes_to_what_is_recorded_of_it(
+    url: str, redis: Redis, parser: Parser, tmp_path: Path, history: str, kept: int
 ) -> None:
-    """Acknowledged, rewound, acknowledged again, rewound from the second on: `a` and `c` stay acknowledged, `b` is sent again."""
-    a, b = write(parser, "a"), write(parser, "b")
-    first = rewind(parser, 0)
-    c = write(parser, "c")
-    second = rewind(parser, b.seq)
-    acks: list[Known] = [
-        EcqAck("C", a.seq, 1),
-        EcqAck("C", b.seq, 2),
-        EcqAck("C", a.seq, 3, first.seq),
-        EcqAck("C", b.seq, 4, first.seq),
-    ]
-    acks.append(EcqAck("C", c.seq, 5, second.seq))
-    rewinds: list[Known] = [(each.seq, each.ecq) for each in (first, second) if isinstance(each.ecq, Rewind)]
+    """`wa` writes key a, `ka` acknowledges it (`za` in no epoch), `ra` rewinds to it, `r0` to earliest; Redis kept some."""
+    live, known, records, epoch = dict[str, int](), list[Known](), list[Incoming | EcqAck](), 0
+    for step in history.split():
+        verb, key = step[0], step[1]
+        if verb == "w":
+            records.append(incoming := write(parser, key))
+            live[key] = incoming.seq
+        elif verb in "kz":
+            records.append(ack := EcqAck("C", live[key], 1, epoch if verb == "k" else 0))
+            known.append(ack)
+        else:
+            records.append(incoming := rewind(parser, live.get(key, 0)))
+            epoch = incoming.seq
+            assert isinstance(incoming.ecq, Rewind)
+            known.append((incoming.seq, incoming.ecq))
+    writes = [each for each in records if isinstance(each, Incoming) and isinstance(each.ecq, Append)]
+    state = fold(
+        [(each.seq, each.ecq.key) for each in writes if isinstance(each.ecq, Append)],
+        [(one.seq, one.epoch) for one in known if isinstance(one, EcqAck)],
+        [(one[0], one[1].first_seq) for one in known if not isinstance(one, EcqAck)],
+    )
 
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
-        for told in [*permutations([*acks[2:], *rewinds])][::7]:
-            redis.delete(*keys.ecq_keys("C"))
-            await enqueuer.ecq.replay([*told, *acks[:2]])
-            for _ in range(2):
-                await enqueuer.offer([a, b, first, c, second])
-                found = await look(queues)
-                assert [(m.key, m.is_delivered) for m in found.messages] == [("a", True), ("b", False), ("c", True)]
-                assert (found.epoch, found.acked_seq) == (second.seq, c.seq)
+        for record in records[:kept]:
+            await (enqueuer.ecq.replay([record]) if isinstance(record, EcqAck) else enqueuer.offer([record]))
+        for _ in range(2):  # whoever is interrupted does it again
+            await enqueuer.ecq.replay(reversed(known))
+            await enqueuer.offer(writes)
+            await enqueuer.ecq.replay(known)
+            found = await look(queues)
+            assert {m.key: m.seq for m in found.messages} == state.live
+            assert {m.seq for m in found.messages if m.is_delivered} == state.acknowledged
+            assert (found.epoch, found.acked_seq) == (state.epoch, state.position)
 
     run(url, tmp_path, scenario)
