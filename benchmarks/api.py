@@ -1,4 +1,4 @@
-"""What the API takes for a vehicle's queue while many ask, at a million vehicles; and PyIceberg alone for the same vehicle.
+"""Latency of the API for a vehicle's queue under load, at a million vehicles; and PyIceberg alone for the same vehicle.
 
 `python -m benchmarks.api [--vins 1000000] [--rate 200] [--seconds 30]`; `benchmarks.million` says what is there. Requests begin
 at fixed times, whether or not earlier ones were answered, and each counts from the time at which it should have begun.

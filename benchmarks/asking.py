@@ -1,4 +1,4 @@
-"""How long an operator waits for an answer: each command of `manifold` that asks, as a process of its own, at a million vehicles.
+"""Duration of each query command of `manifold`, as a process of its own, at a million vehicles.
 
 `python -m benchmarks.asking [--vins 1000000]`, a multiple of 10,000 from 20,000 on; `benchmarks.million` says what is there. Each
 command is first asked with `--json` and its answer looked at, and then timed without. By the clock: the median of several times.

@@ -1,4 +1,4 @@
-"""What compaction costs and what it is good for, on a table of thousands of small files.
+"""Cost and benefit of compaction, on a table of thousands of small files.
 
 `python -m benchmarks.compaction [--files 4000]`: ten days of ids in as many small files of 1,000 rows, written by forty commits.
 """

@@ -1,4 +1,4 @@
-"""What populate, rebuild and verification are measured with: a lake of pending entries, an empty Redis, and redis-py alone."""
+"""Fixtures of benchmarks of populate, rebuild and verification: pending entries in a lake, an empty Redis, redis-py alone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

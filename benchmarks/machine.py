@@ -1,4 +1,4 @@
-"""What every benchmark says besides its figures: the machine, the versions, and how to write results down."""
+"""The facts that every benchmark prints beside its figures: machine and versions; and the format of results."""
 
 import json
 import platform

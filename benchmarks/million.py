@@ -1,4 +1,4 @@
-"""What a platform with a million vehicles holds: a lake, an archive with an hour that no ingest has taken in, and queues.
+"""The state of a platform with a million vehicles: a lake, an archive with an hour that no ingest has taken in, and queues.
 
 Three batches, each sent as triggers for 1,000 vehicles from all over the fleet:
 `spring`, over the day before, to every vehicle: in the lake; delivered to nine of ten, pending for the rest.

@@ -1,4 +1,4 @@
-"""What long lists of one vehicle cost: thousands parked, each for other data, and thousands that were superseded."""
+"""Cost of long lists of one vehicle: thousands parked, each for other data, and thousands that were superseded."""
 
 import argparse
 import asyncio

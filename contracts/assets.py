@@ -1,4 +1,4 @@
-"""What the DAGs make, by the names and addresses under which Airflow shows it and starts other DAGs from it.
+"""The assets that the DAGs produce: the names and addresses by which Airflow shows them and triggers other DAGs.
 
 One asset a table, emitted by every task that may have changed its rows; the names of the tables are those of `contracts.tables`,
 which DAG files do not import because it brings Arrow.

@@ -1,4 +1,4 @@
-"""What the embedded broker's configuration and the tap in front of it agree on. Pure."""
+"""The file and socket names that the embedded broker's configuration and the tap share. Pure."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ _SOCKET_PATH_MAX = 100  # bytes; the system's limit is 107
 
 
 def folder(settings: Settings) -> Path:
-    """Where Mosquitto keeps its files."""
+    """The folder of Mosquitto's files."""
     return settings.home / "mosquitto"
 
 

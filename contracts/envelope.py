@@ -30,7 +30,7 @@ SEGMENT_SCHEMA = pa.schema(
 
 
 def inline_encoding(headers: Mapping[str, str], otherwise: str) -> str:
-    """What `data` is in a trigger with these headers; `otherwise`, where no recorder has had it."""
+    """The encoding of `data` in a trigger with these headers; `otherwise`, where no recorder wrote one."""
     if INLINE in headers:
         return headers[INLINE]
     return "base64" if any(name.startswith(SERVICE_PREFIX) for name in headers) else otherwise
@@ -70,7 +70,7 @@ class Envelope:
 
 
 def segment_path(stream: Stream, first_seq: int, node: int) -> str:
-    """Where a segment lies below the archive's root; its hour is the hour of its first seq."""
+    """The path of a segment below the archive's root; its hour is the hour of its first seq."""
     at = datetime_of(first_seq)
     return f"{stream}/dt={at:%Y-%m-%d}/hour={at:%H}/{first_seq}-{node}.parquet"
 

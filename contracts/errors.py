@@ -10,7 +10,7 @@ class Retryable(ManifoldError):
 
 
 class Permanent(ManifoldError):
-    """It can never work as it is; change what the message names."""
+    """It cannot work as it is; change what the message names."""
 
 
 class OutcomeUnknown(ManifoldError):

@@ -1,4 +1,4 @@
-"""What the broker tells about vehicles, as typed events: the JSON of the rules in infra/emqx, and of the sandbox's tap."""
+"""The broker's events about vehicles, as types: the JSON of the rules in infra/emqx, and of the sandbox's tap."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ class _PubackProperties(Struct, frozen=True, rename={"reason": "Reason-String"})
 
 
 class _AckedFields(Struct, frozen=True):
-    """What is needed of an acknowledgement, by far the most frequent event: the rest of its JSON is passed over unread."""
+    """The fields that are read of an acknowledgement, by far the most frequent event; the rest of its JSON is skipped."""
 
     timestamp: int
     topic: str

@@ -1,4 +1,4 @@
-"""Who may reach the services' HTTP."""
+"""The rules for who may reach the HTTP of the services."""
 
 from ipaddress import ip_address
 

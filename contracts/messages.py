@@ -1,4 +1,4 @@
-"""What the platform publishes: triggers and data. Any bytes in; a message, or a `Refused` with its reason, out. No exception."""
+"""Parsers of what the platform publishes, triggers and data: of any bytes they make a message, or a `Refused` with its reason."""
 
 import base64
 import binascii

@@ -1,4 +1,4 @@
-"""Who and what a message is about: owners, request ids, data ids, and which strings may be one."""
+"""Owners, request ids and data ids, and the rules for the strings that may be one."""
 
 import re
 from collections.abc import Sequence

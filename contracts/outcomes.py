@@ -1,4 +1,4 @@
-"""How entries end, and how that is written down."""
+"""The states and outcomes of entries, and the record of an outcome."""
 
 from enum import StrEnum
 
@@ -10,7 +10,7 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 class EntryState(StrEnum):
-    """Where an entry stands that has not ended yet."""
+    """The state of an entry that has not ended yet."""
 
     PENDING = "pending"  # queued, not acknowledged
     PARKED = "parked"  # pending, but its data has not come
@@ -33,7 +33,7 @@ OF_CODE = {code: outcome for outcome, code in CODES.items()}
 
 
 class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
-    """How one entry ended; the key is (vin, seq), so that recording it twice is recording it once."""
+    """The outcome of one entry. Its key is (vin, seq), so recording it twice changes nothing."""
 
     vin: str
     seq: int

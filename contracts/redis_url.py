@@ -1,4 +1,4 @@
-"""How the URL of Redis says whether it is one server or a cluster."""
+"""Reads from the URL of Redis whether it names one server or a cluster."""
 
 CLUSTER = "+cluster"
 

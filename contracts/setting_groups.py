@@ -1,4 +1,4 @@
-"""What can be set, group by group: default, bounds and meaning of each; `contracts.settings` makes one tree of it."""
+"""The settings, group by group: default, bounds and meaning of each; `contracts.settings` joins them into one class."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,7 +66,7 @@ class EndpointSettings(BaseSettings):
 
 
 class MqttSettings(BaseSettings):
-    """How services talk to the broker."""
+    """How services connect to the broker."""
 
     mqtt_username_recorder: str = _s("sdv-recorder", "user name of the recorder")
     mqtt_username_dispatcher: str = _s("sdv-dispatcher", "user name of the dispatchers")

@@ -102,7 +102,7 @@ class Settings(
 
     @property
     def bearer(self) -> dict[str, str]:
-        """What a request to a service's HTTP shows."""
+        """The header of authorization for requests to the services' HTTP; empty without a token."""
         token = self.http_token.get_secret_value()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
@@ -144,7 +144,7 @@ class Settings(
 
     @property
     def s3(self) -> S3:
-        """How object storage is reached."""
+        """The access to object storage."""
         keys = self.s3_access_key.get_secret_value(), self.s3_secret_key.get_secret_value()
         return S3(self.s3_endpoint, self.s3_region, *keys)
 
@@ -173,7 +173,7 @@ class Settings(
 
     @property
     def reports_folder(self) -> str:
-        """Where the HTML reports lie, as people are told: a folder of this machine, or a URL."""
+        """The location of the HTML reports for people: a folder of this machine, or a URL."""
         return self.reports or str(self.home / "reports")
 
     @property

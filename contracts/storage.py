@@ -1,4 +1,4 @@
-"""How object storage is reached: one value for the archive, the lake, and Spark."""
+"""The access to object storage, as one value for the archive, the lake, and Spark."""
 
 from dataclasses import dataclass, field
 

@@ -23,7 +23,7 @@ RECORDER_FILTERS = (FANOUT_FILTER, ECQ_WRITE_FILTER, ECQ_REWIND_FILTER)
 
 
 class BrokerEvent(StrEnum):
-    """What the broker tells about a vehicle; the second level of an event topic."""
+    """The kinds of the broker's events; the second level of an event topic."""
 
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
@@ -39,24 +39,24 @@ _EVENT_NAMES = frozenset(event.value for event in BrokerEvent)
 
 
 class Sign(StrEnum):
-    """What a vehicle says of itself on `ecp/<VIN>/<sign>`."""
+    """The messages of a vehicle about itself on `ecp/<VIN>/<sign>`."""
 
     ONLINE = "online"
     HEARTBEAT = "heartbeat"
 
 
 def data_topic(data_id: DataId | str) -> str:
-    """Where the platform publishes the payload `data_id`."""
+    """The topic on which the platform publishes the payload `data_id`."""
     return f"{DATA_PREFIX}{data_id}"
 
 
 def request_topic(prefix: str, vin: Owner | str, request_id: RequestId | str) -> str:
-    """Where a vehicle gets a message; `prefix` is the setting `topic_prefix`."""
+    """The topic of a message to a vehicle; `prefix` is the setting `topic_prefix`."""
     return f"{prefix}/{vin}/proxy/request/{request_id}"
 
 
 def request_filter(prefix: str, vin: Owner | str) -> str:
-    """What a vehicle usually subscribes to."""
+    """The topic filter of a vehicle's usual subscription."""
     return f"{prefix}/{vin}/proxy/request/+"
 
 
@@ -89,12 +89,12 @@ def ecq_of(topic: str) -> tuple[Owner, str] | None:
 
 
 def sign_topic(vin: Owner | str, sign: Sign) -> str:
-    """Where a vehicle says that it is there."""
+    """The topic on which a vehicle reports that it is there."""
     return f"ecp/{vin}/{sign}"
 
 
 def event_topic(event: BrokerEvent, client_id: str) -> str:
-    """Where the broker tells an event of one client."""
+    """The topic of the broker's events of one kind about one client."""
     return f"{EVENTS}/{event}/{client_id}"
 
 
@@ -104,7 +104,7 @@ def event_filter(event: BrokerEvent) -> str:
 
 
 def shared(group: str, topic_filter: str) -> str:
-    """The same filter as a shared subscription: one member of the group gets each message."""
+    """The topic filter as a shared subscription: one member of the group gets each message."""
     return f"$share/{group}/{topic_filter}"
 
 

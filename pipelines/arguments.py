@@ -14,12 +14,12 @@ def add_run_id(parser: argparse.ArgumentParser, *, required: bool = False) -> No
 
 
 def add_no_flush(parser: argparse.ArgumentParser) -> None:
-    """Of stages that read what the recorder has written."""
+    """Add the option of stages that read what the recorder has written."""
     parser.add_argument("--no-flush", action="store_true", help="leave the recorder's open segments open")
 
 
 def add_interval(parser: argparse.ArgumentParser) -> None:
-    """Of stages that take a part of the archive: `interval_of` reads it."""
+    """Add the options of stages that take a part of the archive; `interval_of` reads them."""
     parser.add_argument("--from", dest="start", type=_instant, help="segments that began at or after this instant (ISO 8601)")
     parser.add_argument("--to", dest="end", type=_instant, help="and before this one; without both: everything new")
     parser.add_argument("--recent", action="store_true", help="everything new of the last ingest_window_days")

@@ -1,4 +1,4 @@
-"""Which triggers repeat another one, within the dedupe window."""
+"""Finds triggers that repeat another one within the dedupe window."""
 
 from collections import OrderedDict
 

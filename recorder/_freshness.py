@@ -1,4 +1,4 @@
-"""Watches how far the lake is behind the archive: a paused DAG tells nobody that it does not run, and a metric does."""
+"""Measures how far the lake is behind the archive, as a metric and an alert: a paused DAG gives neither."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ class Freshness:
         self._is_late = False
 
     async def watch(self) -> None:
-        """Look, again and again."""
+        """Measure at intervals until cancelled."""
         while True:
             await self.look(datetime.now(UTC))
             await asyncio.sleep(self._look_s)

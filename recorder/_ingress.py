@@ -1,4 +1,4 @@
-"""The door: what waits is judged, written and synced as one group, then handed over. Groups grow with the load."""
+"""Takes messages in: those that wait are judged, written and synced as one group, then enqueued. Groups grow with the load."""
 
 import asyncio
 from collections import deque

@@ -1,4 +1,4 @@
-"""Where a recorder's journal lies: a file whose lock one process holds, and a name that no copy of the folder has."""
+"""The folder of a recorder's journal: a lock that one process holds, and a name that no copy of the folder has."""
 
 import fcntl
 import hashlib

@@ -1,4 +1,4 @@
-"""What the recorder asks the lake: is this data known, and which entries have ended. The lake may be away or empty."""
+"""The recorder's reads of the lake: whether data is known, and which entries have ended. The lake may be away or empty."""
 
 import asyncio
 from collections.abc import Callable

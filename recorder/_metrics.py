@@ -1,4 +1,4 @@
-"""What the recorder counts; Prometheus reads it on /metrics."""
+"""The recorder's metrics, for Prometheus."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

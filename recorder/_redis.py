@@ -67,7 +67,7 @@ async def run_id(redis: Redis) -> str:
 
 
 def why(exc: Exception) -> str:
-    """What an error means for whoever runs Redis."""
+    """The meaning of an error for the operator of Redis, in words."""
     if isinstance(exc, OutOfMemoryError):
         return "Redis is out of memory: raise its maxmemory, or let vehicles take what is queued; it goes on by itself"
     return str(exc)

@@ -10,7 +10,7 @@ from adapters.storage import sync_folder
 
 
 class RecorderState(msgspec.Struct):
-    """What the next start has to know."""
+    """The facts that the next start needs."""
 
     last_seq: int = 0  # no seq up to here may be given again; the journal may know greater ones
     gap_since: int | None = None  # first seq that was not handed over; what came before it was, to some Redis
@@ -26,7 +26,7 @@ class StateFile:
         self._saving = Lock()  # who hands over and who writes segments both save, each in a thread
 
     def load(self) -> RecorderState:
-        """What the last process left; the defaults where there was none."""
+        """Read the state that the last process left; the defaults where there was none."""
         if self._path.exists():
             self.state = msgspec.json.decode(self._path.read_bytes(), type=RecorderState)
         return self.state

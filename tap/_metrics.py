@@ -9,13 +9,13 @@ from tap.service import Tap
 
 
 class TapMetrics(Collector):
-    """The tap's own counters, read when somebody asks: counting costs the passing packets nothing."""
+    """The tap's own counters, collected when they are requested, so that passing packets cost nothing for them."""
 
     def __init__(self, tap: Tap) -> None:
         self._tap = tap
 
     def collect(self) -> Iterable[Metric]:
-        """What `/metrics` shows."""
+        """The metrics of `/metrics`."""
         tap = self._tap
         events = CounterMetricFamily("manifold_tap_events", "Events told, by kind.", labels=["event"])
         for event, count in tap.events.items():

@@ -31,7 +31,7 @@ class Dial(Protocol):
 
 
 class Connections(Protocol):
-    """What a connection shares with all others."""
+    """The state that all connections share."""
 
     sessions: Sessions
     dial: Dial

@@ -14,7 +14,7 @@ NOTHING: Properties = {USER: {}}
 
 
 class MessageTracker:
-    """What passes on one connection. `version`, `client_id` and `session` are set as the connection learns them."""
+    """Tracks the messages of one connection. `version`, `client_id` and `session` are set as the connection learns them."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._all = sessions

@@ -41,7 +41,7 @@ _TO_VEHICLE = frozenset({PUBACK, PUBREC, SUBACK, UNSUBACK, DISCONNECT})
 
 
 class Stage(Enum):
-    """How far a connection has come."""
+    """The stage of a connection."""
 
     NEW = auto()  # no CONNECT yet
     ASKED = auto()  # no CONNACK yet

@@ -8,7 +8,7 @@ from tap.scanner import Malformed
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """What a client asks for."""
+    """The fields of a CONNECT."""
 
     client_id: str
     version: int  # 3, 4 (MQTT 3.1.1) or 5

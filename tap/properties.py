@@ -83,7 +83,7 @@ class Reader:
         return self.binary().decode("utf-8", "replace")
 
     def rest(self) -> bytes:
-        """All that is left."""
+        """The remaining bytes."""
         return self.data[self.at :]
 
     @property

@@ -111,7 +111,7 @@ class PublicationStore:
         return repeated  # filters of one client overlap: the same message comes once more
 
     def forget(self, one: Publication) -> None:
-        """It is acknowledged, or nobody took it."""
+        """Forget a publication that was acknowledged, or that had no subscriber."""
         if self._all.pop(one.serial, None) is None:
             return
         of_owner = self._by_owner[one.sent.owner]

@@ -19,7 +19,7 @@ class Malformed(ValueError):
 
 
 class PublishHead:
-    """What stands before a PUBLISH packet's payload. `properties` are raw, without their length; empty on MQTT 3.1.1."""
+    """The fields before a PUBLISH packet's payload. `properties` are raw, without their length; empty on MQTT 3.1.1."""
 
     __slots__ = ("first", "mid", "properties", "topic")
 

@@ -24,7 +24,7 @@ class Holder(Protocol):
 
 
 class Session:
-    """What the broker keeps for one client id, as far as its packets show it."""
+    """The broker's session of one client id, as far as its packets show it."""
 
     __slots__ = ("client_id", "expires_at_ms", "filters", "holder", "inflight", "version")
 

@@ -1,4 +1,4 @@
-"""What one dispatcher does and costs, against the raw limit of its client library over the same broker to the same vehicles."""
+"""Throughput and cost of one dispatcher, against the raw limit of its client library over the same broker and vehicles."""
 
 from benchmarks.dispatch._run import SETTING, run
 from benchmarks.dispatch._size import Size

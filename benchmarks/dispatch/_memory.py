@@ -1,4 +1,4 @@
-"""What Redis pays for an entry and for an owner, in bytes of its own count."""
+"""Memory of Redis for an entry and for an owner, in bytes by its own count."""
 
 import asyncio
 import subprocess

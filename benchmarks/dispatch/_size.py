@@ -1,4 +1,4 @@
-"""How large a run is."""
+"""The size of a run."""
 
 from dataclasses import dataclass
 

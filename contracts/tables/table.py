@@ -1,4 +1,4 @@
-"""What a table is, and the properties that tables share."""
+"""The definition of a table, and the properties that all tables share."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""How a run begins: what others left is finished or dropped, and it is settled what this one has to do. No Spark."""
+"""The beginning of a run: runs that others left are finished or dropped, and the work of this one is planned. No Spark."""
 
 import structlog
 

@@ -1,4 +1,4 @@
-"""What one run takes at most: a long backlog is published in chunks, each a whole run, the oldest first. No Spark."""
+"""Divides a long backlog into chunks, each a whole run with a bounded size, the oldest first. No Spark."""
 
 import hashlib
 from collections.abc import Iterable, Iterator

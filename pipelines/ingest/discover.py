@@ -1,4 +1,4 @@
-"""What there is to do, before anything is started for it: `python -m pipelines look`. No Spark."""
+"""Finds what there is to do before anything is started for it: `python -m pipelines look`. No Spark."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """What was found, and which stages have to follow."""
+    """The result: what is new, and which stages have to follow."""
 
     segments: int  # of the archive that are not in the lake
     bytes: int  # of them

@@ -40,7 +40,7 @@ def draw_trends(settings: Settings, *, now: datetime) -> bool:
 
 @contextmanager
 def trends_afterwards(settings: Settings) -> Iterator[None]:
-    """Draw them when the block ends, however it does: a run that is held back is one that somebody will look at."""
+    """Draw the charts when the block ends, with or without an error: the charts matter most for a run that is held back."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What the audit has said already about a run: by the rows of `quality_results`, which every worker can read. No Spark.
+"""The verdict of an audit that was made before, from the rows of `quality_results`. No Spark.
 
 A verdict is about one attempt at the run, and names it: the snapshot that brings its rows says which attempt, and when. Clocks of
 two workers say nothing about each other: by an instant, a slow clock's verdict would not be found, and a fast one's would be

@@ -1,4 +1,4 @@
-"""Removing what nobody needs any more, in an order that no crash turns into lost data: `python -m pipelines garbage`."""
+"""Removes what nothing needs any more, in an order in which a crash loses no data: `python -m pipelines garbage`."""
 
 import json
 import secrets

@@ -1,4 +1,4 @@
-"""Which entries are overdue and which data nobody needs, in Spark: the same decision as `garbage_plan` makes over plain rows.
+"""Finds overdue entries and unneeded data in Spark, by the same rules as `garbage_plan` over plain rows.
 
 Entries accepted since the cut-off are all compared with the outcomes; of older ones only those of days that are not known to be
 over (`garbage_days`), so what a collection reads does not grow with the years.

@@ -1,4 +1,4 @@
-"""What is pending: entries of the lake without an outcome. DataFrame in, DataFrame out."""
+"""The pending entries: those of the lake without an outcome. DataFrame in, DataFrame out."""
 
 from datetime import datetime
 

@@ -1,1 +1,1 @@
-"""How Spark is started: its configuration, jars, workers and session."""
+"""Starts Spark: its configuration, jars, workers and session."""

@@ -51,7 +51,7 @@ def make(settings: Settings) -> bool:
 
 
 def _fits(settings: Settings) -> str:
-    """What the archive holds good for: this Java, and these jars."""
+    """The fingerprint for which a class archive is valid: this Java, and these jars."""
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
     jars = sorted((Path(pyspark.__file__).parent / "jars").glob("*.jar"))
     names = [*(str(jar) for jar in jars), *(str(settings.jars / name) for name in jars_for(settings))]

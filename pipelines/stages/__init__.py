@@ -18,7 +18,7 @@ STAGES = (
 
 
 class Stage(Protocol):
-    """What a module here is."""
+    """The interface of a module in this package."""
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         """Add what this stage takes."""

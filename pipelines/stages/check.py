@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """How far back, and whether it is put right."""
+    """Add the options: how far back, and whether to repair."""
     add_run_id(parser)
     parser.add_argument("--days", type=float, help="only what began so many days ago or later; without it, or 0: all")
     parser.add_argument("--repair", action="store_true", help="take in again what is missing or doubled, or was not taken in")
@@ -22,7 +22,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """How they compare. What still disagrees fails the job."""
+    """The result as JSON. A disagreement that remains fails the job."""
     found = check_lake(settings, days=options.days, repair=options.repair, without_spark=options.without_spark)
     if not found.agree:
         raise Permanent(f"archive, ledger and tables disagree: {found.to_json()}; see manifold lake check, and its --repair")
@@ -30,7 +30,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def check_lake(settings: Settings, *, days: float | None = None, repair: bool = False, without_spark: bool = False) -> "Checked":
-    """How archive, ledger and tables compare; of the last `days`, or of all.
+    """Compare archive, ledger and tables, of the last `days` or of all; returns the findings.
 
     Raises:
         NeedsSpark: something is to be repaired `without_spark`; nothing has happened yet.

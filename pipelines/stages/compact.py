@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What all take."""
+    """Add the options that all stages have."""
     add_run_id(parser)
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """What was done, by table."""
+    """The result as JSON, by table."""
     del options
     return compact_tables(settings).to_json()
 
 
 def compact_tables(settings: Settings) -> "Compacted":
-    """What was done, by table. Spark starts only where there is work."""
+    """Compact all tables; returns what was done, by table. Spark starts only where there is work."""
     from pipelines.catalog import await_catalog
     from pipelines.maintenance.compact import compact, has_work
     from pipelines.spark.session import session

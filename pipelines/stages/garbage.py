@@ -18,12 +18,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """What went, or would go."""
+    """The result as JSON: what was removed, or would be."""
     return collect_garbage(settings, run_id=options.run_id, dry_run=options.dry_run).to_json()
 
 
 def collect_garbage(settings: Settings, *, run_id: str | None = None, dry_run: bool = False) -> "Collected":
-    """What went, or with `dry_run` would go."""
+    """Collect garbage; returns what was removed, or with `dry_run` would be."""
     from pipelines.catalog import await_catalog
     from pipelines.ingest.run_all import new_run_id
     from pipelines.maintenance.garbage import collect_garbage as collect

@@ -8,7 +8,7 @@ from pipelines.arguments import add_interval, add_no_flush, add_run_id, interval
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which part of the archive, and whether anything is to follow."""
+    """Add the options: which part of the archive, and whether stages are to follow."""
     add_run_id(parser)
     add_interval(parser)
     add_no_flush(parser)
@@ -16,7 +16,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """What was found."""
+    """The result as JSON: what is new, and which stages have to follow."""
     from archive.flush import flush
     from pipelines.catalog import open_lake
     from pipelines.ingest.discover import discover

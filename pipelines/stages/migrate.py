@@ -18,12 +18,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """Which steps the tables took, or would take."""
+    """The result as JSON: the steps that the tables took, or would take."""
     return migrate_lake(settings, plan=options.plan).to_json()
 
 
 def migrate_lake(settings: Settings, *, plan: bool = False, say: Callable[[str], None] = lambda _: None) -> "Migrated":
-    """Which steps the tables took, or with `plan` would take."""
+    """Migrate the tables; returns the steps that they took, or with `plan` would take."""
     from pipelines.catalog import await_catalog
     from pipelines.migrations import migrate
 

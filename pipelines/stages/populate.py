@@ -20,7 +20,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """What became of what was pending. A problem fails the task, so that somebody is told: nothing else fills the queues.
+    """The result as JSON. A problem fails the task, so that an operator is alerted: nothing else fills the queues.
 
     This is the last stage of a run, so the charts over time are drawn here.
     """
@@ -34,7 +34,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 
 def populate_queues(settings: Settings, *, without_spark: bool = False) -> "Populated":
-    """What became of what was pending. Queues that are not loaded are left alone, and the result says so.
+    """Offer what is pending to the queues; returns the counts. Queues that are not loaded are left alone, and the result says so.
 
     Raises:
         NeedsSpark: there is too much to do `without_spark`; nothing has happened yet.

@@ -14,7 +14,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """What was taken in, and what became of what was pending."""
+    """The result as JSON: what was taken in, and how much was queued."""
     from pipelines.ingest.run_all import rebuild
 
     done = rebuild(settings, flush_first=not options.no_flush)

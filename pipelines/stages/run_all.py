@@ -7,14 +7,14 @@ from pipelines.arguments import add_interval, add_no_flush, add_run_id, interval
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """Which part of the archive."""
+    """Add the options: which part of the archive."""
     add_run_id(parser)
     add_interval(parser)
     add_no_flush(parser)
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """What the whole run did."""
+    """The result of the whole run as JSON."""
     from pipelines.ingest.run_all import run_all
 
     interval = interval_of(settings, options)

@@ -14,7 +14,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """How many micro-batches it was, and what they took in."""
+    """The result as JSON: the number of micro-batches, and what they took in."""
     from pipelines.stream.query import stream
 
     return stream(settings, until_idle=options.until_idle, for_s=options.for_seconds).to_json()

@@ -18,12 +18,12 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """How queues and lake compare."""
+    """The differences between queues and lake, and how many were repaired."""
     return verify_queues(settings, repair=options.repair).to_json()
 
 
 def verify_queues(settings: Settings, *, repair: bool = False) -> "Verified":
-    """How queues and lake compare."""
+    """The differences between queues and lake, and how many were repaired."""
     from pipelines.catalog import await_catalog
     from pipelines.maintenance.verify import verify
     from pipelines.spark.session import session
