@@ -114,7 +114,7 @@ def _micro_batch(settings: Settings, number: int) -> None:
     assert not ledger.reaching(Stream.TRIGGER, seq, seq)
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     open_run(catalog, run_id, base[SEGMENTS.name], now)
-    writing = Attempt(Run(None, catalog, settings, run_id, now))  # type: ignore[arg-type]  # nothing here is Spark's
+    writing = Attempt(Run(None, catalog, settings, run_id, now))  # nothing here is Spark's
     entry = {"vin": "WMANF0LD000000001", "ts": now, "request_id": "r", "seq": seq, "data_id": "d", "applied": True}
     create_branch(catalog, IDS, run_id, base[IDS.name])
     append_rows(

@@ -8,34 +8,37 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from adapters.files import Files
 from adapters.reports import run_page
 from contracts.errors import Permanent
 from contracts.tables import RUN_TABLES
 from expectations._findings import TRACED, Audit, Finding
-from expectations._keys import OFFENDERS
 from expectations._pages import publish_pages
 from expectations._results import results_of
-from expectations._rows import Case, keys_of
+from expectations._rows import Case
 from expectations._rules import NotNull, Severity
 from expectations._suites import load_suites
 
 if TYPE_CHECKING:
-    from expectations._judge import Verdicts
+    from pyspark.sql import DataFrame
 
+    from expectations._arrow_rows import ArrowRows, Lookup
+    from expectations._judge import Verdicts
+    from expectations._spark_rows import SparkRows
+
+OFFENDERS = 1000  # values of an error's rows that a finding names
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~:+-]*")
 
 
 def audit(
-    frames: Mapping[str, DataFrame],
+    frames: "Mapping[str, DataFrame | pa.Table]",
     *,
     run_id: str,
     as_of: datetime,
     reports: Files,
     keep: int,
-    references: Mapping[str, DataFrame],
+    references: "Mapping[str, DataFrame | Lookup]",
     data_wait: timedelta,
     counted: Mapping[str, Mapping[str, int]] | None = None,
     keep_results: Callable[[pa.Table], object] = lambda _: None,
@@ -44,13 +47,15 @@ def audit(
 
     Args:
         frames: by table name, the rows that the run adds (of `sdv_fanout_meta`: those it has merged); what is left out is empty.
+            All in Spark, or all in memory.
         run_id: names the run in the reports; judged again, its pages are replaced.
         as_of: the instant of the judgement, timezone-aware; nothing here asks the clock.
         reports: the store of the HTML reports; `index.html` in it lists the runs.
         keep: runs that it keeps; older ones are removed.
         references: by table name, all rows of a table *with the run's own*, for rules that look values up: `sdv_fanout_data`
             (data_id), `sdv_fanout_ids` (vin, seq), `ecq_payload` (client_id, seq, ts), `ecq_seqno` (client_id),
-            `ingested_segments` (path). No other column is read.
+            `ingested_segments` (path). No other column is read. For rows
+            in memory: what finds the rows of the whole table that have certain values in these columns.
         data_wait: how long a trigger may be without its data before that is a warning.
         counted: by table, how many of its rows break a rule, by the rule's `counted`, where the parser has looked already.
         keep_results: is given the rows of `quality_results`, last of all.
@@ -67,7 +72,8 @@ def audit(
         raise Permanent(f"no suite for {', '.join(unknown)}; write expectations/suites/<table>.yaml, or leave the table out")
     known = counted or {}
     cases = [
-        Case(suites[table], frame, references, run_id, as_of, data_wait, known.get(table, {})) for table, frame in frames.items()
+        Case(suites[table], _rows(frame), references, run_id, as_of, data_wait, known.get(table, {}))
+        for table, frame in frames.items()
     ]
     # It takes some three seconds to import, and whoever only reads suites or verdicts does without.
     from expectations._judge import judge
@@ -84,6 +90,16 @@ def audit(
 
         judge(cases, run_id=run_id, as_of=as_of, site=Path(made), publish=publish, keep=keep_rows)
     return judged[0]
+
+
+def _rows(frame: "DataFrame | pa.Table") -> "SparkRows | ArrowRows":
+    if isinstance(frame, pa.Table):
+        from expectations._arrow_rows import ArrowRows
+
+        return ArrowRows(frame)
+    from expectations._spark_rows import SparkRows
+
+    return SparkRows(frame)
 
 
 def _audit(run_id: str, cases: Sequence[Case], verdicts: "Verdicts", reports: Files) -> Audit:
@@ -107,7 +123,7 @@ def _findings(case: Case, verdicts: "Verdicts") -> list[Finding]:
         traced = rule.severity is Severity.ERROR and table in TRACED
         # A row that lacks two columns counts once.
         count = offending.count() if isinstance(rule, NotNull) and len(rule.columns) > 1 else broken[rule.name]
-        keys = keys_of(offending, TRACED[table], OFFENDERS) if traced else ()
+        keys = offending.keys(TRACED[table], OFFENDERS) if traced else ()
         found.append(
             Finding(table, rule.name, rule.severity, str(rule), rule.why, count, rows, case.samples(rule, offending), keys)
         )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from contracts.errors import Retryable
 from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from expectations._rules import Severity
 
@@ -21,6 +22,10 @@ TRACED: Mapping[str, tuple[str, ...]] = {
     QUARANTINE.name: ("seq",),
     SEGMENTS.name: ("path",),
 }
+
+
+class NotInArrow(Retryable):
+    """A rule about rows in memory has to be judged on Spark."""
 
 
 @dataclass(frozen=True, slots=True)

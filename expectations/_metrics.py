@@ -1,4 +1,4 @@
-"""How Spark counts what Great Expectations asks for, where its own way would be slow or has no words for the question.
+"""How Spark and DuckDB count what Great Expectations asks for, where its own way would be slow or has no words for the question.
 
 A rule about one row is an aggregate, and all of a suite's are resolved in one pass over the rows. Uniqueness, which the library
 finds by a window over all rows, is answered by hashes. Values of broken rows are never fetched here: the reports show samples of
@@ -10,9 +10,11 @@ from contextvars import ContextVar
 from typing import Any
 
 import great_expectations.expectations  # noqa: F401  # registers the metrics that are replaced here
+import pandas as pd
+import pyarrow as pa
 from great_expectations.core.metric_domain_types import MetricDomainTypes
 from great_expectations.core.metric_function_types import MetricPartialFunctionTypes
-from great_expectations.execution_engine import SparkDFExecutionEngine
+from great_expectations.execution_engine import PandasExecutionEngine, SparkDFExecutionEngine
 from great_expectations.expectations import registry
 from great_expectations.expectations.metrics.metric_provider import MetricProvider, metric_partial, metric_value
 from great_expectations.expectations.metrics.table_metric_provider import TableMetricProvider
@@ -20,7 +22,9 @@ from great_expectations.validator.metric_configuration import MetricConfiguratio
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from expectations._arrow_rows import ArrowRows, Lookup
 from expectations._keys import absent, repeated, repeated_in, with_keys
+from expectations._spark_rows import SparkRows
 
 ROW_COUNT = "table.row_count"
 OF_ROWS, OF_REPEATED, OF_ABSENT = "rows.unexpected_count", "keys.repeated_count", "keys.absent_count"
@@ -38,11 +42,18 @@ MAPPED = (
 Given = dict[str, Any]
 # Which audit this thread is at: a stream and a batch ingest may have theirs in one session of Spark.
 AUDIT: ContextVar[str] = ContextVar("AUDIT", default="")
+# By table, how rows in memory find those of the whole table.
+LOOKUPS: ContextVar[dict[str, Lookup]] = ContextVar("LOOKUPS", default={})  # noqa: B039  # never changed
 
 
 def view_of(table: str) -> str:
     """The temporary view under which rules find all rows of a table while an audit goes on."""
     return f"manifold_audit_{AUDIT.get()}_{table}"
+
+
+def batch_of(rows: SparkRows | ArrowRows) -> Any:
+    """The rows as the library takes them. Columns stay Arrow's, so that `_arrow` has them back as they were."""
+    return rows.frame if isinstance(rows, SparkRows) else rows.table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
 class _WithRows(MetricProvider):  # type: ignore[misc]  # the library is read without its types
@@ -71,6 +82,12 @@ class RowsThatBreak(TableMetricProvider):  # type: ignore[misc]
         asked = sf.count_if(~sf.coalesce(sf.expr(values["sql"]), sf.lit(True)))
         return asked if counted is None else sf.max(sf.lit(counted)), given["metric_domain_kwargs"], {}
 
+    @metric_value(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
+    def _pandas(**given: Any) -> int:
+        values = given["metric_value_kwargs"]
+        counted: int | None = values.get("counted")
+        return _arrow(given).breaking(values["sql"]).count() if counted is None else counted
+
 
 class RowsRepeatedInTable(_WithRows):
     """How many rows have a key that several rows of a whole table have."""
@@ -82,6 +99,11 @@ class RowsRepeatedInTable(_WithRows):
     def _spark(**given: Any) -> int:
         frame, values = _frame(given), given["metric_value_kwargs"]
         return _count(frame, values["columns"], repeated_in(frame, values["columns"], _whole(frame, values["in_table"])))
+
+    @metric_value(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
+    def _pandas(**given: Any) -> int:
+        values = given["metric_value_kwargs"]
+        return _arrow(given).repeated_in(values["columns"], LOOKUPS.get()[values["in_table"]]).count()
 
 
 class RowsAbsentFromTable(_WithRows):
@@ -96,11 +118,22 @@ class RowsAbsentFromTable(_WithRows):
         columns, unless, whole = values["columns"], values.get("unless"), _whole(frame, values["in_table"])
         return _count(frame, columns, absent(frame, columns, whole, unless, values.get("bounded_by")), unless)
 
+    @metric_value(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
+    def _pandas(**given: Any) -> int:
+        values = given["metric_value_kwargs"]
+        return _arrow(given).absent(values["columns"], LOOKUPS.get()[values["in_table"]], values.get("unless")).count()
+
 
 def _frame(given: Given) -> DataFrame:
     engine: SparkDFExecutionEngine = given["execution_engine"]
     frame: DataFrame = engine.get_domain_records({"batch_id": given["metric_domain_kwargs"].get("batch_id")})
     return frame
+
+
+def _arrow(given: Given) -> ArrowRows:
+    engine: PandasExecutionEngine = given["execution_engine"]
+    frame = engine.get_domain_records({"batch_id": given["metric_domain_kwargs"].get("batch_id")})
+    return ArrowRows(pa.Table.from_pandas(frame, preserve_index=False))
 
 
 def _whole(frame: DataFrame, table: str) -> DataFrame:
@@ -112,9 +145,18 @@ def _count(frame: DataFrame, columns: list[str], keys: DataFrame | None, unless:
 
 
 def _rows_repeated(**given: Any) -> int:
-    domain, frame = given["metric_domain_kwargs"], _frame(given)
-    columns = domain.get("column_list") or [domain["column"]]
+    frame = _frame(given)
+    columns = _columns(given)
     return _count(frame, columns, repeated(frame, columns, given["metrics"][ROW_COUNT]))
+
+
+def _arrow_rows_repeated(**given: Any) -> int:
+    return _arrow(given).repeated(_columns(given)).count()
+
+
+def _columns(given: Given) -> list[str]:
+    domain = given["metric_domain_kwargs"]
+    return domain.get("column_list") or [domain["column"]]
 
 
 def _all_rows(**given: Any) -> int:
@@ -125,11 +167,12 @@ def _no_values(**_: Any) -> list[Any]:
     return []
 
 
-def _replace(name: str, answer: Any) -> None:
+def _replace(name: str, spark: Any, pandas: Any) -> None:
     """Answer a metric of the library's in our way, under its name and for the same arguments."""
     known = registry._registered_metrics[name]
     keys = {"domain_keys": known["metric_domain_keys"], "value_keys": known["metric_value_keys"]}
-    type(answer.__name__, (_WithRows,), {"metric_name": name, **keys, "_spark": metric_value(SparkDFExecutionEngine)(answer)})
+    answers = {"_spark": metric_value(SparkDFExecutionEngine)(spark), "_pandas": metric_value(PandasExecutionEngine)(pandas)}
+    type(spark.__name__, (_WithRows,), {"metric_name": name, **keys, **answers})
 
 
 _log = logging.getLogger(registry.__name__)
@@ -137,9 +180,9 @@ _level = _log.level
 _log.setLevel(logging.ERROR)  # it warns of what is meant here
 try:
     for _name in MAPPED:
-        _replace(f"{_name}.unexpected_values", _no_values)
+        _replace(f"{_name}.unexpected_values", _no_values, _no_values)
     for _name in (UNIQUE, UNIQUE_TOGETHER):
-        _replace(f"{_name}.unexpected_count", _rows_repeated)
-    _replace(f"{UNIQUE_TOGETHER}.filtered_row_count", _all_rows)
+        _replace(f"{_name}.unexpected_count", _rows_repeated, _arrow_rows_repeated)
+    _replace(f"{UNIQUE_TOGETHER}.filtered_row_count", _all_rows, _all_rows)
 finally:
     _log.setLevel(_level)

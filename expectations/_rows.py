@@ -1,17 +1,16 @@
-"""The rows of one table in one run: what a rule means in Spark SQL, and, once it is broken, which rows break it."""
+"""The rows of one table in one run: what a rule means in SQL, and, once it is broken, which rows break it.
+
+The SQL is Spark's, of which DuckDB understands all that the suites use: rows in memory are asked by it (`_arrow_rows`).
+"""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
+from typing import TYPE_CHECKING, Any
 
 from contracts.errors import Permanent
 from contracts.seq import EPOCH, EPOCH_MS, TIME_SHIFT
-from expectations._keys import absent, repeated, repeated_in, with_keys
 from expectations._rules import (
     VOCABULARIES,
     AnyRule,
@@ -31,6 +30,12 @@ from expectations._rules import (
 from expectations._suites import Suite
 from expectations._vin import iso_3779
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from expectations._arrow_rows import ArrowRows, Lookup
+    from expectations._spark_rows import SparkRows
+
 SAMPLES = 5  # rows that a finding shows
 # Clocks of one fleet of servers are within a minute; what differs more is set wrong.
 CLOCK_TOLERANCE = timedelta(minutes=1)
@@ -42,8 +47,8 @@ class Case:
     """One table's rows in one run, and what its rules need to know."""
 
     suite: Suite
-    frame: DataFrame
-    references: Mapping[str, DataFrame]
+    rows: "SparkRows | ArrowRows"
+    references: "Mapping[str, DataFrame | Lookup]"
     run_id: str
     as_of: datetime
     data_wait: timedelta
@@ -63,10 +68,10 @@ class Case:
             "data_wait": self.data_wait,
             "clock_tolerance": CLOCK_TOLERANCE,
         }
-        return _PLACE.sub(lambda place: _literal(values[place[1]]), condition)
+        return _PLACE.sub(lambda place: self._literal(values[place[1]]), condition)
 
-    def reference(self, table: str) -> DataFrame:
-        """All rows of a table in which a rule looks values up.
+    def reference(self, table: str) -> Any:
+        """All rows of a table in which a rule looks values up, in the form of `rows`.
 
         Raises:
             Permanent: the caller has not passed it.
@@ -77,33 +82,31 @@ class Case:
             )
         return self.references[table]
 
-    def offending(self, rule: AnyRule, rows: int) -> DataFrame:
+    def offending(self, rule: AnyRule, rows: int) -> "SparkRows | ArrowRows":
         """The rows that break the rule, of all `rows`; of a rule about keys, those of up to `OFFENDERS` keys."""
         match rule:
             case Unique() | UniqueTogether():
-                return with_keys(self.frame, rule.columns, repeated(self.frame, rule.columns, rows))
+                return self.rows.repeated(rule.columns, rows)
             case UniqueInTable():
-                twice = repeated_in(self.frame, rule.columns, self.reference(rule.in_table))
-                return with_keys(self.frame, rule.columns, twice)
+                return self.rows.repeated_in(rule.columns, self.reference(rule.in_table))
             case Known():
                 unless = self.sql(rule.unless) if rule.unless else None
-                unknown = absent(self.frame, rule.columns, self.reference(rule.in_table), unless, rule.bounded_by)
-                return with_keys(self.frame, rule.columns, unknown, unless)
+                return self.rows.absent(rule.columns, self.reference(rule.in_table), unless, rule.bounded_by)
             case _:
-                return self.frame.where(f"NOT coalesce({self.condition(rule)}, true)")
+                return self.rows.breaking(self.condition(rule))
 
     def condition(self, rule: AnyRule) -> str:
-        """What is true of a row that keeps the rule, in Spark SQL; of rules about one row alone."""
+        """What is true of a row that keeps the rule, in SQL; of rules about one row alone."""
         match rule:
             case NotNull(columns=columns):
                 return " AND ".join(f"{column} IS NOT NULL" for column in columns)
             case InSet(column=column, value_set=words):
-                return f"{column} IN ({', '.join(map(_literal, self.value(words)))})"
+                return f"{column} IN ({', '.join(map(self._literal, self.value(words)))})"
             case Between(column=column, min_value=least, max_value=most):
-                upper = "" if most is None else f" AND {column} <= {_literal(self.value(most))}"
-                return f"{column} >= {_literal(self.value(least))}{upper}"
+                upper = "" if most is None else f" AND {column} <= {self._literal(self.value(most))}"
+                return f"{column} >= {self._literal(self.value(least))}{upper}"
             case Matches(column=column, regex=regex):
-                return f"{column} RLIKE {_literal(regex)}"
+                return f"regexp_like({column}, {self._literal(regex)})"
             case NotLess(column_A=greater, column_B=less):
                 return f"{greater} >= {less}"
             case Iso3779(column=column):
@@ -112,20 +115,17 @@ class Case:
                 return f"({self.sql(sql)})"
         raise AssertionError(rule)
 
-    def samples(self, rule: AnyRule, offending: DataFrame) -> tuple[str, ...]:
+    def _literal(self, value: Any) -> str:
+        return _literal(value, self.rows.text)
+
+    def samples(self, rule: AnyRule, offending: "SparkRows | ArrowRows") -> tuple[str, ...]:
         """A few of the offending rows, as JSON objects: the key, and the columns that the rule is about."""
         payloads = {"payload"}  # too long to show
         shown = [name for name in dict.fromkeys((*self.suite.contract.key, *columns_of(rule))) if name not in payloads]
-        row = sf.to_json(sf.struct(*shown), {"ignoreNullFields": "false"}).alias("row")
-        return tuple(found["row"] for found in offending.select(row).limit(SAMPLES).collect())
+        return offending.samples(shown, SAMPLES)
 
 
-def keys_of(offending: DataFrame, by: Sequence[str], most: int) -> tuple[tuple[Any, ...], ...]:
-    """Up to `most` different values of the columns `by` among the offending rows."""
-    return tuple(tuple(found) for found in offending.select(*by).distinct().limit(most).collect())
-
-
-def _literal(value: Any) -> str:
+def _literal(value: Any, text: str) -> str:
     match value:
         case datetime():
             return f"TIMESTAMP '{value.astimezone(UTC).isoformat()}'"
@@ -133,6 +133,6 @@ def _literal(value: Any) -> str:
             return f"INTERVAL '{value.total_seconds():f}' SECOND"
         case str():
             escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-            return f"'{escaped}'"
+            return f"{text}'{escaped}'"
         case _:
             return str(value)

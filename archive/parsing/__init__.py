@@ -1,6 +1,6 @@
 """What a segment's messages say, as Arrow batches: the same parsers as at the door, so that the door and the lake agree.
 
-Pure functions of Arrow tables; `pipelines.ingest.frames` runs them on Spark's workers. A row with a `reason` is refused.
+Pure functions of Arrow tables; `pipelines.ingest.reading` runs them on Spark's workers. A row with a `reason` is refused.
 """
 
 from collections.abc import Mapping

@@ -2,9 +2,10 @@
 
 import json
 import secrets
+from collections.abc import Callable
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from adapters.commits import append_rows
 from contracts.errors import Retryable
@@ -22,17 +23,31 @@ from pipelines.ingest.branches import (
 )
 from pipelines.ingest.publish import pins_of
 from pipelines.ingest.run import Ingested, Run
+from pipelines.spark.needed import NeedsSpark
+
+Change = Callable[[str, dict[str, str]], object]  # puts one snapshot with these properties on this branch
 
 
 class Attempt:
     """One attempt at a run: writes each table at most once, on the run's branch."""
 
     def __init__(self, run: Run) -> None:
-        self.spark, self.catalog, self.settings = run.spark, run.catalog, run.settings
+        self._spark, self.catalog, self.settings = run.spark, run.catalog, run.settings
         self.run_id, self.now, self.attempt = run.run_id, run.now, secrets.token_hex(8)
         self.snapshots: dict[str, int] = {}
         self.written: dict[str, int] = {}
         self.counted: dict[str, dict[str, int]] = {}  # by table: what the audit need not ask of the rows again
+
+    @property
+    def spark(self) -> SparkSession:
+        """The run's.
+
+        Raises:
+            NeedsSpark: it has none.
+        """
+        if self._spark is None:
+            raise NeedsSpark(f"run {self.run_id} was begun without it")
+        return self._spark
 
     def name(self, table: Table, *, on_branch: bool = False) -> str:
         """The table as Spark's SQL names it."""
@@ -42,6 +57,16 @@ class Attempt:
     def main(self, table: Table, base: int) -> DataFrame:
         """The table as it was when the run began."""
         return self.spark.read.option("versionAsOf", base).table(self.name(table))
+
+    def write(self, table: Table, base: int, how: Change) -> None:
+        """Make one snapshot on the table's branch."""
+        create_branch(self.catalog, table, self.run_id, base)
+        how(branch_of(self.run_id), self.properties)
+        self.note(table, base)
+
+    def put(self, table: Table, rows: pa.Table, base: int) -> None:
+        """Append rows that are in memory to the table's branch."""
+        self.write(table, base, lambda branch, said: append_rows(self.catalog, table, rows, said, branch=branch))
 
     def append(self, table: Table, rows: DataFrame, base: int) -> None:
         """Append to the table's branch, in the order in which rows come."""

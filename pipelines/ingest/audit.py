@@ -1,27 +1,31 @@
 """The audit of a run, between writing and publishing: `python -m pipelines audit --run-id …`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table.snapshots import Snapshot
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from adapters.reports import open_reports
 from contracts.errors import Permanent
 from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, Table
-from expectations import Audit, audit
+from expectations import Audit, NotInArrow, audit
+from pipelines.ingest import arrow_audit
+from pipelines.ingest.arrow_audit import Lookup
 from pipelines.ingest.branches import COUNTED, RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import PinnedSnapshot, counts, pins_in
 from pipelines.ingest.run import Run
 from pipelines.ingest.verdict import keep_verdict
 from pipelines.populate.snapshot_range import SnapshotRange
+from pipelines.spark.needed import NeedsSpark
 
 REFERENCES = (DATA, IDS, ECQ_PAYLOAD, ECQ_SEQNO, SEGMENTS)  # the tables that rules look values up in
 
@@ -41,6 +45,7 @@ def audit_run(run: Run) -> Audit | None:
 
     Raises:
         AuditFailed: it must not be published; the message names the rules and some of the rows.
+        NeedsSpark: the run has none, and its rows are too many, or a rule has no other form.
     """
     catalog, settings, run_id = run.catalog, run.settings, run.run_id
     head = head_of(catalog, SEGMENTS, run_id)
@@ -48,27 +53,43 @@ def audit_run(run: Run) -> Audit | None:
         log.info("run has nothing to judge", run_id=run_id)
         return None
     written = [*pins_in(head), PinnedSnapshot(SEGMENTS, head.snapshot_id)]
-    frames = {pinned.table.name: _added(run, pinned) for pinned in written}
-    versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
-    references = {table.name: _whole(run, table, versions) for table in REFERENCES}
-    references[SEGMENTS.name] = references[SEGMENTS.name].where(_same_days(catalog, head))
-    result = audit(
-        frames,
-        run_id=run_id,
-        as_of=run.now,
-        reports=open_reports(settings),
-        keep=settings.report_max,
-        references=references,
-        data_wait=timedelta(seconds=settings.data_wait_seconds),
-        counted=json.loads(properties_of(head).get(COUNTED, "{}")),
-        keep_results=partial(keep_verdict, catalog, head),
-    )
+    frames: Mapping[str, DataFrame | pa.Table]
+    references: Mapping[str, DataFrame | Lookup]
+    if run.spark is None:
+        added = arrow_audit.rows_of(catalog, written)
+        frames, references = added, arrow_audit.lookups(catalog, written, added)
+    else:
+        frames, references = _frames(run, run.spark, head, written)
+    try:
+        result = audit(
+            frames,
+            run_id=run_id,
+            as_of=run.now,
+            reports=open_reports(settings),
+            keep=settings.report_max,
+            references=references,
+            data_wait=timedelta(seconds=settings.data_wait_seconds),
+            counted=json.loads(properties_of(head).get(COUNTED, "{}")),
+            keep_results=partial(keep_verdict, catalog, head),
+        )
+    except NotInArrow as exc:
+        raise NeedsSpark(str(exc)) from exc
     for warning in result.warnings:
         log.warning("run breaks a rule", run_id=run_id, rule=str(warning))
     if not result.passed:
         raise AuditFailed(result)
     log.info("run is judged", run_id=run_id, passed=result.passed, warnings=len(result.warnings), report=str(result.report))
     return result
+
+
+def _frames(
+    run: Run, spark: SparkSession, head: Snapshot, written: Sequence[PinnedSnapshot]
+) -> tuple[dict[str, DataFrame], dict[str, DataFrame]]:
+    """By table, the rows that the run adds, and the tables in which rules look values up."""
+    versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
+    references = {table.name: _whole(run, spark, table, versions) for table in REFERENCES}
+    references[SEGMENTS.name] = references[SEGMENTS.name].where(_same_days(run.catalog, head))
+    return {pinned.table.name: _added(run, spark, pinned) for pinned in written}, references
 
 
 def _same_days(catalog: Catalog, head: Snapshot) -> Column:
@@ -80,20 +101,20 @@ def _same_days(catalog: Catalog, head: Snapshot) -> Column:
     return of_none if days["min"] is None else of_none | sf.col("began_at").between(sf.lit(days["min"]), sf.lit(days["max"]))
 
 
-def _added(run: Run, pinned: PinnedSnapshot) -> DataFrame:
+def _added(run: Run, spark: SparkSession, pinned: PinnedSnapshot) -> DataFrame:
     """The rows that the run's snapshot adds; of a merged table, those that it leaves otherwise than they were."""
     table, snapshot_id = pinned.table, pinned.snapshot_id
     snapshot = run.catalog.load_table(table.identifier).snapshot_by_id(snapshot_id)
     assert snapshot is not None  # it is the head of a branch, or pinned by one
     name, before = f"{run.settings.catalog_name}.{table.identifier}", snapshot.parent_snapshot_id
     if table is META:
-        after = run.spark.read.option("versionAsOf", snapshot_id).table(name)
-        return after.exceptAll(run.spark.read.option("versionAsOf", str(before)).table(name))
-    return run.spark.read.option("start-snapshot-id", str(before)).option("end-snapshot-id", snapshot_id).table(name)
+        after = spark.read.option("versionAsOf", snapshot_id).table(name)
+        return after.exceptAll(spark.read.option("versionAsOf", str(before)).table(name))
+    return spark.read.option("start-snapshot-id", str(before)).option("end-snapshot-id", snapshot_id).table(name)
 
 
-def _whole(run: Run, table: Table, versions: Mapping[str, int]) -> DataFrame:
+def _whole(run: Run, spark: SparkSession, table: Table, versions: Mapping[str, int]) -> DataFrame:
     """The table as it will be when the run counts."""
     main = run.catalog.load_table(table.identifier).metadata.current_snapshot_id
     version = versions.get(table.name, main)
-    return run.spark.read.option("versionAsOf", str(version)).table(f"{run.settings.catalog_name}.{table.identifier}")
+    return spark.read.option("versionAsOf", str(version)).table(f"{run.settings.catalog_name}.{table.identifier}")

@@ -1,69 +1,32 @@
-"""Segments as DataFrames: each worker reads whole files, checks them, and parses what they hold."""
+"""Segments as DataFrames: each worker of Spark reads whole files, checks them, and parses what they hold."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from archive.content import Unreadable
-from archive.formats import decode
 from archive.parsing import Limits, Parser
 from archive.segment import Segment
 from archive.store import Archive
-from contracts.seq import COUNTER_BITS, MAX_NODE
+from pipelines.ingest.reading import File, Source, read_files
 
 PARTITIONS_A_CORE = 4
-KEPT_BYTES = 16 << 20  # of a file that is no segment; the rest stays in the archive
 
 _Reader = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
-@dataclass(frozen=True, slots=True)
-class File:
-    """A segment as a worker sees it."""
-
-    path: str
-    skip: Sequence[int]  # seqs that another segment has brought
-    own_seq: int  # quarantine key of the file itself
-    began_at: datetime
-    problem: str | None  # why it is not to be read
-    node: int | None = None  # the recorder that gave all of its seqs, where that was relied on
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What to read: segments of one stream, the seqs in them that other segments have brought, and which are not to be read."""
-
-    archive: Archive
-    segments: Sequence[Segment]
-    skips: Mapping[str, Sequence[int]]  # by path
-    problems: Mapping[str, str]  # by path
-    limits: Limits
-    nodes: Mapping[str, int] = field(default_factory=dict)  # by path: the recorder that gave all of its seqs, as its name says
-    aside: Mapping[int, str] = field(default_factory=dict)  # by seq: messages that are refused whatever they say, and why
-
-    def parsed(self, spark: SparkSession, parser: Parser, schema: pa.Schema, *, with_unreadable: bool = True) -> DataFrame:
-        """The parsed messages; and one refused row for each file that is no segment, with the file's bytes as its message."""
-        parts = _balanced(self.segments, spark.sparkContext.defaultParallelism * PARTITIONS_A_CORE)
-        files = [[self._file(segment) for segment in part] for part in parts]
-        # To each worker once, and not with each task.
-        listed = spark.sparkContext.broadcast((files, dict(self.aside)))
-        read = _reader(listed, self.archive, parser, self.limits, schema if with_unreadable else None)
-        # The places of the parts, one a partition: no Python is needed to make them, and no shuffle to spread them.
-        places = spark.range(0, len(parts), 1, max(1, len(parts)))
-        return places.mapInArrow(read, from_arrow_schema(schema))
-
-    def _file(self, segment: Segment) -> File:
-        skip = self.skips.get(segment.path, ())
-        began_at = segment.began_at or segment.modified_at
-        node = self.nodes.get(segment.path)
-        return File(segment.path, skip, segment.own_seq, began_at, self.problems.get(segment.path), node)
+def parsed(source: Source, spark: SparkSession, parser: Parser, schema: pa.Schema, *, with_unreadable: bool = True) -> DataFrame:
+    """The parsed messages; and one refused row for each file that is no segment, with the file's bytes as its message."""
+    parts = _balanced(source.segments, spark.sparkContext.defaultParallelism * PARTITIONS_A_CORE)
+    files = [[source.file(segment) for segment in part] for part in parts]
+    # To each worker once, and not with each task.
+    listed = spark.sparkContext.broadcast((files, dict(source.aside)))
+    read = _reader(listed, source.archive, parser, source.limits, schema if with_unreadable else None)
+    # The places of the parts, one a partition: no Python is needed to make them, and no shuffle to spread them.
+    places = spark.range(0, len(parts), 1, max(1, len(parts)))
+    return places.mapInArrow(read, from_arrow_schema(schema))
 
 
 def _reader(
@@ -75,61 +38,10 @@ def _reader(
 ) -> _Reader:
     def read(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts, aside = listed.value
-        for file in (file for batch in places for place in batch["id"].to_pylist() for file in parts[place]):
-            content = archive.read(file.path)
-            try:
-                if file.problem is not None:
-                    raise Unreadable(file.problem)
-                messages = decode(file.path, content).messages
-                _require_node(messages, file.node)
-            except Unreadable as exc:
-                if unreadable is not None:
-                    yield _refused_file(file, str(exc), content, unreadable)
-                continue
-            yield from parser(set_aside(_without(messages, file.skip), aside), limits)
+        files = (file for batch in places for place in batch["id"].to_pylist() for file in parts[place])
+        yield from read_files(files, aside, archive, parser, limits, unreadable)
 
     return read
-
-
-def _require_node(messages: pa.Table, node: int | None) -> None:
-    """Hold a file to its name: by it, the file was not compared with what other recorders brought.
-
-    Raises:
-        Unreadable: it has seqs of another recorder.
-    """
-    if node is None:
-        return
-    seqs = messages["seq"].to_numpy()
-    others = np.unique((seqs[seqs >= 0] >> COUNTER_BITS) & MAX_NODE)
-    if (others != node).any():
-        other = others[others != node][0]
-        raise Unreadable(
-            f"its name says that recorder {node} wrote it, and it has seqs of recorder {other}; give it another name"
-        )
-
-
-def _refused_file(file: File, reason: str, content: bytes, schema: pa.Schema) -> pa.RecordBatch:
-    """The row by which a file that is no segment goes to quarantine, under a seq of its own."""
-    if len(content) > KEPT_BYTES:
-        reason += f"; of its {len(content)} bytes the first {KEPT_BYTES} are kept here, all of them in the archive"
-    kept = content[:KEPT_BYTES]
-    said = {"seq": file.own_seq, "received_at": file.began_at, "topic": file.path, "reason": reason, "message": kept}
-    return pa.RecordBatch.from_pylist([said], schema=schema)
-
-
-def _without(messages: pa.Table, seqs: Sequence[int]) -> pa.Table:
-    if not seqs:
-        return messages
-    return messages.filter(pc.invert(pc.is_in(messages["seq"], pa.array(seqs, pa.int64()))))
-
-
-def set_aside(messages: pa.Table, aside: Mapping[int, str]) -> pa.Table:
-    """The same messages; those with these seqs are refused, for the reasons given."""
-    if not aside:
-        return messages
-    place = messages.schema.get_field_index("refused_because")
-    said = zip(messages["seq"].to_pylist(), messages["refused_because"].to_pylist(), strict=True)
-    return messages.set_column(place, messages.field(place), pa.array([aside.get(seq, why) for seq, why in said], pa.string()))
 
 
 def _balanced(segments: Sequence[Segment], parts: int) -> list[list[Segment]]:

@@ -1,4 +1,4 @@
-"""Every stage in one Spark application: `python -m pipelines run_all`, and what `manifold ingest` and `manifold rebuild` call."""
+"""Every stage in one process, on Spark if there is much: `python -m pipelines run_all`, `manifold ingest`, `manifold rebuild`."""
 
 import json
 import secrets
@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import structlog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
@@ -26,7 +27,10 @@ from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.trends import trends_afterwards
 from pipelines.ingest.write import written_result
 from pipelines.populate.load import Populated, populate
-from pipelines.spark.session import GREAT_EXPECTATIONS, session
+from pipelines.spark.needed import GREAT_EXPECTATIONS, is_small, without_spark_or_with
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TRIES = 20  # runs that begin at once are published one after the other; the others do their work again
 
@@ -90,12 +94,8 @@ def run_all(
         found = discover(catalog, settings, now=now, interval=interval)
         if not (found.segments or with_populate):  # Spark would start for nothing
             return RunResult(run_id, written_result(catalog, run_id), None, None, 0)
-    job, judging = "rebuild" if everything else "ingest", GREAT_EXPECTATIONS if found.segments else ()
-    with (
-        trends_afterwards(settings),
-        naming_the_catalog(settings),
-        session(settings, job, java_options=found.java_options, meanwhile=judging) as spark,
-    ):
+
+    def work(spark: "SparkSession | None") -> RunResult:
         held_back = None
         try:
             done = ingest_in_chunks(Run(spark, catalog, settings, run_id, now, interval))
@@ -106,7 +106,12 @@ def run_all(
             done, held_back = Published(Ingested(run_id), str(exc.result.report)), str(exc)
             alert(settings, "held back", f"the queues are filled from what was published before: {exc}", run_id=run_id)
         populated = populate(spark, catalog, settings, now=now, everything=everything) if with_populate else None
-    return RunResult(run_id, done.ingested, populated, done.report, done.warnings, done.runs, held_back)
+        return RunResult(run_id, done.ingested, populated, done.report, done.warnings, done.runs, held_back)
+
+    job, judging = "rebuild" if everything else "ingest", GREAT_EXPECTATIONS if found.segments else ()
+    small, options = is_small(settings, found.bytes), found.java_options
+    with trends_afterwards(settings), naming_the_catalog(settings):
+        return without_spark_or_with(settings, job, work, small=small, java_options=options, meanwhile=judging)
 
 
 def rebuild(settings: Settings, *, flush_first: bool = True) -> RunResult:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 import structlog
@@ -24,9 +24,10 @@ from pipelines.ingest import transforms
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import RESULT, RUN_ID, properties_of
-from pipelines.ingest.frames import Source
+from pipelines.ingest.frames import parsed
 from pipelines.ingest.planning import Aside, Plan
 from pipelines.ingest.publish import is_published
+from pipelines.ingest.reading import Source
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write_ecq import write_ecq
 
@@ -42,10 +43,12 @@ log = structlog.get_logger(__name__)
 def ingest(run: Run, aside: Aside | None = None) -> Ingested:
     """Write what is new in the archive to the branches of the run; what an earlier attempt at it left is dropped.
 
-    New is what no run has taken in, in this part of the archive. What is in `aside` is refused.
+    With Spark, or, where the run has none, by this process alone. New is what no run has taken in, in this part of the archive.
+    What is in `aside` is refused.
 
     Raises:
         Retryable: another process works at the same run; nothing of either is published.
+        NeedsSpark: the run has no Spark, and there is too much to do; begun with Spark, it drops what was written.
     """
     if older := ensure_tables(run.catalog):
         log.warning("tables of an earlier release: all works, some slower; manifold lake migrate brings them up", tables=older)
@@ -53,6 +56,10 @@ def ingest(run: Run, aside: Aside | None = None) -> Ingested:
     if todo is None:
         counts = is_published(run.catalog, run.run_id, run.now)
         return written_result(run.catalog, run.run_id) if counts else Ingested(run.run_id)
+    if run.spark is None:
+        from pipelines.ingest.arrow_path import write_by_arrow
+
+        return write_by_arrow(Attempt(run), todo)
     return _write(Attempt(run), todo)
 
 
@@ -74,13 +81,14 @@ def _write(run: Attempt, todo: Plan) -> Ingested:
         _write_ids(run, todo, [], but=conflicting)
     _write_outcomes(run, todo, refused)
     if todo.of(Stream.ECQ):
-        write_ecq(run, _source(run, todo, Stream.ECQ), todo.base, refused)
+        write_ecq(run, source_of(run, todo, Stream.ECQ), todo.base, refused)
     if refused:
         run.append(QUARANTINE, transforms.once(transforms.all_of(refused), QUARANTINE.key), todo.base[QUARANTINE.name])
-    return _write_segments(run, todo)
+    return close_segments(run, todo)
 
 
-def _source(run: Attempt, todo: Plan, stream: Stream) -> Source:
+def source_of(run: Attempt, todo: Plan, stream: Stream) -> Source:
+    """What is to be read of one stream."""
     limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes, run.settings.inline_encoding)
     archive = Archive(run.settings.archive, run.settings.s3)
     return Source(archive, todo.of(stream), todo.skips, todo.problems, limits, todo.nodes, todo.aside)
@@ -90,7 +98,7 @@ def _write_data(run: Attempt, todo: Plan, refused: list[DataFrame]) -> list[int]
     """Payloads and when they were seen; the seqs of triggers whose inline data is refused."""
     streams = {Stream.DATA: parsing.data, Stream.TRIGGER: parsing.inline_data}
     brought = {
-        stream: _source(run, todo, stream).parsed(run.spark, parser, parsing.DATA, with_unreadable=stream is Stream.DATA)
+        stream: parsed(source_of(run, todo, stream), run.spark, parser, parsing.DATA, with_unreadable=stream is Stream.DATA)
         for stream, parser in streams.items()
         if todo.of(stream)
     }
@@ -152,10 +160,10 @@ def _write_ids(run: Attempt, todo: Plan, refused: list[DataFrame], *, but: Seque
     """The entries of all triggers but those with the seqs `but`; whether some trigger brings data."""
     if not todo.of(Stream.TRIGGER):
         return False
-    source = _source(run, todo, Stream.TRIGGER)
+    source = source_of(run, todo, Stream.TRIGGER)
     seen, taken = Observation(), Observation()
-    parsed = source.parsed(run.spark, parsing.triggers, parsing.TRIGGERS)
-    observed = parsed.observe(seen, sf.count("reason").alias("refused"), sf.count("has_data").alias("with_data"))
+    rows = parsed(source, run.spark, parsing.triggers, parsing.TRIGGERS)
+    observed = rows.observe(seen, sf.count("reason").alias("refused"), sf.count("has_data").alias("with_data"))
     wanted = observed.where(~sf.col("seq").isin(list(but))) if but else observed
     summed = {"vins": sf.size("vins")} | {name: sf.col(name) for name in COUNTED}
     sums = [sf.coalesce(sf.sum(what), sf.lit(0)).alias(name) for name, what in summed.items()]
@@ -164,7 +172,7 @@ def _write_ids(run: Attempt, todo: Plan, refused: list[DataFrame], *, but: Seque
     if taken.get["vins"] == run.written[IDS.name]:  # or they are not counts of what is written
         run.counted[IDS.name] = {name: taken.get[name] for name in COUNTED}
     if seen.get["refused"]:
-        bad = source.parsed(run.spark, parsing.refused_triggers, parsing.TRIGGERS)
+        bad = parsed(source, run.spark, parsing.refused_triggers, parsing.TRIGGERS)
         refused.append(transforms.refused_rows(bad, Stream.TRIGGER))
     return bool(seen.get["with_data"])
 
@@ -172,21 +180,21 @@ def _write_ids(run: Attempt, todo: Plan, refused: list[DataFrame], *, but: Seque
 def _write_outcomes(run: Attempt, todo: Plan, refused: list[DataFrame]) -> None:
     if not todo.of(Stream.OUTCOME):
         return
-    parsed = _source(run, todo, Stream.OUTCOME).parsed(run.spark, parsing.outcomes, parsing.OUTCOMES).persist()
+    found = parsed(source_of(run, todo, Stream.OUTCOME), run.spark, parsing.outcomes, parsing.OUTCOMES).persist()
     try:
-        rows = transforms.outcome_rows(parsed)
-        facts = parsed.where("reason is null").agg(sf.min("entry_seq").alias("first"), sf.max("entry_seq").alias("last")).first()
+        rows = transforms.outcome_rows(found)
+        facts = found.where("reason is null").agg(sf.min("entry_seq").alias("first"), sf.max("entry_seq").alias("last")).first()
         assert facts is not None  # an aggregation has one row
         if facts["first"] is not None:
             known = _known_outcomes(run, todo, facts["first"], facts["last"])
             run.append(
                 OUTCOMES, _unknown(rows, known, few=todo.messages(Stream.OUTCOME) <= FEW_OUTCOMES), todo.base[OUTCOMES.name]
             )
-        bad = transforms.refused_rows(parsed, Stream.OUTCOME)
+        bad = transforms.refused_rows(found, Stream.OUTCOME)
         if bad.count():
             refused.append(transforms.not_in(bad, _known_refusals(run, todo), list(QUARANTINE.key)))
     finally:
-        parsed.unpersist()
+        found.unpersist()
 
 
 def _known_outcomes(run: Attempt, todo: Plan, first: int, last: int) -> DataFrame:
@@ -200,13 +208,16 @@ def _known_outcomes(run: Attempt, todo: Plan, first: int, last: int) -> DataFram
 
 def _known_refusals(run: Attempt, todo: Plan) -> DataFrame:
     """(seq) of what was refused already, where the run's outcomes may lie: nobody has looked whether their messages are known."""
+    known, bounds = run.main(QUARANTINE, todo.base[QUARANTINE.name]), bounds_of_refusals(todo)
+    there = "seq < 0" if bounds is None else sf.col("received_at").between(*map(sf.lit, bounds))
+    return known.where(there).select("seq")
+
+
+def bounds_of_refusals(todo: Plan) -> tuple[datetime, datetime] | None:
+    """When the run's outcomes were received, widely, so that only those days' files are read; None: they have no seqs."""
     probes = [todo.probes[segment.path] for segment in todo.of(Stream.OUTCOME)]
     seqs = [seq for probe in probes for seq in (probe.first_seq, probe.last_seq) if seq is not None]
-    known = run.main(QUARANTINE, todo.base[QUARANTINE.name])
-    if not seqs:
-        return known.where("seq < 0").select("seq")
-    first, last = datetime_of(min(seqs)) - A_DAY, datetime_of(max(seqs)) + A_DAY  # so that only those days' files are read
-    return known.where(sf.col("received_at").between(sf.lit(first), sf.lit(last))).select("seq")
+    return (datetime_of(min(seqs)) - A_DAY, datetime_of(max(seqs)) + A_DAY) if seqs else None
 
 
 def _unknown(rows: DataFrame, known: DataFrame, *, few: bool) -> DataFrame:
@@ -216,7 +227,8 @@ def _unknown(rows: DataFrame, known: DataFrame, *, few: bool) -> DataFrame:
     return transforms.not_in(rows, known, keys)
 
 
-def _write_segments(run: Attempt, todo: Plan) -> Ingested:
+def close_segments(run: Attempt, todo: Plan) -> Ingested:
+    """Write the run's rows of `ingested_segments`, last of all; its numbers."""
     read = {stream.value: todo.messages(stream) for stream in Stream}
     written = run.written | {SEGMENTS.name: len(todo.segments)}
     skipped = sum(map(len, todo.skips.values()))

@@ -20,9 +20,10 @@ from contracts import keys
 from contracts.envelope import Stream
 from contracts.outcomes import OutcomeRecord
 from contracts.settings import Settings
-from pipelines.ingest.frames import Source
+from pipelines.ingest.frames import parsed
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.publish import finish
+from pipelines.ingest.reading import Source
 
 RECORDS_A_PAGE = 5000
 ROWS = "vin string, seq bigint"
@@ -49,7 +50,7 @@ def on_their_way(spark: SparkSession, catalog: Catalog, settings: Settings) -> D
     found = spark.createDataFrame(waiting, ROWS)
     if not new:
         return found
-    archived = source.parsed(spark, parsing.outcomes, parsing.OUTCOMES, with_unreadable=False).where("reason is null")
+    archived = parsed(source, spark, parsing.outcomes, parsing.OUTCOMES, with_unreadable=False).where("reason is null")
     return found.unionByName(archived.selectExpr("vin", "entry_seq as seq"))
 
 

@@ -4,6 +4,7 @@ import json
 from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -14,9 +15,11 @@ from adapters.files import Files
 from contracts.errors import Permanent
 from contracts.seq import datetime_of
 from expectations import Severity, load_suites, publish_trends, results_of
+from expectations._arrow_rows import lookup_in
 from expectations._judge import references_of
 from expectations._metrics import view_of
 from expectations._rows import Case
+from expectations._spark_rows import SparkRows
 from tests.expectations.rows import NOON, SEQ, VIN, data, entry, frame, good, judged, meta, outcome, refused, segment
 
 pytestmark = pytest.mark.slow
@@ -24,8 +27,8 @@ pytestmark = pytest.mark.slow
 LATE = NOON + timedelta(hours=1)
 
 
-def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(spark: SparkSession, tmp_path: Path) -> None:
-    result = judged(spark, good(), tmp_path)
+def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(engine: SparkSession | None, tmp_path: Path) -> None:
+    result = judged(engine, good(), tmp_path)
 
     assert result.passed
     assert (result.failures, result.warnings) == ((), ())
@@ -34,7 +37,7 @@ def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(spark
     assert all(table in page for table in good())
 
 
-def test_each_broken_rule_is_found_with_its_severity_and_its_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_broken_rule_is_found_with_its_severity_and_its_rows(engine: SparkSession | None, tmp_path: Path) -> None:
     rows = {
         "sdv_fanout_data": [
             data(),
@@ -82,7 +85,7 @@ def test_each_broken_rule_is_found_with_its_severity_and_its_rows(spark: SparkSe
         ],
     }
 
-    result = judged(spark, rows, tmp_path, data_wait=timedelta(seconds=1))
+    result = judged(engine, rows, tmp_path, data_wait=timedelta(seconds=1))
 
     found = {
         (finding.table, finding.rule, finding.severity.value, finding.rows) for finding in (*result.failures, *result.warnings)
@@ -124,8 +127,8 @@ def test_each_broken_rule_is_found_with_its_severity_and_its_rows(spark: SparkSe
     }
 
 
-def test_a_failure_names_the_rule_the_reason_and_the_rows(spark: SparkSession, tmp_path: Path) -> None:
-    result = judged(spark, {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)]}, tmp_path)
+def test_a_failure_names_the_rule_the_reason_and_the_rows(engine: SparkSession | None, tmp_path: Path) -> None:
+    result = judged(engine, {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)]}, tmp_path)
 
     (failure,) = result.failures
     assert str(failure).startswith(
@@ -136,9 +139,9 @@ def test_a_failure_names_the_rule_the_reason_and_the_rows(spark: SparkSession, t
 
 
 def test_each_rule_leaves_a_row_that_says_how_it_was_kept_and_these_rows_keep_the_rules_of_their_own(
-    spark: SparkSession, tmp_path: Path
+    engine: SparkSession | None, tmp_path: Path
 ) -> None:
-    result = judged(spark, {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)]}, tmp_path)
+    result = judged(engine, {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)]}, tmp_path)
     rows = results_of(result, NOON).to_pylist()
 
     assert len(rows) == len(load_suites()["sdv_fanout_data"].rules)
@@ -152,7 +155,7 @@ def test_each_rule_leaves_a_row_that_says_how_it_was_kept_and_these_rows_keep_th
         "quality_results": [*rows, rows[0], rows[1] | {"unexpected": 1}],
         "quarantine_actions": [settled, settled | {"segment": None}],
     }
-    assert {(f.table, f.rule, f.rows) for f in judged(spark, own, tmp_path, run_id="own").failures} == {
+    assert {(f.table, f.rule, f.rows) for f in judged(engine, own, tmp_path, run_id="own").failures} == {
         ("quality_results", "run_id_suite_rule_at_is_unique", 4),
         ("quality_results", "counts_fit_the_outcome", 1),
         ("quarantine_actions", "seq_at_is_unique", 2),
@@ -160,8 +163,8 @@ def test_each_rule_leaves_a_row_that_says_how_it_was_kept_and_these_rows_keep_th
     }
 
 
-def test_data_docs_read_in_sentences_with_severity_and_reason(spark: SparkSession, tmp_path: Path) -> None:
-    judged(spark, {"sdv_fanout_ids": [entry(), entry(SEQ + 2, ts=NOON)]}, tmp_path)
+def test_data_docs_read_in_sentences_with_severity_and_reason(engine: SparkSession | None, tmp_path: Path) -> None:
+    judged(engine, {"sdv_fanout_ids": [entry(), entry(SEQ + 2, ts=NOON)]}, tmp_path)
 
     (page,) = (tmp_path / "validations" / "sdv_fanout_ids").rglob("*.html")
     shown = " ".join(text_of(page).split())
@@ -180,46 +183,50 @@ def test_data_docs_read_in_sentences_with_severity_and_reason(spark: SparkSessio
     assert "[true]" not in shown.lower()
 
 
-def test_what_the_parser_has_counted_is_not_asked_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_the_parser_has_counted_is_not_asked_again(engine: SparkSession | None, tmp_path: Path) -> None:
     # An earlier release has also counted what its parser refuses, which says nothing of the rows.
     counted = {"sdv_fanout_ids": {"odd_vins": 0, "malformed_vins": 0}}
 
-    result = judged(spark, {"sdv_fanout_ids": [entry(vin="TEST/1")]}, tmp_path, counted=counted)
-    other = judged(spark, {"sdv_fanout_ids": [entry(vin="TEST-1")]}, tmp_path, counted={"sdv_fanout_ids": {"odd_vins": 1}})
+    result = judged(engine, {"sdv_fanout_ids": [entry(vin="TEST/1")]}, tmp_path, counted=counted)
+    other = judged(engine, {"sdv_fanout_ids": [entry(vin="TEST-1")]}, tmp_path, counted={"sdv_fanout_ids": {"odd_vins": 1}})
 
     assert result.warnings == ()
     assert [(finding.rule, finding.rows) for finding in result.failures] == [("vin_is_a_topic_level", 1)]
     assert [(finding.rule, finding.rows, len(finding.samples)) for finding in other.warnings] == [("vin_is_iso_3779", 1, 1)]
 
 
-def test_the_verdict_is_kept_when_the_pages_can_be_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_verdict_is_kept_when_the_pages_can_be_read(engine: SparkSession | None, tmp_path: Path) -> None:
     kept: list[tuple[int, bool]] = []
 
     def keep(rows: pa.Table) -> None:
         kept.append((len(rows), (tmp_path / "index.html").is_file()))
 
-    judged(spark, {"quarantine": [refused()]}, tmp_path, keep_results=keep)
+    judged(engine, {"quarantine": [refused()]}, tmp_path, keep_results=keep)
 
     assert kept == [(len(load_suites()["quarantine"].rules), True)]
 
 
 def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too_long(
-    spark: SparkSession, tmp_path: Path
+    engine: SparkSession | None, tmp_path: Path
 ) -> None:
     rows = {"sdv_fanout_ids": [entry(), entry(SEQ + 2, data_id="to-come")]}
 
-    young = judged(spark, rows, tmp_path, data_wait=timedelta(minutes=5))
-    old = judged(spark, rows, tmp_path, data_wait=timedelta(minutes=1))
+    young = judged(engine, rows, tmp_path, data_wait=timedelta(minutes=5))
+    old = judged(engine, rows, tmp_path, data_wait=timedelta(minutes=1))
 
     assert young.warnings == ()
     assert [(finding.rule, finding.severity) for finding in old.warnings] == [("data_id_is_known", Severity.WARNING)]
     assert old.passed
 
 
-def test_rows_that_are_in_the_table_already_count_for_uniqueness(spark: SparkSession, tmp_path: Path) -> None:
-    whole = frame(spark, "ingested_segments", [segment(run_id="an earlier one"), segment()])
+def known(whole: Any) -> Any:
+    return lookup_in(whole) if isinstance(whole, pa.Table) else whole
 
-    result = judged(spark, {"ingested_segments": [segment()]}, tmp_path, references={"ingested_segments": whole})
+
+def test_rows_that_are_in_the_table_already_count_for_uniqueness(engine: SparkSession | None, tmp_path: Path) -> None:
+    whole = frame(engine, "ingested_segments", [segment(run_id="an earlier one"), segment()])
+
+    result = judged(engine, {"ingested_segments": [segment()]}, tmp_path, references={"ingested_segments": known(whole)})
 
     assert [finding.rule for finding in result.failures] == ["path_is_unique"]
 
@@ -230,7 +237,8 @@ def test_two_audits_at_once_in_one_session_look_values_up_in_tables_of_their_own
     def case(*paths: str) -> Case:
         frames = {table: frame(spark, table, rows) for table, rows in good().items()}
         whole = frames | {"ingested_segments": frame(spark, "ingested_segments", [segment(path) for path in paths])}
-        return Case(load_suites()["ingested_segments"], frames["ingested_segments"], whole, "run", NOON, timedelta(hours=1), {})
+        rows = frames["ingested_segments"]
+        return Case(load_suites()["ingested_segments"], SparkRows(rows), whole, "run", NOON, timedelta(hours=1), {})
 
     with references_of([case("a")]):
         with references_of([case("b", "c")]):
@@ -238,17 +246,17 @@ def test_two_audits_at_once_in_one_session_look_values_up_in_tables_of_their_own
         assert spark.table(view_of("ingested_segments")).count() == 1
 
 
-def test_a_run_that_adds_nothing_passes_and_still_has_its_page(spark: SparkSession, tmp_path: Path) -> None:
-    result = judged(spark, {"sdv_fanout_ids": []}, tmp_path)
+def test_a_run_that_adds_nothing_passes_and_still_has_its_page(engine: SparkSession | None, tmp_path: Path) -> None:
+    result = judged(engine, {"sdv_fanout_ids": []}, tmp_path)
 
     assert result.passed
     assert result.rows == dict.fromkeys(good(), 0)
     assert "nothing to judge" in Path(result.report).read_text()
 
 
-def test_the_folder_keeps_the_newest_runs_and_the_index_lists_them(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_folder_keeps_the_newest_runs_and_the_index_lists_them(engine: SparkSession | None, tmp_path: Path) -> None:
     for hour, run_id in enumerate(("first", "second", "third")):
-        judged(spark, {"quarantine": [refused()]}, tmp_path, run_id=run_id, as_of=NOON + timedelta(hours=hour), keep=2)
+        judged(engine, {"quarantine": [refused()]}, tmp_path, run_id=run_id, as_of=NOON + timedelta(hours=hour), keep=2)
 
     index = (tmp_path / "index.html").read_text()
     kept = {folder.name for folder in (tmp_path / "runs").iterdir()}
@@ -258,9 +266,9 @@ def test_the_folder_keeps_the_newest_runs_and_the_index_lists_them(spark: SparkS
     assert "first" not in index
 
 
-def test_judging_a_run_again_replaces_its_pages(spark: SparkSession, tmp_path: Path) -> None:
-    judged(spark, {"quarantine": [refused(reason="")]}, tmp_path)
-    again = judged(spark, {"quarantine": [refused()]}, tmp_path, as_of=NOON + timedelta(minutes=1))
+def test_judging_a_run_again_replaces_its_pages(engine: SparkSession | None, tmp_path: Path) -> None:
+    judged(engine, {"quarantine": [refused(reason="")]}, tmp_path)
+    again = judged(engine, {"quarantine": [refused()]}, tmp_path, as_of=NOON + timedelta(minutes=1))
 
     assert len(list((tmp_path / "validations").rglob("*.html"))) == 1
     assert len(list((tmp_path / "runs").iterdir())) == 1
@@ -302,8 +310,8 @@ class Links(HTMLParser):
         self.found += [value or "" for name, value in attrs if name == "href"]
 
 
-def test_every_link_of_the_pages_leads_somewhere(spark: SparkSession, tmp_path: Path) -> None:
-    result = judged(spark, {"quarantine": [refused(reason="")]}, tmp_path)
+def test_every_link_of_the_pages_leads_somewhere(engine: SparkSession | None, tmp_path: Path) -> None:
+    result = judged(engine, {"quarantine": [refused(reason="")]}, tmp_path)
     report = Path(result.report)
     publish_trends(results_of(result, NOON).to_pylist(), Files(tmp_path.as_uri()))
 
@@ -321,6 +329,8 @@ def test_every_link_of_the_pages_leads_somewhere(spark: SparkSession, tmp_path: 
         pytest.param({"run_id": "../other"}, "names a folder of the reports", id="a run id that is a path"),
     ],
 )
-def test_what_the_caller_forgot_is_named(spark: SparkSession, tmp_path: Path, changed: dict[str, object], says: str) -> None:
+def test_what_the_caller_forgot_is_named(
+    engine: SparkSession | None, tmp_path: Path, changed: dict[str, object], says: str
+) -> None:
     with pytest.raises(Permanent, match=says):
-        judged(spark, {"sdv_fanout_ids": [entry(vin=VIN)]}, tmp_path, **changed)
+        judged(engine, {"sdv_fanout_ids": [entry(vin=VIN)]}, tmp_path, **changed)

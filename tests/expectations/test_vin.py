@@ -1,10 +1,12 @@
 """Two ways to say what a VIN is must not differ."""
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from contracts.names import is_iso_3779_vin, vin_check_digit
+from expectations._arrow_rows import ask
 from expectations._vin import iso_3779
 
 pytestmark = pytest.mark.slow
@@ -38,6 +40,8 @@ def test_the_sql_condition_agrees_with_the_contract_on_every_check_digit_and_on_
     frame = spark.createDataFrame([(vin,) for vin in vins], "vin string").withColumn("is_vin", sf.expr(iso_3779("vin")))
 
     said = {row["vin"]: row["is_vin"] for row in frame.collect()}
+    in_memory = ask(f"SELECT vin, {iso_3779('vin')} AS is_vin FROM rows", rows=pa.table({"vin": vins})).to_pylist()
 
+    assert {row["vin"]: row["is_vin"] for row in in_memory} == said
     assert all(is_iso_3779_vin(vin) for vin in RIGHT)
     assert said == {vin: is_iso_3779_vin(vin) for vin in vins}

@@ -1,7 +1,8 @@
 """A lake and an archive of its own for each test, over one Spark for all."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,19 @@ from tests.pipelines.makers import at
 from tests.servers import Server
 
 
-@dataclass(slots=True)
+@dataclass
 class SparkLake:
     """Settings over a temporary folder, with a Spark session and PyIceberg over the same lake."""
 
     settings: Settings
-    spark: SparkSession
+    open_spark: Callable[[], SparkSession]
     catalog: Catalog
+    small: bool = False  # runs do without Spark
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """Begun when it is asked for: what needs none does not wait for it."""
+        return new_session(self.open_spark(), self.settings)
 
     def write(self, stream: Stream, envelopes: Sequence[Envelope], *, node: int = 0) -> str:
         """A segment of the archive, as the recorder writes it; its path below the root."""
@@ -49,7 +56,7 @@ class SparkLake:
 
     def run(self, run_id: str, ms: int = 0, part: Selection = None) -> Run:
         """A run over this lake, that begins at this millisecond."""
-        return Run(self.spark, self.catalog, self.settings, run_id, at(ms), part)
+        return Run(None if self.small else self.spark, self.catalog, self.settings, run_id, at(ms), part)
 
     def ingest(self, run_id: str = "run", interval: Interval | None = None) -> Ingested:
         """A whole run without its audit."""
@@ -75,19 +82,34 @@ def new_session(spark: SparkSession, settings: Settings) -> SparkSession:
     return session
 
 
-def _spark_lake(one_spark: SparkSession, home: Path) -> SparkLake:
-    settings = Settings(home=home)
-    return SparkLake(settings, new_session(one_spark, settings), open_catalog(settings))
+@pytest.fixture
+def is_small() -> bool:
+    """Whether runs do without Spark; `both` asks a module's tests of both."""
+    return False
+
+
+both = pytest.mark.parametrize("is_small", [False, True], ids=["spark", "arrow"])
 
 
 @pytest.fixture
-def spark_lake(one_spark: SparkSession, tmp_path: Path) -> SparkLake:
-    return _spark_lake(one_spark, tmp_path / "home")
+def new_spark_lake(request: pytest.FixtureRequest) -> Callable[..., SparkLake]:
+    """Makes one in a folder."""
+
+    def make(home: Path, *, small: bool) -> SparkLake:
+        settings = Settings(home=home)
+        return SparkLake(settings, lambda: request.getfixturevalue("one_spark"), open_catalog(settings), small)
+
+    return make
 
 
 @pytest.fixture
-def another_spark_lake(one_spark: SparkSession, tmp_path: Path) -> SparkLake:
-    return _spark_lake(one_spark, tmp_path / "another")
+def spark_lake(new_spark_lake: Callable[..., SparkLake], tmp_path: Path, is_small: bool) -> SparkLake:
+    return new_spark_lake(tmp_path / "home", small=is_small)
+
+
+@pytest.fixture
+def another_spark_lake(new_spark_lake: Callable[..., SparkLake], tmp_path: Path, is_small: bool) -> SparkLake:
+    return new_spark_lake(tmp_path / "another", small=is_small)
 
 
 @pytest.fixture(scope="module")

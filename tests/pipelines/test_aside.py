@@ -16,8 +16,8 @@ from expectations import Audit, Finding, Severity
 from pipelines.ingest import aside
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.branches import branch_of, open_run
-from pipelines.ingest.frames import set_aside
 from pipelines.ingest.planning import Aside
+from pipelines.ingest.reading import set_aside
 from pipelines.ingest.run import Ingested, Run
 from tests.pipelines.makers import at, data, inline, outcome, seq_at, trigger
 from tests.pipelines.plain import without_spark

@@ -14,9 +14,10 @@ from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, TABLES
 from pipelines.ingest.branches import COUNTED, properties_of
-from tests.pipelines.conftest import SparkLake
+from tests.pipelines.conftest import SparkLake, both
 from tests.pipelines.makers import at, data, duplicate, inline, outcome, seq_at, trigger
 
+pytestmark = both
 TRIGGER, OUT = Stream.TRIGGER, Stream.OUTCOME
 
 
@@ -45,7 +46,7 @@ def test_every_stream_becomes_rows_of_its_tables(spark_lake: SparkLake) -> None:
         ("V1", seq_at(1), "delivered", at(1), at(6), 1)
     ]
     assert spark_lake.rows(QUARANTINE) == []
-    assert done.read == {"trigger": 3, "data": 2, "outcome": 1}
+    assert done.read == {"trigger": 3, "data": 2, "outcome": 1, "ecq": 0}
     assert done.written == {DATA.name: 1, META.name: 1, IDS.name: 3, OUTCOMES.name: 1, SEGMENTS.name: 3}
 
 

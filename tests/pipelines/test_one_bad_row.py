@@ -1,7 +1,6 @@
 """One bad row stops nothing: what offends is set aside, with the reason, and the rest is published."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,10 +21,10 @@ from pipelines.ingest import run_all
 from pipelines.ingest.audit import AuditFailed
 from pipelines.maintenance.garbage import HELD_BACK, collect_garbage
 from tests.hook import hook
-from tests.pipelines.conftest import SparkLake
+from tests.pipelines.conftest import SparkLake, both
 from tests.pipelines.makers import data, envelope, outcome, seq_at, trigger
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, both]
 
 
 def run(spark_lake: SparkLake, run_id: str = "run") -> None:
@@ -104,7 +103,7 @@ def test_what_offends_is_set_aside_and_the_rest_is_published(spark_lake: SparkLa
 
 @pytest.mark.usefixtures("stricter")
 def test_a_rule_that_much_of_a_run_breaks_holds_it_back_and_a_rebuild_fills_from_main(
-    spark_lake: SparkLake, told: list[dict[str, Any]], redis: Redis, monkeypatch: pytest.MonkeyPatch
+    spark_lake: SparkLake, told: list[dict[str, Any]], redis: Redis
 ) -> None:
     spark_lake.settings = spark_lake.settings.model_copy(update={"redis_port": redis.connection_pool.connection_kwargs["port"]})
     now = datetime.now(UTC)
@@ -118,7 +117,6 @@ def test_a_rule_that_much_of_a_run_breaks_holds_it_back_and_a_rebuild_fills_from
     assert spark_lake.rows(IDS, "vin") == ["V0"]
     assert told == []
 
-    monkeypatch.setattr(run_all, "session", lambda *_, **__: nullcontext(spark_lake.spark))
     done = run_all.rebuild(spark_lake.settings, flush_first=False)
 
     assert done.held_back is not None

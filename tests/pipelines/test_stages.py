@@ -11,7 +11,7 @@ from tests.servers import ROOT
 
 PER_STAGE = {
     "look": "--dry-run --from --no-flush --recent --run-id --to",
-    "ingest": "--from --judge --no-flush --recent --run-id --to",
+    "ingest": "--from --judge --no-flush --recent --run-id --to --to-the-end --without-spark",
     "audit": "--run-id --without-spark",
     "publish": "--run-id",
     "populate": "--run-id --without-spark",

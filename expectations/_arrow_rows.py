@@ -1,0 +1,124 @@
+# ruff: noqa: S608  # names of columns and conditions are those of our own suites
+"""Rows in this process's memory, asked by DuckDB what Spark is asked where they are many: the same conditions, the same answers.
+
+A condition that DuckDB has no words for is not guessed at: `NotInArrow`, and whoever asked takes Spark.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from expectations._findings import NotInArrow
+
+OFFENDERS = 1000  # keys of one rule that are looked up again in the rows
+# Spark's functions that the suites use and DuckDB knows by another name.
+MACROS = (
+    "unix_millis(t) AS epoch_ms(t)",
+    "shiftright(a, b) AS a >> b",
+    "regexp_like(text, pattern) AS regexp_matches(text, pattern)",
+    "to_binary(text, format) AS encode(text)",  # of which the suites use UTF-8 alone
+)
+# Nothing but what it is given: no files, no net, no variables of this program.
+CONFIG = {"threads": 2, "enable_external_access": False, "autoload_known_extensions": False, "python_enable_replacements": False}
+
+# The rows of a whole table whose values in the columns of what it is given are among these, those of the run with them.
+Lookup = Callable[[pa.Table], pa.Table]
+
+
+def ask(sql: str, **tables: pa.Table) -> pa.Table:
+    """The rows that a query gives; `tables` are those that it names."""
+    with duckdb.connect(config=CONFIG) as database:
+        database.execute("SET TimeZone = 'UTC'")
+        for macro in MACROS:
+            database.execute(f"CREATE MACRO {macro}")
+        for name, table in tables.items():
+            database.register(name, table)
+        try:
+            return database.sql(sql).to_arrow_table()
+        except duckdb.Error as exc:
+            raise NotInArrow(f"a rule cannot be judged without Spark: {' '.join(str(exc).split())[:300]}") from exc
+
+
+class ArrowRows:
+    """Some rows of one table, as `SparkRows` are."""
+
+    text = "E"
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def count(self) -> int:
+        """How many there are."""
+        return int(self.table.num_rows)
+
+    def breaking(self, condition: str) -> "ArrowRows":
+        """Those for which it is false."""
+        return self._those(f"SELECT * FROM rows WHERE NOT coalesce({condition}, true)")
+
+    def repeated(self, columns: Sequence[str], _: int = 0) -> "ArrowRows":
+        """Those whose key several of these rows have; keys with a null do not count."""
+        keys = f"SELECT {_listed(columns)} FROM rows WHERE {_whole(columns)} GROUP BY ALL HAVING count(*) > 1 LIMIT {OFFENDERS}"
+        return self._those(f"SELECT rows.* FROM rows SEMI JOIN ({keys}) USING ({_listed(columns)})")
+
+    def repeated_in(self, columns: Sequence[str], find: Lookup) -> "ArrowRows":
+        """Those whose key several rows of a whole table have."""
+        keys = f"SELECT {_listed(columns)} FROM found GROUP BY ALL HAVING count(*) > 1 LIMIT {OFFENDERS}"
+        return self._those(
+            f"SELECT rows.* FROM rows SEMI JOIN ({keys}) USING ({_listed(columns)})", found=find(self._keys(columns))
+        )
+
+    def absent(self, columns: Sequence[str], find: Lookup, unless: str | None, _: str | None = None) -> "ArrowRows":
+        """Those whose key a whole table has not, but for those for which `unless` is true."""
+        asked = f"{_whole(columns)} AND NOT coalesce({unless}, false)" if unless else _whole(columns)
+        mine = ArrowRows(self._those(f"SELECT * FROM rows WHERE {asked}").table)
+        found = find(mine._keys(columns))
+        return mine._those(f"SELECT rows.* FROM rows ANTI JOIN found USING ({_listed(columns)})", found=found)
+
+    def samples(self, columns: Sequence[str], most: int) -> tuple[str, ...]:
+        """A few of them, as JSON objects."""
+        rows = self.table.select(list(columns)).slice(0, most).to_pylist()
+        return tuple(json.dumps(row, default=_shown, ensure_ascii=False, separators=(",", ":")) for row in rows)
+
+    def keys(self, columns: Sequence[str], most: int) -> tuple[tuple[Any, ...], ...]:
+        """Up to `most` different values of these columns."""
+        found = ask(f"SELECT DISTINCT {_listed(columns)} FROM rows LIMIT {most}", rows=self.table)
+        return tuple(tuple(row.values()) for row in found.to_pylist())
+
+    def _keys(self, columns: Sequence[str]) -> pa.Table:
+        return ask(f"SELECT DISTINCT {_listed(columns)} FROM rows WHERE {_whole(columns)}", rows=self.table)
+
+    def _those(self, sql: str, **tables: pa.Table) -> "ArrowRows":
+        return ArrowRows(ask(sql, rows=self.table, **tables))
+
+
+def lookup_in(table: pa.Table) -> Lookup:
+    """The look-up in a whole table that is in memory."""
+
+    def find(keys: pa.Table) -> pa.Table:
+        columns = keys.column_names
+        return ask(
+            f"SELECT {_listed(columns)} FROM whole SEMI JOIN keys USING ({_listed(columns)})",
+            whole=table.select(columns),
+            keys=keys,
+        )
+
+    return find
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return ", ".join(f'"{column}"' for column in columns)  # "at" is a word of SQL
+
+
+def _whole(columns: Sequence[str]) -> str:
+    return " AND ".join(f'"{column}" IS NOT NULL' for column in columns)
+
+
+def _shown(value: object) -> str:
+    """A value that JSON has not, as Spark writes it."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return str(value)

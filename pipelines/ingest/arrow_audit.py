@@ -1,0 +1,77 @@
+"""What the audit of a small run judges, in this process's memory: the rows that it adds, and where rules look values up."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import And, BooleanExpression, IsNull, Or
+
+from contracts.seq import datetime_of
+from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, Table
+from pipelines.ingest.arrow_commits import ALL, between, changed_rows, matching
+from pipelines.ingest.branches import properties_of
+from pipelines.ingest.publish import PinnedSnapshot
+from pipelines.populate.snapshot_range import ALL_ROWS, SnapshotRange
+from pipelines.spark.needed import NeedsSpark
+
+MOST_ROWS = 500_000  # of one table
+MOST_BYTES = 128 << 20  # of the files that a run has added to one table
+
+Lookup = Callable[[pa.Table], pa.Table]
+
+
+def rows_of(catalog: Catalog, written: Sequence[PinnedSnapshot]) -> dict[str, pa.Table]:
+    """By table, the rows that each snapshot adds; of a merged table, those that it leaves otherwise than they were.
+
+    Raises:
+        NeedsSpark: they are more than this process should hold.
+    """
+    return {pinned.table.name: _added(catalog, pinned) for pinned in written}
+
+
+def _added(catalog: Catalog, pinned: PinnedSnapshot) -> pa.Table:
+    table = pinned.table
+    loaded = catalog.load_table(table.identifier)
+    snapshot = loaded.snapshot_by_id(pinned.snapshot_id)
+    assert snapshot is not None  # it is the head of a branch, or pinned by one
+    assert snapshot.parent_snapshot_id is not None  # a run begins from main
+    if table is META:
+        return changed_rows(loaded, snapshot.parent_snapshot_id, snapshot.snapshot_id)
+    said = properties_of(snapshot)
+    rows, size = (int(said.get(f"added-{what}", "0")) for what in ("records", "files-size"))
+    if rows > MOST_ROWS or size > MOST_BYTES:
+        raise NeedsSpark(f"{rows} rows of {table.name} are to be judged")
+    added = SnapshotRange(table, snapshot.parent_snapshot_id, snapshot.snapshot_id, 1)
+    return added.read(catalog, ALL_ROWS, table.arrow_schema.names).select(table.arrow_schema.names).cast(_nullable(table))
+
+
+def _nullable(table: Table) -> pa.Schema:
+    """The table's columns; nulls are let through, because some rules are about them."""
+    return pa.schema([pa.field(column.name, column.type) for column in table.columns])
+
+
+def lookups(catalog: Catalog, written: Sequence[PinnedSnapshot], added: Mapping[str, pa.Table]) -> Mapping[str, Lookup]:
+    """By table in which rules look values up: what finds the rows with certain values, the run's own among them.
+
+    Of the ledger only rows that can be about the run's segments are looked at: those of their days, and of none.
+    """
+    versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
+    found = {table.name: _lookup(catalog, table, versions.get(table.name)) for table in (DATA, IDS, ECQ_PAYLOAD, ECQ_SEQNO)}
+    days = pc.min_max(added[SEGMENTS.name]["began_at"]).as_py()
+    of_none: BooleanExpression = IsNull(term="began_at")
+    within = of_none if days["min"] is None else Or(of_none, between("began_at", days["min"], days["max"]))
+    return found | {SEGMENTS.name: _lookup(catalog, SEGMENTS, versions.get(SEGMENTS.name), within)}
+
+
+def _lookup(catalog: Catalog, table: Table, version: int | None, within: BooleanExpression = ALL) -> Lookup:
+    def find(keys: pa.Table) -> pa.Table:
+        snapshot_id = version or catalog.load_table(table.identifier).metadata.current_snapshot_id
+        assert snapshot_id is not None  # every table has one from its making on
+        near = within
+        if "seq" in keys.column_names and keys.num_rows:  # the day of such a table's rows is that of their seq
+            first, last = pc.min_max(keys["seq"]).as_py().values()
+            near = And(near, between("seq", first, last), between("ts", datetime_of(first), datetime_of(last)))
+        return matching(catalog, table, snapshot_id, keys, keys.column_names, near)
+
+    return find

@@ -1,0 +1,110 @@
+"""Spark and one process without it make the same tables of the same archive, and judge them alike."""
+
+import random
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contracts.envelope import Envelope, Stream
+from contracts.messages import sha1_hex
+from contracts.outcomes import Outcome
+from contracts.tables import QUALITY, RUN_TABLES, Table
+from pipelines.ingest import arrow_path
+from pipelines.ingest.branches import COUNTED, properties_of
+from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.ingest.write import ingest
+from pipelines.spark.needed import NeedsSpark
+from tests.pipelines.conftest import SparkLake
+from tests.pipelines.makers import at, data, duplicate, ecq_ack, ecq_rewind, ecq_write, envelope, inline, outcome, trigger
+
+pytestmark = pytest.mark.slow
+
+VINS = ("V1", "1HGCM82633A004352", "WMANF0LD000000001", "x-9")
+DATA_IDS = ("d1", "d2", sha1_hex(b"hello"))
+PAYLOADS = (b"one", b"two", b"hello", b"")
+
+
+def messages(chance: random.Random, first_ms: int) -> dict[Stream, list[Envelope]]:
+    """What a recorder may have written: good and bad, known and new, in one order."""
+    made: dict[Stream, list[Envelope]] = {stream: [] for stream in Stream}
+    for ms in range(first_ms, first_ms + chance.randint(3, 25)):
+        vins = chance.sample(VINS, chance.randint(1, len(VINS)))
+        made_now = chance.choice(
+            [
+                trigger(ms, vins, chance.choice(DATA_IDS), applied=chance.random() < 0.5),
+                trigger(ms, [*vins, 7]),
+                trigger(ms, vins, refused_because="said the door"),
+                inline(ms, vins, chance.choice(PAYLOADS)),
+                duplicate(ms, first_ms, vins),
+                data(ms, chance.choice(DATA_IDS), chance.choice(PAYLOADS)),
+                data(ms, "d 1", b"a name that cannot be one"),
+                outcome(ms, chance.choice(VINS), chance.randint(0, ms), chance.choice(list(Outcome))),
+                envelope(ms, Stream.OUTCOME, "outcomes/V2", b"{"),
+                ecq_write(ms, chance.choice(VINS), chance.choice(("a", "a/b", "k" * 513)), chance.choice(PAYLOADS)),
+                ecq_ack(ms, chance.choice(VINS), chance.randint(0, ms)),
+                ecq_rewind(ms, chance.choice(VINS)),
+            ]
+        )
+        made[made_now.stream].append(made_now)
+    return {stream: found for stream, found in made.items() if found}
+
+
+def write(spark_lake: SparkLake, chance: random.Random, first_ms: int) -> None:
+    """As segments, sometimes twice; and sometimes a file that is none."""
+    for stream, found in messages(chance, first_ms).items():
+        spark_lake.write(stream, found)
+        if chance.random() < 0.3:
+            spark_lake.write(stream, found[len(found) // 2 :], node=1)
+        if chance.random() < 0.2:
+            torn = spark_lake.write(stream, found, node=2)
+            spark_lake.file(torn).write_bytes(b"not Parquet at all, but long enough")
+
+
+def rows(spark_lake: SparkLake, table: Table) -> list[Any]:
+    return spark_lake.rows(table, *(column.name for column in table.columns))
+
+
+def verdicts(spark_lake: SparkLake) -> list[Any]:
+    return spark_lake.rows(QUALITY, "suite", "rule", "severity", "outcome", "judged", "unexpected", "run_id", "at")
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 1 << 32))
+def test_the_same_segments_make_the_same_tables_and_the_same_verdicts(
+    new_spark_lake: Callable[..., SparkLake], tmp_path: Path, seed: int
+) -> None:
+    places = [new_spark_lake(Path(mkdtemp(dir=tmp_path)), small=small) for small in (False, True)]
+    for run in (0, 1):
+        numbers, counted = [], []
+        for each in places:
+            write(each, random.Random(f"{seed} {run}"), 1000 * run)
+            done, _, warnings = ingest_audit_publish(each.run(f"run{run}", 5000 + run))
+            numbers.append((asdict(done), warnings))
+            segments = each.catalog.load_table("sdv.ingested_segments").snapshots()
+            counted.append([properties_of(snapshot).get(COUNTED) for snapshot in segments])
+        assert numbers[0] == numbers[1]
+        assert counted[0] == counted[1]
+    for table in RUN_TABLES:
+        assert rows(places[0], table) == rows(places[1], table), table.name
+    assert verdicts(places[0]) == verdicts(places[1])
+
+
+def test_what_is_too_much_is_left_to_spark_and_spark_takes_it(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_path, "MOST_IDS", 2)
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1", "V2", "V3"])])
+    spark_lake.write(Stream.DATA, [data(2, "d1", b"one")])
+    spark_lake.small = True
+    with pytest.raises(NeedsSpark, match="more than 2 entries"):
+        ingest(spark_lake.run("run", 10))
+    assert spark_lake.rows(RUN_TABLES[2]) == []
+
+    spark_lake.small = False
+    ingest_audit_publish(spark_lake.run("run", 10))
+    assert spark_lake.rows(RUN_TABLES[2], "vin") == ["V1", "V2", "V3"]
+    assert at(2) in spark_lake.rows(RUN_TABLES[0], "first_seen_at")
