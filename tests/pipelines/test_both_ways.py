@@ -74,7 +74,8 @@ def verdicts(spark_lake: SparkLake) -> list[Any]:
     return spark_lake.rows(QUALITY, "suite", "rule", "severity", "outcome", "judged", "unexpected", "run_id", "at")
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.timeout(1200)
+@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 32))
 def test_the_same_segments_make_the_same_tables_and_the_same_verdicts(
     new_spark_lake: Callable[..., SparkLake], tmp_path: Path, seed: int
