@@ -9,6 +9,7 @@ import pytest
 
 from adapters.mqtt import Message
 from contracts import topics
+from contracts.ecq import Append
 from contracts.envelope import Stream
 from contracts.messages import Trigger
 from contracts.settings import Settings
@@ -214,3 +215,5 @@ def test_a_message_that_was_in_hand_when_the_recorder_was_killed_is_taken_all_th
         assert later.knows(other)
         assert not later.knows(Message(topics.TRIGGER, trigger(["V1"], "r3")))
     assert asyncio.run(after.judge(innocent)) == (Stream.TRIGGER, Trigger(("V1",), "r1", "d"))  # type: ignore[arg-type]
+    write = Message("$ECQ/w/V1/a", b"x")
+    assert asyncio.run(after.judge(write)) == (Stream.ECQ, Append("V1", "a", b"x"))  # type: ignore[arg-type]
