@@ -9,14 +9,13 @@ import typer
 from redis.asyncio import Redis
 
 from console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
-from console._queue_stats import Fresh, aged, print_age, queue_stats_of
+from console._queue_stats import Fresh, aged, print_age, top_queues
 from contracts import keys
 from contracts.ecq import parse_ecq, refused_client
 from contracts.messages import Receipt, ReceiptStatus, Refused
 from contracts.seq import datetime_of
 from contracts.settings import Settings
 from contracts.topics import ecq_rewind_topic, ecq_write_topic
-from queues import QueueStats, connect
 
 app = typer.Typer(help="Exclusive compacted queues: the newest message of each key, for one client.", no_args_is_help=True)
 How = Annotated[int, typer.Option("--count", min=1, max=20, help="Queues of each kind.")]
@@ -85,7 +84,16 @@ def rewind(
 def top(count: How = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
     """The clients with most pending and with the oldest: found by the last queue statistics, looked at again now."""
     settings = settings_or_fail()
-    stats, queues = asyncio.run(_top(settings, count, fresh))
+    stats, queues = asyncio.run(
+        top_queues(
+            settings,
+            count,
+            fresh=fresh,
+            named=lambda stats: (stats.ecq_longest, stats.ecq_oldest),
+            read=_look_again,
+            length="pending",
+        )
+    )
     if as_json:
         print_json({"census": aged(stats), **queues})
         return
@@ -98,16 +106,6 @@ def top(count: How = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
 def printable(key: str) -> str:
     """A key on one line: what would move a terminal's cursor stands as Python escapes it."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in key)
-
-
-async def _top(settings: Settings, count: int, fresh: bool) -> tuple[QueueStats, dict[str, list[dict[str, Any]]]]:
-    async with connect(settings.redis) as redis:
-        stats = await queue_stats_of(settings, redis, fresh=fresh)
-        longest = await _look_again(redis, [client_id for client_id, _ in stats.ecq_longest])
-        oldest = await _look_again(redis, [client_id for client_id, _ in stats.ecq_oldest])
-    longest.sort(key=lambda queue: -queue["pending"])
-    oldest.sort(key=lambda queue: queue["oldest_at"])
-    return stats, {"longest": longest[:count], "oldest": oldest[:count]}
 
 
 async def _look_again(redis: Redis, client_ids: list[str]) -> list[dict[str, Any]]:

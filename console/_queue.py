@@ -8,13 +8,11 @@ from redis.asyncio import Redis
 
 from console._history import redis_of
 from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
-from console._queue_stats import Fresh, aged, print_age, queue_stats_of
+from console._queue_stats import Fresh, aged, print_age, top_queues
 from contracts import keys
 from contracts.names import is_vin
 from contracts.seq import datetime_of
-from contracts.settings import Settings
 from history.from_queues import waiting_of
-from queues import QueueStats, connect
 
 app = typer.Typer(help="The longest queues, the oldest entries, and what one queue holds.", no_args_is_help=True)
 How = Annotated[int, typer.Option("--count", min=1, max=20, help="Queues of each kind.")]
@@ -25,7 +23,11 @@ How = Annotated[int, typer.Option("--count", min=1, max=20, help="Queues of each
 def top(count: How = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
     """The longest queues and those with the oldest entries: found by the last queue statistics, looked at again now."""
     settings = settings_or_fail()
-    stats, queues = asyncio.run(_top(settings, count, fresh))
+    stats, queues = asyncio.run(
+        top_queues(
+            settings, count, fresh=fresh, named=lambda stats: (stats.longest, stats.oldest), read=_look_again, length="entries"
+        )
+    )
     if as_json:
         print_json({"census": aged(stats), **queues})
         return
@@ -53,16 +55,6 @@ def peek(
     rows = [(entry.seq, entry.request_id, entry.data_id, entry.state, entry.accepted_at, entry.attempts) for entry in entries]
     columns = ("seq", "request_id", "data_id", "state", "accepted at", "attempts")
     out.print(table(f"{vin}: {len(entries)} of {length} entries", columns, rows) if rows else f"{vin}: nothing is pending")
-
-
-async def _top(settings: Settings, count: int, fresh: bool) -> tuple[QueueStats, dict[str, list[dict[str, Any]]]]:
-    async with connect(settings.redis) as redis:
-        stats = await queue_stats_of(settings, redis, fresh=fresh)
-        longest = await _look_again(redis, [vin for vin, _ in stats.longest])
-        oldest = await _look_again(redis, [vin for vin, _ in stats.oldest])
-    longest.sort(key=lambda queue: -queue["entries"])
-    oldest.sort(key=lambda queue: queue["oldest_at"])
-    return stats, {"longest": longest[:count], "oldest": oldest[:count]}
 
 
 async def _look_again(redis: Redis, vins: list[str]) -> list[dict[str, Any]]:

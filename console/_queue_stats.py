@@ -1,5 +1,6 @@
 """The queue statistics for the console: the last ones that a dispatcher saved, or those of a walk now."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -10,8 +11,9 @@ from console._output import err
 from contracts.errors import Retryable
 from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
-from queues import NAMED_QUEUES, Policy, QueueStats, walk
+from queues import NAMED_QUEUES, Policy, QueueStats, connect, walk
 
+Named = list[tuple[str, int]]
 KEYS_A_SLICE = 1000  # Redis stands still for some 2 ms
 Fresh = Annotated[bool, typer.Option("--fresh", help="Count now, instead of reading what a dispatcher counted last.")]
 
@@ -32,6 +34,30 @@ async def queue_stats_of(settings: Settings, redis: Redis, *, fresh: bool) -> Qu
     if found is None:
         raise Retryable("no dispatcher has counted yet; is the platform up? See `manifold status`, or count now with --fresh")
     return found
+
+
+async def top_queues(
+    settings: Settings,
+    count: int,
+    *,
+    fresh: bool,
+    named: Callable[[QueueStats], tuple[Named, Named]],
+    read: Callable[[Redis, list[str]], Awaitable[list[dict[str, Any]]]],
+    length: str,
+) -> tuple[QueueStats, dict[str, list[dict[str, Any]]]]:
+    """The queue statistics, and the `longest` and `oldest` queues that `named` takes from them, as `read` finds them now.
+
+    `length` is the field by which the longest come first; the oldest are in the order of `oldest_at`.
+
+    Raises:
+        Retryable: no statistics have been taken yet.
+    """
+    async with connect(settings.redis) as redis:
+        stats = await queue_stats_of(settings, redis, fresh=fresh)
+        longest, oldest = [await read(redis, [owner for owner, _ in some]) for some in named(stats)]
+    longest.sort(key=lambda queue: -queue[length])
+    oldest.sort(key=lambda queue: queue["oldest_at"])
+    return stats, {"longest": longest[:count], "oldest": oldest[:count]}
 
 
 def aged(stats: QueueStats) -> dict[str, Any]:

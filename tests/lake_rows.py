@@ -7,8 +7,17 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
+from adapters.lake import ensure_tables, open_catalog
 from contracts.messages import sha1_hex
+from contracts.settings import Settings
 from contracts.tables import DATA, META, Table
+
+
+def new_lake(settings: Settings) -> Catalog:
+    """The catalog of a lake with all its tables, which are empty."""
+    catalog = open_catalog(settings)
+    ensure_tables(catalog)
+    return catalog
 
 
 def append(catalog: Catalog, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -4,7 +4,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
@@ -12,7 +11,8 @@ from adapters.lake import ensure_tables, open_catalog
 from adapters.lake_reads import read_trigger
 from contracts.seq import datetime_of, seq_of
 from contracts.settings import Settings
-from contracts.tables import IDS, TABLES, Table
+from contracts.tables import IDS, TABLES
+from tests.lake_rows import append, new_lake
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -24,14 +24,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def catalog(settings: Settings) -> Catalog:
-    catalog = open_catalog(settings)
-    ensure_tables(catalog)
-    return catalog
-
-
-def append(catalog: Catalog, table: Table, *rows: dict[str, object]) -> None:
-    complete = [{c.name: row.get(c.name) for c in table.columns} for row in rows]
-    catalog.load_table(table.identifier).append(pa.Table.from_pylist(complete, schema=table.arrow_schema))
+    return new_lake(settings)
 
 
 def seq_at(instant: datetime, counter: int = 0) -> int:
@@ -73,7 +66,7 @@ def test_two_at_once_make_the_same_tables(settings: Settings) -> None:
 
 def test_one_entry_is_found_by_vehicle_and_seq(catalog: Catalog) -> None:
     seq = seq_at(NOON, 3)
-    append(catalog, IDS, ids_row(seq))
+    append(catalog, IDS, [ids_row(seq)])
     assert read_trigger(catalog, "V1", seq) == (f"task_a_{seq & 7}", "d")
     assert read_trigger(catalog, "V2", seq) is None
     assert read_trigger(catalog, "V1", seq + 1) is None

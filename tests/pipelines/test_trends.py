@@ -8,7 +8,6 @@ import pytest
 import structlog
 from pyiceberg.catalog import Catalog
 
-from adapters.lake import ensure_tables, open_catalog
 from adapters.reports import TRENDS, TRENDS_OF, open_reports
 from contracts.errors import Permanent, Retryable
 from contracts.settings import Settings
@@ -16,7 +15,7 @@ from contracts.tables import QUALITY
 from pipelines.ingest.trends import draw_trends, trends_afterwards, trends_if_held_back
 from tests.expectations.results import result
 from tests.expectations.rows import NOON
-from tests.lake_rows import append
+from tests.lake_rows import append, new_lake
 
 
 @pytest.fixture
@@ -26,8 +25,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def catalog(settings: Settings) -> Catalog:
-    catalog = open_catalog(settings)
-    ensure_tables(catalog)
+    catalog = new_lake(settings)
     append(catalog, QUALITY, [result(0, unexpected=1)])
     return catalog
 
