@@ -7,9 +7,10 @@ from fastapi.openapi.utils import get_openapi
 
 from api._problems import MEDIA_TYPE, TITLES, Problem
 
-ABOUT = """What Manifold knows of vehicles, batches, data and refused messages, from the queues, the archive and the lake. It
-only reads. Where it listens beyond loopback, every request shows the bearer token. Times are ISO 8601, UTC; a `seq` is a whole
-number of up to 63 bits. Long answers come in pages: ask again with what a page says under `before` or `after`."""
+ABOUT = """What Manifold knows of vehicles, batches, compacted queues, data and refused messages, from the queues, the archive and
+the lake. It only reads, but for the rewind of a compacted queue. Where it listens beyond loopback, every request shows the bearer
+token. Times are ISO 8601, UTC; a `seq` is a whole number of up to 63 bits. Long answers come in pages: ask again with what a page
+says under `before` or `after`."""
 ALWAYS = (401, 422, 500, 503)
 
 

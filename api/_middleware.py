@@ -3,6 +3,7 @@
 import time
 
 import structlog
+from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adapters.http import REFUSED, shows
@@ -10,6 +11,7 @@ from api._metrics import REQUESTS, SECONDS
 from api._problems import failed, problem
 
 HEALTH = "/healthz"  # the probes of an orchestrator have no token to show
+MOST_BODY_BYTES = 64 * 1024  # of a request
 ELSEWHERE = "none"  # the route of what is not here
 
 log = structlog.get_logger(__name__)
@@ -26,6 +28,7 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        receive = _bounded(receive)
         began, status = time.perf_counter(), 0
 
         async def noted(message: Message) -> None:
@@ -49,6 +52,21 @@ class RequestMiddleware:
             route = getattr(scope.get("route"), "path", ELSEWHERE)
             REQUESTS.labels(route, str(status)).inc()
             SECONDS.labels(route).observe(time.perf_counter() - began)
+
+
+def _bounded(receive: Receive) -> Receive:
+    """The same body, as far as it is not too long."""
+    taken = 0
+
+    async def bounded() -> Message:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if taken > MOST_BODY_BYTES:
+            raise HTTPException(413, f"the body is over {MOST_BODY_BYTES} bytes; send less")
+        return message
+
+    return bounded
 
 
 def _authorization(scope: Scope) -> str:

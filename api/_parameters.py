@@ -2,14 +2,23 @@
 
 from typing import Annotated
 
-from fastapi import Path, Query, Request
+from fastapi import HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import AfterValidator
 
+from contracts.ecq import refused_client
 from contracts.names import ID_PATTERN, MAX_ID, MAX_VIN, VIN_PATTERN
 from contracts.seq import MAX_SEQ
 
 MOST_ENTRIES = 1000  # of one page, whatever is asked for
 VIN, REQUEST_ID, DATA_ID = "1M8GDM9AXKP042788", "task_map_7", "bac78ecd804510bdac02e0db350f95adabd7eb4a"
+
+
+def _has_a_queue(client_id: str) -> str:
+    if (refused := refused_client(client_id)) is not None:
+        raise ValueError(refused.reason)
+    return client_id
+
 
 Vin = Annotated[
     str,
@@ -20,6 +29,17 @@ Vin = Annotated[
         examples=[VIN],
         description="the vehicle: 1 to 64 printable ASCII characters without space, `+`, `#`, `/`",
     ),
+]
+ClientId = Annotated[
+    str,
+    Path(
+        pattern=f"^{VIN_PATTERN.pattern}$",
+        min_length=1,
+        max_length=MAX_VIN,
+        examples=[VIN],
+        description="the client whose queue it is: as a VIN, but not `w`, `r`, and not a service's",
+    ),
+    AfterValidator(_has_a_queue),
 ]
 RequestId = Annotated[
     str,
@@ -43,6 +63,12 @@ RequestIdAsked = Annotated[
 Limit = Annotated[int, Query(ge=1, le=MOST_ENTRIES, description="entries of one page")]
 Before = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a smaller `seq` than this")]
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a greater `seq` than this")]
+
+
+async def only_json(request: Request) -> None:
+    """Refuse a body of another kind: a browser sends such a one for any page that it shows, without asking."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "send the body as Content-Type: application/json")
 
 
 async def no_others(request: Request) -> None:

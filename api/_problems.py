@@ -20,7 +20,9 @@ SHOWN = 200  # characters of a value that is wrong
 TITLES = {
     401: "Who asks is not known",
     404: "There is no such thing",
-    405: "It can only be read",
+    405: "It is not offered",
+    413: "It is too much",
+    415: "It is of the wrong kind",
     422: "The question is wrong",
     500: "The answer failed",
     503: "It cannot be answered now",
@@ -37,7 +39,7 @@ class WrongParameter(BaseModel):
     """One parameter that is wrong."""
 
     name: str = Field(description="the parameter")
-    place: str = Field(description="where it stands: `path` or `query`")
+    place: str = Field(description="where it stands: `path`, `query` or `body`")
     value: str = Field(description="what was given, cut where it is long")
     problem: str = Field(description="what is wrong with it")
 
@@ -88,8 +90,10 @@ def tell_problems(app: FastAPI) -> None:
     async def refuse(request: Request, exc: HTTPException) -> Response:
         details = {
             404: f"there is no {_shown(request.url.path)} here; /api/v1/openapi.json lists what there is",
-            405: f"{request.method} is not offered; GET reads",
+            405: f"{request.method} is not offered; {exc.headers['Allow'] if exc.headers else 'GET'} is",
         }
+        if exc.status_code == 400:  # what FastAPI says of bytes that are no text
+            return problem(422, "the body is no JSON in UTF-8")
         return problem(exc.status_code, details.get(exc.status_code, str(exc.detail)), headers=exc.headers)
 
     @app.exception_handler(RequestValidationError)

@@ -3,17 +3,14 @@
 from collections.abc import Set
 from dataclasses import dataclass
 
-import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.expressions import And, EqualTo
+from pyiceberg.expressions import EqualTo
 
+from adapters.ecq_payloads import messages
 from adapters.lake import where
-from adapters.lake_reads import rows_of, triggers_filter
+from adapters.lake_reads import rows_of
 from contracts.ecq_rows import StateRow
-from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE
-
-SEQS_A_READ = 1000  # that one filter names
+from contracts.tables import ECQ_INDEX, ECQ_SEQNO, ECQ_STATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +36,8 @@ def read_queue_in_lake(catalog: Catalog, client_id: str) -> QueueInLake:
 
 
 def read_sizes(catalog: Catalog, client_id: str, seqs: Set[int]) -> dict[int, int]:
-    """How many bytes the payloads of these messages have, as far as the lake has them. Few are in memory at once."""
-    try:
-        table = catalog.load_table(ECQ_PAYLOAD.identifier)
-    except NoSuchTableError:  # nothing has been ingested yet
-        return {}
+    """How many bytes the payloads of these messages have, as far as the lake has them. A few of them are in memory at once."""
     found: dict[int, int] = {}
-    wanted = sorted(seqs)
-    for start in range(0, len(wanted), SEQS_A_READ):
-        some = And(where(EqualTo, "client_id", client_id), triggers_filter("ts", set(wanted[start : start + SEQS_A_READ])))
-        for batch in table.scan(some, ("seq", "payload")).to_arrow_batch_reader():
-            sizes = pc.binary_length(batch["payload"]).to_pylist()
-            found.update(zip(batch["seq"].to_pylist(), sizes, strict=True))
+    for piece in messages(catalog, [(client_id, seq) for seq in seqs]):
+        found |= {seq: len(message.payload) for (_, seq), message in piece.items()}
     return found

@@ -23,6 +23,7 @@ ROUTES = (
     "/lake/entries",
     "/lake/triggers",
 )
+OF_COMPACTED_QUEUES = ("/ecq/{client_id}", "/ecq/{client_id}/rewind")  # asked in test_ecq
 bounded = settings(
     max_examples=EXAMPLES,
     derandomize=True,
@@ -45,7 +46,7 @@ def document(desk: Desk) -> Any:
 
 
 def test_every_route_is_described_with_an_example_of_its_answer_and_its_failures(document: Any) -> None:
-    assert set(document["paths"]) == {f"/api/v1{route}" for route in ROUTES}
+    assert set(document["paths"]) == {f"/api/v1{route}" for route in (*ROUTES, *OF_COMPACTED_QUEUES)}
     for path in document["paths"].values():
         (operation,) = path.values()
         assert operation["description"]

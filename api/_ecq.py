@@ -1,0 +1,80 @@
+"""`/ecq/{client_id}`: what is live in a compacted queue, and having it sent again."""
+
+import asyncio
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
+from pyiceberg.catalog import Catalog
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+import history
+from adapters.publisher import Publisher
+from api._document import FAILURES
+from api._parameters import After, ClientId, Limit, only_json
+from api._problems import problem
+from api._sources import Sources
+from api.models.ecq import CompactedQueue, RewindTo, Rewound
+from contracts.ecq import rewind_target
+from contracts.errors import Permanent, Retryable
+from contracts.messages import ReceiptStatus
+from history.ecq_from_queues import Queued, ask_queue, queue_said
+from history.ecq_merge import page_of, queue_of
+from history.merge import History
+from queues import AsyncBatch, is_cluster, is_spoilt
+
+PAGE = 100
+REWINDS = 8  # at once: each is a connection to the broker
+PASSED_ON = FAILURES[413] | FAILURES[415]
+
+
+def ecq_routes(sources: Sources) -> APIRouter:
+    """The routes of compacted queues."""
+    router = APIRouter(tags=["compacted queues"])
+    under_way = asyncio.Semaphore(REWINDS)
+
+    @router.get("/ecq/{client_id}")
+    async def show(client_id: ClientId, limit: Limit = PAGE, after: After = 0) -> CompactedQueue:
+        """What is live in a client's compacted queue and how it stands, oldest first, a page at a time."""
+        page = history.Page(limit=limit, after=after)
+        queued = await _queued(sources, client_id)
+        if queued is not None and queued.is_whole and sources.settings.express:
+            return CompactedQueue.of(page_of(queue_of(client_id, queued), page))
+
+        def read(catalog: Catalog) -> history.CompactedQueue:
+            return History(sources.settings, sources.blocking(), catalog).compacted_queue(client_id, page)
+
+        return CompactedQueue.of(await sources.lake.ask(read))
+
+    @router.post("/ecq/{client_id}/rewind", responses=PASSED_ON, response_model=Rewound, dependencies=[Depends(only_json)])
+    async def rewind(client_id: ClientId, body: RewindTo) -> Rewound | Response:
+        """Have a client's compacted queue sent again, from one message on; the answer comes when that is on disk.
+
+        Only what is live comes again, in the order of `seq`.
+        """
+        if under_way.locked():
+            raise Retryable(f"{REWINDS} rewinds are under way; ask again")
+        async with under_way, Publisher(sources.settings) as publisher:
+            receipt = await publisher.rewind(client_id, body.to)
+        first_seq = rewind_target(body.to)
+        if receipt.status is ReceiptStatus.REFUSED or first_seq is None:
+            return problem(422, f"the recorder refused it: {receipt.reason}")
+        return Rewound(client_id=client_id, seq=receipt.seq, first_seq=first_seq)
+
+    return router
+
+
+async def _queued(sources: Sources, client_id: str) -> Queued | None:
+    """The queue in Redis; None where that is away: then archive and lake are asked."""
+    batch = AsyncBatch(sources.redis, sources.policy)
+    ask_queue(batch, client_id, of_cluster=is_cluster(sources.redis))
+    try:
+        return queue_said(await batch.run())
+    except (RedisConnectionError, RedisTimeoutError):
+        return None
+    except ResponseError as exc:
+        if is_spoilt(exc):
+            what = f"a key of {client_id} in Redis holds another type than it should"
+            raise Permanent(f"{what}; delete it, then `manifold rebuild`") from exc
+        raise
