@@ -45,7 +45,7 @@ class EcqMessages:
                 self._of_lake.add(entry)
             else:
                 key, _, payload = message.partition(b"\0")
-                self._found(entry, Found(key.decode(), "", payload), "redis")
+                self._found(entry, Found(key.decode(errors="replace"), "", payload), "redis")
 
     @when_redis_is_back
     async def _take(self, entries: Sequence[Entry]) -> list[bytes | None]:

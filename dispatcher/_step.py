@@ -197,7 +197,7 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
         open_claim = OpenClaim(claim.seq, answer.now_ms, claim.deadline_ms, sent=bool(claim.message))
         if claim.message:
             key, _, payload = claim.message.partition(b"\0")
-            found = Loaded(claim.seq, answer.now_ms, key.decode(), "", payload)
+            found = Loaded(claim.seq, answer.now_ms, key.decode(errors="replace"), "", payload)
             return replace(state, open_claim=open_claim), [Watch(recheck_at), Publish(found, claim.deadline_ms)]
         return replace(state, open_claim=open_claim), [Watch(recheck_at), Load(claim.seq, answer.now_ms)]
     if claim.word is ClaimWord.MUST_END:
