@@ -27,6 +27,7 @@ class Behaviour:
     v5_share: float = 0.5  # vehicles on MQTT 5; the others speak 3.1.1
     session_expiry_s: int = 3600  # MQTT 5 only; on 3.1.1 the broker decides
     keepalive_s: int = 60
+    compacted_queues: bool = False  # vehicles subscribe to theirs, too
 
 
 DRIVING = Behaviour(

@@ -84,9 +84,9 @@ class Connection:
                 self._client.loop_write()
             self._forget_socket()
 
-    def subscribe(self, topic_filter: str) -> None:
+    def subscribe(self, *filters: str) -> None:
         """With QoS 1."""
-        self._client.subscribe(topic_filter, qos=1)
+        self._client.subscribe([(each, 1) for each in filters])
 
     def publish(self, topic: str) -> None:
         """Publish an empty message with QoS 1."""

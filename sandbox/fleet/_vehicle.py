@@ -11,7 +11,7 @@ from paho.mqtt.client import MQTTMessage
 
 from contracts.messages import sha1_hex
 from contracts.names import Owner, RequestId
-from contracts.topics import Sign, request_filter, request_of, sign_topic
+from contracts.topics import Sign, ecq_filter, request_filter, request_of, sign_topic
 from sandbox.fleet._behaviour_model import Behaviour, BehaviourModel
 from sandbox.fleet._connection import Connection, FleetEndpoint, Hello
 
@@ -110,7 +110,8 @@ class Vehicle:
             self.on_subscribed()
         elif self._connection is not None:
             self._subscribed = False
-            self._connection.subscribe(request_filter(self._endpoint.prefix, self.vin))
+            filters = [request_filter(self._endpoint.prefix, self.vin)]
+            self._connection.subscribe(*filters, *([ecq_filter(self.vin)] if self._behaviour.compacted_queues else []))
 
     def on_subscribed(self) -> None:
         """Say `online`, and begin to live."""

@@ -28,8 +28,11 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from contracts.outcomes import Outcome
+from contracts.queue_names import is_ecq
+from tests.faults.ecq_checker import EcqVerdict, check_queue
 from tests.faults.history import Line, What
 
 NEAR_S = 5.0  # after a fault has ended: who reconnects within that time is still in its shadow
@@ -56,6 +59,7 @@ class Verdict:
     resurrected: list[Entry] = field(default_factory=list)
     unasked: list[Entry] = field(default_factory=list)
     altered: list[Entry] = field(default_factory=list)
+    ecq: EcqVerdict = field(default_factory=EcqVerdict)
     queued_twice: list[Entry] = field(default_factory=list)
     unrecorded: list[Entry] = field(default_factory=list)
     never_acknowledged: list[Entry] = field(default_factory=list)
@@ -63,13 +67,16 @@ class Verdict:
     @property
     def broken(self) -> dict[str, list[Entry]]:
         """Each broken promise by its word, with the entries."""
-        found = {f.name.replace("_", " "): getattr(self, f.name) for f in fields(self)}
-        return {word: entries for word, entries in found.items() if isinstance(entries, list) and entries}
+        return {word: entries for word, entries in self._words().items() if isinstance(entries, list) and entries}
 
     def counts(self) -> dict[str, int]:
         """Every word with its number."""
-        found = {f.name.replace("_", " "): getattr(self, f.name) for f in fields(self)}
-        return {word: len(value) if isinstance(value, list) else value for word, value in found.items()}
+        return {word: len(value) if isinstance(value, list) else value for word, value in self._words().items()}
+
+    def _words(self) -> dict[str, Any]:
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "ecq"}
+        of_ecq = {f"ecq_{f.name}": getattr(self.ecq, f.name) for f in fields(self.ecq)}
+        return {name.replace("_", " "): value for name, value in (own | of_ecq).items()}
 
 
 def check(lines: Iterable[Line], *, deadline_s: float = 30.0) -> Verdict:
@@ -84,6 +91,9 @@ def check(lines: Iterable[Line], *, deadline_s: float = 30.0) -> Verdict:
         if line.vin:
             by_vin[line.vin].append(line)
     for vin, own in by_vin.items():
+        if is_ecq(vin):
+            check_queue(vin, own, faults, verdict.ecq)
+            continue
         _Vehicle(vin, own, faults, seqs, deadline_s, verdict).judge(archive_was_read)
     return verdict
 
@@ -93,7 +103,7 @@ def _seqs_of_requests(lines: list[Line], verdict: Verdict) -> dict[tuple[str, st
     found: dict[tuple[str, str], set[int]] = defaultdict(set)
     by_receipt: dict[tuple[str, str], int] = {}
     for line in lines:
-        if line.vin and line.request and line.seq is not None:
+        if line.vin and line.request and line.seq is not None and not is_ecq(line.vin):
             found[line.vin, line.request].add(line.seq)
             if line.what is What.ACCEPTED:
                 by_receipt.setdefault((line.vin, line.request), line.seq)

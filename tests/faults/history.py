@@ -1,7 +1,8 @@
 """A history: what really happened to every entry, a line each, as those who saw it tell.
 
 Who tells what: the platform's publisher `attempted` and `accepted`; Redis, by its own MONITOR, `enqueued`, `published`,
-`parked` and `ended`; the vehicles `delivered`, `acknowledged`, `came` and `gone`; the archive `recorded`; the injector `fault`.
+`parked`, `ended`, `rewound` and `position`; the vehicles `delivered`, `acknowledged`, `came` and `gone`; the archive `recorded`;
+the injector `fault`.
 All of them share one machine's clock.
 """
 
@@ -28,6 +29,8 @@ class What(StrEnum):
     RECORDED = "recorded"  # that outcome lies in the archive; `note`: which
     CAME = "came"  # the vehicle is online
     GONE = "gone"  # the vehicle's connection ended; `note`: how
+    REWOUND = "rewound"  # a rewind was applied to a compacted queue; `seq`: its own
+    POSITION = "position"  # the position of a compacted queue moved to `seq`
     FAULT = "fault"  # somebody did harm, from `at` to `until`; `note`: what
 
 

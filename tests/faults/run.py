@@ -21,6 +21,7 @@ from adapters.publisher import Publisher
 from contracts import keys
 from contracts.errors import Retryable
 from contracts.messages import Receipt, ReceiptStatus, sha1_hex
+from contracts.queue_names import ecq_queue
 from contracts.settings import Settings, load_settings
 from sandbox.fleet import Behaviour, Fleet, vins
 from sandbox.platform import supervise, supervisord
@@ -37,10 +38,18 @@ from tests.servers import ROOT, free_port
 DEADLINE_S = 4.0
 RECEIPT_S = 8.0  # after which the platform publishes the same again
 QUIET_S, LOOK_S = 90.0, 0.3  # without anything new being delivered, and between two looks
+KEYS, REWINDS, WRITE_EVERY_S = 5, 0.02, 0.1  # of compacted queues: keys of a client, share of rewinds, seconds between writes
 BACKLOG = 4000  # accepted and not delivered: publishers wait, as they do where a platform is behind
 PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port", "api_port")
 ROADS = Behaviour(
-    heartbeat_s=3.0, think_s=(0.0, 0.05), stay_s=30.0, away_s=4.0, crash_share=0.4, crash_before_ack_share=0.01, clean_share=0.2
+    heartbeat_s=3.0,
+    think_s=(0.0, 0.05),
+    stay_s=30.0,
+    away_s=4.0,
+    crash_share=0.4,
+    crash_before_ack_share=0.01,
+    clean_share=0.2,
+    compacted_queues=True,
 )
 Say = Callable[[str], None]
 
@@ -145,6 +154,7 @@ class _Run:
         self._vins = vins(plan.vehicles, plan.seed)
         self._witness = Vehicles(history)
         self._accepted: set[tuple[str, str]] = set()  # (vehicle, request)
+        self._written: set[str] = set()  # who has messages in its compacted queue
         self._enough = asyncio.Event()
 
     async def play(self) -> None:
@@ -160,6 +170,7 @@ class _Run:
                 async with asyncio.TaskGroup() as group:
                     for number in range(plan.publishers):
                         group.create_task(self._publish(door, number), name=f"faults.publisher.{number}")
+                    group.create_task(self._write(door), name="faults.ecq-publisher")
                     await self._harm(injector)
                     self._enough.set()
                 self._result.injected = injector.done
@@ -204,6 +215,29 @@ class _Run:
                 while len(self._accepted) - len(self._witness.delivered) > BACKLOG and not self._enough.is_set():  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_S)
 
+    async def _write(self, door: Settings) -> None:
+        """Messages of a few keys for some of the vehicles, and now and then a rewind; each insisted upon."""
+        rng = Random(f"ecq/{self._plan.seed}")
+        consumers = self._vins[: max(1, len(self._vins) // 4)]
+        async with Publisher(door) as publisher:
+            while not self._enough.is_set():
+                consumer, key, payload = (
+                    rng.choice(consumers),
+                    f"key/{rng.randrange(KEYS)}",
+                    rng.randbytes(rng.randrange(8, 30_000)),
+                )
+                if rng.random() < REWINDS:
+                    await self._insist(partial(publisher.rewind, consumer, "earliest"))
+                receipt = await self._insist(partial(publisher.write, consumer, key, payload))
+                if receipt is None:
+                    return
+                self._written.add(consumer)
+                line = Line(time.time(), What.ACCEPTED, ecq_queue(consumer), receipt.seq, key, sha1=sha1_hex(payload))
+                self._history.tell(line)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(WRITE_EVERY_S):
+                        await self._enough.wait()
+
     async def _insist(self, publish: Callable[[], Coroutine[Any, Any, Receipt]]) -> Receipt | None:
         """The receipt; None if the run cannot go on."""
         while not self._result.trouble:
@@ -226,9 +260,10 @@ class _Run:
         """Return when every accepted entry was delivered and nothing is pending, or nothing more comes: the checker tells."""
         self._say(f"{len(self._accepted)} accepted, {len(self._witness.delivered)} delivered; waiting for quiet")
         had, until = -1, 0.0
+        witness = self._witness
         while self._accepted - self._witness.delivered or not await self._nothing_left():
-            if len(self._witness.delivered) > had:
-                had, until = len(self._witness.delivered), time.monotonic() + QUIET_S
+            if len(witness.delivered) + witness.delivered_of_ecq > had:
+                had, until = len(witness.delivered) + witness.delivered_of_ecq, time.monotonic() + QUIET_S
             if time.monotonic() > until:
                 self._result.trouble = self._result.trouble or f"not quiet: nothing more was delivered for {QUIET_S:g} s"
                 return
@@ -238,6 +273,7 @@ class _Run:
         try:
             async with Redis.from_url(self._settings.redis) as redis:
                 pending = await redis.exists(*(keys.pending(vin) for vin in self._vins))
+                pending += await redis.exists(*(keys.ecq_keys(vin)[0] for vin in self._vins))
                 return not pending and not await redis.xlen(keys.OUTCOMES)
         except RedisError:
             return False

@@ -11,15 +11,19 @@ import httpx
 import pyarrow.parquet as pq
 
 from contracts import keys
+from contracts.ecq import EcqAck
 from contracts.envelope import Stream
 from contracts.outcomes import OutcomeRecord
+from contracts.queue_names import ecq_queue
 from contracts.settings import Settings
+from contracts.topics import ecq_of
 from sandbox.fleet import Received
 from tests.faults.history import History, Line, What
 
 _LINE_BYTES = 1 << 24  # an enqueue of very many vehicles is one line of MONITOR
 _AGAIN_S = 0.05
 _OWNER = re.compile(r"q:\{(?P<vin>[^}]+)\}:(?P<kind>pending|parked|inflight)")
+_ECQ = re.compile(r"q:\{(?P<id>[^}]+)\}:ecq:(?P<kind>inflight|state)")
 _WORD = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
@@ -29,30 +33,33 @@ class Vehicles:
     def __init__(self, history: History) -> None:
         self._history = history
         self.delivered: set[tuple[str, str]] = set()  # (vehicle, request), once or more
+        self.delivered_of_ecq = 0  # messages of compacted queues, copies too
 
     def received(self, message: Received) -> None:
         """Its application has it."""
-        self.delivered.add((message.vin, message.request_id or ""))
-        self._history.tell(
-            Line(
-                time.time(),
-                What.DELIVERED,
-                message.vin,
-                message.seq,
-                message.request_id or message.topic,
-                message.dup,
-                message.payload_sha1,
-            )
-        )
+        queue, name = _queue_and_name(message)
+        if queue == message.vin:
+            self.delivered.add((queue, name))
+        else:
+            self.delivered_of_ecq += 1
+        self._history.tell(Line(time.time(), What.DELIVERED, queue, message.seq, name, message.dup, message.payload_sha1))
 
     def acknowledged(self, message: Received) -> None:
         """Its PUBACK went out."""
-        self._history.tell(Line(time.time(), What.ACKNOWLEDGED, message.vin, message.seq, message.request_id or message.topic))
+        queue, name = _queue_and_name(message)
+        self._history.tell(Line(time.time(), What.ACKNOWLEDGED, queue, message.seq, name, sha1=message.payload_sha1))
 
     def changed(self, vin: str, what: str) -> None:
         """It came or went."""
         kind = What.CAME if what == "online" else What.GONE
         self._history.tell(Line(time.time(), kind, vin, note="" if kind is What.CAME else what))
+
+
+def _queue_and_name(message: Received) -> tuple[str, str]:
+    """The queue that a message is of, and its request id or key."""
+    if (of := ecq_of(message.topic)) is not None:
+        return ecq_queue(of[0]), of[1]
+    return message.vin, message.request_id or message.topic
 
 
 class Monitor:
@@ -90,11 +97,23 @@ class Monitor:
 
 def lines_of(monitored: str) -> list[Line]:
     """What one line of MONITOR says about entries: `+<seconds> [<db> <who>] "<command>" "<argument>" …`."""
-    if not (":inflight" in monitored or ":pending" in monitored or ":parked" in monitored or f'"{keys.OUTCOMES}"' in monitored):
+    if not (
+        ":ecq:state" in monitored
+        or ":inflight" in monitored
+        or ":pending" in monitored
+        or ":parked" in monitored
+        or f'"{keys.OUTCOMES}"' in monitored
+    ):
         return []
     words = [json.loads(word) for word in _WORD.findall(monitored) if "\\x" not in word]
     at = float(monitored[1:].split(" ", 1)[0])
     match [words[0].upper(), *words[1:]]:
+        case ["XADD", keys.OUTCOMES, *_, record] if record.startswith('{"client_id"'):
+            ack = EcqAck.from_wire(record.encode())
+            return [Line(at, What.ENDED, ecq_queue(ack.client_id), ack.seq, note="passed over" if ack.passed_over else "")]
+        case ["HSET", key, name, value, *_] if owner := _ECQ.fullmatch(key):
+            what = {"seq": What.PUBLISHED, "epoch": What.REWOUND, "acked_seq": What.POSITION}.get(name)
+            return [] if what is None else [Line(at, what, ecq_queue(owner["id"]), int(value))]
         case ["XADD", keys.OUTCOMES, *_, record]:
             outcome = OutcomeRecord.from_wire(record.encode())
             return [Line(at, What.ENDED, outcome.vin, outcome.seq, note=outcome.outcome.value)]
