@@ -18,8 +18,8 @@ from pyiceberg.table.snapshots import Snapshot
 from adapters.commits import MAIN, patiently
 from adapters.storage import open_storage
 from contracts.settings import Settings
-from contracts.tables import DATA, RUN_TABLES, SEGMENTS, TABLES, Table
-from pipelines.erasure.names import Named
+from contracts.tables import DATA, ECQ_PAYLOAD, RUN_TABLES, SEGMENTS, TABLES, Table
+from pipelines.erasure.names import OF_QUEUES, Named
 from pipelines.erasure.search import matches
 from pipelines.ingest.branches import REPEAT, close_run, drop_branch
 from pipelines.ingest.publish import pins_in, unfinished
@@ -167,7 +167,7 @@ def search(filesystem: fs.FileSystem, path: str, named: Named) -> Iterator[Found
                 return
             except (pa.ArrowException, OSError):
                 pass  # torn: its writer was killed
-    elif not named.opaque and f"/{DATA.name}/" in path:
+    elif not named.opaque and (f"/{DATA.name}/" in path or f"/{ECQ_PAYLOAD.name}/" in path):
         return  # bounds of payloads, in which so short a name is found by chance
     with filesystem.open_input_stream(path, compression=None) as stream:
         content = bytes(stream.read())
@@ -181,9 +181,10 @@ def _in_parquet(file: pa.NativeFile, path: str, named: Named) -> Iterator[Found]
     whole = pq.ParquetFile(file)
     texts = [f.name for f in whole.schema_arrow if pa.types.is_string(f.type) or pa.types.is_binary(f.type)]
     columns = [c for c in texts if c != "payload" or named.opaque or "topic" in texts]
+    since = (*_SINCE, *OF_QUEUES) if "client_id" in texts else _SINCE
     counts: dict[str, int] = {}
     for batch in whole.iter_batches(
-        ROWS_AT_ONCE, columns=[*columns, *(name for name in _SINCE if name in whole.schema_arrow.names)]
+        ROWS_AT_ONCE, columns=[*columns, *(name for name in since if name in whole.schema_arrow.names)]
     ):
         rows = pa.Table.from_batches([batch])
         for row in matches(rows, named, tuple(columns)):

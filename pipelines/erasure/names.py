@@ -14,12 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
+from archive.parsing.ecq import ACKNOWLEDGEMENTS
+from contracts.ecq import EcqAck
 from contracts.envelope import Stream
 from contracts.names import SERVICE_PREFIX
 from contracts.outcomes import OutcomeRecord
 from contracts.seq import datetime_of
 
 OPAQUE_FROM = 8
+OF_QUEUES = ("last_seq", "acked_seq", "epoch")  # seqs of rows about compacted queues
 _ISO = re.compile(r"[0-9A-Z]{17}")
 _KNOWN = ("ids", "request_id", "data_id", "data")  # fields of a trigger
 
@@ -43,8 +46,9 @@ class Named:
 
     def anew(self, row: Row) -> bool:
         """Whether a row that has a seq, or an instant at which its data came first, came since: of that nothing is to go."""
-        seq, first = row.get("seq"), row.get("first_seen_at")
-        return (seq is not None and seq >= self.before) or (first is not None and first >= self._instant)
+        first = row.get("first_seen_at")
+        seqs = (row.get(name) for name in ("seq", *OF_QUEUES))
+        return any(seq is not None and seq >= self.before for seq in seqs) or (first is not None and first >= self._instant)
 
     def may_be_in(self, column: pa.Array | pa.ChunkedArray, *, escaped: bool = False) -> pa.Array | pa.ChunkedArray:
         """Which values to look at: a quick search. `escaped`: those with a backslash among them."""
@@ -55,6 +59,8 @@ class Named:
         """An archived message as it is without the vehicle: the same, changed, or None where nothing is left of it."""
         if stream is Stream.OUTCOME:
             return self._outcome(row)
+        if stream is Stream.ECQ and row["topic"].startswith(ACKNOWLEDGEMENTS):
+            return self._acknowledgement(row)
         if row["seq"] >= self.before:
             return row
         if stream is Stream.TRIGGER:
@@ -70,6 +76,17 @@ class Named:
         if record.vin == self.vin:
             return None if record.seq < self.before else row
         if record.reason is not None and self.is_in(str(record.reason)):
+            row = row | {"payload": replace(record, reason=None).to_wire()}
+        return self._without_headers(row)
+
+    def _acknowledgement(self, row: Row) -> Row | None:
+        try:
+            record = EcqAck.from_wire(row["payload"])
+        except ValueError:
+            return None if row["seq"] < self.before and (self.is_in(row["payload"]) or self.is_in(row["topic"])) else row
+        if self.is_in(record.client_id):
+            return None if record.seq < self.before and record.epoch < self.before else row
+        if record.reason is not None and self.is_in(record.reason):
             row = row | {"payload": replace(record, reason=None).to_wire()}
         return self._without_headers(row)
 

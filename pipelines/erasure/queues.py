@@ -8,11 +8,14 @@ from typing import Any, cast
 from redis import Redis
 
 from contracts import keys
+from contracts.ecq import EcqAck
 from contracts.outcomes import OutcomeRecord
+from contracts.queue_names import ecq_queue, owner_of_queue
 from contracts.settings import Settings
 from pipelines.erasure.files import Found
 from pipelines.erasure.names import Named
 from queues import Loader, Policy
+from queues._ecq_loader import EcqLoader
 
 RECORDS_A_PAGE = 5000
 MEMBERS_A_PAGE = 1000
@@ -28,14 +31,15 @@ def erase_from_queues(redis: Redis, settings: Settings, named: Named) -> int:
     Dispatchers may run. What the vehicle was sent and has not acknowledged stays with the broker.
     """
     policy, vin = Policy.of(settings), named.vin
-    gone = Loader(redis, policy).erase(vin, named.before)
-    if not redis.exists(keys.inflight(vin)):
-        redis.zrem(keys.deadlines(keys.shard_of(vin, policy.wake_shards)), vin)
+    gone = Loader(redis, policy).erase(vin, named.before) + EcqLoader(redis, policy).erase(vin, named.before)
+    for queue, inflight in ((vin, keys.inflight(vin)), (ecq_queue(vin), keys.ecq_keys(vin)[1])):
+        if not redis.exists(inflight):
+            redis.zrem(keys.deadlines(keys.shard_of(queue, policy.wake_shards)), queue)
     for record_id, _ in _outcomes(redis, named):
         redis.xdel(keys.OUTCOMES, record_id)
     for shard in range(policy.wake_shards):
         for record_id, fields in _wakes(redis, shard, named):
-            others = [owner for owner in fields[b"owners"].split(b"\n") if owner.decode() != vin]
+            others = [queue for queue in fields[b"owners"].split(b"\n") if owner_of_queue(queue.decode()) != vin]
             if others:
                 redis.xadd(keys.wake(shard), cast(Any, fields | {b"owners": b"\n".join(others)}))
             redis.xdel(keys.wake(shard), record_id)
@@ -67,11 +71,13 @@ def prove_queues(redis: Redis, named: Named) -> list[Found]:
     for key, some in _notes(redis, named):
         notes[key] += len(some)
     found = [Found(key, "members", count) for key, count in notes.items()]
-    for queue in (keys.pending(named.vin), keys.parked(named.vin), keys.done(named.vin)):
+    ecq_pending, ecq_inflight, _, _, ecq_delivered, *_ = keys.ecq_keys(named.vin)
+    for queue in (keys.pending(named.vin), keys.parked(named.vin), keys.done(named.vin), ecq_pending, ecq_delivered):
         old = [seq for seq in cast(list[bytes], redis.zrange(queue, 0, -1)) if int(seq) < named.before]
         found += [Found(queue, "entries", len(old))] if old else []
-    held = redis.hget(keys.inflight(named.vin), "seq")
-    found += [Found(keys.inflight(named.vin), "entry")] if held and int(cast(bytes, held)) < named.before else []
+    for inflight in (keys.inflight(named.vin), ecq_inflight):
+        held = redis.hget(inflight, "seq")
+        found += [Found(inflight, "entry")] if held and int(cast(bytes, held)) < named.before else []
     counts = (
         (keys.OUTCOMES, "outcomes", sum(1 for _ in _outcomes(redis, named))),
         (keys.PARKED, "data ids", sum(1 for _ in _waited_for(redis, named))),
@@ -119,18 +125,30 @@ def _escaped(vin: str) -> str:
 
 def _outcomes(redis: Redis, named: Named) -> Iterator[Record]:
     for record in _records(redis, keys.OUTCOMES):
-        try:
-            outcome = OutcomeRecord.from_wire(record[1].get(b"o", b""))
-        except ValueError:
-            continue  # the recorder puts it into quarantine
-        if outcome.vin == named.vin and outcome.seq < named.before:
+        about = _about(record[1].get(b"o", b""))
+        if about is not None and about[0] == named.vin and about[1] < named.before:
             yield record
 
 
+def _about(payload: bytes) -> tuple[str, int] | None:
+    """Whose queue and which seq an outcome or an acknowledgement is about; None: it is neither."""
+    try:
+        record = OutcomeRecord.from_wire(payload)
+    except ValueError:
+        pass
+    else:
+        return record.vin, record.seq
+    try:
+        acked = EcqAck.from_wire(payload)
+    except ValueError:
+        return None
+    return acked.client_id, acked.seq
+
+
 def _wakes(redis: Redis, shard: int, named: Named) -> Iterator[Record]:
-    vin = named.vin.encode()
+    its_own = {named.vin.encode(), ecq_queue(named.vin).encode()}
     for record in _records(redis, keys.wake(shard)):
-        if vin in record[1].get(b"owners", b"").split(b"\n"):
+        if its_own.intersection(record[1].get(b"owners", b"").split(b"\n")):
             yield record
 
 

@@ -11,7 +11,20 @@ from pyiceberg.manifest import DataFile
 
 from adapters.commits import MAIN, patiently
 from adapters.lake import where
-from contracts.tables import ACTIONS, DATA, IDS, META, OUTCOMES, QUALITY, QUARANTINE, Table
+from contracts.tables import (
+    ACTIONS,
+    DATA,
+    ECQ_INDEX,
+    ECQ_PAYLOAD,
+    ECQ_SEQNO,
+    ECQ_STATE,
+    IDS,
+    META,
+    OUTCOMES,
+    QUALITY,
+    QUARANTINE,
+    Table,
+)
 from pipelines.erasure.names import Named
 from pipelines.ingest.erasing import changed, put, read
 
@@ -33,7 +46,20 @@ def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[tup
     seen = _search(catalog, META, named, base, ("data_id", "first_seen_at"))
     data_ids |= {row["data_id"] for row in seen if not named.anew(row)}
     found += [(table, pa.table({"data_id": pa.array(sorted(data_ids), pa.string())})) for table in (DATA, META)]
+    found += _of_queues(catalog, named, base)
     return [(table, keys) for table, keys in found if keys.num_rows and _files(catalog, table, keys, base[table.name])]
+
+
+def _of_queues(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[tuple[Table, pa.Table]]:
+    """The same of compacted queues: its own messages, and those whose key or bytes name it."""
+    columns = ("client_id", "key", "payload", "seq") if named.opaque else ("client_id", "key", "seq")
+    messages = [*_search(catalog, ECQ_PAYLOAD, named, base, columns)]
+    messages += _search(catalog, ECQ_INDEX, named, base, ("client_id", "key", "seq"))
+    seqs = pa.array({row["seq"] for row in messages if not named.anew(row)}, pa.int64())
+    yield from ((table, pa.table({"seq": seqs})) for table in (ECQ_PAYLOAD, ECQ_INDEX))
+    for table in (ECQ_STATE, ECQ_SEQNO):
+        rows = [row for row in _search(catalog, table, named, base, table.key) if not named.anew(row)]
+        yield table, pa.Table.from_pylist(rows, schema=pa.schema([table.arrow_schema.field(name) for name in table.key]))
 
 
 def _files(catalog: Catalog, table: Table, keys: pa.Table, at: int) -> bool:
@@ -55,7 +81,7 @@ def matches(rows: pa.Table, named: Named, columns: tuple[str, ...]) -> Iterator[
         return
     perhaps = named.may_be_in(rows[texts[0]], escaped=True)
     for column in texts[1:]:
-        perhaps = pc.or_(perhaps, named.may_be_in(rows[column], escaped=column not in ("data_id", "vin")))
+        perhaps = pc.or_(perhaps, named.may_be_in(rows[column], escaped=column not in ("data_id", "vin", "client_id")))
     for row in rows.filter(perhaps).to_pylist():
         if any(row[c] is not None and named.is_in(row[c]) for c in texts):
             yield row

@@ -22,10 +22,11 @@ from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.seq import datetime_of
 from contracts.settings import Settings
-from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
+from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
+from pipelines.ingest.ecq_rows import index_table, payload_table, seqno_table, state_table
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import ConcurrentPublish, finish, main_snapshots, publish
 from pipelines.ingest.removal import REMOVES
@@ -166,9 +167,18 @@ def write(run: PlainRun, todo: Plan) -> None:
         run.replace(META, list(meta.values()), todo.base[META.name])
     run.put(IDS, ids, todo.base[IDS.name])
     run.put(OUTCOMES, _outcomes(run, todo, outcomes), todo.base[OUTCOMES.name])
+    compacted = _parsed(run, todo, Stream.ECQ)
+    parsed = pa.Table.from_pylist(compacted, schema=parsing.ECQ)
+    for table, rows_in in (
+        (ECQ_PAYLOAD, payload_table),
+        (ECQ_INDEX, index_table),
+        (ECQ_STATE, state_table),
+        (ECQ_SEQNO, seqno_table),
+    ):
+        run.put(table, rows_in(parsed).to_pylist(), todo.base[table.name])
     bad = [
         row | {"stream": stream, "payload": row["message"]}
-        for stream, rows in ((Stream.TRIGGER, triggers), (Stream.DATA, data), (Stream.OUTCOME, outcomes))
+        for stream, rows in ((Stream.TRIGGER, triggers), (Stream.DATA, data), (Stream.OUTCOME, outcomes), (Stream.ECQ, compacted))
         for row in rows
         if row["reason"] is not None
     ]
@@ -191,7 +201,7 @@ def _outcomes(run: PlainRun, todo: Plan, outcomes: Rows) -> Rows:
 
 def _parsed(run: PlainRun, todo: Plan, stream: Stream) -> Rows:
     archive = Archive(run.settings.archive, run.settings.s3)
-    parser = {Stream.TRIGGER: parsing.triggers, Stream.DATA: parsing.data, Stream.OUTCOME: parsing.outcomes}[stream]
+    parser = parsing.PARSERS[stream]
     limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes)
     rows: Rows = []
     for segment in todo.of(stream):
