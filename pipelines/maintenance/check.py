@@ -25,14 +25,16 @@ from archive.segment import Interval, Segment
 from archive.store import Archive
 from contracts.seq import EPOCH, datetime_of
 from contracts.settings import Settings
-from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
+from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
 from pipelines.ingest.ledger import Ledger, missing_segments
 from pipelines.ingest.publish import main_snapshots
 from pipelines.maintenance.check_plan import Brought, Finding, Found, Trouble, brought, judge
+from pipelines.maintenance.ecq_check import FoundInQueues
 from pipelines.maintenance.garbage_history import history_cut
 
 MESSAGES_AT_ONCE = 200_000
 LATE = timedelta(days=1)  # what lies in the archive for longer, no scheduled run will take
+SETTLED = timedelta(days=1)  # states of compacted queues that are younger are not compacted
 NAMED = 1000  # findings that the result names
 
 log = structlog.get_logger(__name__)
@@ -118,6 +120,8 @@ class Comparison:
             "data_since": now - timedelta(days=settings.retention_days),
             "refused_since": now - timedelta(days=settings.quarantine_retention_days),
             "history_since": history_cut(settings, now) or EPOCH,
+            "messages_since": now - timedelta(days=settings.ecq_retention_days),
+            "states_since": now - SETTLED,
         }
 
     def of(self, segments: Sequence[Segment], rows: dict[str, dict[str, Any]]) -> list[Finding]:
@@ -149,7 +153,38 @@ class Comparison:
             meta=Counter({key[0]: n for key, n in self._counted(META, ("data_id",), "data_id", data_ids).items()}),
             outcomes=Counter({key: n for key, n in outcomes.items() if key in ended}),
             quarantine=Counter({key[0]: n for key, n in self._counted(QUARANTINE, ("seq",), "seq", seqs).items()}),
+            queues=self._in_queues(group),
         )
+
+    def _in_queues(self, group: Sequence[Brought]) -> FoundInQueues:
+        messages = {seq: key for one in group for seq, key in one.queues.messages.items()}
+        states = {key for one in group for key in one.queues.states}
+        rows = self._counted(ECQ_STATE, ECQ_STATE.key, "acked_seq", {key[1] for key in states})
+        found = FoundInQueues(
+            payloads=Counter({key[0]: n for key, n in self._counted(ECQ_PAYLOAD, ("seq",), "seq", set(messages), "ts").items()}),
+            messages=Counter({key[0]: n for key, n in self._counted(ECQ_INDEX, ("seq",), "seq", set(messages), "ts").items()}),
+            states=Counter({(key[0], key[1], key[2], key[3]): n for key, n in rows.items() if key in states}),
+        )
+        lacking = {key for seq, key in messages.items() if not (found.messages[seq] and found.payloads[seq])}
+        found.newest = self._newest(lacking, min(messages, default=0))
+        return found
+
+    def _newest(self, wanted: set[tuple[str, str]], after: int) -> dict[tuple[str, str], int]:
+        """By client and key, the greatest seq after this one."""
+        newest: dict[tuple[str, str], int] = {}
+        if not wanted:
+            return newest
+        clients = pa.array({client_id for client_id, _ in wanted})
+        later = where(GreaterThanOrEqual, "seq", after)
+        scan = self._catalog.load_table(ECQ_INDEX.identifier).scan(
+            later, ("client_id", "key", "seq"), snapshot_id=self._base[ECQ_INDEX.name]
+        )
+        for batch in scan.to_arrow_batch_reader():
+            mine = batch.filter(pc.is_in(batch["client_id"], value_set=clients.cast(batch["client_id"].type))).to_pylist()
+            for row in mine:
+                key = (row["client_id"], row["key"])
+                newest[key] = max(newest.get(key, -1), row["seq"])
+        return newest
 
     def _counted(
         self, table: Table, columns: tuple[str, ...], by: str, wanted: set[Any], day_of: str | None = None

@@ -15,6 +15,7 @@ from archive.segment import Segment
 from contracts.envelope import Stream
 from contracts.seq import first_seq_at
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
+from pipelines.maintenance.ecq_check import BroughtToQueues, FoundInQueues, expected
 
 Key = tuple[str, int]
 
@@ -60,10 +61,11 @@ class Brought:
     outcomes: dict[Key, int] = field(default_factory=dict)  # of what entry, the seq of the first message about it
     refused: set[int] = field(default_factory=set)
     instants: dict[int, datetime] = field(default_factory=dict)  # of data and what is refused, by seq: when it was received
+    queues: BroughtToQueues = field(default_factory=BroughtToQueues)
 
     def seqs(self) -> set[int]:
         """The seqs of all messages of the segment."""
-        return {*self.entries, *self.data, *self.outcomes.values(), *self.refused}
+        return {*self.entries, *self.data, *self.outcomes.values(), *self.refused, *self.queues.seqs()}
 
 
 def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Brought:
@@ -82,6 +84,8 @@ def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Bro
             keys = zip(accepted["vin"].to_pylist(), accepted["entry_seq"].to_pylist(), strict=True)
             for key, seq in zip(keys, accepted["seq"].to_pylist(), strict=True):
                 of.outcomes[key] = min(seq, of.outcomes.get(key, seq))
+        else:
+            of.queues.note(accepted)
     if segment.stream is Stream.TRIGGER:
         for batch in parsing.inline_data(messages, limits):
             _note_data(of, batch)
@@ -108,6 +112,7 @@ class Found:
     meta: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[Key] = field(default_factory=Counter)
     quarantine: Counter[int] = field(default_factory=Counter)
+    queues: FoundInQueues = field(default_factory=FoundInQueues)
 
     def add(self, other: "Found") -> None:
         """And what the tables have of other segments; what both are about is the same rows."""
@@ -116,15 +121,23 @@ class Found:
         self.meta |= other.meta
         self.outcomes |= other.outcomes
         self.quarantine |= other.quarantine
+        self.queues.add(other.queues)
 
 
 def judge(
-    of: Brought, found: Found, *, data_since: datetime, refused_since: datetime, history_since: datetime
+    of: Brought,
+    found: Found,
+    *,
+    data_since: datetime,
+    refused_since: datetime,
+    history_since: datetime,
+    messages_since: datetime,
+    states_since: datetime,
 ) -> Iterable[Finding]:
     """The findings where the tables do not have exactly once what the segment brought.
 
     A message is in quarantine, or its rows are in the tables; of a replay both. Older data, older refused messages and
-    older history may have gone by garbage collection.
+    older history may have gone by garbage collection; of compacted queues see `ecq_check`.
     """
     since = first_seq_at(history_since)
     accounted = set(found.quarantine) if not of.segment.is_replay else set()
@@ -135,6 +148,8 @@ def judge(
     yield from _compared(of, META.name, kept, found.meta)
     ended = {key: 1 for key, seq in of.outcomes.items() if seq not in accounted and key[1] >= since}
     yield from _compared(of, OUTCOMES.name, ended, found.outcomes)
+    for rows in expected(of.queues, found.queues, accounted, messages_since=messages_since, states_since=states_since):
+        yield from _compared(of, rows.table, dict(rows.expected), rows.found)
     refused = {seq: 1 for seq in of.refused if of.instants[seq] >= refused_since}
     there = Counter({seq: min(found.quarantine[seq], 1) for seq in refused})  # refused again, a replay has a second row
     yield from _compared(of, QUARANTINE.name, refused, there)

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from archive.segment import Interval, Segment
 from archive.store import Archive
 from contracts.settings import Settings
-from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
+from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.removal import remove_rows
@@ -81,6 +81,9 @@ def _to_remove(comparison: Comparison, segments: Sequence[Segment]) -> Iterator[
     yield META, _named(data_id=[d for d, rows in found.meta.items() if rows > 1 or found.data[d] != 1])
     doubled = [key for key, rows in found.outcomes.items() if rows > 1]
     yield OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
+    messages = {seq for one in all_brought for seq in one.queues.messages}
+    yield ECQ_INDEX, _named(seq=sorted(seq for seq in messages if found.queues.messages[seq]))
+    yield ECQ_PAYLOAD, _named(seq=sorted(seq for seq in messages if found.queues.payloads[seq]))
 
 
 def _named(*, vin: list[str] | None = None, seq: list[int] | None = None, data_id: list[str] | None = None) -> pa.Table:

@@ -1,0 +1,89 @@
+"""What segments of the stream `ecq` should have brought, and what is wrong with it. Pure.
+
+Compaction removes superseded messages, and states once they are settled; garbage collection acknowledged messages past their
+retention. So of a message that is not there a newer one of its key has to be, and only states of the last day are compared.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from archive.parsing import EcqKind
+from contracts.seq import datetime_of
+from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE
+
+Key = tuple[str, str]  # client id, key
+StateKey = tuple[str, int, int, str]  # as the key of ecq_state
+
+
+class BroughtState(NamedTuple):
+    """The message that brought it, and when it was acknowledged or rewound."""
+
+    seq: int
+    at: datetime
+
+
+@dataclass(slots=True)
+class BroughtToQueues:
+    """What a segment's messages of compacted queues are about."""
+
+    messages: dict[int, Key] = field(default_factory=dict)  # by seq
+    states: dict[StateKey, BroughtState] = field(default_factory=dict)
+
+    def seqs(self) -> set[int]:
+        """Of all its messages."""
+        return {*self.messages, *(state.seq for state in self.states.values())}
+
+    def note(self, accepted: pa.RecordBatch) -> None:
+        """Add these parsed messages."""
+        for row in accepted.drop_columns(["payload", "message"]).to_pylist():
+            if row["kind"] == EcqKind.WRITE:
+                self.messages[row["seq"]] = (row["client_id"], row["key"])
+                continue
+            key = (row["client_id"], row["acked_seq"], row["epoch"], row["kind"])
+            self.states[key] = BroughtState(row["seq"], datetime.fromtimestamp(row["acked_ms"] / 1000, UTC))
+
+
+@dataclass(slots=True)
+class FoundInQueues:
+    """What the tables have of that: rows, by key; and the newest message of each key of which one is lacking."""
+
+    payloads: Counter[int] = field(default_factory=Counter)
+    messages: Counter[int] = field(default_factory=Counter)
+    states: Counter[StateKey] = field(default_factory=Counter)
+    newest: dict[Key, int] = field(default_factory=dict)
+
+    def add(self, other: "FoundInQueues") -> None:
+        """And what the tables have of other segments; what both are about is the same rows."""
+        self.payloads |= other.payloads
+        self.messages |= other.messages
+        self.states |= other.states
+        self.newest |= other.newest
+
+
+class Expected(NamedTuple):
+    """Rows of one table: how many of each key, and how many there are."""
+
+    table: str
+    expected: Mapping[Any, int]
+    found: Counter[Any]
+
+
+def expected(
+    of: BroughtToQueues, found: FoundInQueues, accounted: Iterable[int], *, messages_since: datetime, states_since: datetime
+) -> Iterator[Expected]:
+    """What each table should have of the segment; what is `accounted` for lies in quarantine."""
+    known = set(accounted)
+    for table, rows in ((ECQ_PAYLOAD, found.payloads), (ECQ_INDEX, found.messages)):
+        wanted = {
+            seq: 1
+            for seq, key in of.messages.items()
+            if rows[seq] or (seq not in known and datetime_of(seq) >= messages_since and found.newest.get(key, -1) <= seq)
+        }
+        yield Expected(table.name, wanted, rows)
+    states = {key: 1 for key, state in of.states.items() if state.seq not in known and state.at >= states_since}
+    yield Expected(ECQ_STATE.name, states, Counter({key: min(found.states[key], 1) for key in states}))
