@@ -74,13 +74,6 @@ def rewrite_one_key(ground: Ground, count: int) -> list[float]:
     return rates
 
 
-def bytes_a_live_key(ground: Ground, owners: int, each: int) -> float:
-    """What Redis pays for each live key, all told, by its own count: clients that are away, payloads of 200 bytes."""
-    before = _used(ground)
-    uvloop.run(_write(ground, [(vin(500_000 + n), f"settings/key-{k:03}") for n in range(owners) for k in range(each)]))
-    return (_used(ground) - before) / (owners * each)
-
-
 def come_and_drain(ground: Ground, fleet: Fleet, first: int, consumers: int, each: int) -> Cost:
     """Consumers with `each` live keys come online, a hundred at a time, and get what waits for them."""
     names = [vin(number) for number in range(first, first + consumers)]
@@ -168,11 +161,6 @@ def _pending(ground: Ground, names: Sequence[str]) -> int:
     for name in names:
         pipe.zcard(keys.ecq_keys(name)[0])
     return sum(pipe.execute())
-
-
-def _used(ground: Ground) -> int:
-    info: dict[str, int] = ground.redis.info("memory")
-    return info["used_memory"]
 
 
 def _cpu(ground: Ground) -> dict[str, float]:
