@@ -96,7 +96,8 @@ class _Comparison:
         rows = int(catalog.load_table(IDS.identifier).snapshot_by_id(self._base[IDS.name]).summary["total-records"] or 0)  # type: ignore[index,union-attr]  # main has it
         self._parts = max(spark.sparkContext.defaultParallelism, -(-rows // ROWS_A_PART))
         walked = spark.range(0, 1, 1, 1).mapInArrow(walk(settings.redis), ROWS)
-        self._queues = walked.dropDuplicates([*KEYS, "queue_key"]).persist()  # a walk may come by twice
+        # A walk may come by twice. By vehicle, as the joins need them, so that they are shuffled once.
+        self._queues = walked.repartition(self._parts, "vin").dropDuplicates([*KEYS, "queue_key"]).persist()
         self._kept = [self._queues]
 
     def close(self) -> None:
@@ -145,7 +146,7 @@ class _Comparison:
         ended = self._main(OUTCOMES).where(sf.col("accepted_at") >= sf.lit(self._since))
         waiting = pending(entries, ended, parts=self._parts, few=False)
         held = self._queues.where(sf.col("queue_key") != QueueKey.IN_FLIGHT.value)
-        known = held.select(*KEYS, (sf.col("queue_key") == QueueKey.DONE.value).alias("is_done")).repartition(self._parts, "vin")
+        known = held.select(*KEYS, (sf.col("queue_key") == QueueKey.DONE.value).alias("is_done"))
         odd = waiting.join(known.hint("shuffle_hash"), KEYS, "left").where("is_done is null or is_done")
         which = sf.when(sf.col("is_done"), Difference.UNRECORDED.value).otherwise(Difference.MISSING.value)
         odd = odd.select(*KEYS, "request_id", "data_id", sf.lit(None).cast("string").alias("outcome"), which.alias("difference"))

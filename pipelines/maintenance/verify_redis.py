@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
-from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 from redis import Redis
 from redis.exceptions import RedisError
@@ -15,10 +17,11 @@ from contracts import keys
 from queues import is_spoilt
 
 KEYS_A_PAGE = 2000
-ROWS_A_BATCH = 100_000
 ENTRIES_A_FLUSH = 5000
 
 log = structlog.get_logger(__name__)
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
@@ -60,13 +63,8 @@ def walk(url: str) -> Batches:
 
     def read(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with connect(url) as redis:
-            rows: list[tuple[str, int, str, bool]] = []
             for page in _pages(redis):
-                rows += _rows(redis, page)
-                if len(rows) >= ROWS_A_BATCH:
-                    yield _batch(rows)
-                    rows = []
-            yield _batch(rows)
+                yield _rows(page, _replies(redis, page))
 
     return read
 
@@ -98,18 +96,60 @@ def _pages(redis: Redis) -> Iterator[list[tuple[str, QueueKey]]]:
     yield page
 
 
-def _rows(redis: Redis, page: list[tuple[str, QueueKey]]) -> Iterator[tuple[str, int, str, bool]]:
+def _replies(redis: Redis, page: list[tuple[str, QueueKey]]) -> list[Any]:
     pipe = redis.pipeline(transaction=False)
     for owner, queue_key in page:
         if queue_key is QueueKey.IN_FLIGHT:
             pipe.hget(keys.inflight(owner), "seq")
         else:
             pipe.zrange(KEY_OF[queue_key](owner), 0, -1)
-    for (owner, queue_key), raw in zip(page, pipe.execute(raise_on_error=False), strict=True):
-        seqs = _seqs(raw, owner, queue_key)
-        ordered = queue_key is QueueKey.DONE or all(a <= b for a, b in pairwise(seqs))
-        for n, seq in enumerate(seqs):
-            yield owner, seq, queue_key.value, not ordered and any(seq > later for later in seqs[n + 1 :])
+    return pipe.execute(raise_on_error=False)
+
+
+def _rows(page: list[tuple[str, QueueKey]], replies: list[Any]) -> pa.RecordBatch:
+    """The entries that these keys hold. All are made into columns at once: as rows of Python, each costs several microseconds."""
+    held = [reply if isinstance(reply, list) else [] if reply is None else [reply] for reply in replies]
+    seqs = (
+        None if any(isinstance(reply, RedisError) for reply in replies) else _as_integers([one for each in held for one in each])
+    )
+    if seqs is None:
+        each_sound = (_seqs(raw, owner, queue_key) for (owner, queue_key), raw in zip(page, replies, strict=True))
+        held = list(each_sound)
+        seqs = pa.array([seq for each in held for seq in each], pa.int64())
+    of_queue = np.repeat(np.arange(len(page)), [len(each) for each in held])
+    owners, kinds = (pa.array(column, pa.string()).take(pa.array(of_queue)) for column in (_first(page), _second(page)))
+    is_done = np.array([queue_key is QueueKey.DONE for _, queue_key in page], np.bool_)
+    disordered = pa.array(_disordered(seqs.to_numpy(), of_queue, is_done))
+    return pa.RecordBatch.from_arrays([owners, seqs, kinds, disordered], schema=ROW_SCHEMA)
+
+
+def _first(page: list[tuple[str, QueueKey]]) -> list[str]:
+    return [owner for owner, _ in page]
+
+
+def _second(page: list[tuple[str, QueueKey]]) -> list[str]:
+    return [queue_key.value for _, queue_key in page]
+
+
+def _as_integers(held: list[bytes]) -> pa.Array | None:
+    """The members as seqs; None where one of them is none."""
+    try:
+        words = pa.array(held, pa.binary()).cast(pa.string())
+        return words.cast(pa.int64()) if pc.all(pc.ascii_is_decimal(words), min_count=0).as_py() else None
+    except pa.ArrowInvalid:
+        return None
+
+
+def _disordered(seqs: Integers, of_queue: Integers, is_done: Flags) -> Flags:
+    """Whether each entry stands before an older one of its queue. What has ended lately lies in no order."""
+    found = np.zeros(len(seqs), np.bool_)
+    falls = (seqs[1:] < seqs[:-1]) & (of_queue[1:] == of_queue[:-1])
+    for queue in np.unique(of_queue[1:][falls]):
+        if not is_done[queue]:
+            first, end = np.searchsorted(of_queue, [queue, queue + 1])
+            least_behind = np.minimum.accumulate(seqs[first:end][::-1])[::-1]
+            found[first : end - 1] = seqs[first : end - 1] > least_behind[1:]
+    return found
 
 
 def _seqs(reply: Any, owner: str, queue_key: QueueKey) -> list[int]:
@@ -131,12 +171,6 @@ def _sound(reply: Any) -> Any:
     if isinstance(reply, RedisError) and not is_spoilt(reply):
         raise reply
     return None if is_spoilt(reply) else reply
-
-
-def _batch(rows: list[tuple[str, int, str, bool]]) -> pa.RecordBatch:
-    columns = list(zip(*rows, strict=True)) or [()] * len(ROW_SCHEMA)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, ROW_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
 
 
 def _hold(redis: Redis, some: pa.RecordBatch) -> list[bool]:
