@@ -1,5 +1,6 @@
 """What comes in for exclusive compacted queues: appends and rewinds. Any bytes in; a message, or a `Refused`, out."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,7 +17,10 @@ from contracts.topics import ECQ_REWIND_PREFIX, ECQ_WRITE_PREFIX
 
 MAX_KEY_BYTES = 512
 MAX_KEY_LEVELS = 125  # EMQX takes topics of 128, and $ECQ/w/<client id>/ is three
-NOT_IN_A_KEY = "+#\0"  # no topic that is published to may hold them, and a broker cuts off whoever tries
+# What no topic that is published to may hold, or should by MQTT: control characters, and code points that are no characters.
+# Mosquitto cuts off whoever tries.
+_NO_CHARACTERS = "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+_NOT_IN_A_KEY = re.compile(f"[+#\0-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_NO_CHARACTERS}]")
 ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # how the topics of acknowledgements begin in the archive
 EARLIEST = "earliest"
 REWIND_RULE = f"send {EARLIEST}, a seq, or an ISO 8601 time with its zone, such as 2026-01-31T08:00:00Z"
@@ -134,8 +138,10 @@ def _refused_key(key: str) -> Refused | None:
         return Refused(f"key {shown(key)} of {size} bytes is over {MAX_KEY_BYTES}; choose a shorter one")
     if levels > MAX_KEY_LEVELS:
         return Refused(f"key {shown(key)} of {levels} levels is over {MAX_KEY_LEVELS}; choose one with fewer")
-    if any(character in NOT_IN_A_KEY or "\ud800" <= character <= "\udfff" for character in key):
-        return Refused(f"key {shown(key)} holds +, #, U+0000 or half a character; choose one that a topic may end in")
+    if _NOT_IN_A_KEY.search(key):
+        return Refused(
+            f"key {shown(key)} holds +, #, a control character or what is no character; choose one that a topic may end in"
+        )
     return None
 
 

@@ -172,6 +172,27 @@ def test_more_messages_than_go_at_once_are_queued_in_order(url: str, redis: Redi
     run(url, tmp_path, scenario)
 
 
+def test_the_next_one_of_many_rewinds_does_not_look_at_all_that_is_live(
+    redis_server: Server, parser: Parser, tmp_path: Path
+) -> None:
+    def looks() -> int:
+        with Redis(port=redis_server.port) as client:
+            found: Any = client.info("commandstats")
+        return int(found.get("cmdstat_hvals", {"calls": 0})["calls"])
+
+    async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        group = [write(parser, f"k{n}") for n in range(5)]
+        await enqueuer.offer(group)
+        await enqueuer.ecq.replay([EcqAck("C", group[0].seq, 1)])
+        before = looks()
+        await enqueuer.offer([rewind(parser) for _ in range(10)])
+        assert looks() == before + 1
+
+    with Redis(port=redis_server.port) as client:
+        client.flushall()
+    run(f"redis://127.0.0.1:{redis_server.port}/0", tmp_path, scenario)
+
+
 HISTORIES = [
     pytest.param("wa ka wb kb r0 kb", id="acknowledged, rewound, acknowledged again"),
     pytest.param("wa r0 ka", id="acknowledged for the first time after a rewind"),
