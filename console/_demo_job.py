@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from adapters.publisher import Publisher
-from console import _demo_lake
+from console import _demo_ecq, _demo_lake
 from contracts import topics
 from contracts.messages import ReceiptStatus, sha1_hex
 from contracts.names import Owner
@@ -62,6 +62,7 @@ class Demo:
             await fleet.connect(online)
             await self._deliver(fleet, platform, vins, online, later)
             await self._refuse(platform)
+            await self._compact(platform)
             await self._judge()
             await self._lose_redis(fleet, platform, vins, online, later)
 
@@ -96,6 +97,16 @@ class Demo:
         self._check(
             "a malformed trigger was refused, with a receipt", receipt.status is ReceiptStatus.REFUSED, receipt.reason or ""
         )
+
+    async def _compact(self, platform: Publisher) -> None:
+        clients, writes, per_client = _demo_ecq.CLIENTS, _demo_ecq.WRITES, _demo_ecq.KEYS
+        self.say(f"writing {writes} messages of {per_client} keys to each of {clients} clients that are away; then they come")
+        seen = await _demo_ecq.play_ecq(self.settings, platform, self.run)
+        said = f"{seen.recorded} recorded in {seen.seconds:.1f} s"
+        self._check(f"{clients} clients were written {writes} messages each", seen.recorded == clients * writes, said)
+        said = f"{seen.arrived} messages; {seen.right} clients in order"
+        right = seen.right == clients and seen.arrived == clients * per_client
+        self._check(f"each got the newest of its {per_client} keys when it came", right, said)
 
     async def _judge(self) -> None:
         self.say("Airflow runs the DAG ingest_archives")

@@ -11,7 +11,7 @@ from paho.mqtt.client import MQTTMessage
 
 from contracts.messages import sha1_hex
 from contracts.names import Owner, RequestId
-from contracts.topics import Sign, ecq_filter, request_filter, request_of, sign_topic
+from contracts.topics import Sign, ecq_filter, ecq_of, request_filter, request_of, sign_topic
 from sandbox.fleet._behaviour_model import Behaviour, BehaviourModel
 from sandbox.fleet._connection import Connection, FleetEndpoint, Hello
 
@@ -23,6 +23,7 @@ class Received:
     vin: Owner
     topic: str
     request_id: RequestId | None  # None: not on a request topic
+    key: str | None  # None: not of its compacted queue
     seq: int | None  # None on MQTT 3.1.1, which has no user properties
     payload_sha1: str
     size_bytes: int
@@ -146,13 +147,14 @@ class Vehicle:
             self._acknowledge(connection, message, got)
 
     def _received(self, message: MQTTMessage) -> Received:
-        of = request_of(self._endpoint.prefix, message.topic)
+        of, of_ecq = request_of(self._endpoint.prefix, message.topic), ecq_of(message.topic)
         seq_text = dict(getattr(message.properties, "UserProperty", ())).get("seq", "")
         payload = bytes(message.payload)
         return Received(
             vin=self.vin,
             topic=message.topic,
             request_id=of[1] if of else None,
+            key=of_ecq[1] if of_ecq else None,
             seq=int(seq_text) if seq_text.isdecimal() else None,
             payload_sha1=sha1_hex(payload),
             size_bytes=len(payload),
