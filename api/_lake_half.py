@@ -20,7 +20,7 @@ from api.models.lake import LakeEntries, LakeTriggers
 from contracts.errors import Retryable
 from contracts.seq import MAX_SEQ
 from history import Bounds, EntryHistory
-from history.from_lake import Lake, read_entries
+from history.from_lake import Lake
 
 MOST = 20_000  # entries of one answer, whatever is asked for
 
@@ -42,16 +42,22 @@ def lake_half_routes(sources: Sources) -> APIRouter:
         return Response(await sources.lake.ask(lambda catalog: orjson.dumps(read(catalog))), media_type="application/json")
 
     @router.get("/lake/entries", response_model=LakeEntries)
-    async def entries(vin: VinAsked, since: Since) -> Response:
-        """Every entry of a vehicle that the lake knows, and the segments taken in since then; 503 if it has too many."""
+    async def entries(
+        vin: VinAsked,
+        since: Since,
+        limit: Annotated[int | None, Query(ge=1, le=MOST, description="entries of a page; else all, and 503 if too many")] = None,
+        before: Before = MAX_SEQ,
+        since_seq: From = 0,
+        rows: Rows = MOST_ROWS,
+    ) -> Response:
+        """What the lake knows of a vehicle's entries, all or a page of them, and the segments taken in since then."""
+        bounds = Bounds(limit=limit or MOST, rows=min(rows, MOST_ROWS), before=before, since=since_seq)
 
         def read(catalog: Catalog) -> dict[str, Any]:
-            # First: what is published meanwhile is then told twice, and not never.
-            ingested = Lake(catalog).ingested(_utc(since))
-            found = read_entries(catalog, vin, most=MOST + 1)
-            if len(found) > MOST:
+            page, ingested = Lake(catalog).vehicle_page(vin, _utc(since), bounds)
+            if limit is None and page.before is not None:
                 raise Retryable(f"{vin} has more than {MOST} entries; /api/v1/vins/{vin}/history tells them a page at a time")
-            return {"entries": _told(found), "ingested": sorted(ingested)}
+            return {"entries": _told(page.entries), "before": page.before, "ingested": sorted(ingested)}
 
         return await answer(read)
 

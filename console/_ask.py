@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -17,6 +18,8 @@ from history import OPEN, BatchHistory, Bounds, EntryHistory
 vin_app = typer.Typer(help="What happened to a vehicle.", no_args_is_help=True)
 batch_app = typer.Typer(help="What happened to a batch, and taking it back.", no_args_is_help=True)
 EVERYTHING = 1_000_000
+PAGE = 100  # entries, as the API's page has
+VEHICLE = Bounds(rows=50_000_000)  # of a vehicle, a file has few rows among many
 DEFAULT = Bounds()
 INTERRUPTED = 130  # as shells have it
 MOST_NAMED = 20
@@ -24,16 +27,20 @@ REMEDY = "delete these keys, run `manifold rebuild`, and cancel again"
 Vin = Annotated[str, typer.Argument(help="The vehicle.")]
 RequestId = Annotated[str, typer.Argument(help="The triggers' request_id.")]
 Before = Annotated[int | None, typer.Option(min=0, help="Only triggers before this seq.", show_default="the newest")]
+BeforeEntry = Annotated[
+    int | None, typer.Option("--before", min=0, help="Only entries before this seq.", show_default="the newest")
+]
+PageLimit = Annotated[int, typer.Option("--limit", min=1, max=20_000, help="At most so many entries, the newest.")]
 
 
 @vin_app.command("show")
 @handle_errors
-def vin_show(vin: Vin, as_json: AsJson = False) -> None:
-    """Every entry of a vehicle, oldest first: where it stands and when what happened to it."""
+def vin_show(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
+    """The newest entries of a vehicle, oldest first: where each stands and when what happened to it."""
     settings = _checked(vin)
     with history_of(settings) as history:
-        entries = history.vin(vin)
-    _print_entries(vin, entries, as_json, nothing="nothing was ever sent to it")
+        page = history.vin_page(vin, _page(limit, before))
+    _print_entries(vin, page.entries, as_json, nothing="nothing was ever sent to it", before=page.before, paged=True)
 
 
 @vin_app.command("pending")
@@ -50,12 +57,13 @@ def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
 
 @vin_app.command("history")
 @handle_errors
-def vin_history(vin: Vin, as_json: AsJson = False) -> None:
-    """What has ended, oldest first: how, and when what happened to it."""
+def vin_history(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
+    """What has ended of the newest entries, oldest first: how, and when what happened to it."""
     settings = _checked(vin)
     with history_of(settings) as history:
-        entries = [entry for entry in history.vin(vin) if not entry.is_open]
-    _print_entries(vin, entries, as_json, nothing="nothing has ended yet")
+        page = history.vin_page(vin, _page(limit, before))
+    entries = [entry for entry in page.entries if not entry.is_open]
+    _print_entries(vin, entries, as_json, nothing="nothing has ended yet", before=page.before, paged=True)
 
 
 @vin_app.command("erase")
@@ -163,15 +171,24 @@ def _checked_request(request_id: str) -> Settings:
     return settings_or_fail()
 
 
-def _print_entries(vin: str, entries: list[EntryHistory], as_json: bool, *, nothing: str) -> None:
+def _page(limit: int, before: int | None) -> Bounds:
+    return replace(VEHICLE, limit=limit, before=MAX_SEQ if before is None else before)
+
+
+def _print_entries(
+    vin: str, entries: list[EntryHistory], as_json: bool, *, nothing: str, before: int | None = None, paged: bool = False
+) -> None:
     if as_json:
-        print_json({"vin": vin, "entries": [entry.to_json() for entry in entries]})
+        page = {"before": before} if paged else {}
+        print_json({"vin": vin, "entries": [entry.to_json() for entry in entries], **page})
         return
+    older = f"older ones: --before {before}"
     if not entries:
-        out.print(f"{vin}: {nothing}")
+        out.print(f"{vin}: {nothing}" if before is None else f"{vin}: nothing on this page; {older}")
         return
     columns = ("seq", "request_id", "data_id", "state", "accepted at", "dispatched at", "acknowledged at", "attempts")
-    out.print(table(f"{vin}, {len(entries)} entries", columns, [_row(entry) for entry in entries]))
+    more = "" if before is None else f"; {older}"
+    out.print(table(f"{vin}, {len(entries)} entries{more}", columns, [_row(entry) for entry in entries]))
 
 
 def _row(entry: EntryHistory) -> tuple[object, ...]:

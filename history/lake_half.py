@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from contracts.settings import Settings
-from history.entry import BatchHistory, BatchPage, Bounds, EntryHistory
+from history.entry import BatchHistory, BatchPage, Bounds, EntryHistory, VehiclePage
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -41,6 +41,14 @@ class LakeHalf:
         """Every entry of a vehicle, oldest first; and the segments taken in since."""
         answer = self._ask("entries", since=since.isoformat(), vin=vin)
         return self.here.entries_of(vin, since) if answer is None else (_entries(answer), set(answer["ingested"]))
+
+    def vehicle_page(self, vin: str, since: datetime, bounds: Bounds) -> tuple[VehiclePage, Set[str]]:
+        """The newest entries of a vehicle within the bounds; and the segments taken in since."""
+        asked = {"limit": bounds.limit, "rows": bounds.rows, "before": bounds.before, "since_seq": bounds.since}
+        answer = self._ask("entries", since=since.isoformat(), vin=vin, **asked)
+        if answer is None or "before" not in answer:  # an API of an earlier release tells all of them
+            return self.here.vehicle_page(vin, since, bounds)
+        return VehiclePage(_entries(answer), answer["before"]), set(answer["ingested"])
 
     def batch_page(self, request_id: str, since: datetime, bounds: Bounds) -> tuple[BatchPage, Set[str]]:
         """The newest triggers of a request_id within the bounds; and the segments taken in since."""

@@ -48,7 +48,7 @@ class History:
 
     def vin_page(self, vin: str, bounds: Bounds = VEHICLE) -> VehiclePage:
         """The newest entries of a vehicle within the bounds, oldest first. Older ones cost nothing, however many there are."""
-        page, ingested = self._half.here.vehicle_page(vin, datetime.now(UTC) - BACK, bounds)
+        page, ingested = self._half.vehicle_page(vin, datetime.now(UTC) - BACK, bounds)
         within = bounds if page.before is None else replace(bounds, since=page.before)
         known, recorded = self._merged(vin, page.entries, ingested, within)
         seqs = sorted(known)[-bounds.limit :]

@@ -17,9 +17,10 @@ class LakeEntry(Entry):
 class LakeEntries(BaseModel):
     """What the lake alone knows of a vehicle."""
 
-    model_config = example(entries=[{"vin": "1M8GDM9AXKP042788", **ENTRY}], ingested=[])
+    model_config = example(entries=[{"vin": "1M8GDM9AXKP042788", **ENTRY}], before=None, ingested=[])
 
     entries: list[LakeEntry]
+    before: Seq | None = Field(description="the next page has the entries before this `seq`; null: there are no others")
     ingested: list[str] = Field(description="segments that the lake has taken in since then: what they hold is in the answer")
 
 

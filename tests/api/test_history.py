@@ -1,6 +1,7 @@
 """What happened, over HTTP: a vehicle's history in pages, a request's triggers, data and its bytes, and the lake's own half."""
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -98,6 +99,24 @@ def test_the_lakes_half_is_told_as_the_lake_has_it(told: Desk) -> None:
     assert [batch["seq"] for batch in triggers["batches"]] == triggers["told"] == [SEQS[3]]
     assert triggers["before"] == SEQS[3]
     assert {entry["vin"] for entry in triggers["entries"]} == {VIN, "HISTORY-2"}
+
+
+def test_the_console_shows_a_vehicle_a_page_at_a_time(told: Desk) -> None:
+    def page(*more: str) -> tuple[list[int], int | None]:
+        command = [sys.executable, "-m", "console", "vin", "show", VIN, "--json", "--limit", "2", *more]
+        env = {**os.environ, **environment(told.settings)}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, cwd=ROOT)
+        answer = json.loads(done.stdout)
+        return [entry["seq"] for entry in answer["entries"]], answer["before"]
+
+    whole = [entry["seq"] for entry in told.get(f"/vins/{VIN}/history").json()["entries"]]
+    shown, before = page()
+    while before is not None:
+        older, before = page("--before", str(before))
+        assert len(older) <= 2
+        shown = older + shown
+    assert len(whole) > 4
+    assert shown == whole
 
 
 @pytest.mark.parametrize("words", [("vin", "show", VIN), ("batch", "show", REQUEST_ID)], ids=" ".join)
