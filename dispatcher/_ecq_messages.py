@@ -14,7 +14,7 @@ from dispatcher._reader import when_redis_is_back, without_room
 from queues import Queues
 from queues.verbs.ecq import Append
 
-IN_REDIS, IN_LAKE = 16, 1_000  # messages that are looked for at once; those that Redis has are large
+IN_REDIS, IN_LAKE = 16, 100  # messages that are looked for at once: each may be as large as max_data_bytes
 Entry = tuple[QueueName, int]
 
 
