@@ -31,6 +31,7 @@ RATES = {  # what is shown a second → the counter, and the label that a sample
     "published": ("manifold_dispatcher_published_total", None),
     "published again": ("manifold_dispatcher_redeliveries_total", None),
     "delivered": ("manifold_dispatcher_delivered_total", None),
+    "compacted delivered": ("manifold_dispatcher_ecq_delivered_total", None),
     "parked": ("manifold_dispatcher_parked_total", None),
 }
 Sample = dict[str, Any]
