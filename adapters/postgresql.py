@@ -73,19 +73,21 @@ def with_limits(uri: str, properties: Mapping[str, str]) -> str:
     Raises:
         Permanent: a limit is no whole number of seconds above 0.
     """
-    limits = {name: properties.get(name, said) for name, said in JDBC_DEFAULT_S.items()}
-    for name, said in limits.items():
-        if not (said.isascii() and said.isdecimal() and int(said)):
-            raise Permanent(f"{name}={said} in MANIFOLD_CATALOG_PROPERTIES is no whole number of seconds above 0: 60 is a minute")
+    limits = {name: properties.get(name, limit) for name, limit in JDBC_DEFAULT_S.items()}
+    for name, limit in limits.items():
+        if not (limit.isascii() and limit.isdecimal() and int(limit)):
+            raise Permanent(
+                f"{name}={limit} in MANIFOLD_CATALOG_PROPERTIES is no whole number of seconds above 0: 60 is a minute"
+            )
     url = make_url(uri)
     if url.get_backend_name() != "postgresql" or url.get_driver_name() != "psycopg":
         return uri
     return url.update_query_dict({"plugin": PLUGIN, **limits}).render_as_string(hide_password=False)
 
 
-def _limit(said: str | tuple[str, ...] | None) -> int:
-    assert isinstance(said, str), "with_limits names every limit"
-    return int(said)
+def _limit(limit: str | tuple[str, ...] | None) -> int:
+    assert isinstance(limit, str), "with_limits names every limit"
+    return int(limit)
 
 
 plugins.register(PLUGIN, __name__, Limits.__name__)

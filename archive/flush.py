@@ -61,9 +61,9 @@ def _ask_all(settings: Settings) -> dict[str, Answer]:
 def _ask(url: str, headers: dict[str, str]) -> Answer:
     try:
         with urlopen(Request(url, method="POST", headers=headers), timeout=TIMEOUT_S) as answer:  # noqa: S310  # settings: http(s)
-            said = json.load(answer)
+            body = json.load(answer)
     except (OSError, HTTPException) as exc:  # also what urllib raises
         return str(exc)
     except ValueError:
         return "its answer is not a recorder's"
-    return said if isinstance(said, dict) else "its answer is not a recorder's"
+    return body if isinstance(body, dict) else "its answer is not a recorder's"

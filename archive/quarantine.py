@@ -136,10 +136,10 @@ def _judge(catalog: Catalog, settings: Settings, envelope: Envelope) -> str | No
 
 
 def _refusal(row: dict[str, Any], action: dict[str, Any] | None) -> Refusal:
-    said = {name: row[name] for name in BRIEF}
+    brief = {name: row[name] for name in BRIEF}
     if action is None:
-        return Refusal(**said)
-    return Refusal(**said, state=action["action"], settled_at=action["at"], note=action["note"], segment=action["segment"])
+        return Refusal(**brief)
+    return Refusal(**brief, state=action["action"], settled_at=action["at"], note=action["note"], segment=action["segment"])
 
 
 def _actions(catalog: Catalog) -> dict[int, dict[str, Any]]:

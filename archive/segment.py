@@ -72,9 +72,9 @@ def began_at(path: str) -> datetime | None:
     seq, instant, hour = _NAME.fullmatch(name), _RFC_3339.search(name), _HOUR.search(path)
     if seq and int(seq[1]) <= MAX_SEQ:
         return datetime_of(int(seq[1]))
-    said = instant[0] if instant else f"{hour[1]}T{hour[2]}:00:00+00:00" if hour else ""
+    began = instant[0] if instant else f"{hour[1]}T{hour[2]}:00:00+00:00" if hour else ""
     try:
-        return datetime.fromisoformat(said).astimezone(UTC)
+        return datetime.fromisoformat(began).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 

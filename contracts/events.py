@@ -9,7 +9,7 @@ from contracts.names import Owner
 from contracts.topics import BrokerEvent
 
 UNDEFINED = "undefined"  # EMQX writes a missing value as this word
-MAX_SAID = 256  # characters of a vehicle's own words that are kept: MQTT allows 65,535 for every acknowledgement
+MAX_REASON = 256  # characters of a vehicle's own words that are kept: MQTT allows 65,535 for every acknowledgement
 
 
 class Heard(Struct, frozen=True):
@@ -53,7 +53,7 @@ class Acked(Struct, frozen=True):
     topic: str
     seq: int | None  # None: not one of ours
     published_ms: int | None
-    reason: str | None  # what the vehicle said in its PUBACK, up to MAX_SAID
+    reason: str | None  # what the vehicle said in its PUBACK, up to MAX_REASON
 
 
 class DeliveryDropped(Struct, frozen=True):
@@ -116,9 +116,9 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
                 on, qos = name is BrokerEvent.SUBSCRIBED, int(fields.get("qos", 1))
                 return Subscribed(owner, at_ms, str(fields["topic"]), on, qos)
             case BrokerEvent.DELIVERY_DROPPED:
-                said = fields.get("pub_props", {}).get("User-Property", {}).get("seq")
+                text = fields.get("pub_props", {}).get("User-Property", {}).get("seq")
                 reason, topic = str(fields.get("reason", UNDEFINED)), str(fields.get("topic", ""))
-                return DeliveryDropped(owner, at_ms, _seq(said), reason, topic)
+                return DeliveryDropped(owner, at_ms, _seq(text), reason, topic)
             case _:
                 return None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
@@ -126,17 +126,17 @@ def parse_event(name: BrokerEvent, client_id: str, payload: bytes) -> Event | No
 
 
 def _acked(owner: Owner, fields: _AckedFields) -> Acked:
-    published, said = fields.publish_received_at, fields.puback_props and fields.puback_props.reason
+    published, text = fields.publish_received_at, fields.puback_props and fields.puback_props.reason
     return Acked(
         owner,
         fields.timestamp,
         fields.topic,
         _seq(fields.pub_props.user.seq),
         published if isinstance(published, int) else None,
-        said[:MAX_SAID] if isinstance(said, str) else None,
+        text[:MAX_REASON] if isinstance(text, str) else None,
     )
 
 
-def _seq(said: object) -> int | None:
+def _seq(text: object) -> int | None:
     """The user property `seq` that the dispatcher put on its publish, as a number; None: it is not one of ours."""
-    return int(said) if isinstance(said, str) and said.isascii() and said.isdigit() else None
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else None

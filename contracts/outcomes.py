@@ -49,8 +49,8 @@ class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
 
     def to_be_completed(self) -> bytes:
         """The same without `dispatched_ms`, `attempts` and its end: the queues know these two, and write on."""
-        said = {"vin": self.vin, "seq": self.seq, "outcome": self.outcome, "ended_ms": self.ended_ms}
-        return _ENCODE(said if self.reason is None else said | {"reason": self.reason})[:-1]
+        record = {"vin": self.vin, "seq": self.seq, "outcome": self.outcome, "ended_ms": self.ended_ms}
+        return _ENCODE(record if self.reason is None else record | {"reason": self.reason})[:-1]
 
     @classmethod
     def from_wire(cls, payload: bytes) -> "OutcomeRecord":

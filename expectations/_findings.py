@@ -65,7 +65,7 @@ class Audit:
 
     def to_json(self) -> str:
         """Everything, for programs."""
-        said = asdict(self) | {"rows": dict(self.rows)}
-        for finding in (*said["failures"], *said["warnings"]):
+        content = asdict(self) | {"rows": dict(self.rows)}
+        for finding in (*content["failures"], *content["warnings"]):
             del finding["keys"]
-        return json.dumps(said, indent=1)
+        return json.dumps(content, indent=1)

@@ -195,7 +195,9 @@ class Lease:
 
         answers = await asyncio.gather(*map(ask, self._stores))
         found = [known for answer in answers if isinstance(answer, list) for known in answer]
-        return found, {store: said for store, said in zip(self._stores, answers, strict=True) if isinstance(said, Retryable)}
+        return found, {
+            store: answer for store, answer in zip(self._stores, answers, strict=True) if isinstance(answer, Retryable)
+        }
 
     async def _forget(self, former: Claim) -> None:
         for store in self._stores:
@@ -217,7 +219,7 @@ class Lease:
 
 
 def _reasons(away: Away) -> str:
-    return "; ".join(str(said) for said in away.values())
+    return "; ".join(str(answer) for answer in away.values())
 
 
 def _instant(unix_ms: int) -> str:

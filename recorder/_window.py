@@ -42,9 +42,9 @@ class Window:
 
 def weight(message: Message) -> int:
     """About how many bytes the message takes."""
-    said = len(message.payload) + len(message.topic) + len(message.correlation_data or b"") + OF_EACH
+    size = len(message.payload) + len(message.topic) + len(message.correlation_data or b"") + OF_EACH
     if message.user_properties:
-        said += sum(len(name) + len(value) for name, value in message.user_properties) + OF_EACH // 8 * len(
+        size += sum(len(name) + len(value) for name, value in message.user_properties) + OF_EACH // 8 * len(
             message.user_properties
         )
-    return said
+    return size

@@ -53,8 +53,8 @@ def common(row: Row) -> Row:
 
 def refused(row: Row, reason: str) -> Row:
     """The row of a refused message, with its bytes."""
-    said = reason if reason.strip() else BLANK
-    return common(row) | {"reason": text(said), "message": row["payload"]}
+    shown_reason = reason if reason.strip() else BLANK
+    return common(row) | {"reason": text(shown_reason), "message": row["payload"]}
 
 
 def text(value: str | None) -> str | None:

@@ -64,16 +64,16 @@ def _said(row: Row, limits: Limits) -> Append | Rewind | EcqAck | Refused:
     return record
 
 
-def _row(row: Row, said: Append | Rewind | EcqAck | Refused) -> Row:
-    match said:
+def _row(row: Row, parsed: Append | Rewind | EcqAck | Refused) -> Row:
+    match parsed:
         case Refused():
-            return refused(row, said.reason)
+            return refused(row, parsed.reason)
         case Append():
-            of = {"kind": EcqKind.WRITE.value, "key": said.key, "payload": said.payload, "applied": bool(row["applied"])}
+            of = {"kind": EcqKind.WRITE.value, "key": parsed.key, "payload": parsed.payload, "applied": bool(row["applied"])}
         case Rewind():
             at_ms = round(row["received_at"].timestamp() * 1000)
-            of = {"kind": EcqKind.REWOUND.value, "acked_seq": said.first_seq - 1, "epoch": row["seq"], "acked_ms": at_ms}
+            of = {"kind": EcqKind.REWOUND.value, "acked_seq": parsed.first_seq - 1, "epoch": row["seq"], "acked_ms": at_ms}
         case EcqAck():
-            times = {"epoch": said.epoch, "acked_ms": said.acked_ms}
-            of = {"kind": EcqKind.ACKNOWLEDGED.value, "acked_seq": said.seq} | times
-    return common(row) | {"client_id": said.client_id} | of
+            times = {"epoch": parsed.epoch, "acked_ms": parsed.acked_ms}
+            of = {"kind": EcqKind.ACKNOWLEDGED.value, "acked_seq": parsed.seq} | times
+    return common(row) | {"client_id": parsed.client_id} | of

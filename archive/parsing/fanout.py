@@ -77,8 +77,8 @@ def inline_data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
         for row in chunk:
             trigger = judged(_trigger, row, limits)
             if isinstance(trigger, Trigger) and trigger.data is not None:
-                said = {"data_id": trigger.data_id, "sha1": trigger.data_id, "payload": trigger.data}
-                rows.append(common(row) | {"message": row["payload"]} | said)
+                columns = {"data_id": trigger.data_id, "sha1": trigger.data_id, "payload": trigger.data}
+                rows.append(common(row) | {"message": row["payload"]} | columns)
         yield batch_of(rows, DATA)
 
 
@@ -87,11 +87,16 @@ def data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     for chunk in chunks(messages):
         rows: list[Row] = []
         for row in chunk:
-            said = judged(_data, row, limits)
-            if isinstance(said, Refused):
-                rows.append(refused(row, said.reason))
+            parsed = judged(_data, row, limits)
+            if isinstance(parsed, Refused):
+                rows.append(refused(row, parsed.reason))
             else:
-                brought = {"data_id": said.data_id, "sha1": sha1_hex(said.payload), "payload": said.payload, "message": None}
+                brought = {
+                    "data_id": parsed.data_id,
+                    "sha1": sha1_hex(parsed.payload),
+                    "payload": parsed.payload,
+                    "message": None,
+                }
                 rows.append(common(row) | brought)
         yield batch_of(rows, DATA)
 
@@ -116,8 +121,10 @@ def _outcome(row: Row, _: Limits) -> OutcomeRecord | Refused:
 
 
 def _outcome_row(row: Row, record: OutcomeRecord) -> Row:
-    said = {"vin": record.vin, "entry_seq": record.seq, "outcome": record.outcome.value, "attempts": record.attempts}
-    return common(row) | said | {"dispatched_ms": record.dispatched_ms, "ended_ms": record.ended_ms, "said": text(record.reason)}
+    columns = {"vin": record.vin, "entry_seq": record.seq, "outcome": record.outcome.value, "attempts": record.attempts}
+    return (
+        common(row) | columns | {"dispatched_ms": record.dispatched_ms, "ended_ms": record.ended_ms, "said": text(record.reason)}
+    )
 
 
 def _wrong_values(record: OutcomeRecord) -> str | None:
@@ -152,15 +159,15 @@ def _data(row: Row, limits: Limits) -> Data | Refused:
 
 
 def _trigger_rows(row: Row, trigger: Trigger) -> Iterator[Row]:
-    said = common(row) | {"request_id": trigger.request_id, "data_id": trigger.data_id, "applied": bool(row["applied"])}
+    columns = common(row) | {"request_id": trigger.request_id, "data_id": trigger.data_id, "applied": bool(row["applied"])}
     if trigger.data is not None:
-        said["has_data"] = True
+        columns["has_data"] = True
     if _is_duplicate(row):
         if trigger.data is not None:
-            yield said | {"vins": []}
+            yield columns | {"vins": []}
         return
     for first in range(0, len(trigger.ids), IDS_A_ROW):
-        yield said | {"vins": trigger.ids[first : first + IDS_A_ROW]}
+        yield columns | {"vins": trigger.ids[first : first + IDS_A_ROW]}
 
 
 def _is_duplicate(row: Row) -> bool:

@@ -176,6 +176,6 @@ def _triggers(redis: Redis, named: Named) -> Iterator[bytes]:
             for key in page:
                 asked.hvals(key)
             replies = asked.execute(raise_on_error=False)  # a key of another kind is none
-        for key, said in zip(page, replies, strict=True):
-            if isinstance(said, list) and any(named.is_in(value) for value in said):
+        for key, reply in zip(page, replies, strict=True):
+            if isinstance(reply, list) and any(named.is_in(value) for value in reply):
                 yield key

@@ -38,8 +38,8 @@ def _added(catalog: Catalog, pinned: PinnedSnapshot) -> pa.Table:
     assert snapshot.parent_snapshot_id is not None  # a run begins from main
     if table is META:
         return changed_rows(loaded, snapshot.parent_snapshot_id, snapshot.snapshot_id)
-    said = properties_of(snapshot)
-    rows, size = (int(said.get(f"added-{what}", "0")) for what in ("records", "files-size"))
+    properties = properties_of(snapshot)
+    rows, size = (int(properties.get(f"added-{what}", "0")) for what in ("records", "files-size"))
     if rows > MOST_ROWS or size > MOST_BYTES:
         raise NeedsSpark(f"{rows} rows of {table.name} are to be judged")
     added = SnapshotRange(table, snapshot.parent_snapshot_id, snapshot.snapshot_id, 1)

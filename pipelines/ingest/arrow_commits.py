@@ -59,17 +59,17 @@ def matching(
 
 
 @patiently
-def append_payloads(catalog: Catalog, rows: pa.Table, branch: str, said: Mapping[str, str]) -> None:
+def append_payloads(catalog: Catalog, rows: pa.Table, branch: str, properties: Mapping[str, str]) -> None:
     """Append payloads, in row groups of about a MiB. PyIceberg bounds groups by rows, so it is told how many these are."""
     loaded = catalog.load_table(DATA.identifier)
     a_group = max(1, ROW_GROUP * rows.num_rows // max(rows.nbytes, 1))
     once = loaded.metadata.properties | {"write.parquet.row-group-limit": str(a_group)}
     loaded.metadata = loaded.metadata.model_copy(update={"properties": once})  # of which nothing is committed
-    loaded.append(rows, snapshot_properties=dict(said), branch=branch)
+    loaded.append(rows, snapshot_properties=dict(properties), branch=branch)
 
 
 @patiently
-def merge_meta(catalog: Catalog, changes: Rows, branch: str, said: Mapping[str, str]) -> None:
+def merge_meta(catalog: Catalog, changes: Rows, branch: str, properties: Mapping[str, str]) -> None:
     """One snapshot on the branch of `sdv_fanout_meta` with these changes; files without a row that changes stay as they are.
 
     Raises:
@@ -85,9 +85,9 @@ def merge_meta(catalog: Catalog, changes: Rows, branch: str, said: Mapping[str, 
     had = _read(loaded, touched, loaded.schema().column_names).to_pylist() if touched else []
     merged = merged_meta(had, changes)
     if not touched:
-        loaded.append(merged, snapshot_properties=dict(said), branch=branch)
+        loaded.append(merged, snapshot_properties=dict(properties), branch=branch)
         return
-    with loaded.transaction() as change, change.update_snapshot(dict(said), branch).overwrite() as files:
+    with loaded.transaction() as change, change.update_snapshot(dict(properties), branch).overwrite() as files:
         for task in touched:
             files.delete_data_file(task.file)
         for file in _dataframe_to_data_files(change.table_metadata, merged, loaded.io):

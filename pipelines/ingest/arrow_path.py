@@ -85,9 +85,9 @@ def _write_data(run: Attempt, todo: Plan, triggers: pa.Table, refused: list[pa.T
     judgement = arrow_rows.judged(sightings, _known_data(run, todo, sightings))
     if new := judgement.new:
         rows = arrow_rows.data_rows(sightings, new)
-        run.write(DATA, todo.base[DATA.name], lambda branch, said: append_payloads(run.catalog, rows, branch, said))
+        run.write(DATA, todo.base[DATA.name], lambda branch, properties: append_payloads(run.catalog, rows, branch, properties))
     if changes := judgement.changes:
-        run.write(META, todo.base[META.name], lambda branch, said: merge_meta(run.catalog, changes, branch, said))
+        run.write(META, todo.base[META.name], lambda branch, properties: merge_meta(run.catalog, changes, branch, properties))
     for stream, frame in ((Stream.DATA, accepted), (Stream.TRIGGER, inline)):
         conflicts = arrow_rows.conflict_rows(frame, judgement.conflicts, stream)
         if conflicts.num_rows:

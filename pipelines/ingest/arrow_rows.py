@@ -151,8 +151,8 @@ def conflict_rows(sightings: pa.Table, conflicts: Mapping[int, str], stream: Str
     """
     rows = sightings.filter(pc.is_in(sightings["seq"], pa.array(sorted(conflicts), pa.int64())))
     reasons = [OTHER_BYTES % (row["data_id"], conflicts[row["seq"]]) for row in rows.select(["data_id", "seq"]).to_pylist()]
-    said = {"reason": pa.array(reasons, pa.string()), "message": pc.coalesce(rows["message"], rows["payload"])}
-    brought = pa.table({name: rows[name] for name in ("seq", "received_at", "topic")} | said)
+    texts = {"reason": pa.array(reasons, pa.string()), "message": pc.coalesce(rows["message"], rows["payload"])}
+    brought = pa.table({name: rows[name] for name in ("seq", "received_at", "topic")} | texts)
     return _as(QUARANTINE, _of_stream(brought, stream))
 
 

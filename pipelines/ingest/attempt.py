@@ -66,7 +66,7 @@ class Attempt:
 
     def put(self, table: Table, rows: pa.Table, base: int) -> None:
         """Append rows that are in memory to the table's branch."""
-        self.write(table, base, lambda branch, said: append_rows(self.catalog, table, rows, said, branch=branch))
+        self.write(table, base, lambda branch, properties: append_rows(self.catalog, table, rows, properties, branch=branch))
 
     def append(self, table: Table, rows: DataFrame, base: int) -> None:
         """Append to the table's branch, in the order in which rows come."""
@@ -89,21 +89,21 @@ class Attempt:
         """Run a MERGE of `changes` into the table's branch; `how` is what follows USING changes."""
         create_branch(self.catalog, table, self.run_id, base)
         changes.createOrReplaceTempView("changes")
-        said = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in self.properties.items()}
-        for name, value in said.items():
+        properties = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in self.properties.items()}
+        for name, value in properties.items():
             self.spark.conf.set(name, value)
         try:
             self.spark.sql(f"MERGE INTO {self.name(table, on_branch=True)} AS t USING changes AS c {how}")
         finally:
-            for name in said:
+            for name in properties:
                 self.spark.conf.unset(name)
             self.spark.catalog.dropTempView("changes")
         self.note(table, base)
 
     def close(self, segments: pa.Table, result: Ingested, base: int) -> None:
         """Append to `ingested_segments`, last of all: this snapshot names the others, and publication moves main to it first."""
-        said = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json(), COUNTED: json.dumps(self.counted)}
-        append_rows(self.catalog, SEGMENTS, segments, said, branch=branch_of(self.run_id))
+        properties = self.properties | pins_of(self.snapshots) | {RESULT: result.to_json(), COUNTED: json.dumps(self.counted)}
+        append_rows(self.catalog, SEGMENTS, segments, properties, branch=branch_of(self.run_id))
         self.note(SEGMENTS, base)
 
     @property
@@ -114,8 +114,8 @@ class Attempt:
     def note(self, table: Table, base: int) -> None:
         """Remember the snapshot just written; it has to be this attempt's, right on top of main."""
         head = head_of(self.catalog, table, self.run_id)
-        said = properties_of(head) if head else {}
-        if head is None or said.get(ATTEMPT) != self.attempt or head.parent_snapshot_id != base:
+        properties = properties_of(head) if head else {}
+        if head is None or properties.get(ATTEMPT) != self.attempt or head.parent_snapshot_id != base:
             raise Retryable(f"another process works at run {self.run_id}; let it finish, or start again")
         self.snapshots[table.name] = head.snapshot_id
-        self.written[table.name] = int(said.get("added-records", 0))
+        self.written[table.name] = int(properties.get("added-records", 0))

@@ -39,15 +39,15 @@ def index_table(parsed: pa.Table) -> pa.Table:
 
 def state_rows(parsed: DataFrame) -> DataFrame:
     """One row for each acknowledgement and rewind; of one that was recorded twice, when it came first."""
-    said = parsed.where(sf.col("reason").isNull() & sf.col("kind").isin(STATES))
-    first = said.groupBy(*STATE_KEYS).agg(sf.min("acked_ms").alias("ms"))
+    states = parsed.where(sf.col("reason").isNull() & sf.col("kind").isin(STATES))
+    first = states.groupBy(*STATE_KEYS).agg(sf.min("acked_ms").alias("ms"))
     return first.select("client_id", "acked_seq", sf.timestamp_millis("ms").alias("acked_at"), "epoch", "kind")
 
 
 def state_table(parsed: pa.Table) -> pa.Table:
     """`state_rows` in Arrow."""
-    said = parsed.filter(pc.and_(pc.is_null(parsed["reason"]), pc.is_in(parsed["kind"], pa.array(STATES))))
-    first = said.group_by(STATE_KEYS, use_threads=False).aggregate([("acked_ms", "min")])
+    states = parsed.filter(pc.and_(pc.is_null(parsed["reason"]), pc.is_in(parsed["kind"], pa.array(STATES))))
+    first = states.group_by(STATE_KEYS, use_threads=False).aggregate([("acked_ms", "min")])
     at = pc.cast(pc.cast(first["acked_ms_min"], pa.timestamp("ms", tz="UTC")), INSTANT)
     return first.append_column("acked_at", at).select(ECQ_STATE.arrow_schema.names).cast(ECQ_STATE.arrow_schema)
 

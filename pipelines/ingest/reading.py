@@ -95,8 +95,8 @@ def _refused_file(file: File, reason: str, content: bytes, schema: pa.Schema) ->
     if len(content) > KEPT_BYTES:
         reason += f"; of its {len(content)} bytes the first {KEPT_BYTES} are kept here, all of them in the archive"
     kept = content[:KEPT_BYTES]
-    said = {"seq": file.own_seq, "received_at": file.began_at, "topic": file.path, "reason": reason, "message": kept}
-    return pa.RecordBatch.from_pylist([said], schema=schema)
+    refusal = {"seq": file.own_seq, "received_at": file.began_at, "topic": file.path, "reason": reason, "message": kept}
+    return pa.RecordBatch.from_pylist([refusal], schema=schema)
 
 
 def _without(messages: pa.Table, seqs: Sequence[int]) -> pa.Table:
@@ -110,5 +110,7 @@ def set_aside(messages: pa.Table, aside: Mapping[int, str]) -> pa.Table:
     if not aside:
         return messages
     place = messages.schema.get_field_index("refused_because")
-    said = zip(messages["seq"].to_pylist(), messages["refused_because"].to_pylist(), strict=True)
-    return messages.set_column(place, messages.field(place), pa.array([aside.get(seq, why) for seq, why in said], pa.string()))
+    refusals = zip(messages["seq"].to_pylist(), messages["refused_because"].to_pylist(), strict=True)
+    return messages.set_column(
+        place, messages.field(place), pa.array([aside.get(seq, why) for seq, why in refusals], pa.string())
+    )

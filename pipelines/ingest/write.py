@@ -66,9 +66,9 @@ def ingest(run: Run, aside: Aside | None = None) -> Ingested:
 def written_result(catalog: Catalog, run_id: str) -> Ingested:
     """The numbers of a run, as its snapshot of `ingested_segments` keeps them, published or not."""
     for snapshot in reversed(catalog.load_table(SEGMENTS.identifier).snapshots()):
-        said = properties_of(snapshot)
-        if said.get(RUN_ID) == run_id and RESULT in said:
-            return Ingested.from_json(said[RESULT])
+        properties = properties_of(snapshot)
+        if properties.get(RUN_ID) == run_id and RESULT in properties:
+            return Ingested.from_json(properties[RESULT])
     return Ingested(run_id)
 
 

@@ -64,5 +64,5 @@ def _told(what: str, messages: pa.Table) -> pa.Table:
 
 
 def _state(what: str, client_id: str, row: StateRow) -> dict[str, Any]:
-    said = {"seq": row.acked_seq, "at": row.acked_at, "epoch": row.epoch, "kind": row.kind}
-    return {"what": what, "client_id": client_id} | said
+    values = {"seq": row.acked_seq, "at": row.acked_at, "epoch": row.epoch, "kind": row.kind}
+    return {"what": what, "client_id": client_id} | values

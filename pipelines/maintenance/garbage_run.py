@@ -86,7 +86,7 @@ def _write_expired(run: Attempt, rows: Rows) -> Removal:
             return Removal()
         end = _ender(run.settings.redis, Policy.of(run.settings), round(run.now.timestamp() * 1000))
         reason = f"its retention of {run.settings.retention_days:g} days passed while it was pending"
-        said = {
+        columns = {
             "outcome": sf.lit(Outcome.EXPIRED.value),
             "accepted_at": instant_of("seq"),
             "dispatched_at": sf.lit(None).cast("timestamp"),
@@ -96,7 +96,7 @@ def _write_expired(run: Attempt, rows: Rows) -> Removal:
             "reason": sf.lit(reason),
         }
         ended = overdue.select(*KEYS).mapInArrow(end, "vin string, seq bigint")
-        run.append(OUTCOMES, ended.select(*KEYS, *(c.alias(name) for name, c in said.items())), rows.base[OUTCOMES.name])
+        run.append(OUTCOMES, ended.select(*KEYS, *(c.alias(name) for name, c in columns.items())), rows.base[OUTCOMES.name])
         sample = _entries(overdue).sample
     finally:
         overdue.unpersist()

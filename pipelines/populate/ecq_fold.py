@@ -78,14 +78,14 @@ def folded(rows: pa.Table) -> Iterator[FoldedQueue]:
         columns = (batch[name].to_pylist() for name in ("client_id", "seq_list", "key_list"))
         for client_id, seqs, keys in zip(*columns, strict=True):
             yield FoldedQueue(client_id, sorted(zip(seqs, keys, strict=True)), states.pop(client_id, ()))
-    for client_id, said in states.items():
-        yield FoldedQueue(client_id, [], said)
+    for client_id, left in states.items():
+        yield FoldedQueue(client_id, [], left)
 
 
 def _states(rows: pa.Table) -> dict[str, Sequence[StateRow]]:
     found: dict[str, list[StateRow]] = {}
     for batch in rows.to_batches(max_chunksize=1 << 16):
-        said = map(StateRow._make, zip(*(batch[name].to_pylist() for name in ("seq", "at", "epoch", "kind")), strict=True))
-        for client_id, row in zip(batch["client_id"].to_pylist(), said, strict=True):
+        made = map(StateRow._make, zip(*(batch[name].to_pylist() for name in ("seq", "at", "epoch", "kind")), strict=True))
+        for client_id, row in zip(batch["client_id"].to_pylist(), made, strict=True):
             found.setdefault(client_id, []).append(row)
     return dict(found)

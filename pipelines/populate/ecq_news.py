@@ -50,9 +50,9 @@ def is_behind(redis: Redis, catalog: Catalog) -> bool:
 
 def loaded_at(redis: Redis) -> datetime | None:
     """When the queues were loaded; None: they are not."""
-    said = redis.get(keys.LOADED)
+    loaded_ms = redis.get(keys.LOADED)
     try:
-        return None if said is None else datetime.fromtimestamp(int(said) / 1000, UTC)
+        return None if loaded_ms is None else datetime.fromtimestamp(int(loaded_ms) / 1000, UTC)
     except (ValueError, OverflowError):
         return None
 

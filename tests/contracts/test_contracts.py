@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from contracts import topics
 from contracts.envelope import DUPLICATE_OF, Envelope, Stream, from_arrow, segment_path, to_arrow
 from contracts.errors import SettingsError
-from contracts.events import MAX_SAID, Acked, Connected, DeliveryDropped, Disconnected, Subscribed, parse_event
+from contracts.events import MAX_REASON, Acked, Connected, DeliveryDropped, Disconnected, Subscribed, parse_event
 from contracts.names import is_iso_3779_vin, is_vin
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import seq_of
@@ -165,7 +165,7 @@ def test_of_what_a_vehicle_says_in_its_puback_only_so_much_is_kept() -> None:
     fields = {"timestamp": 1, "topic": "t", "puback_props": {"Reason-String": "x" * 60_000}}
     acked = parse_event(BrokerEvent.ACKED, "V", json.dumps(fields).encode())
     assert isinstance(acked, Acked)
-    assert acked.reason == "x" * MAX_SAID
+    assert acked.reason == "x" * MAX_REASON
 
 
 @given(
