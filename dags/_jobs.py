@@ -210,8 +210,8 @@ def _done_already(context: Context, by: str | None) -> Any:
     """
     if by is None or (task := context["ti"]).try_number != 1:
         return None
-    said = task.xcom_pull(task_ids=by) or {}
-    return said.get("done", {}).get(task.task_id)
+    done = (task.xcom_pull(task_ids=by) or {}).get("done", {}).get(task.task_id)
+    return None if done is None else done | {"seconds": 0.0}  # of this task
 
 
 def _run(hook: SubprocessHook, arguments: Iterable[str]) -> tuple[int, str, Any]:

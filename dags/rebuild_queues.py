@@ -29,4 +29,5 @@ with DAG(
     },
     **DAG_DEFAULTS,
 ):
-    spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}", outlets=[*PUBLISHED, JUDGED, QUEUES, REBUILT])
+    rebuilt = [*PUBLISHED, JUDGED, QUEUES, REBUILT]
+    spark_job("rebuild", "{{ '' if params['flush'] else '--no-flush' }}", plain_first=True, outlets=rebuilt)

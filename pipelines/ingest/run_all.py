@@ -77,12 +77,14 @@ def run_all(
     flush_first: bool = True,
     with_populate: bool = True,
     everything: bool = False,
+    without_spark: bool = False,
 ) -> RunResult:
     """Ingest, judge, publish, populate. Running it again changes nothing; with `everything` it is a rebuild of the queues.
 
     Raises:
         AuditFailed: the run breaks a rule of severity `error`; main is as it was. A rebuild goes on with what main has.
         Retryable: something was away, or another run was in the way; do it again.
+        NeedsSpark: there is too much to do `without_spark`.
     """
     now = datetime.now(UTC)
     run_id = run_id or new_run_id(now)
@@ -109,14 +111,14 @@ def run_all(
         return RunResult(run_id, done.ingested, populated, done.report, done.warnings, done.runs, held_back)
 
     job, judging = "rebuild" if everything else "ingest", GREAT_EXPECTATIONS if found.segments else ()
-    small, options = is_small(settings, found.bytes), found.java_options
+    how = {"small": is_small(settings, found.bytes), "may_start": not without_spark}
     with trends_afterwards(settings), naming_the_catalog(settings):
-        return without_spark_or_with(settings, job, work, small=small, java_options=options, meanwhile=judging)
+        return without_spark_or_with(settings, job, work, **how, java_options=found.java_options, meanwhile=judging)
 
 
-def rebuild(settings: Settings, *, flush_first: bool = True) -> RunResult:
+def rebuild(settings: Settings, *, flush_first: bool = True, without_spark: bool = False) -> RunResult:
     """Take in everything recorded, offer everything pending, and mark the queues as loaded."""
-    return run_all(settings, flush_first=flush_first, everything=True)
+    return run_all(settings, flush_first=flush_first, everything=True, without_spark=without_spark)
 
 
 def ingest_in_chunks(run: Run, *, after_each: Callable[[], object] = lambda: None) -> Published:

@@ -1,6 +1,7 @@
 """Jobs that begin without Spark, and what becomes of one that turns out to need it."""
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,6 +13,7 @@ from contracts.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and has its own master and memory
 GREAT_EXPECTATIONS = ("great_expectations",)  # what an audit imports: three seconds of CPU
 
 T = TypeVar("T")
@@ -30,7 +32,7 @@ def add_without_spark(parser: argparse.ArgumentParser) -> None:
 
 def is_small(settings: Settings, size: int) -> bool:
     """Whether so many bytes of the archive are read, judged and written by one process, without Spark."""
-    return size <= settings.small_run_bytes
+    return 0 < settings.small_run_bytes >= size
 
 
 def without_spark_or_with(
@@ -39,18 +41,27 @@ def without_spark_or_with(
     work: "Callable[[SparkSession | None], T]",
     *,
     small: bool,
+    may_start: bool = True,
     java_options: str = "",
     meanwhile: Sequence[str] = (),
 ) -> T:
     """What the work returns: without Spark where it is `small`; on Spark where it is not, or says that it needs it.
 
-    `java_options` and `meanwhile` are those of `pipelines.spark.session`.
+    Where spark-submit has started the process, Spark it is: a cluster waits for the application. `java_options` and `meanwhile`
+    are those of `pipelines.spark.session`.
+
+    Raises:
+        NeedsSpark: it may not start (`may_start`).
     """
-    if small:
+    if small and SUBMITTED not in os.environ:
         try:
             return work(None)
         except NeedsSpark as exc:
+            if not may_start:
+                raise
             log.info("this takes Spark", job=job, reason=str(exc))
+    if not may_start:
+        raise NeedsSpark(f"{job}: more than {settings.small_run_bytes} bytes of the archive are to be taken in")
     from pipelines.spark.session import session
 
     with session(settings, job, java_options=java_options, meanwhile=meanwhile) as spark:

@@ -13,11 +13,9 @@ from pyspark.sql import SparkSession
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from pipelines.spark.conf import EXTENSIONS, REDACTED, extensions_with, jars_for, launch_conf, redacted, session_conf
-from pipelines.spark.needed import GREAT_EXPECTATIONS
+from pipelines.spark.needed import GREAT_EXPECTATIONS, SUBMITTED
 
 __all__ = ["GREAT_EXPECTATIONS", "SUBMITTED", "configure", "open_session", "session"]
-
-SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and has its own master and memory
 
 
 def open_session(settings: Settings, job: str, *, java_options: str = "") -> SparkSession:

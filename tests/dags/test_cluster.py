@@ -83,6 +83,7 @@ def site(tmp_path: Path, own_redis: Server, cluster: Cluster, shipped: Shipped, 
     connection = {"conn_type": "spark", "host": cluster.master, "extra": {"properties-file": shipped.defaults}}
     variables = {
         "MANIFOLD_HOME": settings.home,
+        "MANIFOLD_SMALL_RUN_BYTES": 0,  # or nothing would run on the cluster
         "MANIFOLD_REDIS_PORT": own_redis.port,
         "MANIFOLD_RECORDER_PORT": settings.recorder_port,
         "MANIFOLD_COMPACT_MIN_FILES": 2,

@@ -129,7 +129,7 @@ def test_what_an_earlier_task_has_done_is_not_done_again_unless_it_is_cleared(tm
         job("no such stage", done_by="ingest"),
         SubprocessOperator(task_id="job", arguments=["no"], done_by="ingest"),
     ):
-        assert attempt.execute(told(result)) == {"published": True}
+        assert attempt.execute(told(result)) == {"published": True, "seconds": 0.0}
         for undone in (told(None), told({"run_id": "run"}), told(result, try_number=2)):
             with pytest.raises(AirflowException):
                 attempt.execute(undone)

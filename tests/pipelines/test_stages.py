@@ -15,7 +15,7 @@ PER_STAGE = {
     "audit": "--run-id --without-spark",
     "publish": "--run-id",
     "populate": "--run-id --without-spark",
-    "rebuild": "--no-flush --run-id",
+    "rebuild": "--no-flush --run-id --without-spark",
     "run_all": "--from --no-flush --recent --run-id --to",
     "stream": "--for-seconds --run-id --until-idle",
     "compact": "--run-id",
