@@ -84,7 +84,8 @@ class CatchUp:
         if marks.loading is None:
             raise Retryable(NOT_LOADED)
         same = gap.same_redis and marks.joined is not None and marks.joined >= (left or 0)
-        since, since_ecq = (_since(upto, gap, self._journal.last_seq) for upto in (marks.upto, marks.upto_ecq))
+        since = await self._since(marks.upto, marks, gap, Stream.TRIGGER)
+        since_ecq = await self._since(marks.upto_ecq, marks, gap, Stream.ECQ)
         rewound = None if same else await self._make_up(marks, gap, since, since_ecq)
         await self.mark(max(0, min(since, since_ecq) - 1))  # from here on the queues remember what ends and is younger
         if min(since, since_ecq) <= gap.upto:
@@ -94,6 +95,13 @@ class CatchUp:
             await self._offer_ecq(since_ecq, gap.upto, rewound)
             await self._offer_triggers(since, gap.upto, ended)
         await self.mark(passed())
+
+    async def _since(self, marked: int | None, marks: Marks, gap: Gap, stream: Stream) -> int:
+        """The first seq of a stream that the queues may lack."""
+        if marked is None and marks.is_rebuilt:  # the lake has nothing of it: all that is recorded, but not all time
+            first = await asyncio.to_thread(self._recorded.first, 0, gap.upto, (stream,))
+            return gap.upto + 1 if first is None else first
+        return _since(marked, gap, self._journal.last_seq)
 
     async def _make_up(self, marks: Marks, gap: Gap, since: int, since_ecq: int) -> list[Known]:
         """This Redis may have gone back, or was filled from the lake: what has ended since ends in it, too.

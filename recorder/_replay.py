@@ -1,6 +1,6 @@
 """What is recorded, read back from archive and journal: messages that the queues lack, outcomes that they have forgotten."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from archive.journal import Journal
 from archive.recorded import RecordedSegments, seq_ago
@@ -9,6 +9,7 @@ from contracts.envelope import Envelope, Stream
 from contracts.seq import node_of
 from recorder._kinds import is_change, needs_handoff
 
+HANDED_OVER = (Stream.DATA, Stream.ECQ, Stream.TRIGGER)  # streams of which queues have to hear
 SKEW_S = 120.0  # that the clocks of recorders may differ
 
 
@@ -22,9 +23,8 @@ class ReplaySource:
     def __init__(self, archive: RecordedSegments, journal: Journal, node: int) -> None:
         self._archive, self._journal, self._node = archive, journal, node
 
-    def first(self, since: int, upto: int) -> int | None:
+    def first(self, since: int, upto: int, streams: Sequence[Stream] = HANDED_OVER) -> int | None:
         """The oldest message of this recorder from `since` to `upto`."""
-        streams = (Stream.DATA, Stream.ECQ, Stream.TRIGGER)
         seqs = (next((e.seq for e in self.messages(stream, since, upto)), None) for stream in streams)
         return min((seq for seq in seqs if seq is not None), default=None)
 

@@ -309,7 +309,8 @@ def test_a_redis_that_went_back_gets_writes_rewinds_and_acknowledgements_again(t
         asyncio.run(scenario(home))
 
 
-def test_what_a_rebuild_had_not_found_in_the_lake_is_queued_after_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("some_in_lake", [True, False], ids=["some of it in the lake", "none of it in the lake"])
+def test_what_a_rebuild_had_not_found_in_the_lake_is_queued_after_it(tmp_path: Path, some_in_lake: bool) -> None:
     async def scenario(home: Harness) -> None:
         async with platform(home.broker.port) as publisher:
             in_lake = await send(publisher, "$ECQ/w/REBUILT/old")
@@ -318,9 +319,12 @@ def test_what_a_rebuild_had_not_found_in_the_lake_is_queued_after_it(tmp_path: P
             home.redis.flushall()
             await asyncio.to_thread(home.wait_express, "suspended")
             with redis.Redis(port=home.redis_server.port) as client:  # the lake had the trigger, but not yet `a` and `b`
-                Loader(client, Policy.of(Settings(home=home.folder))).mark_loaded(1, {0: trigger_seq}, {0: in_lake})
+                Loader(client, Policy.of(Settings(home=home.folder))).mark_loaded(
+                    1, {0: trigger_seq}, {0: in_lake} if some_in_lake else {}
+                )
             await asyncio.to_thread(home.wait_express)
-            assert queued(home, "REBUILT") == dict(zip("ab", seqs, strict=True))
+            expected = dict(zip("ab", seqs, strict=True))
+            assert queued(home, "REBUILT") == (expected if some_in_lake else {"old": in_lake} | expected)
             assert home.pending("REBUILT") == []
 
     with running_harness(tmp_path) as home:
