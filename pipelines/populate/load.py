@@ -15,6 +15,7 @@ from pyspark.sql import functions as sf
 
 from adapters.redis import connect
 from contracts import keys
+from contracts.envelope import Stream
 from contracts.queue_names import ecq_queue
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
@@ -96,7 +97,7 @@ def populate(
         if not everything and not Loader(redis, Policy.of(settings)).is_loaded():
             log.warning(REBUILD_NEEDED)  # what came here now would be in front of what is older, and is not here
             return Populated(rebuild_needed=True)
-        taken = newest_seqs(catalog) if everything else {}
+        taken, taken_ecq = (newest_seqs(catalog, stream=s) if everything else {} for s in (Stream.TRIGGER, Stream.ECQ))
         if everything:
             finish(catalog)  # a segment counts before its rows are in every table: those that were seen to count have to be there
         ids, ended = unpopulated(redis, catalog, everything=everything)
@@ -121,7 +122,7 @@ def populate(
             redis.set(keys.POPULATED, settled)
         ecq_news.remember(redis, catalog, settled=now - SETTLED)
         if everything:
-            Loader(redis, Policy.of(settings)).mark_loaded(_unix_ms(now), taken)
+            Loader(redis, Policy.of(settings)).mark_loaded(_unix_ms(now), taken, taken_ecq)
     spoilt_queues = [ecq_queue(client_id) for client_id in compacted.spoilt]
     numbers = (loaded.owners, loaded.offered, loaded.queued, len(loaded.superseded), forgotten)
     loader = Loader(redis, Policy.of(settings))

@@ -168,7 +168,7 @@ def test_a_rebuild_brings_everything_that_is_pending_and_marks_the_queues_as_loa
 
 def test_a_rebuild_says_up_to_which_trigger_of_each_recorder_it_had_the_lake(filled: SparkLake, redis: Redis) -> None:
     first, second, other = seq_at(1), seq_at(3), seq_of(unix_ms_of(seq_at(2)), 7, 0)
-    rows = [("data", seq_at(9)), ("trigger", second), ("trigger", first), ("trigger", other)]
+    rows = [("data", seq_at(9)), ("trigger", second), ("trigger", first), ("trigger", other), ("ecq", seq_at(7))]
     segments = [
         {"path": f"{n}", "stream": stream, "messages": 1, "first_seq": seq, "last_seq": seq, "run_id": "r", "ingested_at": at(4)}
         for n, (stream, seq) in enumerate(rows)
@@ -176,7 +176,7 @@ def test_a_rebuild_says_up_to_which_trigger_of_each_recorder_it_had_the_lake(fil
     filled.append(SEGMENTS, segments)
     redis.delete(keys.LOADED)
     run(filled, everything=True)
-    assert redis.hgetall(keys.TAKEN) == {b"0": b"%d" % second, b"7": b"%d" % other}
+    assert redis.hgetall(keys.TAKEN) == {b"0": b"%d" % second, b"7": b"%d" % other, b"ecq/0": b"%d" % seq_at(7)}
 
 
 def test_what_a_recorder_may_offer_again_is_remembered_until_it_may_not(filled: SparkLake, redis: Redis) -> None:
