@@ -117,18 +117,11 @@ def _rows(page: list[tuple[str, QueueKey]], replies: list[Any]) -> pa.RecordBatc
         held = list(each_sound)
         seqs = pa.array([seq for each in held for seq in each], pa.int64())
     of_queue = np.repeat(np.arange(len(page)), [len(each) for each in held])
-    owners, kinds = (pa.array(column, pa.string()).take(pa.array(of_queue)) for column in (_first(page), _second(page)))
+    columns = ([owner for owner, _ in page], [queue_key.value for _, queue_key in page])
+    owners, kinds = (pa.array(column, pa.string()).take(pa.array(of_queue)) for column in columns)
     is_done = np.array([queue_key is QueueKey.DONE for _, queue_key in page], np.bool_)
     disordered = pa.array(_disordered(seqs.to_numpy(), of_queue, is_done))
     return pa.RecordBatch.from_arrays([owners, seqs, kinds, disordered], schema=ROW_SCHEMA)
-
-
-def _first(page: list[tuple[str, QueueKey]]) -> list[str]:
-    return [owner for owner, _ in page]
-
-
-def _second(page: list[tuple[str, QueueKey]]) -> list[str]:
-    return [queue_key.value for _, queue_key in page]
 
 
 def _as_integers(held: list[bytes]) -> pa.Array | None:
