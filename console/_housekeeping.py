@@ -90,6 +90,9 @@ def verify(repair: Repair = False, as_json: AsJson = False) -> None:
         out.print(f"queues and lake {verdict}: {result.in_queues} entries wait, {result.too_young} of them are not ingested yet")
         rows = [(kind, count, result.repaired.get(kind, "")) for kind, count in result.differences.items()]
         out.print(table("", ("difference", "entries", "repaired"), rows))
+        if any(result.compacted.values()):
+            rows = [(kind, count, result.compacted_repaired.get(kind, "")) for kind, count in result.compacted.items() if count]
+            out.print(table("", ("compacted queues", "clients", "repaired"), rows))
         if not result.loaded:
             out.print("the queues are not loaded; run manifold rebuild")
         if result.report:

@@ -2,7 +2,8 @@
 
 **Reads** the files of all Iceberg tables. **Writes** other files with the same rows. Days that still grow are packed: many
 small files become few. Days that are settled (`MANIFOLD_COMPACT_SETTLED_DAYS`) are sorted by vehicle, so that a vehicle's
-history is found in few files. What pays is decided by the settings `MANIFOLD_COMPACT_…`; a run that finds nothing worth it
+history is found in few files. Of compacted queues, superseded messages go and settled states are folded; no answer changes. What
+pays is decided by the settings `MANIFOLD_COMPACT_…`; a run that finds nothing worth it
 changes nothing.
 
 **Trigger it** after a backfill, which writes many files at once. It runs beside ingestion: neither is in the other's way.

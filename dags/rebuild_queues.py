@@ -1,7 +1,8 @@
 """### Fill the queues again from the lake.
 
-**Reads** ids, outcomes and data of the lake. **Writes** Redis: every pending entry that the queues do not have, then the marker
-that says that they are loaded. Before that it takes in all that is recorded, like `ingest_archives`. What has ended stays ended.
+**Reads** ids, outcomes and data of the lake. **Writes** Redis: every pending entry that the queues do not have; of compacted
+queues all that is live, what of it is acknowledged, and positions; then the marker that says that they are loaded. Before that it
+takes in all that is recorded, like `ingest_archives`. What has ended stays ended.
 
 **Trigger it** when `manifold status` says *rebuild needed*: Redis was wiped or replaced. On loaded queues it only adds what is
 missing, so doing it again is safe. `verify_queues` follows by itself. **Do not trigger it** while Redis is loading its file or an

@@ -4,6 +4,7 @@
 queues. An entry is *missing* in the queues; the queues alone remember that it ended (*unrecorded*); it has *ended* in the lake
 and still waits; it is *extra*, unknown to a lake that knows younger ones; it is *overdue*, past its retention; it stands out of
 order (*disordered*); or it is in flight and not queued (*stray*). Each was looked at once more, live, before it counts.
+Compacted queues are compared by client, and told in the task's result (`compacted`).
 
 **It runs** by its schedule, and after each run of `rebuild_queues`. **Trigger it** when somebody doubts the queues, or after
 Redis or the lake was restored from a copy. With `repair`, what is missing is queued, what has ended is ended, what only the

@@ -23,6 +23,7 @@ from contracts.seq import COUNTER_BITS, MAX_NODE, MAX_SEQ, datetime_of
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
 from pipelines.ingest.publish import main_snapshots
+from pipelines.maintenance.verify_ecq import compare_queues
 from pipelines.maintenance.verify_outcomes import on_their_way
 from pipelines.maintenance.verify_redis import ROWS, Difference, QueueKey, recheck, walk
 from pipelines.maintenance.verify_repair import repair_queues
@@ -47,12 +48,15 @@ class Verified:
     differences: dict[str, int]  # by kind; kinds without any are there, too
     repaired: dict[str, int] = field(default_factory=dict)  # by kind, where it was asked for
     report: str | None = None  # folder; None: there was no difference
+    compacted: dict[str, int] = field(default_factory=dict)  # of compacted queues: clients, by kind of difference
+    compacted_repaired: dict[str, int] = field(default_factory=dict)  # the same, where it was asked for
 
     @property
     def agree(self) -> bool:
         """Whether nothing differs that was not repaired; an overdue entry is no difference."""
         kinds = (kind for kind in Difference if kind is not Difference.OVERDUE)
-        return all(self.differences.get(kind, 0) <= self.repaired.get(kind, 0) for kind in kinds)
+        entries = all(self.differences.get(kind, 0) <= self.repaired.get(kind, 0) for kind in kinds)
+        return entries and all(count <= self.compacted_repaired.get(kind, 0) for kind, count in self.compacted.items())
 
     def to_json(self) -> str:
         """One line, for logs and for whoever started the job."""
@@ -74,12 +78,15 @@ def verify(spark: SparkSession, catalog: Catalog, settings: Settings, *, now: da
         in_queues, too_young = comparison.totals()
         report = _report(found, settings, now) if counted else None
         repaired = repair_queues(found, settings, now) if repair and counted else {}
+        compacted = compare_queues(spark, settings, comparison.base, now=now, repair=repair)
     finally:
         found.unpersist()
         comparison.close()
     with connect(settings.redis) as redis:
         loaded = Loader(redis, Policy.of(settings)).is_loaded()
-    result = Verified(loaded, in_queues, too_young, {d.value: counted.get(d, 0) for d in Difference}, repaired, report)
+    result = Verified(
+        loaded, in_queues, too_young, {d.value: counted.get(d, 0) for d in Difference}, repaired, report, *compacted
+    )
     log.info("queues are compared with the lake", agree=result.agree, **asdict(result))
     return result
 
@@ -99,6 +106,11 @@ class _Comparison:
         # A walk may come by twice. By vehicle, as the joins need them, so that they are shuffled once.
         self._queues = walked.repartition(self._parts, "vin").dropDuplicates([*KEYS, "queue_key"]).persist()
         self._kept = [self._queues]
+
+    @property
+    def base(self) -> dict[str, int]:
+        """The lake's snapshots, by table."""
+        return self._base
 
     def close(self) -> None:
         """Let go of what was kept: Spark knows a frame by its plan, and the next comparison's would have these rows."""
