@@ -5,8 +5,8 @@ import asyncio
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 from pyiceberg.catalog import Catalog
+from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 import history
@@ -71,6 +71,8 @@ async def _queued(sources: Sources, client_id: str) -> Queued | None:
     ask_queue(batch, client_id, of_cluster=is_cluster(sources.redis))
     try:
         return queue_said(await batch.run())
+    except AuthenticationError:  # the library takes it for one of the connection
+        raise
     except (RedisConnectionError, RedisTimeoutError):
         return None
     except ResponseError as exc:

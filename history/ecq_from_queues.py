@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redis import Redis
+from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -64,5 +65,7 @@ def read_queue(redis: Redis, policy: Policy, client_id: str) -> Queued | None:
         batch = BlockingBatch(redis, policy)
         ask_queue(batch, client_id, of_cluster=is_cluster(redis))
         return queue_said(batch.run())
+    except AuthenticationError:  # the library takes it for one of the connection
+        raise
     except (RedisConnectionError, RedisTimeoutError):
         return None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from redis import Redis
+from redis.exceptions import AuthenticationError
 
 from adapters.lake import ensure_tables, open_catalog
 from adapters.redis import connect
@@ -176,6 +177,16 @@ def test_without_redis_archive_and_lake_tell_what_they_come_to(place: Place, wit
     ]
     assert [entry.size_bytes for entry in found.entries] == [2, 3, 0, 6]
     assert (found.last_seq, found.acked_seq, found.acked_at) == (seq(6), seq(2), at(9))
+
+
+def test_a_redis_that_refuses_the_login_is_not_taken_for_one_that_is_away(place: Place) -> None:
+    place.redis.config_set("requirepass", "right")
+    try:
+        with pytest.raises(AuthenticationError):
+            place.show()
+    finally:
+        place.redis.execute_command("AUTH", "right")
+        place.redis.config_set("requirepass", "")
 
 
 def test_what_redis_does_not_hold_the_bytes_of_has_its_size_from_archive_and_lake(place: Place) -> None:
