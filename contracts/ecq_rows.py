@@ -61,7 +61,8 @@ class RecordedState:
     def _in_order(self, row: StateRow) -> tuple[int, int, int, datetime]:
         """By epoch; in it the rewind that began it first, then what compaction has put in the place of others."""
         kind, epoch = _IN_EPOCH[row.kind], row.epoch
-        if kind == _ACKNOWLEDGED and self._rewinds:
+        # Of a position too: what it stands for was acknowledged, or rewound to by a rewind with a greater seq.
+        if kind != _REWOUND and self._rewinds:
             epoch = epoch_of(row.acked_seq, epoch, self._rewinds)
         return epoch, kind, row.acked_seq, row.acked_at
 
