@@ -111,9 +111,9 @@ class Lake:
 
     def _read_messages(self, entries: Sequence[Entry]) -> dict[Entry, tuple[str, bytes]]:
         try:
-            from adapters.ecq_reads import read_messages
+            from adapters.ecq_payloads import read_messages
 
-            return read_messages(self._open(), entries)
+            return {entry: (found.key, found.payload) for entry, found in read_messages(self._open(), entries).items()}
         except Exception:  # as above; one that nothing has been ingested into among them
             log.exception("lake not readable", table=ECQ_PAYLOAD.name)
             return {}

@@ -93,14 +93,15 @@ class EcqLoader:
 
 
 def _pieces(each: Loaded) -> Iterator[Loaded]:
-    """A queue with very many live messages in several calls. Each says the epoch; the last one says the position."""
+    """A queue with very many live messages in several calls, of which the last one moves epoch and position."""
     load, messages = each.load, each.load.messages
     if len(messages) <= MESSAGES_A_CALL:
         yield each
         return
     for start in range(0, len(messages), MESSAGES_A_CALL):
         some: list[LiveMessage] = list(messages[start : start + MESSAGES_A_CALL])
-        yield Loaded(each.client_id, Load(load.epoch, load.acked_seq, load.acked_at_ms, some))
+        is_last = start + MESSAGES_A_CALL >= len(messages)
+        yield Loaded(each.client_id, Load(load.epoch, load.acked_seq, load.acked_at_ms, some, is_last))
 
 
 def _in_flushes(queues: Iterable[Loaded]) -> Iterator[list[Loaded]]:

@@ -1,6 +1,6 @@
 -- ecq_load.lua: what the lake knows of a queue, without the messages themselves. What this Redis knows better, or knows already, stays.
--- ARGV[6] epoch   ARGV[7] acked_seq, or ''   ARGV[8] acked_at, Unix ms, or ''   then seq, key, '1' where it was acknowledged, for each live
--- message
+-- ARGV[6] epoch   ARGV[7] acked_seq, or ''   ARGV[8] acked_at, Unix ms, or ''   ARGV[9] '1' where no further messages of it follow: until then
+-- the epoch stays, against which all of them are measured   then seq, key, '1' where it was acknowledged, for each live message
 -- returns {word, how many were new}; word as of ecq_append.lua
 local epoch, acked_seq, acked_at = ARGV[6], ARGV[7], ARGV[8]
 local state = redis.call('HMGET', STATE, 'epoch', 'rewound_to', 'acked_seq')
@@ -15,7 +15,7 @@ local function stands(seq)
 end
 
 if plain then
-  for first = 9, #ARGV, 3 * chunk do
+  for first = 10, #ARGV, 3 * chunk do
     local live, pending, delivered = {}, {}, {}
     for i = first, math.min(first + 3 * chunk - 1, #ARGV), 3 do
       live[#live + 1], live[#live + 2] = ARGV[i + 1], ARGV[i]
@@ -28,7 +28,7 @@ if plain then
   end
 else
   local held = redis.call('HGET', INFLIGHT, 'seq')
-  for i = 9, #ARGV, 3 do
+  for i = 10, #ARGV, 3 do
     local seq, key, acked = ARGV[i], ARGV[i + 1], ARGV[i + 2] == '1' and stands(ARGV[i])
     local newest = redis.call('HGET', COMPACTION, key)
     if newest == seq then
@@ -52,6 +52,7 @@ else
   end
 end
 
+if ARGV[9] ~= '1' then return {is_ready() and 'ready' or queued > 0 and 'queued' or 'known', queued} end
 if is_ahead then redis.call('HSET', STATE, 'epoch', epoch) end
 if not is_behind then redis.call('HDEL', STATE, 'rewound_to') end
 if acked_seq ~= '' then

@@ -82,12 +82,13 @@ class Load(_Fill, frozen=True):
     acked_seq: int | None
     acked_at_ms: int | None
     messages: Sequence[LiveMessage]
+    is_last: bool = True  # of the calls that a queue with very many messages needs
     ecq_script = Script("ecq_load", shares=OF_ECQ, adds=True)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         position = ("" if self.acked_seq is None else self.acked_seq, "" if self.acked_at_ms is None else self.acked_at_ms)
         parts = (part for m in self.messages for part in (m.seq, m.key, "1" if m.is_delivered else "0"))
-        return self._call(policy, queue, now_ms, self.epoch, *position, *parts)
+        return self._call(policy, queue, now_ms, self.epoch, *position, "1" if self.is_last else "0", *parts)
 
 
 class AckReply(NamedTuple):

@@ -1,0 +1,102 @@
+"""What the lake knows of a compacted queue, brought into a Redis that is empty, or knows some of it."""
+
+import pytest
+from redis import Redis
+
+from contracts import keys
+from contracts.ecq import EcqAck
+from contracts.queue_names import ecq_queue
+from contracts.seq import EPOCH_MS, seq_of
+from queues import _ecq_loader
+from queues._drivers import BlockingBatch
+from queues._ecq_loader import EcqLoader, Loaded
+from queues.verbs.ecq import Acknowledge, Append, LiveMessage, Load, Read, ReadReply, Rewind
+from queues.verbs.verb import Verb
+from tests.queues.conftest import POLICY
+
+ID = "client-1"
+NOW = EPOCH_MS + 200_000_000_000
+SEQS = [seq_of(NOW + n, 0, 0) for n in range(6)]
+REWIND, LATER_REWIND = seq_of(NOW + 100, 0, 0), seq_of(NOW + 200, 0, 0)
+
+
+def run(redis: Redis, *verbs: Verb) -> None:
+    batch = BlockingBatch(redis, POLICY)
+    for verb in verbs:
+        batch.add(ecq_queue(ID), verb, NOW + 1000)
+    batch.run()
+
+
+def appended(*places: int) -> list[Append]:
+    return [Append(SEQS[place], f"k{place}", b"x") for place in places]
+
+
+def acked(*places: int) -> list[Acknowledge]:
+    return [Acknowledge(EcqAck(ID, SEQS[place], NOW), claim=False) for place in places]
+
+
+def live(delivered: str) -> list[LiveMessage]:
+    """A message for each letter: `d` was acknowledged, `p` is pending."""
+    return [LiveMessage(SEQS[n], f"k{n}", how == "d") for n, how in enumerate(delivered)]
+
+
+def load(redis: Redis, delivered: str, *, epoch: int = 0) -> None:
+    position = max((m.seq for m in live(delivered) if m.is_delivered), default=None)
+    queue = Loaded(ID, Load(epoch, position, None if position is None else NOW, live(delivered)))
+    EcqLoader(redis, POLICY).load([queue], NOW + 1000)
+
+
+def held(redis: Redis) -> str:
+    """The live messages, oldest first, as `live` writes them."""
+    batch = BlockingBatch(redis, POLICY)
+    batch.add(ecq_queue(ID), Read(), NOW)
+    (found,) = batch.run()
+    assert isinstance(found, ReadReply)
+    return "".join("d" if message.is_delivered else "p" for message in found.messages)
+
+
+@pytest.fixture(params=[1, 2, 100], ids=["one a call", "two a call", "all at once"])
+def a_call(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many messages of a queue go in one call: what comes of it is the same."""
+    monkeypatch.setattr(_ecq_loader, "MESSAGES_A_CALL", request.param)
+    return int(request.param)
+
+
+@pytest.mark.usefixtures("a_call")
+@pytest.mark.parametrize(
+    ("before", "lake", "epoch", "after"),
+    [
+        pytest.param([], "dpdp", 0, "dpdp", id="an empty Redis holds what the lake knows"),
+        pytest.param(
+            [*appended(0, 1), *acked(0, 1)], "dp", 0, "dd", id="an acknowledgement that the lake does not know yet stands"
+        ),
+        pytest.param(appended(0, 1), "dp", 0, "dp", id="one that Redis has lost is known again"),
+        pytest.param(
+            [*appended(0, 1, 2), *acked(0, 1, 2)], "ppp", REWIND, "ppp", id="a rewind that Redis has lost brings all back"
+        ),
+        pytest.param([*appended(0, 1, 2), *acked(0, 1, 2)], "dpp", REWIND, "dpp", id="and leaves what is before its first seq"),
+        pytest.param(
+            [*appended(0, 1), *acked(0, 1), Rewind(REWIND, 0)],
+            "dd",
+            0,
+            "pp",
+            id="a rewind that the lake does not know yet stands",
+        ),
+        pytest.param([*appended(0, 1), *acked(0, 1), Rewind(REWIND, SEQS[1])], "dd", 0, "dp", id="from its first seq on"),
+    ],
+)
+def test_redis_and_lake_come_together(redis: Redis, before: list[Verb], lake: str, epoch: int, after: str) -> None:
+    run(redis, *before)
+    for _ in range(2):
+        load(redis, lake, epoch=epoch)
+        assert held(redis) == after
+
+
+def test_the_position_and_the_epoch_are_those_of_whoever_knows_more(redis: Redis) -> None:
+    run(redis, *appended(0, 1), *acked(0, 1), Rewind(REWIND, SEQS[1]))
+    state = keys.ecq_keys(ID)[7]
+    assert redis.hmget(state, "epoch", "acked_seq") == [str(REWIND).encode(), str(SEQS[1] - 1).encode()]
+    load(redis, "dd")
+    assert redis.hmget(state, "epoch", "acked_seq") == [str(REWIND).encode(), str(SEQS[1] - 1).encode()]
+    load(redis, "dp", epoch=LATER_REWIND)
+    assert redis.hmget(state, "epoch", "acked_seq") == [str(LATER_REWIND).encode(), str(SEQS[0]).encode()]
