@@ -1,4 +1,4 @@
-"""What Redis has to do with the effects of many owners: one batch, one exchange."""
+"""What Redis has to do with the effects on many queues: one batch, one exchange."""
 
 import structlog
 from redis.exceptions import RedisError
@@ -39,7 +39,7 @@ class EffectBatch:
         return False
 
     async def run(self, *, repeated: bool) -> list[Answered | None]:
-        """The answers of the verbs, in the order in which they were added; None to one whose owner's keys are spoilt.
+        """The answers of the verbs, in the order in which they were added; None to one whose queue has spoilt keys.
 
         Raises:
             redis.RedisError: the connection failed, or Redis refused a command; send it again.

@@ -1,4 +1,4 @@
-"""What is to be done after an event of one owner: verbs of the queues, and others."""
+"""What is to be done after an event of one queue: verbs of the queues, and others."""
 
 from msgspec import Struct
 
@@ -21,7 +21,7 @@ class Publish(Struct, frozen=True):
 
 
 class Watch(Struct, frozen=True):
-    """Look at this owner again at that time (Unix milliseconds)."""
+    """Look at this queue again at that time (Unix milliseconds)."""
 
     at_ms: int
 

@@ -1,4 +1,4 @@
-"""What can happen to one owner's queue: what others say, what becomes of an open claim, what Redis answers."""
+"""What can happen to one queue: what others say, what becomes of an open claim, what Redis answers."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class Woken(Struct, frozen=True):
 
 
 class DeadlinePassed(Struct, frozen=True):
-    """Something of this owner may be in flight for longer than it should."""
+    """Something of this queue may be in flight for longer than it should."""
 
 
 class Loaded(Struct, frozen=True):

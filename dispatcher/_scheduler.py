@@ -1,4 +1,4 @@
-"""Events of one queue one after the other, of all owners side by side: decided together, executed in one round trip."""
+"""Events of one queue one after the other, of all queues side by side: decided together, executed in one round trip."""
 
 import asyncio
 import time
@@ -58,7 +58,7 @@ class Scheduler:
         self.publisher = Publisher(mqtt, topic_of=partial(topic_of, policy), window=window, report=self.report, room=self.go_on)
         payloads.may_read = messages.may_read = self.publisher.is_light.wait
         self._messages = messages
-        self._queued: dict[QueueName, deque[Job] | None] = {}  # what waits behind the job that the owner has in hand
+        self._queued: dict[QueueName, deque[Job] | None] = {}  # what waits behind the job that the queue has in hand
         self._ready: deque[Job] = deque()
         self._claims: deque[Job] = deque()  # ready, and about a claim in hand: they make room, so they never wait for it
         self._turns: list[tuple[Job, Event]] = []  # answers that lead to the next step of jobs in hand

@@ -1,4 +1,4 @@
-"""The decision for one event of one owner: the next state and the effects. It awaits nothing and reads no clock and no Redis.
+"""The decision for one event of one queue: the next state and the effects. It awaits nothing and reads no clock and no Redis.
 
 What is known of an owner for good lies in Redis, and each verb answers with what it found there. `OwnerState` adds what
 only this process can know: the claim it has in hand, from the moment it was made until the broker's PUBACK.

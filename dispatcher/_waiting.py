@@ -1,4 +1,4 @@
-"""What waits behind the event that an owner has in hand: a vehicle that sends too much takes no more than its share.
+"""What waits behind the event that a queue has in hand: a vehicle that sends too much takes no more than its share.
 
 A sign that waits says all that a later one does, and of subscriptions the last one counts: the later one takes the place of the
 earlier one, which is thereby carried out. Connections are each of their own, so there is a bound on them. What a vehicle loses
