@@ -63,12 +63,10 @@ def about_to_commit(spark_lake: SparkLake, ingesting: StageProcess) -> Iterator[
         yield
 
 
-@pytest.mark.parametrize("how", [(), ("--without-spark", "--judge", "--to-the-end")], ids=["spark", "arrow"])
 def test_killed_between_files_and_commit_it_is_done_again_and_garbage_collection_removes_the_files(
-    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch, how: tuple[str, ...]
+    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spark_lake.small = bool(how)
-    with a_stage(spark_lake.settings, *INGEST, *how) as ingesting, about_to_commit(spark_lake, ingesting):
+    with a_stage(spark_lake.settings, *INGEST) as ingesting, about_to_commit(spark_lake, ingesting):
         ingesting.kill()
     left = data_files(spark_lake.settings, IDS)
     assert left
