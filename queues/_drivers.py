@@ -77,7 +77,7 @@ def _exchange(redis: Redis, commands: list[Args]) -> list[Any]:
         for command in commands:
             pipe.execute_command(*command)
         return pipe.execute(raise_on_error=False)
-    packed = [b"".join(map(hiredis.pack_command, commands))]
+    packed = [b"".join(map(_pack, commands))]
     pool = redis.connection_pool
     connection: Any = pool.get_connection()
 
@@ -93,6 +93,14 @@ def _exchange(redis: Redis, commands: list[Args]) -> list[Any]:
     finally:
         pool.release(connection)
     return replies
+
+
+def _pack(command: Args) -> bytes:
+    # Numbers go in as text: hiredis 3.5 does not check what `PyObject_Repr` gives it, which is nothing where a signal's handler
+    # raises meanwhile, and a job that is interrupted would end with a segmentation fault. Services have no handlers that raise.
+    texts: Any = tuple([str(arg) if type(arg) is int or type(arg) is float else arg for arg in command])
+    packed: bytes = hiredis.pack_command(texts)
+    return packed
 
 
 def _reply(connection: Any) -> Any:
