@@ -43,6 +43,8 @@ class Stream(StrEnum):
     DATA = "data"
     OUTCOME = "outcome"
     ECQ = "ecq"  # of exclusive compacted queues: appends, rewinds and acknowledgements, told apart by their topics
+    XRAY_RAW = "xray_raw"  # signals of devices, their payloads sealed
+    XRAY_STATUS = "xray_status"  # what devices say of themselves
 
 
 @dataclass(frozen=True, slots=True)

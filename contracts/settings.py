@@ -22,6 +22,8 @@ from contracts.setting_groups import (
     RecorderSettings,
     StorageSettings,
 )
+from contracts.signals.bounds import read_bounds
+from contracts.signals.settings import SignalStorageSettings
 from contracts.storage import S3
 
 PREFIX = "MANIFOLD_"
@@ -41,6 +43,7 @@ class Settings(
     StorageSettings,
     LakeSettings,
     HousekeepingSettings,
+    SignalStorageSettings,
 ):
     """All of Manifold's settings. Flat on purpose: `segment_max_seconds` is `MANIFOLD_SEGMENT_MAX_SECONDS`."""
 
@@ -64,6 +67,12 @@ class Settings(
         if not re.fullmatch(r"[A-Za-z0-9._~+/=-]*", token.get_secret_value()):
             raise ValueError("must have letters, digits and . _ ~ + / = - only, as a header can carry them")
         return token
+
+    @field_validator("signals_bounds")
+    @classmethod
+    def _bounds(cls, text: str) -> str:
+        read_bounds(text)
+        return text
 
     @field_validator("catalog_properties", mode="before")
     @classmethod
