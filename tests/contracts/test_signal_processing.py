@@ -103,7 +103,7 @@ def test_a_track_comes_to_points_speeds_and_distance() -> None:
     assert named["points"] == (2, "points")
     assert named["speed max"] == (1.6, "km/h")
     assert named["speed mean"] == (pytest.approx(1.4), "km/h")
-    assert named["distance"] == (pytest.approx(1.6984, abs=1e-3), "m")
+    assert named["distance"] == (pytest.approx(1.70086, abs=1e-5), "m")
     assert {r["type"] for r in found["readings"]} == {"motion"}
     assert found["anomalies"] == []
 
