@@ -1,6 +1,7 @@
 """Reads the entries of the queues as rows: all of them in one walk, or some of them again. Spark's workers run it."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -22,6 +23,7 @@ ENTRIES_A_FLUSH = 5000
 log = structlog.get_logger(__name__)
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Page = list[tuple[str, "QueueKey"]]  # owners, and which of their keys
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
@@ -58,13 +60,23 @@ ROWS = "vin string, seq bigint, queue_key string, disordered boolean"
 ROW_SCHEMA = pa.schema([("vin", pa.string()), ("seq", pa.int64()), ("queue_key", pa.string()), ("disordered", pa.bool_())])
 
 
-def walk(url: str) -> Batches:
-    """Rows of all queues. Whoever changes while this walks is seen before or after; what is there all the time is seen."""
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The entries of a page of keys, of each key together."""
+
+    seqs: Integers
+    of_queue: Integers  # the place in the page of the key that holds it
+    disordered: Flags  # stands before an older one
+
+
+def walk(url: str, of_whom: Callable[[str], bool]) -> Batches:
+    """Rows of these owners' queues. Who changes while this walks is seen before or after; what is there all the time is seen."""
 
     def read(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with connect(url) as redis:
-            for page in _pages(redis):
-                yield _rows(page, _replies(redis, page))
+            for page in pages(redis, QueueKey):
+                mine = [key for key in page if of_whom(key[0])]
+                yield _rows(mine, replies_to(redis, mine))
 
     return read
 
@@ -82,10 +94,10 @@ def recheck(url: str) -> Batches:
     return read
 
 
-def _pages(redis: Redis) -> Iterator[list[tuple[str, QueueKey]]]:
-    """Owner and kind of key of every queue that can hold an entry, some at a time."""
-    queue_keys = {queue_key.value: queue_key for queue_key in QueueKey}
-    page: list[tuple[str, QueueKey]] = []
+def pages(redis: Redis, kinds: Iterable[QueueKey]) -> Iterator[Page]:
+    """Owner and kind of every key of these kinds, some at a time; a key may come twice."""
+    queue_keys = {queue_key.value: queue_key for queue_key in kinds}
+    page: Page = []
     for raw in redis.scan_iter(match=f"{keys.OF_OWNERS}*", count=KEYS_A_PAGE):
         owner, word = keys.owner_of(raw.decode())
         if word in queue_keys:
@@ -96,7 +108,8 @@ def _pages(redis: Redis) -> Iterator[list[tuple[str, QueueKey]]]:
     yield page
 
 
-def _replies(redis: Redis, page: list[tuple[str, QueueKey]]) -> list[Any]:
+def replies_to(redis: Redis, page: Page) -> list[Any]:
+    """What each of these keys holds: members, a value, nothing, or the error with which Redis refuses."""
     pipe = redis.pipeline(transaction=False)
     for owner, queue_key in page:
         if queue_key is QueueKey.IN_FLIGHT:
@@ -106,8 +119,8 @@ def _replies(redis: Redis, page: list[tuple[str, QueueKey]]) -> list[Any]:
     return pipe.execute(raise_on_error=False)
 
 
-def _rows(page: list[tuple[str, QueueKey]], replies: list[Any]) -> pa.RecordBatch:
-    """The entries that these keys hold. All are made into columns at once: as rows of Python, each costs several microseconds."""
+def entries_of(page: Page, replies: list[Any]) -> Entries:
+    """What these keys hold. All are made into columns at once: as rows of Python, each costs several microseconds."""
     held = [reply if isinstance(reply, list) else [] if reply is None else [reply] for reply in replies]
     seqs = (
         None if any(isinstance(reply, RedisError) for reply in replies) else _as_integers([one for each in held for one in each])
@@ -116,12 +129,18 @@ def _rows(page: list[tuple[str, QueueKey]], replies: list[Any]) -> pa.RecordBatc
         each_sound = (_seqs(raw, owner, queue_key) for (owner, queue_key), raw in zip(page, replies, strict=True))
         held = list(each_sound)
         seqs = pa.array([seq for each in held for seq in each], pa.int64())
+    numbers = seqs.to_numpy()
     of_queue = np.repeat(np.arange(len(page)), [len(each) for each in held])
-    columns = ([owner for owner, _ in page], [queue_key.value for _, queue_key in page])
-    owners, kinds = (pa.array(column, pa.string()).take(pa.array(of_queue)) for column in columns)
     is_done = np.array([queue_key is QueueKey.DONE for _, queue_key in page], np.bool_)
-    disordered = pa.array(_disordered(seqs.to_numpy(), of_queue, is_done))
-    return pa.RecordBatch.from_arrays([owners, seqs, kinds, disordered], schema=ROW_SCHEMA)
+    return Entries(numbers, of_queue, _disordered(numbers, of_queue, is_done))
+
+
+def _rows(page: Page, replies: list[Any]) -> pa.RecordBatch:
+    entries = entries_of(page, replies)
+    columns = ([owner for owner, _ in page], [queue_key.value for _, queue_key in page])
+    owners, kinds = (pa.array(column, pa.string()).take(pa.array(entries.of_queue)) for column in columns)
+    arrays = [owners, pa.array(entries.seqs), kinds, pa.array(entries.disordered)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
 
 
 def _as_integers(held: list[bytes]) -> pa.Array | None:
@@ -147,8 +166,8 @@ def _disordered(seqs: Integers, of_queue: Integers, is_done: Flags) -> Flags:
 
 def _seqs(reply: Any, owner: str, queue_key: QueueKey) -> list[int]:
     """Without what is none: a key that is spoilt keeps no other from being compared."""
-    sound = _sound(reply)
-    held = [sound] if queue_key is QueueKey.IN_FLIGHT else sound or []
+    members = sound(reply)
+    held = [members] if queue_key is QueueKey.IN_FLIGHT else members or []
     seqs = _numbers(held)
     if is_spoilt(reply) or len(seqs) < len(held) - held.count(None):
         log.error("a key in Redis is spoilt: delete it, then `manifold rebuild`", key=KEY_OF[queue_key](owner))
@@ -159,7 +178,7 @@ def _numbers(held: Iterable[bytes | None]) -> list[int]:
     return [int(one) for one in held if one is not None and one.isdigit()]
 
 
-def _sound(reply: Any) -> Any:
+def sound(reply: Any) -> Any:
     """The reply; what a key that is spoilt would hold is nothing."""
     if isinstance(reply, RedisError) and not is_spoilt(reply):
         raise reply
@@ -175,7 +194,7 @@ def _hold(redis: Redis, some: pa.RecordBatch) -> list[bool]:
         pipe.zscore(keys.done(vin), seq)
         pipe.hget(keys.inflight(vin), "seq")
         pipe.zrange(keys.pending(vin), 0, -1 if difference == Difference.DISORDERED else 0)
-    replies = [_sound(reply) for reply in pipe.execute(raise_on_error=False)]
+    replies = [sound(reply) for reply in pipe.execute(raise_on_error=False)]
     return [_holds(Difference(d), seq, *replies[5 * n : 5 * n + 5]) for n, (d, _, seq) in enumerate(pairs)]
 
 

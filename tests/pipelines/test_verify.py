@@ -3,9 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
+from pyspark.sql import functions as sf
 from redis import Redis
 
 from adapters.lake import ensure_tables
@@ -15,6 +17,7 @@ from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, SEGMENTS
 from pipelines.maintenance.verify import Verified, verify
+from pipelines.maintenance.verify_digest import SEED, hash_long
 from pipelines.maintenance.verify_redis import Batches, recheck
 from queues import Loader, Policy
 from tests.pipelines.conftest import SparkLake
@@ -135,8 +138,16 @@ def test_what_has_changed_meanwhile_is_no_difference(home: SparkLake, redis: Red
         home.append(OUTCOMES, [{"vin": "V2", "seq": seq_at(1), "outcome": "delivered", "accepted_at": at(1), "ended_at": at(9)}])
         return recheck(url)
 
-    monkeypatch.setattr("pipelines.maintenance.verify.recheck", after_a_while)
+    monkeypatch.setattr("pipelines.maintenance.verify_entries.recheck", after_a_while)
     assert run(home).differences == NONE
+
+
+def test_both_sides_have_the_same_hash(spark_lake: SparkLake) -> None:
+    seqs = [0, 1, -1, seq_at(1), 2**63 - 1, -(2**63)]
+    rows = spark_lake.spark.createDataFrame([(seq, seq ^ 12345) for seq in seqs], "vehicle bigint, seq bigint")
+    theirs = [row[0] for row in rows.select(sf.xxhash64("vehicle", "seq")).collect()]
+    vehicles, entries = (np.array([row[n] for row in rows.collect()], np.int64).view(np.uint64) for n in (0, 1))
+    assert hash_long(entries, hash_long(vehicles, SEED)).view(np.int64).tolist() == theirs
 
 
 def end_in_queues_alone(redis: Redis) -> OutcomeRecord:

@@ -1,0 +1,41 @@
+"""The lake as it was at one moment, for whoever compares the queues with it."""
+
+from datetime import datetime, timedelta
+
+from pyiceberg.catalog import Catalog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from contracts.settings import Settings
+from contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
+from pipelines.ingest.publish import main_snapshots
+from pipelines.populate.snapshot_range import newest_seqs
+
+
+class PinnedLake:
+    """Spark's frames of the main branches, of one publication; `now` says what is past its retention."""
+
+    def __init__(self, spark: SparkSession, catalog: Catalog, settings: Settings, now: datetime) -> None:
+        self.spark, self.catalog, self.settings = spark, catalog, settings
+        self.since = now - timedelta(days=settings.retention_days)
+        self.base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))  # by table
+        self.newest_of_node = newest_seqs(catalog, self.base[SEGMENTS.name])
+
+    def entries(self) -> DataFrame:
+        """Those that are not past their retention: vin, ts, request_id, seq, data_id, applied."""
+        return self.main(IDS).where(sf.col("ts") >= sf.lit(self.since))
+
+    def ended(self) -> DataFrame:
+        """The outcomes of these entries."""
+        return self.main(OUTCOMES).where(sf.col("accepted_at") >= sf.lit(self.since))
+
+    def main(self, table: Table) -> DataFrame:
+        """All rows of a table."""
+        return self.spark.read.option("versionAsOf", self.base[table.name]).table(self._name(table))
+
+    def current(self, table: Table) -> DataFrame:
+        """All rows of a table as it is now."""
+        return self.spark.table(self._name(table))
+
+    def _name(self, table: Table) -> str:
+        return f"{self.settings.catalog_name}.{table.identifier}"
