@@ -17,7 +17,7 @@ class Publish(Struct, frozen=True):
     """Send it to the vehicle, unless `deadline_ms` has passed by then; whatever comes of it answers, from `Published` on."""
 
     what: Loaded
-    deadline_ms: int
+    deadline_ms: int  # not the one by which the vehicle has to acknowledge it
 
 
 class Watch(Struct, frozen=True):

@@ -47,7 +47,7 @@ def subscribed(policy: DispatchPolicy, queue: QueueName, event: Subscribed) -> E
 
 def missing(queue: QueueName, event: Missing) -> Verb | None:
     """An entry without its data steps aside. A message of a compacted queue keeps its place: its deadline brings it again."""
-    return None if is_ecq(queue) else Park(event.seq, event.data_id)
+    return None if is_ecq(queue) else Park(event.seq, event.data_id, event.claimed_ms)
 
 
 def subscribed_since(queue: QueueName) -> Verb:

@@ -29,7 +29,7 @@ def account_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of
         if verbose:
             _trace(queue, answer, request_id_of)
         match verb:
-            case Ack(record) if reply.word != "known":
+            case Ack(record) if reply.word not in ("known", "sent"):
                 outcomes[record.outcome] += 1
                 if record.outcome is not Outcome.DELIVERED:
                     _tell(record, request_id_of)
@@ -56,7 +56,9 @@ def account_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of
             case UpdatePresence() if reply.released is not None:
                 _metrics.RELEASED.labels("session").inc()
                 log.info("released", vin=queue, seq=reply.released, request_id=request_id_of(reply.released), reason="session")
-            case Park(seq, data_id) if reply.word is not ClaimWord.NONE:
+            case Park(seq, data_id) if reply.word is not ClaimWord.NONE and not (
+                reply.word is ClaimWord.BUSY and reply.seq == seq
+            ):
                 _metrics.PARKED.inc()
                 log.info("parked", vin=queue, seq=seq, request_id=request_id_of(seq), data_id=data_id)
         if reply.next.word is ClaimWord.CLAIMED and reply.next.attempts > 1:

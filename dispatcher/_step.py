@@ -110,7 +110,7 @@ def _of_claim(state: OwnerState, event: OfClaim) -> Step:
     if claim is None or not claim.is_of(event):
         return state, [Ignore("late word of a claim that is closed")]
     if isinstance(event, Loaded):
-        return replace(state, open_claim=replace(claim, sent=True)), [Publish(event, claim.deadline_ms)]
+        return replace(state, open_claim=replace(claim, sent=True)), [Publish(event, _send_by(state, claim))]
     empty = replace(state, open_claim=None)
     match event:
         case Missing():
@@ -198,7 +198,7 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
         if claim.message:
             key, _, payload = claim.message.partition(b"\0")
             found = Loaded(claim.seq, answer.now_ms, key.decode(errors="replace"), "", payload)
-            return replace(state, open_claim=open_claim), [Watch(recheck_at), Publish(found, claim.deadline_ms)]
+            return replace(state, open_claim=open_claim), [Watch(recheck_at), Publish(found, _send_by(state, open_claim))]
         return replace(state, open_claim=open_claim), [Watch(recheck_at), Load(claim.seq, answer.now_ms)]
     if claim.word is ClaimWord.MUST_END:
         return state, [End(tuple(forced(state.queue, each, answer.now_ms) for each in claim.must_end))]
@@ -207,6 +207,11 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
     if claim.deadline_ms <= answer.now_ms:
         return state, [_overdue(state, claim.seq)]
     return state, [Watch(policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms))]
+
+
+def _send_by(state: OwnerState, claim: OpenClaim) -> int:
+    """When it is too late to publish, for later attempts too: other replicas go by this (`note_sent` in _owner.lua)."""
+    return claim.claimed_ms + state.policy.wait_ms(1)
 
 
 def _overdue(state: OwnerState, seq: int) -> Release:

@@ -2,7 +2,7 @@
 -- KEYS[1] pending   KEYS[2] inflight   KEYS[3] presence   KEYS[4] keys   KEYS[5] delivered   KEYS[6] messages   KEYS[7] attempts   KEYS[8] state
 local DELIVERED, MESSAGES, STATE = KEYS[5], KEYS[6], KEYS[8]
 local MESSAGE_AT_ONCE = 16384 -- bytes of a message that goes with the claim; a larger one is read by itself, when there is room for it
-SUBSCRIBED = 'ecq'
+SUBSCRIBED, SENT = 'ecq', 'ecq_sent'
 
 -- A message is not live any more: a newer one of its key has come. What is in flight is finished first.
 local function supersede(seq)
@@ -24,8 +24,8 @@ local function drop(seq)
 end
 
 local put_back_live = put_back
-function put_back(seq, counted)
-  if redis.call('HEXISTS', INFLIGHT, 'superseded') == 1 then drop(seq) else put_back_live(seq, counted) end
+function put_back(seq, counted, published_at)
+  if redis.call('HEXISTS', INFLIGHT, 'superseded') == 1 then drop(seq) else put_back_live(seq, counted, published_at) end
 end
 
 -- Whether there is something that a dispatcher should be woken for.
@@ -42,8 +42,10 @@ function claim()
   if held[1] then return {'busy', held[1], held[2], held[3]} end
   local seq = redis.call('ZRANGE', PENDING, 0, 0)[1]
   if not seq then return {'idle'} end
-  local where, passing = presence_state(now, tonumber(ARGV[2]))
+  local where, noted, passing = presence_state(now, tonumber(ARGV[2]))
   if where ~= 'here' then return {where} end
+  local sent = sent_lately(noted, now)
+  if sent and redis.call('ZSCORE', PENDING, sent) then seq = sent end
   if passing then stay() end
   local attempt = tonumber(redis.call('HGET', ATTEMPTS, seq) or '0') + 1
   local deadline = string.format('%.0f', now + wait_ms(attempt))

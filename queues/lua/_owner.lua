@@ -7,9 +7,10 @@
 local PENDING, INFLIGHT, PRESENCE, COMPACTION, DONE, PARKED, ATTEMPTS =
   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local EPOCH_MS, SEQS_A_MS = 1577836800000, 4194304 -- of contracts.seq: the instant at which an entry was accepted is in its seq
-local SUPERSEDED, EXPIRED = '2', '3'
+local SUPERSEDED, EXPIRED, FAILED = '2', '3', '5'
 local MUST_END_AT_ONCE = 200
 local SUBSCRIBED = 'subscribed' -- the field of PRESENCE that says whether the vehicle listens to what this queue sends
+local SENT = 'sent' -- the field of PRESENCE that names what was let go while its publish may be under way: when that is over, ':', seq
 
 local function older(a, b)
   if #a ~= #b then return #a < #b end
@@ -17,13 +18,13 @@ local function older(a, b)
 end
 
 -- 'here', 'absent' or 'unsubscribed'. A vehicle that was only heard, never seen to connect, is here until `heard` is too long ago.
--- And whether what is known of it is about to go by itself.
+-- Also what SENT holds, and whether what is known of the vehicle is about to go by itself.
 local function presence_state(now, presence_ms)
-  local p = redis.call('HMGET', PRESENCE, 'connected', 'heard', SUBSCRIBED, 'passing')
-  if p[1] == 'heard' and tonumber(p[2] or '0') + presence_ms < now then return 'absent' end
-  if p[1] ~= 'yes' and p[1] ~= 'heard' then return 'absent' end
-  if p[3] == 'no' or p[3] == 'qos0' then return 'unsubscribed' end
-  return 'here', p[4]
+  local p = redis.call('HMGET', PRESENCE, 'connected', 'heard', SUBSCRIBED, SENT, 'passing')
+  if p[1] == 'heard' and tonumber(p[2] or '0') + presence_ms < now then return 'absent', p[4] end
+  if p[1] ~= 'yes' and p[1] ~= 'heard' then return 'absent', p[4] end
+  if p[3] == 'no' or p[3] == 'qos0' then return 'unsubscribed', p[4] end
+  return 'here', p[4], p[5]
 end
 
 -- How long the vehicle has to acknowledge this attempt (counted from 1).
@@ -38,10 +39,35 @@ local function stay()
   redis.call('HDEL', PRESENCE, 'passing')
 end
 
--- Ends what is in flight without an outcome: it is pending again. `counted` is how many attempts it now has behind it.
-local function put_back(seq, counted)
+-- A publish is handed to the broker within the time of a first attempt, or not at all (dispatcher/_step.py). Where the vehicle's session, or
+-- the connection to the broker, ends before that, its dispatcher may still hand it over. So until then the entry may be sent again, and
+-- ends by an acknowledgement, but nothing else of its queue may overtake it.
+local function note_sent(field, seq, published_at, now)
+  local over = tonumber(published_at) + tonumber(ARGV[3])
+  if over > now then redis.call('HSET', PRESENCE, field, string.format('%.0f:', over) .. seq) end
+end
+
+-- The entry that nothing may overtake, and until when; nil: there is none. `noted` is what SENT holds.
+local function sent_lately(noted, now)
+  if not noted then return end
+  local over, seq = string.match(noted, '^(%d+):(%d+)$')
+  if over and tonumber(over) > now then return seq, over end
+end
+
+-- Ends what is in flight without an outcome: it is pending again. `counted` is how many attempts it now has behind it; `published_at` is
+-- given where that publish may be under way.
+local function put_back(seq, counted, published_at)
   redis.call('DEL', INFLIGHT)
   if counted > 0 then redis.call('HSET', ATTEMPTS, seq, counted) else redis.call('HDEL', ATTEMPTS, seq) end
+  if published_at then note_sent(SENT, seq, published_at, tonumber(ARGV[1])) end
+end
+
+-- Puts back what is in flight instead of letting others pass, if an earlier publish of it may be under way; what `claim` answers then.
+local function put_back_if_sent(seq, attempts)
+  local held, over = sent_lately(redis.call('HGET', PRESENCE, SENT), tonumber(ARGV[1]))
+  if held ~= seq then return end
+  put_back(seq, attempts - 1)
+  return {'busy', seq, string.format('%.0f', math.max(1, attempts - 1)), over}
 end
 
 -- Where an entry that must end some way instead of being sent again is marked, in ATTEMPTS.
@@ -64,8 +90,9 @@ end
 -- They stay until `end` ends them: so their outcomes are recorded first, and a crash in between repeats the record instead of losing it.
 local function must_end(queue, now, retention_ms)
   local found, held = {'must_end'}, redis.call('HGET', INFLIGHT, 'seq')
+  local sent = sent_lately(redis.call('HGET', PRESENCE, SENT), now)
   for _, seq in ipairs(redis.call('ZRANGE', queue, 0, MUST_END_AT_ONCE - 1)) do
-    if seq ~= held then
+    if seq ~= held and seq ~= sent then
       local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
       local how = forced_outcome(seq, tried[2], now, retention_ms)
       if not how then break end
@@ -76,17 +103,22 @@ local function must_end(queue, now, retention_ms)
 end
 
 -- The oldest pending entry goes in flight, if there is none yet and the vehicle is here.
--- {'claimed', seq, attempts, deadline} | {'busy', seq, attempts, deadline} | {'idle'} | {'absent'} | {'unsubscribed'}
--- | {'must_end', seq, how, attempts, …}: these come first, and must be ended; nothing was claimed
+-- {'claimed', seq, attempts, deadline} | {'busy', seq, attempts, deadline}: it is in flight, or must end and was sent until then
+-- | {'idle'} | {'absent'} | {'unsubscribed'} | {'must_end', seq, how, attempts, …}: these come first, and must be ended; nothing was claimed
 local function claim()
   local now, retention_ms = tonumber(ARGV[1]), tonumber(ARGV[5])
   local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'deadline')
   if held[1] then return {'busy', held[1], held[2], held[3]} end
   local seq = redis.call('ZRANGE', PENDING, 0, 0)[1]
   if not seq then return {'idle'} end
+  local where, noted, passing = presence_state(now, tonumber(ARGV[2]))
+  local sent, over = sent_lately(noted, now)
+  if sent and redis.call('ZSCORE', PENDING, sent) then seq = sent else sent = nil end
   local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
-  if forced_outcome(seq, tried[2], now, retention_ms) then return must_end(PENDING, now, retention_ms) end
-  local where, passing = presence_state(now, tonumber(ARGV[2]))
+  if forced_outcome(seq, tried[2], now, retention_ms) then
+    if sent then return {'busy', seq, tried[1] or '1', over} end
+    return must_end(PENDING, now, retention_ms)
+  end
   if where ~= 'here' then return {where} end
   if passing then stay() end
   local attempt = tonumber(tried[1] or '0') + 1

@@ -4,12 +4,15 @@
 -- ARGV[8] '1' to claim the next entry   ARGV[9] how it ended
 -- with KEYS[8], ARGV[10] its outcome for the recorder, as JSON that lacks its end   ARGV[11] when it was published, where the queue does
 -- not know, or ''   ARGV[12] how often, or '': as the queue has it. An entry that had ended before has its outcome: none is given again
--- returns {word, published_at_ms or '', attempts or '', claim's answer…}; word: 'ended', 'known' (it had ended before) or
--- 'unknown' (never queued here, or long forgotten: remembered now, so that it cannot come back)
+-- returns {word, published_at_ms or '', attempts or '', claim's answer…}; word: 'ended', 'known' (it had ended before), 'unknown' (never
+-- queued here, or long forgotten: remembered now, so that it cannot come back) or 'sent' (it has not failed before it is known that no
+-- publish of it is under way: it is pending, and nothing was claimed)
 local seq = ARGV[6]
 local published_at, attempts = '', ''
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts')
 if held[1] == seq then
+  local sent = ARGV[9] == FAILED and put_back_if_sent(seq, tonumber(held[3]))
+  if sent then return {'sent', '', '', unpack(sent)} end
   published_at, attempts = held[2], held[3]
 else
   attempts = redis.call('HGET', ATTEMPTS, seq) or ''

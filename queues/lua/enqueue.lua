@@ -17,7 +17,8 @@ end
 local function compact(seq, key)
   local other = redis.call('HGET', COMPACTION, key)
   local waits = other and (redis.call('ZSCORE', PENDING, other) or redis.call('ZSCORE', PARKED, other))
-  if waits and other ~= redis.call('HGET', INFLIGHT, 'seq') then
+  local goes_first = other == redis.call('HGET', INFLIGHT, 'seq') or other == sent_lately(redis.call('HGET', PRESENCE, SENT), now)
+  if waits and not goes_first then
     if older(seq, other) then supersede(seq) return false end
     supersede(other)
   end

@@ -1,13 +1,15 @@
 -- park.lua: the data of the entry in flight has not come: it steps aside, and the next one is claimed. Parked already, it claims, too.
--- ARGV[6] seq
--- returns {'parked' | 'stale', claim's answer…}
+-- ARGV[6] seq   ARGV[7] when that claim was made, or '' for any
+-- returns {'parked' | 'stale' | 'sent' (it must not be overtaken yet: nothing was parked or claimed), claim's answer…}
 local seq = ARGV[6]
-local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts')
-if held[1] ~= seq then
+local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'published_at')
+if held[1] ~= seq or (ARGV[7] ~= '' and held[3] ~= ARGV[7]) then
   -- The answer may have been lost: whoever asks again is told what was claimed.
   if redis.call('ZSCORE', PARKED, seq) then return {'parked', unpack(claim())} end
   return {'stale', 'none'}
 end
+local sent = put_back_if_sent(seq, tonumber(held[2]))
+if sent then return {'sent', unpack(sent)} end
 put_back(seq, tonumber(held[2]) - 1) -- it was not published
 redis.call('ZREM', PENDING, seq)
 redis.call('ZADD', PARKED, seq, seq)

@@ -175,16 +175,20 @@ class Release(Verb, frozen=True):
 class Park(Verb, frozen=True):
     """Let `seq` step aside until `data_id` comes, and claim the next one; NONE where it was neither in flight nor parked already.
 
+    BUSY with this very seq: an earlier publish of it may be under way, so it is pending again, and nothing was parked or claimed.
     Noted as waiting before and after: an arrival between the two notes may have struck the first one out. A note goes with the
     retention, as the entry does.
     """
 
     seq: int
     data_id: str
+    claimed_ms: int | None = (
+        None  # of the one claim that is meant: of a newer one the data may have come; None: whichever is in flight
+    )
     script = Script("park")
 
     def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
-        return self._call(policy, owner, now_ms, self.seq)
+        return self._call(policy, owner, now_ms, self.seq, "" if self.claimed_ms is None else self.claimed_ms)
 
     def notes(self, policy: Policy, owner: str, now_ms: int) -> Sequence[Args]:
         """What is noted before and after."""

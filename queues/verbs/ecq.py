@@ -92,7 +92,7 @@ class Load(_Fill, frozen=True):
 
 
 class AckReply(NamedTuple):
-    """`word` is `ended`, `known` (acknowledged before), `undone` (by a rewind since) or `unknown` (superseded)."""
+    """`word` is `ended`, `known` (acknowledged before), `undone` (by a rewind since), `unknown` (superseded), `sent`: not yet."""
 
     word: str
     published_ms: int | None
@@ -119,17 +119,19 @@ class Acknowledge(Verb, frozen=True):
 
         def complete(found: _AckStateReply) -> tuple[EcqAck | None, Verb]:
             record = replace(self.record, epoch=found.epoch)
-            return None if found.is_known else record, replace(self, record=record, recorded=True)
+            stays = found.is_known or (found.sent and record.passed_over)
+            return None if stays else record, replace(self, record=record, recorded=True)
 
         return (Recorded(_ReadAckState(self.record.seq), complete),)
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         record = self.record
-        args = (record.seq, "1" if self.claim else "0", record.acked_ms, record.epoch if self.recorded else "")
+        claim, passed_over = ("1" if said else "0" for said in (self.claim, record.passed_over))
+        epoch = record.epoch if self.recorded else ""
+        args = (record.seq, claim, record.acked_ms, epoch, policy.ecq_retention_ms, passed_over)
         if self.recorded:
-            return self._call(policy, queue, now_ms, *args, policy.ecq_retention_ms)
-        wire = record.to_be_completed()
-        return self._call(policy, queue, now_ms, *args, policy.ecq_retention_ms, wire, others=(keys.OUTCOMES,))
+            return self._call(policy, queue, now_ms, *args)
+        return self._call(policy, queue, now_ms, *args, record.to_be_completed(), others=(keys.OUTCOMES,))
 
     @staticmethod
     def read(raw: Any) -> AckReply:
@@ -139,6 +141,7 @@ class Acknowledge(Verb, frozen=True):
 class _AckStateReply(NamedTuple):
     epoch: int
     is_known: bool  # it was acknowledged before
+    sent: bool  # an earlier publish of it may be under way: it cannot be passed over yet
 
 
 class _ReadAckState(Verb, frozen=True):
@@ -150,7 +153,7 @@ class _ReadAckState(Verb, frozen=True):
 
     @staticmethod
     def read(raw: Any) -> _AckStateReply:
-        return _AckStateReply(int(raw[0]), raw[1] == b"1")
+        return _AckStateReply(int(raw[0]), raw[1] == b"1", raw[2] == b"1")
 
 
 class Subscription(Verb, frozen=True):

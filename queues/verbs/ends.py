@@ -26,6 +26,7 @@ class ReadEntryReply(NamedTuple):
     published_ms: int | None
     attempts: int | None
     ended: Outcome | None
+    sent: bool  # an earlier publish of it may be under way: it cannot end yet but by an acknowledgement
 
 
 class ReadEntry(Verb, frozen=True):
@@ -39,11 +40,11 @@ class ReadEntry(Verb, frozen=True):
 
     @staticmethod
     def read(raw: Any) -> ReadEntryReply:
-        return ReadEntryReply(number(raw[0]), number(raw[1]), OF_CODE.get(number(raw[2]) or 0))
+        return ReadEntryReply(number(raw[0]), number(raw[1]), OF_CODE.get(number(raw[2]) or 0), raw[3] == b"1")
 
 
 class AckReply(NamedTuple):
-    """`word` is `ended`, `known` (it had ended before) or `unknown`; None: not known."""
+    """`word` is `ended`, `known` (it had ended before), `unknown`, or `sent`: it cannot fail yet. None: not known."""
 
     word: str
     published_ms: int | None
@@ -70,7 +71,8 @@ class Ack(Verb, frozen=True):
             return ()
 
         def complete(found: ReadEntryReply) -> tuple[OutcomeRecord | None, Verb]:
-            return None if found.ended is not None else _completed(self.record, found), replace(self, recorded=True)
+            stays = found.ended is not None or (found.sent and self.record.outcome is Outcome.FAILED)
+            return None if stays else _completed(self.record, found), replace(self, recorded=True)
 
         return (Recorded(ReadEntry(self.record.seq), complete),)
 
@@ -122,7 +124,7 @@ class End(Verb, frozen=True):
         return EndReply(tuple(OF_CODE.get(int(how)) for how in raw[0]), Claim.read(raw[1:]))
 
     def _complete(self, record: OutcomeRecord, found: ReadEntryReply) -> tuple[OutcomeRecord | None, Verb]:
-        ends_now = found.ended is None and found.published_ms is None
+        ends_now = found.ended is None and found.published_ms is None and not found.sent
         return _completed(record, found) if ends_now else None, replace(self, recorded=True)
 
 

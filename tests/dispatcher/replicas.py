@@ -79,6 +79,7 @@ class Replicas(Roads):
         self.redis = Asking(name)
         self.queues, self.policy = Queues(cast(Redis, self.redis), Policy.of(settings)), DispatchPolicy.of(settings)
         self.replicas = [Replica() for _ in range(replicas)]
+        self.adrift: list[tuple[str, Publish]] = []  # publishes whose connection has ended: the broker may still read them
         self.missing: dict[int, Owner] = {}  # seq of an entry whose data has not come
         self.recorded: dict[tuple[str, int], list[Outcome]] = {}
         self._drained = "0-0"  # the last outcome that the recorder has taken
@@ -145,7 +146,7 @@ class Replicas(Roads):
                     job.retry = batch
                     return
                 job.retry = None
-                if isinstance(effect, Park):
+                if isinstance(effect, Park) and await self._is_parked(job.owner, effect.seq):
                     self.tell(What.PARKED, job.owner, effect.seq)
                 job.effects.popleft()
                 for answer in answers:
@@ -155,6 +156,9 @@ class Replicas(Roads):
                     self._note_claims(job.owner, following)
                 return
         job.effects.popleft()
+
+    async def _is_parked(self, owner: str, seq: int) -> bool:
+        return await self.redis.execute_command("ZSCORE", keys.parked(Owner(owner)), seq) is not None
 
     async def tell_ended(self) -> None:
         """What has come into the outcomes stream since; the recorder has it on disk at once."""
@@ -181,6 +185,10 @@ class Replicas(Roads):
 
     def reach_broker(self, replica: Replica) -> None:
         """One of its publishes reaches the broker, unless its deadline has passed; the answer is on its way back."""
+        if self.adrift and self.rng.random() < 0.3:
+            owner, publish = self.adrift.pop(self.rng.randrange(len(self.adrift)))
+            if publish.deadline_ms > self.now:
+                self.publish(owner, publish.what.seq)
         if replica.air:
             owner, publish = replica.air.pop(self.rng.randrange(len(replica.air)))
             seq, claimed_ms = publish.what.seq, publish.what.claimed_ms
@@ -203,13 +211,13 @@ class Replicas(Roads):
         of_redis = Woken if self.rng.random() < STAYS_AWAY else object
         again = [(o, e) for o, e in repeated if isinstance(e, of_redis) and not isinstance(e, OfClaim | DeadlinePassed)]
         self.feed.extendleft(reversed(again))
-        self._half_of_the_air(replica)
+        self._let_drift(replica)
         self.harm("kill -9 of a dispatcher")
         self.replicas[self.replicas.index(replica)] = Replica()
 
     def cut_off(self, replica: Replica) -> None:
         """Its connection to the broker breaks: no PUBACK comes any more, whether the broker has the message or not."""
-        self._half_of_the_air(replica)
+        self._let_drift(replica)
         self.harm("a dispatcher's connection to the broker broke")
         replica.events += [(owner, self._lost(publish.what.seq, publish.what.claimed_ms)) for owner, publish in replica.air]
         lost = [(o, self._lost(e.seq, e.claimed_ms) if isinstance(e, Published) else e) for o, e in replica.answers]
@@ -219,10 +227,11 @@ class Replicas(Roads):
     def _lost(self, seq: int, claimed_ms: int) -> PublishLost:
         return PublishLost(seq, claimed_ms, alone=self.rng.random() < 0.2)
 
-    def _half_of_the_air(self, replica: Replica) -> None:
+    def _let_drift(self, replica: Replica) -> None:
+        """Half of its publishes in the air never reach the broker, the others at any time before it is too late for them."""
         for owner, publish in replica.air:
-            if self.rng.random() < 0.5 and publish.deadline_ms > self.now:
-                self.publish(owner, publish.what.seq)
+            if self.rng.random() < 0.5:
+                self.adrift.append((owner, publish))
 
     async def look_at_deadlines(self, replica: Replica) -> None:
         due: Any = await self.redis.execute_command("ZRANGEBYSCORE", keys.deadlines(0), "-inf", self.now)

@@ -82,6 +82,21 @@ ROWS: list[Row] = [
     # Publishing.
     ("what is loaded is published", BUSY, LOADED, SENT, [Publish(LOADED, OPEN_CLAIM.deadline_ms)]),
     (
+        "a later attempt may be acknowledged later, and not be published later",
+        replace(BUSY, open_claim=replace(OPEN_CLAIM, deadline_ms=NOW + 119_995)),
+        LOADED,
+        replace(SENT, open_claim=replace(OPEN_CLAIM, deadline_ms=NOW + 119_995, sent=True)),
+        [Publish(LOADED, NOW - 5 + 30_000)],
+    ),
+    (
+        "an entry that must not be overtaken yet does not fail, and is looked at when that is over",
+        BUSY,
+        answered(Ack(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW)), AckReply("sent", None, None, HELD)),
+        IDLE,
+        [watch(HELD)],
+    ),
+    ("nor is it parked", IDLE, answered(Park(SEQ, "d1", NOW - 5), HELD), IDLE, [watch(HELD)]),
+    (
         "what is loaded after its claim was released is not published",
         IDLE,
         LOADED,
@@ -159,7 +174,7 @@ ROWS: list[Row] = [
         IDLE,
         [Release(SEQ, ReleaseReason.UNSENT, NOW - 5, again=True)],
     ),
-    ("data that nobody has parks the entry", BUSY, Missing(SEQ, NOW - 5, "d1"), IDLE, [Park(SEQ, "d1")]),
+    ("data that nobody has parks the entry", BUSY, Missing(SEQ, NOW - 5, "d1"), IDLE, [Park(SEQ, "d1", NOW - 5)]),
     ("the next one follows a parked one", IDLE, answered(Park(SEQ, "d1"), NEXT), is_mine(NEXT), [watch(NEXT), Load(NEWER, NOW)]),
     ("a parked one that was released meanwhile leaves nothing to do", IDLE, answered(Park(SEQ, "d1"), NONE), IDLE, []),
 ]

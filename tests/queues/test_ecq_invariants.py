@@ -40,7 +40,8 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         self.rewinds: set[tuple[int, int]] = set()
         self.in_flight: int | None = None
         self.superseded_in_flight = False
-        self.deadline = 0
+        self.deadline, self.claimed_at = 0, 0
+        self.sent = (0, 0)  # what was let go while its publish may be under way, and when that is over: nothing overtakes it
         self.connected, self.listens = False, True  # where nobody has said that it does not, it is tried
         self.position: int | None = None
         if connected:
@@ -78,10 +79,19 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         elif not self.here:
             assert claim.word in (ClaimWord.ABSENT, ClaimWord.UNSUBSCRIBED)
         else:
-            assert (claim.word, claim.seq) == (ClaimWord.CLAIMED, min(pending)), "the oldest goes first"
+            sent, until = self.sent
+            first = sent if sent in pending and until > self.now else min(pending)
+            assert (claim.word, claim.seq) == (ClaimWord.CLAIMED, first), "the oldest goes first"
             self.in_flight, self.superseded_in_flight, self.deadline = claim.seq, False, claim.deadline_ms
+            self.claimed_at = self.now
             key = self.appends[claim.seq].encode()
             assert claim.message == key + b"\0" + b"payload of %d" % claim.seq
+
+    def let_go(self) -> None:
+        over = self.claimed_at + POLICY.ack_deadline_ms
+        if self.in_flight is not None and not self.superseded_in_flight and over > self.now:
+            self.sent = (self.in_flight, over)
+        self.in_flight = None
 
     @rule(seq=SEQS, key=KEYS)
     def append(self, seq: int, key: str) -> None:
@@ -147,6 +157,8 @@ class CompactedQueueMachine(RuleBasedStateMachine):
     def release(self, reason: ReleaseReason) -> None:
         assert self.run(Release(self.in_flight or 0, reason)).word == "released"
         assert self.run(Release(self.in_flight or 0, reason)).word == "stale"
+        if reason is ReleaseReason.CUT:
+            self.let_go()
         self.in_flight = None
 
     @rule(clean=st.booleans())
@@ -156,7 +168,8 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         reply = self.run(UpdatePresence(Connected(ID, self.now, clean, 3600), claim=False), fanout_queue(ID))
         if clean:
             assert reply.ecq_released == self.in_flight
-            self.in_flight, self.listens = None, True
+            self.let_go()
+            self.listens = True
             assert not reply.ecq_wake, "a new session has no subscription yet"
         else:
             assert reply.ecq_released is None
@@ -167,7 +180,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
     def subscribe(self, qos: int | None) -> None:
         self.listens = bool(qos)
         if qos == 0:
-            self.in_flight = None  # what goes out beside it is not acknowledged
+            self.let_go()  # what goes out beside it is not acknowledged
         reply = self.run(ecq.Subscription(qos, claim=bool(qos)))
         if qos:
             self.check_claim(reply)
@@ -187,7 +200,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
         assert reply.next.word is ClaimWord.IDLE, "the fanout queue of the same vehicle does not wait for this one"
         assert reply.ecq_released == (self.in_flight if overdue else None)
         if overdue:
-            self.in_flight = None
+            self.let_go()
         assert reply.ecq_wake == (self.in_flight is None and bool(self.pending))
 
     @invariant()

@@ -40,6 +40,7 @@ class Model:
         self.marked: dict[int, Outcome] = {}  # in flight, or released since: they end so instead of being sent again
         self.inflight: int | None = None
         self.deadline, self.published_at = 0, 0
+        self.sent, self.sent_until = 0, 0  # let go while its publish may be under way: nothing overtakes it until then
         self.attempts: dict[int, int] = {}
         self.connected, self.heard, self.since = "no", 0, START_MS
         self.listens, self.subscribed_at = True, 0
@@ -60,14 +61,18 @@ class Model:
             return "busy", self.inflight
         if not self.pending:
             return "idle", 0
-        if self.must_end(now):
-            return "must_end", 0
+        first = self.waited_for(now) or min(self.pending)
+        if self.verdict(first, now) is not None:
+            return ("busy", first) if self.waited_for(now) else ("must_end", 0)
         if (where := self.here(now)) != "here":
             return where, 0
-        self.inflight = min(self.pending)
+        self.inflight = first
         self.attempts[self.inflight] = self.attempts.get(self.inflight, 0) + 1
         self.deadline, self.published_at = now + self.wait(self.attempts[self.inflight]), now
         return "claimed", self.inflight
+
+    def waited_for(self, now: int) -> int | None:
+        return self.sent if self.sent in self.pending and self.sent_until > now else None
 
     def verdict(self, seq: int, now: int) -> Outcome | None:
         if seq in self.marked:
@@ -75,7 +80,7 @@ class Model:
         return Outcome.EXPIRED if unix_ms_of(seq) + POLICY.retention_ms < now else None
 
     def must_end(self, now: int) -> list[tuple[int, Outcome]]:
-        found = [(seq, self.verdict(seq, now)) for seq in sorted(self.pending)]
+        found = [(seq, self.verdict(seq, now)) for seq in sorted(self.pending) if seq != self.waited_for(now)]
         return [(seq, how) for seq, how in takewhile(lambda one: one[1] is not None, found) if how is not None]
 
     def finish(self, seq: int, how: Outcome) -> None:
@@ -87,8 +92,10 @@ class Model:
         self.attempts.pop(seq, None)
         self.marked.pop(seq, None)
 
-    def let_go(self) -> int | None:
+    def let_go(self, now: int = 0) -> int | None:
         released, self.inflight = self.inflight, None
+        if now and released is not None and self.published_at + self.wait(1) > now:
+            self.sent, self.sent_until = released, self.published_at + self.wait(1)
         return released
 
 
@@ -121,6 +128,9 @@ class QueueMachine(RuleBasedStateMachine):
         if claim.word is ClaimWord.CLAIMED:
             assert claim.attempts == self.model.attempts[claim.seq]
             assert claim.deadline_ms == self.model.deadline
+        elif claim.word is ClaimWord.BUSY and self.model.inflight is None:
+            assert claim.deadline_ms == self.model.sent_until
+        if claim.word is ClaimWord.CLAIMED:
             assert self.model.verdict(claim.seq, self.now) is None
         if claim.word is ClaimWord.MUST_END:
             assert [(each.seq, each.outcome) for each in claim.must_end] == self.model.must_end(self.now)
@@ -153,11 +163,16 @@ class QueueMachine(RuleBasedStateMachine):
         word = "ended" if seq in m.pending | m.parked else "known" if seq in m.done else "unknown"
         if m.inflight == seq:
             m.inflight = None
-        m.finish(seq, outcome)
+            if outcome is Outcome.FAILED and m.waited_for(self.now) == seq:
+                word, m.attempts[seq] = "sent", m.attempts[seq] - 1
+        if word != "sent":
+            m.finish(seq, outcome)
         record = OutcomeRecord(VIN, seq, outcome, self.now)
         reply = self.run(Ack(record, claim=claim_next, recorded=self.recorded))
         assert reply.word == word
-        if claim_next:
+        if word == "sent":
+            assert (reply.next.word, reply.next.seq, reply.next.deadline_ms) == (ClaimWord.BUSY, seq, m.sent_until)
+        elif claim_next:
             self.check_claim(reply.next)
 
     @rule(ends=st.lists(st.tuples(seqs | SEQS, NOT_ACKNOWLEDGED), min_size=1, max_size=3), claim_next=st.booleans())
@@ -165,12 +180,12 @@ class QueueMachine(RuleBasedStateMachine):
         """What is in flight stays; how an entry ended first is how it ended, whoever asks again."""
         m = self.model
         for seq, how in ends:
-            if seq == m.inflight:
+            if seq in (m.inflight, m.waited_for(self.now)):
                 m.marked[seq] = how
             else:
                 m.finish(seq, how)
         reply = self.end_as(ends, claim_next=claim_next)
-        assert reply.outcomes == tuple(None if seq == m.inflight else m.done[seq] for seq, _ in ends)
+        assert reply.outcomes == tuple(m.done.get(seq) for seq, _ in ends)
         if claim_next:
             self.check_claim(reply.next)
 
@@ -178,7 +193,7 @@ class QueueMachine(RuleBasedStateMachine):
     def end_what_is_over(self) -> None:
         """As a dispatcher does it: afterwards nothing has to end."""
         m = self.model
-        if m.inflight is None and (must_end := m.must_end(self.now)):
+        if m.inflight is None and not m.waited_for(self.now) and (must_end := m.must_end(self.now)):
             claim = self.run(Claim())
             ends = [(each.seq, each.outcome) for each in claim.must_end]
             assert ends == must_end
@@ -209,7 +224,7 @@ class QueueMachine(RuleBasedStateMachine):
                 m.attempts[seq] -= 1
             elif reason is ReleaseReason.DEADLINE and m.connected == "yes" and m.heard + POLICY.presence_ms < self.now:
                 m.connected = "heard"  # and that long ago
-            m.let_go()
+            m.let_go(self.now if reason is ReleaseReason.CUT else 0)
             assert reply == ("released", m.attempts[seq], 0)
 
     @rule()
@@ -221,7 +236,7 @@ class QueueMachine(RuleBasedStateMachine):
         m.connected = m.connected if m.connected == "yes" else "heard"
         m.heard, m.listens, m.subscribed_at = self.now, True, 0
         if overdue is not None:
-            m.let_go()
+            m.let_go(self.now)
         reply = self.run(UpdatePresence(Heard(), True))
         assert (reply.word, reply.released) == ("noted", overdue)
         self.check_claim(reply.next)
@@ -239,7 +254,7 @@ class QueueMachine(RuleBasedStateMachine):
         released = None
         if clean or session_expired:
             m.listens, m.subscribed_at = True, 0
-            released = m.let_go() if m.published_at <= at else None
+            released = m.let_go(self.now) if m.published_at <= at else None
         elif m.inflight is not None:
             m.deadline = self.now + m.wait(m.attempts[m.inflight])
         assert (reply.word, reply.released) == ("noted", released)
@@ -256,7 +271,7 @@ class QueueMachine(RuleBasedStateMachine):
         m.expiry = m.expiry if own_expiry is None else own_expiry
         m.connected, m.session_until, m.since = "no", 0 if m.expiry is None else at + m.expiry * 1000, began
         lost = m.expiry == 0 and m.published_at <= at
-        assert (reply.word, reply.released) == ("noted", m.let_go() if lost else None)
+        assert (reply.word, reply.released) == ("noted", m.let_go(self.now) if lost else None)
 
     @rule(on=st.booleans(), claim_next=st.booleans())
     def subscribed(self, on: bool, claim_next: bool) -> None:
@@ -272,9 +287,13 @@ class QueueMachine(RuleBasedStateMachine):
         assert seq is not None
         m.attempts[seq] -= 1
         m.let_go()
+        reply = self.run(Park(seq, "d"))
+        if m.waited_for(self.now) == seq:
+            assert (reply.word, reply.seq, reply.deadline_ms) == (ClaimWord.BUSY, seq, m.sent_until)
+            return
         m.pending.discard(seq)
         m.parked.add(seq)
-        self.check_claim(self.run(Park(seq, "d")))
+        self.check_claim(reply)
 
     @rule(seq=seqs)
     def park_too_late(self, seq: int) -> None:
