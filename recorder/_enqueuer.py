@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 from archive.journal import Journal, JournalFile
 from contracts.errors import Retryable
 from contracts.seq import unix_ms_of, wall_clock_ms
+from queues import NOT_LOADED
 from recorder import _metrics
 from recorder._catch_up import CatchUp, Gap, was_offerable
 from recorder._direct_enqueuer import DirectEnqueuer
@@ -153,6 +154,7 @@ class Enqueuer:
                 log.warning("express hand-off suspended", reason=why(exc))
             self.suspended, self._run_id_guard.expected = why(exc), None
             _metrics.DIRECT_ENQUEUE.set(0)
+            _metrics.REBUILD_NEEDED.set(self.suspended == NOT_LOADED)
             return
         if state.gap_since is not None or state.redis_run_id != found:
             state.gap_since, state.redis_run_id = None, found
@@ -161,3 +163,4 @@ class Enqueuer:
             log.info("express hand-off on", redis_run_id=found)
         self.suspended = None
         _metrics.DIRECT_ENQUEUE.set(1)
+        _metrics.REBUILD_NEEDED.set(0)

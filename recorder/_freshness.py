@@ -1,16 +1,20 @@
-"""Measures how far the lake is behind the archive, as a metric and an alert: a paused DAG gives neither."""
+"""Measures how far the lake is behind the archive, and what its audit says, for metrics and an alert: a paused DAG tells neither."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from pyiceberg.catalog import Catalog
+
 from adapters.alert import alert
 from adapters.freshness import oldest_not_in_lake
+from adapters.quality import newest_results
 from contracts.settings import Settings
 from recorder import _metrics
 from recorder._lake import Lake
 
 LOOK_S = 300.0  # a look lists some days of the archive
+SEVERITIES = ("error", "warning")
 
 
 class Freshness:
@@ -28,10 +32,12 @@ class Freshness:
 
     async def look(self, now: datetime) -> None:
         """Look once. Where archive or lake cannot be read, nothing is known, and what was told before stays."""
-        found = await self._lake.ask(lambda catalog: (oldest_not_in_lake(catalog, self._settings, now),), None)
+        found = await self._lake.ask(partial(self._look, now=now), None)
         if found is None:
             return
-        (oldest,) = found
+        oldest, broken = found
+        for severity in SEVERITIES:
+            _metrics.LAKE_BROKEN_RULES.labels(severity).set(broken.count(severity))
         age_s = max(0.0, (now - oldest).total_seconds()) if oldest else 0.0
         _metrics.LAKE_AGE_SECONDS.set(age_s)
         was_late, self._is_late = self._is_late, age_s > self._settings.lake_late_seconds
@@ -42,3 +48,10 @@ class Freshness:
             )
             tell = partial(alert, self._settings, "lake behind", text, oldest=oldest.isoformat(), age_seconds=round(age_s))
             await asyncio.to_thread(tell)
+
+    def _look(self, catalog: Catalog, now: datetime) -> tuple[datetime | None, list[str]]:
+        """Since when a segment is not in the lake, and the severity of each rule that the newest judgement broke."""
+        results = newest_results(catalog, 1, now=now)
+        return oldest_not_in_lake(catalog, self._settings, now), [
+            row["severity"] for row in results if row["outcome"] == "broken"
+        ]

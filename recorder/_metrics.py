@@ -18,6 +18,13 @@ HELD_BYTES = Gauge("manifold_recorder_held_bytes", "messages that were taken fro
 DROPPED = Counter("manifold_recorder_dropped", "messages of QoS 0 that were dropped because too much was not settled")
 RECEIPTS = Counter("manifold_recorder_receipts", "receipts, by result: sent, lost, foreign_topic", ["result"])
 LEASE_RENEWED = Gauge("manifold_recorder_lease_renewed", "1 while archive or Redis hears that this recorder keeps its number")
+REBUILD_NEEDED = Gauge(
+    "manifold_recorder_rebuild_needed", "1 while nothing is handed over because the queues have lost what is pending"
+)
+OUTCOME_LAG_SECONDS = Gauge(
+    "manifold_recorder_outcome_lag_seconds", "how long the oldest outcome that was taken from Redis and is not on disk has waited"
+)
+LAKE_BROKEN_RULES = Gauge("manifold_lake_broken_rules", "rules that the newest judgement of the lake found broken", ["severity"])
 LAKE_AGE_SECONDS = Gauge(
     "manifold_lake_age_seconds", "age of the oldest segment of the last days that is not in the lake; 0: all of them are"
 )

@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 from redis.exceptions import RedisError
 
+from contracts.seq import wall_clock_ms
 from queues import Queues
+from recorder import _metrics
 
 BLOCK_MS = 500
 STALE_MS = 60_000  # another recorder that has not settled what it took for so long is dead
@@ -26,6 +28,12 @@ class Outcomes:
         self.problem: str | None = None
         self._queues, self._consumer, self._batch, self._record = queues, consumer, batch, record
         self._stale_at = 0.0
+        self._oldest_ms: int | None = None  # by the clock of Redis, when the oldest that is taken and not settled was handed over
+        _metrics.OUTCOME_LAG_SECONDS.set_function(self.lag_s)
+
+    def lag_s(self) -> float:
+        """How long the oldest outcome that was taken and is not on disk has waited, in seconds; 0 where there is none."""
+        return 0.0 if self._oldest_ms is None else max(0.0, (wall_clock_ms() - self._oldest_ms) / 1000)
 
     async def run(self) -> None:
         """Drain until cancelled; a Redis that is away is waited for."""
@@ -39,8 +47,10 @@ class Outcomes:
                 records = await self._read(again)
                 again = again and bool(records)
                 if records:
+                    self._oldest_ms = int(records[0][0].split(b"-")[0])
                     await self._record([payload for _, payload in records])
                     await self._queues.settle_outcomes([record_id for record_id, _ in records])
+                self._oldest_ms = None
                 self.problem = None
                 if 0 < len(records) < self._batch:
                     await asyncio.sleep(GATHER_S)

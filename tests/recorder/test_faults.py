@@ -175,9 +175,11 @@ def test_queues_that_are_not_loaded_get_nothing_until_a_rebuild_and_then_everyth
         async with platform(home.broker.port) as vehicle_platform:
             seqs = [(await vehicle_platform.trigger(["V1"], f"r{n}"))["seq"] for n in range(3)]
             assert "rebuild" in str(home.health()["express"])
+            assert "recorder_rebuild_needed 1.0" in home.get("/metrics").text
             assert home.pending("V1") == []
             home.load()
             await asyncio.to_thread(home.wait_express)
+            assert "recorder_rebuild_needed 0.0" in home.get("/metrics").text
             assert home.pending("V1") == seqs
             home.redis.flushall()
             await asyncio.to_thread(home.wait_express, "suspended")

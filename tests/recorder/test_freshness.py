@@ -15,11 +15,13 @@ from adapters.lake import ensure_tables, open_catalog
 from contracts.envelope import Stream, segment_path
 from contracts.seq import first_seq_at
 from contracts.settings import Settings
-from contracts.tables import SEGMENTS
+from contracts.tables import QUALITY, SEGMENTS
 from recorder import _metrics
 from recorder._freshness import Freshness
 from recorder._lake import Lake
+from tests.expectations.results import result
 from tests.hook import hook
+from tests.lake_rows import append
 
 NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
 
@@ -92,3 +94,21 @@ def test_an_age_over_the_limit_is_told_once_until_it_was_below(
     assert [message["what"] for message in sent] == ["lake behind"] * 2
     assert sent[0]["age_seconds"] == 5400
     assert "see that ingest_archives is not paused" in sent[0]["text"]
+
+
+def test_the_rules_that_the_newest_judgement_broke_are_counted_by_severity(settings: Settings) -> None:
+    def told() -> tuple[float, float]:
+        asyncio.run(Freshness(settings, Lake(settings)).look(NOW))
+        error, warning = (_metrics.LAKE_BROKEN_RULES.labels(severity) for severity in ("error", "warning"))
+        return error._value.get(), warning._value.get()
+
+    catalog = open_catalog(settings)
+    earlier, later = (NOW - timedelta(hours=hours) for hours in (2, 1))
+    assert told() == (0, 0)
+    broken = {"outcome": "broken", "at": earlier}
+    append(
+        catalog, QUALITY, [result(0, rule) | broken for rule in ("a", "b")] + [result(0, "c") | broken | {"severity": "warning"}]
+    )
+    assert told() == (2, 1)
+    append(catalog, QUALITY, [result(1, rule) | {"at": later} for rule in ("a", "b")])
+    assert told() == (0, 0)
