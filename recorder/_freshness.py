@@ -1,4 +1,4 @@
-"""Measures how far the lake is behind the archive, and what its audit says, for metrics and an alert: a paused DAG tells neither."""
+"""Measures how far the lake is behind the archive, and what its audit says: a DAG that is paused tells nobody."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

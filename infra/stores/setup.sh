@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches the servers on which the tests of object storage and other catalogs run: an S3 gateway, Iceberg's REST catalog, PostgreSQL,
-# Spark's jars for them, and the library with which PyIceberg signs requests. What cannot be had is named, and its tests skip with that reason. Safe to run again; nothing is started.
+# Spark's jars for them, the library with which PyIceberg signs requests; and Prometheus. What cannot be had is named, and its tests skip with that reason. Safe to run again; nothing is started.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 . infra/packages.sh
@@ -16,6 +16,7 @@ lacks() {
 }
 
 packages=()
+command -v prometheus >/dev/null && command -v promtool >/dev/null || packages+=(prometheus)
 [ -d "$tools/rest" ] || command -v mvn >/dev/null || packages+=(maven)
 command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || packages+=(postgresql)
 if [ ${#packages[@]} -gt 0 ]; then

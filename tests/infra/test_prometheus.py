@@ -1,0 +1,101 @@
+"""A real Prometheus with the project's configuration over a real platform: every expression is understood and has an answer."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+from redis import Redis
+
+from contracts import keys, topics
+from contracts.settings import Settings
+from tests.infra.seen import PROMETHEUS, expressions
+from tests.servers import Server, answers, free_port, start, stopping, wait_until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed: apt-get install prometheus"),
+]
+
+CLIENT = httpx.Client(timeout=20)
+
+# What a platform that has served one vehicle, and refused one message, has to show.
+QUIET = (
+    "rule ",  # fires where something is wrong: nothing is
+    "delivery, What comes back A",  # nothing did
+    "recorder, Receipts",  # nobody asked for one
+    "delivery, Events that were not handled one by one E",  # EMQX's REST API is not asked
+    "fleet, Connections A",  # EMQX's
+    "capacity, Messages of the broker",
+    "signals, ",
+)
+
+
+@pytest.fixture(scope="module")
+def prometheus(platform: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Scrapes every service of the platform each second."""
+    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
+    shutil.copytree(PROMETHEUS, folder / "etc")
+    config = folder / "etc" / "prometheus.yml"
+    config.write_text(config.read_text().replace("_interval: 15s", "_interval: 1s"))
+    (folder / "etc" / "targets" / "manifold.yml").write_text(json.dumps(targets(platform)))
+    command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
+    command.append(f"--web.listen-address=127.0.0.1:{port}")
+    ready = f"http://127.0.0.1:{port}/-/ready"
+    with stopping(start(command, port=port, log=folder / "log", ready=lambda: answers(ready))) as server:
+        yield server
+
+
+def targets(platform: Settings) -> list[dict[str, Any]]:
+    """As `infra/prometheus/targets/manifold.yml`, at the ports of this platform."""
+    ports = {"recorder": platform.recorder_port, "tap": platform.tap_port, "api": platform.api_port}
+    ports["dispatcher"] = platform.dispatcher_port
+    return [{"targets": [f"127.0.0.1:{port}"], "labels": {"service": name}} for name, port in ports.items()]
+
+
+def ask(prometheus: Server, expression: str) -> list[Any]:
+    """The series that an expression has now; one that is not understood fails the test."""
+    answer = CLIENT.get(f"http://127.0.0.1:{prometheus.port}/api/v1/query", params={"query": expression}).json()
+    assert answer["status"] == "success", f"{expression}: {answer}"
+    found: list[Any] = answer["data"]["result"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def served(platform: Settings, prometheus: Server) -> None:
+    """One vehicle got its message, another message was refused, and the API was asked."""
+    wait_until(lambda: len(ask(prometheus, 'up{job="manifold"} == 1')) == len(targets(platform)), what="all to be scraped")
+    door = ["-h", platform.host, "-p", str(platform.mqtt_port), "-q", "1"]
+    publish = ["mosquitto_pub", *door, "-i", "sdv-pub-seen", "-u", "sdv-pub-seen", "-V", "5"]
+    trigger = json.dumps({"ids": ["SEEN1"], "request_id": "task_seen_1", "data_id": "seen"})
+    listen = ["mosquitto_sub", *door, "-i", "SEEN1", "-t", topics.request_filter("agent", "SEEN1"), "-C", "1", "-N", "-W", "60"]
+    vehicle = subprocess.Popen(listen, stdout=subprocess.DEVNULL)
+    try:
+        with Redis.from_url(platform.redis) as redis:
+            wait_until(lambda: redis.hexists(keys.presence("SEEN1"), "subscribed"), what="the vehicle to listen")
+        for topic, message in ((topics.data_topic("seen"), "bytes"), (topics.TRIGGER, trigger), (topics.TRIGGER, "no JSON")):
+            subprocess.run([*publish, "-t", topic, "-m", message], check=True)
+        wait_until(lambda: vehicle.poll() is not None, what="the vehicle to have its message")
+    finally:
+        vehicle.kill()
+    httpx.get(f"http://{platform.host}:{platform.api_port}/api/v1/fleet", timeout=20)
+
+
+def test_every_service_is_scraped_and_says_that_it_is_up(platform: Settings, prometheus: Server) -> None:
+    wait_until(lambda: len(ask(prometheus, 'up{job="manifold"} == 1')) == len(targets(platform)), what="all to be up")
+
+
+def test_every_expression_is_understood_and_those_of_a_platform_at_work_have_an_answer(prometheus: Server, served: None) -> None:
+    asked = expressions()
+    empty = {where for where, expression in asked.items() if not ask(prometheus, expression) and not where.startswith(QUIET)}
+    for where in empty:  # a rate has an answer from the second scrape on
+        wait_until(partial(ask, prometheus, asked[where]), what=f"an answer to {where}: {asked[where]}")
+
+
+def test_no_alert_fires_on_a_platform_that_is_well(prometheus: Server, served: None) -> None:
+    alerts = httpx.get(f"http://127.0.0.1:{prometheus.port}/api/v1/alerts", timeout=20).json()["data"]["alerts"]
+    assert [alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"] == []

@@ -1,0 +1,81 @@
+"""Alert rules and dashboards ask for metrics that exist, are played through, and are what their sources say."""
+
+import importlib.util
+import subprocess
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.infra.seen import FOREIGN, GRAFANA, PROMETHEUS, dashboards, expressions, listed, names, promtool, rules
+
+needs_promtool = pytest.mark.skipif(promtool() is None, reason="promtool is not installed: apt-get install prometheus")
+
+
+@needs_promtool
+def test_prometheus_understands_its_configuration() -> None:
+    checked = subprocess.run(["promtool", "check", "config", PROMETHEUS / "prometheus.yml"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@needs_promtool
+def test_each_rule_fires_when_it_should_and_not_before() -> None:
+    played = subprocess.run(["promtool", "test", "rules", PROMETHEUS / "rules.test.yml"], capture_output=True, text=True)
+    assert played.returncode == 0, played.stdout + played.stderr
+
+
+def test_no_rule_is_left_out_of_the_play() -> None:
+    played = YAML(typ="safe").load(PROMETHEUS / "rules.test.yml")
+    asked = [each for test in played["tests"] for each in test["alert_rule_test"]]
+    fires = {each["alertname"] for each in asked if each.get("exp_alerts")}
+    silent = {each["alertname"] for each in asked if not each.get("exp_alerts")}
+    all_of_them = {rule["alert"] for rule in rules()}
+    assert all_of_them - fires == set()
+    assert all_of_them - silent == set()
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
+def test_an_alert_says_how_urgent_it_is_and_what_to_do(rule: dict[str, dict[str, str]]) -> None:
+    assert rule["labels"]["severity"] in {"critical", "warning"}
+    assert rule["annotations"].keys() == {"summary", "remedy"}
+
+
+def test_rules_and_dashboards_ask_for_metrics_that_there_are() -> None:
+    known = FOREIGN | listed().keys()
+    asked = {where: names(expression) for where, expression in expressions().items()}
+    assert {where: unknown for where, found in asked.items() if (unknown := found - known - {"up"})} == {}
+
+
+def test_every_metric_of_ours_is_shown_or_watched() -> None:
+    asked = set().union(*map(names, expressions().values()))
+    assert listed().keys() - asked == {
+        # of interest to whoever works on these parts
+        "manifold_dispatcher_attempts",
+        "manifold_dispatcher_reconcile_failures_total",
+        "manifold_recorder_dropped_total",
+        "manifold_tap_connections_total",
+        "manifold_tap_events_total",
+        "manifold_tap_events_waiting",
+        "manifold_tap_forgotten_early_total",
+        "manifold_tap_publications",
+        "manifold_tap_publisher_reconnects_total",
+    }
+
+
+def test_dashboards_are_those_of_their_boards() -> None:
+    spec = importlib.util.spec_from_file_location("build", GRAFANA / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    made = {name: build.dashboard(name, board) for name, board in build.boards().items()}
+    assert dashboards() == made, "run: python infra/grafana/build.py"
+
+
+def test_no_two_panels_lie_over_each_other() -> None:
+    for board in dashboards().values():
+        taken: set[tuple[int, int]] = set()
+        for panel in board["panels"]:
+            at = panel["gridPos"]
+            cells = {(at["x"] + dx, at["y"] + dy) for dx in range(at["w"]) for dy in range(at["h"])}
+            assert not cells & taken, panel["title"]
+            taken |= cells
