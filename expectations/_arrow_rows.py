@@ -47,7 +47,7 @@ def ask(sql: str, **tables: pa.Table) -> pa.Table:
 class ArrowRows:
     """Some rows of one table, as `SparkRows` are."""
 
-    text = "E"
+    text, quote = "E", '"'  # before the quotes of a text, and around a name
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table

@@ -99,16 +99,17 @@ class Case:
         """What is true of a row that keeps the rule, in SQL; of rules about one row alone."""
         match rule:
             case NotNull(columns=columns):
-                return " AND ".join(f"{column} IS NOT NULL" for column in columns)
+                return " AND ".join(f"{self._name(column)} IS NOT NULL" for column in columns)
             case InSet(column=column, value_set=words):
-                return f"{column} IN ({', '.join(map(self._literal, self.value(words)))})"
+                return f"{self._name(column)} IN ({', '.join(map(self._literal, self.value(words)))})"
             case Between(column=column, min_value=least, max_value=most):
-                upper = "" if most is None else f" AND {column} <= {self._literal(self.value(most))}"
-                return f"{column} >= {self._literal(self.value(least))}{upper}"
+                name = self._name(column)
+                upper = "" if most is None else f" AND {name} <= {self._literal(self.value(most))}"
+                return f"{name} >= {self._literal(self.value(least))}{upper}"
             case Matches(column=column, regex=regex):
-                return f"regexp_like({column}, {self._literal(regex)})"
+                return f"regexp_like({self._name(column)}, {self._literal(regex)})"
             case NotLess(column_A=greater, column_B=less):
-                return f"{greater} >= {less}"
+                return f"{self._name(greater)} >= {self._name(less)}"
             case Iso3779(column=column):
                 return iso_3779(column)
             case Holds(sql=sql):
@@ -117,6 +118,9 @@ class Case:
 
     def _literal(self, value: Any) -> str:
         return _literal(value, self.rows.text)
+
+    def _name(self, column: str) -> str:
+        return f"{self.rows.quote}{column}{self.rows.quote}"
 
     def samples(self, rule: AnyRule, offending: "SparkRows | ArrowRows") -> tuple[str, ...]:
         """A few of the offending rows, as JSON objects: the key, and the columns that the rule is about."""

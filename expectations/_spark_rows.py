@@ -12,7 +12,7 @@ from expectations._keys import absent, repeated, repeated_in, with_keys
 class SparkRows:
     """Some rows of one table."""
 
-    text = ""  # before the quotes of a text in SQL in which backslashes escape
+    text, quote = "", "`"  # before the quotes of a text in which backslashes escape, and around a name: "at" is a word of SQL
 
     def __init__(self, frame: DataFrame) -> None:
         self.frame = frame

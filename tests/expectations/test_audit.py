@@ -13,18 +13,16 @@ from pyspark.sql import SparkSession
 
 from adapters.files import Files
 from contracts.errors import Permanent
-from contracts.seq import datetime_of
 from expectations import Severity, load_suites, publish_trends, results_of
 from expectations._arrow_rows import lookup_in
 from expectations._judge import references_of
 from expectations._metrics import view_of
 from expectations._rows import Case
 from expectations._spark_rows import SparkRows
-from tests.expectations.rows import NOON, SEQ, VIN, data, entry, frame, good, judged, meta, outcome, refused, segment
+from tests.expectations.broken import FOUND, broken
+from tests.expectations.rows import NOON, SEQ, VIN, data, entry, frame, good, judged, refused, segment
 
 pytestmark = pytest.mark.slow
-
-LATE = NOON + timedelta(hours=1)
 
 
 def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(engine: SparkSession | None, tmp_path: Path) -> None:
@@ -38,93 +36,11 @@ def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(engin
 
 
 def test_each_broken_rule_is_found_with_its_severity_and_its_rows(engine: SparkSession | None, tmp_path: Path) -> None:
-    rows = {
-        "sdv_fanout_data": [
-            data(),
-            data("twice"),
-            data("twice"),
-            data("other-bytes", sha1="00" * 20),
-            data("cut", size_bytes=4),
-            data("later", first_seen_at=LATE),
-            data("lost", payload=b"", seq=None),
-        ],
-        "sdv_fanout_meta": [
-            meta(),
-            meta("twice"),
-            meta("twice"),
-            meta("never-stored"),
-            meta("cut", last_seen_at=datetime_of(SEQ) - timedelta(seconds=1)),
-            meta("lost", times_seen=0),
-            meta("later", last_seen_at=LATE),
-        ],
-        "sdv_fanout_ids": [
-            entry(),
-            entry(),
-            entry(SEQ + 2, ts=NOON),
-            entry(SEQ + 3, vin="a/b"),
-            entry(SEQ + 4, vin="TEST-1"),
-            entry(SEQ + 5, data_id="never-came"),
-        ],
-        "sdv_fanout_outcomes": [
-            outcome(),
-            outcome(),
-            outcome(SEQ + 2, outcome="lost"),
-            outcome(SEQ + 3, vin="a/b", accepted_at=datetime_of(SEQ) - timedelta(days=1)),
-            outcome(SEQ + 99),
-            outcome(SEQ + 4, vin="TEST-1", ended_at=NOON - timedelta(hours=1), dispatched_at=None),
-            outcome(SEQ + 5, dispatched_at=LATE, attempts=-1, acknowledged_at=None),
-        ],
-        "quarantine": [refused(), refused(), refused(SEQ + 3, reason=" "), refused(SEQ + 4, stream="xray", received_at=LATE)],
-        "ingested_segments": [
-            segment(),
-            segment(),
-            segment("b", run_id="other"),
-            segment("c", last_seq=SEQ - 1),
-            segment("d", stream="xray"),
-            segment("e", refused_because="torn"),
-        ],
-    }
+    result = judged(engine, broken(), tmp_path, data_wait=timedelta(seconds=1))
 
-    result = judged(engine, rows, tmp_path, data_wait=timedelta(seconds=1))
-
-    found = {
-        (finding.table, finding.rule, finding.severity.value, finding.rows) for finding in (*result.failures, *result.warnings)
-    }
+    found = (*result.failures, *result.warnings)
     assert not result.passed
-    assert found == {
-        ("sdv_fanout_data", "columns_are_present", "error", 1),
-        ("sdv_fanout_data", "data_id_is_unique", "error", 2),
-        ("sdv_fanout_data", "sha1_is_of_payload", "error", 1),
-        ("sdv_fanout_data", "size_is_of_payload", "error", 1),
-        ("sdv_fanout_data", "first_seen_at_is_in_range", "warning", 1),
-        ("sdv_fanout_meta", "data_id_is_unique", "error", 2),
-        ("sdv_fanout_meta", "data_id_is_known", "error", 1),
-        ("sdv_fanout_meta", "last_seen_at_is_not_before_first", "error", 1),
-        ("sdv_fanout_meta", "times_seen_is_positive", "error", 1),
-        ("sdv_fanout_meta", "last_seen_at_is_in_range", "warning", 1),
-        ("sdv_fanout_ids", "vin_seq_is_unique", "error", 2),
-        ("sdv_fanout_ids", "ts_is_the_time_of_seq", "error", 1),
-        ("sdv_fanout_ids", "vin_is_a_topic_level", "error", 1),
-        ("sdv_fanout_ids", "data_id_is_known", "warning", 1),
-        ("sdv_fanout_ids", "vin_is_iso_3779", "warning", 2),
-        ("sdv_fanout_outcomes", "vin_seq_is_unique", "error", 2),
-        ("sdv_fanout_outcomes", "outcome_is_a_known_word", "error", 1),
-        ("sdv_fanout_outcomes", "accepted_at_is_the_time_of_seq", "error", 1),
-        ("sdv_fanout_outcomes", "vin_seq_is_known", "warning", 1),
-        ("sdv_fanout_outcomes", "ended_at_is_not_before_accepted_at", "warning", 1),
-        ("sdv_fanout_outcomes", "dispatched_at_lies_between", "warning", 1),
-        ("sdv_fanout_outcomes", "delivered_is_acknowledged", "warning", 1),
-        ("sdv_fanout_outcomes", "attempts_is_not_negative", "warning", 1),
-        ("quarantine", "seq_is_unique", "error", 2),
-        ("quarantine", "reason_says_something", "error", 1),
-        ("quarantine", "stream_is_a_known_word", "warning", 1),
-        ("quarantine", "received_at_is_in_range", "warning", 1),
-        ("ingested_segments", "path_is_unique", "error", 2),
-        ("ingested_segments", "run_id_is_of_this_run", "error", 1),
-        ("ingested_segments", "seqs_are_in_order", "error", 1),
-        ("ingested_segments", "stream_is_a_known_word", "warning", 1),
-        ("ingested_segments", "a_refused_file_brought_nothing", "error", 1),
-    }
+    assert {(finding.table, finding.rule): (finding.severity.value, finding.rows) for finding in found} == FOUND
 
 
 def test_a_failure_names_the_rule_the_reason_and_the_rows(engine: SparkSession | None, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from expectations import Severity, Suite, load_suites
 from expectations._rules import AnyUnique, Known, NotNull
 from expectations._suites import COUNTED
 from pipelines.ingest import write
+from tests.expectations.broken import FOUND
 
 GOOD = """
 table: quarantine
@@ -30,6 +31,13 @@ def test_the_key_and_the_required_columns_of_a_table_are_rules_that_stop_a_run(s
 
     assert any(columns <= set(suite.contract.key) for columns in unique)
     assert present == {column.name for column in suite.contract.columns if column.required}
+
+
+def test_each_rule_has_rows_that_break_it_for_both_engines() -> None:
+    """They are judged in `test_audit.py`; a new rule has to be broken in `broken.py`."""
+    rules = {(suite.table, rule.name): rule.severity.value for suite in load_suites().values() for rule in suite.rules}
+
+    assert {rule: severity for rule, (severity, _) in FOUND.items()} == rules
 
 
 def test_no_rule_about_what_others_send_later_stops_a_run() -> None:
