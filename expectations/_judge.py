@@ -238,7 +238,7 @@ def _expectations(case: Case, rule: AnyRule) -> Iterator[gxe.Expectation]:
         case Matches():
             yield gxe.ExpectColumnValuesToMatchRegex(column=rule.column, regex=rule.regex, **about)
         case NotLess():
-            # Null counts as true. In Spark a comparison with null breaks nothing by itself, and leaving rows out takes a pass more.
+            # Null counts as true. To Spark a comparison with null breaks nothing, and leaving rows out takes one more pass.
             left_out = "either_value_is_missing" if isinstance(case.rows, ArrowRows) else "neither"
             pair = {"column_A": rule.column_A, "column_B": rule.column_B, "or_equal": True, "ignore_row_if": left_out}
             yield gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair, **about)

@@ -10,6 +10,7 @@ import structlog
 from pyspark.sql import SparkSession
 
 from contracts.settings import Settings, load_settings
+from pipelines.spark.conf import SHORT_JVM
 from pipelines.spark.session import open_session
 from sandbox.platform import supervise
 from tests.servers import Server, free_port, start_mosquitto, start_redis, stopping
@@ -109,7 +110,11 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
 
 @pytest.fixture(scope="session")
 def one_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark for all tests of one process; each works in a session of its own, or over a catalog of its own."""
-    spark = open_session(Settings(home=tmp_path_factory.mktemp("spark"), spark_driver_memory="1g"), "tests")
+    """One Spark for all tests of one process; each works in a session of its own, or over a catalog of its own.
+
+    Without the optimising compiler its JVM takes a third less CPU: tests run everything a few times, and nothing often.
+    """
+    settings = Settings(home=tmp_path_factory.mktemp("spark"), spark_driver_memory="1g")
+    spark = open_session(settings, "tests", java_options=SHORT_JVM)
     yield spark
     spark.stop()

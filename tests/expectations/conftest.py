@@ -7,7 +7,9 @@ from pyspark.sql import SparkSession
 @pytest.fixture(scope="session")
 def spark(one_spark: SparkSession) -> SparkSession:
     """Shares the JVM, and nothing else."""
-    return one_spark.newSession()
+    session = one_spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "2")  # as the pipelines' tests
+    return session
 
 
 @pytest.fixture(params=["spark", "arrow"])
