@@ -105,7 +105,7 @@ def measure(settings: Settings, world: World, rate: int, seconds: float) -> list
 def run(vins: int = VINS, rate: int = RATE, seconds: float = SECONDS) -> list[Row]:
     """Measure in a folder that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="manifold-bench-") as folder:
-        settings = load_settings(home=Path(folder), with_airflow=False, **free_ports())
+        settings = load_settings(home=Path(folder), with_airflow=False, with_signals=False, **free_ports())
         redis = start_redis(settings.home / "redis", port=settings.redis_port)
         with stopping(redis):
             return measure(settings, fill(settings, vins), rate, seconds)

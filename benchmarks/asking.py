@@ -181,7 +181,7 @@ def _service(name: str, settings: Settings, env: Mapping[str, str]) -> Iterator[
 def run(vins: int = VINS) -> list[Row]:
     """Measure in a folder that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="manifold-bench-") as folder:
-        settings = load_settings(home=Path(folder), with_airflow=False, **free_ports())
+        settings = load_settings(home=Path(folder), with_airflow=False, with_signals=False, **free_ports())
         redis = start_redis(settings.home / "redis", port=settings.redis_port)
         with stopping(redis), stopping(start_mosquitto(settings.home / "broker", port=settings.mqtt_port)):
             return measure(settings, fill(settings, vins), redis.pid)

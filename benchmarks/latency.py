@@ -111,7 +111,7 @@ def percentile(values: Sequence[float], part: float) -> float:
 def run(rounds: int = ROUNDS) -> list[Row]:
     """Measure on a platform of its own."""
     with TemporaryDirectory(prefix="manifold-bench-") as folder:
-        settings = load_settings(home=Path(folder), with_airflow=False, **free_ports())
+        settings = load_settings(home=Path(folder), with_airflow=False, with_signals=False, **free_ports())
         supervise.up(settings)
         try:
             measured = asyncio.run(measure(settings, rounds))

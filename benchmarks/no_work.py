@@ -93,7 +93,7 @@ def run(runs: int = RUNS) -> list[Row]:
     with TemporaryDirectory(prefix="manifold-bench-") as folder:
         # Only what the benchmark triggers runs, so that nothing is in its way.
         none = {f"{what}_schedule": "" for what in ("ingest", "compact", "garbage", "verify", "check")}
-        settings = load_settings(home=Path(folder), with_airflow=True, **none, **free_ports())
+        settings = load_settings(home=Path(folder), with_airflow=True, with_signals=False, **none, **free_ports())
         supervise.up(settings)
         try:
             return _rows(*measure(settings, runs))

@@ -27,7 +27,7 @@ from contracts.redis_url import split_redis_url
 from contracts.settings import Settings
 from contracts.tables import NAMESPACE
 from pipelines.spark.conf import jars_for
-from sandbox.platform import airflow
+from sandbox.platform import airflow, rabbitmq
 from sandbox.platform.health import as_started
 
 SPARE_BYTES = 2 << 30
@@ -87,6 +87,11 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     yield _attempt(
         "express hand-off", lambda: _express(settings), "cure what it says; what is recorded meanwhile is offered then"
     )
+    if settings.with_signals:
+        yield _rabbitmq(settings)
+        yield _attempt(
+            "signals", lambda: _healthz(settings, settings.signals_port), f"make up; its log is in {settings.home}/logs"
+        )
     if settings.with_airflow:
         url = f"{airflow.url(settings)}{airflow.HEALTH}"
         yield _attempt("airflow", lambda: _get(url), f"make up; its log is in {settings.home}/logs")
@@ -108,6 +113,15 @@ def _java() -> Diagnostic:
     version = output.split('"')[1] if '"' in output else output.strip()
     major = version.split(".")[0]
     return Diagnostic("java", major.isdigit() and int(major) >= OLDEST_JAVA, version, remedy)
+
+
+def _rabbitmq(settings: Settings) -> Diagnostic:
+    """Whether there is a RabbitMQ for the AMQP door: the one that a setting names, or a server to start."""
+    script = rabbitmq.server_script()
+    if settings.signals_amqp_url.get_secret_value():
+        return Diagnostic("rabbitmq", True, "as signals_amqp_url says")
+    remedy = "apt-get install rabbitmq-server, or MANIFOLD_WITH_SIGNALS=false: all but the AMQP door works without it"
+    return Diagnostic("rabbitmq", script is not None, str(script) if script else "not installed", remedy)
 
 
 def _home(settings: Settings) -> Diagnostic:

@@ -59,4 +59,6 @@ def _places(addresses: supervise.Addresses) -> list[tuple[str, str]]:
         ("warehouse", catalog["warehouse"]),
         ("quality reports", addresses.reports),
         ("API", f"{addresses.api}/api/v1"),
+        ("AMQP", addresses.amqp),
+        ("secrets", addresses.secrets),
     ]

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from contracts import catalog_properties
 from contracts.errors import SettingsError
@@ -22,6 +28,7 @@ from contracts.setting_groups import (
     RecorderSettings,
     StorageSettings,
 )
+from contracts.signal_settings import CONTRACT_NAMES, SignalSettings, from_contract_names
 from contracts.signals.bounds import read_bounds
 from contracts.signals.settings import SignalStorageSettings
 from contracts.storage import S3
@@ -43,6 +50,7 @@ class Settings(
     StorageSettings,
     LakeSettings,
     HousekeepingSettings,
+    SignalSettings,
     SignalStorageSettings,
 ):
     """All of Manifold's settings. Flat on purpose: `segment_max_seconds` is `MANIFOLD_SEGMENT_MAX_SECONDS`."""
@@ -88,9 +96,10 @@ class Settings(
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then the environment, then the file."""
+        """Arguments, then the environment, then its names of the signals' contract, then the file."""
         del dotenv_settings, file_secret_settings
-        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls, settings_file()))
+        contract = InitSettingsSource(settings_cls, from_contract_names(os.environ))
+        return (init_settings, env_settings, contract, TomlConfigSettingsSource(settings_cls, settings_file()))
 
     @property
     def mqtt(self) -> str:
@@ -129,6 +138,21 @@ class Settings(
     def redis(self) -> str:
         """URL of Redis, password and all."""
         return self.redis_url.get_secret_value() or f"redis://{self.loopback}:{self.redis_port}/0"
+
+    @property
+    def signals_redis(self) -> str:
+        """URL of the Redis of the AMQP door, password and all."""
+        return self.signals_redis_url.get_secret_value() or self.redis
+
+    @property
+    def signals(self) -> str:
+        """HTTP address of the AMQP door."""
+        return f"http://{self.host}:{self.signals_port}"
+
+    @property
+    def signals_journal_folder(self) -> Path:
+        """Folder of the AMQP door's journal; always a local disk."""
+        return self.home / "journal" / str(self.signals_node)
 
     @property
     def recorders(self) -> list[str]:
@@ -214,6 +238,9 @@ def source_of(name: str, env: Mapping[str, str] = os.environ) -> str:
     variable = PREFIX + name.upper()
     if any(key.upper() == variable for key in env):
         return variable
+    for of_contract, setting in CONTRACT_NAMES.items():
+        if setting == name and env.get(of_contract):
+            return of_contract
     file = settings_file(env)
     return str(file) if name in TomlConfigSettingsSource(Settings, file)() else "default"
 

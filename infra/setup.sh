@@ -34,6 +34,12 @@ then run make setup again"
   fi
 fi
 
+# For the AMQP door only; without it everything else works, and `make up` says what it leaves out.
+if ! command -v rabbitmq-server >/dev/null && can_install; then
+  say "rabbitmq-server"
+  install_packages rabbitmq-server || say "without rabbitmq-server: the AMQP door is left out, and its tests are skipped"
+fi
+
 # For the tests in a real browser only; without it they are skipped, and say so.
 if ! command -v chromium >/dev/null && can_install; then
   say "chromium"

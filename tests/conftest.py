@@ -88,13 +88,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _turn(item.nodeid))
 
 
-PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port", "api_port")
+PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port", "api_port", "signals_port", "amqp_port")
 
 
 def platform_settings(home: object, **more: object) -> Settings:
     """Settings of a platform of its own: its home, and ports that nobody uses."""
     ports = {name: free_port() for name in PORTS}
-    return load_settings(home=home, with_airflow=False, **(ports | more))
+    return load_settings(home=home, **({"with_airflow": False, "with_signals": False} | ports | more))
 
 
 @pytest.fixture(scope="session")

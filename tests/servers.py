@@ -17,7 +17,7 @@ from typing import TypeVar
 import httpx
 
 from contracts.settings import Settings
-from sandbox.platform import broker
+from sandbox.platform import broker, rabbitmq
 
 ROOT = Path(__file__).parent.parent
 START_S = 60
@@ -191,3 +191,14 @@ def stopping(server: Server) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
+
+
+def start_rabbitmq(settings: Settings) -> list[Server]:
+    """RabbitMQ as the sandbox configures it, on `settings.amqp_port`, and its epmd; the order is that of their starts."""
+    logs = settings.home / "logs"
+    epmd = start(rabbitmq.epmd_command(settings), port=rabbitmq.epmd_port(settings), log=logs / "epmd.log")
+    try:
+        return [epmd, start(rabbitmq.command(settings), port=settings.amqp_port, log=logs / "rabbitmq.log")]
+    except BaseException:
+        epmd.stop()
+        raise

@@ -82,7 +82,7 @@ class Ground:
 def platform(**overrides: object) -> Iterator[Ground]:
     """The embedded platform without Airflow, on free ports, in a folder of its own."""
     with TemporaryDirectory(prefix="manifold-bench-") as folder:
-        settings = load_settings(home=Path(folder), with_airflow=False, **{**free_ports(), **overrides})
+        settings = load_settings(home=Path(folder), with_airflow=False, with_signals=False, **{**free_ports(), **overrides})
         supervise.up(settings)
         try:
             found = {kind: [psutil.Process(pid) for pid in pids] for kind, pids in status(settings).processes.items()}

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 import redis
 
+from adapters import secret_files
+from adapters.amqp import shown_url
 from adapters.redis import connect
 from contracts import keys
 from contracts.redis_url import split_redis_url
@@ -19,7 +21,7 @@ from sandbox.platform.programs import Program, programs
 from sandbox.platform.supervisord import HomeLayout, ProgramState, states
 
 REBUILD_NEEDED = "rebuild needed"
-KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api")
+KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals")
 _ANSWER_S = 3.0
 
 
@@ -35,6 +37,8 @@ class Addresses:
     airflow: str
     reports: str
     api: str
+    amqp: str
+    secrets: str  # the folder of those that were made up
 
     @classmethod
     def of(cls, settings: Settings) -> "Addresses":
@@ -53,6 +57,8 @@ class Addresses:
             airflow=airflow.url(settings),
             reports=settings.reports_folder,
             api=settings.api,
+            amqp=_shown(shown_url(settings)),
+            secrets=str(secret_files.folder(settings.home)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -66,6 +72,8 @@ class Addresses:
             "airflow": self.airflow,
             "reports": self.reports,
             "api": self.api,
+            "amqp": self.amqp,
+            "secrets": self.secrets,
         }
 
 
@@ -112,11 +120,12 @@ class Status:
 
 
 def as_started(settings: Settings) -> Settings:
-    """These settings; with or without Airflow as the platform that runs was started."""
+    """These settings; with or without Airflow and the AMQP door as the platform that runs was started."""
     layout = HomeLayout(settings.home)
     if not layout.supervisor():
         return settings
-    return settings.model_copy(update={"with_airflow": layout.started_with().get("with_airflow", settings.with_airflow)})
+    began = layout.started_with()
+    return settings.model_copy(update={name: began.get(name, getattr(settings, name)) for name in ("with_airflow", "with_signals")})
 
 
 def status(settings: Settings) -> Status:

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from contracts.errors import Permanent
 from contracts.settings import PREFIX, Settings
-from sandbox.platform import airflow, broker
+from sandbox.platform import airflow, broker, rabbitmq
 from sandbox.platform.ports import Port
 
 SERVERS, SERVICES = "servers", "services"  # services are stopped first: their last words need the servers
@@ -49,6 +49,8 @@ def programs(settings: Settings) -> list[Program]:
         port = Port("dispatcher_port", settings.dispatcher_port + replica, replica)
         name = f"dispatcher-{replica}"
         found.append(Program(name, "dispatcher", SERVICES, (port,), 15, _healthz(settings, port.number)))
+    if settings.with_signals:
+        found += _signals(settings)
     if not settings.api_url:
         port = Port("api_port", settings.api_port)
         found.append(Program("api", "api", SERVICES, (port,), 15, f"http://{settings.api_listens}:{port.number}/healthz"))
@@ -56,6 +58,19 @@ def programs(settings: Settings) -> list[Program]:
         port = Port("airflow_port", settings.airflow_port)
         found.append(Program("airflow", "airflow", SERVICES, (port,), 30, f"{airflow.url(settings)}{airflow.HEALTH}"))
     return found
+
+
+def _signals(settings: Settings) -> list[Program]:
+    """The AMQP door, and RabbitMQ with its epmd where no setting places it elsewhere; nothing where it is not installed."""
+    found = []
+    if not settings.signals_amqp_url.get_secret_value():
+        if rabbitmq.server_script() is None:
+            return []
+        of_erlang = Port("amqp_port", rabbitmq.epmd_port(settings)), Port("amqp_port", rabbitmq.distribution_port(settings))
+        found.append(Program("epmd", "epmd", SERVERS, of_erlang[:1], 5))
+        found.append(Program("rabbitmq", "rabbitmq", SERVERS, (Port("amqp_port", settings.amqp_port), of_erlang[1]), 30))
+    port = Port("signals_port", settings.signals_port)
+    return [*found, Program("signals", "signals", SERVICES, (port,), 30, _healthz(settings, port.number))]
 
 
 def command(program: Program, settings: Settings) -> list[str]:
@@ -69,6 +84,10 @@ def command(program: Program, settings: Settings) -> list[str]:
             return broker.command(settings)
         case "redis":
             return _redis_command(settings)
+        case "epmd":
+            return rabbitmq.epmd_command(settings)
+        case "rabbitmq":
+            return rabbitmq.command(settings)
         case "airflow":
             return [sys.executable, "-m", "sandbox.platform.airflow"]
         case "dispatcher":

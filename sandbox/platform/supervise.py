@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Event
 from urllib.parse import quote
 
+from adapters import secret_files
 from contracts.errors import Permanent, Retryable
 from contracts.faces import require_token
 from contracts.settings import Settings
@@ -92,6 +93,10 @@ def _start(layout: HomeLayout, settings: Settings, wanted: Sequence[Program], pr
     )
 
     fresh = nothing_recorded(settings)
+    if any(program.kind == "signals" for program in wanted):
+        _make_up_secrets(settings)
+    elif settings.with_signals:
+        progress("signals", "left out: rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)")
     supervisord.start(layout, settings, wanted)
     layout.remember(settings)
     progress("platform", f"{len(wanted)} programs started")
@@ -104,6 +109,14 @@ def _start(layout: HomeLayout, settings: Settings, wanted: Sequence[Program], pr
             given_up.set()  # or leaving the pool would wait for Redis
             raise
         prepared.result()
+
+
+def _make_up_secrets(settings: Settings) -> None:
+    """The sandbox has no default secret: each home makes up its own."""
+    if not settings.signals_hmac_secret.get_secret_value():
+        secret_files.made_up(settings.home, secret_files.HMAC)
+    if not settings.signals_amqp_url.get_secret_value():
+        secret_files.made_up(settings.home, secret_files.AMQP_PASSWORD)
 
 
 def _wait_healthy(

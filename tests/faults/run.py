@@ -94,6 +94,7 @@ def settings_of(plan: Plan) -> Settings:
     return load_settings(
         home=plan.home,
         with_airflow=False,
+        with_signals=False,
         dispatchers=2,
         ack_deadline_seconds=DEADLINE_S,
         ack_deadline_max_seconds=2 * DEADLINE_S,

@@ -25,7 +25,7 @@ from tests.conftest import PORTS
 from tests.servers import free_port, listens, wait_until
 
 UP_S = 90.0
-KINDS = {"broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api"}
+KINDS = {"broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals"}
 # Longer than a socket's name may be: the supervisor and the broker must find other places for theirs.
 LONG = "a-home-with-a-name-that-is-quite-long-" * 3
 
@@ -34,6 +34,7 @@ def settings_for(home: Path) -> Settings:
     return Settings(
         home=home,
         with_airflow=False,
+        with_signals=False,
         mqtt_port=free_port(),
         broker_port=free_port(),
         redis_port=free_port(),
@@ -124,7 +125,7 @@ def test_children_get_every_setting_and_no_other() -> None:
 
 
 def test_servers_that_are_elsewhere_are_not_started_here() -> None:
-    made = Settings(mqtt_url="mqtt://emqx:1883", redis_url="redis://redis:6379/0", dispatchers=2, with_airflow=False)
+    made = Settings(mqtt_url="mqtt://emqx:1883", redis_url="redis://redis:6379/0", dispatchers=2, with_airflow=False, with_signals=False)
 
     assert [program.name for program in programs(made)] == ["recorder", "dispatcher-0", "dispatcher-1", "api"]
 

@@ -1,0 +1,52 @@
+"""The secrets that the sandbox makes up at its first start: a folder of the home, one file for each, for its user alone."""
+
+import os
+import secrets
+from pathlib import Path
+
+from contracts.errors import Permanent
+
+FOLDER = "secrets"
+HMAC, AMQP_PASSWORD = "hmac", "amqp_password"  # names of files
+_BYTES = 32
+
+
+def folder(home: Path) -> Path:
+    """The folder of secrets of a home."""
+    return home / FOLDER
+
+
+def read(home: Path, name: str) -> str:
+    """The secret of this name; empty where none was made up.
+
+    Raises:
+        Permanent: it cannot be read.
+    """
+    file = folder(home) / name
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as exc:
+        raise Permanent(f"the secret in {file} cannot be read ({exc.strerror}); run as the user whose home it is") from exc
+
+
+def made_up(home: Path, name: str) -> str:
+    """The secret of this name, made up now where there is none."""
+    if found := read(home, name):
+        return found
+    place = folder(home)
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place.chmod(0o700)
+    draft = place / f".{name}.{os.getpid()}"
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(f"{secrets.token_hex(_BYTES)}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(draft, place / name)  # whoever is first has made it up, and nobody ever reads half of one
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+    return read(home, name)

@@ -1,0 +1,94 @@
+"""The settings of the AMQP door, and the names that the vehicle platform's contract has for some of them."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings
+
+from contracts.seq import MAX_NODE
+
+PLACEHOLDERS = ("your-", "your_", "default-", "default_", "change-me", "changeme", "change_me", "placeholder", "<")
+
+# Names of the contract, understood where the setting itself is not in the environment.
+CONTRACT_NAMES = {
+    "RABBITMQ_URI": "signals_amqp_url",
+    "RABBITMQ_PREFETCH": "signals_prefetch",
+    "RABBITMQ_HEARTBEAT": "signals_heartbeat_seconds",
+    "RABBITMQ_CONNECTION_TIMEOUT": "signals_connect_ms",
+    "REDIS_URI": "signals_redis_url",
+    "IDEMP_TTL_SEC": "signals_idempotency_seconds",
+    "HMAC_SECRET_KEY": "signals_hmac_secret",
+    "HMAC_TIMESTAMP_TOLERANCE": "signals_tolerance_seconds",
+    "HMAC_NONCE_TTL": "signals_nonce_seconds",
+}
+
+
+def _s(default: Any, meaning: str) -> Any:
+    return Field(default=default, description=meaning)
+
+
+class SignalSettings(BaseSettings):
+    """What the AMQP door takes in, and whom it believes."""
+
+    signals_node: Annotated[int, Field(ge=0, le=MAX_NODE)] = _s(
+        1000, "number of this AMQP door in every seq; each door, and each recorder, needs its own"
+    )
+    signals_amqp_url: SecretStr = _s(
+        SecretStr(""), "where the door finds RabbitMQ; empty: the embedded one, with the password in <home>/secrets"
+    )
+    signals_redis_url: SecretStr = _s(SecretStr(""), "where the door keeps nonces and idempotency keys; empty: as redis_url says")
+    signals_prefetch: Annotated[int, Field(ge=1, le=65535)] = _s(50, "messages that the door has in hand at most")
+    signals_heartbeat_seconds: Annotated[int, Field(ge=1, le=3600)] = _s(30, "AMQP heartbeat")
+    signals_connect_ms: Annotated[int, Field(ge=1)] = _s(5000, "milliseconds that a connection to RabbitMQ may take")
+    signals_hmac_secret: SecretStr = _s(
+        SecretStr(""),
+        "secret with which gateways sign; set, or in <home>/secrets: every message must be signed; neither: none is asked",
+    )
+    signals_hmac_accepted: SecretStr = _s(
+        SecretStr(""), "former secrets that are still accepted, a JSON array of strings; for a change without a gap"
+    )
+    signals_tolerance_seconds: Annotated[float, Field(gt=0, le=3600)] = _s(
+        300, "how far a signed timestamp may be from now; how long the queue was backed up is added"
+    )
+    signals_nonce_seconds: Annotated[int, Field(ge=60)] = _s(3600, "how long a nonce is remembered; no message may be older")
+    signals_idempotency_seconds: Annotated[int, Field(ge=1)] = _s(900, "how long the same signal again is a duplicate at once")
+    signals_max_payload: Annotated[int, Field(ge=4, le=1 << 22)] = _s(1 << 20, "characters of base64 that one payload may have")
+    signals_max_retries: Annotated[int, Field(ge=0, le=20)] = _s(3, "tries after the first, of what may work later")
+    signals_reads_status: bool = _s(True, "the door also records what gateways publish to device.status.v1")
+
+    @field_validator("signals_hmac_secret", "signals_hmac_accepted")
+    @classmethod
+    def _no_placeholder(cls, secret: SecretStr) -> SecretStr:
+        text = secret.get_secret_value()
+        for one in accepted_of(text) if text.startswith("[") else [text]:
+            if one.lower().startswith(PLACEHOLDERS) or one.lower() in ("secret", "password", "test"):
+                raise ValueError("is a placeholder and no secret; make one up: openssl rand -hex 32")
+        return secret
+
+    @field_validator("signals_hmac_accepted")
+    @classmethod
+    def _array(cls, secrets: SecretStr) -> SecretStr:
+        accepted_of(secrets.get_secret_value())
+        return secrets
+
+
+def accepted_of(text: str) -> list[str]:
+    """The secrets in the value of signals_hmac_accepted.
+
+    Raises:
+        ValueError: it is no JSON array of strings that are not empty.
+    """
+    try:
+        found = json.loads(text or "[]")
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+        raise ValueError('must be a JSON array of strings that are not empty, such as ["…", "…"]')
+    return found
+
+
+def from_contract_names(env: Mapping[str, str]) -> dict[str, str]:
+    """The settings that the environment gives by the contract's names."""
+    return {setting: env[name] for name, setting in CONTRACT_NAMES.items() if env.get(name)}

@@ -1,0 +1,73 @@
+"""The exchanges, queues and bindings of the AMQP door: one definition, asserted at start and written to infra/rabbitmq/."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+EXCHANGE, DEAD_EXCHANGE = "iot.xray", "iot.xray.dlx"
+RAW, RETRY, DEAD = "xray.raw.v1", "xray.raw.v1.retry", "xray.raw.v1.dlq"
+STATUS, PROCESSED = "device.status.v1", "xray.processed.v1"
+RAW_TTL_MS, RETRY_TTL_MS, DEAD_TTL_MS = 3_600_000, 60_000, 604_800_000
+_TTL, _DEAD_EXCHANGE, _DEAD_KEY = "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A durable exchange."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A durable queue, bound to `exchange` by its own name."""
+
+    name: str
+    exchange: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+EXCHANGES = (Exchange(EXCHANGE, "topic"), Exchange(DEAD_EXCHANGE, "direct"))
+QUEUES = (
+    Queue(RAW, EXCHANGE, {_TTL: RAW_TTL_MS, _DEAD_EXCHANGE: DEAD_EXCHANGE, _DEAD_KEY: DEAD}),
+    Queue(RETRY, EXCHANGE, {_TTL: RETRY_TTL_MS, _DEAD_EXCHANGE: EXCHANGE, _DEAD_KEY: RAW}),
+    Queue(DEAD, DEAD_EXCHANGE, {_TTL: DEAD_TTL_MS}),
+    Queue(STATUS, EXCHANGE),
+    Queue(PROCESSED, EXCHANGE),
+)
+OWN_QUEUES = frozenset(queue.name for queue in QUEUES)
+
+
+def definitions(vhost: str = "/") -> dict[str, list[dict[str, Any]]]:
+    """The same as RabbitMQ imports it: `rabbitmqctl import_definitions`, or `load_definitions` in its configuration."""
+    return {
+        "exchanges": [
+            {
+                "name": exchange.name,
+                "vhost": vhost,
+                "type": exchange.type,
+                "durable": True,
+                "auto_delete": False,
+                "internal": False,
+                "arguments": {},
+            }
+            for exchange in EXCHANGES
+        ],
+        "queues": [
+            {"name": queue.name, "vhost": vhost, "durable": True, "auto_delete": False, "arguments": dict(queue.arguments)}
+            for queue in QUEUES
+        ],
+        "bindings": [dict(binding) | {"vhost": vhost} for binding in _bindings()],
+    }
+
+
+def _bindings() -> Iterator[dict[str, Any]]:
+    for queue in QUEUES:
+        yield {
+            "source": queue.exchange,
+            "destination": queue.name,
+            "destination_type": "queue",
+            "routing_key": queue.name,
+            "arguments": {},
+        }
