@@ -8,6 +8,7 @@ FSYNC_SECONDS = Histogram("manifold_journal_fsync_seconds", "one group of messag
 JOURNAL_WRITABLE = Gauge("manifold_journal_writable", "1 while the journal can be written")
 JOURNAL_FILES = Gauge("manifold_journal_files", "journal files that are not in the archive yet")
 ARCHIVE_WRITABLE = Gauge("manifold_archive_writable", "1 while segments can be written")
+LEASE_RENEWED = Gauge("manifold_recorder_lease_renewed", "1 while archive or Redis hears that this recorder keeps its number")
 SEGMENTS = Counter("manifold_archive_segments", "segments written", ["stream"])
 
 JOURNAL_WRITABLE.set(1)

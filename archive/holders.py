@@ -1,6 +1,6 @@
 """Who holds a recorder number, as the claims in the archive say: a recorder that nobody asks may hold what was accepted.
 
-The recorders write the claims (`recorder/_claims.py`); each says until when its number is held, and whether it was given back.
+The recorders write the claims (`archive/claims.py`); each says until when its number is held, and whether it was given back.
 """
 
 from collections.abc import Collection

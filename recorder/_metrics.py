@@ -17,7 +17,6 @@ OFFERED_AGAIN = Counter("manifold_recorder_offered_again", "messages offered aga
 HELD_BYTES = Gauge("manifold_recorder_held_bytes", "messages that were taken from the broker and are not settled")
 DROPPED = Counter("manifold_recorder_dropped", "messages of QoS 0 that were dropped because too much was not settled")
 RECEIPTS = Counter("manifold_recorder_receipts", "receipts, by result: sent, lost, foreign_topic", ["result"])
-LEASE_RENEWED = Gauge("manifold_recorder_lease_renewed", "1 while archive or Redis hears that this recorder keeps its number")
 REBUILD_NEEDED = Gauge(
     "manifold_recorder_rebuild_needed", "1 while nothing is handed over because the queues have lost what is pending"
 )

@@ -10,8 +10,12 @@ from aiohttp import web
 from adapters.http import Health, serve
 from adapters.lag import watch_lag
 from adapters.mqtt import Message, Mqtt
+from archive.claims import ArchiveClaims, RedisClaims
 from archive.journal import Journal, JournalFile
+from archive.journal_folder import JournalFolder
+from archive.lease import Lease
 from archive.recorded import RecordedSegments
+from archive.recovery import last_seq as last_seq_given
 from archive.segment_writer import SegmentWriter
 from archive.store import Archive
 from contracts import topics
@@ -21,16 +25,13 @@ from contracts.settings import Settings
 from queues import Policy, Queues
 from recorder import _metrics, _recovery
 from recorder._catch_up import CatchUp
-from recorder._claims import ArchiveClaims, RedisClaims
 from recorder._dedupe import DedupeWindow
 from recorder._direct_enqueuer import DirectEnqueuer
 from recorder._enqueuer import OFF, Enqueuer
 from recorder._freshness import Freshness
 from recorder._hazards import Hazards
 from recorder._ingress import IngressWriter
-from recorder._journal_folder import JournalFolder
 from recorder._lake import Lake
-from recorder._lease import Lease
 from recorder._outcomes import Outcomes
 from recorder._parser import Incoming, Parser
 from recorder._receipts import Receipts
@@ -173,7 +174,8 @@ class Recorder:
     async def _start(self) -> None:
         recovered = self._journal.recover()
         self._hazards.load()
-        last_seq = await asyncio.to_thread(_recovery.last_seq, self._state.load(), recovered, self._archive, self._settings.node)
+        known = self._state.load().last_seq
+        last_seq = await asyncio.to_thread(last_seq_given, known, recovered, self._archive, self._settings.node)
         self._parser.seqs = await self._lease.take(last_seq)
         await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
         await asyncio.to_thread(_recovery.recall_resent, self._resent, recovered, self._archive, self._settings.node)

@@ -1,13 +1,13 @@
 """What a start learns from what an earlier process left: journal, archive, state."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pyarrow as pa
 import structlog
 
-from archive.journal import JournalFile
 from archive.recorded import RecordedSegments
-from archive.records import JournalContent, JournalRecord
+from archive.records import JournalRecord
+from archive.recovery import Recovered
 from contracts.envelope import DUPLICATE_OF, Envelope, Stream
 from contracts.messages import Trigger, parse_trigger, trigger_digest
 from contracts.seq import seq_of
@@ -15,23 +15,10 @@ from recorder._dedupe import DedupeWindow
 from recorder._kinds import needs_handoff
 from recorder._parser import DIGEST
 from recorder._resent import REMEMBERED, ResentMessages
-from recorder._state import RecorderState
 
-Recovered = Sequence[tuple[JournalFile, JournalContent]]
 NO_LIMIT = 1 << 62
 
 log = structlog.get_logger(__name__)
-
-
-def last_seq(state: RecorderState, recovered: Recovered, archive: RecordedSegments, node: int) -> int:
-    """The greatest seq that this recorder is known to have given."""
-    journaled = max((file.last_seq for file, _ in recovered), default=0)
-    try:
-        archived = archive.last_seq(node)
-    except (OSError, pa.ArrowException) as exc:  # the state file knows it too, unless the disk is a new one
-        log.warning("archive not readable at start", reason=str(exc))
-        archived = 0
-    return max(state.last_seq, journaled, archived)
 
 
 def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: RecordedSegments, now_ms: int) -> None:

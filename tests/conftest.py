@@ -88,7 +88,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _turn(item.nodeid))
 
 
-PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port", "api_port", "signals_port", "amqp_port")
+PORTS = (
+    "mqtt_port",
+    "broker_port",
+    "redis_port",
+    "airflow_port",
+    "recorder_port",
+    "tap_port",
+    "dispatcher_port",
+    "api_port",
+    "signals_port",
+    "amqp_port",
+)
 
 
 def platform_settings(home: object, **more: object) -> Settings:

@@ -125,7 +125,9 @@ def as_started(settings: Settings) -> Settings:
     if not layout.supervisor():
         return settings
     began = layout.started_with()
-    return settings.model_copy(update={name: began.get(name, getattr(settings, name)) for name in ("with_airflow", "with_signals")})
+    return settings.model_copy(
+        update={name: began.get(name, getattr(settings, name)) for name in ("with_airflow", "with_signals")}
+    )
 
 
 def status(settings: Settings) -> Status:

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from archive.claims import ArchiveClaims, Claim
+from archive.journal_folder import JournalFolder
+from archive.lease import Lease
 from archive.recorded import RecordedSegments
 from archive.store import Archive
 from contracts import keys, topics
@@ -18,9 +21,6 @@ from contracts.envelope import Stream
 from contracts.errors import Permanent, Retryable
 from contracts.seq import SeqSource, node_of, unix_ms_of, wall_clock_ms
 from contracts.storage import S3
-from recorder._claims import ArchiveClaims, Claim
-from recorder._journal_folder import JournalFolder
-from recorder._lease import Lease
 from tests.recorder.harness import Harness, harness, platform, put_back, take_away, trigger
 from tests.servers import wait_until
 from tests.stores.servers import BUCKET, object_storage

@@ -125,7 +125,9 @@ def test_children_get_every_setting_and_no_other() -> None:
 
 
 def test_servers_that_are_elsewhere_are_not_started_here() -> None:
-    made = Settings(mqtt_url="mqtt://emqx:1883", redis_url="redis://redis:6379/0", dispatchers=2, with_airflow=False, with_signals=False)
+    made = Settings(
+        mqtt_url="mqtt://emqx:1883", redis_url="redis://redis:6379/0", dispatchers=2, with_airflow=False, with_signals=False
+    )
 
     assert [program.name for program in programs(made)] == ["recorder", "dispatcher-0", "dispatcher-1", "api"]
 

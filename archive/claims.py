@@ -58,14 +58,17 @@ class ArchiveClaims:
         self._call: asyncio.Future[Any] | None = None
 
     async def put(self, claim: Claim) -> None:
+        """As `Store` has it."""
         wire = msgspec.json.encode(claim)
         await self._ask(lambda: write_bytes(self._fs, self._root, self._path(claim.place), wire))
 
     async def claims(self) -> list[Claim]:
+        """As `Store` has it."""
         found: list[Claim] = await self._ask(self._read)
         return found
 
     async def remove(self, place: str) -> None:
+        """As `Store` has it."""
         await self._ask(lambda: self._fs.delete_file(f"{self._root}/{self._path(place)}"))
 
     def _path(self, place: str) -> str:
@@ -106,9 +109,11 @@ class RedisClaims:
         self._redis, self._key = redis, keys.recorders(node)
 
     async def put(self, claim: Claim) -> None:
+        """As `Store` has it."""
         await self._ask("HSET", self._key, claim.place, msgspec.json.encode(claim))
 
     async def claims(self) -> list[Claim]:
+        """As `Store` has it."""
         found = await self._ask("HVALS", self._key)
         try:
             return [msgspec.json.decode(wire, type=Claim) for wire in found]
@@ -116,6 +121,7 @@ class RedisClaims:
             raise Retryable(f"Redis: {self._key} holds no claims: {exc}") from exc
 
     async def remove(self, place: str) -> None:
+        """As `Store` has it."""
         await self._ask("HDEL", self._key, place)
 
     async def _ask(self, *command: Any) -> Any:

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 
 import structlog
 
+from archive import _metrics
+from archive.claims import Claim, Store
+from archive.journal_folder import JournalFolder
 from contracts.errors import Permanent, Retryable
 from contracts.seq import EPOCH_MS, MAX_COUNTER, SeqSource, seq_of, unix_ms_of, wall_clock_ms
-from recorder import _metrics
-from recorder._claims import Claim, Store
-from recorder._journal_folder import JournalFolder
 
 RANGE_MS = 30_000  # of seqs that are claimed ahead
 RENEWALS = 3  # in the time of a range
