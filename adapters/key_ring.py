@@ -10,6 +10,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from adapters import secret_files
 from contracts.errors import SettingsError
 from contracts.settings import Settings
 
@@ -68,7 +69,7 @@ class KeyRing:
 
 
 def key_ring(settings: Settings) -> KeyRing:
-    """The ring of the settings; empty where they name none.
+    """The ring of the settings, else the one that the sandbox has made up in the home; empty where there is none.
 
     Raises:
         SettingsError: a key is none, or the file cannot be read; no message shows a key.
@@ -80,6 +81,8 @@ def key_ring(settings: Settings) -> KeyRing:
             text = Path(settings.signals_keys_file).expanduser().read_text()
         except (OSError, UnicodeDecodeError) as exc:
             raise SettingsError(f"MANIFOLD_SIGNALS_KEYS_FILE: {source} cannot be read: {type(exc).__name__}") from exc
+    if not text and not settings.signals_keys_file:
+        text, source = secret_files.read(settings.home, secret_files.KEYS), f"{secret_files.folder(settings.home)}"
     return KeyRing(read_keys(text, source))
 
 

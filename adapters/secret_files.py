@@ -2,12 +2,13 @@
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from contracts.errors import Permanent
 
 FOLDER = "secrets"
-HMAC, AMQP_PASSWORD = "hmac", "amqp_password"  # names of files
+HMAC, AMQP_PASSWORD, KEYS = "hmac", "amqp_password", "signals_keys"  # names of files
 _BYTES = 32
 
 
@@ -31,7 +32,7 @@ def read(home: Path, name: str) -> str:
         raise Permanent(f"the secret in {file} cannot be read ({exc.strerror}); run as the user whose home it is") from exc
 
 
-def made_up(home: Path, name: str) -> str:
+def made_up(home: Path, name: str, make: Callable[[], str] = lambda: secrets.token_hex(_BYTES)) -> str:
     """The secret of this name, made up now where there is none."""
     if found := read(home, name):
         return found
@@ -40,7 +41,7 @@ def made_up(home: Path, name: str) -> str:
     place.chmod(0o700)
     draft = place / f".{name}.{os.getpid()}"
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(f"{secrets.token_hex(_BYTES)}\n")
+        file.write(f"{make()}\n")
         file.flush()
         os.fsync(file.fileno())
     try:

@@ -113,8 +113,12 @@ def _start(layout: HomeLayout, settings: Settings, wanted: Sequence[Program], pr
 
 def _make_up_secrets(settings: Settings) -> None:
     """The sandbox has no default secret: each home makes up its own."""
+    from adapters.key_ring import new_key_line  # the library of ciphers takes a while that `status` need not wait
+
     if not settings.signals_hmac_secret.get_secret_value():
         secret_files.made_up(settings.home, secret_files.HMAC)
+    if not settings.signals_keys.get_secret_value() and not settings.signals_keys_file:
+        secret_files.made_up(settings.home, secret_files.KEYS, new_key_line)
     if not settings.signals_amqp_url.get_secret_value():
         secret_files.made_up(settings.home, secret_files.AMQP_PASSWORD)
 
