@@ -45,7 +45,7 @@ class EndpointSettings(BaseSettings):
     api_timeout_seconds: Seconds = _s(20.0, "how long the API reads lake and archive for one answer")
     dispatcher_port: Port = _s(9110, "HTTP of the first dispatcher: /metrics, /healthz; each further replica takes the next port")
     with_signals: bool = _s(
-        False, "`make up` starts the AMQP door, and RabbitMQ where signals_amqp_url names none; off: neither of them"
+        True, "`make up` starts the AMQP door, and RabbitMQ where signals_amqp_url names none; off: neither of them"
     )
     amqp_port: Annotated[int, Field(ge=1, le=65533)] = _s(
         5680, "the embedded RabbitMQ; its own epmd and Erlang's distribution take the two ports after it"

@@ -2,7 +2,7 @@
 
 from queues._batch import FIRST, LAST, Batch
 from queues._cluster import is_cluster
-from queues._connection import connect
+from queues._connection import connect, exchange
 from queues._drivers import AsyncBatch, BlockingBatch
 from queues._loader import Ended, Forgotten, Loader, LoadResult
 from queues._marks import NOT_LOADED, Marks
@@ -30,6 +30,7 @@ __all__ = [
     "Queues",
     "Wake",
     "connect",
+    "exchange",
     "is_cluster",
     "is_spoilt",
     "walk",

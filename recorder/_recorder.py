@@ -11,6 +11,7 @@ from adapters.http import Health, serve
 from adapters.lag import watch_lag
 from adapters.mqtt import Message, Mqtt
 from archive.claims import ArchiveClaims, RedisClaims
+from archive.flushing import flush_journal
 from archive.journal import Journal, JournalFile
 from archive.journal_folder import JournalFolder
 from archive.lease import Lease
@@ -41,7 +42,6 @@ from recorder._resent import ResentMessages
 from recorder._state import StateFile
 from recorder._window import Window
 
-FLUSH_WAIT_S = 60.0
 STOP_WAIT_S = 10.0  # what is not handed over or sealed by then stays in the journal
 STOP_LOOK_S = 0.01
 
@@ -216,18 +216,7 @@ class Recorder:
 
     async def _flush(self, _: web.Request) -> web.Response:
         """Close open segments; answers with their paths when they are in the archive."""
-        self._journal.rotate()
-        files = list(self._journal.files)
-        try:
-            async with asyncio.timeout(FLUSH_WAIT_S):
-                await asyncio.gather(*(file.sealed.wait() for file in files))
-        except TimeoutError:
-            log.warning("flush not finished", problem=self._writer.problem)
-        segments = [path for file in files for path in file.segments]
-        left = [file.path.name for file in files if not file.sealed.is_set()]
-        node = self._settings.node
-        answer = {"segments": segments, "left_in_journal": left, "problem": self._writer.problem, "node": node}
-        return web.json_response(answer, status=503 if left else 200)
+        return await flush_journal(self._journal, self._writer, self._settings.node)
 
 
 def _leave_unacknowledged(_: Message) -> None:

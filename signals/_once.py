@@ -1,0 +1,100 @@
+"""Each signal once: nonces and idempotency keys in Redis. Every verb is one round trip for a whole group of messages."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+from importlib.resources import files
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, RedisError
+
+from contracts.settings import Settings
+from contracts.signals import keys
+from queues import exchange
+from signals._received import Accepted
+
+
+class Claim(StrEnum):
+    """What Redis knows of a message."""
+
+    NEW = "new"  # nothing: it is this message's now
+    AGAIN = "again"  # this very message has come before, and nobody knows how far it got
+    DUPLICATE = "duplicate"  # the signal was processed
+    BUSY = "busy"  # another message has the same signal in hand
+    REPLAY = "replay"  # the nonce is that of another body
+    CONFLICT = "conflict"  # the key is that of another content
+
+
+class _Script:
+    def __init__(self, name: str) -> None:
+        self.text = (files("signals") / "lua" / f"{name}.lua").read_text()
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+CLAIM, RELEASE = _Script("claim"), _Script("release")
+
+
+class Once:
+    """Nonces and idempotency keys.
+
+    Raises:
+        redis.RedisError: from every method: Redis is away. Nothing is let through then; asking again is safe.
+    """
+
+    def __init__(self, redis: Redis, settings: Settings) -> None:
+        self._redis = redis
+        # A nonce outlives its message also where that was signed by a clock that is ahead.
+        self._nonce_s = settings.signals_nonce_seconds + math.ceil(settings.signals_tolerance_seconds)
+        self._key_s = settings.signals_idempotency_seconds
+
+    async def claim(self, group: Sequence[Accepted]) -> list[Claim]:
+        """What Redis knows of each, in their order; each that is new is held by its message from now on."""
+        replies = await self._run(CLAIM, [self._claim_of(message) for message in group])
+        return [Claim(reply.decode() if isinstance(reply, bytes) else reply) for reply in replies]
+
+    async def done(self, group: Sequence[Accepted]) -> None:
+        """These signals were processed: what has their keys is a duplicate from now on."""
+        _checked(
+            await exchange(self._redis, [("SET", _key(m), f"done {m.content} {_holder(m)}", "EX", self._key_s) for m in group])
+        )
+
+    async def release(self, group: Sequence[Accepted]) -> None:
+        """These signals were not processed: who sends them again may."""
+        await self._run(RELEASE, [(1, _key(message), message.content, _holder(message)) for message in group])
+
+    def _claim_of(self, message: Accepted) -> tuple[Any, ...]:
+        nonce_key = keys.nonce(message.said.device_id, message.nonce or "-")
+        digest = message.body_digest if message.nonce else ""
+        return (2, nonce_key, _key(message), digest, self._nonce_s, message.content, _holder(message), self._key_s)
+
+    async def _run(self, script: _Script, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        if not calls:
+            return []
+        replies = await exchange(self._redis, [("EVALSHA", script.sha, *call) for call in calls])
+        if any(isinstance(reply, NoScriptError) or _is_noscript(reply) for reply in replies):
+            replies = await exchange(self._redis, [("EVAL", script.text, *call) for call in calls])  # what was done is done again
+        return _checked(replies)
+
+
+def _is_noscript(reply: Any) -> bool:
+    return isinstance(reply, Exception) and "NOSCRIPT" in str(reply)
+
+
+def _checked(replies: Sequence[Any]) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, RedisError):
+            raise reply
+        if isinstance(reply, Exception):
+            raise RedisError(str(reply))
+    return list(replies)
+
+
+def _key(message: Accepted) -> str:
+    return keys.once(message.said.device_id, message.key)
+
+
+def _holder(message: Accepted) -> str:
+    """The same for the same message, however often it comes."""
+    return message.nonce or message.body_digest

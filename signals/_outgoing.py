@@ -1,0 +1,97 @@
+"""What the door publishes: processed signals, retries, dead letters, replies. Pure: each is an address, a body and properties."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from aio_pika import DeliveryMode, Message
+
+from contracts.signals import topology
+from contracts.signals.codes import ErrorReport
+from contracts.signals.messages import RawSignal, processed_message
+from contracts.signals.processing import ProcessedData
+from signals._received import CORRELATION, DEVICE, ERROR, RETRY_COUNT, VERSION, Accepted, Received
+
+JSON = "application/json"
+MAX_HEADERS = 48 << 10  # characters of them, written out
+LEFT_OUT = "x-left-out"
+KEPT = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "timestamp", "message_type", "app_id")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outgoing:
+    """One message to publish."""
+
+    exchange: str
+    key: str
+    body: bytes
+    properties: Any
+    mandatory: bool = True
+
+
+def processed(message: Accepted, said: RawSignal, data: ProcessedData, at: datetime) -> Outgoing:
+    """The processed signal. Its message id is the digest of the signal: what is published twice has the same."""
+    body = processed_message(said, data.to_builtins(), at=at, correlation_id=message.correlation_id)
+    headers: dict[str, Any] = {DEVICE: said.device_id, VERSION: said.schema_version}
+    if message.correlation_id:
+        headers[CORRELATION] = message.correlation_id
+    return _new(topology.EXCHANGE, topology.PROCESSED, body, headers, message_id=message.content, at=at)
+
+
+def retry(received: Received, after_ms: int) -> Outgoing:
+    """The same message once more, `after_ms` later."""
+    headers = _headers(received) | {RETRY_COUNT: received.retry_count + 1}
+    return _again(received, topology.EXCHANGE, topology.RETRY, headers, expiration=str(after_ms))
+
+
+def dead_letter(received: Received, report: ErrorReport) -> Outgoing:
+    """The same message, with what is wrong with it."""
+    headers = _headers(received) | {ERROR: report.to_json().decode()}
+    return _again(received, topology.DEAD_EXCHANGE, topology.DEAD, headers, expiration=None)
+
+
+def reply(received: Received, report: ErrorReport, at: datetime) -> Outgoing | None:
+    """The error for whoever asked for it; None: nobody did, or it would go into a queue of the door's own."""
+    to = received.reply_to
+    if not to or len(to.encode()) > 255 or to in topology.OWN_QUEUES:
+        return None
+    headers: dict[str, Any] = {CORRELATION: report.correlation_id} if report.correlation_id else {}
+    properties = _properties(headers, message_id=None, at=at)
+    properties.correlation_id = received.correlation_property or report.correlation_id
+    return Outgoing("", to, report.to_json(), properties, mandatory=False)
+
+
+def _new(exchange: str, key: str, body: bytes, headers: dict[str, Any], *, message_id: str, at: datetime) -> Outgoing:
+    return Outgoing(exchange, key, body, _properties(headers, message_id=message_id, at=at))
+
+
+def _properties(headers: dict[str, Any], *, message_id: str | None, at: datetime) -> Any:
+    made = Message(
+        b"", headers=headers, content_type=JSON, delivery_mode=DeliveryMode.PERSISTENT, message_id=message_id, timestamp=at
+    )
+    return made.properties
+
+
+def _headers(received: Received) -> dict[str, Any]:
+    """The headers as they came. With what is added they have to fit into one frame, or RabbitMQ ends the connection."""
+    headers = dict(received.headers)
+    return headers if len(repr(headers)) <= MAX_HEADERS else {LEFT_OUT: f"headers of more than {MAX_HEADERS} bytes"}
+
+
+def without_headers(one: Outgoing) -> Outgoing:
+    """The same with the door's own headers only: a client may have sent what the library cannot send on."""
+    own = {name: value for name, value in (one.properties.headers or {}).items() if name in (ERROR, RETRY_COUNT)}
+    made: Any = Message(b"", headers=own | {LEFT_OUT: "headers that cannot be sent on"}, delivery_mode=DeliveryMode.PERSISTENT)
+    properties = made.properties
+    properties.expiration = one.properties.expiration
+    return replace(one, properties=properties)
+
+
+def _again(received: Received, exchange: str, key: str, headers: dict[str, Any], *, expiration: str | None) -> Outgoing:
+    """The bytes as they came, and all properties but those that the way asks for."""
+    old = received.properties
+    made: Any = Message(b"", headers=headers, delivery_mode=DeliveryMode.PERSISTENT).properties
+    for name in KEPT:
+        setattr(made, name, getattr(old, name, None))
+    made.expiration = expiration
+    return Outgoing(exchange, key, received.body, made)

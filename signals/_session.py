@@ -1,0 +1,162 @@
+"""One stay at RabbitMQ: two connections, the topology asserted, queues consumed, messages published and confirmed.
+
+What is published has a connection of its own: a server that is short of memory or disk stops reading from connections that
+publish, and acknowledgements have to get through then, because they make room.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import aio_pika
+from aio_pika.abc import AbstractConnection
+from aio_pika.exceptions import AMQPError, ChannelInvalidStateError, ChannelPreconditionFailed
+
+from contracts.errors import Permanent
+from contracts.settings import Settings
+from contracts.signals import topology
+from signals._received import Received
+
+CONFIRM_S = 60.0  # a server that confirms nothing for so long is left, and what is in hand comes again
+Properties = Any  # of the library that aio-pika stands on
+
+# All that a stay at RabbitMQ may end with; then another one begins.
+AWAY = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
+
+
+class Session:
+    """A stay. `lost` is done when it has ended: then nothing of it can be acknowledged, and RabbitMQ delivers it again."""
+
+    def __init__(self, taking: Any, giving: Any) -> None:
+        self._taking, self._giving = taking, giving
+        self._tags: list[str] = []
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.waited_s: Callable[[], float] = lambda: 0.0
+
+    async def consume(self, queue: str, take: Callable[[Received], None]) -> None:
+        """`take` gets each message of the queue from now on."""
+
+        async def delivered(message: Any) -> None:
+            take(_received(queue, message, self.waited_s()))
+
+        answer = await self._taking.basic_consume(queue, delivered)
+        self._tags.append(str(answer.consumer_tag))
+
+    async def stop_consuming(self) -> None:
+        """Nothing more is delivered; what was can still be acknowledged."""
+        tags, self._tags = self._tags, []
+        for tag in tags:
+            await self._taking.basic_cancel(tag)
+
+    async def ack_up_to(self, received: Received) -> None:
+        """This message, and every one that was delivered before it, is settled."""
+        await self._taking.basic_ack(received.tag, multiple=True, wait=False)
+
+    async def publish(self, exchange: str, key: str, body: bytes, properties: Properties, *, mandatory: bool = True) -> None:
+        """Return when the server has the message.
+
+        Raises:
+            AMQPError: it has not, or no queue takes it.
+            TimeoutError: it does not say.
+        """
+        await self._giving.basic_publish(
+            body, exchange=exchange, routing_key=key, properties=properties, mandatory=mandatory, timeout=CONFIRM_S, wait=False
+        )
+
+    async def count(self, queue: str) -> int:
+        """How many messages wait in the queue."""
+        return int((await self._taking.queue_declare(queue, passive=True)).message_count)
+
+    def end(self, why: str) -> None:
+        """This stay is over."""
+        if not self.lost.done():
+            self.lost.set_result(why)
+
+
+@asynccontextmanager
+async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
+    """A stay, with the topology asserted, while the block runs.
+
+    Raises:
+        Permanent: an exchange or queue is there with other arguments.
+        AMQPError, OSError, TimeoutError: RabbitMQ is away, or refuses; the text has no password.
+    """
+    options: dict[str, Any] = {"timeout": settings.signals_connect_ms / 1000, "heartbeat": settings.signals_heartbeat_seconds}
+    async with contextlib.AsyncExitStack() as stack:
+        connections = [await _connected(stack, url, name, options) for name in ("manifold signals in", "manifold signals out")]
+        await assert_topology(connections[0])
+        taking = await (await connections[0].channel(publisher_confirms=False)).get_underlay_channel()
+        giving = await (await connections[1].channel(publisher_confirms=True, on_return_raises=True)).get_underlay_channel()
+        await taking.basic_qos(prefetch_count=settings.signals_prefetch)
+        session = Session(taking, giving)
+        for closing in (taking.closing, giving.closing):
+            closing.add_done_callback(lambda done: session.end(_why(done)))
+        yield session
+
+
+async def _connected(stack: contextlib.AsyncExitStack, url: str, name: str, options: Mapping[str, Any]) -> AbstractConnection:
+    connection: AbstractConnection = await aio_pika.connect(url, client_properties={"connection_name": name}, **options)
+    stack.push_async_callback(_close, connection)
+    return connection
+
+
+async def _close(connection: AbstractConnection) -> None:
+    with contextlib.suppress(*AWAY):
+        async with asyncio.timeout(5):
+            await connection.close()
+
+
+async def assert_topology(connection: AbstractConnection) -> None:
+    """Declare what the contract has.
+
+    Raises:
+        Permanent: there is one with other arguments; the message names the argument and both values.
+    """
+    made = await connection.channel(publisher_confirms=False)
+    channel = await made.get_underlay_channel()
+    try:
+        for exchange in topology.EXCHANGES:
+            await channel.exchange_declare(exchange.name, exchange_type=exchange.type, durable=True)
+        for queue in topology.QUEUES:
+            await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+            await channel.queue_bind(queue.name, queue.exchange, queue.name)
+    except ChannelPreconditionFailed as exc:
+        raise Permanent(
+            f"RabbitMQ has another topology: {_text(exc)}; delete what is named there, once it is empty, or let the door use a "
+            "virtual host of its own (MANIFOLD_SIGNALS_AMQP_URL)"
+        ) from exc
+    await made.close()
+
+
+def _text(exc: BaseException) -> str:
+    """What the server said, without its code."""
+    said = str(exc.args[0]) if exc.args else type(exc).__name__
+    return said.removeprefix("PRECONDITION_FAILED - ")
+
+
+def _why(done: "asyncio.Future[Any]") -> str:
+    if done.cancelled():
+        return "the channel was closed"
+    error = done.exception()
+    return f"the channel was closed: {error}" if error else "the channel was closed"
+
+
+def _received(queue: str, message: Any, waited_s: float) -> Received:
+    properties = message.header.properties
+    return Received(
+        queue=queue,
+        body=message.body,
+        headers=properties.headers or {},
+        at=datetime.now(UTC),
+        waited_s=waited_s,
+        content_type=properties.content_type,
+        content_encoding=properties.content_encoding,
+        reply_to=properties.reply_to,
+        correlation_property=properties.correlation_id,
+        tag=message.delivery_tag,
+        redelivered=bool(message.redelivered),
+        properties=properties,
+    )

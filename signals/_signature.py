@@ -1,0 +1,56 @@
+"""Who has sent it: HMAC-SHA256 over algorithm, device, nonce, digest of the body and time. Pure."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Sequence
+
+from contracts.signals.codes import Code, Refusal
+from signals._received import ALGORITHM, NONCE, SIGNATURE, TIMESTAMP, Received
+
+ALGORITHMS = ("sha256",)  # as x-algorithm names it
+_HEX_64, _HEX_32 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{32}")
+_MAX_TIMESTAMP = 64  # characters
+
+
+def body_digest(body: bytes, secret: str) -> str:
+    """The hex HMAC of a body as delivered."""
+    return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+def signed_text(*, algorithm: str, device_id: str, nonce: str, digest: str, timestamp: str) -> str:
+    """The text that is signed; its fields are in the order of their names."""
+    return f"algorithm={algorithm}&deviceId={device_id}&nonce={nonce}&payload={digest}&timestamp={timestamp}"
+
+
+def signature(body: bytes, secret: str, *, device_id: str, nonce: str, timestamp: str, algorithm: str = "sha256") -> str:
+    """The signature that a sender with this secret gives."""
+    digest = body_digest(body, secret)
+    text = signed_text(algorithm=algorithm, device_id=device_id, nonce=nonce, digest=digest, timestamp=timestamp)
+    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def check_signature(received: Received, device_id: str, secrets: Sequence[str]) -> Refusal | None:
+    """Why the sender is not believed; None if it is. `secrets` are those that are accepted, at least one."""
+    given, timestamp = received.header(SIGNATURE), received.header(TIMESTAMP)
+    nonce, algorithm = received.header(NONCE), received.header(ALGORITHM)
+    for name, value in ((SIGNATURE, given), (TIMESTAMP, timestamp), (NONCE, nonce), (ALGORITHM, algorithm)):
+        if value is None:
+            return Refusal(Code.SIGNATURE_ERROR, f"the header {name} is missing", f"{name}: sign the message")
+    assert given is not None
+    assert timestamp is not None
+    assert nonce is not None
+    assert algorithm is not None
+    if algorithm not in ALGORITHMS:
+        return Refusal(Code.SIGNATURE_ERROR, "the algorithm is not known", f"{ALGORITHM}: {' or '.join(ALGORITHMS)}")
+    if not _HEX_32.fullmatch(nonce):
+        return Refusal(Code.SIGNATURE_ERROR, "the nonce is none", f"{NONCE}: 32 lower-case hex digits")
+    if not _HEX_64.fullmatch(given) or len(timestamp) > _MAX_TIMESTAMP:
+        return Refusal(Code.SIGNATURE_ERROR, "the signature is none", f"{SIGNATURE}: 64 lower-case hex digits")
+    right = False
+    for secret in secrets:  # each is tried, whichever is right: the time tells nothing
+        made = signature(received.body, secret, device_id=device_id, nonce=nonce, timestamp=timestamp, algorithm=algorithm)
+        right |= hmac.compare_digest(made, given)
+    if right:
+        return None
+    return Refusal(Code.SIGNATURE_ERROR, "the signature is not of this message", f"{SIGNATURE}: sign the bytes that are sent")

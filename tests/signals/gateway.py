@@ -1,0 +1,145 @@
+"""A strange gateway: it knows the contract and pika, and nothing of ours. And a door of a test's own."""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+
+from adapters import secret_files
+from adapters.amqp import connection_url
+from adapters.key_ring import new_key_line
+from archive.journal import SUFFIX
+from archive.recorded import RecordedSegments
+from archive.records import read_journal
+from archive.store import Archive
+from contracts.envelope import Envelope, Stream
+from contracts.settings import Settings, load_settings
+from contracts.signals import topology
+from tests.servers import Server, answers, free_port, start_python, wait_until
+
+SECRET = "a-secret-of-the-tests"
+
+
+def now_text(offset_s: float = 0) -> str:
+    at = datetime.now(UTC) + timedelta(seconds=offset_s)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def body_of(device: str = "device-1", payload: bytes = b'{"readings": []}', **more: Any) -> bytes:
+    said = {"deviceId": device, "capturedAt": now_text(), "payload": base64.b64encode(payload).decode(), "schemaVersion": "v1"}
+    return json.dumps(said | more).encode()
+
+
+def signed(
+    body: bytes, *, device: str = "device-1", secret: str = SECRET, timestamp: str = "", nonce: str = ""
+) -> dict[str, Any]:
+    """The headers of a signed message."""
+    timestamp, nonce = timestamp or now_text(), nonce or os.urandom(16).hex()
+    digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    text = f"algorithm=sha256&deviceId={device}&nonce={nonce}&payload={digest}&timestamp={timestamp}"
+    return {
+        "x-hmac-signature": hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest(),
+        "x-timestamp-auth": timestamp,
+        "x-nonce": nonce,
+        "x-algorithm": "sha256",
+        "x-correlation-id": str(uuid.uuid4()),
+    }
+
+
+class Gateway:
+    """A client of RabbitMQ that confirms what it publishes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._connection = pika.BlockingConnection(pika.URLParameters(f"{connection_url(settings)}?heartbeat=0"))
+        self.channel: BlockingChannel = self._connection.channel()
+        self.channel.confirm_delivery()
+
+    def close(self) -> None:
+        if self._connection.is_open:
+            self._connection.close()
+
+    def send(self, body: bytes, headers: dict[str, Any], *, queue: str = topology.RAW, **properties: Any) -> None:
+        about = pika.BasicProperties(headers=headers, **({"content_type": "application/json", "delivery_mode": 2} | properties))
+        self.channel.basic_publish(topology.EXCHANGE, queue, body, about, mandatory=True)
+
+    def send_signed(self, body: bytes | None = None, *, device: str = "device-1", **properties: Any) -> dict[str, Any]:
+        body = body_of(device) if body is None else body
+        headers = signed(body, device=device)
+        self.send(body, headers, **properties)
+        return headers
+
+    def get(self, queue: str, *, within_s: float = 30) -> tuple[Any, bytes]:
+        """The next message of the queue, taken from it: its properties and its body."""
+
+        def look() -> tuple[Any, bytes] | None:
+            method, properties, body = self.channel.basic_get(queue, auto_ack=True)
+            return None if method is None else (properties, body or b"")
+
+        found = wait_until(look, within_s=within_s, what=f"a message in {queue}")
+        assert found is not None
+        return found
+
+    def count(self, queue: str) -> int:
+        return int(self.channel.queue_declare(queue, passive=True).method.message_count)
+
+    def purge(self) -> None:
+        for queue in topology.QUEUES:
+            self.channel.queue_purge(queue.name)
+
+
+class Door:
+    """A door of a test's own, in a home of its own, at a RabbitMQ and a Redis that are there."""
+
+    def __init__(self, home: Path, rabbitmq: Settings, redis_port: int, **more: Any) -> None:
+        for name, text in ((secret_files.HMAC, SECRET), (secret_files.KEYS, new_key_line("k1"))):
+            secret_files.made_up(home, name, lambda text=text: text)  # type: ignore[misc]
+        own = {
+            "home": home,
+            "signals_port": free_port(),
+            "redis_port": redis_port,
+            "signals_amqp_url": connection_url(rabbitmq),
+            "segment_max_seconds": 600,
+            "journal_retry_seconds": 0.2,
+        }
+        self.settings = load_settings(**(own | more))
+        self._more = {name: value for name, value in (own | more).items() if name != "home"}
+        self.server: Server | None = None
+
+    def start(self, *, healthy: bool = True) -> Server:
+        env = {f"MANIFOLD_{name.upper()}": str(value) for name, value in self._more.items()} | {"MANIFOLD_HOME": str(self.home)}
+        url = f"{self.settings.signals}/healthz"
+        self.server = start_python(
+            "signals",
+            port=self.settings.signals_port,
+            log=self.home / "door.log",
+            env=env,
+            ready=(lambda: answers(url)) if healthy else None,
+        )
+        return self.server
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.stop()
+
+    @property
+    def home(self) -> Path:
+        return self.settings.home
+
+    @property
+    def log(self) -> str:
+        return (self.home / "door.log").read_text()
+
+    def recorded(self, stream: Stream = Stream.XRAY_RAW) -> list[Envelope]:
+        """What lies in the journal and in the archive, by seq."""
+        found = [e for file in self.settings.signals_journal_folder.glob(f"*{SUFFIX}") for e in read_journal(file).envelopes()]
+        segments = RecordedSegments(Archive(self.settings.archive))
+        found += segments.recorded_since(stream, 0)
+        return sorted({e.seq: e for e in found if e.stream is stream}.values(), key=lambda e: e.seq)
