@@ -2,8 +2,9 @@
 
 import sqlite3
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +22,19 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.transforms import DayTransform
-from pyiceberg.types import BinaryType, BooleanType, IcebergType, IntegerType, LongType, NestedField, StringType, TimestamptzType
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
 from sqlalchemy.exc import DatabaseError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
@@ -29,7 +42,7 @@ from adapters.versions import properties_at_birth, require_known, version_of
 from contracts.catalog_properties import signs
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from contracts.tables import INSTANT, NAMESPACE, TABLES, Table
+from contracts.tables import EVERY_RUN_TABLE, EVERY_TABLE, INSTANT, NAMESPACE, RUN_TABLES, SIGNAL_TABLES, TABLES, Table
 
 # Spark writes the tables whose row groups are small; PyIceberg says at each of its own appends that it cannot.
 warnings.filterwarnings("ignore", message="Parquet writer option")
@@ -43,6 +56,7 @@ ICEBERG_TYPES: dict[pa.DataType, IcebergType] = {
     pa.string(): StringType(),
     pa.int64(): LongType(),
     pa.int32(): IntegerType(),
+    pa.float64(): DoubleType(),
     pa.bool_(): BooleanType(),
     pa.binary(): BinaryType(),
     INSTANT: TimestamptzType(),
@@ -123,7 +137,7 @@ def ensure_tables(catalog: Catalog) -> list[str]:
         Permanent: a table is newer than this code, or too old for it.
     """
     older = []
-    for existing, table in _made(catalog):
+    for existing, table in _made(catalog, tables_of(catalog)):
         require_known(existing, table)
         if version_of(existing) < table.version:
             older.append(table.name)
@@ -135,13 +149,35 @@ def ensure_tables(catalog: Catalog) -> list[str]:
 @_looking_again
 def make_missing_tables(catalog: Catalog) -> None:
     """Create what is missing, and leave what is there as it is."""
-    for existing, table in _made(catalog):
+    for existing, table in _made(catalog, tables_of(catalog)):
         _ensure_snapshot(catalog, existing, table)
 
 
-def _made(catalog: Catalog) -> Iterator[tuple[IcebergTable, Table]]:
+@_looking_again
+def make_signal_tables(catalog: Catalog) -> None:
+    """Create the tables of signals that are missing. Safe to repeat, and at once."""
+    for existing, table in _made(catalog, SIGNAL_TABLES):
+        _ensure_snapshot(catalog, existing, table)
+
+
+def has_signals(catalog: Catalog) -> bool:
+    """Whether the lake has the tables of signals: all of them, for the last one is made last."""
+    return catalog.table_exists(SIGNAL_TABLES[-1].identifier)
+
+
+def tables_of(catalog: Catalog) -> tuple[Table, ...]:
+    """The tables that this lake has, or is to have."""
+    return EVERY_TABLE if has_signals(catalog) else TABLES
+
+
+def run_tables_of(catalog: Catalog) -> tuple[Table, ...]:
+    """Those of them that a run writes on branches of its own."""
+    return EVERY_RUN_TABLE if has_signals(catalog) else RUN_TABLES
+
+
+def _made(catalog: Catalog, tables: Iterable[Table]) -> Iterator[tuple[IcebergTable, Table]]:
     catalog.create_namespace_if_not_exists(NAMESPACE)
-    for table in TABLES:
+    for table in tables:
         yield _ensure_table(catalog, table), table
 
 
@@ -165,7 +201,7 @@ def _ensure_columns(existing: IcebergTable, table: Table) -> None:
         try:
             with existing.update_schema() as change:
                 for column in missing:
-                    change.add_column(column.name, ICEBERG_TYPES[column.type], column.meaning, required=column.required)
+                    change.add_column(column.name, iceberg_type(column.type), column.meaning, required=column.required)
         except CommitFailedException:  # another process was faster, or has changed something else: look again
             _ensure_columns(existing.refresh(), table)
 
@@ -183,11 +219,23 @@ def _ensure_snapshot(catalog: Catalog, existing: IcebergTable, table: Table) -> 
 
 def iceberg_schema(table: Table) -> Schema:
     """The Iceberg schema: fields numbered from 1 in the order of the definition; the key columns identify a row."""
+    nested = count(len(table.columns) + 1)
     fields = [
-        NestedField(place, column.name, ICEBERG_TYPES[column.type], required=column.required, doc=column.meaning)
+        NestedField(place, column.name, iceberg_type(column.type, nested), required=column.required, doc=column.meaning)
         for place, column in enumerate(table.columns, start=1)
     ]
     return Schema(*fields, identifier_field_ids=[f.field_id for f in fields if f.name in table.key])
+
+
+def iceberg_type(of: pa.DataType, numbers: Iterator[int] | None = None) -> IcebergType:
+    """The type as Iceberg has it; `numbers` are for the fields inside it, which the catalog gives numbers of its own."""
+    numbers = numbers or count(1)
+    if pa.types.is_list(of):
+        return ListType(element_id=next(numbers), element_type=iceberg_type(of.value_type, numbers), element_required=False)
+    if pa.types.is_struct(of):
+        inside = [NestedField(next(numbers), field.name, iceberg_type(field.type, numbers), required=False) for field in of]
+        return StructType(*inside)
+    return ICEBERG_TYPES[of]
 
 
 def partition_spec(table: Table) -> PartitionSpec:

@@ -16,6 +16,9 @@ PUBLISHED = (
     "ecq_index",
     "ecq_state",
     "ecq_seqno",
+    "xray_raw_signals",
+    "xray_processed_signals",
+    "xray_device_status",
     "quarantine",
     "ingested_segments",
 )

@@ -6,7 +6,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from contracts.errors import Retryable
-from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
+from contracts.tables import (
+    DATA,
+    ECQ_INDEX,
+    ECQ_PAYLOAD,
+    ECQ_SEQNO,
+    ECQ_STATE,
+    IDS,
+    META,
+    OUTCOMES,
+    QUARANTINE,
+    SEGMENTS,
+    XRAY_PROCESSED,
+    XRAY_RAW,
+    XRAY_STATUS,
+)
 from expectations._rules import Severity
 
 # By what a row of each table is traced to the message, or the file, that brought it.
@@ -19,6 +33,9 @@ TRACED: Mapping[str, tuple[str, ...]] = {
     ECQ_INDEX.name: ("seq",),
     ECQ_STATE.name: ECQ_STATE.key,
     ECQ_SEQNO.name: ("last_seq",),  # the seq of the message that made it the greatest
+    XRAY_RAW.name: ("seq",),
+    XRAY_PROCESSED.name: ("seq",),
+    XRAY_STATUS.name: ("seq",),
     QUARANTINE.name: ("seq",),
     SEGMENTS.name: ("path",),
 }

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
 
 from contracts.errors import Permanent
-from contracts.tables import TABLES, Table
+from contracts.tables import EVERY_TABLE, Table
 from expectations._rules import AnyRule, Iso3779, Known, Rule, UniqueInTable, columns_of
 from expectations._vin import iso_3779
 
@@ -36,7 +36,7 @@ class Suite(BaseModel):
     @property
     def contract(self) -> Table:
         """The table as the contracts define it."""
-        return next(table for table in TABLES if table.name == self.table)
+        return next(table for table in EVERY_TABLE if table.name == self.table)
 
     @property
     def references(self) -> set[str]:
@@ -72,7 +72,7 @@ def _load(path: Traversable) -> Suite:
 
 
 def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
-    tables = {table.name: {column.name for column in table.columns} for table in TABLES}
+    tables = {table.name: {column.name for column in table.columns} for table in EVERY_TABLE}
     if suite.table not in tables:
         yield f"{suite.table} is no table of contracts.tables; name one of {', '.join(tables)}"
         return

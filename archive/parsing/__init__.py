@@ -19,6 +19,7 @@ from archive.parsing.fanout import (
     refused_triggers,
     triggers,
 )
+from archive.parsing.signals import PROCESSED, SIGNALS, SIGNALS_BRIEF, STATUSES, Processing, signals, signals_brief, statuses
 from contracts.envelope import Stream
 
 # Of each stream, the parser that has a row, or a reason, for every message.
@@ -27,6 +28,8 @@ PARSERS: Mapping[Stream, Parser] = {
     Stream.DATA: data,
     Stream.OUTCOME: outcomes,
     Stream.ECQ: ecq,
+    Stream.XRAY_RAW: signals,
+    Stream.XRAY_STATUS: statuses,
 }
 
 __all__ = [
@@ -38,15 +41,23 @@ __all__ = [
     "OTHER_BYTES",
     "OUTCOMES",
     "PARSERS",
+    "PROCESSED",
+    "SIGNALS",
+    "SIGNALS_BRIEF",
+    "STATUSES",
     "TRIGGERS",
     "EcqKind",
     "Limits",
     "Parser",
+    "Processing",
     "data",
     "ecq",
     "ecq_brief",
     "inline_data",
     "outcomes",
     "refused_triggers",
+    "signals",
+    "signals_brief",
+    "statuses",
     "triggers",
 ]

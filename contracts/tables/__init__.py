@@ -15,11 +15,16 @@ from contracts.tables.table import (
     Column,
     Table,
 )
+from contracts.tables.xray import XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 
 ECQ_TABLES = (ECQ_PAYLOAD, ECQ_INDEX, ECQ_STATE, ECQ_SEQNO)
 # What a run writes on branches of its own, and publishes together. The other tables are appended to at once.
 RUN_TABLES = (DATA, META, IDS, OUTCOMES, *ECQ_TABLES, QUARANTINE, SEGMENTS)
 TABLES = (*RUN_TABLES, QUALITY, ACTIONS, ERASURES)
+# Of lakes into which signals came, and no others: `adapters.lake.tables_of` and `run_tables_of` say which a lake has.
+SIGNAL_TABLES = (XRAY_RAW, XRAY_PROCESSED, XRAY_STATUS)
+EVERY_RUN_TABLE = (*RUN_TABLES[:-2], *SIGNAL_TABLES, *RUN_TABLES[-2:])
+EVERY_TABLE = (*EVERY_RUN_TABLE, QUALITY, ACTIONS, ERASURES)
 
 __all__ = [
     "ACTIONS",
@@ -31,6 +36,8 @@ __all__ = [
     "ECQ_STATE",
     "ECQ_TABLES",
     "ERASURES",
+    "EVERY_RUN_TABLE",
+    "EVERY_TABLE",
     "FEW_MANIFESTS",
     "IDS",
     "INSTANT",
@@ -44,8 +51,12 @@ __all__ = [
     "RUN_TABLES",
     "SCHEMA_VERSION",
     "SEGMENTS",
+    "SIGNAL_TABLES",
     "SMALL_ROW_GROUPS",
     "TABLES",
+    "XRAY_PROCESSED",
+    "XRAY_RAW",
+    "XRAY_STATUS",
     "Column",
     "StateKind",
     "Table",

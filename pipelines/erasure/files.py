@@ -16,9 +16,10 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 
 from adapters.commits import MAIN, patiently
+from adapters.lake import run_tables_of, tables_of
 from adapters.storage import open_storage
 from contracts.settings import Settings
-from contracts.tables import DATA, ECQ_PAYLOAD, RUN_TABLES, SEGMENTS, TABLES, Table
+from contracts.tables import DATA, ECQ_PAYLOAD, SEGMENTS, Table
 from pipelines.erasure.names import OF_QUEUES, Named
 from pipelines.erasure.search import matches
 from pipelines.ingest.branches import REPEAT, close_run, drop_branch
@@ -51,14 +52,14 @@ def expire(catalog: Catalog, published: int, now: datetime) -> int:
         if branch != MAIN and published not in _line(segments, ref.snapshot_id):
             close_run(catalog, branch)
     before_ms = round(now.timestamp() * 1000)
-    for table in RUN_TABLES:
+    for table in run_tables_of(catalog):
         loaded = catalog.load_table(table.identifier)
         for name, ref in loaded.refs().items():
             head = loaded.snapshot_by_id(ref.snapshot_id)
             if name.startswith(REPEAT) and head is not None and head.timestamp_ms < before_ms:
                 drop_branch(catalog, table, name)  # of whoever was killed
     # `ingested_segments` names no vehicle, and its history tells which runs count.
-    return sum(_expire(catalog, table) for table in TABLES if table is not SEGMENTS)
+    return sum(_expire(catalog, table) for table in tables_of(catalog) if table is not SEGMENTS)
 
 
 @patiently
@@ -106,7 +107,7 @@ def remove_unknown(catalog: Catalog, settings: Settings, named: Named) -> int:
     was erased from is refused, and whoever began before the erasure is overtaken.
     """
     removed = 0
-    for table in TABLES:
+    for table in tables_of(catalog):
         loaded = catalog.load_table(table.identifier)
         known, filesystem = _known(loaded), None
         for filesystem, path, address in _files(loaded.location(), settings):
@@ -145,7 +146,7 @@ def _files(url: str, settings: Settings) -> Iterator[tuple[fs.FileSystem, str, s
 
 def prove(catalog: Catalog, settings: Settings, named: Named) -> tuple[list[Found], int]:
     """Where files of the warehouse and of the tables' folders name the vehicle, whoever knows them; how many were searched."""
-    folders = [catalog.load_table(table.identifier).location() for table in TABLES]
+    folders = [catalog.load_table(table.identifier).location() for table in tables_of(catalog)]
     if "://" in settings.warehouse_url:  # else only the catalog knows where it is
         folders.append(settings.warehouse_url)
     found: list[Found] = []

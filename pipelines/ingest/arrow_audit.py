@@ -8,7 +8,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, IsNull, Or
 
 from contracts.seq import datetime_of
-from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, Table
+from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
 from pipelines.ingest.arrow_commits import ALL, between, changed_rows, matching
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.publish import PinnedSnapshot
@@ -57,7 +57,8 @@ def lookups(catalog: Catalog, written: Sequence[PinnedSnapshot], added: Mapping[
     Of the ledger only rows that can be about the run's segments are looked at: those of their days, and of none.
     """
     versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
-    found = {table.name: _lookup(catalog, table, versions.get(table.name)) for table in (DATA, IDS, ECQ_PAYLOAD, ECQ_SEQNO)}
+    looked_in = (DATA, IDS, ECQ_PAYLOAD, ECQ_SEQNO, *([XRAY_RAW] if XRAY_RAW.name in versions else []))
+    found = {table.name: _lookup(catalog, table, versions.get(table.name)) for table in looked_in}
     days = pc.min_max(added[SEGMENTS.name]["began_at"]).as_py()
     of_none: BooleanExpression = IsNull(term="began_at")
     within = of_none if days["min"] is None else Or(of_none, between("began_at", days["min"], days["max"]))
@@ -71,7 +72,10 @@ def _lookup(catalog: Catalog, table: Table, version: int | None, within: Boolean
         near = within
         if "seq" in keys.column_names and keys.num_rows:  # the day of such a table's rows is that of their seq
             first, last = pc.min_max(keys["seq"]).as_py().values()
-            near = And(near, between("seq", first, last), between("ts", datetime_of(first), datetime_of(last)))
+            assert table.day_of is not None
+            near = And(near, between("seq", first, last), between(table.day_of, datetime_of(first), datetime_of(last)))
+        if "captured_at" in keys.column_names and keys.num_rows:
+            near = And(near, between("captured_at", *pc.min_max(keys["captured_at"]).as_py().values()))
         return matching(catalog, table, snapshot_id, keys, keys.column_names, near)
 
     return find

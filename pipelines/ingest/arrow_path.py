@@ -15,14 +15,15 @@ from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
 from pipelines.ingest import arrow_rows
 from pipelines.ingest.arrow_commits import ALL, append_payloads, between, matching, merge_meta
 from pipelines.ingest.attempt import Attempt
-from pipelines.ingest.planning import Plan
+from pipelines.ingest.planning import SIGNALS, Plan
 from pipelines.ingest.reading import Source, read_files
 from pipelines.ingest.run import Ingested
 from pipelines.ingest.write import COUNTED, FEW, bounds_of_refusals, close_segments, source_of, table_of_known_data
 from pipelines.ingest.write_ecq import write_ecq_by_arrow
+from pipelines.ingest.write_signals import parts, write_signals_by_arrow, write_status_by_arrow
 from pipelines.spark.needed import NeedsSpark
 
-STREAMS = frozenset({Stream.TRIGGER, Stream.DATA, Stream.OUTCOME, Stream.ECQ})
+STREAMS = frozenset({Stream.TRIGGER, Stream.DATA, Stream.OUTCOME, Stream.ECQ, *SIGNALS})
 MOST_BYTES = 128 << 20  # of what the messages of one stream say, in memory
 MOST_IDS = 500_000  # rows of a run
 
@@ -44,6 +45,13 @@ def write_by_arrow(run: Attempt, todo: Plan) -> Ingested:
     _write_outcomes(run, todo, refused)
     if todo.of(Stream.ECQ):
         write_ecq_by_arrow(run, _parsed(run, todo, Stream.ECQ, parsing.ecq, parsing.ECQ), todo.base, refused)
+    if todo.of(Stream.XRAY_RAW):
+        of_raw, of_processed = parts(run.settings)
+        signals = _parsed(run, todo, Stream.XRAY_RAW, *of_raw)
+        processed = _parsed(run, todo, Stream.XRAY_RAW, *of_processed, with_unreadable=False)
+        write_signals_by_arrow(run, signals, processed, todo.base, refused)
+    if todo.of(Stream.XRAY_STATUS):
+        write_status_by_arrow(run, _parsed(run, todo, Stream.XRAY_STATUS, parsing.statuses, parsing.STATUSES), todo.base, refused)
     if refused:
         run.put(QUARANTINE, arrow_rows.once(pa.concat_tables(refused)), todo.base[QUARANTINE.name])
     return close_segments(run, todo)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 
 from adapters.reports import open_reports
 from contracts.errors import Permanent
-from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, Table
+from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
 from expectations import Audit, NotInArrow, audit
 from pipelines.ingest import arrow_audit
 from pipelines.ingest.arrow_audit import Lookup
@@ -89,7 +89,16 @@ def _frames(
     versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
     references = {table.name: _whole(run, spark, table, versions) for table in REFERENCES}
     references[SEGMENTS.name] = references[SEGMENTS.name].where(_same_days(run.catalog, head))
-    return {pinned.table.name: _added(run, spark, pinned) for pinned in written}, references
+    frames = {pinned.table.name: _added(run, spark, pinned) for pinned in written}
+    if XRAY_RAW.name in frames:
+        references[XRAY_RAW.name] = _captured_between(_whole(run, spark, XRAY_RAW, versions), frames[XRAY_RAW.name])
+    return frames, references
+
+
+def _captured_between(whole: DataFrame, added: DataFrame) -> DataFrame:
+    """Rows of signals that can be about the same ones as those of the run: literals, because Iceberg leaves files out by them."""
+    first, last = added.agg(sf.min("captured_at"), sf.max("captured_at")).collect()[0]
+    return whole.where(sf.col("captured_at").between(sf.lit(first), sf.lit(last)))
 
 
 def _same_days(catalog: Catalog, head: Snapshot) -> Column:

@@ -12,7 +12,8 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
 from adapters.commits import Change, patiently
-from contracts.tables import RUN_TABLES, SEGMENTS, Table
+from adapters.lake import run_tables_of
+from contracts.tables import SEGMENTS, Table
 
 PREFIX = "run_"
 REPEAT = "repeat_"  # branches on which a run's change is made once more, for a moment
@@ -75,7 +76,7 @@ def create_branch(catalog: Catalog, table: Table, run_id: str, snapshot_id: int)
 
 def close_run(catalog: Catalog, branch: str) -> None:
     """Drop the branch of every table, where there is one. Snapshots that main has stay."""
-    for table in RUN_TABLES:
+    for table in run_tables_of(catalog):
         if table is not SEGMENTS:
             drop_branch(catalog, table, branch)
     _forget(catalog, branch)
@@ -118,7 +119,7 @@ def close_abandoned(catalog: Catalog, now: datetime) -> list[str]:
 def _drop_old_repeats(catalog: Catalog, now: datetime) -> None:
     """Drop the branches of whoever was killed while it made a change once more."""
     before_ms = round((now - ABANDONED_AFTER).timestamp() * 1000)
-    for table in RUN_TABLES:
+    for table in run_tables_of(catalog):
         loaded = catalog.load_table(table.identifier)
         for name, ref in loaded.refs().items():
             head = loaded.snapshot_by_id(ref.snapshot_id) if name.startswith(REPEAT) else None

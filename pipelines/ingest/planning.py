@@ -8,19 +8,26 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
 
-from adapters.lake import where
+from adapters.lake import make_signal_tables, where
 from archive.content import Unreadable
 from archive.probing import Probe, probe, seqs_of
 from archive.segment import Interval, Segment, Selection, claimed_node, is_replay
 from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.seq import datetime_of, first_seq_at
-from contracts.tables import ECQ_INDEX, IDS, QUARANTINE, SEGMENTS, Table
+from contracts.tables import ECQ_INDEX, IDS, QUARANTINE, SEGMENTS, XRAY_RAW, XRAY_STATUS, Table
 from pipelines.ingest.ledger import Ledger, pruned_before
-from pipelines.ingest.publish import main_snapshots
+from pipelines.ingest.publish import current_snapshots, main_snapshots
 
 # The outcome stream needs no such care: its rows are made distinct by (vin, seq), not by their message.
-WATCHED = (Stream.TRIGGER, Stream.DATA, Stream.ECQ)
+WATCHED: Mapping[Stream, Table] = {  # and in which table the seqs of its messages are
+    Stream.TRIGGER: IDS,
+    Stream.DATA: IDS,
+    Stream.ECQ: ECQ_INDEX,
+    Stream.XRAY_RAW: XRAY_RAW,
+    Stream.XRAY_STATUS: XRAY_STATUS,
+}
+SIGNALS = (Stream.XRAY_RAW, Stream.XRAY_STATUS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,10 @@ def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Asid
     offered = archive.segments(part) if isinstance(part, Interval | None) else part
     known = ledger.known(segment.path for segment in offered)
     new = [segment for segment in offered if segment.path not in known]
+    if any(segment.stream in SIGNALS for segment in new):
+        # What others publish to them from now on overtakes this run.
+        make_signal_tables(catalog)
+        base = current_snapshots(catalog, loaded) | base
     probes = dict(zip((s.path for s in new), probe(archive, new), strict=True))
     complete_from = pruned_before(loaded)
     pruned = 0 if complete_from is None else first_seq_at(complete_from)
@@ -110,8 +121,7 @@ def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Asid
         if fresh:
             near = ledger.reaching(stream, min(s.first for s in fresh), max(s.last for s in fresh))
             old = _spans(Span(r["path"], r["first_seq"], r["last_seq"]) for r in near if is_replay(r["path"]) is replays)
-            rows_in = ECQ_INDEX if stream is Stream.ECQ else IDS
-            _look_at_overlaps(catalog, archive, rows_in, fresh, old, found, pruned)
+            _look_at_overlaps(catalog, archive, WATCHED[stream], fresh, old, found, pruned)
     aside = aside or Aside()
     return Plan(base, new, probes, found.skips, {**found.problems, **aside.files}, aside.messages)
 
@@ -188,8 +198,9 @@ def _overlapping(fresh: list[Span], old: list[Span]) -> set[str]:
 def _seqs_of(catalog: Catalog, table: Table, first: int, last: int) -> set[int]:
     assert table.day_of is not None  # both tables asked here have days
     seqs = And(where(GreaterThanOrEqual, "seq", first), where(LessThanOrEqual, "seq", last))
-    if table.day_of == "ts":  # the day of its seq
-        seqs = And(seqs, where(GreaterThanOrEqual, "ts", datetime_of(first)), where(LessThanOrEqual, "ts", datetime_of(last)))
+    if table is not QUARANTINE:  # the day of its seq
+        day = table.day_of
+        seqs = And(seqs, where(GreaterThanOrEqual, day, datetime_of(first)), where(LessThanOrEqual, day, datetime_of(last)))
     found: set[int] = set()
     for batch in catalog.load_table(table.identifier).scan(seqs, ("seq",)).to_arrow_batch_reader():
         found.update(pc.unique(batch["seq"]).to_pylist())  # a trigger has a row for each vehicle

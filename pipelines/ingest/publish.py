@@ -27,10 +27,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
 from adapters.commits import MAIN
-from adapters.lake import where
+from adapters.lake import run_tables_of, where
 from adapters.versions import require_not_newer
 from contracts.errors import OutcomeUnknown, Retryable
-from contracts.tables import RUN_TABLES, SEGMENTS, Table
+from contracts.tables import EVERY_RUN_TABLE, SEGMENTS, Table
 from pipelines.ingest.branches import (
     EVERYTHING,
     PINS,
@@ -112,7 +112,8 @@ def current_snapshots(catalog: Catalog, segments: IcebergTable) -> dict[str, int
     Raises:
         Permanent: a table is newer than this code.
     """
-    return {t.name: _main(segments if t is SEGMENTS else catalog.load_table(t.identifier), t) for t in RUN_TABLES}
+    tables = run_tables_of(catalog)
+    return {t.name: _main(segments if t is SEGMENTS else catalog.load_table(t.identifier), t) for t in tables}
 
 
 def _main(table: IcebergTable, known: Table) -> int:
@@ -175,7 +176,7 @@ def pins_of(snapshots: Mapping[str, int]) -> dict[str, str]:
 def pins_in(snapshot: Snapshot) -> list[PinnedSnapshot]:
     """The snapshots that a run's snapshot of `ingested_segments` names."""
     named: dict[str, int] = json.loads(properties_of(snapshot)[PINS])
-    return [PinnedSnapshot(table, named[table.name]) for table in RUN_TABLES if table.name in named]
+    return [PinnedSnapshot(table, named[table.name]) for table in EVERY_RUN_TABLE if table.name in named]
 
 
 def _bring_to_main(catalog: Catalog, pinned: PinnedSnapshot, branch: str) -> None:

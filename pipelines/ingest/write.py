@@ -25,11 +25,12 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import RESULT, RUN_ID, properties_of
 from pipelines.ingest.frames import parsed
-from pipelines.ingest.planning import Aside, Plan
+from pipelines.ingest.planning import SIGNALS, Aside, Plan
 from pipelines.ingest.publish import is_published
 from pipelines.ingest.reading import Source
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write_ecq import write_ecq
+from pipelines.ingest.write_signals import write_signals, write_status
 
 COUNTED = ("odd_vins",)  # by the parser, for the audit
 FEW = 1000  # data ids that a filter can name one by one
@@ -82,6 +83,10 @@ def _write(run: Attempt, todo: Plan) -> Ingested:
     _write_outcomes(run, todo, refused)
     if todo.of(Stream.ECQ):
         write_ecq(run, source_of(run, todo, Stream.ECQ), todo.base, refused)
+    if todo.of(Stream.XRAY_RAW):
+        write_signals(run, source_of(run, todo, Stream.XRAY_RAW), todo.base, refused)
+    if todo.of(Stream.XRAY_STATUS):
+        write_status(run, source_of(run, todo, Stream.XRAY_STATUS), todo.base, refused)
     if refused:
         run.append(QUARANTINE, transforms.once(transforms.all_of(refused), QUARANTINE.key), todo.base[QUARANTINE.name])
     return close_segments(run, todo)
@@ -229,7 +234,7 @@ def _unknown(rows: DataFrame, known: DataFrame, *, few: bool) -> DataFrame:
 
 def close_segments(run: Attempt, todo: Plan) -> Ingested:
     """Write the run's rows of `ingested_segments`, last of all; its numbers."""
-    read = {stream.value: todo.messages(stream) for stream in Stream}
+    read = {stream.value: todo.messages(stream) for stream in Stream if stream not in SIGNALS or todo.of(stream)}
     written = run.written | {SEGMENTS.name: len(todo.segments)}
     skipped = sum(map(len, todo.skips.values()))
     result = Ingested(run.run_id, len(todo.segments), read, skipped, written, written.get(QUARANTINE.name, 0))

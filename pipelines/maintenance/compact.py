@@ -17,9 +17,9 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyspark.sql import Row, SparkSession
 
-from adapters.lake import ensure_tables
+from adapters.lake import ensure_tables, tables_of
 from contracts.settings import Settings
-from contracts.tables import ECQ_INDEX, ECQ_STATE, IDS, META, OUTCOMES, SEGMENTS, TABLES, Table
+from contracts.tables import ECQ_INDEX, ECQ_STATE, IDS, META, OUTCOMES, SEGMENTS, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS, Table
 from pipelines.ingest.branches import BEGAN
 from pipelines.maintenance.compact_discover import Shape, discover
 from pipelines.maintenance.compact_plan import CompactionPolicy, Group, Work, work_of
@@ -32,6 +32,9 @@ SORTED_BY: Mapping[str, Sequence[str]] = {
     OUTCOMES.name: ("vin", "seq"),
     ECQ_INDEX.name: ("client_id", "seq"),
     ECQ_STATE.name: ("client_id", "acked_seq"),
+    XRAY_RAW.name: ("device_id", "seq"),
+    XRAY_PROCESSED.name: ("device_id", "seq"),
+    XRAY_STATUS.name: ("device_id", "seq"),
 }
 DAYS_A_CALL = 31
 COMMITS_A_CALL = 10  # so that a kill or a conflict costs a tenth of the work
@@ -76,7 +79,7 @@ def compact(spark: SparkSession | None, catalog: Catalog, settings: Settings, *,
     with_queues = spark is not None and has_queue_work(catalog)
     queues = compact_queues(spark, catalog, settings, now=now) if spark is not None and with_queues else QueuesCompacted()
     result = Compacted(queues=queues)
-    for table in TABLES:
+    for table in tables_of(catalog):
         done = _Compaction(spark, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy).run(now.date())
         result.tables[table.name] = done
         log.info("table is compacted", table=table.name, **asdict(done))
@@ -89,7 +92,9 @@ def has_work(catalog: Catalog, settings: Settings, *, now: datetime) -> bool:
     """Whether anything pays: else Spark need not be started."""
     ensure_tables(catalog)
     policy = compaction_policy(settings)
-    tables = (_Compaction(None, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy) for table in TABLES)
+    tables = (
+        _Compaction(None, catalog, f"{settings.catalog_name}.{table.identifier}", table, policy) for table in tables_of(catalog)
+    )
     return has_queue_work(catalog) or any(table.has_work(now.date()) for table in tables)
 
 

@@ -12,10 +12,11 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
+from adapters.lake import tables_of
 from archive.segment import Segment
 from archive.store import Archive
 from contracts.settings import Settings
-from contracts.tables import QUARANTINE, SEGMENTS, TABLES, Table
+from contracts.tables import QUARANTINE, SEGMENTS, Table
 from pipelines.ingest.ledger import ledger_of
 from pipelines.maintenance.garbage_days import carry_over
 from pipelines.maintenance.garbage_plan import ArchivedSegment, old_segments
@@ -50,7 +51,7 @@ def expire_snapshots(
     if not dry_run:
         carry_over(catalog)
     # The commit point's table first: a run whose snapshot has gone from it can no more be published, and rely on others that go.
-    for table in sorted(TABLES, key=lambda table: table is not SEGMENTS):
+    for table in sorted(tables_of(catalog), key=lambda table: table is not SEGMENTS):
         loaded, needed = catalog.load_table(table.identifier), needed_runs(catalog)
         old = sorted(old_snapshots(loaded, needed, cut_of(loaded, settings, now)))
         removed[table.name] = Removal(len(old), [str(snapshot_id) for snapshot_id in old[:SAMPLE]])
@@ -67,7 +68,7 @@ def remove_orphans(
     """Files in the tables' folders that no snapshot knows; listed first, then removed."""
     older_than = f"older_than => TIMESTAMP '{now - timedelta(days=settings.orphan_days):%Y-%m-%d %H:%M:%S}+00:00'"
     removed: dict[str, Removal] = {}
-    for table in TABLES:
+    for table in tables_of(catalog):
         arguments = older_than
         # Iceberg lists a folder by Hadoop, which knows no s3://, unless it is told to list as it reads and writes.
         if not catalog.load_table(table.identifier).location().startswith(ON_DISK):

@@ -12,13 +12,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
-from adapters.lake import ensure_tables
+from adapters.lake import ensure_tables, run_tables_of
 from adapters.redis import connect
 from archive.flush import flush
 from archive.store import Archive
 from contracts.errors import OutcomeUnknown, Permanent
 from contracts.settings import Settings
-from contracts.tables import RUN_TABLES, SEGMENTS, Table
+from contracts.tables import EVERY_RUN_TABLE, SEGMENTS, Table
 from pipelines.catalog import await_catalog
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import EVERYTHING, UNDOES
@@ -90,7 +90,7 @@ def empty(catalog: Catalog, now: datetime) -> str:
         log.warning("a run that counts has lost what it wrote; the archive has it", reason=str(exc))
     base = current_snapshots(catalog, segments)
     run = Amendment(catalog, "restore", base, now)
-    for table in RUN_TABLES:
+    for table in run_tables_of(catalog):
         if table is not SEGMENTS:
             run.change(table, partial(replace_content, catalog, table, None))
     run.publish(partial(replace_content, catalog, SEGMENTS, None), {UNDOES: EVERYTHING})
@@ -100,7 +100,7 @@ def empty(catalog: Catalog, now: datetime) -> str:
 def _unreadable(catalog: Catalog) -> list[Table]:
     """The tables whose metadata cannot be read; the ledger also where there is none."""
     lost = []
-    for table in RUN_TABLES:
+    for table in EVERY_RUN_TABLE:
         try:
             catalog.load_table(table.identifier)
         except NoSuchTableError:
@@ -117,7 +117,7 @@ def _drop(catalog: Catalog, lost: Sequence[Table]) -> None:
     Where the ledger is lost, all go, and it goes last: an empty ledger beside full tables would double all that they have, and an
     unreadable one stops whoever comes before this is done.
     """
-    all_of_them = RUN_TABLES if SEGMENTS in lost else lost
+    all_of_them = EVERY_RUN_TABLE if SEGMENTS in lost else lost
     for table in [*(table for table in all_of_them if table is not SEGMENTS), *([SEGMENTS] if SEGMENTS in lost else [])]:
         with suppress(NoSuchTableError):
             catalog.drop_table(table.identifier)

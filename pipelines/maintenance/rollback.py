@@ -21,7 +21,7 @@ from adapters.lake import ensure_tables
 from archive.store import Archive
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from contracts.tables import RUN_TABLES, SEGMENTS
+from contracts.tables import EVERY_RUN_TABLE, SEGMENTS
 from pipelines.catalog import await_catalog
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import RUN_ID, UNDOES, ancestors, properties_of
@@ -80,7 +80,7 @@ def _rollback(catalog: Catalog, settings: Settings, run_id: str, now: datetime) 
             "lost: bring them back from a copy first"
         )
     run = Amendment(catalog, "rollback", base, now)
-    for table in (table for table in RUN_TABLES if table.name in before and table is not SEGMENTS):
+    for table in (table for table in EVERY_RUN_TABLE if table.name in before and table is not SEGMENTS):
         run.change(table, partial(replace_content, catalog, table, before[table.name]))
     undoes = {UNDOES: json.dumps([one.snapshot_id for one in undone])}
     run.publish(partial(replace_content, catalog, SEGMENTS, before[SEGMENTS.name]), undoes)
@@ -105,7 +105,7 @@ def _befores(catalog: Catalog, undone: Sequence[Snapshot]) -> dict[str, Snapshot
     for run in undone:
         for pinned in pins_in(run):
             written.setdefault(pinned.table.name, set()).add(pinned.snapshot_id)
-    changed = (table for table in RUN_TABLES if table.name in written)
+    changed = (table for table in EVERY_RUN_TABLE if table.name in written)
     return {table.name: _before(catalog.load_table(table.identifier), written[table.name]) for table in changed}
 
 

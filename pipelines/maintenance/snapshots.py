@@ -12,8 +12,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
 from adapters.commits import patiently
+from adapters.lake import tables_of
 from contracts.settings import Settings
-from contracts.tables import SEGMENTS, TABLES, Table
+from contracts.tables import SEGMENTS, Table
 from pipelines.ingest.branches import RUN_ID, ancestors, properties_of
 from pipelines.ingest.publish import unfinished
 from pipelines.maintenance.garbage_days import carry_over
@@ -29,7 +30,7 @@ def expire_by_count(catalog: Catalog, settings: Settings, *, now: datetime) -> d
     removed: dict[str, int] = {}
     carry_over(catalog)
     # The commit point's table first: a run whose snapshot has gone from it can no more be published, and rely on others that go.
-    for table in sorted(TABLES, key=lambda table: table is not SEGMENTS):
+    for table in sorted(tables_of(catalog), key=lambda table: table is not SEGMENTS):
         removed[table.name] = _expire(catalog, settings, table, now)
     if any(removed.values()):
         log.info("old snapshots are forgotten", **removed)

@@ -20,9 +20,9 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.update import AssertRefSnapshotId
 
 from adapters.commits import MAIN, append_nothing, patiently
-from adapters.lake import make_missing_tables
+from adapters.lake import make_missing_tables, tables_of
 from adapters.versions import FIRST, require_not_newer, version_of
-from contracts.tables import MIGRATING, RUN_TABLES, SCHEMA_VERSION, SEGMENTS, TABLES, Table
+from contracts.tables import EVERY_RUN_TABLE, MIGRATING, SCHEMA_VERSION, SEGMENTS, Table
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.publish import finish, main_snapshots
 from pipelines.migrations.of_tables import STEPS
@@ -67,7 +67,7 @@ def plan(catalog: Catalog) -> Migrated:
     steps: list[Due] = []
     made: list[str] = []
     versions: dict[str, int] = {}
-    for table in TABLES:
+    for table in tables_of(catalog):
         try:
             loaded = catalog.load_table(table.identifier)
         except NoSuchTableError:
@@ -88,7 +88,7 @@ def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) ->
     made = plan(catalog).made
     make_missing_tables(catalog)
     steps: list[Due] = []
-    for table in TABLES:
+    for table in tables_of(catalog):
         while due := next(_steps_due(loaded := catalog.load_table(table.identifier), table), None):
             version, step = due
             taken = _due(table, version, step, loaded)
@@ -97,7 +97,7 @@ def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) ->
             _take(catalog, table, version, step)
             steps.append(Due(**asdict(taken) | {"seconds": round(time.monotonic() - began, 1)}))
             log.info("step is taken", **asdict(steps[-1]))
-    return Migrated(steps, made, {t.name: version_of(catalog.load_table(t.identifier)) for t in TABLES})
+    return Migrated(steps, made, {t.name: version_of(catalog.load_table(t.identifier)) for t in tables_of(catalog)})
 
 
 def _steps_due(loaded: IcebergTable, table: Table) -> Iterator[tuple[int, Step]]:
@@ -135,7 +135,7 @@ def _begin(catalog: Catalog, table: Table, version: int, step: Step) -> None:
 
 def _fence(catalog: Catalog, table: Table, step: Step) -> None:
     """A snapshot with the new schema, published as a run; of a table that is no part of runs, on main at once."""
-    if table not in RUN_TABLES:
+    if table not in EVERY_RUN_TABLE:
         patiently(step.write)(catalog, table, {}, MAIN, {})
         return
     until_not_overtaken(TRIES)(lambda: _fence_run(catalog, table, step))

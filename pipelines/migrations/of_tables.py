@@ -14,6 +14,7 @@ from contracts.tables import (
     QUALITY,
     QUARANTINE,
     SEGMENTS,
+    SIGNAL_TABLES,
     Column,
 )
 from pipelines.migrations.ledger_days import LedgerDays
@@ -64,5 +65,5 @@ STEPS: dict[str, tuple[Step, ...]] = {
     QUALITY.name: (MANY_WRITERS,),
     ACTIONS.name: (MANY_WRITERS,),
     ERASURES.name: (),
-    **{table.name: () for table in ECQ_TABLES},
+    **{table.name: () for table in (*ECQ_TABLES, *SIGNAL_TABLES)},
 }

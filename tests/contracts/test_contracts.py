@@ -17,7 +17,7 @@ from contracts.names import is_iso_3779_vin, is_vin
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import seq_of
 from contracts.settings import load_settings
-from contracts.tables import TABLES
+from contracts.tables import EVERY_TABLE
 from contracts.topics import BrokerEvent, Sign
 
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126, blacklist_characters="+#/"), min_size=1, max_size=64)
@@ -81,7 +81,7 @@ def test_a_segment_lies_in_the_hour_of_its_first_seq() -> None:
     assert segment_path(Stream.DATA, seq, 2) == f"data/dt=2026-11-21/hour=07/{seq}-2.parquet"
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+@pytest.mark.parametrize("table", EVERY_TABLE, ids=lambda table: table.name)
 def test_every_table_says_its_grain_in_columns_that_are_always_there(table: object) -> None:
     from contracts.tables import Table
 

@@ -167,3 +167,19 @@ def test_bounds_are_a_table_by_type() -> None:
         "humidity": (0, 1, "percent"),
     }
     assert read_bounds("") == {}
+
+
+def test_the_suite_of_the_table_knows_every_anomaly() -> None:
+    import re
+
+    from contracts.tables import XRAY_PROCESSED
+    from expectations import load_suites
+    from expectations._rules import Matches
+
+    (rule,) = (r for r in load_suites()[XRAY_PROCESSED.name].rules if r.name == "anomalies_are_known")
+    assert isinstance(rule, Matches)
+    known = re.compile(rule.regex)
+    assert all(known.fullmatch(kind) for kind in ANOMALIES)
+    assert known.fullmatch(",".join(sorted(ANOMALIES)))
+    assert known.fullmatch("")
+    assert not known.fullmatch("other")

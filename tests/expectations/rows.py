@@ -98,9 +98,9 @@ def good() -> dict[str, list[Row]]:
 def frame(spark: SparkSession | None, table: str, rows: Sequence[Row]) -> Any:
     """Rows as the table would hold them, in memory where there is no Spark. Nulls are let through: some rules are about them."""
     if spark is None:
-        columns = next(t for t in tables.TABLES if t.name == table).columns
+        columns = next(t for t in tables.EVERY_TABLE if t.name == table).columns
         return pa.table({c.name: pa.array([row[c.name] for row in rows], c.type) for c in columns})
-    schema = next(t for t in tables.TABLES if t.name == table).spark_schema.replace(" not null", "")
+    schema = next(t for t in tables.EVERY_TABLE if t.name == table).spark_schema.replace(" not null", "")
     names = [column.split()[0] for column in schema.split(", ")]
     found = spark.createDataFrame([tuple(row[name] for name in names) for row in rows], schema)
     return found.coalesce(1).localCheckpoint()  # read in Spark from here on, and not made again for each look

@@ -76,7 +76,7 @@ def test_killed_between_files_and_commit_it_is_done_again_and_garbage_collection
     assert_all_is_in_once(spark_lake)
     assert data_files(spark_lake.settings, IDS) - known_files(spark_lake.catalog, IDS) == left
 
-    monkeypatch.setattr(garbage_files, "TABLES", (IDS,))  # one table tells
+    monkeypatch.setattr(garbage_files, "tables_of", lambda _: (IDS,))  # one table tells
     for file in (spark_lake.settings.home / "lake/warehouse").rglob("*.*"):
         os.utime(file, (0, 0))  # so that none stays for its youth
     removed = garbage_files.remove_orphans(

@@ -1,0 +1,60 @@
+"""Messages of X-ray signals for the archive, at chosen milliseconds after noon, as the door writes them."""
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from adapters.day_keys import DayKeys
+from adapters.key_ring import new_key_line
+from contracts.envelope import Envelope
+from contracts.signals.messages import DeviceStatus, RawSignal, parse_raw, parse_status
+from contracts.signals.records import raw_envelope, status_envelope
+from tests.pipelines.conftest import SparkLake
+from tests.pipelines.makers import at, seq_at
+
+
+def readings(*values: tuple[str, float, str]) -> bytes:
+    """A payload that says these: type, value and unit."""
+    return json.dumps({"readings": [{"type": kind, "value": value, "unit": unit} for kind, value, unit in values]}).encode()
+
+
+class Door:
+    """Seals for a lake, which gets a key ring of its own."""
+
+    def __init__(self, spark_lake: SparkLake, ring: Path) -> None:
+        ring.write_text(new_key_line())
+        spark_lake.settings = spark_lake.settings.model_copy(update={"signals_keys_file": str(ring)})
+        self.keys = DayKeys.of(spark_lake.settings)
+
+    def raw(
+        self,
+        ms: int,
+        device_id: str,
+        payload: bytes,
+        *,
+        captured: int | None = None,
+        sealed: bytes | None = None,
+        node: int = 0,
+        metadata: dict[str, Any] | None = None,
+    ) -> Envelope:
+        """A raw signal; `captured`: at this millisecond, if not at `ms`."""
+        message: dict[str, Any] = {
+            "deviceId": device_id,
+            "capturedAt": at(ms if captured is None else captured).isoformat(),
+            "payload": base64.b64encode(payload).decode(),
+            "schemaVersion": "v1",
+        }
+        signal = parse_raw(json.dumps(message | ({"metadata": metadata} if metadata else {})).encode())
+        assert isinstance(signal, RawSignal)
+        seq = seq_at(ms, node)
+        made = raw_envelope(seq, at(ms), signal, sealed or self.keys.seal(payload, seq=seq), payload=payload)
+        return replace(made, seq=seq)
+
+    def status(self, ms: int, device_id: str, status: str, health: dict[str, Any] | None = None) -> Envelope:
+        """A device's status."""
+        message: dict[str, Any] = {"deviceId": device_id, "status": status, "lastSeen": at(ms).isoformat()}
+        said = parse_status(json.dumps(message | ({"health": health} if health else {})).encode())
+        assert isinstance(said, DeviceStatus)
+        return status_envelope(seq_at(ms), at(ms), said)
