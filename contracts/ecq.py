@@ -128,7 +128,8 @@ def _parse_rewind(client_id: str, payload: bytes) -> Rewind | Refused:
     word = payload[: SHOWN + 1].decode("utf-8", "replace")
     target: Any = rewind_target(word) if len(payload) <= SHOWN else None
     if target is None:
-        return Refused(f"{shown(word)} is no place to rewind to; {REWIND_RULE}")
+        size = f", and not {len(payload)} bytes" if len(payload) > SHOWN else ""
+        return Refused(f"{shown(word)} is no place to rewind to; {REWIND_RULE}{size}")
     return Rewind(Owner(client_id), target)
 
 

@@ -113,6 +113,9 @@ class RecorderSettings(BaseSettings):
     intake_window_bytes: Positive = _s(
         256 << 20, "bytes of messages that the recorder takes before it has settled earlier ones; a single message may be larger"
     )
+    ecq_rewinds_per_hour: Annotated[int, Field(ge=0)] = _s(
+        60, "rewinds of one compacted queue that are taken in an hour, up to ten of them at once; 0: any number"
+    )
     receipt_prefix: str = _s(
         "sdv/receipt/", "response topics must begin so; elsewhere the recorder could be made to write to a vehicle"
     )

@@ -81,7 +81,7 @@ class IngressWriter:
         await self._may_record()
         outcomes, recorded = self._take_outcomes()
         taken = await self._take_messages()
-        messages = [incoming for incoming in taken if not incoming.is_resent]
+        messages = [incoming for incoming in taken if not (incoming.is_resent or incoming.is_dropped)]
         if outcomes or messages:
             file = await self._journal.append([incoming.envelope for incoming in outcomes + messages])
             for future in recorded:
@@ -91,7 +91,7 @@ class IngressWriter:
                 file.unsettled += len(messages)
                 self._hand_over(file, messages)
         for incoming in taken:
-            if incoming.is_resent:
+            if incoming.is_resent or incoming.is_dropped:
                 self._answer(incoming)
         _count(outcomes + taken)
 
@@ -129,6 +129,9 @@ class IngressWriter:
 def _count(group: Sequence[Incoming]) -> None:
     for incoming in group:
         stream = incoming.envelope.stream.value
+        if incoming.is_dropped:
+            _metrics.MESSAGES.labels(stream, "dropped").inc()
+            continue
         status = "refused" if incoming.refused_because else "duplicate" if incoming.duplicate_of else "recorded"
         _metrics.MESSAGES.labels(stream, "resent" if incoming.is_resent else status).inc()
         _metrics.BYTES.labels(stream).inc(len(incoming.envelope.payload))

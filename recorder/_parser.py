@@ -29,6 +29,7 @@ from contracts.seq import SeqSource
 from contracts.settings import Settings
 from recorder._dedupe import DedupeWindow
 from recorder._kinds import dispatchers_record, needs_handoff, stream_of
+from recorder._rewind_limit import Admission, RewindLimit, bounded
 
 DIGEST = "sdv-digest"  # header of an accepted trigger, so that a restart need not parse it to know it again
 PACKET_ID = "sdv-packet-id"  # header of a message of the stream ecq: what the broker sends again has the same
@@ -49,6 +50,8 @@ class Incoming:
     digest: str | None = None
     ecq: Append | Rewind | None = None
     is_resent: bool = False  # it was recorded before, with this seq; only its publisher and the broker have to hear of it
+    is_limited: bool = False  # it comes too soon after others
+    is_dropped: bool = False  # and is not recorded
     applied: bool = False
     duplicate_of: int | None = None
     refused_because: str | None = None
@@ -83,6 +86,7 @@ class Parser:
 
     def __init__(self, settings: Settings, dedupe: DedupeWindow) -> None:
         self._settings, self._dedupe = settings, dedupe
+        self._rewinds = RewindLimit(settings.ecq_rewinds_per_hour)
         self.seqs = SeqSource(settings.node)  # a start puts in its place what it may give
 
     def take(self, message: Message, parsed: Parsed | None = None, resent: int | None = None) -> Incoming:
@@ -90,14 +94,17 @@ class Parser:
 
         Bad input is refused, never raised, and so is what raises anything while it is judged.
         """
-        stream, said = parsed or self._judge(message)
+        admission = self._rewinds.judge(message) if resent is None else Admission.ADMITTED
+        stream, said = (parsed or self._judge(message)) if admission is Admission.ADMITTED else self._limited(message)
+        payload, properties = bounded(message)
         # Headers that begin like Manifold's own would say something that Manifold has not said.
-        headers = {name: value for name, value in message.user_properties if not name.startswith(SERVICE_PREFIX)}
+        headers = {name: value for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
         if stream is Stream.ECQ and message.qos:
             headers[PACKET_ID] = str(message.mid)
         seq = self.seqs.next() if resent is None else resent
-        envelope = Envelope(seq, datetime.now(UTC), stream, message.topic, message.payload, message.qos, headers)
+        envelope = Envelope(seq, datetime.now(UTC), stream, message.topic, payload, message.qos, headers)
         incoming = Incoming(envelope, message, is_resent=resent is not None)
+        incoming.is_limited, incoming.is_dropped = admission is not Admission.ADMITTED, admission is Admission.DROPPED
         match said:
             case Refused(reason):
                 incoming.refused_because = _plain(reason)
@@ -160,6 +167,10 @@ class Parser:
             return self.parse(message.topic, message.payload)
         remedy = "these are its bytes, as they came; send it as MQTT 5 says, all texts in UTF-8"
         return stream_of(message.topic), Refused(f"the packet cannot be read ({message.unreadable}); {remedy}")
+
+    def _limited(self, message: Message) -> Parsed:
+        limit = f"ecq_rewinds_per_hour={self._settings.ecq_rewinds_per_hour}"
+        return stream_of(message.topic), Refused(f"rewinds of this queue come faster than {limit}; wait, or raise the setting")
 
     def _parse(self, topic: str, payload: bytes, inline: str) -> Said:
         settings = self._settings

@@ -43,7 +43,7 @@ class ResentMessages:
         """This message of the session is being recorded; call it for those of all streams, which share the packet ids."""
         message = incoming.message
         if message is not None and message.qos and message.connection >= self._connection:
-            self._note(message.mid, incoming.envelope)
+            self._note(message.mid, None if incoming.is_limited else incoming.envelope)
 
     def recall(self, envelopes: Iterable[Envelope]) -> None:
         """What an earlier process has recorded, in seq order."""
@@ -52,9 +52,9 @@ class ResentMessages:
             if envelope.stream is Stream.ECQ and packet_id.isascii() and packet_id.isdigit() and 0 < int(packet_id) < _IDS:
                 self._note(int(packet_id), envelope)
 
-    def _note(self, mid: int, envelope: Envelope) -> None:
+    def _note(self, mid: int, envelope: Envelope | None) -> None:
         self._seqs[mid] = self._seqs[(mid + REMEMBERED) % _IDS] = 0
-        if envelope.stream is Stream.ECQ:
+        if envelope is not None and envelope.stream is Stream.ECQ:
             self._seqs[mid] = envelope.seq
             self._digests[mid * _DIGEST_BYTES : (mid + 1) * _DIGEST_BYTES] = _digest(envelope.topic, envelope.payload)
 

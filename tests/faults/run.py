@@ -92,6 +92,7 @@ def settings_of(plan: Plan) -> Settings:
     """A platform of its own, with short deadlines and segments and two dispatchers."""
     ports = {name: free_port() for name in PORTS}
     return load_settings(
+        ecq_rewinds_per_hour=0,
         home=plan.home,
         with_airflow=False,
         with_signals=False,
