@@ -1,4 +1,5 @@
-"""The HTTP face of a service: /metrics for Prometheus, /healthz for whoever asks whether it is ready, and its own routes.
+"""The HTTP face of a service: /metrics for Prometheus, /healthz for whoever asks whether it is ready, /livez for whoever would
+start it again, and its own routes.
 
 Whoever reaches it can read what goes on and, at the recorder, close segments: without a token it listens on loopback only.
 """
@@ -33,10 +34,10 @@ class Health:
 async def serve(
     host: str, port: int, health: Callable[[], Health], routes: Iterable[web.RouteDef] = (), *, token: str = ""
 ) -> AsyncIterator[None]:
-    """Serve while the block runs. /healthz answers 200 or 503 with `{"healthy": …, <details>}`.
+    """Serve while the block runs. /healthz answers 200 or 503 with `{"healthy": …, <details>}`; /livez 200, while the loop runs.
 
-    With a `token`, whoever does not show it (`Authorization: Bearer …`) gets 401; of /healthz, all but the details: the probes of
-    an orchestrator have no secret to show.
+    With a `token`, whoever does not show it (`Authorization: Bearer …`) gets 401; of /healthz, all but the details, and /livez: the
+    probes of an orchestrator have no secret to show.
 
     Raises:
         Permanent: the port is taken, or the host is not loopback and there is no token.
@@ -51,14 +52,17 @@ async def serve(
         details = now.details if shows(request.headers.get("Authorization", ""), token) else {}
         return web.json_response({"healthy": now.healthy, **details}, status=200 if now.healthy else 503)
 
+    async def livez(_: web.Request) -> web.Response:
+        return web.json_response({"alive": True})
+
     @web.middleware
     async def guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
-        if handler is healthz or shows(request.headers.get("Authorization", ""), token):
+        if handler in (healthz, livez) or shows(request.headers.get("Authorization", ""), token):
             return await handler(request)
         return web.Response(status=401, headers=REFUSED)
 
     app = web.Application(middlewares=[guard])
-    app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), *routes])
+    app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/livez", livez), *routes])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()
     try:

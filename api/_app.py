@@ -14,7 +14,7 @@ from api._ecq import ecq_routes
 from api._fleet import fleet_routes
 from api._history import history_routes
 from api._lake_half import lake_half_routes
-from api._middleware import HEALTH, RequestMiddleware
+from api._middleware import ALIVE, HEALTH, RequestMiddleware
 from api._parameters import no_others
 from api._problems import tell_problems
 from api._sources import Sources
@@ -49,13 +49,17 @@ def application(settings: Settings) -> Any:
 
 
 def _serve_itself(app: FastAPI, sources: Sources, token: str) -> None:
-    """/healthz and /metrics, as every service has them."""
+    """/healthz, /livez and /metrics, as every service has them."""
 
     @app.get(HEALTH, include_in_schema=False)
     async def healthz(authorization: Authorization = "") -> Response:
         now = await sources.health()
         details = now.details if shows(authorization, token) else {}
         return JSONResponse({"healthy": now.healthy, **details}, 200 if now.healthy else 503)
+
+    @app.get(ALIVE, include_in_schema=False)
+    async def livez() -> dict[str, bool]:
+        return {"alive": True}
 
     @app.get("/metrics", include_in_schema=False)
     async def metrics() -> Response:

@@ -10,7 +10,7 @@ from adapters.http import REFUSED, shows
 from api._metrics import REQUESTS, SECONDS
 from api._problems import failed, problem
 
-HEALTH = "/healthz"  # the probes of an orchestrator have no token to show
+HEALTH, ALIVE = "/healthz", "/livez"  # the probes of an orchestrator have no token to show
 MOST_BODY_BYTES = 64 * 1024  # of a request
 ELSEWHERE = "none"  # the route of what is not here
 
@@ -38,7 +38,7 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            if scope["path"] != HEALTH and not shows(_authorization(scope), self._token):
+            if scope["path"] not in (HEALTH, ALIVE) and not shows(_authorization(scope), self._token):
                 detail = "show the token: Authorization: Bearer …, as MANIFOLD_HTTP_TOKEN has it"
                 await problem(401, detail, headers=REFUSED)(scope, receive, noted)
             else:

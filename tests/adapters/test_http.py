@@ -29,6 +29,7 @@ def test_health_metrics_and_own_routes_are_served() -> None:
             base = f"http://127.0.0.1:{port}"
             ill = await client.get(f"{base}/healthz")
             assert (ill.status_code, ill.json()) == (503, {"healthy": False, "journal": "disk full"})
+            assert (await client.get(f"{base}/livez")).status_code == 200  # to start it again would cure nothing
             health = Health(healthy=True)
             well = await client.get(f"{base}/healthz")
             assert (well.status_code, well.json()) == (200, {"healthy": True})
@@ -56,6 +57,7 @@ def test_with_a_token_only_whoever_has_it_is_answered_and_a_probe_learns_no_more
                 assert refused[0].headers["WWW-Authenticate"] == "Bearer"
                 probed = await client.get(f"{base}/healthz", headers=wrong)
                 assert (probed.status_code, probed.json()) == (503, {"healthy": False})
+                assert (await client.get(f"{base}/livez", headers=wrong)).json() == {"alive": True}
             right = {"Authorization": f"Bearer {token}"}
             assert (await client.get(f"{base}/healthz", headers=right)).json()["journal"] == "disk full"
             assert (await client.get(f"{base}/metrics", headers=right)).status_code == 200

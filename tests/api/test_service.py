@@ -111,6 +111,7 @@ def test_with_a_token_only_who_shows_it_is_answered_and_probes_are_told_no_detai
             assert {answer.headers["www-authenticate"] for answer in refused} == {"Bearer"}
             assert {answer.headers["content-type"] for answer in refused} == {PROBLEM}
             assert asked(path, **right).status_code == (404 if path.endswith("nowhere") else 200)
+        assert asked("/livez").json() == {"alive": True}
         assert asked("/healthz").json() == {"healthy": True}
         assert asked("/healthz", **right).json() == {"healthy": True, "redis": True, "lake": True}
 
