@@ -1,0 +1,19 @@
+# The one place that knows the provider: it applies manifests as they stand, and sees when somebody has changed an object.
+
+terraform {
+  required_providers {
+    kubectl = {
+      source  = "gavinbunney/kubectl"
+      version = "~> 1.19"
+    }
+  }
+}
+
+resource "kubectl_manifest" "this" {
+  for_each = local.manifests
+
+  yaml_body         = each.value
+  server_side_apply = true
+  force_conflicts   = true
+  wait_for_rollout  = var.wait_for_rollout
+}

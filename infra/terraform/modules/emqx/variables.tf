@@ -1,0 +1,29 @@
+variable "server" {
+  description = "Image, size of the volume, CPU and memory of each node."
+  type        = object({ image = string, volume = string, cpu = string, memory = string })
+}
+
+variable "replicas" {
+  description = "Nodes of the cluster."
+  type        = number
+}
+
+variable "secret" {
+  description = "Name of the Secret; the README says which keys it has."
+  type        = string
+}
+
+variable "service_type" {
+  description = "Kind of the Service for vehicles."
+  type        = string
+}
+
+variable "tls_secret" {
+  description = "Secret with tls.crt, tls.key and ca.crt: vehicles then come by TLS with client certificates, on 8883. Empty: in the clear, on 1883."
+  type        = string
+}
+
+variable "files" {
+  description = "Configuration by file name: Manifold's rules and access list, as infra/emqx has them."
+  type        = map(string)
+}

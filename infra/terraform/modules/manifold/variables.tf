@@ -1,0 +1,29 @@
+variable "image" {
+  description = "Manifold's image."
+  type        = string
+}
+
+variable "secret" {
+  description = "Name of the Secret with a settings file for each service."
+  type        = string
+}
+
+variable "settings" {
+  description = "Settings that all services share, by name, none of them secret."
+  type        = map(string)
+}
+
+variable "recorders" {
+  description = "Replicas, size of each journal, CPU and memory."
+  type        = object({ replicas = number, journal = string, cpu = string, memory = string })
+}
+
+variable "dispatchers" {
+  description = "Replicas, CPU and memory."
+  type        = object({ replicas = number, cpu = string, memory = string })
+}
+
+variable "api" {
+  description = "Replicas, CPU and memory."
+  type        = object({ replicas = number, cpu = string, memory = string })
+}

@@ -1,0 +1,19 @@
+variable "server" {
+  description = "Image, size of the volume, CPU and memory."
+  type        = object({ image = string, volume = string, cpu = string, memory = string })
+}
+
+variable "secret" {
+  description = "Name of the Secret; the README says which keys it has."
+  type        = string
+}
+
+variable "region" {
+  description = "Region that clients name when they sign."
+  type        = string
+}
+
+variable "bucket" {
+  description = "Bucket that is made."
+  type        = string
+}

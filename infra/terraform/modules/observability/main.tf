@@ -1,0 +1,28 @@
+locals {
+  configuration = templatefile("${path.module}/manifests/prometheus.yml.tftpl", { site = var.site, alertmanager = var.observability.alertmanager })
+  documents = [
+    templatefile("${path.module}/manifests/prometheus.yaml.tftpl", {
+      site  = var.site, observability = var.observability, secret = var.manifold_secret
+      files = merge({ "prometheus.yml" = local.configuration }, var.rules), checksum = sha256(jsonencode([local.configuration, var.rules]))
+    }),
+    templatefile("${path.module}/manifests/grafana.yaml.tftpl", {
+      site     = var.site, observability = var.observability, secret = var.grafana_secret, dashboards = var.dashboards
+      checksum = sha256(jsonencode(var.dashboards))
+    }),
+  ]
+}
+
+output "prometheus_url" {
+  description = "Prometheus, inside the cluster."
+  value       = "http://prometheus.${var.site.namespace}.svc:9090"
+}
+
+output "grafana_url" {
+  description = "Grafana, inside the cluster."
+  value       = "http://grafana.${var.site.namespace}.svc:3000"
+}
+
+output "prometheus_configuration" {
+  description = "Prometheus' configuration."
+  value       = local.configuration
+}

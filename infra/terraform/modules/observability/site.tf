@@ -1,0 +1,11 @@
+variable "site" {
+  description = "What all modules share: namespace, environment, storage class, Secrets for images, spread over zones, waiting."
+  type = object({
+    namespace          = string
+    environment        = string
+    storage_class      = string
+    image_pull_secrets = list(string)
+    zones              = bool
+    wait_for_rollout   = bool
+  })
+}

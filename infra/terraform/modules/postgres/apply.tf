@@ -1,0 +1,10 @@
+module "apply" {
+  source           = "../apply"
+  documents        = local.documents
+  wait_for_rollout = var.site.wait_for_rollout
+}
+
+output "manifests" {
+  description = "The YAML of each object, by kind and name."
+  value       = module.apply.manifests
+}

@@ -1,0 +1,9 @@
+variable "server" {
+  description = "Image, size of the volume, CPU and memory."
+  type        = object({ image = string, volume = string, cpu = string, memory = string })
+}
+
+variable "secret" {
+  description = "Name of the Secret; the README says which keys it has."
+  type        = string
+}

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# secrets.sh NAMESPACE: makes up the Secrets of an environment whose services are all in the cluster, and the namespace where it is missing.
+# What exists is left alone. Nothing secret is in a command line or a file of this machine: all goes to kubectl through a pipe.
+set -euo pipefail
+ns=${1:?usage: secrets.sh NAMESPACE}
+new() { python3 -c 'import secrets; print(secrets.token_hex(24), end="")'; }
+there() { kubectl -n "$ns" get secret "$1" >/dev/null 2>&1; }
+
+kubectl get namespace "$ns" >/dev/null 2>&1 || kubectl create namespace "$ns"
+
+# put NAME: keys and values from stdin, as lines "key<TAB>JSON string"
+put() {
+  python3 -c '
+import json, sys
+data = dict(line.rstrip("\n").split("\t", 1) for line in sys.stdin)
+print(json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": sys.argv[1], "namespace": sys.argv[2]},
+                  "stringData": {key: json.loads(value) for key, value in data.items()}}))' "$1" "$ns" | kubectl create -f -
+}
+line() { printf '%s\t%s\n' "$1" "$(python3 -c 'import json, sys; print(json.dumps(sys.stdin.read()))')"; }
+
+names=(manifold airflow emqx redis postgres rabbitmq object-store grafana)
+missing=()
+for name in "${names[@]}"; do there "$name" || missing+=("$name"); done
+if [ ${#missing[@]} = 0 ]; then
+  echo "all there in $ns: ${names[*]}"
+  exit 0
+fi
+if [ ${#missing[@]} != ${#names[@]} ]; then
+  echo "some are there and some are not (${missing[*]}): they share passwords, so make those by hand, or delete all and start again" >&2
+  exit 1
+fi
+
+redis=$(new) catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new)
+printf 'user default on nopass resetkeys resetchannels -@all +ping\nuser manifold on >%s ~* &* +@all -acl -debug -replicaof -shutdown\n' "$redis" |
+  line users.acl | put redis
+{ new | line password; printf %s "$catalog" | line catalog-password; printf %s "$airflow" | line airflow-password; } | put postgres
+{ printf %s "$access" | line access-key; printf %s "$secret" | line secret-key; } | put object-store
+{ new | line cookie; new | line dashboard-password; printf 'manifold:%s\n' "$emqx" | line api-keys; } | put emqx
+{
+  printf 'postgresql+psycopg://airflow:%s@postgres.%s.svc:5432/airflow' "$airflow" "$ns" | line sql-alchemy-conn
+  python3 -c 'import base64, os; print(base64.urlsafe_b64encode(os.urandom(32)).decode(), end="")' | line fernet-key
+  new | line api-secret-key
+  new | line jwt-secret
+  printf '{"admin": "%s", "operator": "%s", "viewer": "%s"}' "$(new)" "$(new)" "$(new)" | line passwords.json
+} | put airflow
+printf '{"users": [{"name": "manifold", "password": "%s", "tags": []}], "vhosts": [{"name": "/"}],
+ "permissions": [{"user": "manifold", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}]}' "$(new)" | line definitions.json | put rabbitmq
+new | line admin-password | put grafana
+
+settings() { # what a service must know and nobody else may
+  printf 'http_token = "%s"\nredis_url = "redis://manifold:%s@redis.%s.svc:6379/0"\n' "$token" "$redis" "$ns"
+  printf 'catalog_uri = "postgresql+psycopg://catalog:%s@postgres.%s.svc:5432/catalog"\n' "$catalog" "$ns"
+  printf 's3_access_key = "%s"\ns3_secret_key = "%s"\n' "$access" "$secret"
+}
+{
+  for service in recorder api jobs; do settings | line $service.toml; done
+  { settings; printf 'emqx_api_key = "manifold"\nemqx_api_secret = "%s"\n' "$emqx"; } | line dispatcher.toml
+  printf %s "$token" | line http-token
+} | put manifold
