@@ -1,6 +1,6 @@
-"""The HTTP face of a service: /metrics for Prometheus, /healthz for whoever asks whether it is ready, /livez for whoever would
-start it again, and its own routes.
+"""The HTTP face of a service: /metrics for Prometheus, its own routes, and what an orchestrator asks: /healthz and /livez.
 
+/healthz says whether it is ready; /livez whether it does its work at all: only where it does not, a new start may help.
 Whoever reaches it can read what goes on and, at the recorder, close segments: without a token it listens on loopback only.
 """
 
@@ -36,8 +36,8 @@ async def serve(
 ) -> AsyncIterator[None]:
     """Serve while the block runs. /healthz answers 200 or 503 with `{"healthy": …, <details>}`; /livez 200, while the loop runs.
 
-    With a `token`, whoever does not show it (`Authorization: Bearer …`) gets 401; of /healthz, all but the details, and /livez: the
-    probes of an orchestrator have no secret to show.
+    With a `token`, whoever does not show it (`Authorization: Bearer …`) gets 401; but for /livez, and for /healthz without its
+    details: the probes of an orchestrator have no secret to show.
 
     Raises:
         Permanent: the port is taken, or the host is not loopback and there is no token.
