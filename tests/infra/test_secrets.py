@@ -1,0 +1,86 @@
+"""The Secrets that infra/terraform/secrets.sh makes up: what services and Redis take, and in nobody's command line."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import NoPermissionError
+
+from contracts.settings import load_settings
+from tests.infra.environments import TERRAFORM
+from tests.servers import free_port, start, stopping
+
+# Stands where kubectl would: it has no Secret yet, and keeps what it is given and how it was called.
+KUBECTL = """#!/bin/sh
+echo "$@" >> "$KEPT/called"
+case "$*" in *create*-f*) cat >> "$KEPT/given"; echo ---- >> "$KEPT/given";; *get*) exit 1;; esac
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """What each Secret holds, by its name."""
+    folder = tmp_path_factory.mktemp("secrets")
+    (folder / "kubectl").write_text(KUBECTL)
+    (folder / "kubectl").chmod(0o755)
+    env = {"PATH": f"{folder}:/usr/bin:/bin", "KEPT": str(folder)}
+    ran = subprocess.run([TERRAFORM / "secrets.sh", "manifold"], capture_output=True, text=True, env=env, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    given = [json.loads(text) for text in (folder / "given").read_text().split("----\n") if text]
+    secrets = {each["metadata"]["name"]: each["stringData"] for each in given}
+    called = (folder / "called").read_text()
+    assert not any(value in called for values in secrets.values() for value in values.values())
+    return secrets
+
+
+@pytest.mark.parametrize("service", ["recorder", "dispatcher", "api", "jobs"])
+def test_the_settings_file_of_a_service_is_one(
+    made: dict[str, dict[str, str]], service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "manifold.toml").write_text(made["manifold"][f"{service}.toml"])
+    monkeypatch.setenv("MANIFOLD_FILE", str(tmp_path / "manifold.toml"))
+    settings = load_settings(host="0.0.0.0")
+    assert settings.http_token.get_secret_value() == made["manifold"]["http-token"]
+    assert settings.redis.startswith("redis://manifold:")
+    assert settings.s3.secret_key == made["object-store"]["secret-key"]
+    assert made["postgres"]["catalog-password"] in settings.catalog
+    assert bool(settings.emqx_api_key) == (service == "dispatcher")
+
+
+def test_passwords_agree_and_differ_where_they_should(made: dict[str, dict[str, str]]) -> None:
+    assert f"airflow:{made['postgres']['airflow-password']}@" in made["airflow"]["sql-alchemy-conn"]
+    assert len(set(json.loads(made["airflow"]["passwords.json"]).values())) == 3
+    assert json.loads(made["rabbitmq"]["definitions.json"])["users"][0]["name"] == "manifold"
+    assert made["emqx"]["cookie"].isalnum()
+
+
+def test_redis_takes_its_users_and_a_stranger_may_only_ask_whether_it_is_there(
+    made: dict[str, dict[str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "users.acl").write_text(made["redis"]["users.acl"])
+    port = free_port()
+    command = [
+        "redis-server",
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--dir",
+        str(tmp_path),
+        "--aclfile",
+        str(tmp_path / "users.acl"),
+    ]
+    with stopping(start(command, port=port, log=tmp_path / "redis.log")):
+        with Redis(port=port) as stranger:
+            assert stranger.ping()
+            with pytest.raises(NoPermissionError):
+                stranger.get("p:VIN")
+        user = made["redis"]["users.acl"].splitlines()[1].split()
+        password = next(word[1:] for word in user if word.startswith(">"))
+        with Redis(port=port, username="manifold", password=password) as ours:
+            assert ours.set("p:VIN", 1)
+            assert ours.info("server")
+            with pytest.raises(NoPermissionError):
+                ours.shutdown()
