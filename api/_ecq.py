@@ -19,8 +19,7 @@ from api.models.ecq import CompactedQueue, RewindTo, Rewound
 from contracts.ecq import rewind_target
 from contracts.errors import Permanent, Retryable
 from contracts.messages import ReceiptStatus
-from history.ecq_from_queues import Queued, ask_queue, queue_said
-from history.ecq_merge import page_of, queue_of
+from history.ecq_from_queues import QueuedPage, ask_page, page_told
 from history.merge import History
 from queues import AsyncBatch, is_cluster, is_spoilt
 
@@ -38,9 +37,9 @@ def ecq_routes(sources: Sources) -> APIRouter:
     async def show(client_id: ClientId, limit: Limit = PAGE, after: After = 0) -> CompactedQueue:
         """What is live in a client's compacted queue and how it stands, oldest first, a page at a time."""
         page = history.Page(limit=limit, after=after)
-        queued = await _queued(sources, client_id)
-        if queued is not None and queued.is_whole and sources.settings.express:
-            return CompactedQueue.of(page_of(queue_of(client_id, queued), page))
+        queued = await _queued(sources, client_id, page) if sources.settings.express else None
+        if queued is not None and queued.is_whole:
+            return CompactedQueue.of(queued.queue(client_id))
 
         def read(catalog: Catalog) -> history.CompactedQueue:
             return History(sources.settings, sources.blocking(), catalog).compacted_queue(client_id, page)
@@ -65,12 +64,12 @@ def ecq_routes(sources: Sources) -> APIRouter:
     return router
 
 
-async def _queued(sources: Sources, client_id: str) -> Queued | None:
-    """The queue in Redis; None where that is away: then archive and lake are asked."""
+async def _queued(sources: Sources, client_id: str, page: history.Page) -> QueuedPage | None:
+    """The page in Redis; None where that is away: then archive and lake are asked."""
     batch = AsyncBatch(sources.redis, sources.policy)
-    ask_queue(batch, client_id, of_cluster=is_cluster(sources.redis))
+    ask_page(batch, client_id, page, of_cluster=is_cluster(sources.redis))
     try:
-        return queue_said(await batch.run())
+        return page_told(await batch.run())
     except AuthenticationError:  # the library takes it for one of the connection
         raise
     except (RedisConnectionError, RedisTimeoutError):

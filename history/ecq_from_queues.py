@@ -1,7 +1,7 @@
-"""A compacted queue as Redis has it: all that is live, how it stands, and whether Redis holds all that it should."""
+"""A compacted queue as Redis has it: what is live, how it stands, and whether Redis holds all that it should."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis import Redis
@@ -13,59 +13,112 @@ from contracts import keys
 from contracts.outcomes import EntryState, Outcome
 from contracts.queue_names import ecq_queue
 from contracts.seq import wall_clock_ms
-from history.ecq import LiveMessage
+from history.ecq import CompactedQueue, LiveMessage, Page
+from history.entry import instant_of
 from queues import Batch, BlockingBatch, Policy, is_cluster
-from queues.verbs.ecq import Read, ReadReply
+from queues._ecq_loader import EcqLoader
+from queues.verbs.ecq import PageReply, QueuedMessage, ReadPage, ReadReply
+
+AT_ONCE = 1000  # messages of a call
 
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """What Redis says. Only where it is loaded, a message that it does not have may be taken for one that is not live."""
+    """All that Redis says. Only where it is loaded, a message that it does not have may be taken for one that is not live."""
 
     is_loaded: bool
     reply: ReadReply
+
+    def messages(self) -> list[LiveMessage]:
+        """All that is live, oldest first."""
+        return _live(self.reply.messages, self.reply.in_flight)
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedPage:
+    """A page of what Redis says."""
+
+    is_loaded: bool
+    reply: PageReply
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing is left to ask anybody else."""
         messages = self.reply.messages
-        return self.is_loaded and bool(messages) and all(message.size_bytes is not None for message in messages)
+        return self.is_loaded and self.reply.last_seq is not None and all(message.size_bytes is not None for message in messages)
 
-    def messages(self) -> list[LiveMessage]:
-        """All that is live, oldest first."""
-        found = []
-        for message in self.reply.messages:
-            state: str = Outcome.DELIVERED if message.is_delivered else EntryState.PENDING
-            if message.seq == self.reply.in_flight:
-                state = EntryState.IN_FLIGHT
-            found.append(LiveMessage(message.key, message.seq, message.size_bytes, state))
-        return found
+    def queue(self, client_id: str) -> CompactedQueue:
+        """The page, as Redis alone knows it."""
+        reply = self.reply
+        entries = _live(reply.messages, reply.in_flight)
+        last_seq = max((seq for seq in (reply.last_seq, reply.acked_seq) if seq), default=None)
+        after = entries[-1].seq if reply.has_more else None
+        return CompactedQueue(client_id, last_seq, reply.acked_seq, instant_of(reply.acked_at_ms), entries, after)
 
 
-def ask_queue(batch: Batch, client_id: str, *, of_cluster: bool) -> None:
-    """Add the questions to a batch, whose replies `queue_said` reads."""
-    batch.add(ecq_queue(client_id), Read(), wall_clock_ms())
+def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> None:
+    """Add the questions to a batch, whose replies `page_told` reads."""
+    batch.add(ecq_queue(client_id), ReadPage(page.after, min(page.limit or AT_ONCE, AT_ONCE)), wall_clock_ms())
     for mark in keys.loaded_marks(of_cluster=of_cluster):
         batch.call(("GET", mark), lambda reply: reply)
 
 
-def queue_said(replies: Sequence[Any]) -> Queued:
-    """What the replies to `ask_queue` come to."""
+def page_told(replies: Sequence[Any]) -> QueuedPage:
+    """What the replies to `ask_page` come to."""
     reply, *loaded = replies
-    return Queued(all(loaded), reply)
+    return QueuedPage(all(loaded), reply)
+
+
+def read_page(redis: Redis, policy: Policy, client_id: str, page: Page) -> CompactedQueue | None:
+    """A page of the queue in Redis, `AT_ONCE` messages a round trip; None: Redis is away, or does not know all of it.
+
+    Raises:
+        redis.ResponseError: a key holds another type than it should.
+    """
+    newest: dict[str, LiveMessage] = {}  # by key: written again between two calls, it stands in both
+    while True:
+        try:
+            batch = BlockingBatch(redis, policy)
+            ask_page(batch, client_id, page, of_cluster=is_cluster(redis))
+            told = page_told(batch.run())
+        except AuthenticationError:  # the library takes it for one of the connection
+            raise
+        except (RedisConnectionError, RedisTimeoutError):
+            return None
+        if not told.is_whole:
+            return None
+        found = told.queue(client_id)
+        for entry in found.entries:
+            newest.pop(entry.key, None)
+            newest[entry.key] = entry
+        if page.limit is not None or found.after is None:
+            return replace(found, entries=list(newest.values()))
+        page = replace(page, after=found.after)
 
 
 def read_queue(redis: Redis, policy: Policy, client_id: str) -> Queued | None:
-    """The queue in Redis, in one round trip; None: Redis is away.
+    """The whole queue in Redis; None: Redis is away.
 
     Raises:
         redis.ResponseError: a key holds another type than it should.
     """
     try:
         batch = BlockingBatch(redis, policy)
-        ask_queue(batch, client_id, of_cluster=is_cluster(redis))
-        return queue_said(batch.run())
-    except AuthenticationError:  # the library takes it for one of the connection
+        for mark in keys.loaded_marks(of_cluster=is_cluster(redis)):
+            batch.call(("GET", mark), lambda reply: reply)
+        is_loaded = all(batch.run())
+        return Queued(is_loaded, EcqLoader(redis, policy).read_one(client_id))
+    except AuthenticationError:
         raise
     except (RedisConnectionError, RedisTimeoutError):
         return None
+
+
+def _live(messages: Sequence[QueuedMessage], in_flight: int | None) -> list[LiveMessage]:
+    found = []
+    for message in messages:
+        state: str = Outcome.DELIVERED if message.is_delivered else EntryState.PENDING
+        if message.seq == in_flight:
+            state = EntryState.IN_FLIGHT
+        found.append(LiveMessage(message.key, message.seq, message.size_bytes, state))
+    return found

@@ -16,7 +16,7 @@ from contracts.outcomes import EntryState, Outcome
 from contracts.settings import Settings
 from history.ecq import CompactedQueue, LiveMessage, Page
 from history.ecq_from_archive import RecordedQueue, read_recorded_queue
-from history.ecq_from_queues import Queued, read_queue
+from history.ecq_from_queues import Queued, read_page, read_queue
 from history.entry import instant_of
 from history.from_archive import BACK
 from history.lake_half import LakeHalf
@@ -34,25 +34,18 @@ def compacted_queue(settings: Settings, redis: Redis, half: LakeHalf, client_id:
         Permanent, Retryable: archive or lake are needed and cannot be read. A catalog that is away fails in its own ways.
     """
     policy = Policy.of(settings)
-    queued = read_queue(redis, policy, client_id)
-    if queued is not None and queued.is_whole and settings.express:
-        return page_of(queue_of(client_id, queued), page)
+    if settings.express and (told := read_page(redis, policy, client_id, page)) is not None:
+        return told
     close_segments(settings)  # what a recorder still holds in its journal
     ingested = half.here.ingested(datetime.now(UTC) - BACK)  # first, as everywhere
     in_lake = half.here.compacted_queue(client_id)
     recorded = read_recorded_queue(settings, ingested, client_id)
-    queued = read_queue(redis, policy, client_id)  # once more: it is the newest of all
+    queued = read_queue(redis, policy, client_id)  # last: it is the newest of all
     kept_from = datetime.now(UTC) - timedelta(days=settings.ecq_retention_days)
     found = page_of(merged(client_id, queued, recorded, in_lake, kept_from=kept_from), page)
     unknown = {entry.seq for entry in found.entries if entry.size_bytes is None}
     sizes = half.here.sizes(client_id, unknown) if unknown else {}
     return replace(found, entries=[entry.sized(sizes.get(entry.seq)) for entry in found.entries])
-
-
-def queue_of(client_id: str, queued: Queued) -> CompactedQueue:
-    """The queue, as Redis alone knows it."""
-    messages, acked_seq = queued.messages(), queued.reply.acked_seq
-    return CompactedQueue(client_id, _greatest(messages, acked_seq), acked_seq, instant_of(queued.reply.acked_at_ms), messages)
 
 
 def merged(

@@ -64,7 +64,22 @@ class EcqLoader:
         left = iter(client_ids)
         while some := list(islice(left, QUEUES_A_FLUSH)):
             for client_id, reply in zip(some, self._run([(each, Read()) for each in some], 0), strict=True):
-                yield client_id, None if is_spoilt(reply) else reply
+                yield client_id, None if is_spoilt(reply) else self._rest(client_id, reply)
+
+    def read_one(self, client_id: str) -> ReadReply:
+        """A queue as Redis has it; a key of another type than it should be is an error."""
+        (reply,) = self._run([(client_id, Read())], 0, tolerant=False)
+        return self._rest(client_id, reply)
+
+    def _rest(self, client_id: str, reply: ReadReply) -> ReadReply:
+        """The whole queue, of which one call has brought the first of its keys: how it stands is what the last call says."""
+        newest = {message.key: message for message in reply.messages}
+        while reply.cursor:
+            (reply,) = self._run([(client_id, Read(reply.cursor))], 0, tolerant=False)
+            for message in reply.messages:
+                if message.key not in newest or newest[message.key].seq <= message.seq:
+                    newest[message.key] = message
+        return reply._replace(messages=tuple(sorted(newest.values(), key=lambda message: message.seq)))
 
     def _flush(self, some: list[Loaded], now_ms: int) -> LoadResult:
         names = dict.fromkeys(each.client_id for each in some)

@@ -1,7 +1,10 @@
--- ecq_read.lua: all that is live, and how it stands. Changes nothing.
--- returns {acked_seq or '', acked_at or '', epoch, seq in flight or '', {key, seq, size of the payload or '', 'pending' | 'delivered', …}}
+-- ecq_read.lua: some of all that is live, in no order, and how it stands. Changes nothing.
+-- ARGV[6] cursor, '0' to begin   ARGV[7] about how many keys to look at: Redis stands still for them
+-- returns {acked_seq or '', acked_at or '', epoch, seq in flight or '', cursor, '0' at the end,
+--   {key, seq, size of the payload or '', 'pending' | 'delivered', …}}; what changes meanwhile may come twice
 local state = redis.call('HMGET', STATE, 'acked_seq', 'acked_at', 'epoch')
-local live, found = redis.call('HGETALL', COMPACTION), {}
+local some = redis.call('HSCAN', COMPACTION, ARGV[6], 'COUNT', ARGV[7])
+local live, found = some[2], {}
 for i = 1, #live, 2 do
   local key, seq = live[i], live[i + 1]
   local length = redis.call('HSTRLEN', MESSAGES, seq)
@@ -10,4 +13,4 @@ for i = 1, #live, 2 do
   found[n + 3] = length > 0 and length - #key - 1 or ''
   found[n + 4] = redis.call('ZSCORE', DELIVERED, seq) and 'delivered' or 'pending'
 end
-return {state[1] or '', state[2] or '', state[3] or '0', redis.call('HGET', INFLIGHT, 'seq') or '', found}
+return {state[1] or '', state[2] or '', state[3] or '0', redis.call('HGET', INFLIGHT, 'seq') or '', some[1], found}

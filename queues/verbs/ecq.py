@@ -211,23 +211,60 @@ class QueuedMessage(NamedTuple):
 
 
 class ReadReply(NamedTuple):
-    """All that is live, oldest first; 0 or None where nothing is known."""
+    """Some of what is live, oldest first, and how it stands; 0 or None where nothing is known."""
 
     acked_seq: int | None
     acked_at_ms: int | None
     epoch: int
     in_flight: int | None
     messages: tuple[QueuedMessage, ...]
+    cursor: int = 0  # with which the next call goes on; 0: this was the last
 
 
 class Read(Verb, frozen=True):
-    """All that is live, and how it stands. Changes nothing."""
+    """Some of what is live, in the order in which Redis has its keys, and how it stands. Changes nothing."""
 
+    cursor: int = 0
+    count: int = 1000  # keys to look at: some milliseconds
     ecq_script = Script("ecq_read", shares=OF_ECQ)
+
+    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
+        return self._call(policy, queue, now_ms, self.cursor, self.count)
 
     @staticmethod
     def read(raw: Any) -> ReadReply:
-        parts: Iterable[tuple[bytes, bytes, Any, bytes]] = zip(*(raw[4][place::4] for place in range(4)), strict=True)
-        messages = [QueuedMessage(key.decode(), int(seq), number(size), how == b"delivered") for key, seq, size, how in parts]
-        messages.sort(key=lambda message: message.seq)
-        return ReadReply(number(raw[0]), number(raw[1]), int(raw[2]), number(raw[3]), tuple(messages))
+        messages = sorted(_messages(raw[5]), key=lambda message: message.seq)
+        return ReadReply(number(raw[0]), number(raw[1]), int(raw[2]), number(raw[3]), tuple(messages), int(raw[4]))
+
+
+class PageReply(NamedTuple):
+    """A page of a queue, oldest first; 0 or None where nothing is known."""
+
+    acked_seq: int | None
+    acked_at_ms: int | None
+    epoch: int
+    in_flight: int | None
+    last_seq: int | None  # the greatest of all
+    has_more: bool
+    messages: tuple[QueuedMessage, ...]  # with a size of None: its key is not known, nor whether it is live
+
+
+class ReadPage(Verb, frozen=True):
+    """What is live after a seq, in seq order, and how it stands. Changes nothing."""
+
+    after: int
+    limit: int
+    ecq_script = Script("ecq_page", shares=OF_ECQ)
+
+    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
+        return self._call(policy, queue, now_ms, self.after, self.limit)
+
+    @staticmethod
+    def read(raw: Any) -> PageReply:
+        state = number(raw[0]), number(raw[1]), int(raw[2]), number(raw[3])
+        return PageReply(*state, number(raw[4]), raw[5] == b"1", tuple(_messages(raw[6])))
+
+
+def _messages(flat: Sequence[Any]) -> Iterable[QueuedMessage]:
+    parts: Iterable[tuple[bytes, bytes, Any, bytes]] = zip(*(flat[place::4] for place in range(4)), strict=True)
+    return (QueuedMessage(key.decode(), int(seq), number(size), how == b"delivered") for key, seq, size, how in parts)

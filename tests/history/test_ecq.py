@@ -231,18 +231,50 @@ def test_what_was_acknowledged_is_there_for_its_retention_and_what_is_pending_fo
     assert stands(found) == [("b", older, "pending"), ("c", seq(3), "delivered")]
 
 
-def test_a_long_queue_is_told_in_pages(place: Place) -> None:
-    place.loaded()
-    place.do(*(Append(seq(n), f"k{n}", b"") for n in range(10)))
+def paged(place: Place, limit: int) -> tuple[list[LiveMessage], int]:
+    """All entries, asked for page by page, and how many pages that took."""
     told: list[LiveMessage] = []
-    after, pages = 0, 0
+    page, pages = place.show(Page(limit=limit)), 1
+    while page.after is not None:
+        told += page.entries
+        page, pages = place.show(Page(limit=limit, after=page.after)), pages + 1
+    return told + page.entries, pages
 
-    while True:
-        page = place.show(Page(limit=3, after=after))
-        told, pages = told + page.entries, pages + 1
-        if page.after is None:
-            break
-        after = page.after
 
-    assert ([entry.seq for entry in told], pages) == ([seq(n) for n in range(10)], 4)
-    assert place.show(Page(limit=10)).after is None
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_long_queue_is_told_in_pages_by_redis_alone_and_by_all_that_is_known(place: Place, is_whole: bool) -> None:
+    """Neighbouring seqs, which are one number to a sorted set; some acknowledged, one in flight that is superseded."""
+    place.loaded()
+    place.in_lake((seq(0), "k0", b""))
+    n, owner = 300, Owner(place.client_id)
+    seqs = [seq(1) + each for each in range(n)]
+    place.do(
+        *(Append(each, f"k{each}", b"") for each in seqs),
+        *(Acknowledge(EcqAck(owner, each, HOUR_AGO_MS), claim=False) for each in seqs[::3]),
+        UpdatePresence(Connected(owner, HOUR_AGO_MS, True, 0), True),
+        Subscription(1, claim=True),
+        Append(seq(2), f"k{seqs[1]}", b"newer than what is in flight"),
+    )
+    if not is_whole:  # then archive and lake are asked, and the whole queue is read, some keys a call
+        place.do(Load(0, None, None, [Loaded(seq(0), "k0", False)]))
+    old = [] if is_whole else [("k0", seq(0), "pending")]
+    expected = [(f"k{each}", each, "pending" if i % 3 else "delivered") for i, each in enumerate(seqs) if i != 1]
+
+    told, pages = paged(place, limit=40)
+
+    assert [(entry.key, entry.seq, entry.state) for entry in told] == [*old, *expected, (f"k{seqs[1]}", seq(2), "pending")]
+    assert pages == 8
+    assert place.show(Page(limit=n + 1)).after is None
+    assert place.show().entries == told
+    assert place.show().last_seq == seq(2)
+
+
+def test_a_page_of_large_messages_is_a_short_one(place: Place) -> None:
+    """Their bytes are read for the keys before them, so Redis would stand still for a long page of them."""
+    place.loaded()
+    place.do(*(Append(seq(each), f"k{each}", b"x" * (1 << 20)) for each in range(10)))
+
+    told, pages = paged(place, limit=10)
+
+    assert [(entry.key, entry.size_bytes) for entry in told] == [(f"k{each}", 1 << 20) for each in range(10)]
+    assert pages > 2

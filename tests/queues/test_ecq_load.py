@@ -1,5 +1,8 @@
 """What the lake knows of a compacted queue, brought into a Redis that is empty, or knows some of it."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 from redis import Redis
 
@@ -100,3 +103,28 @@ def test_the_position_and_the_epoch_are_those_of_whoever_knows_more(redis: Redis
     assert redis.hmget(state, "epoch", "acked_seq") == [str(REWIND).encode(), str(SEQS[1] - 1).encode()]
     load(redis, "dp", epoch=LATER_REWIND)
     assert redis.hmget(state, "epoch", "acked_seq") == [str(LATER_REWIND).encode(), str(SEQS[0]).encode()]
+
+
+def test_a_long_queue_is_read_in_several_calls_and_what_changes_between_them_stands_once(redis: Redis) -> None:
+    seqs = [seq_of(NOW, 0, 0) + n for n in range(3000)]
+    run(redis, *(Append(seq, f"k{n}", b"x") for n, seq in enumerate(seqs)))
+    newer = seq_of(NOW + 1, 0, 0)
+
+    class Meanwhile(EcqLoader):
+        """Before each further call, a key is written again."""
+
+        def _run(self, verbs: Iterable[tuple[str, Verb]], now_ms: int, *, tolerant: bool = True) -> list[Any]:
+            asked = list(verbs)
+            calls.append(asked[0][1])
+            if len(calls) > 1:
+                run(redis, Append(newer, "k7", b"newer"))
+            return super()._run(asked, now_ms, tolerant=tolerant)
+
+    calls: list[Verb] = []
+    found = Meanwhile(redis, POLICY).read_one(ID)
+
+    assert len(calls) > 1
+    assert len(found.messages) == len({message.key for message in found.messages}) == len(seqs)
+    assert {message.seq for message in found.messages if message.key != "k7"} == set(seqs) - {seqs[7]}
+    assert [message.seq for message in found.messages] == sorted(message.seq for message in found.messages)
+    assert found.cursor == 0
