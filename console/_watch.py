@@ -24,15 +24,16 @@ from queues import QueueStats, connect
 
 EVERY_S = 1.0
 SCRAPE_WAIT_S = 0.5
-RATES = {  # what is shown a second → the counter, and the label that a sample must have
-    "messages recorded": ("manifold_recorder_messages_total", ("status", "recorded")),
-    "messages refused": ("manifold_recorder_messages_total", ("status", "refused")),
-    "entries queued": ("manifold_recorder_entries_total", ("result", "queued")),
-    "published": ("manifold_dispatcher_published_total", None),
-    "published again": ("manifold_dispatcher_redeliveries_total", None),
-    "delivered": ("manifold_dispatcher_delivered_total", None),
-    "compacted delivered": ("manifold_dispatcher_ecq_delivered_total", None),
-    "parked": ("manifold_dispatcher_parked_total", None),
+RATES: dict[str, tuple[str, dict[str, str]]] = {  # what is shown a second → the counter, and the labels that a sample must have
+    "messages recorded": ("manifold_recorder_messages_total", {"status": "recorded"}),
+    "messages refused": ("manifold_recorder_messages_total", {"status": "refused"}),
+    "entries queued": ("manifold_recorder_entries_total", {"result": "queued"}),
+    "compacted written": ("manifold_recorder_messages_total", {"status": "recorded", "stream": "ecq"}),  # rewinds among them
+    "published": ("manifold_dispatcher_published_total", {}),
+    "published again": ("manifold_dispatcher_redeliveries_total", {}),
+    "delivered": ("manifold_dispatcher_delivered_total", {}),
+    "compacted delivered": ("manifold_dispatcher_ecq_delivered_total", {}),
+    "parked": ("manifold_dispatcher_parked_total", {}),
 }
 Sample = dict[str, Any]
 
@@ -88,8 +89,8 @@ async def _counted(settings: Settings) -> Counter[str]:
     counted = Counter[str]()
     for family in text_string_to_metric_families("\n".join(pages)):
         for sample in family.samples:
-            for what, (name, label) in RATES.items():
-                if sample.name == name and (label is None or sample.labels.get(label[0]) == label[1]):
+            for what, (name, labels) in RATES.items():
+                if sample.name == name and labels.items() <= sample.labels.items():
                     counted[what] += int(sample.value)
     return counted
 
