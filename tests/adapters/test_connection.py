@@ -61,8 +61,8 @@ def number(value: int) -> bytes:
     return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + number(value >> 7)
 
 
-def text(said: bytes) -> bytes:
-    return len(said).to_bytes(2) + said
+def text(content: bytes) -> bytes:
+    return len(content).to_bytes(2) + content
 
 
 def publish(topic: bytes, properties: bytes, mid: bytes = b"\x01\x02", head: int = 0x32) -> bytes:
@@ -105,8 +105,8 @@ def test_a_packet_that_cannot_be_read_is_handed_on_as_it_is_and_does_not_hold_up
         connection.data_received(stream[at : at + piece])
     assert ids(taken) == [1, 3]
     assert raw == [bad]
-    said = publish_of(bad)
-    assert (said.topic, said.qos, said.mid) == told
+    message = publish_of(bad)
+    assert (message.topic, message.qos, message.mid) == told
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -30,11 +30,11 @@ def seq_on(day: int, n: int = 0) -> int:
 
 
 def append(catalog: Catalog, *rows: tuple[str, int, str, bytes]) -> None:
-    said = [
+    stored = [
         {"client_id": client_id, "key": key, "seq": seq, "ts": datetime_of(seq), "payload": payload}
         for client_id, seq, key, payload in rows
     ]
-    catalog.load_table(ECQ_PAYLOAD.identifier).append(pa.Table.from_pylist(said, schema=ECQ_PAYLOAD.arrow_schema))
+    catalog.load_table(ECQ_PAYLOAD.identifier).append(pa.Table.from_pylist(stored, schema=ECQ_PAYLOAD.arrow_schema))
 
 
 def test_messages_are_found_by_client_and_seq(catalog: Catalog) -> None:

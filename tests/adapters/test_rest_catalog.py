@@ -23,8 +23,8 @@ def silent() -> Iterator[str]:
 
 
 def settings_of(home: Path, uri: str, **properties: str) -> Settings:
-    said = {"home": home, "catalog_type": "rest", "catalog_uri": uri, "catalog_properties": json.dumps(properties)}
-    return Settings.model_validate(said)
+    given = {"home": home, "catalog_type": "rest", "catalog_uri": uri, "catalog_properties": json.dumps(properties)}
+    return Settings.model_validate(given)
 
 
 @pytest.mark.parametrize("more", [{}, {"token": "t"}, {"credential": "client:secret"}], ids=["config", "token", "credential"])

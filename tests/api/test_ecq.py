@@ -99,15 +99,15 @@ def test_a_rewind_is_on_disk_when_it_is_answered(place: Place, client_id: str, t
     answer = place.rewind(client_id, {"to": to})
 
     assert answer.status_code == 200, answer.text
-    said = answer.json()
+    rewound = answer.json()
     place.harness.flush()
     (found,) = [e for e in place.harness.archived(Stream.ECQ) if e.topic == ecq_rewind_topic(client_id)]
-    assert (found.seq, found.payload, said["client_id"]) == (said["seq"], word, client_id)
-    assert said["first_seq"] == first_seq
+    assert (found.seq, found.payload, rewound["client_id"]) == (rewound["seq"], word, client_id)
+    assert rewound["first_seq"] == first_seq
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "detail"),
     [
         ({"to": "yesterday"}, "to=yesterday: value error, is no place to rewind to; send earliest, a seq"),
         ({"to": ""}, "to=: "),
@@ -122,11 +122,11 @@ def test_a_rewind_is_on_disk_when_it_is_answered(place: Place, client_id: str, t
         ([], "input should be a valid dictionary"),
     ],
 )
-def test_a_word_that_is_none_is_refused_with_value_and_remedy(place: Place, client_id: str, body: Any, said: str) -> None:
+def test_a_word_that_is_none_is_refused_with_value_and_remedy(place: Place, client_id: str, body: Any, detail: str) -> None:
     answer = place.rewind(client_id, body)
 
     assert (answer.status_code, answer.headers["content-type"]) == (422, PROBLEM)
-    assert said in answer.json()["detail"]
+    assert detail in answer.json()["detail"]
     assert all(error["place"] == "body" for error in answer.json()["errors"])
     assert len(answer.content) < 3000
 

@@ -21,7 +21,7 @@ def test_it_is_healthy_where_redis_and_lake_answer(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "said"),
+    ("path", "status", "detail"),
     [
         ("/nowhere", 404, "/api/v1/nowhere"),
         ("/vins/two%20words", 422, "vin=two words: string should match pattern"),
@@ -38,13 +38,13 @@ def test_it_is_healthy_where_redis_and_lake_answer(desk: Desk) -> None:
         (f"/vins/V?limit={'9' * 5000}", 422, "…"),
     ],
 )
-def test_what_is_wrong_is_said_with_parameter_value_and_remedy(desk: Desk, path: str, status: int, said: str) -> None:
+def test_what_is_wrong_is_said_with_parameter_value_and_remedy(desk: Desk, path: str, status: int, detail: str) -> None:
     answer = desk.get(path)
 
     assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
     problem = answer.json()
     assert (problem["status"], problem["type"]) == (status, "about:blank")
-    assert said in problem["detail"]
+    assert detail in problem["detail"]
     assert len(answer.content) < 2000
 
 

@@ -58,25 +58,25 @@ def test_it_tells_where_each_entry_stands_and_whether_the_vehicle_is_here(desk: 
 
     desk.use(body)
 
-    said = desk.get(f"/vins/{vin}").json()
-    assert {name: said[name] for name in ("pending", "parked", "in_flight", "remembered", "after")} == {
+    vehicle = desk.get(f"/vins/{vin}").json()
+    assert {name: vehicle[name] for name in ("pending", "parked", "in_flight", "remembered", "after")} == {
         "pending": 1,
         "parked": 1,
         "in_flight": 1,
         "remembered": 1,
         "after": None,
     }
-    assert [(e["seq"], e["state"], e["attempts"]) for e in said["entries"]] == [
+    assert [(e["seq"], e["state"], e["attempts"]) for e in vehicle["entries"]] == [
         (second, "parked", 0),
         (third, "in flight", 1),
         (fourth, "pending", 0),
     ]
-    assert [(e["seq"], e["state"], e["attempts"]) for e in said["ended"]] == [(first, "delivered", None)]
-    third_entry = said["entries"][1]
+    assert [(e["seq"], e["state"], e["attempts"]) for e in vehicle["ended"]] == [(first, "delivered", None)]
+    third_entry = vehicle["entries"][1]
     assert (third_entry["request_id"], third_entry["data_id"]) == (f"task_{third}", "d")
     assert third_entry["accepted_at"] == datetime_of(third).isoformat().replace("+00:00", "Z")
     assert third_entry["dispatched_at"] is not None
-    assert (said["presence"]["here"], said["presence"]["listening"]) == (True, True)
+    assert (vehicle["presence"]["here"], vehicle["presence"]["listening"]) == (True, True)
 
     async def leave(queues: Queues) -> None:
         batch = queues.batch()

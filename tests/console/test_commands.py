@@ -192,7 +192,7 @@ def test_the_same_trigger_again_is_a_duplicate_and_a_bad_one_is_refused_with_a_r
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         pytest.param(["send"], "there is nothing to send", id="nothing to send"),
         pytest.param(["send", "V", "--data", "/no/such/file"], "cannot read /no/such/file", id="a file that is not there"),
@@ -206,11 +206,11 @@ def test_the_same_trigger_again_is_a_duplicate_and_a_bad_one_is_refused_with_a_r
         pytest.param(["report"], "there is no report in", id="no report"),
     ],
 )
-def test_a_users_mistake_is_one_line_with_a_remedy(arguments: list[str], said: str, tmp_path: Path) -> None:
+def test_a_users_mistake_is_one_line_with_a_remedy(arguments: list[str], message: str, tmp_path: Path) -> None:
     done = manifold(*arguments, env={"MANIFOLD_HOME": str(tmp_path)})
 
     assert done.returncode != 0
-    assert said in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 
 

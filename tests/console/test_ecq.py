@@ -38,29 +38,29 @@ def test_what_is_written_can_be_asked_for_at_once_and_comes_again_after_a_rewind
     platform: Settings, client_id: str, tmp_path: Path
 ) -> None:
     (tmp_path / "20").write_bytes(b"20")
-    said = [
+    receipts = [
         ask(platform, "ecq", "write", client_id, key, "--data", str(tmp_path / "20")) for key in ("climate", "a/b", "climate")
     ]
 
-    assert [(each["client_id"], each["key"], each["status"]) for each in said] == [
+    assert [(each["client_id"], each["key"], each["status"]) for each in receipts] == [
         (client_id, key, "recorded") for key in ("climate", "a/b", "climate")
     ]
     wait_until(lambda: len(ask(platform, "ecq", "show", client_id)["entries"]) == 2, what="the queue to have both")
     queue = ask(platform, "ecq", "show", client_id)
     assert list(queue) == ["client_id", "last_seq", "acked_seq", "acked_at", "entries"]
-    assert [queue[name] for name in list(queue)[:4]] == [client_id, said[2]["seq"], None, None]
+    assert [queue[name] for name in list(queue)[:4]] == [client_id, receipts[2]["seq"], None, None]
     assert stands(queue) == [("a/b", 2, "pending"), ("climate", 2, "pending")]
-    assert [entry["seq"] for entry in queue["entries"]] == [said[1]["seq"], said[2]["seq"]]
+    assert [entry["seq"] for entry in queue["entries"]] == [receipts[1]["seq"], receipts[2]["seq"]]
     assert all(datetime.fromisoformat(entry["ts"]).utcoffset() is not None for entry in queue["entries"])
     plain = manifold("ecq", "show", client_id, env=environment(platform) | {"COLUMNS": "40"}).stdout
-    assert all(str(each["seq"]) in plain for each in said[1:]), "identifiers are whole, however narrow it is"
+    assert all(str(each["seq"]) in plain for each in receipts[1:]), "identifiers are whole, however narrow it is"
 
     async def come() -> None:
         async with Fleet(platform, [Owner(client_id)], behaviour=Behaviour(compacted_queues=True)) as fleet:
             await fleet.connect()
             await fleet.wait_for(lambda fleet: len(fleet.acknowledged) == 2, 30)
             await asyncio.to_thread(_all_delivered, platform, client_id)
-            rewound = await asyncio.to_thread(ask, platform, "ecq", "rewind", client_id, "--to", str(said[2]["seq"]))
+            rewound = await asyncio.to_thread(ask, platform, "ecq", "rewind", client_id, "--to", str(receipts[2]["seq"]))
             assert rewound["status"] == "recorded"
             await fleet.wait_for(lambda fleet: len(fleet.acknowledged) == 3, 30)
             await asyncio.to_thread(_rewind_over_http, platform, client_id)
@@ -111,7 +111,7 @@ def test_the_clients_with_most_pending_are_named(platform: Settings, client_id: 
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (["show", "w"], 'client id "w" is a level of the topics themselves'),
         (["show", "a/b"], 'client id "a/b" must be 1 to 64'),
@@ -127,14 +127,14 @@ def test_the_clients_with_most_pending_are_named(platform: Settings, client_id: 
         (["rewind", "C", "--to", "-1"], "is no place to rewind to"),
     ],
 )
-def test_what_no_queue_takes_is_refused_before_it_is_sent(line: list[str], said: str) -> None:
+def test_what_no_queue_takes_is_refused_before_it_is_sent(line: list[str], message: str) -> None:
     command = [sys.executable, "-m", "console", "ecq", *line]
     done = subprocess.run(
         command, env={"MANIFOLD_MQTT_PORT": "1", "COLUMNS": "300"}, capture_output=True, text=True, input="", cwd=ROOT
     )
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
 
 
 def test_a_key_that_would_move_the_cursor_stands_on_its_line() -> None:

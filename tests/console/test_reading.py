@@ -67,7 +67,7 @@ def test_the_seconds_of_a_step_can_be_read_on_a_narrow_terminal(width: int) -> N
     assert "0:00:00" in "\n".join(printed(progress.get_renderable(), width=width, terminal=True))
 
 
-def said(*arguments: str, **env: str) -> str:
+def output_of(*arguments: str, **env: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "console", *arguments], env=os.environ | env, capture_output=True, text=True, check=True, cwd=ROOT
     )
@@ -75,7 +75,7 @@ def said(*arguments: str, **env: str) -> str:
 
 
 def test_it_says_its_version() -> None:
-    assert said("--version").startswith("manifold ")
+    assert output_of("--version").startswith("manifold ")
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_it_says_its_version() -> None:
 )
 def test_a_shell_completes_commands(line: str, completed: set[str]) -> None:
     words = str(len(line.split(" ")) - 1)
-    bash = said(COMP_WORDS=line, COMP_CWORD=words, _MANIFOLD_COMPLETE="complete_bash")
-    zsh = said(_TYPER_COMPLETE_ARGS=line, _MANIFOLD_COMPLETE="complete_zsh")
+    bash = output_of(COMP_WORDS=line, COMP_CWORD=words, _MANIFOLD_COMPLETE="complete_bash")
+    zsh = output_of(_TYPER_COMPLETE_ARGS=line, _MANIFOLD_COMPLETE="complete_zsh")
 
     assert set(bash.split()) == completed
     assert all(f'"{name}"' in zsh for name in completed)

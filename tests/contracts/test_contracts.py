@@ -67,11 +67,11 @@ def test_a_segment_gives_back_what_was_put_in() -> None:
     assert from_arrow(to_arrow(envelopes)) == envelopes
 
 
-@pytest.mark.parametrize(("said", "read"), [("17", 17), ("", 0), ("seventeen", 0), ("9" * 5000, 0)])
-def test_a_trigger_that_repeats_what_is_no_seq_repeats_something_all_the_same(said: str, read: int) -> None:
+@pytest.mark.parametrize(("header", "read"), [("17", 17), ("", 0), ("seventeen", 0), ("9" * 5000, 0)])
+def test_a_trigger_that_repeats_what_is_no_seq_repeats_something_all_the_same(header: str, read: int) -> None:
     """An archive of others may say anything; a recorder that finds it among its own segments starts."""
     now = datetime(2026, 3, 10, 11, 59, tzinfo=UTC)
-    assert Envelope(1, now, Stream.TRIGGER, "topic", b"", headers={DUPLICATE_OF: said}).duplicate_of == read
+    assert Envelope(1, now, Stream.TRIGGER, "topic", b"", headers={DUPLICATE_OF: header}).duplicate_of == read
 
 
 def test_a_segment_lies_in_the_hour_of_its_first_seq() -> None:

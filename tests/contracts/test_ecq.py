@@ -108,8 +108,8 @@ def test_what_is_refused_has_a_short_reason(topic: str, payload: bytes, reason: 
     ],
 )
 def test_a_rewind_names_the_first_seq_to_be_sent_again(word: bytes, first_seq: int | None) -> None:
-    said = parse(ecq_rewind_topic("V1"), word)
-    assert (said.first_seq if isinstance(said, Rewind) else None) == first_seq
+    parsed = parse(ecq_rewind_topic("V1"), word)
+    assert (parsed.first_seq if isinstance(parsed, Rewind) else None) == first_seq
 
 
 @given(

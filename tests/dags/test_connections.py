@@ -89,10 +89,10 @@ def test_a_connection_becomes_settings(
 ) -> None:
     connection = Connection(conn_id=f"manifold_{name}", **fields)
 
-    said = settings_of(lambda known: connection if known == connection.conn_id else None)
+    found = settings_of(lambda known: connection if known == connection.conn_id else None)
 
-    assert said == {f"MANIFOLD_{setting}": value for setting, value in settings.items()}
-    for variable, value in said.items():
+    assert found == {f"MANIFOLD_{setting}": value for setting, value in settings.items()}
+    for variable, value in found.items():
         monkeypatch.setenv(variable, value)
     load_settings()
 

@@ -52,8 +52,8 @@ def taken(dag: DAG, run_type: str, interval_end: datetime | None = None, **param
     }
     found = []
     for name, field in (("look", "arguments"), ("ingest", "application_args")):
-        said = [environment.from_string(each).render(context) for each in getattr(dag.get_task(name), field)]
-        found.append(interval_of(Settings(), make_parser().parse_args([word for word in said if word])))
+        rendered = [environment.from_string(each).render(context) for each in getattr(dag.get_task(name), field)]
+        found.append(interval_of(Settings(), make_parser().parse_args([word for word in rendered if word])))
     return found
 
 

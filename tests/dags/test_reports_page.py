@@ -67,8 +67,8 @@ def test_a_page_runs_no_script_and_loads_nothing_from_other_hosts(app: FastAPI, 
     app.dependency_overrides[get_user] = lambda: "somebody"
     with TestClient(app) as client:
         for page in ("/", "/validations/sdv_fanout_ids/run/page.html"):
-            said = client.get(page).headers["content-security-policy"].split("; ")
-            allowed = {name: sources for name, *sources in map(str.split, said)}
+            directives = client.get(page).headers["content-security-policy"].split("; ")
+            allowed = {name: sources for name, *sources in map(str.split, directives)}
             assert allowed.pop("default-src") == ["'none'"]
             assert "script-src" not in allowed
             assert {source for sources in allowed.values() for source in sources} <= {

@@ -42,7 +42,7 @@ def ended(outcome: Outcome) -> OutcomeRecord:
     return OutcomeRecord(VIN, SEQ, outcome, NOW, reason="why")
 
 
-def said(verb: Verb, reply: object) -> list[dict[str, object]]:
+def logged_by(verb: Verb, reply: object) -> list[dict[str, object]]:
     with capture_logs() as lines:
         account_answers([(VIN, Answered(verb, reply, NOW))], {SEQ: "task_a_1"}.get)
     return [dict(line) for line in lines]
@@ -57,7 +57,7 @@ def said(verb: Verb, reply: object) -> list[dict[str, object]]:
     ],
 )
 def test_what_goes_another_way_gets_a_line_with_vehicle_seq_and_request(verb: Verb, reply: object, event: str) -> None:
-    (line,) = said(verb, reply)
+    (line,) = logged_by(verb, reply)
 
     assert (line["event"], line["vin"], line["seq"], line["request_id"]) == (event, VIN, SEQ, "task_a_1")
 
@@ -71,7 +71,7 @@ def test_what_goes_another_way_gets_a_line_with_vehicle_seq_and_request(verb: Ve
     ],
 )
 def test_an_entry_that_ends_otherwise_gets_a_line_with_vehicle_seq_and_request(verb: Ack | End, reply: object) -> None:
-    (line,) = said(verb, reply)
+    (line,) = logged_by(verb, reply)
 
     outcome = verb.record.outcome if isinstance(verb, Ack) else verb.records[0].outcome
     assert {name: line[name] for name in ("event", "vin", "seq", "request_id", "outcome", "reason")} == {
@@ -93,16 +93,16 @@ def test_an_entry_that_ends_otherwise_gets_a_line_with_vehicle_seq_and_request(v
     ],
 )
 def test_what_does_not_end_so_gets_no_line(verb: Verb, reply: object) -> None:
-    assert said(verb, reply) == []
+    assert logged_by(verb, reply) == []
 
 
 def test_a_delivery_is_told_only_to_who_asks_for_every_line(caplog: pytest.LogCaptureFixture) -> None:
     ack = Ack(ended(Outcome.DELIVERED), "task_a_1")
     reply = AckReply("ended", NOW - 5, 1, CLAIMED)
-    assert said(ack, reply) == []
+    assert logged_by(ack, reply) == []
 
     with caplog.at_level(logging.DEBUG):
-        lines = said(ack, reply) + said(Claim(), CLAIMED)
+        lines = logged_by(ack, reply) + logged_by(Claim(), CLAIMED)
 
     assert [line["event"] for line in lines] == ["acknowledged", "claimed", "claimed"]
     assert all((line["vin"], line["seq"], line["request_id"]) == (VIN, SEQ, "task_a_1") for line in lines)

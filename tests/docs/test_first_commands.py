@@ -20,8 +20,8 @@ def done_by(verb: str, checkout: Path) -> list[str]:
         (checkout / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, checkout / file)
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # `make check` may have called us
-    said = subprocess.run(["make", "-n", verb], cwd=checkout, env=env, capture_output=True, text=True, check=True).stdout
-    return re.findall(r"infra/[a-z/]*setup\.sh|bin/pytest|manifold demo", said)
+    printed = subprocess.run(["make", "-n", verb], cwd=checkout, env=env, capture_output=True, text=True, check=True).stdout
+    return re.findall(r"infra/[a-z/]*setup\.sh|bin/pytest|manifold demo", printed)
 
 
 @pytest.mark.parametrize(("verb", "steps"), [("demo", [SETUP, "manifold demo"]), ("test", [SETUP, STORES, "bin/pytest"])])

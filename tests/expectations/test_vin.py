@@ -39,9 +39,9 @@ def test_the_sql_condition_agrees_with_the_contract_on_every_check_digit_and_on_
     vins = [*FILLED, *RIGHT, *ODD]
     frame = spark.createDataFrame([(vin,) for vin in vins], "vin string").withColumn("is_vin", sf.expr(iso_3779("vin")))
 
-    said = {row["vin"]: row["is_vin"] for row in frame.collect()}
+    by_spark = {row["vin"]: row["is_vin"] for row in frame.collect()}
     in_memory = ask(f"SELECT vin, {iso_3779('vin')} AS is_vin FROM rows", rows=pa.table({"vin": vins})).to_pylist()
 
-    assert {row["vin"]: row["is_vin"] for row in in_memory} == said
+    assert {row["vin"]: row["is_vin"] for row in in_memory} == by_spark
     assert all(is_iso_3779_vin(vin) for vin in RIGHT)
-    assert said == {vin: is_iso_3779_vin(vin) for vin in vins}
+    assert by_spark == {vin: is_iso_3779_vin(vin) for vin in vins}

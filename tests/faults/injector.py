@@ -190,9 +190,9 @@ class Injector:
     async def _wipe(self, _: Fault) -> None:
         async with redis.Redis.from_url(self._settings.redis) as client:
             await client.flushall()
-        said = await self._job("pipelines", "populate", "--without-spark", fails=True)
-        if "rebuild needed" not in said:
-            raise RuntimeError(f"populate did not leave the wiped queues alone: {said}")
+        output = await self._job("pipelines", "populate", "--without-spark", fails=True)
+        if "rebuild needed" not in output:
+            raise RuntimeError(f"populate did not leave the wiped queues alone: {output}")
         await self._job("console", "rebuild", "--json")
 
     async def _job(self, module: str, *arguments: str, fails: bool = False) -> str:
@@ -201,8 +201,8 @@ class Injector:
         env = environment(self._settings)
         done = await asyncio.to_thread(subprocess.run, order, env=env, capture_output=True, text=True, check=False)
         if (done.returncode != 0) is not fails:
-            said = f"{done.stderr[-2000:]}{done.stdout[-2000:]}"
-            raise RuntimeError(f"{module} {arguments[0]} ended with {done.returncode}: {said}")
+            output = f"{done.stderr[-2000:]}{done.stdout[-2000:]}"
+            raise RuntimeError(f"{module} {arguments[0]} ended with {done.returncode}: {output}")
         return done.stderr
 
 

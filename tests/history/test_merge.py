@@ -85,8 +85,8 @@ def catalog(settings: Settings) -> Catalog:
         append(catalog, IDS, [{"vin": vin, "ts": datetime_of(seq(n)), "seq": seq(n), "data_id": f"d{n}", **row} for n in IN_LAKE])
     done = {"vin": VIN, "seq": seq(1), "accepted_at": datetime_of(seq(1)), "outcome": "delivered"}
     append(catalog, OUTCOMES, [done | {"ended_at": datetime_of(seq(2)), "acknowledged_at": datetime_of(seq(2))}])
-    said = {"stream": "trigger", "messages": 2, "first_seq": seq(1), "last_seq": seq(2), "run_id": "r"}
-    append(catalog, SEGMENTS, [{"path": taken_in, "ingested_at": datetime.now(UTC), **said}])
+    listed = {"stream": "trigger", "messages": 2, "first_seq": seq(1), "last_seq": seq(2), "run_id": "r"}
+    append(catalog, SEGMENTS, [{"path": taken_in, "ingested_at": datetime.now(UTC), **listed}])
     return catalog
 
 

@@ -49,8 +49,8 @@ class StageProcess:
     def result(self) -> dict[str, Any]:
         """Its result, as soon as it is done."""
         assert self.process.wait(BOUND_S) == 0, self.said()
-        said: dict[str, Any] = json.loads(self.answer.read_text())
-        return said
+        result: dict[str, Any] = json.loads(self.answer.read_text())
+        return result
 
 
 @contextmanager

@@ -89,9 +89,9 @@ def test_a_file_whose_own_row_is_bad_is_refused_as_a_whole(settings: Settings) -
 def test_a_message_that_is_set_aside_is_refused_whatever_it_says() -> None:
     messages = to_arrow([trigger(1, ["V1"]), trigger(2, ["V2"]), trigger(3, ["V3"], refused_because="said the door")])
 
-    said = set_aside(messages, {seq_at(2): "because"})["refused_because"].to_pylist()
+    reasons = set_aside(messages, {seq_at(2): "because"})["refused_because"].to_pylist()
 
-    assert said == [None, "because", "said the door"]
+    assert reasons == [None, "because", "said the door"]
     assert set_aside(messages, {}) is messages
 
 

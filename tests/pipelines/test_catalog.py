@@ -27,9 +27,9 @@ def over(folder: Path, wait_s: float = 60) -> Settings:
 
 
 def test_a_locked_catalog_is_waited_for(tmp_path: Path, locked: sqlite3.Connection) -> None:
-    with capture_logs() as said, ThreadPoolExecutor(1) as pool:
+    with capture_logs() as logged, ThreadPoolExecutor(1) as pool:
         opened = pool.submit(await_catalog, over(tmp_path))
-        wait_until(lambda: [entry for entry in said if "trying again" in entry["event"]])
+        wait_until(lambda: [entry for entry in logged if "trying again" in entry["event"]])
         locked.execute("COMMIT")
         assert opened.result(60).list_namespaces() == []
 

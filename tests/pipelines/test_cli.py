@@ -75,9 +75,9 @@ def test_an_unforeseen_error_is_shown_with_where_it_came_from(
 ) -> None:
     ended(RuntimeError("odd"))
 
-    said = capsys.readouterr().err
-    assert "Traceback" in said
-    assert said.splitlines()[-1] == "unforeseen: RuntimeError: odd; doing it again is safe"
+    errors = capsys.readouterr().err
+    assert "Traceback" in errors
+    assert errors.splitlines()[-1] == "unforeseen: RuntimeError: odd; doing it again is safe"
 
 
 @pytest.fixture(params=[429, 500, 503])

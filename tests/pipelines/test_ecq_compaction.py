@@ -64,9 +64,9 @@ def queues(lake: SparkLake) -> dict[str, tuple[object, ...]]:
     """What the lake's rows come to, by client."""
 
     def what(queue: FoldedQueue) -> tuple[object, ...]:
-        said = queue.state()
-        acked = [seq for seq, _ in queue.live if said.is_acknowledged(seq)]
-        return queue.live, said.epoch, said.acked_seq, said.acked_at, acked
+        stands = queue.state()
+        acked = [seq for seq, _ in queue.live if stands.is_acknowledged(seq)]
+        return queue.live, stands.epoch, stands.acked_seq, stands.acked_at, acked
 
     return {queue.client_id: what(queue) for queue in folded(rows_of(lake.catalog, ["c1", "c2", "c3"]))}
 

@@ -323,15 +323,15 @@ def put_back(redis: Redis, seq: int) -> None:
 
 
 def test_data_that_a_dispatcher_puts_back_before_the_tables_are_erased_goes_again(known: Lake, redis: Redis) -> None:
-    said: list[str] = []
+    steps: list[str] = []
 
     def say(step: str) -> None:
-        said.append(step)
+        steps.append(step)
         if step == "the tables":
             put_back(redis, seq_at(3))
 
     assert erased(known, say=say).proved
-    assert said.count("the tables") == 1, "the search had to find it"
+    assert steps.count("the tables") == 1, "the search had to find it"
     assert redis.keys(f"*{GONE}*") == []
     assert sorted(cast(list[bytes], redis.keys("d:*"))) == [b"d:d9"]
     assert redis.zrange(keys.PARKED, 0, -1) == [b"d9"]

@@ -52,8 +52,8 @@ def add_entry(spark_lake: SparkLake, ms: int, vin: str, data_id: str, *, outcome
     row = {"vin": vin, "ts": at(ms), "request_id": "r", "seq": seq_at(ms), "data_id": data_id, "applied": True}
     spark_lake.append(IDS, [row])
     if outcome is not None:
-        said = {"vin": vin, "seq": seq_at(ms), "outcome": outcome, "accepted_at": at(ms), "ended_at": at(ms + 1)}
-        spark_lake.append(OUTCOMES, [said])
+        row = {"vin": vin, "seq": seq_at(ms), "outcome": outcome, "accepted_at": at(ms), "ended_at": at(ms + 1)}
+        spark_lake.append(OUTCOMES, [row])
 
 
 @pytest.fixture

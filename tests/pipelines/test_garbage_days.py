@@ -139,8 +139,8 @@ def test_what_cannot_be_read_is_forgotten(catalog: Catalog, text: str) -> None:
 
 @given(st.dictionaries(st.dates(date(1970, 1, 1), date(2100, 1, 1)), st.integers(1, 10**9)))
 def test_it_is_read_as_it_was_written(entries: dict[date, int]) -> None:
-    said = DaysOver(1, 2**62, entries)
-    assert DaysOver.from_text(said.to_text()) == said
+    over = DaysOver(1, 2**62, entries)
+    assert DaysOver.from_text(over.to_text()) == over
 
 
 def test_ten_years_of_days_are_a_few_kilobytes_and_more_than_anybody_has_are_cut() -> None:

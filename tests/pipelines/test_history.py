@@ -52,12 +52,12 @@ def test_whole_days_go_on_which_all_has_ended_and_never_what_may_be_pending(
     days: Lake, history_days: float, stays: list[int]
 ) -> None:
     catalog, settings = open_catalog(days.settings), keeping(days, history_days)
-    said = drop_history(catalog, settings, now=NOW, dry_run=True)
+    would_go = drop_history(catalog, settings, now=NOW, dry_run=True)
     assert left(days) == (list(DAYS), list(DAYS))
 
     gone = drop_history(catalog, settings, now=NOW, dry_run=False)
 
-    assert gone == said
+    assert gone == would_go
     assert gone.count == 3 * (len(DAYS) - len(stays))
     assert left(days) == (stays, stays)
     assert check(catalog, settings, now=NOW).agree, "what has gone so is not missed"

@@ -157,8 +157,8 @@ def test_an_inline_trigger_whose_data_id_means_other_bytes_is_refused_whole(spar
     spark_lake.ingest()
     assert spark_lake.rows(IDS, "vin") == ["V2"]
     assert spark_lake.rows(QUARANTINE, "seq", "payload") == [(seq_at(2), message.payload)]
-    said = properties_of(spark_lake.catalog.load_table(SEGMENTS.identifier).snapshots()[-1])
-    assert json.loads(said[COUNTED]) == {IDS.name: {"odd_vins": 1}}, "of what is written, and no more"
+    properties = properties_of(spark_lake.catalog.load_table(SEGMENTS.identifier).snapshots()[-1])
+    assert json.loads(properties[COUNTED]) == {IDS.name: {"odd_vins": 1}}, "of what is written, and no more"
 
 
 def test_last_seen_only_grows_whatever_comes_late(spark_lake: SparkLake) -> None:

@@ -64,8 +64,8 @@ def stricter(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     suites = dict(load_suites())
     for table, sql in more.items():
-        said = {"name": "is_not_bad", "says": "this is not bad", "why": "these tests say so"}
-        rule = Holds(type="expect_rows_to_hold", sql=sql, severity=Severity.ERROR, **said)
+        texts = {"name": "is_not_bad", "says": "this is not bad", "why": "these tests say so"}
+        rule = Holds(type="expect_rows_to_hold", sql=sql, severity=Severity.ERROR, **texts)
         suites[table] = Suite(table=table, expectations=(*suites[table].rules, rule))
     monkeypatch.setattr("expectations._audit.load_suites", lambda: suites)
     monkeypatch.setattr("expectations._results.load_suites", lambda: suites)

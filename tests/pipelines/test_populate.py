@@ -46,8 +46,8 @@ def add_ids(spark_lake: SparkLake, *entries: tuple[int, str, bool], request_id: 
 
 def add_outcome(spark_lake: SparkLake, vin: str, ms: int) -> None:
     """Append to the lake that the entry of `ms` was delivered."""
-    said = {"vin": vin, "seq": seq_at(ms), "outcome": "delivered", "accepted_at": at(ms), "ended_at": at(ms + 5)}
-    spark_lake.append(OUTCOMES, [said])
+    row = {"vin": vin, "seq": seq_at(ms), "outcome": "delivered", "accepted_at": at(ms), "ended_at": at(ms + 5)}
+    spark_lake.append(OUTCOMES, [row])
 
 
 @pytest.fixture(params=["local[2]", NO_SPARK])
@@ -273,11 +273,11 @@ def test_redis_that_is_full_half_way_is_named_with_its_limit_and_the_remedy_and_
     try:
         with pytest.raises(OutOfMemoryError) as refused:
             populate(spark, spark_lake.catalog, settings, now=at(30_000), everything=True)
-        said = advice(settings.redis, refused.value)
+        remedy = advice(settings.redis, refused.value)
     finally:
         redis.config_set("maxmemory", 0)
     where = rf"Redis at 127\.0\.0\.1:{redis_server.port} is out of memory \(\d+ bytes of maxmemory={limit}\)"
-    assert re.fullmatch(f"{where}: raise its maxmemory, then run this again; nothing is lost", said)
+    assert re.fullmatch(f"{where}: raise its maxmemory, then run this again; nothing is lost", remedy)
     assert not redis.exists(keys.LOADED)
     before = sum(len(queued(redis, f"V{n}")) for n in range(5000))
     assert populate(spark, spark_lake.catalog, settings, now=at(30_000), everything=True).queued == 20_000 - before > 0

@@ -109,9 +109,9 @@ def test_ingest_and_compaction_in_one_moment_both_succeed_and_who_comes_second_t
     assert (compacted["rewritten_files"], compacted["failed_files"]) == (3, 0)
     assert RETRIED in ingesting.said() + compacting.said()
 
-    with capture_logs() as said:
+    with capture_logs() as logged:
         publish(spark_lake.catalog, RUN_ID)
-    assert [entry["table"] for entry in said if entry["event"].startswith("main was rewritten")] == [IDS.name]
+    assert [entry["table"] for entry in logged if entry["event"].startswith("main was rewritten")] == [IDS.name]
     assert_all_is_in_once(spark_lake, "V7", "V8", "V9")
 
 

@@ -24,8 +24,8 @@ LATER = at(3_600_000)
 def refuse(spark_lake: SparkLake, envelope: Envelope, reason: str) -> int:
     """Put a message into quarantine, as ingest does."""
     ensure_tables(spark_lake.catalog)
-    said = {"seq": envelope.seq, "received_at": envelope.received_at, "stream": envelope.stream.value, "topic": envelope.topic}
-    spark_lake.append(QUARANTINE, [said | {"reason": reason, "payload": envelope.payload}])
+    row = {"seq": envelope.seq, "received_at": envelope.received_at, "stream": envelope.stream.value, "topic": envelope.topic}
+    spark_lake.append(QUARANTINE, [row | {"reason": reason, "payload": envelope.payload}])
     return envelope.seq
 
 

@@ -5,14 +5,17 @@ import pytest
 from adapters.lake import open_catalog
 from contracts.envelope import Stream
 from contracts.errors import Permanent
-from contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS
+from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, IDS, META, QUARANTINE, SEGMENTS
 from pipelines.ingest.branches import RUN_ID, properties_of
 from pipelines.ingest.publish import counting, finish, is_published
 from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
-from tests.pipelines.makers import at, data, trigger
+from tests.pipelines.makers import at, data, ecq_ack, ecq_write, seq_at, trigger
 from tests.pipelines.plain import compact, ingest, read
+
+ECQ = (ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, ECQ_SEQNO)
+TAKEN_IN = (IDS, DATA, QUARANTINE, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE)  # whatever the runs: ecq_seqno has a row for each
 
 
 def take_in(lake: Lake, run_id: str) -> None:
@@ -21,29 +24,38 @@ def take_in(lake: Lake, run_id: str) -> None:
 
 @pytest.fixture
 def three_runs(lake: Lake) -> Lake:
-    """Runs `one`, `two` and `three`, each with a vehicle; `two` and `three` publish the same data."""
+    """Runs `one`, `two` and `three`, each with a vehicle, and a message and an acknowledgement of a compacted queue.
+
+    `two` and `three` publish the same data.
+    """
     lake.renew()
     for spark_lake, run_id in enumerate(("one", "two", "three"), start=1):
         lake.archive(Stream.TRIGGER, [trigger(spark_lake, [f"V{spark_lake}"]), trigger(spark_lake + 10, [7])])
         if spark_lake > 1:
             lake.archive(Stream.DATA, [data(spark_lake + 20, "d1", b"one")])
+        lake.archive(Stream.ECQ, [ecq_write(spark_lake + 30, "C", "k", b"x"), ecq_ack(spark_lake + 40, "C", spark_lake + 29)])
         take_in(lake, run_id)
     return lake
 
 
 def test_every_table_is_as_it_was_and_the_next_ingest_brings_all_again(three_runs: Lake) -> None:
     lake, catalog = three_runs, open_catalog(three_runs.settings)
-    taken_in = {table.name: read(catalog, table) for table in (IDS, DATA, QUARANTINE)}
+    taken_in = {table.name: read(catalog, table) for table in TAKEN_IN}
     done = rollback(catalog, lake.settings, run_id="two", now=at(0))
-    assert (done.undone, done.segments) == (["three", "two"], 4)
+    assert (done.undone, done.segments) == (["three", "two"], 6)
     assert [row["vin"] for row in read(catalog, IDS)] == ["V1"]
     assert (read(catalog, DATA), read(catalog, META)) == ([], [])
-    assert len(read(catalog, QUARANTINE)) == len(read(catalog, SEGMENTS)) == 1
+    assert (len(read(catalog, QUARANTINE)), len(read(catalog, SEGMENTS))) == (1, 2)
+    assert {table.name: len(read(catalog, table)) for table in ECQ} == dict.fromkeys((table.name for table in ECQ), 1)
+    assert (
+        [row["seq"] for row in read(catalog, ECQ_INDEX)] == [row["last_seq"] for row in read(catalog, ECQ_SEQNO)] == [seq_at(31)]
+    )
     assert [is_published(catalog, name) for name in ("one", "two", "three")] == [True, False, False]
 
     take_in(lake, "two")  # Airflow's `clear` does the same run again
-    for table in (IDS, DATA, QUARANTINE):
+    for table in TAKEN_IN:
         assert sorted(map(str, read(catalog, table))) == sorted(map(str, taken_in[table.name]))
+    assert max(row["last_seq"] for row in read(catalog, ECQ_SEQNO)) == seq_at(33)
     assert [row["times_seen"] for row in read(catalog, META)] == [2]
     assert is_published(catalog, "two")
 
@@ -51,9 +63,10 @@ def test_every_table_is_as_it_was_and_the_next_ingest_brings_all_again(three_run
 def test_a_rollback_can_be_taken_back(three_runs: Lake) -> None:
     catalog = open_catalog(three_runs.settings)
     done = rollback(catalog, three_runs.settings, run_id="one", now=at(0))
-    assert read(catalog, IDS) == []
+    assert [read(catalog, table) for table in (IDS, *ECQ)] == [[]] * 5
     rollback(catalog, three_runs.settings, run_id=done.run_id, now=at(0))
     assert sorted(row["vin"] for row in read(catalog, IDS)) == ["V1", "V2", "V3"]
+    assert sorted(row["seq"] for row in read(catalog, ECQ_INDEX)) == [seq_at(31), seq_at(32), seq_at(33)]
     assert is_published(catalog, "three")
     take_in(three_runs, "four")
     assert len(read(catalog, IDS)) == 3

@@ -57,9 +57,9 @@ def test_spark_shows_none_of_them_and_keeps_what_a_site_hides(one_spark: SparkSe
 
     configure(session, GUARDED)
 
-    said = {row["key"]: row["value"] for row in session.sql("SET").collect()}
-    assert said["spark.sql.catalog.manifold.credential"] == "*********(redacted)"
-    assert "hunter2" not in str(said)
+    shown = {row["key"]: row["value"] for row in session.sql("SET").collect()}
+    assert shown["spark.sql.catalog.manifold.credential"] == "*********(redacted)"
+    assert "hunter2" not in str(shown)
     assert "hunter2" not in str(session.sparkContext.getConf().getAll())  # of which a page and the event log are made
     assert session.conf.get("spark.sql.catalog.manifold.credential") == "me:hunter2"
 

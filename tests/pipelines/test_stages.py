@@ -29,8 +29,8 @@ HEAVY = ("pyspark", "great_expectations", "pandas", "pyiceberg.io.pyarrow")
 
 def loaded_by(code: str) -> set[str]:
     """The modules that a new interpreter has loaded after that."""
-    said = f"{code}\nimport sys\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", said], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    script = f"{code}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     return set(done.stdout.split())
 
 
@@ -43,9 +43,9 @@ def test_a_stage_says_what_it_is_for_and_takes_what_it_took(name: str, capsys: p
     with pytest.raises(SystemExit):
         cli.make_parser().parse_args([name, "--help"])
 
-    said = capsys.readouterr().out
-    assert (stages.stage_of(name).__doc__ or "").split()[0] in said
-    assert {word.strip("[],") for word in said.split() if word.strip("[],").startswith("--")} == {
+    usage = capsys.readouterr().out
+    assert (stages.stage_of(name).__doc__ or "").split()[0] in usage
+    assert {word.strip("[],") for word in usage.split() if word.strip("[],").startswith("--")} == {
         "--help",
         "--result",
         *PER_STAGE[name].split(),

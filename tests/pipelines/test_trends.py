@@ -67,11 +67,11 @@ def test_where_the_table_cannot_be_read_the_charts_stay_and_the_run_goes_on(cata
     append(catalog, QUALITY, [result(1, unexpected=1)])
     shutil.rmtree(settings.home / "lake" / "warehouse")
 
-    with structlog.testing.capture_logs() as said:
+    with structlog.testing.capture_logs() as logged:
         assert not draw_trends(settings, now=NOON)
 
     assert page(settings) == before
-    assert [line["log_level"] for line in said] == ["warning"]
+    assert [line["log_level"] for line in logged] == ["warning"]
 
 
 def test_a_lake_without_tables_has_no_charts(settings: Settings) -> None:

@@ -80,9 +80,9 @@ def test_a_migrated_lake_stores_no_payload_twice_and_goes_on_after_a_rollback_to
     make_old(home.catalog, RELEASES[release])
     add_old_payload(home)
     home.write(Stream.DATA, [data(2, "d2", b"two")])
-    with capture_logs() as said:
+    with capture_logs() as logged:
         home.ingest("unmigrated")  # by this release, on the tables of the earlier one
-    assert any(META.name in line.get("tables", ()) and "manifold lake migrate" in line["event"] for line in said)
+    assert any(META.name in line.get("tables", ()) and "manifold lake migrate" in line["event"] for line in logged)
     migrate(home.catalog)
     home.write(Stream.DATA, [data(11, "d1", b"one"), data(12, "d3", b"three"), data(13, "d2", b"other")])
     home.write(Stream.TRIGGER, [trigger(14, ["V1"], data_id="d1")])

@@ -43,7 +43,7 @@ def recorded(home: Harness, client_id: str) -> list[Envelope]:
 @pytest.mark.parametrize("qos", [0, 1])
 def test_whoever_publishes_by_whichever_protocol_it_is_recorded_as_it_came(shared: Harness, version: int, qos: int) -> None:
     client_id = f"AS-IT-CAME-{version}-{qos}"
-    said = [
+    sent = [
         (ecq_write_topic(client_id, "a"), b"\0\xff"),
         (ecq_write_topic(client_id, "a"), b"\0\xff"),
         (ecq_write_topic(client_id, "a/b//c"), b""),
@@ -52,13 +52,13 @@ def test_whoever_publishes_by_whichever_protocol_it_is_recorded_as_it_came(share
     ]
     with RawConnection(shared.broker.port, version=version) as publisher:
         publisher.open(f"sdv-pub-{client_id}")
-        for mid, (topic, payload) in enumerate(said, 1):
+        for mid, (topic, payload) in enumerate(sent, 1):
             publisher.send(publish(topic, payload, version, mid=mid, qos=qos))
             if qos:
                 publisher.expect(PUBACK)
-        wait_until(lambda: len(recorded(shared, client_id)) == len(said), what="all of it to be archived")
+        wait_until(lambda: len(recorded(shared, client_id)) == len(sent), what="all of it to be archived")
     found = recorded(shared, client_id)
-    assert [(e.topic, e.payload) for e in found] == said
+    assert [(e.topic, e.payload) for e in found] == sent
     assert all(e.refused_because is None and e.qos == qos for e in found)
 
 

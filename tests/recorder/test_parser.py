@@ -31,8 +31,8 @@ def parser(tmp_path: Path) -> Parser:
 
 
 def test_an_accepted_trigger_carries_its_digest_and_nothing_forged(parser: Parser) -> None:
-    said = [(DUPLICATE_OF, "1"), ("task", "7")]
-    taken = parser.take(Message(topics.TRIGGER, trigger(["V1"], "r1"), user_properties=said))
+    properties = [(DUPLICATE_OF, "1"), ("task", "7")]
+    taken = parser.take(Message(topics.TRIGGER, trigger(["V1"], "r1"), user_properties=properties))
     assert taken.offerable
     assert taken.receipt.status is ReceiptStatus.RECORDED
     assert set(taken.envelope.headers) == {"task", DIGEST}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def said(server: TapServer, folder: Path, script: str) -> str:
+def output_of(server: TapServer, folder: Path, script: str) -> str:
     """What a shell says to `script`; the client's own file of options sends it to this broker's port."""
     (folder / "mosquitto_pub").write_text(f"-p {server.port}\n")
     env = {**os.environ, "XDG_CONFIG_HOME": str(folder)}
@@ -35,7 +35,7 @@ def test_the_first_publish_of_the_readme_reaches_the_recorder_as_it_is_printed(t
     with RawConnection(tap_server.port) as recorder:
         recorder.open("sdv-first", username="sdv-recorder")
         recorder.listen(topics.FANOUT_FILTER)
-        assert said(tap_server, tmp_path, script) == ""
+        assert output_of(tap_server, tmp_path, script) == ""
         data = recorder.expect(PUBLISH)
         recorder.send(puback(data.mid))
         batch = recorder.expect(PUBLISH)
@@ -48,5 +48,5 @@ def test_the_first_publish_of_the_readme_reaches_the_recorder_as_it_is_printed(t
 def test_a_denied_publish_is_told_by_mqtt_5_and_not_by_3_1_1(tap_server: TapServer, tmp_path: Path) -> None:
     without_a_name = "mosquitto_pub -q 1 -i sdv-pub-first -t '$SDV-FANOUT/data/denied' -m x"
 
-    assert "not authorized" in said(tap_server, tmp_path, f"{without_a_name} -V 5 2>&1 || true").lower()
-    assert said(tap_server, tmp_path, f"{without_a_name} -V 311") == ""
+    assert "not authorized" in output_of(tap_server, tmp_path, f"{without_a_name} -V 5 2>&1 || true").lower()
+    assert output_of(tap_server, tmp_path, f"{without_a_name} -V 311") == ""

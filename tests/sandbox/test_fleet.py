@@ -105,14 +105,14 @@ def test_a_message_is_on_record_with_its_seq_where_the_protocol_carries_one(
 def test_a_vehicle_says_online_after_it_has_subscribed_and_heartbeats_when_told(mosquitto: Server) -> None:
     async def scenario() -> None:
         [vin] = vins(1, seed=110)
-        said: asyncio.Queue[Message] = asyncio.Queue()
+        signs: asyncio.Queue[Message] = asyncio.Queue()
         async with platform(mosquitto.port) as mqtt, Fleet(broker_at(mosquitto.port), [vin], behaviour=PROMPT) as fleet:
-            mqtt.on_message = said.put_nowait
+            mqtt.on_message = signs.put_nowait
             await mqtt.subscribe(f"ecp/{vin}/+")
             await fleet.connect()
-            assert (await said.get()).topic == f"ecp/{vin}/online"
+            assert (await signs.get()).topic == f"ecp/{vin}/online"
             await fleet.heartbeat()
-            assert (await said.get()).topic == f"ecp/{vin}/heartbeat"
+            assert (await signs.get()).topic == f"ecp/{vin}/heartbeat"
 
     run(scenario())
 
@@ -281,10 +281,10 @@ def command(port: int, *arguments: str) -> str:
 
 
 def test_the_command_drives_and_sums_up(mosquitto: Server) -> None:
-    said = command(mosquitto.port, "--vehicles", "5", "--seed", "129", "--minutes", "0.02")
+    output = command(mosquitto.port, "--vehicles", "5", "--seed", "129", "--minutes", "0.02")
 
-    assert "5 vehicles: online" in said
-    assert "0 messages received by 0 of them" in said
+    assert "5 vehicles: online" in output
+    assert "0 messages received by 0 of them" in output
 
 
 def test_the_command_names_the_vins(mosquitto: Server) -> None:

@@ -41,10 +41,10 @@ class SigningProxy(AuthProxy):
 
 def refusal(method: str, target: str, headers: Mapping[str, str], body: bytes, *, now: datetime) -> str:
     """Why a request is not signed by `KEY` for this region and service; empty: it is. Names of headers are lower case."""
-    said = SIGNED.fullmatch(headers.get("authorization", ""))
-    if said is None:
+    signed = SIGNED.fullmatch(headers.get("authorization", ""))
+    if signed is None:
         return "the request is not signed"
-    credential, names, signature = said.groups()
+    credential, names, signature = signed.groups()
     at = headers.get("x-amz-date", "")
     if credential != f"{KEY}/{at[:8]}/{REGION}/{SERVICE}/aws4_request":
         return f"signed by or for somebody else: {credential}"

@@ -80,20 +80,20 @@ def test_a_login_that_is_refused_says_which_setting_to_correct_and_shows_no_secr
     with pytest.raises(Permanent, match=rf"{proxy.url} refuses the login .*{why}.*MANIFOLD_CATALOG_PROPERTIES") as refused:
         open_catalog(lake.settings)
 
-    status, said = lake.command("pipelines", "look", "--no-flush")
+    status, output = lake.command("pipelines", "look", "--no-flush")
     assert status == 5  # doing it again changes nothing
-    assert "refuses the login" in said
+    assert "refuses the login" in output
     for value in properties.values():
-        assert value.split(":")[-1] not in said + str(refused.value)
+        assert value.split(":")[-1] not in output + str(refused.value)
 
 
 def test_no_command_prints_a_property(proxy: AuthProxy, tmp_path: Path, redis_server: Server) -> None:
     lake = behind(proxy, tmp_path, redis_server, credential=CREDENTIAL)
     ensure_tables(open_catalog(lake.settings))
 
-    _, said = lake.command("console", "settings", "--json")
-    assert next(s for s in json.loads(said) if s["name"] == "catalog_properties")["value"] == "********"
+    _, output = lake.command("console", "settings", "--json")
+    assert next(s for s in json.loads(output) if s["name"] == "catalog_properties")["value"] == "********"
     for command in (["settings"], ["status", "--json"], ["doctor"]):
-        _, said = lake.command("console", *command)
-        assert CLIENT_SECRET not in said
-    assert re.search(r"\d tables", said), said  # of the doctor, who has been there
+        _, output = lake.command("console", *command)
+        assert CLIENT_SECRET not in output
+    assert re.search(r"\d tables", output), output  # of the doctor, who has been there

@@ -66,13 +66,13 @@ def test_a_key_that_does_not_count_says_which_setting_to_correct(
 ) -> None:
     lake = lake_of(proxy, tmp_path, redis_server, **keys("another-secret"))
 
-    status, said = lake.command("pipelines", "look", "--no-flush")
+    status, output = lake.command("pipelines", "look", "--no-flush")
 
     assert status == 5  # doing it again changes nothing
-    assert "refuses the login (" in said
-    assert "the signature does not match" in said
-    assert "client.access-key-id" in said
-    assert "another-secret" not in said
+    assert "refuses the login (" in output
+    assert "the signature does not match" in output
+    assert "client.access-key-id" in output
+    assert "another-secret" not in output
 
 
 def test_the_proxy_computes_signatures_as_aws_does() -> None:
@@ -102,10 +102,10 @@ def test_the_proxy_lets_in_only_what_was_signed(change: dict[str, object], why: 
     names = ";".join(sorted(headers))
     headers["authorization"] = f"AWS4-HMAC-SHA256 Credential={KEY}/{SCOPE}, SignedHeaders={names}, Signature={signature}"
 
-    said = refusal(headers=headers, **(asked | change))  # type: ignore[arg-type]
+    reason = refusal(headers=headers, **(asked | change))  # type: ignore[arg-type]
 
-    assert why in said
-    assert bool(why) == bool(said)
+    assert why in reason
+    assert bool(why) == bool(reason)
 
 
 HASH_OF_BRACES = "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"

@@ -71,7 +71,7 @@ def test_spark_gives_it_up_too(silent: str, tmp_path: Path) -> None:
         spark.sql(f"SHOW NAMESPACES IN {settings.catalog_name}").collect()
 
 
-@pytest.mark.parametrize("said", ["0", "-1", "1.5", "soon", ""])
-def test_a_limit_that_is_none_is_named(said: str, silent: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", ["0", "-1", "1.5", "soon", ""])
+def test_a_limit_that_is_none_is_named(limit: str, silent: str, tmp_path: Path) -> None:
     with pytest.raises(Permanent, match=r"jdbc\.socketTimeout=.* in MANIFOLD_CATALOG_PROPERTIES"):
-        open_catalog(settings_of(silent, tmp_path, json.dumps({"jdbc.socketTimeout": said})))
+        open_catalog(settings_of(silent, tmp_path, json.dumps({"jdbc.socketTimeout": limit})))

@@ -16,10 +16,10 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 def test_user_properties_are_an_object_of_the_last_and_pairs_of_all(pairs: list[tuple[str, str]]) -> None:
     raw = b"".join(b"\x26" + string(key.encode()) + string(value.encode()) for key, value in pairs)
 
-    said = read_properties(raw)
+    properties = read_properties(raw)
 
-    assert said["User-Property"] == dict(pairs)
-    assert [(pair["key"], pair["value"]) for pair in said.get("User-Property-Pairs", [])] == pairs
+    assert properties["User-Property"] == dict(pairs)
+    assert [(pair["key"], pair["value"]) for pair in properties.get("User-Property-Pairs", [])] == pairs
 
 
 def test_other_properties_have_emqx_names() -> None:
@@ -39,10 +39,10 @@ def test_other_properties_have_emqx_names() -> None:
 @given(st.binary(max_size=60))
 def test_properties_that_cannot_be_are_malformed_and_nothing_else(raw: bytes) -> None:
     try:
-        said = read_properties(raw)
+        properties = read_properties(raw)
     except Malformed:
         return
-    assert "User-Property" in said
+    assert "User-Property" in properties
 
 
 def test_a_connect_packet_says_who_asks_for_what() -> None:
@@ -61,7 +61,7 @@ def test_the_user_name_is_found_behind_a_will_with_properties() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "version", "said"),
+    ("body", "version", "ack"),
     [
         pytest.param(b"\0\7", 4, (7, 0, {"User-Property": {}}), id="3.1.1"),
         pytest.param(b"\0\7", 5, (7, 0, {"User-Property": {}}), id="5, short"),
@@ -70,8 +70,8 @@ def test_the_user_name_is_found_behind_a_will_with_properties() -> None:
         pytest.param(b"\0\7\x97\x7f\x1f", 5, (7, 0x97, {"User-Property": {}}), id="5, properties cut short: still an ack"),
     ],
 )
-def test_an_acknowledgement_is_read(body: bytes, version: int, said: tuple[object, ...]) -> None:
-    assert read_ack(body, version) == said
+def test_an_acknowledgement_is_read(body: bytes, version: int, ack: tuple[object, ...]) -> None:
+    assert read_ack(body, version) == ack
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -82,6 +82,6 @@ def test_a_subscribe_packet_names_its_filters(version: int) -> None:
 def test_a_disconnect_may_change_the_session_expiry() -> None:
     properties = b"\x11\0\0\0\2" + user_properties(why="moved")
 
-    reason, said = read_disconnect(b"\x04" + variable(len(properties)) + properties, 5)
+    reason, told = read_disconnect(b"\x04" + variable(len(properties)) + properties, 5)
 
-    assert (reason, said["Session-Expiry-Interval"], said["User-Property"]) == (4, 2, {"why": "moved"})
+    assert (reason, told["Session-Expiry-Interval"], told["User-Property"]) == (4, 2, {"why": "moved"})

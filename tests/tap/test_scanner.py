@@ -51,7 +51,7 @@ def test_any_split_of_the_bytes_gives_the_same_packets(packets: list[tuple[bytes
         assert it.feed(chunk) == len(chunk)
     it.feed(stream)
 
-    assert seen == [said for _, said in packets if said is not None]
+    assert seen == [told for _, told in packets if told is not None]
 
 
 @given(
@@ -64,7 +64,7 @@ def test_one_byte_at_a_time_gives_the_same_packets(packets: list[tuple[bytes, Se
     for byte in b"".join(data for data, _ in packets):
         it.feed(bytes((byte,)))
 
-    assert seen == [said for _, said in packets if said is not None]
+    assert seen == [told for _, told in packets if told is not None]
 
 
 @given(st.binary(max_size=400), st.integers(1, 50))

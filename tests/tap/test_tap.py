@@ -112,17 +112,17 @@ def test_payloads_of_any_size_pass_unchanged_in_any_split(tap_server: TapServer,
 
 def test_what_the_broker_says_is_what_the_client_gets_byte_for_byte(tap_server: TapServer, vin: str) -> None:
     def talk(port: int) -> list[bytes]:
-        said: list[bytes] = []
+        bodies: list[bytes] = []
         with RawConnection(port) as wire:
-            said.append(wire.open(vin, username="sdv-dispatcher").body)
-            said.append(wire.listen(topic_of(vin, "+")).body)
+            bodies.append(wire.open(vin, username="sdv-dispatcher").body)
+            bodies.append(wire.listen(topic_of(vin, "+")).body)
             for mid in range(1, 20):
                 properties = user_properties(n=str(mid))
                 wire.send(publish(topic_of(vin), b"p" * mid * 100, mid=mid, properties=properties), b"\xc0\0")
                 answers = sorted((got.first, got.body) for got in (wire.next() for _ in range(3)))  # in the order it chooses
-                said.extend(bytes((first,)) + body for first, body in answers)
+                bodies.extend(bytes((first,)) + body for first, body in answers)
                 wire.send(puback(mid))
-        return said
+        return bodies
 
     assert talk(tap_server.port) == talk(tap_server.settings.broker_port)
 

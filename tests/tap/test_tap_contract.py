@@ -155,10 +155,10 @@ def play(trace: str, port: int, folder: Path) -> list[str]:
     """Record one trace anew; every line of its comparison with EMQX's."""
     case, protocol = trace.split(".")
     recorder("record", f"127.0.0.1:{port}", "--to", str(folder), "--case", case, "--protocol", protocol)
-    said = recorder("compare", str(TRACES / f"{trace}.jsonl"), str(folder / f"{trace}.jsonl")).split("\n\nDifferences by field")[
-        0
-    ]
-    first, *lines = said.strip().splitlines()
+    compared = recorder("compare", str(TRACES / f"{trace}.jsonl"), str(folder / f"{trace}.jsonl")).split(
+        "\n\nDifferences by field"
+    )[0]
+    first, *lines = compared.strip().splitlines()
     assert re.fullmatch(rf"{re.escape(trace)}\.jsonl: (same|\d+ differences)", first), first
     return [line.strip() for line in lines]
 
