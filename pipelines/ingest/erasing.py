@@ -67,7 +67,7 @@ def changed(table: IcebergTable, head: int, keys: pa.Table) -> Iterator[tuple[st
     columns = tuple(keys.column_names)
     for task in table.scan(_within(keys), snapshot_id=head).plan_files():
         if pc.any(_among(read(table, task, columns), keys)).as_py():
-            rows = read(table, task, tuple(table.schema().column_names))
+            rows = read(table, task, tuple(field.name for field in table.schema().fields))
             yield task.file.file_path, (task.file, rows.filter(pc.invert(_among(rows, keys))))
 
 

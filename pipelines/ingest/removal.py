@@ -44,7 +44,7 @@ def remove_rows(
     changed: list[tuple[FileScanTask, pa.Table]] = []
     for task in loaded.scan(snapshot_id=head).plan_files():
         if pc.any(_is_in(_read(loaded, [task], columns), unwanted)).as_py():
-            rows = _read(loaded, [task], loaded.schema().column_names)
+            rows = _read(loaded, [task], [field.name for field in loaded.schema().fields])
             changed.append((task, rows.filter(pc.invert(_is_in(rows, unwanted)))))
     with (
         loaded.transaction() as change,

@@ -25,12 +25,28 @@ from archive.segment import Interval, Segment
 from archive.store import Archive
 from contracts.seq import EPOCH, datetime_of
 from contracts.settings import Settings
-from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
+from contracts.tables import (
+    DATA,
+    ECQ_INDEX,
+    ECQ_PAYLOAD,
+    ECQ_STATE,
+    IDS,
+    META,
+    OUTCOMES,
+    QUARANTINE,
+    SEGMENTS,
+    XRAY_PROCESSED,
+    XRAY_RAW,
+    XRAY_STATUS,
+    Table,
+)
 from pipelines.ingest.ledger import Ledger, missing_segments
 from pipelines.ingest.publish import main_snapshots
 from pipelines.maintenance.check_plan import Brought, Finding, Found, Trouble, brought, judge
 from pipelines.maintenance.ecq_check import FoundInQueues
 from pipelines.maintenance.garbage_history import history_cut
+from pipelines.maintenance.garbage_signals import signals_cut
+from pipelines.maintenance.signal_check import FoundSignals
 
 MESSAGES_AT_ONCE = 200_000
 LATE = timedelta(days=1)  # what lies in the archive for longer, no scheduled run will take
@@ -122,6 +138,7 @@ class Comparison:
             "history_since": history_cut(settings, now) or EPOCH,
             "messages_since": now - timedelta(days=settings.ecq_retention_days),
             "states_since": now - SETTLED,
+            "signals_since": signals_cut(settings, now) or EPOCH,
         }
 
     def of(self, segments: Sequence[Segment], rows: dict[str, dict[str, Any]]) -> list[Finding]:
@@ -154,6 +171,19 @@ class Comparison:
             outcomes=Counter({key: n for key, n in outcomes.items() if key in ended}),
             quarantine=Counter({key[0]: n for key, n in self._counted(QUARANTINE, ("seq",), "seq", seqs).items()}),
             queues=self._in_queues(group),
+            signals=self._signals(group),
+        )
+
+    def _signals(self, group: Sequence[Brought]) -> FoundSignals:
+        keys = {key for one in group for key in one.signals.signals.values()}
+        captured = {key[1] for key in keys}
+        raw, processed = (self._counted(t, XRAY_RAW.key, "captured_at", captured) for t in (XRAY_RAW, XRAY_PROCESSED))
+        statuses = {seq for one in group for seq in one.signals.statuses}
+        found = self._counted(XRAY_STATUS, ("seq",), "seq", statuses, XRAY_STATUS.day_of)
+        return FoundSignals(
+            raw=Counter({(key[0], key[1], key[2]): n for key, n in raw.items() if key in keys}),
+            processed=Counter({(key[0], key[1], key[2]): n for key, n in processed.items() if key in keys}),
+            statuses=Counter({key[0]: n for key, n in found.items()}),
         )
 
     def _in_queues(self, group: Sequence[Brought]) -> FoundInQueues:

@@ -16,6 +16,7 @@ from contracts.envelope import Stream
 from contracts.seq import first_seq_at
 from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
 from pipelines.maintenance.ecq_check import BroughtToQueues, FoundInQueues, expected
+from pipelines.maintenance.signal_check import BroughtSignals, FoundSignals, expected_signals
 
 Key = tuple[str, int]
 
@@ -62,10 +63,11 @@ class Brought:
     refused: set[int] = field(default_factory=set)
     instants: dict[int, datetime] = field(default_factory=dict)  # of data and what is refused, by seq: when it was received
     queues: BroughtToQueues = field(default_factory=BroughtToQueues)
+    signals: BroughtSignals = field(default_factory=BroughtSignals)
 
     def seqs(self) -> set[int]:
         """The seqs of all messages of the segment."""
-        return {*self.entries, *self.data, *self.outcomes.values(), *self.refused, *self.queues.seqs()}
+        return {*self.entries, *self.data, *self.outcomes.values(), *self.refused, *self.queues.seqs(), *self.signals.seqs()}
 
 
 def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Brought:
@@ -84,8 +86,10 @@ def brought(segment: Segment, messages: pa.Table, limits: parsing.Limits) -> Bro
             keys = zip(accepted["vin"].to_pylist(), accepted["entry_seq"].to_pylist(), strict=True)
             for key, seq in zip(keys, accepted["seq"].to_pylist(), strict=True):
                 of.outcomes[key] = min(seq, of.outcomes.get(key, seq))
-        else:
+        elif segment.stream is Stream.ECQ:
             of.queues.note(accepted)
+        else:
+            of.signals.note(segment.stream, accepted)
     if segment.stream is Stream.TRIGGER:
         for batch in parsing.inline_data(messages, limits):
             _note_data(of, batch)
@@ -113,6 +117,7 @@ class Found:
     outcomes: Counter[Key] = field(default_factory=Counter)
     quarantine: Counter[int] = field(default_factory=Counter)
     queues: FoundInQueues = field(default_factory=FoundInQueues)
+    signals: FoundSignals = field(default_factory=FoundSignals)
 
     def add(self, other: "Found") -> None:
         """And what the tables have of other segments; what both are about is the same rows."""
@@ -122,6 +127,7 @@ class Found:
         self.outcomes |= other.outcomes
         self.quarantine |= other.quarantine
         self.queues.add(other.queues)
+        self.signals.add(other.signals)
 
 
 def judge(
@@ -133,6 +139,7 @@ def judge(
     history_since: datetime,
     messages_since: datetime,
     states_since: datetime,
+    signals_since: datetime,
 ) -> Iterable[Finding]:
     """The findings where the tables do not have exactly once what the segment brought.
 
@@ -149,6 +156,8 @@ def judge(
     ended = {key: 1 for key, seq in of.outcomes.items() if seq not in accounted and key[1] >= since}
     yield from _compared(of, OUTCOMES.name, ended, found.outcomes)
     for rows in expected(of.queues, found.queues, accounted, messages_since=messages_since, states_since=states_since):
+        yield from _compared(of, rows.table, dict(rows.expected), rows.found)
+    for rows in expected_signals(of.signals, found.signals, accounted, since=signals_since):
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
     refused = {seq: 1 for seq in of.refused if of.instants[seq] >= refused_since}
     there = Counter({seq: min(found.quarantine[seq], 1) for seq in refused})  # refused again, a replay has a second row

@@ -24,6 +24,7 @@ from pipelines.maintenance.garbage_files import drop_refused, drop_segments, exp
 from pipelines.maintenance.garbage_history import drop_history
 from pipelines.maintenance.garbage_ledger import prune_ledger
 from pipelines.maintenance.garbage_run import Removal, collect, discover
+from pipelines.maintenance.garbage_signals import drop_signals
 from pipelines.populate.load import populate
 from pipelines.populate.lock import populate_lock
 
@@ -46,6 +47,7 @@ class Collected:
     segments: Removal  # of the archive
     history: Removal  # entries that ended, with their outcomes
     ledger: Removal  # rows of segments that are gone from the archive
+    signals: Removal = field(default_factory=Removal)  # rows of signals
     messages: Removal = field(default_factory=Removal)  # acknowledged ones of compacted queues
     snapshots: dict[str, Removal] = field(default_factory=dict)  # by table
     orphans: dict[str, Removal] = field(default_factory=dict)  # files, by table
@@ -92,6 +94,7 @@ def collect_garbage(
         data,
         quarantine=drop_refused(spark, settings, now=now, dry_run=dry_run),
         history=drop_history(catalog, settings, now=now, dry_run=dry_run),
+        signals=drop_signals(catalog, settings, now=now, dry_run=dry_run),
         segments=drop_segments(catalog, settings, now=now, dry_run=dry_run),
         ledger=prune_ledger(catalog, settings, now=now, dry_run=dry_run),  # after the files that it is about
         snapshots=expire_snapshots(spark, catalog, settings, now=now, dry_run=dry_run),

@@ -17,7 +17,20 @@ from pyspark.sql import SparkSession
 from archive.segment import Interval, Segment
 from archive.store import Archive
 from contracts.settings import Settings
-from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
+from contracts.tables import (
+    DATA,
+    ECQ_INDEX,
+    ECQ_PAYLOAD,
+    IDS,
+    META,
+    OUTCOMES,
+    QUARANTINE,
+    SEGMENTS,
+    XRAY_PROCESSED,
+    XRAY_RAW,
+    XRAY_STATUS,
+    Table,
+)
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.removal import remove_rows
@@ -83,6 +96,10 @@ def _to_remove(comparison: Comparison, segments: Sequence[Segment]) -> Iterator[
     yield OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
     messages = {seq for one in all_brought for seq in one.queues.messages}
     yield ECQ_INDEX, _named(seq=sorted(seq for seq in messages if found.queues.messages[seq]))
+    signals = sorted(seq for one in all_brought for seq in one.signals.signals)
+    yield XRAY_RAW, _named(seq=signals)
+    yield XRAY_PROCESSED, _named(seq=signals)
+    yield XRAY_STATUS, _named(seq=sorted(seq for one in all_brought for seq in one.signals.statuses))
     yield ECQ_PAYLOAD, _named(seq=sorted(seq for seq in messages if found.queues.payloads[seq]))
 
 

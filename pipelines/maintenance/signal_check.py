@@ -1,0 +1,65 @@
+"""What segments of signals should have brought, and what the tables have of it. Pure.
+
+A signal is known by its key, not by its message: another message may have brought the row first.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pyarrow as pa
+
+from contracts.envelope import Stream
+from contracts.seq import datetime_of
+from contracts.tables import INSTANT, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+from pipelines.maintenance.ecq_check import Expected
+
+SignalKey = tuple[str, datetime, str]  # as the key of xray_raw_signals
+
+
+@dataclass(slots=True)
+class BroughtSignals:
+    """What a segment's messages are about."""
+
+    signals: dict[int, SignalKey] = field(default_factory=dict)  # by seq
+    statuses: set[int] = field(default_factory=set)  # seqs
+
+    def seqs(self) -> set[int]:
+        """Of all its messages."""
+        return {*self.signals, *self.statuses}
+
+    def note(self, stream: Stream, accepted: pa.RecordBatch) -> None:
+        """Add these parsed messages."""
+        if stream is Stream.XRAY_STATUS:
+            self.statuses.update(accepted["seq"].to_pylist())
+            return
+        captured = accepted["captured_us"].cast(INSTANT)
+        columns = (accepted["seq"], accepted["device_id"], captured, accepted["content_digest"])
+        for seq, *key in zip(*(column.to_pylist() for column in columns), strict=True):
+            self.signals[seq] = (key[0], key[1], key[2])
+
+
+@dataclass(slots=True)
+class FoundSignals:
+    """What the tables have of that: rows, by key."""
+
+    raw: Counter[SignalKey] = field(default_factory=Counter)
+    processed: Counter[SignalKey] = field(default_factory=Counter)
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    def add(self, other: "FoundSignals") -> None:
+        """And what the tables have of other segments; what both are about is the same rows."""
+        self.raw |= other.raw
+        self.processed |= other.processed
+        self.statuses |= other.statuses
+
+
+def expected_signals(of: BroughtSignals, found: FoundSignals, accounted: Iterable[int], *, since: datetime) -> Iterator[Expected]:
+    """What each table should have of the segment; what is `accounted` for lies in quarantine, what came before `since` may go."""
+    known = set(accounted)
+    keys = {key: 1 for seq, key in of.signals.items() if seq not in known and datetime_of(seq) >= since}
+    yield Expected(XRAY_RAW.name, keys, found.raw)
+    yield Expected(XRAY_PROCESSED.name, keys, found.processed)
+    statuses = {seq: 1 for seq in of.statuses if seq not in known and datetime_of(seq) >= since}
+    yield Expected(XRAY_STATUS.name, statuses, found.statuses)

@@ -1,0 +1,85 @@
+"""Tables of signals in maintenance: compared with the archive, repaired, rid of what is past its retention, made again."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyiceberg.expressions import EqualTo
+
+from adapters.lake import where
+from archive.store import Archive
+from contracts.envelope import Stream
+from contracts.tables import SIGNAL_TABLES, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+from pipelines.maintenance.check import check
+from pipelines.maintenance.compact import compact
+from pipelines.maintenance.garbage_signals import drop_signals
+from pipelines.maintenance.repair import forget
+from pipelines.maintenance.restore import empty
+from pipelines.maintenance.snapshots import expire_by_count
+from tests.pipelines.conftest import SparkLake
+from tests.pipelines.makers import at, seq_at
+from tests.pipelines.signal_makers import Door, readings
+
+
+@pytest.fixture
+def is_small() -> bool:
+    return True
+
+
+@pytest.fixture
+def door(tmp_path: Path, spark_lake: SparkLake) -> Door:
+    made = Door(spark_lake, tmp_path / "ring")
+    raw = [
+        made.raw(1, "d", b"a", captured=1),
+        made.raw(2, "d", b"a", captured=1),
+        made.raw(3, "e", readings(("humidity", 4, "%"))),
+    ]
+    spark_lake.write(Stream.XRAY_RAW, raw)
+    spark_lake.write(Stream.XRAY_STATUS, [made.status(4, "d", "online")])
+    spark_lake.ingest()
+    return made
+
+
+def compared(spark_lake: SparkLake) -> list[tuple[str, str, int, int]]:
+    found = check(spark_lake.catalog, spark_lake.settings, now=at(60_000)).findings
+    return [(f.table, f.trouble, f.expected, f.found) for f in found]
+
+
+@pytest.mark.usefixtures("door")
+def test_archive_and_tables_are_compared_and_repaired(spark_lake: SparkLake) -> None:
+    assert compared(spark_lake) == []
+    spark_lake.catalog.load_table(XRAY_PROCESSED.identifier).delete(where(EqualTo, "device_id", "e"))
+    status = spark_lake.catalog.load_table(XRAY_STATUS.identifier)
+    status.append(status.scan().to_arrow().cast(XRAY_STATUS.arrow_schema))
+    assert compared(spark_lake) == [(XRAY_PROCESSED.name, "missing", 2, 1), (XRAY_STATUS.name, "doubled", 1, 2)]
+    segments = Archive(spark_lake.settings.archive).segments()
+    forget(spark_lake.catalog, spark_lake.settings, segments, now=at(60_000))
+    assert all(spark_lake.rows(table) == [] for table in SIGNAL_TABLES)
+    spark_lake.ingest("again")
+    assert compared(spark_lake) == []
+    assert spark_lake.rows(XRAY_PROCESSED, "seq") == [seq_at(1), seq_at(3)]
+
+
+@pytest.mark.usefixtures("door")
+def test_days_past_their_retention_go_and_are_not_missed(spark_lake: SparkLake) -> None:
+    later = at(0) + timedelta(days=3)
+    assert drop_signals(spark_lake.catalog, spark_lake.settings, now=later, dry_run=False).count == 0
+    spark_lake.settings = spark_lake.settings.model_copy(update={"signals_retention_days": 2.0})
+    assert drop_signals(spark_lake.catalog, spark_lake.settings, now=later, dry_run=True).count == 5
+    assert len(spark_lake.rows(XRAY_RAW)) == 2
+    assert drop_signals(spark_lake.catalog, spark_lake.settings, now=later, dry_run=False).count == 5
+    assert all(spark_lake.rows(table) == [] for table in SIGNAL_TABLES)
+    assert check(spark_lake.catalog, spark_lake.settings, now=later).agree
+    assert drop_signals(spark_lake.catalog, spark_lake.settings, now=later, dry_run=False).count == 0
+
+
+@pytest.mark.usefixtures("door")
+def test_the_lake_can_be_made_again_and_its_history_let_go(spark_lake: SparkLake) -> None:
+    before = {table.name: spark_lake.rows(table) for table in (XRAY_RAW, XRAY_PROCESSED, XRAY_STATUS)}
+    empty(spark_lake.catalog, at(60_000))
+    assert all(spark_lake.rows(table) == [] for table in SIGNAL_TABLES)
+    spark_lake.ingest("again")
+    assert {table.name: spark_lake.rows(table) for table in (XRAY_RAW, XRAY_PROCESSED, XRAY_STATUS)} == before
+    assert expire_by_count(spark_lake.catalog, spark_lake.settings, now=at(0) + timedelta(days=9000))[XRAY_RAW.name] > 0
+    shapes = compact(None, spark_lake.catalog, spark_lake.settings, now=at(60_000)).tables
+    assert shapes[XRAY_RAW.name].before.files == 1
