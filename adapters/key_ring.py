@@ -86,6 +86,15 @@ def key_ring(settings: Settings) -> KeyRing:
     return KeyRing(read_keys(text, source))
 
 
+def require_ring(settings: Settings) -> str:
+    """The id of the ring's current key.
+
+    Raises:
+        SettingsError: the ring cannot be read, or is empty.
+    """
+    return key_ring(settings).current
+
+
 def read_keys(text: str, source: str) -> dict[str, bytes]:
     """The keys of a ring, by id, in their order; lines or commas between them, and lines that begin with # are let be.
 

@@ -17,6 +17,7 @@ from api._lake_half import lake_half_routes
 from api._middleware import ALIVE, HEALTH, RequestMiddleware
 from api._parameters import no_others
 from api._problems import tell_problems
+from api._signals import signal_routes
 from api._sources import Sources
 from api._tables import table_routes
 from api._vins import vehicle_routes
@@ -39,7 +40,7 @@ def application(settings: Settings) -> Any:
 
     # No page of its own for people to try it: it would load scripts from a public host.
     app = FastAPI(lifespan=lifespan, openapi_url=DOCUMENT, docs_url=None, redoc_url=None, redirect_slashes=False)
-    for routes in (vehicle_routes, history_routes, ecq_routes, fleet_routes, table_routes, lake_half_routes):
+    for routes in (vehicle_routes, history_routes, ecq_routes, fleet_routes, signal_routes, table_routes, lake_half_routes):
         app.include_router(routes(sources), prefix=PREFIX, dependencies=[Depends(no_others)])
     _serve_itself(app, sources, token)
     tell_problems(app)

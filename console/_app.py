@@ -51,6 +51,7 @@ COMMANDS = (
     Command("batch", ASK, "_ask", "batch_app", logs=False),
     Command("data", ASK, "_data", "app", logs=False),
     Command("ecq", ASK, "_ecq", "app"),
+    Command("signals", ASK, "_signals", "app", logs=False),
     Command("queue", ASK, "_queue", "app", logs=False),
     Command("fleet", ASK, "_fleet", "fleet", logs=False),
     Command("watch", ASK, "_watch", "watch", logs=False),

@@ -25,6 +25,12 @@ def add_interval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recent", action="store_true", help="everything new of the last ingest_window_days")
 
 
+def add_days(parser: argparse.ArgumentParser) -> None:
+    """Add the options of stages that take days of the lake: `start` and `end`, which may be left out."""
+    parser.add_argument("--from", dest="start", type=_instant, help="days that end after this instant (ISO 8601)")
+    parser.add_argument("--to", dest="end", type=_instant, help="and that begin before this one; without both: all days")
+
+
 def interval_of(settings: Settings, options: argparse.Namespace) -> Interval | None:
     """The part of the archive that was asked for; None: all of it.
 

@@ -21,6 +21,9 @@ class SignalStorageSettings(BaseSettings):
     signals_bounds: str = Field(
         default=DEFAULT_BOUNDS, description="values of readings that are no anomalies: <type>=<least>..<most> <unit>, with commas"
     )
+    signals_rotate_schedule: str = Field(
+        default="29 2 * * 0", description="cron expression (UTC) of the DAG rotate_keys; empty: only when triggered"
+    )
     signals_retention_days: Annotated[float, Field(ge=0)] = Field(
         default=0, description="how long signals stay in their tables, by the day on which they came; 0: for good"
     )

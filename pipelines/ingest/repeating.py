@@ -14,6 +14,7 @@ from contracts.tables import META, Table
 from pipelines.ingest.branches import ATTEMPT, REPEAT, REPEATS, RUN_ID, drop_branch, properties_of
 from pipelines.ingest.contents import replace_content, replaces
 from pipelines.ingest.erasing import erases, repeat_erasure
+from pipelines.ingest.remaking import remakes, repeat_remaking
 from pipelines.ingest.removal import REMOVES_DAYS, removes, repeat_days, repeat_removal
 
 
@@ -29,6 +30,8 @@ def repeat(catalog: Catalog, table: Table, written: Snapshot, main: Snapshot) ->
             replace_content(catalog, table, written, name, properties)
         elif erases(written):
             repeat_erasure(catalog, table, written, name, properties)
+        elif remakes(written):
+            repeat_remaking(catalog, table, written, name, properties)
         elif REMOVES_DAYS in properties_of(written):
             repeat_days(catalog, table, written, name, properties)
         elif removes(written):

@@ -13,7 +13,7 @@ from contracts.settings import Settings
 
 STAGES = (
     *("look", "ingest", "audit", "publish", "populate", "rebuild", "run_all", "stream"),
-    *("compact", "garbage", "check", "migrate", "verify"),
+    *("compact", "garbage", "check", "migrate", "verify", "process_signals", "rotate_keys"),
 )
 
 

@@ -22,6 +22,7 @@ ROUTES = (
     "/data/{data_id}/payload",
     "/lake/entries",
     "/lake/triggers",
+    "/signals/{device_id}",
 )
 OF_COMPACTED_QUEUES = ("/ecq/{client_id}", "/ecq/{client_id}/rewind")  # asked in test_ecq
 bounded = settings(

@@ -1,21 +1,29 @@
 """Tables of signals in maintenance: compared with the archive, repaired, rid of what is past its retention, made again."""
 
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from pyiceberg.expressions import EqualTo
 
+from adapters.key_ring import new_key_line
 from adapters.lake import where
 from archive.store import Archive
 from contracts.envelope import Stream
+from contracts.errors import SettingsError
 from contracts.tables import SIGNAL_TABLES, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+from pipelines.ingest.amending import Amendment
 from pipelines.maintenance.check import check
 from pipelines.maintenance.compact import compact
 from pipelines.maintenance.garbage_signals import drop_signals
 from pipelines.maintenance.repair import forget
 from pipelines.maintenance.restore import empty
 from pipelines.maintenance.snapshots import expire_by_count
+from pipelines.signals import process
+from pipelines.signals.process import process_again
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, seq_at
 from tests.pipelines.signal_makers import Door, readings
@@ -83,3 +91,48 @@ def test_the_lake_can_be_made_again_and_its_history_let_go(spark_lake: SparkLake
     assert expire_by_count(spark_lake.catalog, spark_lake.settings, now=at(0) + timedelta(days=9000))[XRAY_RAW.name] > 0
     shapes = compact(None, spark_lake.catalog, spark_lake.settings, now=at(60_000)).tables
     assert shapes[XRAY_RAW.name].before.files == 1
+
+
+@pytest.mark.usefixtures("door")
+def test_signals_are_processed_again_by_other_bounds_or_when_their_keys_are_back(
+    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = partial(process_again, spark_lake.catalog, now=at(60_000))
+    before = spark_lake.rows(XRAY_PROCESSED)
+    assert again(spark_lake.settings).days == []
+    assert again(spark_lake.settings, again=True).rows == 2
+    assert spark_lake.rows(XRAY_PROCESSED) == before
+
+    dry = spark_lake.settings.model_copy(update={"signals_bounds": "humidity=10..100 %"})
+    assert again(dry, start=at(0) + timedelta(days=1), again=True).days == []
+    assert again(dry, again=True, end=at(0)).days == ["2026-03-01"]
+    assert spark_lake.rows(XRAY_PROCESSED, "anomaly_types") == ["", "humidity_low"]
+
+    with pytest.raises(SettingsError, match="cannot be read"):
+        again(spark_lake.settings.model_copy(update={"signals_keys_file": "/none"}), again=True)
+    other = spark_lake.settings.model_copy(update={"signals_keys_file": "", "signals_keys": SecretStr(new_key_line("other"))})
+    assert again(other, again=True).unread == 2
+    assert all("the key ring has no key" in problem for problem in spark_lake.rows(XRAY_PROCESSED, "problem"))
+    assert again(spark_lake.settings).rows == 2
+    assert spark_lake.rows(XRAY_PROCESSED) == before
+    assert compared(spark_lake) == []
+
+    monkeypatch.setattr(process, "RULES", 2)
+    assert again(spark_lake.settings).days == ["2026-03-01"]
+
+
+@pytest.mark.usefixtures("door")
+def test_what_is_processed_again_counts_though_main_is_rewritten_meanwhile(
+    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_it = Amendment.publish
+
+    def rewritten_first(self: Amendment, *arguments: Any) -> None:
+        table = spark_lake.catalog.load_table(XRAY_PROCESSED.identifier)
+        table.append(XRAY_PROCESSED.arrow_schema.empty_table())
+        publish_it(self, *arguments)
+
+    monkeypatch.setattr(Amendment, "publish", rewritten_first)
+    dry = spark_lake.settings.model_copy(update={"signals_bounds": "humidity=10..100 %"})
+    assert process_again(spark_lake.catalog, dry, now=at(60_000), again=True).rows == 2
+    assert spark_lake.rows(XRAY_PROCESSED, "anomaly_types") == ["", "humidity_low"]

@@ -1,0 +1,45 @@
+"""`manifold signals`: X-ray signals of a device, and the keys under which they lie."""
+
+from typing import Annotated
+
+import typer
+
+from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from console._signal_keys import app as keys_app
+
+app = typer.Typer(help="X-ray signals: what came from a device, and the keys under which payloads lie.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
+Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The newest so many.")]
+
+
+@app.command()
+@handle_errors
+def show(device_id: Device, limit: Limit = 100, as_json: AsJson = False) -> None:
+    """The newest signals of a device, oldest first: readings and anomalies, of what the lake has and of what is recorded."""
+    from contracts.signals.messages import DEVICE_ID
+
+    if not DEVICE_ID.fullmatch(device_id):
+        fail(f"{device_id!r} is no device's id: it has 1 to 100 of A-Z a-z 0-9 _ -", USAGE)
+    settings = settings_or_fail()
+    from adapters.lake import open_catalog
+    from contracts.seq import MAX_SEQ
+    from history.signals import device_signals
+
+    found = device_signals(settings, open_catalog(settings), device_id, limit=limit, before=MAX_SEQ)
+    if as_json:
+        print_json(found.to_json())
+        return
+    if not found.signals:
+        out.print(f"{device_id}: no signal is known")
+        return
+    rows = [
+        (
+            signal.seq,
+            signal.captured_at,
+            signal.problem or ", ".join(f"{one['type']} {one['value']:g} {one['unit']}" for one in signal.readings[:4]),
+            ", ".join(f"{one['type']} ({one['severity']})" for one in signal.anomalies[:4]),
+        )
+        for signal in found.signals
+    ]
+    out.print(table(f"{device_id}, the newest {len(rows)}", ("seq", "captured at", "readings", "anomalies"), rows))

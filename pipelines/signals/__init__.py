@@ -1,0 +1,1 @@
+"""Signals that are in the lake: processed again, day by day."""

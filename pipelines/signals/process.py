@@ -1,0 +1,132 @@
+"""Makes processed signals again from raw ones, by the rules of now: `python -m pipelines process_signals`. No Spark.
+
+Each day is a run of its own, which puts other rows in the place of all that the day had: it counts from one commit on, like an
+ingest, and whoever ingests meanwhile begins again. Rows are made some at a time, so a day may be of any size.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
+
+import pyarrow as pa
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan, NotEqualTo, NotNull, Or
+
+from adapters.commits import append_nothing
+from adapters.key_ring import require_ring
+from adapters.lake import has_signals, where
+from archive.parsing import Processing
+from contracts.settings import Settings
+from contracts.signals.processing import RULES
+from contracts.tables import SEGMENTS, XRAY_PROCESSED, XRAY_RAW
+from pipelines.ingest.amending import Amendment, until_not_overtaken
+from pipelines.ingest.publish import main_snapshots
+from pipelines.ingest.remaking import remake_days
+from pipelines.ingest.removal import days_of
+
+ROWS_AT_ONCE = 50_000
+A_DAY = timedelta(days=1)
+_READ = ("device_id", "captured_at", "content_digest", "seq", "received_at", "schema_version", "correlation_id", "payload")
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Processed:
+    """What was processed again."""
+
+    days: list[str] = field(default_factory=list)
+    rows: int = 0
+    unread: int = 0  # of them: whose payload could not be opened
+
+    def to_json(self) -> str:
+        """One line, for logs and for whoever started the job."""
+        return json.dumps(asdict(self))
+
+
+def process_again(
+    catalog: Catalog,
+    settings: Settings,
+    *,
+    now: datetime,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    again: bool = False,
+) -> Processed:
+    """Days on which signals came, from `start` to `end` (None: all), that other rules have made, or with payloads not read.
+
+    `again`: all of these days, for rules are settings, too (`signals_bounds`). Doing it again finds nothing to do.
+
+    Raises:
+        ConcurrentPublish: other runs were published all the time; days that are done stay done.
+        SettingsError: the key ring cannot be read: rows that are there would be made empty.
+        OSError: the storage of keys failed.
+    """
+    done = Processed()
+    if not has_signals(catalog):
+        return done
+    require_ring(settings)
+    processing = Processing.of(settings)
+    for day in _days(catalog, start, end):
+        rows = until_not_overtaken()(lambda day=day: _day(catalog, processing, day, now, again=again, done=done))
+        if rows is not None:
+            done.days.append(day.isoformat())
+            done.rows += rows
+            log.info("signals are processed again", day=day.isoformat(), rows=rows, rules=RULES)
+    return done
+
+
+def _days(catalog: Catalog, start: datetime | None, end: datetime | None) -> list[date]:
+    loaded = catalog.load_table(XRAY_RAW.identifier)
+    days = {day for task in loaded.scan().plan_files() for day in days_of(loaded, task.file)}
+    first, last = (at.astimezone(UTC) if at is not None else None for at in (start, end))
+    return sorted(
+        day for day in days if (first is None or _midnight(day) + A_DAY > first) and (last is None or _midnight(day) < last)
+    )
+
+
+def _day(catalog: Catalog, processing: Processing, day: date, now: datetime, *, again: bool, done: Processed) -> int | None:
+    """How many rows were made; None: there was nothing to do."""
+    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
+    if not again and not _is_stale(catalog, base[XRAY_PROCESSED.name], day):
+        return None
+    counts = {"rows": 0, "unread": 0}
+    run = Amendment(catalog, "process", base, now)
+
+    def pieces() -> Iterator[pa.Table]:
+        counts.update(rows=0, unread=0)
+        for piece in _made(catalog, processing, base[XRAY_RAW.name], day):
+            counts["rows"] += piece.num_rows
+            counts["unread"] += piece.num_rows - piece["problem"].null_count
+            yield piece
+
+    run.change(XRAY_PROCESSED, partial(remake_days, catalog, XRAY_PROCESSED, [day], pieces))
+    run.publish(partial(append_nothing, catalog, SEGMENTS))
+    done.unread += counts["unread"]
+    return counts["rows"]
+
+
+def _is_stale(catalog: Catalog, at: int, day: date) -> bool:
+    stale = Or(NotEqualTo(term="rules", value=RULES), NotNull(term="problem"))
+    found = catalog.load_table(XRAY_PROCESSED.identifier).scan(And(_of(day), stale), ("seq",), snapshot_id=at, limit=1)
+    return bool(found.to_arrow().num_rows)
+
+
+def _made(catalog: Catalog, processing: Processing, at: int, day: date) -> Iterator[pa.Table]:
+    scan = catalog.load_table(XRAY_RAW.identifier).scan(_of(day), _READ, snapshot_id=at)
+    for batch in scan.to_arrow_batch_reader():
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            rows = batch.slice(start, ROWS_AT_ONCE).to_pylist()
+            made = [row | processing.made_of(row["seq"], row.pop("payload")) for row in rows]
+            yield pa.Table.from_pylist(made, schema=XRAY_PROCESSED.arrow_schema)
+
+
+def _of(day: date) -> BooleanExpression:
+    return And(where(GreaterThanOrEqual, "received_at", _midnight(day)), where(LessThan, "received_at", _midnight(day) + A_DAY))
+
+
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)

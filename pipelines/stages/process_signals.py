@@ -1,0 +1,24 @@
+"""Process signals of the lake again: days that other rules have made, or whose payloads could not be read. No Spark."""
+
+import argparse
+from datetime import UTC, datetime
+
+from contracts.settings import Settings
+from pipelines.arguments import add_days, add_run_id
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add the options: which days, and whether all of them."""
+    add_run_id(parser)
+    add_days(parser)
+    parser.add_argument("--again", action="store_true", help="all of these days, also those that the rules of now have made")
+
+
+def run(settings: Settings, options: argparse.Namespace) -> str:
+    """The result as JSON: days and rows."""
+    from pipelines.catalog import await_catalog
+    from pipelines.signals.process import process_again
+
+    catalog, now = await_catalog(settings), datetime.now(UTC)
+    done = process_again(catalog, settings, now=now, start=options.start, end=options.end, again=options.again)
+    return done.to_json()

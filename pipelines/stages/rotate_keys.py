@@ -1,0 +1,28 @@
+"""Wrap each day's key of signals under the key ring's current key; no signal is touched. No Spark."""
+
+import argparse
+import json
+
+import structlog
+
+from contracts.settings import Settings
+from pipelines.arguments import add_run_id
+
+log = structlog.get_logger(__name__)
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that all stages have."""
+    add_run_id(parser)
+
+
+def run(settings: Settings, options: argparse.Namespace) -> str:
+    """The result as JSON: how many keys were wrapped again, and which the ring cannot unwrap."""
+    del options
+    from adapters.day_keys import DayKeys
+
+    wrapped, gone = DayKeys.of(settings).rotate()
+    if gone:
+        log.warning("the key ring cannot unwrap these keys: what is sealed under them cannot be read", keys=gone)
+    log.info("keys are rotated", wrapped=wrapped, gone=len(gone))
+    return json.dumps({"wrapped": wrapped, "gone": gone})
