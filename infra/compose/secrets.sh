@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Makes up every secret of compose.yml, once, into secrets/ beside it: only its owner may enter that folder. What is there is left alone.
+# The files themselves may be read by the users that they are mounted for, who are not its owner.
+set -euo pipefail
+cd "$(dirname "$0")"
+folder=${1:-secrets}
+[ ! -e "$folder" ] || { echo "$folder is there; remove it (and the volumes, which know its passwords) to start again"; exit 0; }
+new() { python3 -c 'import secrets; print(secrets.token_hex(24), end="")'; }
+mkdir -m 700 "$folder.part"
+cd "$folder.part"
+
+redis=$(new) catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new)
+printf 'user default on nopass resetkeys resetchannels -@all +ping\nuser manifold on >%s ~* &* +@all -acl -debug -replicaof -shutdown\n' "$redis" >redis-users.acl
+new >postgres-password
+printf %s "$catalog" >postgres-catalog-password
+printf %s "$airflow" >postgres-airflow-password
+printf %s "$access" >s3-access-key
+printf %s "$secret" >s3-secret-key
+printf %s "$token" >http-token
+printf 'manifold:%s\n' "$emqx" >emqx-api-keys
+printf 'postgresql+psycopg://airflow:%s@postgres:5432/airflow' "$airflow" >sql-alchemy-conn
+python3 -c 'import base64, os; print(base64.urlsafe_b64encode(os.urandom(32)).decode(), end="")' >fernet-key
+new >api-secret-key
+new >jwt-secret
+new >grafana-password
+printf '{"admin": "%s", "operator": "%s", "viewer": "%s"}' "$(new)" "$(new)" "$(new)" >passwords.json
+printf '{"users": [{"name": "manifold", "password": "%s", "tags": []}], "vhosts": [{"name": "/"}],
+ "permissions": [{"user": "manifold", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}]}\n' "$(new)" >rabbitmq-definitions.json
+for service in recorder dispatcher api jobs; do
+  printf 'http_token = "%s"\nredis_url = "redis://manifold:%s@redis:6379/0"\ncatalog_uri = "postgresql+psycopg://catalog:%s@postgres:5432/catalog"\ns3_access_key = "%s"\ns3_secret_key = "%s"\n' \
+    "$token" "$redis" "$catalog" "$access" "$secret" >$service.toml
+done
+printf 'emqx_api_key = "manifold"\nemqx_api_secret = "%s"\n' "$emqx" >>dispatcher.toml
+chmod 444 ./*
+cd ..
+mv "$folder.part" "$folder"
+echo "made up in $folder: Airflow's passwords are in passwords.json, Grafana's in grafana-password"

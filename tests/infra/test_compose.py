@@ -1,0 +1,103 @@
+"""`infra/compose`: what its file names is there, settings are settings, containers are held, secrets fit together."""
+
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from contracts.settings import Settings, load_settings
+from tests.infra.seen import promtool
+from tests.servers import ROOT
+
+HERE = ROOT / "infra" / "compose"
+COMPOSE: dict[str, Any] = YAML(typ="safe").load(HERE / "compose.yml")
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OTHERS = {"MANIFOLD_FILE"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compose")
+    shutil.copy(HERE / "secrets.sh", folder)
+    ran = subprocess.run([folder / "secrets.sh"], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    return folder / "secrets"
+
+
+def named(service: dict[str, Any], kind: str) -> list[str]:
+    return [each if isinstance(each, str) else each["source"] for each in service.get(kind, [])]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_a_service_names_is_there(name: str) -> None:
+    service = SERVICES[name]
+    assert set(named(service, "secrets")) <= COMPOSE["secrets"].keys()
+    assert set(named(service, "configs")) <= COMPOSE["configs"].keys()
+    volumes = {each.partition(":")[0] for each in service.get("volumes", [])}
+    assert {each for each in volumes if not each.startswith(".")} <= COMPOSE["volumes"].keys()
+    assert all((HERE / each).exists() for each in volumes if each.startswith("."))
+    for other, waits in service.get("depends_on", {}).items():
+        assert waits["condition"] == "service_completed_successfully" or "healthcheck" in SERVICES[other], other
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_pinned_held_and_says_how_it_is(name: str) -> None:
+    service = SERVICES[name]
+    assert re.search(r":[\w.-]*\d[\w.-]*$|MANIFOLD_IMAGE", service["image"])
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), "nothing here is for others"
+    assert name == "airflow-migrate" or "healthcheck" in service
+    if name not in {"emqx", "rabbitmq"}:
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+
+
+def test_every_file_is_there_and_every_definition_is_used() -> None:
+    assert [each["file"] for each in COMPOSE["configs"].values() if not (HERE / each["file"]).exists()] == []
+    for kind in ("configs", "secrets"):
+        assert COMPOSE[kind].keys() == {name for service in SERVICES.values() for name in named(service, kind)}
+
+
+def test_variables_of_the_example_are_those_of_the_file() -> None:
+    asked = set(re.findall(r"\$\{([A-Z_]+)", (HERE / "compose.yml").read_text()))
+    assert asked == set(re.findall(r"^([A-Z_]+)=", (HERE / ".env.example").read_text(), re.MULTILINE))
+
+
+def test_every_secret_is_made_up_in_a_folder_that_is_its_owners(made: Path) -> None:
+    assert {Path(each["file"]).name for each in COMPOSE["secrets"].values()} == {path.name for path in made.iterdir()}
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    before = {path.name: path.read_bytes() for path in made.iterdir()}
+    subprocess.run([made.parent / "secrets.sh"], check=True, capture_output=True, timeout=60)
+    assert before == {path.name: path.read_bytes() for path in made.iterdir()}
+
+
+@pytest.mark.parametrize("service", ["recorder", "dispatcher", "api", "airflow-scheduler"])
+def test_settings_are_settings(made: Path, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = SERVICES[service]
+    variables = {name: value for name, value in found["environment"].items() if name.startswith("MANIFOLD_")}
+    plain = {name.removeprefix("MANIFOLD_").lower(): str(value) for name, value in variables.items() if name not in OTHERS}
+    assert plain.keys() <= Settings.model_fields.keys()
+    plain["mqtt_vehicle_url"] = "mqtt://127.0.0.1:1883"
+    (file,) = (each["source"] for each in found["secrets"] if isinstance(each, dict))
+    monkeypatch.setenv("MANIFOLD_FILE", str(made / file))
+    settings = load_settings(**plain)
+    assert settings.http_token.get_secret_value() == (made / "http-token").read_text()
+    assert settings.redis.partition("@")[0].removeprefix("redis://manifold:") in (made / "redis-users.acl").read_text()
+    assert (made / "postgres-catalog-password").read_text() in settings.catalog
+
+
+@pytest.mark.skipif(promtool() is None, reason="promtool is not installed: apt-get install prometheus")
+def test_prometheus_understands_its_configuration_and_asks_for_what_runs(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(HERE / "etc", tmp_path / "etc")
+    (tmp_path / "etc" / "rules").mkdir()
+    shutil.copy(ROOT / "infra" / "prometheus" / "rules" / "manifold.yml", tmp_path / "etc" / "rules")
+    (tmp_path / "etc" / "secrets").mkdir()
+    shutil.copy(made / "http-token", tmp_path / "etc" / "secrets" / "http_token")
+    checked = subprocess.run(["promtool", "check", "config", tmp_path / "etc" / "prometheus.yml"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    for path in (HERE / "etc" / "targets").glob("*.yml"):
+        for group in YAML(typ="safe").load(path):
+            assert {target.partition(":")[0] for target in group["targets"]} <= SERVICES.keys()
