@@ -4,7 +4,7 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin
 READY := .tools/ready
 STORES := .tools/stores.ready
-FAST := tests/contracts tests/adapters tests/docs tests/infra tests/queues $(wildcard tests/dispatcher/test_step_*.py) tests/faults/test_checker.py
+FAST := tests/contracts tests/adapters tests/docs tests/infra tests/queues $(wildcard tests/dispatcher/test_step_*.py) tests/faults/test_checker.py tests/signals/test_checks.py
 
 .PHONY: help setup stores demo up down status test check fix bench lock clean
 

@@ -139,7 +139,7 @@ class Signals:
             for task in (stay, *tasks):
                 task.cancel()
             await asyncio.gather(stay, *tasks, return_exceptions=True)
-        await self._lease.release()
+            await self._lease.release()
         if self._lease.lost is not None:
             raise Permanent(self._lease.lost)
 

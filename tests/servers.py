@@ -1,5 +1,6 @@
 """Real servers for tests: on free loopback ports, with their own folders, ended by process id."""
 
+import json
 import os
 import random
 import shutil
@@ -193,12 +194,19 @@ def stopping(server: Server) -> Iterator[Server]:
         server.stop()
 
 
-def start_rabbitmq(settings: Settings) -> list[Server]:
-    """RabbitMQ as the sandbox configures it, on `settings.amqp_port`, and its epmd; the order is that of their starts."""
+def start_rabbitmq(settings: Settings, *, definitions: Path | None = None) -> list[Server]:
+    """RabbitMQ as the sandbox configures it, on `settings.amqp_port`, and its epmd; the order is that of their starts.
+
+    `definitions` is a file that it imports, too.
+    """
     logs = settings.home / "logs"
     epmd = start(rabbitmq.epmd_command(settings), port=rabbitmq.epmd_port(settings), log=logs / "epmd.log")
     try:
-        return [epmd, start(rabbitmq.command(settings), port=settings.amqp_port, log=logs / "rabbitmq.log")]
+        command = rabbitmq.command(settings)
+        if definitions is not None:
+            of_sandbox = rabbitmq.folder(settings) / "definitions.json"
+            of_sandbox.write_text(json.dumps(json.loads(of_sandbox.read_text()) | json.loads(definitions.read_text())))
+        return [epmd, start(command, port=settings.amqp_port, log=logs / "rabbitmq.log")]
     except BaseException:
         epmd.stop()
         raise

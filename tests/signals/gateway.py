@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import hmac
+import itertools
 import json
 import os
 import uuid
@@ -23,8 +24,10 @@ from archive.store import Archive
 from contracts.envelope import Envelope, Stream
 from contracts.settings import Settings, load_settings
 from contracts.signals import topology
-from tests.servers import Server, answers, free_port, start_python, wait_until
+from tests.servers import ROOT, Server, answers, free_port, start_python, wait_until
 
+NODES = itertools.count(1)
+DEFINITIONS = ROOT / "infra" / "rabbitmq" / "definitions.json"
 SECRET = "a-secret-of-the-tests"
 
 
@@ -106,12 +109,14 @@ class Door:
             "signals_port": free_port(),
             "redis_port": redis_port,
             "signals_amqp_url": connection_url(rabbitmq),
+            "signals_node": next(NODES),  # a door that a test kills keeps its number
             "segment_max_seconds": 600,
             "journal_retry_seconds": 0.2,
         }
         self.settings = load_settings(**(own | more))
         self._more = {name: value for name, value in (own | more).items() if name != "home"}
         self.server: Server | None = None
+        self.after = 0  # a test sees what was recorded behind this seq
 
     def start(self, *, healthy: bool = True) -> Server:
         env = {f"MANIFOLD_{name.upper()}": str(value) for name, value in self._more.items()} | {"MANIFOLD_HOME": str(self.home)}
@@ -142,4 +147,8 @@ class Door:
         found = [e for file in self.settings.signals_journal_folder.glob(f"*{SUFFIX}") for e in read_journal(file).envelopes()]
         segments = RecordedSegments(Archive(self.settings.archive))
         found += segments.recorded_since(stream, 0)
-        return sorted({e.seq: e for e in found if e.stream is stream}.values(), key=lambda e: e.seq)
+        return sorted({e.seq: e for e in found if e.stream is stream and e.seq > self.after}.values(), key=lambda e: e.seq)
+
+    def sees_only_what_comes(self) -> None:
+        """Whatever was recorded until now is no longer seen."""
+        self.after = max((e.seq for stream in (Stream.XRAY_RAW, Stream.XRAY_STATUS) for e in self.recorded(stream)), default=0)

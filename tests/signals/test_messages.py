@@ -1,0 +1,208 @@
+"""The way of a message, and every code by a real one: what the dead letter says, who is told, what is kept; and a good message after each bad one."""
+
+import gzip
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import redis
+
+from adapters.day_keys import DayKeys
+from contracts.envelope import Stream
+from contracts.signals import keys, topology
+from contracts.signals.canonical import idempotency_key
+from contracts.signals.codes import Code
+from contracts.signals.messages import RawSignal, parse_raw
+from contracts.signals.records import read_raw
+from tests.servers import wait_until
+from tests.signals.gateway import Door, Gateway, body_of, now_text, signed
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+Send = Callable[[Gateway], bytes]
+
+
+def _plain(body: bytes, **changed: Any) -> Send:
+    def send(gateway: Gateway) -> bytes:
+        gateway.send(body, signed(body) | {name.replace("_", "-"): value for name, value in changed.items()})
+        return body
+
+    return send
+
+
+def _packed(gateway: Gateway) -> bytes:
+    bomb = gzip.compress(b" " * (32 << 20))
+    gateway.send(bomb, signed(bomb), content_encoding="gzip")
+    return bomb
+
+
+def _stale(gateway: Gateway) -> bytes:
+    body = body_of()
+    gateway.send(body, signed(body, timestamp=now_text(-4000)))
+    return body
+
+
+def _replayed(gateway: Gateway) -> bytes:
+    nonce, first, second = os.urandom(16).hex(), body_of(), body_of(payload=b"another")
+    gateway.send(first, signed(first, nonce=nonce))
+    gateway.get(topology.PROCESSED)
+    gateway.send(second, signed(second, nonce=nonce))
+    return second
+
+
+def _conflicting(gateway: Gateway) -> bytes:
+    key, first, second = os.urandom(8).hex(), body_of(), body_of(payload=b"another")
+    gateway.send(first, signed(first) | {"x-idempotency-key": key})
+    gateway.get(topology.PROCESSED)
+    gateway.send(second, signed(second) | {"x-idempotency-key": key})
+    return second
+
+
+BAD: list[Any] = [
+    pytest.param(_plain(body_of(payload=b"x" * 900_000)), Code.SIZE_ERROR, id="large"),
+    pytest.param(_packed, Code.SIZE_ERROR, id="bomb"),
+    pytest.param(_plain(b'{"deviceId": '), Code.MALFORMED_JSON, id="no JSON"),
+    pytest.param(_plain(body_of(device="no device")), Code.SCHEMA_ERROR, id="schema"),
+    pytest.param(_plain(body_of(schemaVersion="v9")), Code.VERSION_ERROR, id="version"),
+    pytest.param(_plain(body_of(), x_hmac_signature="0" * 64), Code.SIGNATURE_ERROR, id="forged"),
+    pytest.param(_stale, Code.STALE_ERROR, id="stale"),
+    pytest.param(_replayed, Code.REPLAY_ERROR, id="replayed"),
+    pytest.param(_conflicting, Code.IDEMPOTENCY_CONFLICT, id="conflict"),
+]
+
+
+def test_a_signed_message_is_processed_recorded_and_acknowledged(door: Door, gateway: Gateway) -> None:
+    plain = b'{"readings": [{"type": "temperature", "value": 21.5, "unit": "celsius"}]}'
+    body = body_of(payload=plain)
+    headers = gateway.send_signed(body)
+
+    about, out = gateway.get(topology.PROCESSED)
+    processed = json.loads(out)
+    [record] = door.recorded()
+    raw = read_raw(record.payload)
+    wait_until(lambda: gateway.count(topology.RAW) == 0)
+
+    assert processed["deviceId"] == "device-1"
+    assert [reading["value"] for reading in processed["processedData"]["readings"]] == [21.5]
+    assert about.headers["x-correlation-id"] == headers["x-correlation-id"] == processed["correlationId"]
+    assert raw.device_id == "device-1"
+    assert DayKeys.of(door.settings).open(raw.sealed, seq=record.seq) == plain
+    assert plain not in record.payload
+
+
+@pytest.mark.parametrize(("send", "code"), BAD)
+def test_a_bad_message_is_a_dead_letter_with_its_bytes_and_the_next_one_is_processed(
+    door: Door, gateway: Gateway, send: Send, code: Code
+) -> None:
+    body = send(gateway)
+    about, kept = gateway.get(topology.DEAD)
+    gateway.send_signed()
+    gateway.get(topology.PROCESSED)
+    error = json.loads(about.headers["x-error"])
+    [refused] = [e for e in door.recorded() if e.refused_because]
+
+    assert kept == body
+    assert about.headers["x-nonce"]
+    assert error["code"] == code
+    assert set(error) == {"code", "message", "details", "timestamp", "correlationId", "retryCount"}
+    assert error["correlationId"] == about.headers["x-correlation-id"]
+    assert refused.refused_because.startswith(code)  # type: ignore[union-attr]
+    assert DayKeys.of(door.settings).open(refused.payload, seq=refused.seq) == body
+
+
+def test_who_asks_is_told_and_nobody_writes_into_the_doors_own_queues(door: Door, gateway: Gateway) -> None:
+    mine = gateway.channel.queue_declare("", exclusive=True).method.queue
+    gateway.send(b"no JSON", {}, reply_to=mine, correlation_id="mine-1")
+    about, answer = gateway.get(mine)
+    gateway.send(b"no JSON", {}, reply_to=topology.PROCESSED)
+    gateway.get(topology.DEAD)
+    gateway.get(topology.DEAD)
+
+    assert json.loads(answer)["code"] == Code.MALFORMED_JSON
+    assert about.correlation_id == "mine-1"
+    assert gateway.count(topology.PROCESSED) == 0
+
+
+def test_sixty_bad_messages_and_sixty_good_ones_take_turns(door: Door, gateway: Gateway) -> None:
+    good = body_of()
+    bad = [good[:cut] for cut in range(0, len(good) - 1, len(good) // 30)][:30]
+    odd: list[Any] = [None, 0, "", [], {}, True, [[]], {"deviceId": 1}, 1e308, "x" * 5000]
+    bad += [json.dumps(value).encode() for value in odd]
+    bad += [bytes([n]) * n for n in range(1, 21)]
+    for number, body in enumerate(bad[:60]):
+        gateway.send(body, signed(body))
+        gateway.send_signed(body_of(device=f"device-{number}"), device=f"device-{number}")
+
+    wait_until(lambda: gateway.count(topology.PROCESSED) == 60 and gateway.count(topology.DEAD) == 60, what="all of them")
+    assert len(door.recorded()) == 120
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"x-retry-count": -(2**40), "x-death": [{"count": 2**40, "queue": "q"}]}, id="counts"),
+        pytest.param(
+            {"n": None, "t": True, "f": Decimal("1.5"), "b": b"\xff\x00", "d": {"e": [1, "x", None, NOW]}, "i": 2**62},
+            id="all types",
+        ),
+        pytest.param({"x" * 200: "y" * 100_000}, id="a long header"),
+        pytest.param({f"h{n}": "v" * 50 for n in range(1000)}, id="many headers"),
+        pytest.param({"x-correlation-id": {"a": 1}, "x-nonce": [1], "x-hmac-signature": NOW}, id="no texts"),
+    ],
+)
+def test_odd_headers_of_a_bad_message_stop_nobody(door: Door, gateway: Gateway, headers: dict[str, Any]) -> None:
+    gateway.send(b"no JSON", headers)
+    about, body = gateway.get(topology.DEAD)
+    gateway.send_signed()
+    gateway.get(topology.PROCESSED)
+
+    assert body == b"no JSON"
+    assert json.loads(about.headers["x-error"])["code"] == Code.MALFORMED_JSON
+    assert door.log.count("door started") == 1
+    assert "away from RabbitMQ" not in door.log
+
+
+def test_the_same_signal_again_is_a_duplicate(door: Door, gateway: Gateway) -> None:
+    body = body_of()
+    for _ in range(3):
+        gateway.send(body, signed(body))
+    once = signed(body)
+    gateway.send(body, once)
+    gateway.send(body, once)
+    gateway.get(topology.PROCESSED)
+    wait_until(lambda: gateway.count(topology.RAW) == 0)
+    gateway.send_signed()
+    gateway.get(topology.PROCESSED)
+
+    assert gateway.count(topology.PROCESSED) == gateway.count(topology.DEAD) == 0
+    assert len(door.recorded()) == 2
+
+
+def test_a_status_is_recorded_and_a_bad_one_is_a_dead_letter(door: Door, gateway: Gateway) -> None:
+    good = json.dumps({"deviceId": "device-1", "status": "online", "lastSeen": now_text()}).encode()
+    bad = json.dumps({"deviceId": "device-1", "status": "lost", "lastSeen": now_text()}).encode()
+    for body in (good, bad):
+        gateway.send(body, signed(body), queue=topology.STATUS)
+    about, _ = gateway.get(topology.DEAD)
+
+    assert json.loads(about.headers["x-error"])["code"] == Code.SCHEMA_ERROR
+    assert [e.refused_because is None for e in door.recorded(Stream.XRAY_STATUS)] == [True, False]
+
+
+def test_what_another_has_in_hand_is_tried_again_later_and_then_given_up(door: Door, gateway: Gateway) -> None:
+    """Another door died with the same signal in hand, and RabbitMQ has not delivered that again yet."""
+    body = body_of()
+    said = parse_raw(body)
+    assert isinstance(said, RawSignal)
+    content = idempotency_key(said)
+    with redis.Redis.from_url(door.settings.redis) as client:
+        client.set(keys.once("device-1", content), f"held {content} another", ex=900)
+    gateway.send(body, signed(body))
+    about, kept = gateway.get(topology.DEAD, within_s=60)
+    error = json.loads(about.headers["x-error"])
+
+    assert (error["code"], error["retryCount"], kept) == (Code.PROCESSING_ERROR, 3, body)
+    assert about.headers["x-retry-count"] == 3
