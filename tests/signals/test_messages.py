@@ -1,4 +1,4 @@
-"""The way of a message, and every code by a real one: what the dead letter says, who is told, what is kept; and a good message after each bad one."""
+"""The way of a message, and every code by a real one; and a good message is processed after each bad one."""
 
 import gzip
 import json
