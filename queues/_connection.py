@@ -39,9 +39,12 @@ class _Sending(AbstractConnection):
         whole = command.encode() if isinstance(command, str) else command
         writer: asyncio.StreamWriter = library._writer
         try:
-            async with asyncio.timeout(self.socket_timeout):
-                writer.writelines([whole] if isinstance(whole, bytes) else whole)
-                await writer.drain()
+            writer.writelines([whole] if isinstance(whole, bytes) else whole)
+            if (
+                writer.transport.get_write_buffer_size() > writer.transport.get_write_buffer_limits()[0]
+            ):  # else nothing has to wait
+                async with asyncio.timeout(self.socket_timeout):
+                    await writer.drain()
         except BaseException as exc:  # part of it may be out: nothing can follow on this connection
             await self.disconnect(nowait=True)
             if isinstance(exc, TimeoutError):
@@ -86,11 +89,38 @@ class PackingConnection(_Sending, Connection):
             raise
         return replies
 
+    async def is_sound(self) -> bool:
+        """Whether it is connected, and the other side has neither closed it nor said something that nobody asked for."""
+        parser: Any = self._parser
+        return self.is_connected and not await parser.can_read()
+
     async def _next_reply(self) -> Any:
         try:
             return await self.read_response()
         except ResponseError as exc:
             return exc
+
+
+class _Pool(ConnectionPool):
+    """Keeps the connections of `exchange` at hand; to the library they are in use, so it closes them, too.
+
+    Its own way of giving a connection out and taking it back takes as long as a round trip of a few commands.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.spare: list[PackingConnection] = []
+
+    async def borrow(self) -> PackingConnection:
+        """A connection that can be used; append it to `spare` afterwards."""
+        while self.spare:
+            connection = self.spare.pop()
+            if await connection.is_sound():
+                return connection
+            await connection.disconnect(nowait=True)
+            await self.release(connection)  # the library connects it anew when it gives it out
+        library: Any = self  # which left this untyped
+        return cast(PackingConnection, await library.get_connection())
 
 
 class SecureConnection(_Sending, SSLConnection):
@@ -114,7 +144,7 @@ async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[An
     Raises:
         redis.RedisError: the connection failed; what was sent may have happened.
     """
-    if is_cluster(redis) or not issubclass(redis.connection_pool.connection_class, PackingConnection):
+    if is_cluster(redis) or not isinstance(redis.connection_pool, _Pool):
         if commands is LOADS and is_cluster(redis):  # no pipeline goes to all masters
             return [await redis.script_load(text) for *_, text in commands]
         pipe = redis.pipeline(transaction=False)
@@ -122,11 +152,11 @@ async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[An
             pipe.execute_command(*command)
         return await pipe.execute(raise_on_error=False)
     pool = redis.connection_pool
-    connection: Any = await pool.get_connection()
+    connection = await pool.borrow()
     try:
-        return cast(list[Any], await connection.exchange(commands))
+        return await connection.exchange(commands)
     finally:
-        await pool.release(connection)
+        pool.spare.append(connection)
 
 
 def connect(url: str, **options: Any) -> Redis:
@@ -138,8 +168,9 @@ def connect(url: str, **options: Any) -> Redis:
     scheme = urlsplit(plain).scheme
     if is_cluster:
         return cast(Redis, Cluster.at(plain, connection_class=_KINDS[scheme], **options))
-    pool = ConnectionPool.from_url(plain, **options)
-    pool.connection_class = _KINDS[scheme]  # from_url knows the library's own kinds only
+    kind = _KINDS[scheme]
+    pool = (_Pool if kind is PackingConnection else ConnectionPool).from_url(plain, **options)
+    pool.connection_class = kind  # from_url knows the library's own kinds only
     return Redis.from_pool(pool)
 
 

@@ -1,7 +1,7 @@
 """Takes messages in: those that wait are judged, written and synced as one group, then enqueued. Groups grow with the load."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from adapters.mqtt import Message
@@ -127,11 +127,21 @@ class IngressWriter:
 
 
 def _count(group: Sequence[Incoming]) -> None:
+    messages, size = Counter[tuple[str, str]](), Counter[str]()
     for incoming in group:
         stream = incoming.envelope.stream.value
-        if incoming.is_dropped:
-            _metrics.MESSAGES.labels(stream, "dropped").inc()
-            continue
-        status = "refused" if incoming.refused_because else "duplicate" if incoming.duplicate_of else "recorded"
-        _metrics.MESSAGES.labels(stream, "resent" if incoming.is_resent else status).inc()
-        _metrics.BYTES.labels(stream).inc(len(incoming.envelope.payload))
+        messages[stream, _status(incoming)] += 1
+        if not incoming.is_dropped:
+            size[stream] += len(incoming.envelope.payload)
+    for names, count in messages.items():
+        _metrics.MESSAGES.labels(*names).inc(count)
+    for stream, bytes_ in size.items():
+        _metrics.BYTES.labels(stream).inc(bytes_)
+
+
+def _status(incoming: Incoming) -> str:
+    if incoming.is_resent:
+        return "resent"
+    if incoming.is_dropped:
+        return "dropped"
+    return "refused" if incoming.refused_because else "duplicate" if incoming.duplicate_of else "recorded"

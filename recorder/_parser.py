@@ -114,7 +114,8 @@ class Parser:
                 incoming.ecq = said
             case Trigger():
                 self._take_trigger(incoming, said, headers)
-        incoming.envelope = replace(incoming.envelope, refused_because=incoming.refused_because)
+        if incoming.refused_because is not None:
+            incoming.envelope = replace(incoming.envelope, refused_because=incoming.refused_because)
         return incoming
 
     def take_outcome(self, payload: bytes) -> Incoming:

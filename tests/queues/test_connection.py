@@ -6,11 +6,13 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from queues import connect
+from queues._connection import exchange
 from tests.servers import Server, free_port, start, stopping
 
 STEPS = 60  # of the loop: a command and its reply take about ten
@@ -66,3 +68,29 @@ def test_a_server_that_does_not_read_is_a_timeout(own_redis: Server) -> None:
         await redis.aclose()
 
     asyncio.run(too_much())
+
+
+def test_a_connection_is_used_again_unless_the_server_has_closed_it(own_redis: Server) -> None:
+    async def client_id(redis: Redis) -> int:
+        (found,) = await exchange(redis, [("CLIENT", "ID")])
+        return int(found)
+
+    async def clients() -> tuple[set[int], int, int]:
+        url, once = f"redis://127.0.0.1:{own_redis.port}/0", Retry(NoBackoff(), 0)
+        async with connect(url, retry=once) as redis, connect(url) as other:
+            used = {await client_id(redis) for _ in range(10)}
+            waiting = asyncio.create_task(exchange(redis, [("BLPOP", "nothing", 0)]))
+            await asyncio.sleep(0)
+            beside = await client_id(redis)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            await other.client_kill_filter(_id=str(beside))
+            async with asyncio.timeout(10):
+                while await redis.connection_pool.spare[-2].is_sound():  # type: ignore[attr-defined]  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            return used, beside, await client_id(redis)
+
+    used, beside, after = asyncio.run(clients())
+    assert len(used) == 1
+    assert beside not in used  # one that waits for its reply keeps its connection
+    assert after not in (used | {beside})
