@@ -6,6 +6,7 @@ import typer
 
 from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from console._signal_keys import app as keys_app
+from contracts.settings import Settings
 
 app = typer.Typer(help="X-ray signals: what came from a device, and the keys under which payloads lie.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
@@ -15,13 +16,27 @@ Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The newe
 
 @app.command()
 @handle_errors
+def erase(
+    device_id: Device,
+    why: Annotated[str, typer.Option(help="Why; it is kept on record, so it must not name the device.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    wait: Annotated[float, typer.Option(min=0, help="Seconds for which runs that began before may go on.")] = 900.0,
+    as_json: AsJson = False,
+) -> None:
+    """Take a device out of archive, lake and queues for good, and search every file for it; exit status 1 if it is found."""
+    settings = _checked(device_id)
+    if not yes:
+        typer.confirm(f"This takes all that was accepted until now of {device_id} out for good. Go on?", abort=True, err=True)
+    from console._erase import erase_and_tell
+
+    erase_and_tell(settings, device_id, why, wait_s=wait, as_json=as_json)
+
+
+@app.command()
+@handle_errors
 def show(device_id: Device, limit: Limit = 100, as_json: AsJson = False) -> None:
     """The newest signals of a device, oldest first: readings and anomalies, of what the lake has and of what is recorded."""
-    from contracts.signals.messages import DEVICE_ID
-
-    if not DEVICE_ID.fullmatch(device_id):
-        fail(f"{device_id!r} is no device's id: it has 1 to 100 of A-Z a-z 0-9 _ -", USAGE)
-    settings = settings_or_fail()
+    settings = _checked(device_id)
     from adapters.lake import open_catalog
     from contracts.seq import MAX_SEQ
     from history.signals import device_signals
@@ -43,3 +58,11 @@ def show(device_id: Device, limit: Limit = 100, as_json: AsJson = False) -> None
         for signal in found.signals
     ]
     out.print(table(f"{device_id}, the newest {len(rows)}", ("seq", "captured at", "readings", "anomalies"), rows))
+
+
+def _checked(device_id: str) -> Settings:
+    from contracts.signals.messages import DEVICE_ID
+
+    if not DEVICE_ID.fullmatch(device_id):
+        fail(f"{device_id!r} is no device's id: it has 1 to 100 of A-Z a-z 0-9 _ -", USAGE)
+    return settings_or_fail()

@@ -19,7 +19,7 @@ from adapters.commits import MAIN, patiently
 from adapters.lake import run_tables_of, tables_of
 from adapters.storage import open_storage
 from contracts.settings import Settings
-from contracts.tables import DATA, ECQ_PAYLOAD, SEGMENTS, Table
+from contracts.tables import DATA, ECQ_PAYLOAD, SEGMENTS, XRAY_RAW, Table
 from pipelines.erasure.names import OF_QUEUES, Named
 from pipelines.erasure.search import matches
 from pipelines.ingest.branches import REPEAT, close_run, drop_branch
@@ -168,7 +168,7 @@ def search(filesystem: fs.FileSystem, path: str, named: Named) -> Iterator[Found
                 return
             except (pa.ArrowException, OSError):
                 pass  # torn: its writer was killed
-    elif not named.opaque and (f"/{DATA.name}/" in path or f"/{ECQ_PAYLOAD.name}/" in path):
+    elif not named.opaque and (f"/{DATA.name}/" in path or f"/{ECQ_PAYLOAD.name}/" in path or f"/{XRAY_RAW.name}/" in path):
         return  # bounds of payloads, in which so short a name is found by chance
     with filesystem.open_input_stream(path, compression=None) as stream:
         content = bytes(stream.read())

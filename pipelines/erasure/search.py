@@ -23,6 +23,7 @@ from contracts.tables import (
     OUTCOMES,
     QUALITY,
     QUARANTINE,
+    SIGNAL_TABLES,
     Table,
 )
 from pipelines.erasure.names import Named
@@ -47,6 +48,7 @@ def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[tup
     data_ids |= {row["data_id"] for row in seen if not named.anew(row)}
     found += [(table, pa.table({"data_id": pa.array(sorted(data_ids), pa.string())})) for table in (DATA, META)]
     found += _of_queues(catalog, named, base)
+    found += _of_signals(catalog, named, base)
     return [(table, keys) for table, keys in found if keys.num_rows and _files(catalog, table, keys, base[table.name])]
 
 
@@ -60,6 +62,16 @@ def _of_queues(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator
     for table in (ECQ_STATE, ECQ_SEQNO):
         rows = [row for row in _search(catalog, table, named, base, table.key) if not named.anew(row)]
         yield table, pa.Table.from_pylist(rows, schema=pa.schema([table.arrow_schema.field(name) for name in table.key]))
+
+
+def _of_signals(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[tuple[Table, pa.Table]]:
+    """The same of a device's signals, and of others whose texts name it; payloads are sealed, and name nobody."""
+    for table in SIGNAL_TABLES:
+        if table.name in base:
+            texts = tuple(column.name for column in table.columns if pa.types.is_string(column.type))
+            rows = _search(catalog, table, named, base, (*texts, "seq"))
+            seqs = pa.array({row["seq"] for row in rows if not named.anew(row)}, pa.int64())
+            yield table, pa.table({"seq": seqs})
 
 
 def _files(catalog: Catalog, table: Table, keys: pa.Table, at: int) -> bool:

@@ -100,8 +100,8 @@ def frame(spark: SparkSession | None, table: str, rows: Sequence[Row]) -> Any:
     if spark is None:
         columns = next(t for t in tables.EVERY_TABLE if t.name == table).columns
         return pa.table({c.name: pa.array([row[c.name] for row in rows], c.type) for c in columns})
-    schema = next(t for t in tables.EVERY_TABLE if t.name == table).spark_schema.replace(" not null", "")
-    names = [column.split()[0] for column in schema.split(", ")]
+    of = next(t for t in tables.EVERY_TABLE if t.name == table)
+    schema, names = of.spark_schema.replace(" not null", ""), [column.name for column in of.columns]
     found = spark.createDataFrame([tuple(row[name] for name in names) for row in rows], schema)
     return found.coalesce(1).localCheckpoint()  # read in Spark from here on, and not made again for each look
 

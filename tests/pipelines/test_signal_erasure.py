@@ -1,0 +1,54 @@
+"""`manifold signals erase` takes a device out of everything, and leaves others."""
+
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from contracts.envelope import Stream
+from contracts.settings import Settings
+from contracts.signals.codes import Code, Refusal
+from contracts.signals.records import refused_envelope
+from contracts.tables import QUARANTINE, SIGNAL_TABLES, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+from pipelines.erasure.run import erase
+from pipelines.maintenance.check import check
+from tests.pipelines.conftest import SparkLake
+from tests.pipelines.makers import at, seq_at
+from tests.pipelines.signal_makers import Door, readings
+
+GONE, STAYS = "device-8f3a", "device-8f3a-2"
+NOW_MS = 60_000
+
+
+@pytest.fixture
+def is_small() -> bool:
+    return True
+
+
+@pytest.mark.parametrize("gone", [GONE, "d7"])
+def test_its_rows_and_records_go_and_those_of_others_stay(spark_lake: SparkLake, redis: Redis, tmp_path: Path, gone: str) -> None:
+    redis_url = f"redis://127.0.0.1:{redis.connection_pool.connection_kwargs['port']}/0"
+    spark_lake.settings = Settings(home=spark_lake.settings.home, redis_url=redis_url)
+    door = Door(spark_lake, tmp_path / "ring")
+    refused = Refusal(Code.STALE_ERROR, "too old")
+    spark_lake.write(
+        Stream.XRAY_RAW,
+        [
+            door.raw(1, gone, readings(("humidity", 4, "%"))),
+            door.raw(2, STAYS, readings(("humidity", 5, "%"))),
+            refused_envelope(seq_at(3), at(3), Stream.XRAY_RAW, refused, door.keys.seal(b"x", seq=seq_at(3)), device_id=gone),
+        ],
+    )
+    spark_lake.write(Stream.XRAY_STATUS, [door.status(4, gone, "online"), door.status(5, STAYS, "online")])
+    spark_lake.ingest()
+
+    done = erase(spark_lake.catalog, spark_lake.settings, gone, why="asked for", now=at(NOW_MS), wait_s=0, seal=lambda _: True)
+
+    assert done.found == []
+    assert (done.messages, done.segments) == (3, 2)
+    assert [done.rows.get(table.name) for table in (*SIGNAL_TABLES, QUARANTINE)] == [1, 1, 1, 1]
+    assert spark_lake.rows(XRAY_RAW, "seq") == spark_lake.rows(XRAY_PROCESSED, "seq") == [seq_at(2)]
+    assert spark_lake.rows(XRAY_STATUS, "device_id") == [STAYS]
+    (kept,) = spark_lake.rows(XRAY_PROCESSED, "readings")
+    assert [reading["value"] for reading in kept] == [5]
+    assert check(spark_lake.catalog, spark_lake.settings, now=at(NOW_MS)).agree
