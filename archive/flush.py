@@ -1,4 +1,4 @@
-"""Asks the recorders to close their open segments, so that an ingest or a query sees everything accepted so far."""
+"""Asks the doors to close their open segments, so that an ingest or a query sees everything accepted so far."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -54,8 +54,20 @@ def _unnamed(settings: Settings, answers: Iterable[Answer]) -> Iterator[tuple[st
 
 
 def _ask_all(settings: Settings) -> dict[str, Answer]:
-    """What each recorder says, by its URL: a text where it cannot be asked, or has not closed them."""
-    return {url: _ask(f"{url}/flush", settings.bearer) for url in settings.recorders}
+    """What each door says, by its URL: a text where it cannot be asked, or has not closed them."""
+    return {url: _ask(f"{url}/flush", settings.bearer) for url in (*settings.recorders, *_signals(settings))}
+
+
+def _signals(settings: Settings) -> list[str]:
+    """The AMQP door, if there is one: it holds its number, or has died with it."""
+    if not settings.with_signals:
+        return []
+    from archive.holders import unasked  # here, as above
+
+    try:
+        return [settings.signals] if settings.signals_node in unasked(settings, ()) else []
+    except OSError:  # then what the others say is all that can be told
+        return []
 
 
 def _ask(url: str, headers: dict[str, str]) -> Answer:

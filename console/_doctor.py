@@ -219,6 +219,7 @@ def _recorders(settings: Settings) -> str:
     from archive.holders import unasked
 
     nodes = {httpx.get(f"{url}/healthz", headers=settings.bearer, timeout=5).json().get("node") for url in settings.recorders}
+    nodes |= {settings.signals_node} if settings.with_signals else set()
     if others := unasked(settings, nodes):
         raise ValueError("nobody asks " + ", ".join(f"node={node} ({holder.where})" for node, holder in sorted(others.items())))
     return f"each of {len(nodes)} is asked"

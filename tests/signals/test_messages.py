@@ -1,25 +1,32 @@
 """The way of a message, and every code by a real one; and a good message is processed after each bad one."""
 
+import base64
 import gzip
 import json
 import os
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import httpx
 import pytest
 import redis
+from prometheus_client.parser import text_string_to_metric_families
 
 from adapters.day_keys import DayKeys
+from archive.flush import close_segments
+from archive.recorded import RecordedSegments
+from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.signals import keys, topology
 from contracts.signals.canonical import idempotency_key
 from contracts.signals.codes import Code
 from contracts.signals.messages import RawSignal, parse_raw
 from contracts.signals.records import read_raw
-from tests.servers import wait_until
-from tests.signals.gateway import Door, Gateway, body_of, now_text, signed
+from tests.servers import ROOT, wait_until
+from tests.signals.gateway import SECRET, Door, Gateway, body_of, now_text, signed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Send = Callable[[Gateway], bytes]
@@ -206,3 +213,41 @@ def test_what_another_has_in_hand_is_tried_again_later_and_then_given_up(door: D
 
     assert (error["code"], error["retryCount"], kept) == (Code.PROCESSING_ERROR, 3, body)
     assert about.headers["x-retry-count"] == 3
+
+
+def test_a_flush_closes_the_doors_segment_too(door: Door, gateway: Gateway) -> None:
+    gateway.send_signed()
+    gateway.get(topology.PROCESSED)
+    closed = close_segments(door.settings)
+    segments = RecordedSegments(Archive(door.settings.archive))
+
+    assert set(closed) == set(door.settings.recorders)  # of which none runs
+    assert [e.seq for e in segments.recorded_since(Stream.XRAY_RAW, door.after + 1)] == [e.seq for e in door.recorded()]
+    assert list(door.settings.signals_journal_folder.glob("*.journal")) == []
+
+
+def test_no_file_of_the_door_has_a_plain_payload_and_no_log_a_secret(door: Door, gateway: Gateway) -> None:
+    plain = b"the-plain-text-of-a-payload"
+    body = body_of(payload=plain)
+    gateway.send(body, signed(body))
+    gateway.get(topology.PROCESSED)
+    gateway.send(body, signed(body, secret="forged"))
+    gateway.get(topology.DEAD)
+    encoded = base64.b64encode(plain)
+    files = [file for file in door.home.rglob("*") if file.is_file() and file.parent.name != "secrets"]
+
+    assert len(files) > 3
+    assert [file for file in files if plain in file.read_bytes() or encoded in file.read_bytes()] == []
+    assert [file for file in files if SECRET.encode() in file.read_bytes()] == []
+
+
+def test_the_page_has_every_metric_of_the_door(door: Door) -> None:
+    page = (ROOT / "docs" / "signals.md").read_text()
+    listed = dict(re.findall(r"^\| `(signals_\w+)` \| (\w+) \|", page, re.MULTILINE))
+    exposed = {
+        family.name + "_total" * (family.type == "counter"): family.type
+        for family in text_string_to_metric_families(httpx.get(f"{door.settings.signals}/metrics").text)
+        if family.name.startswith("signals_") and not family.name.endswith("_created")
+    }
+
+    assert listed == exposed
