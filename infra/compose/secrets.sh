@@ -9,7 +9,8 @@ new() { python3 -c 'import secrets; print(secrets.token_hex(24), end="")'; }
 mkdir -m 700 "$folder.part"
 cd "$folder.part"
 
-redis=$(new) catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new)
+redis=$(new) catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) amqp=$(new)
+ring=$(python3 -c 'import base64, os; print("k1:" + base64.b64encode(os.urandom(32)).decode(), end="")')
 printf 'user default on nopass resetkeys resetchannels -@all +ping\nuser manifold on >%s ~* &* +@all -acl -debug -replicaof -shutdown\n' "$redis" >redis-users.acl
 new >postgres-password
 printf %s "$catalog" >postgres-catalog-password
@@ -25,12 +26,14 @@ new >jwt-secret
 new >grafana-password
 printf '{"admin": "%s", "operator": "%s", "viewer": "%s"}' "$(new)" "$(new)" "$(new)" >passwords.json
 printf '{"users": [{"name": "manifold", "password": "%s", "tags": []}], "vhosts": [{"name": "/"}],
- "permissions": [{"user": "manifold", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}]}\n' "$(new)" >rabbitmq-definitions.json
-for service in recorder dispatcher api jobs; do
+ "permissions": [{"user": "manifold", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}]}\n' "$amqp" >rabbitmq-definitions.json
+for service in recorder dispatcher signals api jobs; do
   printf 'http_token = "%s"\nredis_url = "redis://manifold:%s@redis:6379/0"\ncatalog_uri = "postgresql+psycopg://catalog:%s@postgres:5432/catalog"\ns3_access_key = "%s"\ns3_secret_key = "%s"\n' \
     "$token" "$redis" "$catalog" "$access" "$secret" >$service.toml
 done
 printf 'emqx_api_key = "manifold"\nemqx_api_secret = "%s"\n' "$emqx" >>dispatcher.toml
+for service in signals api jobs; do printf 'signals_keys = "%s"\n' "$ring" >>$service.toml; done
+printf 'signals_hmac_secret = "%s"\nsignals_amqp_url = "amqp://manifold:%s@rabbitmq:5672/"\n' "$(new)" "$amqp" >>signals.toml
 chmod 444 ./*
 cd ..
 mv "$folder.part" "$folder"

@@ -94,6 +94,7 @@ module "manifold" {
   recorders   = var.recorders
   dispatchers = var.dispatchers
   api         = var.api
+  signals     = merge(var.signals, { replicas = var.rabbitmq.enabled ? var.signals.replicas : 0 })
 }
 
 module "airflow" {

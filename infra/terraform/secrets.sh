@@ -30,7 +30,8 @@ if [ ${#missing[@]} != ${#names[@]} ]; then
   exit 1
 fi
 
-redis=$(new) catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new)
+redis=$(new) catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) amqp=$(new) hmac=$(new)
+ring=$(python3 -c 'import base64, os; print("k1:" + base64.b64encode(os.urandom(32)).decode(), end="")')
 printf 'user default on nopass resetkeys resetchannels -@all +ping\nuser manifold on >%s ~* &* +@all -acl -debug -replicaof -shutdown\n' "$redis" |
   line users.acl | put redis
 { new | line password; printf %s "$catalog" | line catalog-password; printf %s "$airflow" | line airflow-password; } | put postgres
@@ -44,7 +45,7 @@ printf 'user default on nopass resetkeys resetchannels -@all +ping\nuser manifol
   printf '{"admin": "%s", "operator": "%s", "viewer": "%s"}' "$(new)" "$(new)" "$(new)" | line passwords.json
 } | put airflow
 printf '{"users": [{"name": "manifold", "password": "%s", "tags": []}], "vhosts": [{"name": "/"}],
- "permissions": [{"user": "manifold", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}]}' "$(new)" | line definitions.json | put rabbitmq
+ "permissions": [{"user": "manifold", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}]}' "$amqp" | line definitions.json | put rabbitmq
 new | line admin-password | put grafana
 
 settings() { # what a service must know and nobody else may
@@ -53,7 +54,13 @@ settings() { # what a service must know and nobody else may
   printf 's3_access_key = "%s"\ns3_secret_key = "%s"\n' "$access" "$secret"
 }
 {
-  for service in recorder api jobs; do settings | line $service.toml; done
+  settings | line recorder.toml
+  for service in api jobs; do { settings; printf 'signals_keys = "%s"\n' "$ring"; } | line $service.toml; done
+  {
+    settings
+    printf 'signals_keys = "%s"\nsignals_hmac_secret = "%s"\n' "$ring" "$hmac"
+    printf 'signals_amqp_url = "amqp://manifold:%s@rabbitmq.%s.svc:5672/"\n' "$amqp" "$ns"
+  } | line signals.toml
   { settings; printf 'emqx_api_key = "manifold"\nemqx_api_secret = "%s"\n' "$emqx"; } | line dispatcher.toml
   printf %s "$token" | line http-token
 } | put manifold

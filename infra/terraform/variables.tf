@@ -119,6 +119,20 @@ variable "recorders" {
   }
 }
 
+variable "signals" {
+  description = "AMQP doors, each with a journal of its own on a volume; none where rabbitmq.enabled is false."
+  type        = object({ replicas = optional(number, 1), journal = optional(string, "10Gi"), cpu = optional(string, "500m"), memory = optional(string, "512Mi") })
+  default     = {}
+  validation {
+    condition     = var.signals.replicas >= 0 && var.signals.replicas <= 23 && floor(var.signals.replicas) == var.signals.replicas
+    error_message = "signals.replicas must be a whole number from 0 to 23: their numbers begin at 1000 and end at 1023."
+  }
+  validation {
+    condition     = can(regex("^[1-9][0-9]*(Mi|Gi|Ti)$", var.signals.journal))
+    error_message = "signals.journal must be a size such as 10Gi."
+  }
+}
+
 variable "dispatchers" {
   description = "Dispatchers; each uses up to one core."
   type        = object({ replicas = optional(number, 1), cpu = optional(string, "1"), memory = optional(string, "512Mi") })

@@ -57,10 +57,19 @@ def listed() -> dict[str, str]:
     return dict(ROW.findall((ROOT / "docs" / "operations.md").read_text()))
 
 
+def of_signals() -> dict[str, str]:
+    """The type of each metric of the AMQP door, by its source."""
+    found = re.findall(r'(Counter|Gauge|Histogram)\("(signals_\w+)"', (ROOT / "signals" / "_metrics.py").read_text())
+    return {name + "_total" * (kind == "Counter"): kind.lower() for kind, name in found}
+
+
 def names(expression: str) -> set[str]:
     """The metrics of an expression, a histogram by its own name; label matchers and durations are left out."""
     plain = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(by|on|without|ignoring)\s*\([^)]*\)", "", expression)
-    return {re.sub(r"_(bucket|sum|count)$", "", name) if name.startswith("manifold_") else name for name in METRIC.findall(plain)}
+    return {
+        re.sub(r"_(bucket|sum|count)$", "", name) if name.startswith(("manifold_", "signals_")) else name
+        for name in METRIC.findall(plain)
+    }
 
 
 def promtool() -> Path | None:

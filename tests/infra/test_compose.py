@@ -74,7 +74,7 @@ def test_every_secret_is_made_up_in_a_folder_that_is_its_owners(made: Path) -> N
     assert before == {path.name: path.read_bytes() for path in made.iterdir()}
 
 
-@pytest.mark.parametrize("service", ["recorder", "dispatcher", "api", "airflow-scheduler"])
+@pytest.mark.parametrize("service", ["recorder", "dispatcher", "signals", "api", "airflow-scheduler"])
 def test_settings_are_settings(made: Path, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = SERVICES[service]
     variables = {name: value for name, value in found["environment"].items() if name.startswith("MANIFOLD_")}

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from ruamel.yaml import YAML
 
-from tests.infra.seen import FOREIGN, GRAFANA, PROMETHEUS, dashboards, expressions, listed, names, promtool, rules
+from tests.infra.seen import FOREIGN, GRAFANA, PROMETHEUS, dashboards, expressions, listed, names, of_signals, promtool, rules
 
 needs_promtool = pytest.mark.skipif(promtool() is None, reason="promtool is not installed: apt-get install prometheus")
 
@@ -40,7 +40,7 @@ def test_an_alert_says_how_urgent_it_is_and_what_to_do(rule: dict[str, dict[str,
 
 
 def test_rules_and_dashboards_ask_for_metrics_that_there_are() -> None:
-    known = FOREIGN | listed().keys()
+    known = FOREIGN | listed().keys() | of_signals().keys()
     asked = {where: names(expression) for where, expression in expressions().items()}
     assert {where: unknown for where, found in asked.items() if (unknown := found - known - {"up"})} == {}
 

@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     return secrets
 
 
-@pytest.mark.parametrize("service", ["recorder", "dispatcher", "api", "jobs"])
+@pytest.mark.parametrize("service", ["recorder", "dispatcher", "signals", "api", "jobs"])
 def test_the_settings_file_of_a_service_is_one(
     made: dict[str, dict[str, str]], service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,6 +46,8 @@ def test_the_settings_file_of_a_service_is_one(
     assert settings.redis.startswith("redis://manifold:")
     assert settings.s3.secret_key == made["object-store"]["secret-key"]
     assert made["postgres"]["catalog-password"] in settings.catalog
+    assert bool(settings.signals_keys.get_secret_value()) == (service in {"signals", "api", "jobs"})
+    assert bool(settings.signals_amqp_url.get_secret_value()) == (service == "signals")
     assert bool(settings.emqx_api_key) == (service == "dispatcher")
 
 
@@ -53,6 +55,10 @@ def test_passwords_agree_and_differ_where_they_should(made: dict[str, dict[str, 
     assert f"airflow:{made['postgres']['airflow-password']}@" in made["airflow"]["sql-alchemy-conn"]
     assert len(set(json.loads(made["airflow"]["passwords.json"]).values())) == 3
     assert json.loads(made["rabbitmq"]["definitions.json"])["users"][0]["name"] == "manifold"
+    assert (
+        f"manifold:{json.loads(made['rabbitmq']['definitions.json'])['users'][0]['password']}@"
+        in made["manifold"]["signals.toml"]
+    )
     assert made["emqx"]["cookie"].isalnum()
 
 

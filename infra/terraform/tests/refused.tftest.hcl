@@ -93,6 +93,12 @@ run "a_journal_of_no_size" {
   expect_failures = [var.recorders]
 }
 
+run "more_doors_than_there_are_numbers" {
+  command = plan
+  variables { signals = { replicas = 24 } }
+  expect_failures = [var.signals]
+}
+
 run "half_a_dispatcher" {
   command = plan
   variables { dispatchers = { replicas = 1.5 } }
@@ -165,8 +171,8 @@ run "somebody_elses_services" {
   }
 
   assert {
-    condition     = length([for name in keys(output.manifests) : name if can(regex("^StatefulSet", name))]) == 2
-    error_message = "only recorder and dispatcher may be left of the StatefulSets: ${join(", ", keys(output.manifests))}"
+    condition     = length([for name in keys(output.manifests) : name if can(regex("^StatefulSet", name))]) == 3
+    error_message = "only recorder, dispatcher and signals may be left of the StatefulSets: ${join(", ", keys(output.manifests))}"
   }
   assert {
     condition     = output.settings.mqtt_url == "mqtts://broker.example:8884" && output.settings.archive_url == "s3://theirs/archive"

@@ -5,6 +5,7 @@ image       = "registry.example/manifold:0.1.0"
 zones       = true
 
 recorders    = { replicas = 2 }
+signals      = { replicas = 2 }
 dispatchers  = { replicas = 2 }
 api          = { replicas = 2 }
 emqx         = { replicas = 3, service_type = "LoadBalancer", tls_secret = "emqx-tls" }
