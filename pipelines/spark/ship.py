@@ -28,7 +28,7 @@ CODE, ENVIRONMENT, DEFAULTS = "manifold.zip", "environment.tar.gz", "spark-defau
 PACKAGES = ("adapters", "archive", "contracts", "expectations", "pipelines", "queues")
 # Distributions that workers import, with what those need. Pyspark is Spark's own, in each node's installation.
 FOR_WORKERS = (
-    *("hiredis", "httpx", "msgspec", "orjson", "pandas", "pyarrow", "pydantic-settings", "pyiceberg"),
+    *("cryptography", "hiredis", "httpx", "msgspec", "orjson", "pandas", "pyarrow", "pydantic-settings", "pyiceberg"),
     *("redis", "sqlalchemy", "structlog", "tenacity"),
 )
 FOR_DRIVERS = (
