@@ -14,11 +14,10 @@ from api._parameters import Limit
 from api._sources import Sources
 from api.models.lake import Freshness
 from api.models.refusals import Quarantine, Refused
-from archive.quarantine import Refusal, refusals
+from archive.refusals import Asked, Place, Refusal, page
 from contracts.envelope import Stream
 
 PAGE = 50
-Place = tuple[datetime, int]  # of a refusal in the list
 Since = Annotated[datetime | None, Query(description="received then or later; ISO 8601, UTC where it names no zone")]
 Matching = Annotated[str, Query(max_length=200, description="only those whose reason holds this text, in any case")]
 Settled = Annotated[bool, Query(description="also what was replayed or dropped")]
@@ -42,12 +41,10 @@ def table_routes(sources: Sources) -> APIRouter:
         if since is not None and since.tzinfo is None:
             since = since.replace(tzinfo=UTC)
         last = None if before is None else _place(before)
-        read = partial(refusals, stream=stream, since=since, matching=matching, settled=settled)
+        read = partial(page, asked=Asked(stream, since, matching, settled), limit=limit, before=last)
         found = await sources.lake.ask(read)
-        left = [refusal for refusal in found if last is None or _at(refusal) < last]
-        page = left[:limit]
-        more = _cursor(page[-1]) if len(left) > limit else None
-        return Quarantine(refused=[Refused(**_plain(refusal)) for refusal in page], total=len(found), before=more)
+        more = _cursor(found.refusals[-1]) if found.more else None
+        return Quarantine(refused=[Refused(**_plain(refusal)) for refusal in found.refusals], total=found.total, before=more)
 
     @router.get("/lake/freshness")
     async def freshness() -> Freshness:
@@ -66,10 +63,6 @@ def table_routes(sources: Sources) -> APIRouter:
 
 def _plain(refusal: Refusal) -> dict[str, object]:
     return {name: value for name, value in asdict(refusal).items() if name != "payload"}
-
-
-def _at(refusal: Refusal) -> Place:
-    return refusal.received_at, refusal.seq
 
 
 def _cursor(refusal: Refusal) -> str:

@@ -1,24 +1,23 @@
-"""Refused messages, and what an operator may do with them: look, replay after a fix, or drop. No Spark.
+"""What an operator may do with refused messages besides looking (`archive.refusals`): replay after a fix, or drop. No Spark.
 
 A replay is a new segment of the archive with the message's own seq, so ingest and populate do the rest: it takes the place in
 each vehicle's order that it would have had. The refused row stays; what was done about it is a row of `quarantine_actions`.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
 
 from adapters.commits import append_rows
-from adapters.lake import ensure_tables, where
+from adapters.lake import ensure_tables
 from adapters.payloads import read_payload
 from archive import parsing
+from archive.refusals import DROPPED, OPEN, REPLAYED, refusal
 from archive.segment import replay_path
 from archive.store import Archive
 from contracts.envelope import Envelope, Stream, to_arrow
@@ -26,27 +25,8 @@ from contracts.errors import Permanent
 from contracts.messages import sha1_hex
 from contracts.seq import datetime_of, node_of
 from contracts.settings import Settings
-from contracts.tables import ACTIONS, QUARANTINE, Table
+from contracts.tables import ACTIONS
 from contracts.topics import data_id_of
-
-OPEN, REPLAYED, DROPPED = "open", "replayed", "dropped"
-BRIEF = ("seq", "received_at", "stream", "topic", "reason")
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """One refused message, and what became of it."""
-
-    seq: int
-    received_at: datetime
-    stream: str
-    topic: str
-    reason: str
-    state: str = OPEN
-    settled_at: datetime | None = None
-    note: str | None = None
-    segment: str | None = None  # of a replay: what brings it again
-    payload: bytes = b""  # only where one is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +36,6 @@ class Replayed:
     seq: int
     segment: str
     sent: bool  # false: a trigger older than the retention, which is recorded and never sent
-
-
-def refusals(
-    catalog: Catalog, *, stream: str | None = None, since: datetime | None = None, matching: str = "", settled: bool = False
-) -> list[Refusal]:
-    """What was refused, newest first: of one stream, since an instant (UTC), with a text in its reason; `settled` ones too."""
-    wanted: BooleanExpression = AlwaysTrue()
-    if stream is not None:
-        wanted = And(wanted, where(EqualTo, "stream", stream))
-    if since is not None:
-        wanted = And(wanted, where(GreaterThanOrEqual, "received_at", since))
-    latest = {row["seq"]: row for row in _rows(catalog, QUARANTINE, wanted, BRIEF)}  # refused again, a replay has a second row
-    actions = _actions(catalog)
-    found = [_refusal(row, actions.get(seq)) for seq, row in latest.items() if matching.lower() in row["reason"].lower()]
-    return sorted((r for r in found if settled or r.state == OPEN), key=lambda r: (r.received_at, r.seq), reverse=True)
-
-
-def refusal(catalog: Catalog, seq: int) -> Refusal:
-    """One of them, with its payload.
-
-    Raises:
-        Permanent: no message with this seq was refused.
-    """
-    rows = list(_rows(catalog, QUARANTINE, where(EqualTo, "seq", seq), (*BRIEF, "payload")))
-    if not rows:
-        raise Permanent(f"no refused message has seq {seq}; `manifold quarantine ls --all` lists them")
-    return replace(_refusal(rows[-1], _actions(catalog).get(seq)), payload=rows[-1]["payload"])
 
 
 def drop(catalog: Catalog, seqs: Sequence[int], *, note: str, now: datetime) -> list[int]:
@@ -135,31 +88,10 @@ def _judge(catalog: Catalog, settings: Settings, envelope: Envelope) -> str | No
     return reason
 
 
-def _refusal(row: dict[str, Any], action: dict[str, Any] | None) -> Refusal:
-    brief = {name: row[name] for name in BRIEF}
-    if action is None:
-        return Refusal(**brief)
-    return Refusal(**brief, state=action["action"], settled_at=action["at"], note=action["note"], segment=action["segment"])
-
-
-def _actions(catalog: Catalog) -> dict[int, dict[str, Any]]:
-    """The last action on each message; they are few, because people take them."""
-    return {row["seq"]: row for row in sorted(_rows(catalog, ACTIONS), key=lambda row: row["at"])}
-
-
 def _note(catalog: Catalog, rows: Iterable[dict[str, Any]]) -> None:
     if made := list(rows):
         ensure_tables(catalog)
         append_rows(catalog, ACTIONS, pa.Table.from_pylist(made, schema=ACTIONS.arrow_schema), {})
-
-
-def _rows(
-    catalog: Catalog, table: Table, wanted: BooleanExpression | None = None, columns: tuple[str, ...] = ("*",)
-) -> Iterator[dict[str, Any]]:
-    try:
-        yield from catalog.load_table(table.identifier).scan(wanted or AlwaysTrue(), columns).to_arrow().to_pylist()
-    except NoSuchTableError:  # nothing has been ingested yet
-        return
 
 
 def readable(payload: bytes) -> str:

@@ -10,7 +10,9 @@ from pyiceberg.catalog import Catalog
 
 from adapters.lake import open_catalog
 from archive import quarantine
-from archive.quarantine import Refusal, Replayed, readable, refusal, refusals
+from archive.quarantine import Replayed, readable
+from archive.refusals import Asked, Refusal, page, refusal
+from archive.refusals import seqs as seqs_of
 from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from contracts.errors import Permanent
 
@@ -38,12 +40,12 @@ def list_refused(
 ) -> None:
     """List what was refused and not yet settled, the newest first."""
     instant = since.replace(tzinfo=UTC) if since else None
-    found = refusals(open_catalog(settings_or_fail()), stream=stream, since=instant, matching=matching, settled=settled)
+    found = page(open_catalog(settings_or_fail()), Asked(stream, instant, matching, settled), limit=limit)
     if as_json:
-        print_json([_plain(refused) for refused in found[:limit]])
+        print_json([_plain(refused) for refused in found.refusals])
         return
-    rows = [(r.seq, r.received_at, r.stream, r.state, _short(r.reason)) for r in found[:limit]]
-    more = f", {len(found) - limit} more" if len(found) > limit else ""
+    rows = [(r.seq, r.received_at, r.stream, r.state, _short(r.reason)) for r in found.refusals]
+    more = f", {found.total - len(rows)} more" if found.more else ""
     out.print(table(f"{len(rows)} refused{more}", ("seq", "received", "stream", "state", "reason"), rows))
 
 
@@ -118,7 +120,7 @@ def _named(catalog: Catalog, seqs: list[int] | None, matching: str) -> list[int]
     """The seqs that were named, or those of open refusals whose reason matches; one of the two must be given."""
     if bool(seqs) == bool(matching):
         fail("name seqs, or give --matching TEXT; `manifold quarantine ls` shows both", USAGE)
-    return list(seqs) if seqs else sorted(refused.seq for refused in refusals(catalog, matching=matching))
+    return list(seqs) if seqs else seqs_of(catalog, Asked(matching=matching))
 
 
 def _plain(refused: Refusal) -> dict[str, Any]:

@@ -1,15 +1,18 @@
 """Quarantine is workable: what was refused is listed, replayed under its own seq after a fix, or dropped; each once."""
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
 from adapters.lake import ensure_tables
-from archive.quarantine import drop, refusal, refusals, replay
+from archive.quarantine import drop, replay
+from archive.refusals import Asked, Place, page, refusal
 from console._app import make_app
 from contracts.envelope import Envelope, Stream
 from contracts.errors import Permanent
@@ -33,7 +36,7 @@ def test_a_trigger_refused_for_a_limit_comes_in_under_its_own_seq_when_the_limit
     spark_lake.settings = spark_lake.settings.model_copy(update={"max_ids": 1})
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V1", "V2"]), trigger(3, ["V2"])])
     spark_lake.ingest("first")
-    (refused,) = refusals(spark_lake.catalog)
+    (refused,) = page(spark_lake.catalog, Asked(), limit=9).refusals
     with pytest.raises(Permanent, match=r"(?s)refused again.*max_ids=1"):
         replay(spark_lake.catalog, spark_lake.settings, refused.seq, now=LATER)
     spark_lake.settings = spark_lake.settings.model_copy(update={"max_ids": 2})
@@ -50,7 +53,7 @@ def test_a_trigger_refused_for_a_limit_comes_in_under_its_own_seq_when_the_limit
         ("V2", seq_at(2)),
         ("V2", seq_at(3)),
     ]
-    assert refusals(spark_lake.catalog) == []
+    assert page(spark_lake.catalog, Asked(), limit=9).refusals == []
     assert refusal(spark_lake.catalog, refused.seq).note == "limit raised"
     with pytest.raises(Permanent, match="was replayed"):
         replay(spark_lake.catalog, spark_lake.settings, refused.seq, now=LATER)
@@ -83,7 +86,7 @@ def test_a_file_cannot_be_replayed_and_can_be_dropped(spark_lake: SparkLake) -> 
     spark_lake.file("trigger/x.jsonl").parent.mkdir(parents=True)
     spark_lake.file("trigger/x.jsonl").write_bytes(b"nonsense")
     spark_lake.ingest()
-    (refused,) = refusals(spark_lake.catalog)
+    (refused,) = page(spark_lake.catalog, Asked(), limit=9).refusals
     with pytest.raises(Permanent, match="another path"):
         replay(spark_lake.catalog, spark_lake.settings, refused.seq, now=LATER)
     assert drop(spark_lake.catalog, [refused.seq, refused.seq], note="", now=LATER) == [refused.seq]
@@ -128,3 +131,61 @@ def test_the_console_says_what_cannot_be_done(spark_lake: SparkLake, manifold: C
         result = manifold(*arguments)
         assert result.exit_code != 0
         assert word in result.stderr.replace("\n", " ")
+
+
+def several(spark_lake: SparkLake, files: int, each: int) -> None:
+    """So many files of refusals, each in the order in which they came."""
+    ensure_tables(spark_lake.catalog)
+    for first in range(0, files * each, each):
+        said = {"stream": "trigger", "topic": "t", "payload": b"{}", "reason": "ids is missing; " + "send a list of VINs " * 20}
+        rows = [said | {"seq": seq_at(ms), "received_at": at(ms)} for ms in range(first, first + each)]
+        spark_lake.append(QUARANTINE, rows)
+
+
+def test_pages_follow_each_other_without_a_gap_and_each_seq_stands_once(spark_lake: SparkLake) -> None:
+    several(spark_lake, files=3, each=5)
+    refuse(spark_lake, trigger(3, []), "ids is missing, again")  # a replay that was refused a second time
+    refuse(spark_lake, data(7, "d1", b"x"), "something else")
+    drop(spark_lake.catalog, [seq_at(3), seq_at(14)], note="", now=LATER)
+
+    def walked(asked: Asked, limit: int) -> tuple[list[int], set[int]]:
+        found: list[int] = []
+        totals, before = set[int](), None
+        while True:
+            some = page(spark_lake.catalog, asked, limit=limit, before=before)
+            found += [refused.seq for refused in some.refusals]
+            totals.add(some.total)
+            if not some.more:
+                return found, totals
+            before = some.refusals[-1].place
+
+    every = [seq_at(ms) for ms in range(14, -1, -1)]
+    for limit in (1, 4, 5, 15, 99):
+        assert walked(Asked(matching="IDS is", settled=True), limit) == (every, {15})
+        assert walked(Asked("trigger", matching="ids is"), limit) == (
+            [s for s in every if s not in (seq_at(3), seq_at(14))],
+            {13},
+        )
+    assert walked(Asked("outcome"), 4) == ([], {0})
+    assert walked(Asked(since=at(10), settled=True), 2) == (every[:5], {5})
+
+
+def peak_of(spark_lake: SparkLake, before: Place | None) -> int:
+    """Bytes of Arrow and of Python that a page of ten takes at the most."""
+    pool, usual = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        assert len(page(spark_lake.catalog, Asked(), limit=10, before=before).refusals) == 10
+        return int(pool.max_memory() or 0) + tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(usual)
+
+
+def test_a_page_takes_the_memory_of_a_page_however_much_was_refused(spark_lake: SparkLake) -> None:
+    several(spark_lake, files=1, each=20_000)
+    few = peak_of(spark_lake, None)
+    several(spark_lake, files=12, each=20_000)
+    assert peak_of(spark_lake, None) < 2 * few
+    assert peak_of(spark_lake, (at(20), 0)) < 2 * few

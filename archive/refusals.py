@@ -1,0 +1,162 @@
+"""What was refused, newest first, a page at a time; and one of it with its bytes. No Spark.
+
+A platform that publishes nonsense for a night leaves millions of rows. They are looked through a piece at a time, and no more of
+them are kept than a page shows; what people have done about refusals is in memory, because people did it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
+from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
+
+from adapters.lake import where
+from adapters.lake_reads import rows_of
+from contracts.errors import Permanent
+from contracts.tables import ACTIONS, QUARANTINE
+
+OPEN, REPLAYED, DROPPED = "open", "replayed", "dropped"
+BRIEF = ("seq", "received_at", "stream", "topic", "reason")
+NEWEST_FIRST = [("received_at", "descending"), ("seq", "descending")]
+SCHEMA = pa.schema([QUARANTINE.arrow_schema.field(name) for name in BRIEF])
+
+Place = tuple[datetime, int]  # of a refusal in the list: when it was received, and its seq
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One refused message, and what became of it."""
+
+    seq: int
+    received_at: datetime
+    stream: str
+    topic: str
+    reason: str
+    state: str = OPEN
+    settled_at: datetime | None = None
+    note: str | None = None
+    segment: str | None = None  # of a replay: what brings it again
+    payload: bytes = b""  # only where one is asked for
+
+    @property
+    def place(self) -> Place:
+        """Where it stands in the list."""
+        return self.received_at, self.seq
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which refusals: of one stream, since an instant (UTC), with a text in their reason, in any case; `settled` ones too."""
+
+    stream: str | None = None
+    since: datetime | None = None
+    matching: str = ""
+    settled: bool = False
+
+    @property
+    def filter(self) -> BooleanExpression:
+        """What files and row groups can be chosen by."""
+        wanted: BooleanExpression = AlwaysTrue()
+        if self.stream is not None:
+            wanted = And(wanted, where(EqualTo, "stream", self.stream))
+        if self.since is not None:
+            wanted = And(wanted, where(GreaterThanOrEqual, "received_at", self.since))
+        return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some refusals, newest first."""
+
+    refusals: list[Refusal]
+    total: int  # all that were asked for, on this page and others
+    more: bool  # there are older ones
+
+
+def page(catalog: Catalog, asked: Asked, *, limit: int, before: Place | None = None) -> Page:
+    """The newest `limit` refusals that were asked for, of those `before` a place."""
+    actions = _actions(catalog)
+    newest, total, left = SCHEMA.empty_table(), 0, 0
+    for rows in _pieces(catalog, asked, actions):
+        total += rows.num_rows
+        older = rows if before is None else rows.filter(_is_before(rows, before))
+        left += older.num_rows
+        some = pa.concat_tables([newest, older])
+        newest = some.take(pc.select_k_unstable(some, k=limit, sort_keys=NEWEST_FIRST))
+    return Page([_refusal(row, actions.get(row["seq"])) for row in newest.to_pylist()], total, left > limit)
+
+
+def seqs(catalog: Catalog, asked: Asked) -> list[int]:
+    """The seqs of all that were asked for, in order."""
+    found: list[int] = []
+    for rows in _pieces(catalog, asked, _actions(catalog)):
+        found += rows["seq"].to_pylist()
+    return sorted(found)
+
+
+def refusal(catalog: Catalog, seq: int) -> Refusal:
+    """One of them, with its payload.
+
+    Raises:
+        Permanent: no message with this seq was refused.
+    """
+    rows = rows_of(catalog, QUARANTINE, where(EqualTo, "seq", seq), (*BRIEF, "payload"))
+    if not rows:
+        raise Permanent(f"no refused message has seq {seq}; `manifold quarantine ls --all` lists them")
+    return replace(_refusal(rows[-1], _actions(catalog).get(seq)), payload=rows[-1]["payload"])
+
+
+def _pieces(catalog: Catalog, asked: Asked, actions: dict[int, dict[str, Any]]) -> Iterator[pa.Table]:
+    """The rows that were asked for, each seq once; refused again, a replay has a second row."""
+    acted, seen = pa.array(actions, pa.int64()), set[int]()
+    for rows in _batches(catalog, asked.filter):
+        found = rows.filter(pc.match_substring(rows["reason"], asked.matching, ignore_case=True)) if asked.matching else rows
+        is_settled = pc.is_in(found["seq"], acted)
+        yield found.filter(pc.invert(is_settled))
+        if not asked.settled:
+            continue
+        settled = found.filter(is_settled)
+        places = {seq: place for place, seq in enumerate(settled["seq"].to_pylist()) if seq not in seen}
+        seen.update(places)
+        yield settled.take(pa.array(places.values(), pa.int64()))
+
+
+def _batches(catalog: Catalog, wanted: BooleanExpression) -> Iterator[pa.Table]:
+    """The rows that fit, without their payloads, one file after the other and of a file as much as its reader gives at once.
+
+    PyIceberg's own reader of batches reads all files ahead.
+    """
+    try:
+        table = catalog.load_table(QUARANTINE.identifier)
+    except NoSuchTableError:  # nothing has been ingested yet
+        return
+    scan = ArrowScan(table.metadata, table.io, table.schema().select(*BRIEF), wanted)
+    for task in table.scan(wanted).plan_files():
+        for batch in scan._record_batches_from_scan_tasks_and_deletes([task], _read_all_delete_files(table.io, [task])):
+            yield pa.Table.from_batches([batch]).select(list(BRIEF)).cast(SCHEMA)
+
+
+def _is_before(rows: pa.Table, place: Place) -> pa.ChunkedArray:
+    received_at, seq = place
+    at = pa.scalar(received_at, SCHEMA.field("received_at").type)
+    same = pc.and_(pc.equal(rows["received_at"], at), pc.less(rows["seq"], seq))
+    return pc.or_(pc.less(rows["received_at"], at), same)
+
+
+def _refusal(row: dict[str, Any], action: dict[str, Any] | None) -> Refusal:
+    brief = {name: row[name] for name in BRIEF}
+    if action is None:
+        return Refusal(**brief)
+    return Refusal(**brief, state=action["action"], settled_at=action["at"], note=action["note"], segment=action["segment"])
+
+
+def _actions(catalog: Catalog) -> dict[int, dict[str, Any]]:
+    """The last action on each message."""
+    rows = rows_of(catalog, ACTIONS, AlwaysTrue())
+    return {row["seq"]: row for row in sorted(rows, key=lambda row: row["at"])}
