@@ -7,11 +7,10 @@ import re
 import sys
 from pathlib import Path
 
-from sqlalchemy.engine import make_url
-
-from contracts.catalog_properties import JDBC_DEFAULT_S, signs
+from contracts.catalog_properties import signs
 from contracts.errors import ManifoldError
 from contracts.settings import Settings, load_settings
+from pipelines.spark.jdbc import jdbc
 
 ICEBERG_JAR = "iceberg-spark-runtime-4.1_2.13-1.12.0.jar"
 SQLITE_JAR = "sqlite-jdbc-3.54.1.0.jar"
@@ -62,17 +61,7 @@ def _catalog_conf(settings: Settings) -> dict[str, str]:
         conf["io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
     if settings.catalog_type == "rest":
         return conf | {"type": "rest", "uri": settings.catalog} | settings.catalog_options
-    return conf | {"type": "jdbc", "jdbc.schema-version": "V1"} | _jdbc(settings.catalog) | settings.catalog_options
-
-
-def _jdbc(uri: str) -> dict[str, str]:
-    """The JDBC form of an SQLAlchemy address, as PyIceberg takes it."""
-    url = make_url(uri)
-    if url.get_backend_name() == "sqlite":
-        return {"uri": f"jdbc:sqlite:{url.database}?busy_timeout=30000&journal_mode=WAL"}
-    address = f"jdbc:{url.get_backend_name()}://{url.host}{f':{url.port}' if url.port else ''}/{url.database}"
-    login = {"jdbc.user": url.username, "jdbc.password": str(url.password) if url.password else None}
-    return {"uri": address, **{name: value for name, value in login.items() if value}, **JDBC_DEFAULT_S}
+    return conf | {"type": "jdbc", "jdbc.schema-version": "V1"} | jdbc(settings.catalog) | settings.catalog_options
 
 
 def jars_for(settings: Settings) -> list[str]:

@@ -49,6 +49,37 @@ def test_properties_of_the_catalog_reach_spark_under_its_name() -> None:
     assert S3_JAR in jars_for(GUARDED)
 
 
+def conf_of(address: str) -> dict[str, str]:
+    """What Spark is told of the catalog at this address."""
+    before = "spark.sql.catalog.manifold."
+    conf = session_conf(Settings(catalog_uri=SecretStr(address)))
+    return {name.removeprefix(before): value for name, value in conf.items() if name.startswith(before)}
+
+
+def test_what_the_address_of_a_postgresql_catalog_says_reaches_spark_too() -> None:
+    said = "sslmode=verify-full&sslrootcert=/etc/ca.pem&options=-csearch_path%3Dlake&application_name=manifold&keepalives=1"
+    conf = conf_of(f"postgresql+psycopg://me:h%2F2@db.example:5433/lake?{said}")
+
+    assert conf["uri"] == "jdbc:postgresql://db.example:5433/lake"
+    assert (conf["jdbc.user"], conf["jdbc.password"]) == ("me", "h/2")
+    assert (conf["jdbc.sslmode"], conf["jdbc.sslrootcert"]) == ("verify-full", "/etc/ca.pem")
+    assert (conf["jdbc.options"], conf["jdbc.ApplicationName"]) == ("-csearch_path=lake", "manifold")
+    assert conf_of("postgresql+psycopg://me@[::1]/lake")["uri"] == "jdbc:postgresql://[::1]/lake"
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        pytest.param("postgresql+psycopg://me@db/lake?sslcrl=/etc/crl.pem", "says sslcrl, which", id="no counterpart"),
+        pytest.param("postgresql+psycopg://me@db/lake?sslmode=require&sslmode=disable", "says sslmode", id="said twice"),
+        pytest.param("postgresql+psycopg://me@/lake?host=/run/postgresql", "names no host", id="a socket file"),
+    ],
+)
+def test_an_address_by_which_spark_would_connect_otherwise_is_refused(address: str, says: str) -> None:
+    with pytest.raises(Permanent, match=says):
+        conf_of(address)
+
+
 @pytest.mark.slow
 def test_spark_shows_none_of_them_and_keeps_what_a_site_hides(one_spark: SparkSession) -> None:
     session = one_spark.newSession()

@@ -15,6 +15,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from contracts.storage import S3
 from tests.servers import ROOT, Server, free_port, start, stopping, wait_until
+from tests.stores.identities import Identity
 
 TOOLS = ROOT / ".tools" / "stores"
 VERSITYGW, REST_JARS, BOTO3 = TOOLS / "versitygw", TOOLS / "rest", TOOLS / "boto3"
@@ -84,8 +85,11 @@ def rest_catalog(folder: Path, warehouse: str, s3: S3) -> Iterator[str]:
 
 
 @contextmanager
-def postgresql(folder: Path) -> Iterator[str]:
-    """A PostgreSQL cluster of its own; the address of its database, as SQLAlchemy takes it."""
+def postgresql(folder: Path, identity: Identity | None = None) -> Iterator[str]:
+    """A PostgreSQL cluster of its own; the address of its database, as SQLAlchemy takes it.
+
+    With an `identity` it shows that certificate, and lets nobody in without TLS.
+    """
     programs = postgresql_programs()
     assert programs is not None
     folder.mkdir(parents=True)
@@ -97,6 +101,12 @@ def postgresql(folder: Path) -> Iterator[str]:
         capture_output=True,
     )
     command = [str(programs / "postgres"), "-D", str(data), "-p", str(port), "-h", "127.0.0.1", "-k", str(folder), "-F"]
+    if identity is not None:
+        identity.write(data / "server.crt", data / "server.key")
+        if user is not None:
+            os.chown(data / "server.key", user, -1)
+        (data / "pg_hba.conf").write_text("hostssl all all all trust\n")
+        command += ["-c", "ssl=on"]
     if user is not None:
         command = ["setpriv", f"--reuid={user}", "--clear-groups", *command]
     server = start(command, port=port, log=folder / "postgresql.log")

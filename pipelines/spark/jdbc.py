@@ -1,0 +1,59 @@
+"""An SQL catalog's address as Iceberg's Java side takes it. Both engines have to connect in the same way, or not at all."""
+
+from urllib.parse import quote
+
+from sqlalchemy.engine import URL, make_url
+
+from contracts.catalog_properties import JDBC_DEFAULT_S
+from contracts.errors import Permanent
+
+# What libpq calls a parameter of a connection, and PostgreSQL's JDBC driver: the values of both mean the same.
+PARAMETERS = {
+    "sslmode": "sslmode",
+    "sslrootcert": "sslrootcert",
+    "sslcert": "sslcert",
+    "sslkey": "sslkey",
+    "sslpassword": "sslpassword",
+    "sslnegotiation": "sslNegotiation",
+    "channel_binding": "channelBinding",
+    "gssencmode": "gssEncMode",
+    "require_auth": "requireAuth",
+    "options": "options",
+    "application_name": "ApplicationName",
+    "connect_timeout": "connectTimeout",
+}
+# How long a silent connection lives, and in what it writes: the JDBC driver has its own ways, and does nobody harm by them.
+OWN_WAYS = ("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout", "client_encoding")
+
+
+def jdbc(uri: str) -> dict[str, str]:
+    """The properties of a JDBC catalog for an SQLAlchemy address, as PyIceberg takes it; what its query says goes with them.
+
+    Raises:
+        Permanent: Spark could not connect as the address says; the message names the part of it, and no value.
+    """
+    url = make_url(uri)
+    if url.get_backend_name() == "sqlite":
+        return {"uri": f"jdbc:sqlite:{url.database}?busy_timeout=30000&journal_mode=WAL"}
+    if not url.host:
+        raise Permanent("MANIFOLD_CATALOG_URI names no host before its query; Spark's driver knows no socket files: name one")
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    database = quote(url.database or "", safe="")
+    address = f"jdbc:{url.get_backend_name()}://{host}{f':{url.port}' if url.port else ''}/{database}"
+    login = {"jdbc.user": url.username, "jdbc.password": str(url.password) if url.password else None}
+    given = {"uri": address, **{name: value for name, value in login.items() if value}}
+    return given | JDBC_DEFAULT_S | {f"jdbc.{name}": value for name, value in _parameters(url).items()}
+
+
+def _parameters(url: URL) -> dict[str, str]:
+    found = {}
+    for name, value in url.query.items():
+        if name in OWN_WAYS:
+            continue
+        if name not in PARAMETERS or not isinstance(value, str):
+            raise Permanent(
+                f"MANIFOLD_CATALOG_URI says {name}, which Spark's driver cannot be told, so it would connect otherwise; take it "
+                f"out. Known are {', '.join(PARAMETERS)}, each once"
+            )
+        found[PARAMETERS[name]] = value
+    return found

@@ -1,0 +1,66 @@
+"""A PostgreSQL catalog behind TLS: what its address says of it holds for PyIceberg and for Spark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from adapters.lake import ensure_tables, open_catalog
+from contracts.settings import Settings
+from contracts.tables import NAMESPACE
+from pipelines.catalog import CatalogAway, naming_the_catalog
+from pipelines.spark.conf import POSTGRESQL_JAR
+from pipelines.spark.session import session
+from tests.stores.identities import Identity, new_identity
+from tests.stores.servers import postgresql, postgresql_programs, require
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def identity() -> Identity:
+    return new_identity("the operator's authority")
+
+
+@pytest.fixture(scope="module")
+def encrypted(identity: Identity, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that lets nobody in without TLS; its address, which does not say so."""
+    require(postgresql_programs() or Path("PostgreSQL"), Settings().jars / POSTGRESQL_JAR)
+    with postgresql(tmp_path_factory.mktemp("postgresql") / "pg", identity) as uri:
+        yield uri
+
+
+def settings_of(uri: str, home: Path, **query: object) -> Settings:
+    said = "&".join(f"{name}={value}" for name, value in query.items())
+    return Settings(home=home, catalog_uri=f"{uri}?{said}")
+
+
+def namespaces(settings: Settings) -> list[str]:
+    """As Spark sees them."""
+    with session(settings, "encrypted") as spark, naming_the_catalog(settings):
+        return [row["namespace"] for row in spark.sql(f"SHOW NAMESPACES IN {settings.catalog_name}").collect()]
+
+
+def test_both_engines_come_in_where_the_authority_is_the_right_one(encrypted: str, identity: Identity, tmp_path: Path) -> None:
+    authority = identity.write_authority(tmp_path / "ca.pem")
+    settings = settings_of(encrypted, tmp_path, sslmode="verify-full", sslrootcert=authority)
+    ensure_tables(open_catalog(settings))
+    assert NAMESPACE in namespaces(settings)
+
+
+def test_neither_trusts_a_server_whose_authority_is_another_one(encrypted: str, tmp_path: Path) -> None:
+    authority = new_identity("somebody else's authority").write_authority(tmp_path / "ca.pem")
+    settings = settings_of(encrypted, tmp_path, sslmode="verify-full", sslrootcert=authority)
+    with pytest.raises(OperationalError, match="certificate verify failed"):
+        open_catalog(settings)
+    with pytest.raises(CatalogAway):
+        namespaces(settings)
+
+
+def test_neither_comes_in_without_tls_where_the_server_asks_for_it(encrypted: str, tmp_path: Path) -> None:
+    settings = settings_of(encrypted, tmp_path, sslmode="disable")
+    with pytest.raises(OperationalError, match="no encryption"):
+        open_catalog(settings)
+    with pytest.raises(CatalogAway):
+        namespaces(settings)
