@@ -8,7 +8,6 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
@@ -16,16 +15,17 @@ from pyspark.sql import functions as sf
 from adapters.lake import ensure_tables, open_catalog
 from adapters.reports import open_reports
 from benchmarks.machine import Cost, Row, cost_of, report
-from contracts.messages import sha1_hex
 from contracts.seq import EPOCH_MS, TIME_SHIFT, seq_of
 from contracts.settings import Settings
-from contracts.tables import DATA, IDS, SEGMENTS
+from contracts.tables import DATA, IDS, META
 from expectations import audit, results_of
 from expectations._vin import iso_3779
 from pipelines.spark.session import session
+from tests.lake_rows import append_payloads
 
 ROWS = 10_000_000
 VINS_A_TRIGGER, DATA_IDS = 5000, 50
+PAYLOADS = {f"firmware-{number}": b"x" * 1000 for number in range(DATA_IDS)}  # that triggers of the benchmarks name
 AIM = 2.0
 ROUNDS = 2
 
@@ -45,21 +45,12 @@ def fill(spark: SparkSession, catalog: Catalog, settings: Settings, rows: int, n
         sf.lit(True).alias("applied"),
     )
     entries.writeTo(f"{settings.catalog_name}.{IDS.identifier}").option("fanout-enabled", "true").append()
-    catalog.load_table(DATA.identifier).append(payloads(now))
-
-
-def payloads(at: datetime) -> pa.Table:
-    """The data that triggers of the benchmarks name."""
-    payload = b"x" * 1000
-    said = {"payload": payload, "sha1": sha1_hex(payload), "size_bytes": len(payload), "first_seen_at": at}
-    return pa.Table.from_pylist(
-        [said | {"data_id": f"firmware-{n}", "seq": n} for n in range(DATA_IDS)], schema=DATA.arrow_schema
-    )
+    append_payloads(catalog, PAYLOADS, at=now)
 
 
 def by_hand(spark: SparkSession, catalog_name: str) -> None:
     """Counts for every rule of the table: one pass for those about a row, one for uniqueness, one for the look-up."""
-    ids, data = f"{catalog_name}.{IDS.identifier}", f"{catalog_name}.{DATA.identifier}"
+    ids, names = f"{catalog_name}.{IDS.identifier}", f"{catalog_name}.{META.identifier}"
     present = " OR ".join(f"{column.name} IS NULL" for column in IDS.columns)
     rules = [
         present,
@@ -70,12 +61,12 @@ def by_hand(spark: SparkSession, catalog_name: str) -> None:
     ]
     spark.sql(f"SELECT count(*), {', '.join(f'count_if({rule})' for rule in rules)} FROM {ids}").collect()
     spark.sql(f"SELECT count(*) FROM (SELECT 1 FROM {ids} GROUP BY vin, seq HAVING count(*) > 1)").collect()
-    spark.sql(f"SELECT count(*) FROM (SELECT DISTINCT data_id FROM {ids}) LEFT ANTI JOIN {data} USING (data_id)").collect()
+    spark.sql(f"SELECT count(*) FROM (SELECT DISTINCT data_id FROM {ids}) LEFT ANTI JOIN {names} USING (data_id)").collect()
 
 
 def whole_audit(spark: SparkSession, settings: Settings, number: int, now: datetime) -> None:
     """What a run's audit does with this table."""
-    frames = {table.name: spark.read.table(f"{settings.catalog_name}.{table.identifier}") for table in (IDS, DATA, SEGMENTS)}
+    frames = {table.name: spark.read.table(f"{settings.catalog_name}.{table.identifier}") for table in (IDS, META)}
     result = audit(
         {IDS.name: frames[IDS.name]},
         run_id=f"bench-{number}",
@@ -99,7 +90,7 @@ def measure(rows: int, folder: Path) -> list[Row]:
         fill(spark, catalog, settings, VINS_A_TRIGGER * 20, now)
         by_hand(spark, settings.catalog_name)
         whole_audit(spark, settings, 0, now)
-        for table in (IDS, DATA):
+        for table in (IDS, DATA, META):
             catalog.drop_table(table.identifier)
         fill(spark, catalog, settings, rows, now)
         for number in range(1, ROUNDS + 1):

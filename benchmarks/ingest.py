@@ -18,16 +18,17 @@ from pyspark.sql import functions as sf
 from adapters.lake import open_catalog
 from archive.store import Archive
 from benchmarks.archives import Shape, bare_duckdb, bare_spark, write_archive
-from benchmarks.audit import payloads
+from benchmarks.audit import PAYLOADS
 from benchmarks.machine import Cost, Row, cost_of, report
 from contracts.settings import Settings
-from contracts.tables import DATA, IDS, SEGMENTS
+from contracts.tables import IDS, SEGMENTS
 from pipelines.ingest.audit import audit_run
 from pipelines.ingest.planning import plan
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Run
 from pipelines.ingest.write import ingest, written_result
 from pipelines.spark.session import session
+from tests.lake_rows import append_payloads
 
 ROWS = 10_000_000
 VINS_A_TRIGGER, TRIGGERS_A_SEGMENT = 5000, 100
@@ -84,7 +85,7 @@ def judged(folder: Path, rows: int) -> list[Row]:
     """A whole run, stage by stage, beside the same job in bare Spark; the audit beside the write of the rows that it judges."""
     bare = wrote = audited = published = Cost()
     with warm(folder) as (spark, settings):
-        open_catalog(settings).load_table(DATA.identifier).append(payloads(datetime.now(UTC)))
+        append_payloads(open_catalog(settings), PAYLOADS, at=datetime.now(UTC))
         whole_audit(spark, settings, folder / "warm-2", "warm_2", write_archive(folder / "warm-2", ordinary(rows // 25), day=9))
         for day in range(1, ROUNDS + 1):
             archive = folder / f"archive-{day}"

@@ -53,9 +53,9 @@ def audit(
         reports: the store of the HTML reports; `index.html` in it lists the runs.
         keep: runs that it keeps; older ones are removed.
         references: by table name, all rows of a table *with the run's own*, for rules that look values up: `sdv_fanout_data`
-            (data_id), `sdv_fanout_ids` (vin, seq), `ecq_payload` (client_id, seq, ts), `ecq_seqno` (client_id),
-            `ingested_segments` (path). No other column is read. For rows
-            in memory: what finds the rows of the whole table that have certain values in these columns.
+            and `sdv_fanout_meta` (data_id), `sdv_fanout_ids` (vin, seq), `ecq_payload` (client_id, seq, ts), `ecq_seqno`
+            (client_id), `ingested_segments` (path). No other column is read. Rows that cannot have a value of the run's may be
+            left out. For rows in memory: what finds the rows of the whole table that have certain values in these columns.
         data_wait: how long a trigger may be without its data before that is a warning.
         counted: by table, how many of its rows break a rule, by the rule's `counted`, where the parser has looked already.
         keep_results: is given the rows of `quality_results`, last of all.

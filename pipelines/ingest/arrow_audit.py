@@ -1,6 +1,7 @@
 """What the audit of a small run judges, in this process's memory: the rows that it adds, and where rules look values up."""
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +12,7 @@ from contracts.seq import datetime_of
 from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
 from pipelines.ingest.arrow_commits import ALL, between, changed_rows, matching
 from pipelines.ingest.branches import properties_of
+from pipelines.ingest.payload_days import rows_near, spans_of
 from pipelines.ingest.publish import PinnedSnapshot
 from pipelines.populate.snapshot_range import ALL_ROWS, SnapshotRange
 from pipelines.spark.needed import NeedsSpark
@@ -54,15 +56,26 @@ def _nullable(table: Table) -> pa.Schema:
 def lookups(catalog: Catalog, written: Sequence[PinnedSnapshot], added: Mapping[str, pa.Table]) -> Mapping[str, Lookup]:
     """By table in which rules look values up: what finds the rows with certain values, the run's own among them.
 
-    Of the ledger only rows that can be about the run's segments are looked at: those of their days, and of none.
+    Of the ledger only rows that can be about the run's segments are looked at: those of their days, and of none. Of the payloads
+    only those of the days that can hold what the run has seen.
     """
     versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
-    looked_in = (DATA, IDS, ECQ_PAYLOAD, ECQ_SEQNO, *([XRAY_RAW] if XRAY_RAW.name in versions else []))
+    looked_in = (META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, *([XRAY_RAW] if XRAY_RAW.name in versions else []))
     found = {table.name: _lookup(catalog, table, versions.get(table.name)) for table in looked_in}
+    named, stored = _days(added, META, "stored_at"), _days(added, DATA, "first_seen_at")
+    found[DATA.name] = _lookup(catalog, DATA, versions.get(DATA.name), rows_near(spans_of(named, stored)))
     days = pc.min_max(added[SEGMENTS.name]["began_at"]).as_py()
     of_none: BooleanExpression = IsNull(term="began_at")
     within = of_none if days["min"] is None else Or(of_none, between("began_at", days["min"], days["max"]))
     return found | {SEGMENTS.name: _lookup(catalog, SEGMENTS, versions.get(SEGMENTS.name), within)}
+
+
+def _days(added: Mapping[str, pa.Table], table: Table, column: str) -> list[date | None]:
+    """The days in a column of the rows that the run adds."""
+    days: list[date | None] = (
+        pc.unique(pc.cast(added[table.name][column], pa.date32())).to_pylist() if table.name in added else []
+    )
+    return days
 
 
 def _lookup(catalog: Catalog, table: Table, version: int | None, within: BooleanExpression = ALL) -> Lookup:

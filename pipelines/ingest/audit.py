@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import date, timedelta
 from functools import partial
 
 import pyarrow as pa
@@ -21,13 +21,14 @@ from expectations import Audit, NotInArrow, audit
 from pipelines.ingest import arrow_audit
 from pipelines.ingest.arrow_audit import Lookup
 from pipelines.ingest.branches import COUNTED, RUN_ID, head_of, properties_of
+from pipelines.ingest.payload_days import DAY_OF, spans_of
 from pipelines.ingest.publish import PinnedSnapshot, counts, pins_in
 from pipelines.ingest.run import Run
 from pipelines.ingest.verdict import keep_verdict
 from pipelines.populate.snapshot_range import SnapshotRange
 from pipelines.spark.needed import NeedsSpark
 
-REFERENCES = (DATA, IDS, ECQ_PAYLOAD, ECQ_SEQNO, SEGMENTS)  # the tables that rules look values up in
+REFERENCES = (DATA, META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, SEGMENTS)  # the tables that rules look values up in
 
 log = structlog.get_logger(__name__)
 
@@ -74,6 +75,9 @@ def audit_run(run: Run) -> Audit | None:
         )
     except NotInArrow as exc:
         raise NeedsSpark(str(exc)) from exc
+    finally:
+        if isinstance(merged := frames.get(META.name), DataFrame):
+            merged.unpersist()
     for warning in result.warnings:
         log.warning("run breaks a rule", run_id=run_id, rule=str(warning))
     if not result.passed:
@@ -87,9 +91,10 @@ def _frames(
 ) -> tuple[dict[str, DataFrame], dict[str, DataFrame]]:
     """By table, the rows that the run adds, and the tables in which rules look values up."""
     versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
+    frames = {pinned.table.name: _added(run, spark, pinned) for pinned in written}
     references = {table.name: _whole(run, spark, table, versions) for table in REFERENCES}
     references[SEGMENTS.name] = references[SEGMENTS.name].where(_same_days(run.catalog, head))
-    frames = {pinned.table.name: _added(run, spark, pinned) for pinned in written}
+    references[DATA.name] = references[DATA.name].where(_near_payloads(frames))
     if XRAY_RAW.name in frames:
         references[XRAY_RAW.name] = _captured_between(_whole(run, spark, XRAY_RAW, versions), frames[XRAY_RAW.name])
     return frames, references
@@ -99,6 +104,24 @@ def _captured_between(whole: DataFrame, added: DataFrame) -> DataFrame:
     """Rows of signals that can be about the same ones as those of the run: literals, because Iceberg leaves files out by them."""
     first, last = added.agg(sf.min("captured_at"), sf.max("captured_at")).collect()[0]
     return whole.where(sf.col("captured_at").between(sf.lit(first), sf.lit(last)))
+
+
+def _near_payloads(frames: Mapping[str, DataFrame]) -> Column:
+    """The payloads of the days that can hold what the run has seen, and those of no day. `payload_days.rows_near` in Spark."""
+    spans = spans_of(_days(frames, META, "stored_at"), _days(frames, DATA, DAY_OF))
+    if spans is None:
+        return sf.lit(True)  # no condition
+    near = sf.col(DAY_OF).isNull()
+    for first, last in spans:
+        near = near | sf.col(DAY_OF).between(sf.lit(first), sf.lit(last))
+    return near
+
+
+def _days(frames: Mapping[str, DataFrame], table: Table, column: str) -> list[date | None]:
+    """The days in a column of the rows that the run adds."""
+    if table.name not in frames:
+        return []
+    return [row["day"] for row in frames[table.name].select(sf.to_date(column).alias("day")).distinct().collect()]
 
 
 def _same_days(catalog: Catalog, head: Snapshot) -> Column:
@@ -118,7 +141,8 @@ def _added(run: Run, spark: SparkSession, pinned: PinnedSnapshot) -> DataFrame:
     name, before = f"{run.settings.catalog_name}.{table.identifier}", snapshot.parent_snapshot_id
     if table is META:
         after = spark.read.option("versionAsOf", snapshot_id).table(name)
-        return after.exceptAll(spark.read.option("versionAsOf", str(before)).table(name))
+        # Kept until all rules are judged: several ask for it, and each time two versions of the index would be compared.
+        return after.exceptAll(spark.read.option("versionAsOf", str(before)).table(name)).persist()
     return spark.read.option("start-snapshot-id", str(before)).option("end-snapshot-id", snapshot_id).table(name)
 
 

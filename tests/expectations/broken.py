@@ -76,6 +76,7 @@ def broken() -> dict[str, list[Row]]:
             data("latest", first_seen_at=LATEST),  # kept
             data("earlier", first_seen_at=EPOCH - MS),
             data("earliest", first_seen_at=EPOCH),  # kept
+            data("nameless"),
             *without_each_column("sdv_fanout_data", lambda n: data(f"null {n}")),
         ],
         "sdv_fanout_meta": [
@@ -87,6 +88,7 @@ def broken() -> dict[str, list[Row]]:
             meta("other-bytes", times_seen=0),
             meta("later", last_seen_at=LATEST + MS),
             meta("latest", last_seen_at=LATEST),  # kept
+            *map(meta, ("empty", "earlier", "earliest", "null 1", "null 5")),  # kept
             *without_each_column("sdv_fanout_meta", lambda n: meta(f"null {n + 1}")),
         ],
         "sdv_fanout_ids": [
@@ -231,6 +233,7 @@ def broken() -> dict[str, list[Row]]:
 FOUND = {
     ("sdv_fanout_data", "columns_are_present"): ("error", 6),
     ("sdv_fanout_data", "data_id_is_unique"): ("error", 2),
+    ("sdv_fanout_data", "data_id_is_known"): ("error", 1),
     ("sdv_fanout_data", "sha1_is_of_payload"): ("error", 1),
     ("sdv_fanout_data", "size_is_of_payload"): ("error", 1),
     ("sdv_fanout_data", "first_seen_at_is_in_range"): ("warning", 2),

@@ -19,7 +19,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SEQ = first_seq_at(NOON - timedelta(minutes=2))
 RUN = "manual__2026-03-01T12:00:00+00:00"
 VIN = "1HGCM82633A004352"
-LOOKED_UP = ("sdv_fanout_data", "sdv_fanout_ids", "ecq_payload", "ecq_seqno", "ingested_segments")
+LOOKED_UP = ("sdv_fanout_data", "sdv_fanout_meta", "sdv_fanout_ids", "ecq_payload", "ecq_seqno", "ingested_segments")
 Row = dict[str, Any]
 
 

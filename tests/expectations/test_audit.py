@@ -20,7 +20,7 @@ from expectations._metrics import view_of
 from expectations._rows import Case
 from expectations._spark_rows import SparkRows
 from tests.expectations.broken import FOUND, broken
-from tests.expectations.rows import NOON, SEQ, VIN, data, entry, frame, good, judged, refused, segment
+from tests.expectations.rows import NOON, SEQ, VIN, data, entry, frame, good, judged, meta, refused, segment
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,8 @@ def test_each_broken_rule_is_found_with_its_severity_and_its_rows(engine: SparkS
 
 
 def test_a_failure_names_the_rule_the_reason_and_the_rows(engine: SparkSession | None, tmp_path: Path) -> None:
-    result = judged(engine, {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)]}, tmp_path)
+    rows = {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)], "sdv_fanout_meta": [meta(), meta("other-bytes")]}
+    result = judged(engine, rows, tmp_path)
 
     (failure,) = result.failures
     assert str(failure).startswith(
@@ -57,8 +58,9 @@ def test_a_failure_names_the_rule_the_reason_and_the_rows(engine: SparkSession |
 def test_each_rule_leaves_a_row_that_says_how_it_was_kept_and_these_rows_keep_the_rules_of_their_own(
     engine: SparkSession | None, tmp_path: Path
 ) -> None:
-    result = judged(engine, {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)]}, tmp_path)
-    rows = results_of(result, NOON).to_pylist()
+    added = {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)], "sdv_fanout_meta": [meta(), meta("other-bytes")]}
+    result = judged(engine, added, tmp_path)
+    rows = [row for row in results_of(result, NOON).to_pylist() if row["suite"] == "sdv_fanout_data"]
 
     assert len(rows) == len(load_suites()["sdv_fanout_data"].rules)
     (broken,) = [row for row in rows if row["outcome"] != "passed"]
@@ -89,7 +91,7 @@ def test_data_docs_read_in_sentences_with_severity_and_reason(engine: SparkSessi
         "values must be greater than or equal to 2020-01-01T00:00:00+00:00 and less than or equal to 2026-03-01T12:01:00+00:00",
         "Values for given compound columns must be unique together: vin , seq",
         "values must be VINs by ISO 3779, with their check digit in the ninth place.",
-        "Values of data_id must stand in sdv_fanout_data",
+        "Values of data_id must stand in sdv_fanout_meta",
         "broken In each row, ts is the instant at which seq was given",
         "1 unexpected values found. 50% of 2 total rows.",
         "error the row lies in another day than its outcome will, and joins by day miss it",
@@ -241,7 +243,7 @@ def test_every_link_of_the_pages_leads_somewhere(engine: SparkSession | None, tm
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        pytest.param({"references": {}}, "pass references\\['sdv_fanout_data'\\]", id="a reference is missing"),
+        pytest.param({"references": {}}, "pass references\\['sdv_fanout_meta'\\]", id="a reference is missing"),
         pytest.param({"run_id": "../other"}, "names a folder of the reports", id="a run id that is a path"),
     ],
 )

@@ -1,0 +1,56 @@
+"""The days of `sdv_fanout_data` that can hold a run's payloads, so that an audit need not look through years of them.
+
+Whatever messages name, and whenever they come, the index says when a payload was stored, by this run or by an earlier one; and
+what the run itself stores lies where its own rows say. A payload of which the index does not say it may lie anywhere.
+"""
+
+from collections.abc import Collection
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise
+
+from pyiceberg.expressions import BooleanExpression, IsNull, Or
+
+from pipelines.ingest.arrow_commits import ALL, between
+
+DAY_OF = "first_seen_at"  # the column of `sdv_fanout_data`
+MOST_SPANS = 50  # conditions that are asked of each file; a run that names more days has spans with others between them
+
+A_DAY = timedelta(days=1)
+AN_INSTANT = timedelta(microseconds=1)
+
+Span = tuple[datetime, datetime]  # first and last instant
+
+
+def spans_of(named: Collection[date | None], stored: Collection[date | None]) -> list[Span] | None:
+    """Spans of whole days, in order, at most `MOST_SPANS`; None: a payload may lie anywhere.
+
+    Args:
+        named: the days of `stored_at` in the index, of all data ids that the run has seen; None where the index does not say it.
+        stored: the days of the payloads that the run adds; None is of no day, and that is looked at anyway.
+    """
+    if None in named:
+        return None
+    days = sorted({day for day in (*named, *stored) if day is not None})
+    gaps = sorted((day - before for before, day in pairwise(days)), reverse=True)
+    apart = gaps[MOST_SPANS - 1] if len(gaps) >= MOST_SPANS else A_DAY  # days that are farther apart have spans of their own
+    spans: list[tuple[date, date]] = []
+    for day in days:
+        if spans and day - spans[-1][1] <= apart:
+            spans[-1] = (spans[-1][0], day)
+        else:
+            spans.append((day, day))
+    return [(_began(first), _began(last + A_DAY) - AN_INSTANT) for first, last in spans]
+
+
+def rows_near(spans: list[Span] | None) -> BooleanExpression:
+    """The rows of these days, and those of none."""
+    if spans is None:
+        return ALL
+    near: BooleanExpression = IsNull(term=DAY_OF)
+    for first, last in spans:
+        near = Or(near, between(DAY_OF, first, last))
+    return near
+
+
+def _began(day: date) -> datetime:
+    return datetime.combine(day, time(), UTC)

@@ -1,0 +1,175 @@
+"""What the audit looks up in `sdv_fanout_data`: only in days that can hold it, and wherever it may lie."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.envelope import Stream
+from contracts.tables import DATA, META
+from pipelines.ingest import arrow_commits, arrow_path, arrow_rows, transforms, write
+from pipelines.ingest.audit import AuditFailed, audit_run
+from pipelines.ingest.payload_days import MOST_SPANS, spans_of
+from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.ingest.write import ingest
+from tests.pipelines.conftest import SparkLake, both
+from tests.pipelines.makers import at, data, trigger
+from tests.pipelines.plain import read, rewrite
+
+A_DAY = timedelta(days=1)
+DAY_MS = 86_400_000
+
+
+def days(*numbers: int) -> list[date]:
+    return [date(2026, 1, 1) + number * A_DAY for number in numbers]
+
+
+def test_spans_are_of_whole_days_and_days_that_touch_share_one() -> None:
+    first, second = spans_of(days(0, 1, 5), [*days(2), None]) or []
+    assert first == (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 3, 23, 59, 59, 999_999, tzinfo=UTC))
+    assert second == (datetime(2026, 1, 6, tzinfo=UTC), datetime(2026, 1, 6, 23, 59, 59, 999_999, tzinfo=UTC))
+    assert spans_of([], []) == []
+
+
+def test_what_the_index_does_not_place_may_lie_anywhere() -> None:
+    assert spans_of([*days(0), None], []) is None
+
+
+@given(st.sets(st.integers(0, 3000), max_size=4 * MOST_SPANS))
+def test_however_many_days_there_are_all_are_in_a_few_spans(numbers: set[int]) -> None:
+    spans = spans_of(days(*numbers), []) or []
+    noons = [datetime(day.year, day.month, day.day, 12, tzinfo=UTC) for day in days(*numbers)]
+    assert all(sum(first <= noon <= last for first, last in spans) == 1 for noon in noons)
+    assert len(spans) <= MOST_SPANS
+    assert all(before[1] < after[0] for before, after in pairwise(spans))
+
+
+def judged(lake: SparkLake, run_id: str, ms: int) -> None:
+    """Written, and judged as a whole: nothing is set aside."""
+    ingest(lake.run(run_id, ms))
+    audit_run(lake.run(run_id, ms))
+
+
+def broken(lake: SparkLake, run_id: str, ms: int) -> set[tuple[str, str]]:
+    with pytest.raises(AuditFailed) as failed:
+        judged(lake, run_id, ms)
+    return {(finding.table, finding.rule) for finding in failed.value.result.failures}
+
+
+def change(lake: SparkLake, data_id: str, **values: Any) -> None:
+    """Say something else in the index, as no run would."""
+    rows = [row | values if row["data_id"] == data_id else row for row in read(lake.catalog, META)]
+    rewrite(lake.catalog, META, rows)
+
+
+@pytest.fixture
+def old(spark_lake: SparkLake) -> SparkLake:
+    """A lake with three payloads of noon."""
+    spark_lake.write(Stream.DATA, [data(1, "a", b"1"), data(2, "m", b"2"), data(3, "z", b"3")])
+    ingest_audit_publish(spark_lake.run("old", 10))
+    return spark_lake
+
+
+@both
+def test_a_run_is_judged_without_a_look_into_days_of_which_it_says_nothing(old: SparkLake) -> None:
+    files = old.catalog.load_table(DATA.identifier).scan().plan_files()
+    for task in files:
+        old.settings.home.joinpath(task.file.file_path.rpartition("/home/")[2]).unlink()
+    old.write(Stream.DATA, [data(9 * DAY_MS, "n", b"new")])
+    old.write(Stream.TRIGGER, [trigger(9 * DAY_MS + 1, ["V1"], "a"), trigger(9 * DAY_MS + 2, ["V1"], "n")])
+    judged(old, "new", 9 * DAY_MS + 10)
+
+
+@both
+def test_payloads_that_come_again_late_and_out_of_order_break_nothing(old: SparkLake) -> None:
+    for number, day in enumerate((40, -30, 3)):
+        old.write(Stream.DATA, [data(day * DAY_MS, "m", b"2"), data(day * DAY_MS + 1, f"n{day}", b"new")])
+        old.write(Stream.DATA, [data(day * DAY_MS + 2, "n40", b"new")])
+        old.write(Stream.TRIGGER, [trigger(day * DAY_MS + 3, ["V1"], "m")])
+        ingest_audit_publish(old.run(f"run{number}", 41 * DAY_MS))
+    seen = {row["data_id"]: (row["times_seen"], row["stored_at"]) for row in read(old.catalog, META)}
+    assert seen == {
+        "a": (1, at(1)),
+        "m": (4, at(2)),
+        "z": (1, at(3)),
+        "n40": (4, at(40 * DAY_MS + 1)),
+        "n-30": (1, at(-30 * DAY_MS + 1)),
+        "n3": (1, at(3 * DAY_MS + 1)),
+    }
+
+
+def nothing_is_known(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
+    """Ingest finds no payload in the lake."""
+    right = write._known_data
+    patched.setattr(write, "_known_data", lambda *given: right(*given).limit(0))
+    patched.setattr(arrow_path, "_known_data", lambda *_: {})
+
+
+def payloads_are_lost(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
+    right, right_in_arrow = transforms.data_rows, arrow_rows.data_rows
+    patched.setattr(transforms, "data_rows", lambda *given: right(*given).limit(0))
+    patched.setattr(arrow_rows, "data_rows", lambda *given: right_in_arrow(*given).slice(0, 0))
+
+
+def names_are_lost(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
+    right, right_in_arrow = transforms.meta_changes, arrow_rows.merged_meta
+    patched.setattr(transforms, "meta_changes", lambda *given: right(*given).where("data_id = 'm'"))
+
+    def only_of(had: Any, changes: Any) -> pa.Table:
+        return right_in_arrow(had, [row for row in changes if row["data_id"] == "m"])
+
+    patched.setattr(arrow_commits, "merged_meta", only_of)
+
+
+@both
+@pytest.mark.parametrize(
+    ("fault", "rules"),
+    [
+        pytest.param(nothing_is_known, {(DATA.name, "data_id_is_unique")}, id="stored again on another day"),
+        pytest.param(payloads_are_lost, {(META.name, "data_id_is_known")}, id="named and not stored"),
+        pytest.param(names_are_lost, {(DATA.name, "data_id_is_known")}, id="stored and not named"),
+    ],
+)
+def test_a_run_that_breaks_what_payloads_and_index_promise_is_held_back(
+    old: SparkLake,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[SparkLake, pytest.MonkeyPatch], None],
+    rules: set[tuple[str, str]],
+) -> None:
+    old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2"), data(9 * DAY_MS + 1, "n", b"new")])
+    with monkeypatch.context() as patched:
+        fault(old, patched)
+        assert broken(old, "new", 9 * DAY_MS + 10) == rules
+    old.ingest("again")  # the fault is mended, and the same segments are taken in
+    assert sorted(row["data_id"] for row in read(old.catalog, DATA)) == ["a", "m", "n", "z"]
+
+
+@both
+def test_an_index_that_names_a_payload_in_the_wrong_place_is_found_when_the_payload_is_seen_again(old: SparkLake) -> None:
+    change(old, "m", stored_at=at(-5 * DAY_MS))
+    old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2")])
+    assert broken(old, "new", 9 * DAY_MS + 10) == {(META.name, "data_id_is_known")}
+
+
+@both
+def test_a_payload_that_has_gone_is_missed_when_it_is_seen_again(old: SparkLake) -> None:
+    rewrite(old.catalog, DATA, [row for row in read(old.catalog, DATA) if row["data_id"] != "m"])
+    old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2")])
+    assert broken(old, "new", 9 * DAY_MS + 10) == {(META.name, "data_id_is_known")}
+
+
+@both
+def test_where_the_index_of_an_earlier_release_says_no_place_all_days_are_looked_into(
+    old: SparkLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(old, "m", stored_at=None)
+    old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2"), data(9 * DAY_MS + 1, "n", b"new")])
+    judged(old, "good", 9 * DAY_MS + 10)
+    with monkeypatch.context() as patched:
+        payloads_are_lost(old, patched)
+        assert broken(old, "bad", 9 * DAY_MS + 10) == {(META.name, "data_id_is_known")}
