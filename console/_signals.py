@@ -6,10 +6,13 @@ import typer
 
 from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from console._signal_keys import app as keys_app
+from console._signals_amqp import dlq_app, send
 from contracts.settings import Settings
 
 app = typer.Typer(help="X-ray signals: what came from a device, and the keys under which payloads lie.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
+app.add_typer(dlq_app, name="dlq")
+app.command()(send)
 Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The newest so many.")]
 

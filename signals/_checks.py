@@ -13,7 +13,7 @@ from contracts.signals.codes import Code, Refusal
 from contracts.signals.messages import UUID_4, DeviceStatus, RawSignal, parse_raw, parse_status
 from signals._freshness import check_freshness
 from signals._received import CORRELATION, DEVICE, IDEMPOTENCY, NONCE, TIMESTAMP, VERSION, Accepted, Judged, Received
-from signals._signature import check_signature
+from signals._sender import check_signature
 
 AROUND_PAYLOAD = 64 << 10  # bytes of a message besides its payload
 JSON_TYPES = ("application/json", "text/json")

@@ -119,13 +119,12 @@ class Door:
         self.after = 0  # a test sees what was recorded behind this seq
 
     def start(self, *, healthy: bool = True) -> Server:
-        env = {f"MANIFOLD_{name.upper()}": str(value) for name, value in self._more.items()} | {"MANIFOLD_HOME": str(self.home)}
         url = f"{self.settings.signals}/healthz"
         self.server = start_python(
             "signals",
             port=self.settings.signals_port,
             log=self.home / "door.log",
-            env=env,
+            env=self.environment,
             ready=(lambda: answers(url)) if healthy else None,
         )
         return self.server
@@ -133,6 +132,11 @@ class Door:
     def stop(self) -> None:
         if self.server is not None:
             self.server.stop()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Its settings, for another process."""
+        return {f"MANIFOLD_{name.upper()}": str(value) for name, value in self._more.items()} | {"MANIFOLD_HOME": str(self.home)}
 
     @property
     def home(self) -> Path:

@@ -11,11 +11,11 @@ import pytest
 
 from contracts.signals import topology
 from contracts.signals.codes import Code, Refusal
+from contracts.signals.signing import body_digest, signature
 from signals._back_off import back_off_ms
 from signals._checks import Checks, inflated
 from signals._freshness import Backlog, check_freshness
 from signals._received import Accepted, Received
-from signals._signature import body_digest, signature
 from tests.signals.gateway import SECRET, body_of, signed
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

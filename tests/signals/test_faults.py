@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from adapters import secret_files
-from contracts.settings import load_settings
+from contracts.settings import Settings, load_settings
 from contracts.signals import topology
 from contracts.signals.records import read_raw
 from sandbox.platform import rabbitmq as embedded
@@ -139,6 +139,28 @@ def test_where_the_disk_is_full_nothing_is_acknowledged_until_there_is_room(own_
     hidden.rename(journal)
     assert set(drain(gateway, 20)) == names
     wait_until(lambda: health(own_door)["healthy"])
+
+
+def test_a_queue_that_is_deleted_under_a_door_is_made_again(own_door: Door, gateway: Gateway) -> None:
+    own_door.start()
+    gateway.channel.queue_delete(topology.STATUS)
+    wait_until(lambda: own_door.log.count("consuming") == 2)
+    gateway.channel.queue_delete(topology.PROCESSED)
+    wait_until(lambda: own_door.log.count("consuming") == 3)
+    gateway.send_signed()
+
+    assert gateway.get(topology.PROCESSED)
+
+
+def test_a_wrong_password_is_said_without_being_shown(tmp_path: Path, rabbitmq: Settings, redis_server: Server) -> None:
+    url = f"amqp://manifold:the-wrong-one@127.0.0.1:{rabbitmq.amqp_port}/"
+    door = Door(tmp_path / "home", rabbitmq, redis_server.port, signals_amqp_url=url)
+    try:
+        door.start(healthy=False)
+        wait_until(lambda: "ACCESS_REFUSED" in " ".join(health(door)["problems"]))
+        assert "the-wrong-one" not in door.log + str(health(door))
+    finally:
+        door.stop()
 
 
 def test_rabbitmq_is_killed_and_comes_back(tmp_path: Path, redis_server: Server) -> None:

@@ -5,12 +5,16 @@ import gzip
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import httpx
+import pika
 import pytest
 import redis
 from prometheus_client.parser import text_string_to_metric_families
@@ -251,3 +255,32 @@ def test_the_page_has_every_metric_of_the_door(door: Door) -> None:
     }
 
     assert listed == exposed
+
+
+def test_the_console_sends_looks_at_dead_letters_and_replays_what_would_pass_now(
+    door: Door, gateway: Gateway, tmp_path: Path
+) -> None:
+    data = tmp_path / "payload"
+    data.write_bytes(b'{"readings": []}')
+    body = body_of()
+    good, forged = signed(body), signed(body, secret="forged")
+    for headers in (good, forged):
+        about = pika.BasicProperties(
+            headers=headers | {"x-error": '{"code": "PROCESSING_ERROR"}'}, content_type="application/json"
+        )
+        gateway.channel.basic_publish(topology.DEAD_EXCHANGE, topology.DEAD, body, about)
+
+    assert json.loads(manifold(door, "send", "device-9", "--data", str(data), "--count", "3", "--json"))["sent"] == 3
+    assert [json.loads(gateway.get(topology.PROCESSED)[1])["deviceId"] for _ in range(3)] == ["device-9"] * 3
+    assert [one["code"] for one in json.loads(manifold(door, "dlq", "ls", "--json"))["dead_letters"]] == ["PROCESSING_ERROR"] * 2
+    assert json.loads(manifold(door, "dlq", "show", "1"))["body"] == body.decode()
+    tried = json.loads(manifold(door, "dlq", "replay", "--dry-run", "--json"))["dead_letters"]
+    assert [(one["would_be"], one["replayed"]) for one in tried] == [("accepted", False), ("SIGNATURE_ERROR", False)]
+    manifold(door, "dlq", "replay")
+    assert json.loads(gateway.get(topology.PROCESSED)[1])["deviceId"] == "device-1"
+    wait_until(lambda: gateway.count(topology.DEAD) == 1)
+
+
+def manifold(door: Door, *arguments: str) -> str:
+    command = [sys.executable, "-m", "console", "signals", *arguments]
+    return subprocess.run(command, env=os.environ | door.environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout

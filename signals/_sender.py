@@ -1,33 +1,17 @@
-"""Who has sent it: HMAC-SHA256 over algorithm, device, nonce, digest of the body and time. Pure."""
+"""Whether it was sent by whom it says it is from. Pure."""
 
-import hashlib
 import hmac
 import re
 from collections.abc import Sequence
 
+from contracts.signals import signing
 from contracts.signals.codes import Code, Refusal
+from contracts.signals.signing import signature
 from signals._received import ALGORITHM, NONCE, SIGNATURE, TIMESTAMP, Received
 
-ALGORITHMS = ("sha256",)  # as x-algorithm names it
+ALGORITHMS = (signing.ALGORITHM,)
 _HEX_64, _HEX_32 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{32}")
 _MAX_TIMESTAMP = 64  # characters
-
-
-def body_digest(body: bytes, secret: str) -> str:
-    """The hex HMAC of a body as delivered."""
-    return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
-
-
-def signed_text(*, algorithm: str, device_id: str, nonce: str, digest: str, timestamp: str) -> str:
-    """The text that is signed; its fields are in the order of their names."""
-    return f"algorithm={algorithm}&deviceId={device_id}&nonce={nonce}&payload={digest}&timestamp={timestamp}"
-
-
-def signature(body: bytes, secret: str, *, device_id: str, nonce: str, timestamp: str, algorithm: str = "sha256") -> str:
-    """The signature that a sender with this secret gives."""
-    digest = body_digest(body, secret)
-    text = signed_text(algorithm=algorithm, device_id=device_id, nonce=nonce, digest=digest, timestamp=timestamp)
-    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def check_signature(received: Received, device_id: str, secrets: Sequence[str]) -> Refusal | None:

@@ -1,0 +1,175 @@
+"""`manifold signals send` and `manifold signals dlq`: the console as a gateway, and as whoever looks after dead letters."""
+
+import asyncio
+import base64
+import json
+import os
+import sys
+import uuid
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from adapters.amqp import connection_url, hmac_secrets, shown_url
+from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from contracts.errors import Permanent, Retryable
+from contracts.settings import Settings
+from contracts.signals import topology
+from contracts.signals.messages import DEVICE_ID
+from contracts.signals.signing import signed_headers
+
+dlq_app = typer.Typer(help="Dead letters: messages that the door has refused, the oldest first.", no_args_is_help=True)
+Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id.")]
+Most = Annotated[int, typer.Option("--count", min=1, max=10_000, help="So many, the oldest first.")]
+T = TypeVar("T")
+
+
+@handle_errors
+def send(
+    device_id: Device,
+    data_from: Annotated[str, typer.Option("--data", metavar="FILE", help="File with the payload; - is stdin.")],
+    count: Annotated[int, typer.Option("--count", min=1, max=1_000_000, help="So many messages, each a signal of its own.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Publish signals of a device, signed, and wait until RabbitMQ has them."""
+    if not DEVICE_ID.fullmatch(device_id):
+        fail(f"{device_id!r} is no device's id: it has 1 to 100 of A-Z a-z 0-9 _ -", USAGE)
+    settings, payload = settings_or_fail(), _bytes(data_from)
+    if not payload or len(base64.b64encode(payload)) > settings.signals_max_payload:
+        fail(f"{data_from} has {len(payload)} bytes: a payload has 1 to {settings.signals_max_payload * 3 // 4}", USAGE)
+    sent = _run(settings, _send(settings, device_id, payload, count))
+    if as_json:
+        print_json({"device_id": device_id, "sent": len(sent), "correlation_ids": sent[:100]})
+    else:
+        out.print(f"{len(sent)} published to {topology.RAW}, correlation id {sent[-1]}")
+
+
+@dlq_app.command("ls")
+@handle_errors
+def ls(count: Most = 100, as_json: AsJson = False) -> None:
+    """What lies there, and why."""
+    settings = settings_or_fail()
+    found = _run(settings, _look(settings, count))
+    if as_json:
+        print_json({"dead_letters": found})
+        return
+    rows = [
+        (
+            one["place"],
+            one["code"],
+            one["error"].get("message", "not seen by a door"),
+            one["error"].get("timestamp", ""),
+            one["bytes"],
+        )
+        for one in found
+    ]
+    out.print(table(f"{len(rows)} dead letters", ("place", "code", "why", "at", "bytes"), rows))
+
+
+@dlq_app.command("show")
+@handle_errors
+def show(place: Annotated[int, typer.Argument(min=1, help="Its place, as `ls` counts.")]) -> None:
+    """One of them: error, headers, and the body as it came."""
+    settings = settings_or_fail()
+    found = _run(settings, _look(settings, place, with_body=True))
+    if len(found) < place:
+        fail(f"there are {len(found)} dead letters", USAGE)
+    print_json(found[place - 1])
+
+
+@dlq_app.command("replay")
+@handle_errors
+def replay(
+    count: Most = 100,
+    code: Annotated[str, typer.Option(help="Only those with this code.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what the door would make of each now, and leave them.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send dead letters to the raw queue again. What the door would refuse again stays; a signed time is old after an hour."""
+    settings = settings_or_fail()
+    found = _run(settings, _replay(settings, count, code, dry_run=dry_run))
+    if as_json:
+        print_json({"dead_letters": found})
+        return
+    rows = [(one["place"], one["code"], one["would_be"], "yes" if one["replayed"] else "no") for one in found]
+    out.print(table("", ("place", "code", "the door would say", "replayed"), rows))
+
+
+async def _send(settings: Settings, device_id: str, payload: bytes, count: int) -> list[str]:
+    import aio_pika  # not for a mere --help
+
+    secrets, sent = hmac_secrets(settings), list[str]()
+    encoded = base64.b64encode(payload).decode()
+    connection = await aio_pika.connect(connection_url(settings), timeout=settings.signals_connect_ms / 1000)
+    async with connection, connection.channel(publisher_confirms=True, on_return_raises=True) as channel:
+        exchange = await channel.get_exchange(topology.EXCHANGE, ensure=True)
+        for _ in range(count):
+            now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+            said = {"deviceId": device_id, "capturedAt": now, "payload": encoded, "schemaVersion": "v1"}
+            body, correlation_id = json.dumps(said).encode(), str(uuid.uuid4())
+            headers: dict[str, Any] = {"x-correlation-id": correlation_id, "x-schema-version": "v1", "x-timestamp": now}
+            if secrets:
+                headers |= signed_headers(body, secrets[0], device_id=device_id, nonce=os.urandom(16).hex(), timestamp=now)
+            mode = aio_pika.DeliveryMode.PERSISTENT
+            message = aio_pika.Message(body, headers=headers, content_type="application/json", delivery_mode=mode)
+            await exchange.publish(message, topology.RAW, mandatory=True)
+            sent.append(correlation_id)
+    return sent
+
+
+async def _look(settings: Settings, count: int, *, with_body: bool = False) -> list[dict[str, Any]]:
+    from signals.dead_letters import open_dead_letters
+
+    async with open_dead_letters(settings) as letters:
+        return [
+            letter.to_json() | ({"body": letter.body.decode("utf-8", "replace")} if with_body else {})
+            for letter in await letters.oldest(count)
+        ]
+
+
+async def _replay(settings: Settings, count: int, code: str, *, dry_run: bool) -> list[dict[str, Any]]:
+    from signals.dead_letters import open_dead_letters
+
+    done = []
+    async with open_dead_letters(settings) as letters:
+        for letter in await letters.oldest(count):
+            if code and letter.code != code:
+                continue
+            would_be = letters.would_be(letter)
+            replayed = would_be == "accepted" and not dry_run
+            if replayed:
+                await letters.replay(letter)
+            done.append({"place": letter.place, "code": letter.code, "would_be": would_be, "replayed": replayed})
+    return done
+
+
+def _run(settings: Settings, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns.
+
+    Raises:
+        Retryable: RabbitMQ is away, or has not what is asked for.
+        Permanent: it does not let us in.
+    """
+    from aio_pika.exceptions import AMQPError, ProbableAuthenticationError
+
+    where = shown_url(settings).rpartition("@")[2]
+    try:
+        return asyncio.run(work)
+    except ProbableAuthenticationError as exc:
+        raise Permanent(
+            f"RabbitMQ at {where} refuses user or password; see MANIFOLD_SIGNALS_AMQP_URL and <home>/secrets"
+        ) from exc
+    except (AMQPError, OSError, TimeoutError) as exc:
+        raise Retryable(f"RabbitMQ at {where}: {exc or type(exc).__name__}; see that it runs: make up") from exc
+
+
+def _bytes(data_from: str) -> bytes:
+    if data_from == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(data_from).read_bytes()
+    except OSError as exc:
+        fail(f"--data {data_from}: {exc.strerror}", USAGE)

@@ -1,0 +1,33 @@
+"""How a message is signed: HMAC-SHA256 over algorithm, device, nonce, digest of the body and time."""
+
+import hashlib
+import hmac
+
+ALGORITHM = "sha256"  # as x-algorithm names it
+
+
+def body_digest(body: bytes, secret: str) -> str:
+    """The hex HMAC of a body as delivered."""
+    return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+def signed_text(*, algorithm: str, device_id: str, nonce: str, digest: str, timestamp: str) -> str:
+    """The text that is signed; its fields are in the order of their names."""
+    return f"algorithm={algorithm}&deviceId={device_id}&nonce={nonce}&payload={digest}&timestamp={timestamp}"
+
+
+def signature(body: bytes, secret: str, *, device_id: str, nonce: str, timestamp: str, algorithm: str = ALGORITHM) -> str:
+    """The signature that a sender with this secret gives."""
+    digest = body_digest(body, secret)
+    text = signed_text(algorithm=algorithm, device_id=device_id, nonce=nonce, digest=digest, timestamp=timestamp)
+    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def signed_headers(body: bytes, secret: str, *, device_id: str, nonce: str, timestamp: str) -> dict[str, str]:
+    """The headers that prove who has sent `body`; `nonce` is 32 lower-case hex digits that no other message has."""
+    return {
+        "x-hmac-signature": signature(body, secret, device_id=device_id, nonce=nonce, timestamp=timestamp),
+        "x-timestamp-auth": timestamp,
+        "x-nonce": nonce,
+        "x-algorithm": ALGORITHM,
+    }
