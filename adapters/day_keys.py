@@ -47,6 +47,7 @@ class DayKeys:
         self._ring, self._fs, self._root = ring, *open_storage(url, s3)
         self._url, self._s3 = url, s3
         self._keys: dict[str, AESGCM] = {}
+        self._gone: dict[str, str] = {}  # why a key cannot be had: not asked again for each message
         self._of_day: dict[date, str] = {}  # under which key what comes on a day is sealed
         self._lock = threading.Lock()
 
@@ -90,7 +91,7 @@ class DayKeys:
         key = self._keys.get(key_id)
         if key is None:
             with self._lock:
-                key = self._keys.get(key_id) or self._load(key_id)
+                key = self._keys.get(key_id) or self._looked_up(key_id)
         return unseal(sealed, key, about(seq))
 
     def wrapped(self) -> Iterator[WrappedKey]:
@@ -151,6 +152,16 @@ class DayKeys:
         self._write(key_id, key)  # on disk before anything is sealed under it
         self._keys[key_id] = AESGCM(key)
         return key_id
+
+    def _looked_up(self, key_id: str) -> AESGCM:
+        if key_id in self._gone:
+            raise KeyIsGone(self._gone[key_id])
+        try:
+            return self._load(key_id)
+        except KeyIsGone as exc:
+            if _KEY_ID.fullmatch(key_id):
+                self._gone[key_id] = str(exc)
+            raise
 
     def _load(self, key_id: str) -> AESGCM:
         found = self._read(key_id)

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,3 +121,22 @@ def test_the_ring_comes_from_settings_or_a_file(tmp_path: Path) -> None:
         key_ring(load_settings(signals_keys_file=str(tmp_path / "none")))
     with pytest.raises(SettingsError, match="no key ring"):
         DayKeys(tmp_path.as_uri(), key_ring(load_settings())).seal(b"x", seq=DAYS[0])
+
+
+def test_a_key_that_is_gone_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = ring("a")
+    sealed = [day_keys(tmp_path, both).seal(b"x", seq=DAYS[0] + n) for n in range(3)]
+    for file in tmp_path.rglob("*.json"):
+        file.unlink()
+    keys, looked = day_keys(tmp_path, both), list[str]()
+    load = keys._load
+
+    def counted(key_id: str) -> AESGCM:
+        looked.append(key_id)
+        return load(key_id)
+
+    monkeypatch.setattr(keys, "_load", counted)
+    for n, each in enumerate(sealed):
+        with pytest.raises(KeyIsGone, match="is gone"):
+            keys.open(each, seq=DAYS[0] + n)
+    assert len(looked) == 1

@@ -3,16 +3,20 @@
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from redis.exceptions import RedisError
 
 from contracts.envelope import Stream
-from contracts.tables import IDS, SEGMENTS
+from contracts.tables import IDS, SEGMENTS, XRAY_PROCESSED, XRAY_RAW
 from pipelines.ingest.run_all import ingest_audit_publish
+from pipelines.maintenance.compact import compact
 from pipelines.stream.query import Streamed, Streaming, checkpoint_of
 from tests.pipelines.conftest import SparkLake
-from tests.pipelines.makers import seq_at, trigger
+from tests.pipelines.makers import at, seq_at, trigger
+from tests.pipelines.signal_makers import Door, readings
 from tests.servers import Server, free_port
 
 pytestmark = pytest.mark.slow
@@ -80,3 +84,23 @@ def test_a_micro_batch_that_fails_ends_the_stream_with_its_error_and_the_next_st
     stream(spark_lake)
 
     assert spark_lake.rows(IDS, "seq") == [seq_at(1)]
+
+
+def test_signals_come_by_stream_too_and_days_that_are_settled_are_sorted_by_device(spark_lake: SparkLake, tmp_path: Path) -> None:
+    door = Door(spark_lake, tmp_path / "ring")
+    hot = readings(("temperature", 99, "celsius"))
+    for ms in (1, 2, 3):
+        spark_lake.write(Stream.XRAY_RAW, [door.raw(ms, f"d-{ms}", hot), door.raw(10 + ms, "d-1", hot, captured=1)], node=ms)
+    assert stream(spark_lake).segments == 3
+    assert spark_lake.rows(XRAY_RAW, "seq") == [seq_at(ms) for ms in (1, 2, 3)]
+    before = spark_lake.rows(XRAY_PROCESSED)
+
+    policy = {"compact_min_files": 2, "compact_settled_days": 1}
+    settings = spark_lake.settings.model_copy(update=policy)
+    done = compact(spark_lake.spark, spark_lake.catalog, settings, now=at(0) + timedelta(days=9)).tables
+    assert done[XRAY_PROCESSED.name].sorted_days == done[XRAY_RAW.name].sorted_days == 1
+    assert spark_lake.rows(XRAY_PROCESSED) == before
+    spark_lake.write(Stream.XRAY_RAW, [door.raw(20, "d-1", hot, captured=1), door.raw(21, "d-4", hot)], node=4)
+    spark_lake.small = True
+    spark_lake.ingest("small")
+    assert spark_lake.rows(XRAY_RAW, "seq") == [seq_at(ms) for ms in (1, 2, 3, 21)]
