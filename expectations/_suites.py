@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from contracts.errors import Permanent
 from contracts.tables import EVERY_TABLE, Table
-from expectations._rules import AnyRule, Iso3779, Known, Rule, UniqueInTable, columns_of
+from expectations._rules import AnyRule, Iso3779, Known, Matches, Rule, UniqueInTable, columns_of
 from expectations._vin import iso_3779
 
 FOLDER = files("expectations") / "suites"  # not by a path: on a cluster the code may be in an archive
@@ -86,6 +86,8 @@ def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
         asked = iso_3779(rule.column) if isinstance(rule, Iso3779) else None
         if rule.counted is not None and COUNTED.get(rule.counted) != (suite.table, asked):
             yield f"rule {rule.name}: {rule.counted} counts no rows by this condition; leave out counted, and the rows are asked"
+        if isinstance(rule, Matches) and "$" in rule.regex:
+            yield f"rule {rule.name}: before a last line feed $ fits for one engine alone; write expect_rows_to_hold"
         other = rule.in_table if isinstance(rule, UniqueInTable | Known) else None
         for column in columns_of(rule):
             for table in filter(None, (suite.table, other)):

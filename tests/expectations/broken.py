@@ -7,7 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from contracts.seq import EPOCH, datetime_of, first_seq_at
-from contracts.tables import TABLES
+from contracts.tables import EVERY_TABLE
+from tests.expectations import broken_xray as xray
 from tests.expectations.rows import (
     NOON,
     SEQ,
@@ -35,7 +36,7 @@ UMLAUTS = "ü" * 256  # 512 bytes of UTF-8
 
 def without_each_column(table: str, row: Callable[[int], Row]) -> list[Row]:
     """A row without each column that the table requires; `row(n)` is the n-th, before it lacks one."""
-    columns = next(t.columns for t in TABLES if t.name == table)
+    columns = next(t.columns for t in EVERY_TABLE if t.name == table)
     required = [column.name for column in columns if column.required]
     return [row(n) | {column: None} for n, column in enumerate(required)]
 
@@ -226,6 +227,19 @@ def broken() -> dict[str, list[Row]]:
             erasure("ended", state="erased", at=LATE),  # kept
             *without_each_column("erasures", lambda n: erasure(f"null {n}")),
         ],
+        "xray_raw_signals": [
+            *xray.raw_signals(),
+            *without_each_column("xray_raw_signals", lambda n: xray.raw(NULLS + n)),
+            *(xray.raw(NULLS + 100 + n) for n in range(7)),  # kept: those of processed signals
+        ],
+        "xray_processed_signals": [
+            *xray.processed_signals(),
+            *without_each_column("xray_processed_signals", lambda n: xray.processed(NULLS + 100 + n)),
+        ],
+        "xray_device_status": [
+            *xray.devices(),
+            *without_each_column("xray_device_status", lambda n: xray.device(NULLS + n)),
+        ],
     }
 
 
@@ -298,4 +312,5 @@ FOUND = {
     ("quarantine_actions", "a_replay_names_its_segment"): ("error", 1),
     ("erasures", "columns_are_present"): ("error", 6),
     ("erasures", "erasure_id_at_is_unique"): ("error", 2),
+    **xray.FOUND,
 }

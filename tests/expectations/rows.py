@@ -97,12 +97,11 @@ def good() -> dict[str, list[Row]]:
 
 def frame(spark: SparkSession | None, table: str, rows: Sequence[Row]) -> Any:
     """Rows as the table would hold them, in memory where there is no Spark. Nulls are let through: some rules are about them."""
+    contract = next(t for t in tables.EVERY_TABLE if t.name == table)
     if spark is None:
-        columns = next(t for t in tables.EVERY_TABLE if t.name == table).columns
-        return pa.table({c.name: pa.array([row[c.name] for row in rows], c.type) for c in columns})
-    of = next(t for t in tables.EVERY_TABLE if t.name == table)
-    schema, names = of.spark_schema.replace(" not null", ""), [column.name for column in of.columns]
-    found = spark.createDataFrame([tuple(row[name] for name in names) for row in rows], schema)
+        return pa.table({c.name: pa.array([row[c.name] for row in rows], c.type) for c in contract.columns})
+    schema = contract.spark_schema.replace(" not null", "")
+    found = spark.createDataFrame([tuple(row[c.name] for c in contract.columns) for row in rows], schema)
     return found.coalesce(1).localCheckpoint()  # read in Spark from here on, and not made again for each look
 
 

@@ -115,6 +115,12 @@ def test_a_number_of_the_parsers_is_refused_for_any_other_condition(tmp_path: Pa
         pytest.param("severity: error", "severity: fatal", "severity", id="a severity that is none"),
         pytest.param("why: a message is refused once", "why: ''", "why", id="no reason"),
         pytest.param("to_be_unique", "to_be_uniqe", "expectations.0", id="an expectation that is none"),
+        pytest.param(
+            "type: expect_column_values_to_be_unique, column: seq",
+            "type: expect_column_values_to_match_regex, name: r, column: topic, regex: '^a$'",
+            "rule r: before a last line feed $ fits for one engine",
+            id="a pattern that the engines read in two ways",
+        ),
         pytest.param("table: quarantine", "table: quarantines", "no table of contracts.tables", id="a table that is none"),
         pytest.param("table: quarantine", "table: sdv_fanout_ids", "rename it to sdv_fanout_ids.yaml", id="another table's name"),
     ],
