@@ -32,6 +32,11 @@ def close_segments(settings: Settings) -> dict[str, str]:
     return _failures(_ask_all(settings))
 
 
+def close_signal_segments(settings: Settings) -> bool:
+    """Ask the AMQP door alone, if there is one. Whether nothing is left in a journal of signals, as far as can be told."""
+    return all(isinstance(_ask(f"{url}/flush", settings.bearer), dict) for url in _signals(settings))
+
+
 def _failures(answers: dict[str, Answer]) -> dict[str, str]:
     return {url: answer for url, answer in answers.items() if isinstance(answer, str)}
 

@@ -14,6 +14,7 @@ from pyiceberg.expressions import And, EqualTo, LessThan
 
 from adapters.lake import where
 from adapters.lake_reads import read_segments
+from archive.flush import close_signal_segments
 from archive.parsing import Limits, Processing
 from contracts.envelope import Stream, to_arrow
 from contracts.seq import datetime_of
@@ -77,6 +78,7 @@ def device_signals(settings: Settings, catalog: Catalog, device_id: str, *, limi
     Raises:
         OSError: archive, lake, or the storage of keys failed.
     """
+    close_signal_segments(settings)  # what the door still holds in its journal
     ingested = read_segments(catalog, datetime.now(UTC) - LATELY)
     known: dict[tuple[datetime, str], DeviceSignal] = {}
     for signal in sorted(

@@ -20,15 +20,18 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from adapters.day_keys import DayKeys
+from adapters.lake import ensure_tables, open_catalog
 from archive.flush import close_segments
 from archive.recorded import RecordedSegments
 from archive.store import Archive
 from contracts.envelope import Stream
+from contracts.seq import MAX_SEQ
 from contracts.signals import keys, topology
 from contracts.signals.canonical import idempotency_key
 from contracts.signals.codes import Code
 from contracts.signals.messages import RawSignal, parse_raw
 from contracts.signals.records import read_raw
+from history.signals import device_signals
 from tests.servers import ROOT, wait_until
 from tests.signals.gateway import SECRET, Door, Gateway, body_of, now_text, signed
 
@@ -228,6 +231,17 @@ def test_a_flush_closes_the_doors_segment_too(door: Door, gateway: Gateway) -> N
     assert set(closed) == set(door.settings.recorders)  # of which none runs
     assert [e.seq for e in segments.recorded_since(Stream.XRAY_RAW, door.after + 1)] == [e.seq for e in door.recorded()]
     assert list(door.settings.signals_journal_folder.glob("*.journal")) == []
+
+
+def test_who_asks_for_signals_sees_what_came_a_moment_ago(door: Door, gateway: Gateway) -> None:
+    gateway.send_signed(
+        body_of("device-7", b'{"readings": [{"type": "humidity", "value": 50, "unit": "percent"}]}'), device="device-7"
+    )
+    gateway.get(topology.PROCESSED)
+    ensure_tables(catalog := open_catalog(door.settings))
+    found = device_signals(door.settings, catalog, "device-7", limit=10, before=MAX_SEQ)
+
+    assert [reading["value"] for signal in found.signals for reading in signal.readings] == [50]
 
 
 def test_no_file_of_the_door_has_a_plain_payload_and_no_log_a_secret(door: Door, gateway: Gateway) -> None:
