@@ -6,7 +6,7 @@ READY := .tools/ready
 STORES := .tools/stores.ready
 FAST := tests/contracts tests/adapters tests/docs tests/infra tests/queues $(wildcard tests/dispatcher/test_step_*.py) tests/faults/test_checker.py tests/signals/test_checks.py
 
-.PHONY: help setup stores demo up down status test check fix bench lock clean
+.PHONY: help setup stores demo up down status test check cluster fix bench lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ test: $(READY) $(STORES) ## all tests, against real servers on loopback, WORKERS
 
 faults: $(READY) ## harm a platform for MINUTES=10, for each of SEEDS=1,2; prove that nothing is lost
 	@.venv/bin/python -m tests.faults --minutes $(or $(MINUTES),10) --seeds $(or $(SEEDS),1)
+
+cluster: $(READY) ## the environment `local` on a real Kubernetes API server, without nodes; builds that once, some minutes
+	@infra/cluster/setup.sh
+	@CLUSTER=1 .venv/bin/pytest -q tests/infra/test_cluster.py
 
 check: $(READY) ## format, lint, import rules, types, and the tests that need no minute; edits nothing
 	.venv/bin/ruff format --check .
