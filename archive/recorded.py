@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import groupby
 
 import pyarrow.parquet as pq
@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 from archive import _metrics
 from archive.store import Archive
 from contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, from_arrow, hour_folder, segment_path, to_arrow
-from contracts.seq import datetime_of, first_seq_at
+from contracts.seq import datetime_of, first_seq_at, unix_ms_of
 
 _NAME = re.compile(r"dt=(?P<day>[\d-]+)/hour=(?P<hour>\d\d)/(?P<first>\d+)-(?P<node>\d+)\.parquet$")
-_HOUR = timedelta(hours=1)
+_HOUR_MS = 3_600_000
 
 
 class RecordedSegments:
@@ -99,8 +99,8 @@ def seq_ago(seq: int, seconds: float) -> int:
     return first_seq_at(datetime_of(seq) - timedelta(seconds=seconds))
 
 
-def _hour(envelope: Envelope) -> datetime:
-    return datetime_of(envelope.seq).astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+def _hour(envelope: Envelope) -> int:
+    return unix_ms_of(envelope.seq) // _HOUR_MS
 
 
 def _first(path: str) -> int:

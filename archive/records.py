@@ -3,7 +3,7 @@
 import struct
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -112,20 +112,19 @@ def to_record(envelope: Envelope) -> JournalRecord:
 
 def to_envelope(message: JournalRecord, annotation: Annotation | None = None) -> Envelope:
     """The envelope of a record, as `annotation` has left it."""
-    envelope = Envelope(
+    headers, refused, applied = message.headers, message.refused_because, False
+    if annotation is not None:
+        refused, applied = refused or annotation.refused_because, annotation.applied
+        if annotation.duplicate_of is not None:
+            headers = headers | {DUPLICATE_OF: str(annotation.duplicate_of)}
+    return Envelope(
         message.seq,
         _UNIX_EPOCH + message.received_us * _MICROSECOND,
         Stream(message.stream),
         message.topic,
         message.payload,
         message.qos,
-        message.headers,
-        refused_because=message.refused_because,
+        headers,
+        applied,
+        refused,
     )
-    if annotation is None:
-        return envelope
-    headers = dict(message.headers)
-    if annotation.duplicate_of is not None:
-        headers[DUPLICATE_OF] = str(annotation.duplicate_of)
-    refused = message.refused_because or annotation.refused_because
-    return replace(envelope, headers=headers, applied=annotation.applied, refused_because=refused)

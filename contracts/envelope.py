@@ -85,21 +85,20 @@ def hour_folder(stream: Stream, instant: datetime) -> str:
 
 def to_arrow(envelopes: Iterable[Envelope]) -> pa.Table:
     """A segment's content, in the order given; write it in seq order."""
-    rows: list[dict[str, Any]] = [
-        {
-            "seq": e.seq,
-            "received_at": e.received_at,
-            "stream": e.stream.value,
-            "topic": e.topic,
-            "payload": e.payload,
-            "qos": e.qos,
-            "headers": list(e.headers.items()),
-            "applied": e.applied,
-            "refused_because": e.refused_because,
-        }
-        for e in envelopes
+    rows = list(envelopes)  # column by column: row by row costs three times as much
+    columns: list[list[Any]] = [
+        [e.seq for e in rows],
+        [e.received_at for e in rows],
+        [e.stream.value for e in rows],
+        [e.topic for e in rows],
+        [e.payload for e in rows],
+        [e.qos for e in rows],
+        [list(e.headers.items()) for e in rows],
+        [e.applied for e in rows],
+        [e.refused_because for e in rows],
     ]
-    return pa.Table.from_pylist(rows, schema=SEGMENT_SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SEGMENT_SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=SEGMENT_SCHEMA)
 
 
 def from_arrow(table: pa.Table) -> list[Envelope]:
