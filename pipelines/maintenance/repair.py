@@ -79,9 +79,10 @@ def _forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], n
 
 
 def _to_remove(comparison: Comparison, segments: Sequence[Segment]) -> Iterator[tuple[Table, pa.Table]]:
-    """Entries and refused messages of the segments; payloads and outcomes only where they are there more than once.
+    """Entries and refused messages of the segments; outcomes only where they are there more than once.
 
-    A payload is known by its row in the index: that one goes too where the payload is not there once, or it would not come again.
+    A payload is known by its row in the index. Both stay where each is there once, and else both go: a row without its payload
+    would keep it from coming again, and a payload without its row would be stored twice.
     """
     all_brought = [comparison.brought(segment) for segment in segments]
     found = Found()
@@ -90,7 +91,7 @@ def _to_remove(comparison: Comparison, segments: Sequence[Segment]) -> Iterator[
     refused = {s for one in all_brought for s in (one.refused if one.segment.is_replay else one.seqs()) if s in found.quarantine}
     yield IDS, _named(seq=[seq for one in all_brought for seq in one.entries if found.entries[seq]])
     yield QUARANTINE, _named(seq=sorted(refused))
-    yield DATA, _named(data_id=[d for d, rows in found.data.items() if rows > 1])
+    yield DATA, _named(data_id=[d for d, rows in found.data.items() if rows > 1 or found.meta[d] != 1])
     yield META, _named(data_id=[d for d, rows in found.meta.items() if rows > 1 or found.data[d] != 1])
     doubled = [key for key, rows in found.outcomes.items() if rows > 1]
     yield OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])

@@ -1,5 +1,6 @@
 """`manifold lake check`: what disagrees is found, and repaired; what agrees is left alone."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.errors import Permanent
 from contracts.messages import sha1_hex
-from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, RUN_TABLES, SEGMENTS, Table
+from contracts.tables import DATA, EVERY_RUN_TABLE, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
 from pipelines.ingest.chunks import OPENING
 from pipelines.maintenance.check import check, disagreements
 from pipelines.maintenance.repair import forget, repair
@@ -126,6 +127,21 @@ def test_what_is_forgotten_is_new_again_and_nothing_of_others_goes(whole: Lake) 
     assert {table.name: sorted(map(str, read(catalog, table))) for table in (IDS, DATA, OUTCOMES, QUARANTINE)} == before
 
 
+@pytest.mark.parametrize(
+    ("table", "fault"),
+    [pytest.param(table, fault, id=f"{fault.__name__} {table.name}") for table in (META, DATA) for fault in (lose, double)],
+)
+def test_a_payload_and_its_row_in_the_index_come_back_together(whole: Lake, table: Table, fault: Callable[..., None]) -> None:
+    """Whichever of both is not there once: ingest looks a payload up in the index alone."""
+    catalog = open_catalog(whole.settings)
+    fault(catalog, table, data_id="d2")
+    wrong = {f.path for f in disagreements(catalog, whole.settings, now=NOW)[0]}
+    forget(catalog, whole.settings, [s for s in Archive(whole.settings.archive).segments() if s.path in wrong], now=NOW)
+    ingest(catalog, whole.settings, run_id="again", now=NOW)
+    assert troubles(whole) == set()
+    assert read_payloads(catalog, ["d1", "d2"]) == {"d1": b"one", "d2": b"two"}
+
+
 def test_an_emptied_lake_is_filled_from_the_archive_and_what_was_there_can_come_back(whole: Lake) -> None:
     catalog = open_catalog(whole.settings)
     tables = (IDS, DATA, META, OUTCOMES, QUARANTINE)
@@ -187,7 +203,7 @@ def test_a_ledger_that_cannot_be_read_goes_last_and_not_before_somebody_has_give
         pass
 
     def killed_before_the_last(self: Catalog, identifier: str) -> None:
-        if len(dropped) == len(RUN_TABLES) - 1:
+        if identifier == SEGMENTS.identifier:
             raise Killed
         dropped.append(identifier)
         really(self, identifier)
@@ -199,6 +215,6 @@ def test_a_ledger_that_cannot_be_read_goes_last_and_not_before_somebody_has_give
     assert dropped == []
     with pytest.raises(Killed):
         restore(None, catalog, lake.settings, now=NOW, without_history=True)  # type: ignore[arg-type]  # it does not come so far
-    assert sorted(dropped) == sorted(table.identifier for table in RUN_TABLES if table is not SEGMENTS)
+    assert sorted(dropped) == sorted(table.identifier for table in EVERY_RUN_TABLE if table is not SEGMENTS)
     with pytest.raises(OSError):
         ingest(catalog, lake.settings, run_id="meanwhile", now=NOW)
