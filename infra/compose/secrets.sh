@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 folder=${1:-secrets}
 [ ! -e "$folder" ] || { echo "$folder is there; remove it (and the volumes, which know its passwords) to start again"; exit 0; }
-new() { python3 -c 'import secrets; print(secrets.token_hex(24), end="")'; }
+new() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
 mkdir -m 700 "$folder.part"
 cd "$folder.part"
 

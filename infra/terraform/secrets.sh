@@ -3,7 +3,7 @@
 # What exists is left alone. Nothing secret is in a command line or a file of this machine: all goes to kubectl through a pipe.
 set -euo pipefail
 ns=${1:?usage: secrets.sh NAMESPACE}
-new() { python3 -c 'import secrets; print(secrets.token_hex(24), end="")'; }
+new() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
 there() { kubectl -n "$ns" get secret "$1" >/dev/null 2>&1; }
 
 kubectl get namespace "$ns" >/dev/null 2>&1 || kubectl create namespace "$ns"
