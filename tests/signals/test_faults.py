@@ -185,3 +185,38 @@ def test_rabbitmq_is_killed_and_comes_back(tmp_path: Path, redis_server: Server)
         door.stop()
         for server in reversed(servers):
             server.stop()
+
+
+def test_two_doors_share_the_queue_and_one_that_dies_leaves_its_part_to_the_other(
+    own_door: Door, own_redis: Server, rabbitmq: Settings, gateway: Gateway, tmp_path: Path
+) -> None:
+    other = Door(tmp_path / "other", rabbitmq, own_redis.port)
+    try:
+        first, second = own_door.start(), other.start()
+        names = send_many(gateway, 300, "shared")
+        _until_recorded(own_door, 20)
+        _until_recorded(other, 20)
+        os.kill(second.pid, signal.SIGSTOP)
+        names |= send_many(gateway, 100, "more")  # of which it has some in hand
+        second.kill()
+        seen = drain(gateway, len(names))
+        wait_until(lambda: gateway.count(topology.RAW) == gateway.count(topology.RETRY) == 0)
+    finally:
+        other.stop()
+
+    assert first.process.poll() is None
+    assert set(seen) == names
+    assert set(devices_recorded(own_door)) | set(devices_recorded(other)) == names
+    assert gateway.count(topology.DEAD) == 0
+
+
+def test_a_rabbitmq_that_hangs_keeps_nobody_for_good(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
+    own_door.start()
+    names = send_many(gateway, 50, "before")
+    pid = int((rabbitmq.home / "rabbitmq" / "rabbitmq.pid").read_text())
+    with stopped(pid):
+        wait_until(lambda: health(own_door)["node"] is not None)  # it answers all the same
+    names |= send_many(gateway, 50, "after")
+
+    assert set(drain(gateway, 100)) == names
+    assert gateway.count(topology.DEAD) == 0
