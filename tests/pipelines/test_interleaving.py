@@ -49,11 +49,14 @@ def second_dies(first: Player, second: Player) -> None:
     first.go()
 
 
-@pytest.mark.parametrize("endings", [(first_goes_on, first_goes_on), (second_goes_on, second_dies)], ids=["first", "second"])
+def first_dies(first: Player, second: Player) -> None:
+    first.kill()
+    second.go()
+
+
+@pytest.mark.parametrize("ending", [first_goes_on, second_goes_on, first_dies, second_dies], ids=lambda ending: ending.__name__)
 @pytest.mark.parametrize("at_step", range(STEPS))
-def test_two_runs_halted_at_any_pair_of_steps_bring_everything_once(
-    lake: Lake, at_step: int, endings: tuple[Ending, Ending]
-) -> None:
+def test_two_runs_halted_at_any_pair_of_steps_bring_everything_once(lake: Lake, at_step: int, ending: Ending) -> None:
     for steps in product([at_step], range(STEPS)):
         lake.renew()
         lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
@@ -61,7 +64,7 @@ def test_two_runs_halted_at_any_pair_of_steps_bring_everything_once(
         second = lake.ingesting("second").go(steps[1])
         lake.archive(Stream.TRIGGER, [trigger(11, ["V3"])])  # whoever looks now has something to do
         what = (first.steps, second.steps[:])
-        endings[sum(steps) % 2](first, second)
+        ending(first, second)
         lake.ingesting("last", ms=TWO_DAYS_MS).go()  # by then, what the dead have left is abandoned
         assert_agree(lake, what)
 
