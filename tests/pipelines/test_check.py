@@ -15,7 +15,20 @@ from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.errors import Permanent
 from contracts.messages import sha1_hex
-from contracts.tables import DATA, EVERY_RUN_TABLE, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
+from contracts.tables import (
+    DATA,
+    ECQ_INDEX,
+    ECQ_PAYLOAD,
+    ECQ_SEQNO,
+    ECQ_STATE,
+    EVERY_RUN_TABLE,
+    IDS,
+    META,
+    OUTCOMES,
+    QUARANTINE,
+    SEGMENTS,
+    Table,
+)
 from pipelines.ingest.chunks import OPENING
 from pipelines.maintenance.check import check, disagreements
 from pipelines.maintenance.repair import forget, repair
@@ -23,22 +36,26 @@ from pipelines.maintenance.restore import empty, restore
 from pipelines.maintenance.rollback import rollback
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
-from tests.pipelines.makers import at, data, duplicate, inline, outcome, trigger
+from tests.pipelines.makers import at, data, duplicate, ecq_ack, ecq_rewind, ecq_write, inline, outcome, seq_at, trigger
 from tests.pipelines.plain import ingest, read, rewrite
 from tests.servers import Server
 
 NOW = at(60_000)
+# Two keys, one of them written twice; an acknowledgement, and a rewind behind it.
+OF_QUEUES = [*(ecq_write(61 + n, "c1", key, b"x") for n, key in enumerate("aba")), ecq_ack(71, "c1", 62), ecq_rewind(72, "c1")]
+MADE = (IDS, DATA, OUTCOMES, QUARANTINE, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE)  # of the archive alone, whatever the runs
 
 
 @pytest.fixture
 def whole(lake: Lake) -> Lake:
-    """A lake that has all of its archive: two segments of triggers, one of data, two of outcomes, each with something refused."""
+    """A lake that has all of its archive: two segments of triggers, one of data, two of outcomes, one of compacted queues."""
     lake.renew()
     lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), trigger(2, ["V1", 7]), duplicate(3, 1, ["V1", "V2"])])
     lake.archive(Stream.TRIGGER, [trigger(11, ["V3"])])
     lake.archive(Stream.DATA, [data(21, "d1", b"one"), data(22, "d1", b"one"), data(23, "d2", b"two")])
     lake.archive(Stream.OUTCOME, [outcome(31, "V1", 1), outcome(32, "V1", 1)])
     lake.archive(Stream.OUTCOME, [outcome(41, "V2", 1)])
+    lake.archive(Stream.ECQ, OF_QUEUES)
     ingest(open_catalog(lake.settings), lake.settings, run_id="run", now=NOW)
     return lake
 
@@ -61,7 +78,7 @@ def double(catalog: Catalog, table: Table, **row: Any) -> None:
 def test_a_lake_that_has_its_archive_is_left_alone(whole: Lake) -> None:
     result = check(open_catalog(whole.settings), whole.settings, now=NOW)
     assert result.agree
-    assert (result.segments, result.messages) == (5, 10)
+    assert (result.segments, result.messages) == (6, 15)
 
 
 def test_what_is_missing_or_doubled_in_any_table_is_found(whole: Lake) -> None:
@@ -112,7 +129,7 @@ def test_what_garbage_collection_may_have_removed_is_not_missed(whole: Lake) -> 
 
 def test_what_is_forgotten_is_new_again_and_nothing_of_others_goes(whole: Lake) -> None:
     catalog = open_catalog(whole.settings)
-    before = {table.name: sorted(map(str, read(catalog, table))) for table in (IDS, DATA, OUTCOMES, QUARANTINE)}
+    before = {table.name: sorted(map(str, read(catalog, table))) for table in MADE}
     double(catalog, IDS, vin="V1")
     double(catalog, DATA, data_id="d1")
     double(catalog, OUTCOMES, vin="V1")
@@ -124,7 +141,7 @@ def test_what_is_forgotten_is_new_again_and_nothing_of_others_goes(whole: Lake) 
     assert [row["vin"] for row in read(catalog, OUTCOMES)] == ["V2"]
     ingest(catalog, whole.settings, run_id="again", now=NOW)
     assert troubles(whole) == set()
-    assert {table.name: sorted(map(str, read(catalog, table))) for table in (IDS, DATA, OUTCOMES, QUARANTINE)} == before
+    assert {table.name: sorted(map(str, read(catalog, table))) for table in MADE} == before
 
 
 @pytest.mark.parametrize(
@@ -144,15 +161,21 @@ def test_a_payload_and_its_row_in_the_index_come_back_together(whole: Lake, tabl
 
 def test_an_emptied_lake_is_filled_from_the_archive_and_what_was_there_can_come_back(whole: Lake) -> None:
     catalog = open_catalog(whole.settings)
-    tables = (IDS, DATA, META, OUTCOMES, QUARANTINE)
+    tables = (*MADE, META, ECQ_SEQNO)
     before = {table.name: sorted(map(str, read(catalog, table))) for table in tables}
     run_id = empty(catalog, NOW)
-    assert [read(catalog, table) for table in (*tables, SEGMENTS)] == [[]] * 6
+    assert [read(catalog, table) for table in (*tables, SEGMENTS)] == [[]] * 10
     ingest(catalog, whole.settings, run_id="run", now=NOW)  # under a name that counted before
     assert {table.name: sorted(map(str, read(catalog, table))) for table in tables} == before
     assert troubles(whole) == set()
     rollback(catalog, whole.settings, run_id=run_id, now=NOW)
     assert {table.name: sorted(map(str, read(catalog, table))) for table in tables} == before
+
+
+def made(lake: SparkLake) -> dict[str, list[str]]:
+    """Rows by table. A state that stands twice is one, and a segment that is taken in again brings its states again."""
+    rows = {table.name: sorted(map(str, lake.rows(table))) for table in MADE}
+    return rows | {ECQ_STATE.name: sorted(set(rows[ECQ_STATE.name]))}
 
 
 def test_a_lake_on_spark_is_repaired_and_made_again(spark_lake: SparkLake, redis_server: Server) -> None:
@@ -162,26 +185,29 @@ def test_a_lake_on_spark_is_repaired_and_made_again(spark_lake: SparkLake, redis
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"]), inline(2, ["V3"], b"inside"), trigger(3, [7])])
     spark_lake.write(Stream.DATA, [data(4, "d1", b"one"), data(5, "d1", b"other")])
     spark_lake.write(Stream.OUTCOME, [outcome(6, "V1", 1)])
+    spark_lake.write(Stream.ECQ, OF_QUEUES)
     (spark_lake.settings.home / "archive/trigger/broken.parquet").write_bytes(b"no Parquet file at all")
     spark_lake.ingest()
     assert check(spark_lake.catalog, settings, now=NOW).agree
-    whole = {table.name: spark_lake.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)}
+    whole = made(spark_lake)
 
     lose(spark_lake.catalog, IDS, vin="V2")
     double(spark_lake.catalog, OUTCOMES, vin="V1")
     lose(spark_lake.catalog, DATA, data_id="d1")
     double(spark_lake.catalog, DATA, data_id=sha1_hex(b"inside"))
+    lose(spark_lake.catalog, ECQ_STATE, kind="rewound")
+    double(spark_lake.catalog, ECQ_INDEX, seq=seq_at(63))
     repaired_lake = repair(spark_lake.spark, spark_lake.catalog, settings, now=NOW)
-    assert (repaired_lake.agree, repaired_lake.repaired) == (True, 3)
-    assert {table.name: spark_lake.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)} == whole
+    assert (repaired_lake.agree, repaired_lake.repaired) == (True, 4)
+    assert made(spark_lake) == whole
     assert read_payloads(spark_lake.catalog, ["d1", sha1_hex(b"inside")]) == {"d1": b"one", sha1_hex(b"inside"): b"inside"}
 
-    for table in (IDS, DATA, SEGMENTS):
+    for table in (IDS, DATA, ECQ_INDEX, ECQ_STATE, SEGMENTS):
         rewrite(spark_lake.catalog, table, [])
     in_two_steps = settings.model_copy(update={"ingest_max_bytes": 2 * OPENING})
     done = restore(spark_lake.spark, spark_lake.catalog, in_two_steps, now=NOW)
-    assert (done.segments, done.runs) == (4, 2)
-    assert {table.name: spark_lake.rows(table) for table in (IDS, DATA, OUTCOMES, QUARANTINE)} == whole
+    assert (done.segments, done.runs) == (5, 3)
+    assert made(spark_lake) == whole
     assert check(spark_lake.catalog, settings, now=NOW).agree
 
     spark_lake.file("trigger/broken.parquet").unlink()

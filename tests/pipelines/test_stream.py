@@ -7,19 +7,24 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from redis import Redis
 from redis.exceptions import RedisError
 
+from contracts import keys
 from contracts.envelope import Stream
-from contracts.tables import IDS, SEGMENTS, XRAY_PROCESSED, XRAY_RAW
+from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, IDS, SEGMENTS, XRAY_PROCESSED, XRAY_RAW
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.maintenance.compact import compact
 from pipelines.stream.query import Streamed, Streaming, checkpoint_of
+from queues import Policy
+from queues._ecq_loader import EcqLoader
 from tests.pipelines.conftest import SparkLake
-from tests.pipelines.makers import at, seq_at, trigger
+from tests.pipelines.makers import at, ecq_ack, ecq_write, seq_at, trigger
 from tests.pipelines.signal_makers import Door, readings
 from tests.servers import Server, free_port
 
 pytestmark = pytest.mark.slow
+CLIENT = "STREAM-C"
 
 
 @pytest.fixture
@@ -48,14 +53,27 @@ def test_what_the_batch_ingest_took_is_not_taken_again_and_a_restart_goes_on(spa
 
     first = stream(spark_lake)
     write_triggers(spark_lake, 5)
+    spark_lake.write(
+        Stream.ECQ, [*(ecq_write(n, CLIENT, "k", b"x") for n in (6, 7)), ecq_write(8, CLIENT, "j"), ecq_ack(9, CLIENT, 7)]
+    )
+    with Redis(port=spark_lake.settings.redis_port) as redis:
+        redis.flushall()
+        redis.set(keys.LOADED, 1)  # or nothing may be populated before a rebuild
     second = stream(spark_lake)
     shutil.rmtree(checkpoint_of(spark_lake.settings))
     third = stream(spark_lake)
 
     assert (first.segments, first.batches) == (3, 2)
-    assert (second.segments, second.rows) == (1, 2)  # the id, and the segment itself
+    assert (second.segments, second.rows) == (
+        2,
+        1 + 2 + 3 + 3 + 2,
+    )  # the id, the segments, messages twice, their state and last seq
     assert third == Streamed()
     assert spark_lake.rows(IDS, "seq") == [seq_at(ms) for ms in (1, 2, 3, 4, 5)]
+    assert [spark_lake.rows(table, "seq") for table in (ECQ_INDEX, ECQ_PAYLOAD)] == [[seq_at(ms) for ms in (6, 7, 8)]] * 2
+    with Redis(port=spark_lake.settings.redis_port) as redis:
+        queue = EcqLoader(redis, Policy.of(spark_lake.settings)).read_one(CLIENT)
+    assert [(message.key, message.is_delivered) for message in queue.messages] == [("k", True), ("j", False)]
 
 
 def test_a_stream_and_a_batch_ingest_at_once_take_each_segment_once(spark_lake: SparkLake) -> None:
