@@ -71,7 +71,10 @@ def test_status_of_nothing_is_json_and_not_healthy(tmp_path: Path) -> None:
     status = json.loads(done.stdout)
     assert done.returncode == 1
     assert status["healthy"] is False
-    assert set(status["processes"]) == {"broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api"}
+    of_signals = {"rabbitmq", "epmd", "signals"}
+    assert set(status["processes"]) == {"broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api"} | of_signals
+    assert status["amqp"] == "amqp://127.0.0.1:5680"
+    assert status["secrets"] == f"{tmp_path}/secrets"
     assert not any(status["processes"].values())
 
 
