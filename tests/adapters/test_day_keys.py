@@ -103,6 +103,7 @@ def test_a_ring_with_another_key_under_the_id_opens_nothing(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "text",
     ["a", "a:", "a:AAAA", f"a b:{new_key_line('x')[2:]}", "a:" + "A" * 43 + "=", f"{new_key_line('a')},{new_key_line('a')}"],
+    ids=["no key", "an empty one", "a short one", "a space in the id", "all zero", "an id twice"],  # keys are of chance
 )
 def test_a_ring_that_is_none_is_refused_without_showing_a_key(text: str) -> None:
     with pytest.raises(SettingsError) as refused:

@@ -15,7 +15,7 @@ from tests.infra.environments import NAMES, TERRAFORM, Environment, Json, docume
 from tests.infra.seen import promtool
 
 KUBERNETES = "1.33"
-MISSING = "Terraform is not installed: see developer.hashicorp.com/terraform/install; .ci/run requires it"
+MISSING = "Terraform is not installed: see developer.hashicorp.com/terraform/install"
 
 pytestmark = pytest.mark.skipif(shutil.which("terraform") is None, reason=MISSING)
 
