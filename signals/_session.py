@@ -18,6 +18,7 @@ from aio_pika.exceptions import AMQPError, ChannelInvalidStateError, ChannelPrec
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from contracts.signals import topology
+from signals._decoding import read_any_properties
 from signals._received import Received
 
 CONFIRM_S = 60.0  # a server that confirms nothing for so long is left, and what is in hand comes again
@@ -85,6 +86,7 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
         AMQPError, OSError, TimeoutError: RabbitMQ is away, or refuses; the text has no password.
     """
     options: dict[str, Any] = {"timeout": settings.signals_connect_ms / 1000, "heartbeat": settings.signals_heartbeat_seconds}
+    read_any_properties()
     async with contextlib.AsyncExitStack() as stack:
         connections = [await _connected(stack, url, name, options) for name in ("manifold signals in", "manifold signals out")]
         await assert_topology(connections[0])

@@ -19,6 +19,7 @@ from contracts.settings import Settings
 from contracts.signals import topology
 from contracts.signals.codes import Refusal
 from signals._checks import Checks
+from signals._decoding import read_any_properties
 from signals._received import ERROR, RETRY_COUNT, Received
 
 OF_THE_WAY = (ERROR, RETRY_COUNT, "x-death", "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason")
@@ -100,6 +101,7 @@ async def open_dead_letters(settings: Settings) -> AsyncIterator[DeadLetters]:
     Raises:
         AMQPError, OSError, TimeoutError: RabbitMQ is away, or has no such queue.
     """
+    read_any_properties()
     async with asyncio.timeout(settings.signals_connect_ms / 1000):
         connection = await aio_pika.connect(connection_url(settings))
     async with connection, connection.channel(publisher_confirms=True, on_return_raises=True) as channel:

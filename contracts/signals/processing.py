@@ -3,7 +3,6 @@
 `RULES` counts what changes its results: a row of the lake says which rules made it, and `process_signals` makes it again.
 """
 
-import math
 import re
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from contracts.signals.bounds import Bounds, Range, ReadingType, unit_of
+from contracts.signals.numbers import number
 from contracts.signals.tracks import is_track, track_readings
 
 RULES = 1
@@ -103,17 +103,6 @@ def _reading(entry: Any) -> Reading | None:
     if confidence is not None and (sure is None or not 0 <= sure <= 1):
         return None
     return Reading(kind, value, unit, sure)
-
-
-def number(value: Any) -> float | None:
-    """The value as a finite float; None: it is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) else None
 
 
 def _outside(reading: Reading, bounds: Bounds) -> Anomaly | None:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from contracts.signals.numbers import number
+
 EARTH_RADIUS_M = 6_371_000
 MOST_KMH = 1e6  # so that no sum overflows; whether a speed can be is a matter of bounds
 
@@ -54,11 +56,9 @@ def haversine_m(a: Point, b: Point) -> float:
 
 def _points(data: list[Any]) -> Iterator[Point]:
     for entry in data:
-        if len(entry) == 2 and _is_number(entry[0]) and isinstance(entry[1], list) and len(entry[1]) == 3:
-            latitude, longitude, speed = entry[1]
-            if all(map(_is_number, entry[1])) and abs(latitude) <= 90 and abs(longitude) <= 180 and 0 <= speed <= MOST_KMH:
-                yield Point(float(latitude), float(longitude), float(speed))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if len(entry) == 2 and number(entry[0]) is not None and isinstance(entry[1], list) and len(entry[1]) == 3:
+            latitude, longitude, speed = map(number, entry[1])
+            if latitude is None or longitude is None or speed is None:
+                continue
+            if abs(latitude) <= 90 and abs(longitude) <= 180 and 0 <= speed <= MOST_KMH:
+                yield Point(latitude, longitude, speed)

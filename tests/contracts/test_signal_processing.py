@@ -115,6 +115,7 @@ def test_a_track_comes_to_points_speeds_and_distance() -> None:
         ([[1, [0, 0, 301]]], 1, ["motion_high", "motion_high"]),
         ([[1, [91, 0, 1]], [1, [0, 181, 1]], [1, [0, 0, -1]], [1, [0, 0]], [1], [1, [0, 0, 1]]], 1, ["point_unreadable"]),
         ([["t", [0, 0, 1]], [True, [0, 0, 1]]], 0, ["point_unreadable"]),
+        ([[10**400, [0, 0, 1]], [1, [0, -(10**400), 1]], [1, [0, 0, 10**400]], [1, [0, 0, 1]]], 1, ["point_unreadable"]),
     ],
 )
 def test_points_that_are_none_are_left_out_and_said(data: list[Any], points: int, anomalies: list[str]) -> None:
@@ -137,8 +138,10 @@ def test_distance_by_haversine(a: tuple[float, float], b: tuple[float, float], m
     assert haversine_m(Point(*a, 0), Point(*b, 0)) == pytest.approx(metres, rel=1e-5)
 
 
+NUMBERS = st.integers() | st.integers(-(10**400), 10**400) | st.floats()
+TRACKS = st.lists(st.tuples(NUMBERS, st.tuples(NUMBERS, NUMBERS, NUMBERS)), max_size=3)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["type", "value", "unit", "data", "time"]), inner)
     ),
@@ -146,7 +149,7 @@ JSON = st.recursive(
 )
 
 
-@given(st.binary() | st.fixed_dictionaries({"readings": JSON}) | st.fixed_dictionaries({"data": JSON, "time": JSON}))
+@given(st.binary() | st.fixed_dictionaries({"readings": JSON}) | st.fixed_dictionaries({"data": JSON | TRACKS, "time": JSON}))
 def test_no_payload_makes_it_fail_and_the_same_gives_the_same(value: object) -> None:
     payload = value if isinstance(value, bytes) else json.dumps(value).encode()
     found = process(payload, BOUNDS)

@@ -75,6 +75,13 @@ def _conflicting(gateway: Gateway) -> bytes:
     return second
 
 
+def _nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 BAD: list[Any] = [
     pytest.param(_plain(body_of(payload=b"x" * 900_000)), Code.SIZE_ERROR, id="large"),
     pytest.param(_packed, Code.SIZE_ERROR, id="bomb"),
@@ -165,6 +172,7 @@ def test_sixty_bad_messages_and_sixty_good_ones_take_turns(door: Door, gateway: 
         pytest.param({"x" * 200: "y" * 100_000}, id="a long header"),
         pytest.param({f"h{n}": "v" * 50 for n in range(1000)}, id="many headers"),
         pytest.param({"x-correlation-id": {"a": 1}, "x-nonce": [1], "x-hmac-signature": NOW}, id="no texts"),
+        pytest.param({"deep": _nested(600)}, id="deep"),
     ],
 )
 def test_odd_headers_of_a_bad_message_stop_nobody(door: Door, gateway: Gateway, headers: dict[str, Any]) -> None:
@@ -176,6 +184,24 @@ def test_odd_headers_of_a_bad_message_stop_nobody(door: Door, gateway: Gateway, 
     assert body == b"no JSON"
     assert json.loads(about.headers["x-error"])["code"] == Code.MALFORMED_JSON
     assert door.log.count("door started") == 1
+    assert "away from RabbitMQ" not in door.log
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        pytest.param({"correlation_id": bytes(range(0xF0, 0x100))}, id="a correlation id in bytes"),
+        pytest.param({"correlation_id": b"\xff" * 255, "message_id": b"\xff" * 255, "app_id": b"\xff"}, id="long ones"),
+        pytest.param({"timestamp": 2**63}, id="a time beyond the calendar"),
+    ],
+)
+def test_properties_that_are_no_text_or_time_stop_nobody(door: Door, gateway: Gateway, properties: dict[str, Any]) -> None:
+    gateway.send_signed(**properties)
+    gateway.get(topology.PROCESSED)
+    gateway.send(b"no JSON", {}, **properties)
+    wait_until(lambda: gateway.count(topology.DEAD) == 1)
+
+    assert [one["code"] for one in json.loads(manifold(door, "dlq", "ls", "--json"))["dead_letters"]] == ["MALFORMED_JSON"]
     assert "away from RabbitMQ" not in door.log
 
 

@@ -9,12 +9,19 @@ import pytest
 from adapters.amqp import connection_url
 from contracts.settings import Settings
 from contracts.signals import topology
-from tests.servers import Server
+from sandbox.platform.rabbitmq import MESSAGE_BYTES
+from tests.servers import ROOT, Server
 from tests.signals.gateway import DEFINITIONS, Door, Gateway
 
 
 def test_the_definitions_that_are_written_down_are_those_of_the_contract() -> None:
     assert json.loads(DEFINITIONS.read_text()) == topology.definitions()
+
+
+@pytest.mark.parametrize("file", ["compose/etc/rabbitmq.conf", "terraform/modules/rabbitmq/manifests/rabbitmq.yaml.tftpl"])
+def test_every_server_takes_messages_of_the_same_size(file: str) -> None:
+    """Larger ones end their publisher's channel; without a limit, one of 128 MiB is held by the door before it is refused."""
+    assert f"max_message_size = {MESSAGE_BYTES}\n" in (ROOT / "infra" / file).read_text()
 
 
 def test_the_contract_word_for_word() -> None:
