@@ -21,7 +21,7 @@ from redis import Redis
 from adapters.lake import open_catalog
 from contracts import keys
 from contracts.settings import Settings
-from contracts.tables import IDS, OUTCOMES, QUALITY, SEGMENTS, TABLES, Table
+from contracts.tables import IDS, OUTCOMES, QUALITY, SEGMENTS, SIGNAL_TABLES, TABLES, Table
 from pipelines.spark.ship import CODE, ENVIRONMENT, Shipped, ship
 from tests.dags.cluster import PATH, SHORT_LIVED, SPARK, WORKERS, Cluster, spark_cluster
 from tests.dags.running import VINS, Platform
@@ -208,4 +208,4 @@ def test_a_driver_on_the_cluster_finds_all_that_jobs_import(tmp_path: Path) -> N
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout) == len(TABLES)
+    assert int(done.stdout) == len(TABLES + SIGNAL_TABLES)
