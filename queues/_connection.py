@@ -17,6 +17,8 @@ from contracts.redis_url import split_redis_url
 from queues._cluster import Cluster, is_cluster
 from queues._scripts import LOADS
 
+SPARES = 4  # connections kept at hand: a service has few exchanges at once
+
 
 class _Sending(AbstractConnection):
     """A connection that writes without a task of its own for it.
@@ -102,25 +104,32 @@ class PackingConnection(_Sending, Connection):
 
 
 class _Pool(ConnectionPool):
-    """Keeps the connections of `exchange` at hand; to the library they are in use, so it closes them, too.
+    """Keeps some connections of `exchange` at hand; to the library they are in use, so it closes them, too.
 
     Its own way of giving a connection out and taking it back takes as long as a round trip of a few commands.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.spare: list[PackingConnection] = []
+        self._spare: list[PackingConnection] = []
 
     async def borrow(self) -> PackingConnection:
-        """A connection that can be used; append it to `spare` afterwards."""
-        while self.spare:
-            connection = self.spare.pop()
+        """A connection that can be used, to be given back."""
+        while self._spare:
+            connection = self._spare.pop()
             if await connection.is_sound():
                 return connection
             await connection.disconnect(nowait=True)
             await self.release(connection)  # the library connects it anew when it gives it out
         library: Any = self  # which left this untyped
         return cast(PackingConnection, await library.get_connection())
+
+    async def give_back(self, connection: PackingConnection) -> None:
+        """Of many that were needed at once most go back to the library: what it counts as in use, no other command gets."""
+        if len(self._spare) < SPARES:
+            self._spare.append(connection)
+        else:
+            await self.release(connection)
 
 
 class SecureConnection(_Sending, SSLConnection):
@@ -156,7 +165,7 @@ async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[An
     try:
         return await connection.exchange(commands)
     finally:
-        pool.spare.append(connection)
+        await pool.give_back(connection)
 
 
 def connect(url: str, **options: Any) -> Redis:

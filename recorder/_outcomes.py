@@ -49,6 +49,7 @@ class Outcomes:
                 if records:
                     self._oldest_ms = int(records[0][0].split(b"-")[0])
                     await self._record([payload for _, payload in records])
+                    self._oldest_ms = None  # on disk, whatever Redis says next
                     await self._queues.settle_outcomes([record_id for record_id, _ in records])
                 self._oldest_ms = None
                 self.problem = None

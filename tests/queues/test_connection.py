@@ -54,6 +54,19 @@ def test_a_cancelled_task_ends_wherever_it_is(kind: str, urls: dict[str, str]) -
     assert asyncio.run(goes_on_after()) == []
 
 
+def test_other_commands_get_a_connection_after_many_exchanges_at_once(urls: dict[str, str]) -> None:
+    most = 20
+
+    async def goes_on() -> bool:
+        redis = connect(urls["tcp"], max_connections=most)
+        await asyncio.gather(*(exchange(redis, [("PING",)]) for _ in range(most)))
+        answered: bool = await redis.ping()
+        await redis.aclose()
+        return answered
+
+    assert asyncio.run(goes_on())
+
+
 def test_a_server_that_does_not_read_is_a_timeout(own_redis: Server) -> None:
     async def too_much() -> None:
         redis = connect(f"redis://127.0.0.1:{own_redis.port}/0", socket_timeout=0.5, retry=Retry(NoBackoff(), 0))
@@ -86,7 +99,7 @@ def test_a_connection_is_used_again_unless_the_server_has_closed_it(own_redis: S
             await asyncio.gather(waiting, return_exceptions=True)
             await other.client_kill_filter(_id=str(beside))
             async with asyncio.timeout(10):
-                while await redis.connection_pool.spare[-2].is_sound():  # type: ignore[attr-defined]  # noqa: ASYNC110
+                while await redis.connection_pool._spare[-2].is_sound():  # type: ignore[attr-defined]  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             return used, beside, await client_id(redis)
 
