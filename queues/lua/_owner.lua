@@ -62,12 +62,21 @@ local function put_back(seq, counted, published_at)
   if published_at then note_sent(SENT, seq, published_at, tonumber(ARGV[1])) end
 end
 
--- Puts back what is in flight instead of letting others pass, if an earlier publish of it may be under way; what `claim` answers then.
-local function put_back_if_sent(seq, attempts)
-  local held, over = sent_lately(redis.call('HGET', PRESENCE, SENT), tonumber(ARGV[1]))
-  if held ~= seq then return end
-  put_back(seq, attempts - 1)
-  return {'busy', seq, string.format('%.0f', math.max(1, attempts - 1)), over}
+-- Instead of letting others pass an entry of which a publish may be under way: what `claim` answers then; nil: there is none. It goes back
+-- to pending if it is in flight; whoever asks again finds it there.
+local function put_back_if_sent(seq, is_held, attempts)
+  local noted, over = sent_lately(redis.call('HGET', PRESENCE, SENT), tonumber(ARGV[1]))
+  if noted ~= seq then return end
+  local counted
+  if is_held then
+    counted = tonumber(attempts) - 1
+    put_back(seq, counted)
+  elseif redis.call('ZSCORE', PENDING, seq) then
+    counted = tonumber(redis.call('HGET', ATTEMPTS, seq) or 0)
+  else
+    return
+  end
+  return {'busy', seq, string.format('%.0f', math.max(1, counted)), over}
 end
 
 -- Where an entry that must end some way instead of being sent again is marked, in ATTEMPTS.

@@ -10,9 +10,10 @@
 local seq = ARGV[6]
 local published_at, attempts = '', ''
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts')
-if held[1] == seq then
-  local sent = ARGV[9] == FAILED and put_back_if_sent(seq, tonumber(held[3]))
-  if sent then return {'sent', '', '', unpack(sent)} end
+local is_held = held[1] == seq
+local sent = ARGV[9] == FAILED and put_back_if_sent(seq, is_held, held[3])
+if sent then return {'sent', '', '', unpack(sent)} end
+if is_held then
   published_at, attempts = held[2], held[3]
 else
   attempts = redis.call('HGET', ATTEMPTS, seq) or ''

@@ -18,8 +18,8 @@ local function answer(word)
   return {word, is_held and held[2] or '', is_held and held[3] or '', epoch, unpack(following)}
 end
 
-if ARGV[11] == '1' and is_held then
-  local sent = put_back_if_sent(seq, tonumber(held[3]))
+if ARGV[11] == '1' then
+  local sent = put_back_if_sent(seq, is_held, held[3])
   if sent then return {'sent', '', '', epoch, unpack(sent)} end
 end
 local is_before = ARGV[9] ~= '' and older(ARGV[9], epoch) and older(seq, epoch) -- as contracts.ecq_state.epoch_of counts it

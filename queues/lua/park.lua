@@ -3,13 +3,15 @@
 -- returns {'parked' | 'stale' | 'sent' (it must not be overtaken yet: nothing was parked or claimed), claim's answer…}
 local seq = ARGV[6]
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'published_at')
-if held[1] ~= seq or (ARGV[7] ~= '' and held[3] ~= ARGV[7]) then
-  -- The answer may have been lost: whoever asks again is told what was claimed.
+local is_held = held[1] == seq
+if is_held and ARGV[7] ~= '' and held[3] ~= ARGV[7] then return {'stale', 'none'} end
+-- The answer may have been lost: whoever asks again is told the same, or what was claimed.
+local sent = put_back_if_sent(seq, is_held, held[2])
+if sent then return {'sent', unpack(sent)} end
+if not is_held then
   if redis.call('ZSCORE', PARKED, seq) then return {'parked', unpack(claim())} end
   return {'stale', 'none'}
 end
-local sent = put_back_if_sent(seq, tonumber(held[2]))
-if sent then return {'sent', unpack(sent)} end
 put_back(seq, tonumber(held[2]) - 1) -- it was not published
 redis.call('ZREM', PENDING, seq)
 redis.call('ZADD', PARKED, seq, seq)

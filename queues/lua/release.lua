@@ -24,5 +24,5 @@ elseif why == 'unsubscribed' then
 elseif why == 'unsent' or why == 'cut' then
   attempts = attempts - 1
 end
-put_back(seq, attempts, why == 'cut' and held[4])
+put_back(seq, attempts, (why == 'cut' or why == 'lost') and held[4])
 return {'released', tostring(attempts)}

@@ -85,6 +85,7 @@ def test_it_does_not_fail_before_that_is_over(queues: Queues) -> None:
     early = queues.fail(BACK)
     assert early.word == "sent"
     assert is_held(early.next)
+    assert queues.fail(BACK)._replace(next=early.next) == early, "where the answer was lost, it is asked again"
     assert queues.redis.xlen(keys.OUTCOMES) == 0
 
     assert queues.do(Claim(), OVER).seq == FIRST
@@ -96,7 +97,8 @@ def test_it_is_not_parked_before_that_is_over(queues: Queues) -> None:
     queues.begin(FIRST, SECOND)
     queues.do(Claim(), BACK)
 
-    assert is_held(queues.do(Park(FIRST, "d", BACK), BACK))
+    for _ in range(2):  # the answer may be lost
+        assert is_held(queues.do(Park(FIRST, "d", BACK), BACK))
     assert seqs_of(queues.redis, keys.parked(VIN)) == []
 
     queues.do(Claim(), OVER)
@@ -110,6 +112,15 @@ def test_it_is_not_parked_by_whoever_missed_its_data_for_an_earlier_claim(queues
 
     assert queues.do(Park(FIRST, "d", NOW), OVER).word is ClaimWord.NONE
     assert seqs_of(queues.redis, keys.parked(VIN)) == []
+
+
+def test_a_session_that_is_known_as_lost_is_as_one_that_ended(queues: Queues) -> None:
+    queues.do(Enqueue([(FIRST, "r"), (SECOND, "r")]), NOW)
+    queues.do(Claim(), NOW)
+    queues.do(Release(FIRST, ReleaseReason.LOST), BACK)
+
+    assert queues.end_as(Outcome.CANCELLED, BACK).outcomes == (None,)
+    assert is_held(queues.do(Claim(), BACK)), "it must end, and nothing goes before"
 
 
 @pytest.mark.parametrize("how", [Outcome.CANCELLED, Outcome.EXPIRED])
