@@ -23,6 +23,8 @@ PER_STAGE = {
     "check": "--days --repair --run-id --without-spark",
     "migrate": "--plan --run-id",
     "verify": "--repair --run-id",
+    "process_signals": "--again --from --run-id --to",
+    "rotate_keys": "--run-id",
 }
 HEAVY = ("pyspark", "great_expectations", "pandas", "pyiceberg.io.pyarrow")
 
