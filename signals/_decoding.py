@@ -10,7 +10,8 @@ from typing import Any
 
 from pamqp import decode
 
-LEFT_OUT = "x-left-out"
+from signals._received import LEFT_OUT
+
 _UNREADABLE = "headers that cannot be read"
 
 _timestamp: Callable[[bytes], tuple[int, Any]] = decode.timestamp

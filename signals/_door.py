@@ -80,6 +80,7 @@ class Signals:
         self._waiting: deque[Received] = deque()
         self._arrived = asyncio.Event()
         self._in_hand = 0
+        self._settled = 0  # groups
         self._session: Session | None = None
         self._stopping = False
 
@@ -170,13 +171,15 @@ class Signals:
         """One stay at RabbitMQ after the other, until the door stops."""
         settings, tries = self._settings, 0
         while True:
+            before = self._settled
             try:
                 async with open_session(connection_url(settings), settings) as session:
-                    tries = 0
                     await self._stay(session)
                     why = session.lost.result()
             except AWAY as exc:
                 why = str(exc) or type(exc).__name__
+            if self._settled > before:  # a stay that settles nothing, and ends, does not begin again at once
+                tries = 0
             if self._stopping:
                 return
             self._say(f"not connected to RabbitMQ at {_without_password(settings)}: {why}")
@@ -234,6 +237,7 @@ class Signals:
                 group.append(self._waiting.popleft())
                 size += len(group[-1].body)
             await self._processor.settle(group, session)
+            self._settled += 1
             self._in_hand -= len(group)
             _metrics.IN_HAND.set(self._in_hand)
 

@@ -23,7 +23,7 @@ class Claim(StrEnum):
     AGAIN = "again"  # this very message has come before, and nobody knows how far it got
     DUPLICATE = "duplicate"  # the signal was processed
     BUSY = "busy"  # another message has the same signal in hand
-    REPLAY = "replay"  # the nonce is that of another body
+    REPLAY = "replay"  # the nonce is that of another body, or of the same under another key
     CONFLICT = "conflict"  # the key is that of another content
 
 
@@ -66,7 +66,7 @@ class Once:
 
     def _claim_of(self, message: Accepted) -> tuple[Any, ...]:
         nonce_key = keys.nonce(message.said.device_id, message.nonce or "-")
-        digest = message.body_digest if message.nonce else ""
+        digest = _bound(message) if message.nonce else ""
         return (2, nonce_key, _key(message), digest, self._nonce_s, message.content, _holder(message), self._key_s)
 
     async def _run(self, script: _Script, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -89,6 +89,11 @@ def _checked(replies: Sequence[Any]) -> list[Any]:
         if isinstance(reply, Exception):
             raise RedisError(str(reply))
     return list(replies)
+
+
+def _bound(message: Accepted) -> str:
+    """The digest of what a nonce is good for: these bytes under this key, which may be a header, and is not signed."""
+    return hashlib.sha256(f"{message.body_digest} {message.key}".encode()).hexdigest()
 
 
 def _key(message: Accepted) -> str:

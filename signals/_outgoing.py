@@ -10,11 +10,12 @@ from contracts.signals import topology
 from contracts.signals.codes import ErrorReport
 from contracts.signals.messages import RawSignal, processed_message
 from contracts.signals.processing import ProcessedData
-from signals._received import CORRELATION, DEVICE, ERROR, RETRY_COUNT, VERSION, Accepted, Received
+from signals._received import CORRELATION, DEVICE, ERROR, LEFT_OUT, QUEUE, RETRY_COUNT, VERSION, Accepted, Received
 
 JSON = "application/json"
-MAX_HEADERS = 48 << 10  # characters of them, written out
-LEFT_OUT = "x-left-out"
+MAX_PROPERTIES = 100_000  # bytes; a frame has 128 KiB, and the server adds headers of its own
+MAX_OWN = 10_000  # characters of a header that the door writes
+MAX_SHORT = 255  # bytes of a text that is a property
 KEPT = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "timestamp", "message_type", "app_id")
 
 
@@ -40,24 +41,24 @@ def processed(message: Accepted, said: RawSignal, data: ProcessedData, at: datet
 
 def retry(received: Received, after_ms: int) -> Outgoing:
     """The same message once more, `after_ms` later."""
-    headers = _headers(received) | {RETRY_COUNT: received.retry_count + 1}
+    headers = {RETRY_COUNT: received.retry_count + 1}
     return _again(received, topology.EXCHANGE, topology.RETRY, headers, expiration=str(after_ms))
 
 
 def dead_letter(received: Received, report: ErrorReport) -> Outgoing:
     """The same message, with what is wrong with it."""
-    headers = _headers(received) | {ERROR: report.to_json().decode()}
+    headers = {ERROR: report.to_json().decode()}
     return _again(received, topology.DEAD_EXCHANGE, topology.DEAD, headers, expiration=None)
 
 
 def reply(received: Received, report: ErrorReport, at: datetime) -> Outgoing | None:
     """The error for whoever asked for it; None: nobody did, or it would go into a queue of the door's own."""
     to = received.reply_to
-    if not to or len(to.encode()) > 255 or to in topology.OWN_QUEUES:
+    if not to or not _fits(to) or to in topology.OWN_QUEUES:
         return None
     headers: dict[str, Any] = {CORRELATION: report.correlation_id} if report.correlation_id else {}
     properties = _properties(headers, message_id=None, at=at)
-    properties.correlation_id = received.correlation_property or report.correlation_id
+    properties.correlation_id = next(filter(_fits, (received.correlation_property, report.correlation_id)), None)
     return Outgoing("", to, report.to_json(), properties, mandatory=False)
 
 
@@ -72,26 +73,41 @@ def _properties(headers: dict[str, Any], *, message_id: str | None, at: datetime
     return made.properties
 
 
-def _headers(received: Received) -> dict[str, Any]:
-    """The headers as they came. With what is added they have to fit into one frame, or RabbitMQ ends the connection."""
-    headers = dict(received.headers)
-    return headers if len(repr(headers)) <= MAX_HEADERS else {LEFT_OUT: f"headers of more than {MAX_HEADERS} bytes"}
+def _fits(text: str | None) -> bool:
+    return bool(text) and len(str(text).encode()) <= MAX_SHORT
 
 
 def without_headers(one: Outgoing) -> Outgoing:
     """The same with the door's own headers only: a client may have sent what the library cannot send on."""
-    own = {name: value for name, value in (one.properties.headers or {}).items() if name in (ERROR, RETRY_COUNT)}
+    headers = one.properties.headers or {}
+    own = {name: headers[name] for name in (ERROR, QUEUE, RETRY_COUNT) if _is_own(headers.get(name))}
     made: Any = Message(b"", headers=own | {LEFT_OUT: "headers that cannot be sent on"}, delivery_mode=DeliveryMode.PERSISTENT)
     properties = made.properties
-    properties.expiration = one.properties.expiration
+    for name in ("expiration", "content_type", "content_encoding"):  # without which it waits, or is read, otherwise
+        setattr(properties, name, getattr(one.properties, name, None))
     return replace(one, properties=properties)
 
 
-def _again(received: Received, exchange: str, key: str, headers: dict[str, Any], *, expiration: str | None) -> Outgoing:
-    """The bytes as they came, and all properties but those that the way asks for."""
-    old = received.properties
+def _again(received: Received, exchange: str, key: str, added: dict[str, Any], *, expiration: str | None) -> Outgoing:
+    """The bytes as they came, and all properties but those that the way asks for, as far as they fit into one frame."""
+    old, queue = received.properties, topology.STATUS if received.is_status else topology.RAW
+    headers = dict(received.headers) | added | {QUEUE: queue}
     made: Any = Message(b"", headers=headers, delivery_mode=DeliveryMode.PERSISTENT).properties
     for name in KEPT:
         setattr(made, name, getattr(old, name, None))
     made.expiration = expiration
-    return Outgoing(exchange, key, received.body, made)
+    one = Outgoing(exchange, key, received.body, made)
+    return one if _can_be_sent(one) else without_headers(one)
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a header may be one that the door has written: a client may use its name for something larger."""
+    return type(value) is int or (type(value) is str and len(value) <= MAX_OWN)
+
+
+def _can_be_sent(one: Outgoing) -> bool:
+    """Whether its properties are of kinds that the library writes, and fit into one frame, or RabbitMQ ends the connection."""
+    try:
+        return len(one.properties.marshal()) <= MAX_PROPERTIES
+    except Exception:  # noqa: BLE001  # whatever a client has thought of
+        return False

@@ -244,8 +244,13 @@ async def _reply(answer: Outgoing | None, received: Received, session: Session) 
         if received.reply_to:
             _metrics.REPLIES.labels("foreign").inc()
         return
-    await _sent(answer, session)
-    _metrics.REPLIES.labels("sent").inc()
+    try:
+        await _sent(answer, session)
+    except Exception as exc:  # noqa: BLE001  # a queue that is full, a name that is none; if the session is over, the next step says so
+        log.warning("an answer was not taken", reason=repr(exc)[:200], correlation_id=received.correlation_id)
+        _metrics.REPLIES.labels("foreign").inc()
+    else:
+        _metrics.REPLIES.labels("sent").inc()
 
 
 def _count(fate: Fate, group: Sequence[Received]) -> None:

@@ -9,7 +9,8 @@ from contracts.signals import topology
 from contracts.signals.codes import Refusal
 from contracts.signals.messages import DeviceStatus, RawSignal
 
-RETRY_COUNT, ERROR = "x-retry-count", "x-error"
+RETRY_COUNT, ERROR, QUEUE = "x-retry-count", "x-error", "x-queue"  # the door's own
+LEFT_OUT = "x-left-out"  # instead of headers that cannot be read, or sent on
 CORRELATION, DEVICE, VERSION, IDEMPOTENCY = "x-correlation-id", "x-device-id", "x-schema-version", "x-idempotency-key"
 SIGNATURE, TIMESTAMP, NONCE, ALGORITHM = "x-hmac-signature", "x-timestamp-auth", "x-nonce", "x-algorithm"
 
@@ -40,8 +41,8 @@ class Received:
 
     @property
     def is_status(self) -> bool:
-        """Whether it is a device's status and no signal."""
-        return self.queue == topology.STATUS
+        """Whether it is a device's status and no signal; also one that was sent on, which comes back through the raw queue."""
+        return topology.STATUS in (self.queue, self.header(QUEUE))
 
     @property
     def retry_count(self) -> int:

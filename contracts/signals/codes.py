@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+MAX_TEXT = 500  # characters of each text of a refusal: it travels in a header, and a body may name a field as long as itself
+
 
 class Code(StrEnum):
     """The code of a refusal; the order is that of the checks."""
@@ -23,16 +25,23 @@ class Code(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a message is refused. Neither text holds anything of the payload, which nobody may read without its key."""
+    """Why a message is refused. Neither text holds anything of the payload, which nobody may read without its key.
+
+    A text of more than `MAX_TEXT` characters is cut.
+    """
 
     code: Code
     message: str  # one sentence
     details: str = ""  # the field or header, and the remedy
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", _cut(self.message))
+        object.__setattr__(self, "details", _cut(self.details))
+
     @property
     def reason(self) -> str:
         """The refusal in one line, as the table `quarantine` has it."""
-        return f"{self.code}: {self.message}" + (f" ({self.details})" if self.details else "")
+        return _cut(f"{self.code}: {self.message}" + (f" ({self.details})" if self.details else ""))
 
 
 class ErrorReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -54,3 +63,7 @@ class ErrorReport(msgspec.Struct, frozen=True, rename="camel"):
     def to_json(self) -> bytes:
         """The report as JSON."""
         return msgspec.json.encode(self)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

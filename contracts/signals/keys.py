@@ -4,7 +4,7 @@ NONCE, KEY = "nonce", "once"
 
 
 def nonce(device_id: str, value: str) -> str:
-    """The digest of the body that came with this nonce."""
+    """The digest of the body, and of its idempotency key, that came with this nonce."""
     return f"x:{{{device_id}}}:{NONCE}:{value}"
 
 

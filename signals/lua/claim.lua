@@ -1,5 +1,5 @@
 -- Is this message new? Nonce and idempotency key in one step.
--- KEYS: nonce, idempotency key. ARGV: digest of the body (empty: no nonce), seconds of the nonce, digest of the content,
+-- KEYS: nonce, idempotency key. ARGV: digest of body and key (empty: no nonce), seconds of the nonce, digest of the content,
 -- who holds it, seconds of the key.
 if ARGV[1] ~= '' then
   local seen = redis.call('GET', KEYS[1])

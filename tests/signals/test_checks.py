@@ -159,6 +159,15 @@ def test_what_waits_in_the_door_is_not_stale_for_that() -> None:
     assert code_of(CHECKS.judge(received(at=later), later)) == Code.STALE_ERROR
 
 
+def test_what_is_delivered_again_may_be_as_old_as_nonces_are_remembered() -> None:
+    """It was in a door's hands before: the queue may have been empty meanwhile. A sender cannot set that mark."""
+    later = NOW + timedelta(seconds=3600)
+
+    assert code_of(CHECKS.judge(received(at=later), later)) == Code.STALE_ERROR
+    assert code_of(CHECKS.judge(received(at=later, redelivered=True), later)) == "accepted"
+    assert code_of(CHECKS.judge(received(at=later, redelivered=True), later + timedelta(seconds=1))) == Code.STALE_ERROR
+
+
 def test_the_backlog_is_as_old_as_the_last_look_at_an_empty_queue() -> None:
     backlog = Backlog(3600)
     ages = [backlog.age_s(10_000)]  # a first start knows nothing: what waits there may be as old as it may be at all

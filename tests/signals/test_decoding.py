@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pamqp.header import ContentHeader
 
-from signals._decoding import LEFT_OUT, read_any_properties
+from signals._decoding import read_any_properties
+from signals._received import LEFT_OUT
 
 CONTENT_TYPE, HEADERS, CORRELATION_ID, TIMESTAMP = 1 << 15, 1 << 13, 1 << 10, 1 << 6
 

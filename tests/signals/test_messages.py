@@ -67,6 +67,15 @@ def _replayed(gateway: Gateway) -> bytes:
     return second
 
 
+def _replayed_under_another_key(gateway: Gateway) -> bytes:
+    """The key is no part of what is signed."""
+    body = body_of()
+    headers = gateway.send_signed(body)
+    gateway.get(topology.PROCESSED)
+    gateway.send(body, headers | {"x-idempotency-key": os.urandom(8).hex()})
+    return body
+
+
 def _conflicting(gateway: Gateway) -> bytes:
     key, first, second = os.urandom(8).hex(), body_of(), body_of(payload=b"another")
     gateway.send(first, signed(first) | {"x-idempotency-key": key})
@@ -87,10 +96,12 @@ BAD: list[Any] = [
     pytest.param(_packed, Code.SIZE_ERROR, id="bomb"),
     pytest.param(_plain(b'{"deviceId": '), Code.MALFORMED_JSON, id="no JSON"),
     pytest.param(_plain(body_of(device="no device")), Code.SCHEMA_ERROR, id="schema"),
+    pytest.param(_plain(body_of()[:-1] + b', "' + b"x" * 200_000 + b'": 1}'), Code.SCHEMA_ERROR, id="a field with a long name"),
     pytest.param(_plain(body_of(schemaVersion="v9")), Code.VERSION_ERROR, id="version"),
     pytest.param(_plain(body_of(), x_hmac_signature="0" * 64), Code.SIGNATURE_ERROR, id="forged"),
     pytest.param(_stale, Code.STALE_ERROR, id="stale"),
     pytest.param(_replayed, Code.REPLAY_ERROR, id="replayed"),
+    pytest.param(_replayed_under_another_key, Code.REPLAY_ERROR, id="replayed under another key"),
     pytest.param(_conflicting, Code.IDEMPOTENCY_CONFLICT, id="conflict"),
 ]
 
@@ -147,6 +158,22 @@ def test_who_asks_is_told_and_nobody_writes_into_the_doors_own_queues(door: Door
     assert gateway.count(topology.PROCESSED) == 0
 
 
+def test_an_answer_that_nobody_takes_stops_nobody(door: Door, gateway: Gateway) -> None:
+    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+    closed = gateway.channel.queue_declare("", exclusive=True, arguments=full).method.queue
+    mine = gateway.channel.queue_declare("", exclusive=True).method.queue
+    for to, own_id in ((closed, None), ("no-such-queue", None), (mine, b"\xff" * 255), (mine, None)):
+        gateway.send(b"no JSON", {"x-correlation-id": "€" * 1000}, reply_to=to, correlation_id=own_id)
+    gateway.send_signed()
+    gateway.get(topology.PROCESSED)
+    wait_until(lambda: gateway.count(topology.DEAD) == 4)
+
+    assert gateway.get(mine)
+    assert gateway.get(mine)
+    assert len(door.recorded()) == 5
+    assert "away from RabbitMQ" not in door.log
+
+
 def test_sixty_bad_messages_and_sixty_good_ones_take_turns(door: Door, gateway: Gateway) -> None:
     good = body_of()
     bad = [good[:cut] for cut in range(0, len(good) - 1, len(good) // 30)][:30]
@@ -170,6 +197,7 @@ def test_sixty_bad_messages_and_sixty_good_ones_take_turns(door: Door, gateway: 
             id="all types",
         ),
         pytest.param({"x" * 200: "y" * 100_000}, id="a long header"),
+        pytest.param({"x": "€" * 43_000}, id="a long header of long characters"),
         pytest.param({f"h{n}": "v" * 50 for n in range(1000)}, id="many headers"),
         pytest.param({"x-correlation-id": {"a": 1}, "x-nonce": [1], "x-hmac-signature": NOW}, id="no texts"),
         pytest.param({"deep": _nested(600)}, id="deep"),
