@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -274,6 +275,21 @@ def test_what_another_has_in_hand_is_tried_again_later_and_then_given_up(door: D
 
     assert (error["code"], error["retryCount"], kept) == (Code.PROCESSING_ERROR, 3, body)
     assert about.headers["x-retry-count"] == 3
+
+
+def test_a_status_that_is_tried_again_is_still_one(door: Door, gateway: Gateway) -> None:
+    body = json.dumps({"deviceId": "device-1", "status": "online", "lastSeen": now_text()}).encode()
+    content = hashlib.sha256(body).hexdigest()
+    with redis.Redis.from_url(door.settings.redis) as client:
+        client.set(keys.once("device-1", content), f"held {content} another", ex=900)
+        gateway.send(body, signed(body), queue=topology.STATUS)
+        wait_until(lambda: gateway.count(topology.RETRY) == 1)
+        client.delete(keys.once("device-1", content))
+    wait_until(lambda: door.recorded(Stream.XRAY_STATUS))
+
+    assert [e.refused_because for e in door.recorded(Stream.XRAY_STATUS)] == [None]
+    assert door.recorded() == []
+    assert gateway.count(topology.DEAD) == 0
 
 
 def test_a_flush_closes_the_doors_segment_too(door: Door, gateway: Gateway) -> None:
