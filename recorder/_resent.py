@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 from adapters.mqtt import Message
 from contracts.envelope import Envelope, Stream
-from contracts.topics import ECQ_REWIND_PREFIX
 from recorder._parser import PACKET_ID, Incoming
 
 REMEMBERED = 1 << 15  # messages
@@ -51,9 +50,7 @@ class ResentMessages:
         for envelope in envelopes:
             packet_id = envelope.headers.get(PACKET_ID, "")
             if envelope.stream is Stream.ECQ and packet_id.isascii() and packet_id.isdigit() and 0 < int(packet_id) < _IDS:
-                # Whether a refused rewind came too soon is not on record: it is judged again, as one that came again is not.
-                is_judged_again = envelope.refused_because is not None and envelope.topic.startswith(ECQ_REWIND_PREFIX)
-                self._note(int(packet_id), None if is_judged_again else envelope)
+                self._note(int(packet_id), envelope)
 
     def _note(self, mid: int, envelope: Envelope | None) -> None:
         self._seqs[mid] = self._seqs[(mid + REMEMBERED) % _IDS] = 0

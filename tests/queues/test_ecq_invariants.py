@@ -157,7 +157,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
     def release(self, reason: ReleaseReason) -> None:
         assert self.run(Release(self.in_flight or 0, reason)).word == "released"
         assert self.run(Release(self.in_flight or 0, reason)).word == "stale"
-        if reason is ReleaseReason.CUT:
+        if reason in (ReleaseReason.CUT, ReleaseReason.LOST):
             self.let_go()
         self.in_flight = None
 

@@ -161,10 +161,12 @@ class QueueMachine(RuleBasedStateMachine):
         """Of the entry in flight, of a released one, again, and of one that was never queued."""
         m = self.model
         word = "ended" if seq in m.pending | m.parked else "known" if seq in m.done else "unknown"
+        if outcome is Outcome.FAILED and m.waited_for(self.now) == seq:
+            word = "sent"
+            if m.inflight == seq:
+                m.attempts[seq] -= 1
         if m.inflight == seq:
             m.inflight = None
-            if outcome is Outcome.FAILED and m.waited_for(self.now) == seq:
-                word, m.attempts[seq] = "sent", m.attempts[seq] - 1
         if word != "sent":
             m.finish(seq, outcome)
         record = OutcomeRecord(VIN, seq, outcome, self.now)
@@ -224,7 +226,7 @@ class QueueMachine(RuleBasedStateMachine):
                 m.attempts[seq] -= 1
             elif reason is ReleaseReason.DEADLINE and m.connected == "yes" and m.heard + POLICY.presence_ms < self.now:
                 m.connected = "heard"  # and that long ago
-            m.let_go(self.now if reason is ReleaseReason.CUT else 0)
+            m.let_go(self.now if reason in (ReleaseReason.CUT, ReleaseReason.LOST) else 0)
             assert reply == ("released", m.attempts[seq], 0)
 
     @rule()
@@ -301,6 +303,8 @@ class QueueMachine(RuleBasedStateMachine):
         reply = self.run(Park(seq, "d"))
         if seq in self.model.parked:  # a repetition: it answers what its first sending claimed
             self.check_claim(reply)
+        elif self.model.waited_for(self.now) == seq:  # a repetition, perhaps
+            assert (reply.word, reply.seq, reply.deadline_ms) == (ClaimWord.BUSY, seq, self.model.sent_until)
         else:
             assert reply.word is ClaimWord.NONE
 

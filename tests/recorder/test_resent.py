@@ -43,15 +43,6 @@ def test_what_comes_again_has_the_seq_of_what_was_recorded() -> None:
     assert [taking.resent.seq_of(again(mid=mid)) for mid in (7, 8, 7)] == [first, second, first]
 
 
-def test_a_rewind_that_was_refused_by_an_earlier_process_is_judged_again() -> None:
-    taking, topic = Taking(), "$ECQ/r/V1"
-    refused = taking.parser.take(Message(topic, b"some day", qos=1, mid=7, connection=1))
-    assert refused.envelope.refused_because is not None
-
-    taking.resent.recall([refused.envelope])
-    assert taking.resent.seq_of(again(topic, b"some day")) is None
-
-
 @pytest.mark.parametrize(
     "message",
     [
