@@ -121,7 +121,7 @@ def test_the_ring_comes_from_settings_or_a_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         key_ring(load_settings(signals_keys_file=str(tmp_path / "none")))
     with pytest.raises(SettingsError, match="no key ring"):
-        DayKeys(tmp_path.as_uri(), key_ring(load_settings())).seal(b"x", seq=DAYS[0])
+        DayKeys(tmp_path.as_uri(), key_ring(load_settings(home=tmp_path / "home"))).seal(b"x", seq=DAYS[0])
 
 
 def test_a_key_that_is_gone_is_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
