@@ -6,7 +6,7 @@ READY := .tools/ready
 STORES := .tools/stores.ready
 FAST := tests/contracts tests/adapters tests/docs tests/infra tests/queues $(wildcard tests/dispatcher/test_step_*.py) tests/faults/test_checker.py tests/signals/test_checks.py
 
-.PHONY: help setup stores demo up down status test check cluster fix bench lock clean
+.PHONY: help setup stores demo up down status test check cluster image compose fix bench lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,13 @@ faults: $(READY) ## harm a platform for MINUTES=10, for each of SEEDS=1,2; prove
 cluster: $(READY) ## the environment `local` on a real Kubernetes API server, without nodes; builds that once, some minutes
 	@infra/cluster/setup.sh
 	@CLUSTER=1 .venv/bin/pytest -q tests/infra/test_cluster.py
+
+image: $(READY) ## the container image, built with Buildah and without a registry, then tested; see infra/image/README.md
+	@infra/image/build.sh
+	@IMAGE=1 .venv/bin/pytest -q tests/infra/test_image.py tests/infra/test_composed.py
+
+compose: ## all of Manifold on this machine with an engine for containers; see infra/compose/README.md
+	@cd infra/compose && { [ -e .env ] || cp .env.example .env; } && ./secrets.sh && docker compose up --detach --wait
 
 check: $(READY) ## format, lint, import rules, types, and the tests that need no minute; edits nothing
 	.venv/bin/ruff format --check .

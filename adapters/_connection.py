@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,9 @@ import mqtt5
 import structlog
 
 from adapters import _raw
+from adapters.tls import client_context
 from contracts.errors import Permanent, Retryable
+from contracts.tls import NO_FILES, TlsFiles
 
 _TLS_SCHEMES = {"mqtt": False, "tcp": False, "mqtts": True, "ssl": True}
 _TLS_PORT, _PLAIN_PORT = 8883, 1883
@@ -34,9 +35,10 @@ class Endpoint:
     host: str
     port: int
     tls: bool
+    files: TlsFiles = NO_FILES
 
     @classmethod
-    def of(cls, url: str) -> "Endpoint":
+    def of(cls, url: str, files: TlsFiles = NO_FILES) -> "Endpoint":
         """The endpoint that `url` names.
 
         Raises:
@@ -46,7 +48,7 @@ class Endpoint:
         if parts.scheme not in _TLS_SCHEMES or not parts.hostname:
             raise Permanent(f"mqtt_url={url!r} must look like mqtt://host:1883 or mqtts://host:8883")
         tls = _TLS_SCHEMES[parts.scheme]
-        return cls(parts.hostname, parts.port or (_TLS_PORT if tls else _PLAIN_PORT), tls)
+        return cls(parts.hostname, parts.port or (_TLS_PORT if tls else _PLAIN_PORT), tls, files)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -177,11 +179,11 @@ async def open_connection(endpoint: Endpoint, take: Take, take_raw: TakeRaw, los
     """A connected socket, over which nothing was said yet.
 
     Raises:
-        Retryable: nobody is there, or TLS fails.
+        Retryable: nobody is there, or TLS fails; or its files cannot be read now: they may be being renewed.
     """
-    secure = ssl.create_default_context() if endpoint.tls else None
     loop = asyncio.get_running_loop()
     try:
+        secure = client_context(endpoint.files) if endpoint.tls else None
         _, connection = await loop.create_connection(
             lambda: Connection(take, take_raw, lost), endpoint.host, endpoint.port, ssl=secure
         )

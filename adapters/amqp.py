@@ -1,27 +1,38 @@
 """Where RabbitMQ is, and the secrets of the AMQP door: from settings, or as the sandbox made them up."""
 
+from urllib.parse import urlencode
+
 from adapters import secret_files
 from contracts.settings import Settings
 from contracts.signal_settings import accepted_of
 
-USER = "manifold"  # of the embedded RabbitMQ
+USER = "manifold"  # the administrator of the embedded RabbitMQ; no service is this user
 
 
 def shown_url(settings: Settings) -> str:
     """URL of RabbitMQ as the status tells it: of the embedded one without its user."""
-    return settings.signals_amqp_url.get_secret_value() or f"amqp://{settings.loopback}:{settings.amqp_port}"
+    scheme = "amqps" if settings.tls else "amqp"
+    return settings.signals_amqp_url.get_secret_value() or f"{scheme}://{settings.loopback}:{settings.amqp_port}"
 
 
-def connection_url(settings: Settings) -> str:
-    """URL of RabbitMQ to connect to, with user and password.
+def connection_url(settings: Settings, *, as_user: str = USER) -> str:
+    """URL of RabbitMQ to connect to, with user and password; `as_user` is one of `contracts.signals.rights`.
+
+    Where a setting says where RabbitMQ is, it says as whom, too.
 
     Raises:
         Permanent: the password of the embedded one cannot be read.
     """
     if url := settings.signals_amqp_url.get_secret_value():
         return url
-    password = secret_files.read(settings.home, secret_files.AMQP_PASSWORD)
-    return f"amqp://{USER}:{password}@{settings.loopback}:{settings.amqp_port}/"
+    password = secret_files.read(settings.home, password_file(as_user))
+    address = f"{as_user}:{password}@{settings.loopback}:{settings.amqp_port}/"
+    return f"amqps://{address}?{urlencode(settings.local_client('cafile', ''))}" if settings.tls else f"amqp://{address}"
+
+
+def password_file(user: str) -> str:
+    """The name of the secret that is the password of a user of the embedded RabbitMQ."""
+    return secret_files.AMQP_PASSWORD if user == USER else secret_files.OF_AMQP.format(user)
 
 
 def hmac_secrets(settings: Settings) -> tuple[str, ...]:

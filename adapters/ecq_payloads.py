@@ -5,6 +5,7 @@ hold it, and of these small groups of rows.
 """
 
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -13,12 +14,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import FileScanTask
 
+from adapters.looking_again import look_again
 from adapters.row_groups import Places
 from contracts.seq import unix_ms_of
 from contracts.tables import ECQ_PAYLOAD
 
 PIECE_BYTES = 4 << 20  # of rows that are decoded at once; a single group of them may be larger
-LOOKS = 3  # with the table loaded anew: a file of it has gone meanwhile, after compaction for example
 COLUMNS = ("client_id", "key", "seq", "ts", "payload")
 Wanted = tuple[str, int]  # client id, seq
 
@@ -44,16 +45,7 @@ def messages(catalog: Catalog, wanted: Collection[Wanted]) -> Iterator[dict[Want
     Raises:
         Exception: some cannot be read, in whatever way catalogs and object stores fail; all that can be was given out before.
     """
-    left = set(wanted)
-    for look in range(1, LOOKS + 1):
-        failures: list[Exception] = []
-        for piece in _look(catalog, left, failures):
-            left.difference_update(piece)
-            yield piece
-        if not failures or not left:
-            return
-        if look == LOOKS or not any(isinstance(failure, FileNotFoundError) for failure in failures):
-            raise failures[0]
+    return look_again(wanted, partial(_look, catalog))
 
 
 def _look(catalog: Catalog, wanted: Collection[Wanted], failures: list[Exception]) -> Iterator[dict[Wanted, StoredMessage]]:

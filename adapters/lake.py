@@ -4,10 +4,8 @@ import sqlite3
 import warnings
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from itertools import count
 from pathlib import Path
 
-import pyarrow as pa
 from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, load_catalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
@@ -18,31 +16,16 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.expressions import BooleanExpression, LiteralPredicate
-from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table as IcebergTable
-from pyiceberg.transforms import DayTransform
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DoubleType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestamptzType,
-)
 from sqlalchemy.exc import DatabaseError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
+from adapters.lake_schema import iceberg_schema, iceberg_type, partition_spec
 from adapters.versions import properties_at_birth, require_known, version_of
 from contracts.catalog_properties import signs
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from contracts.tables import EVERY_RUN_TABLE, EVERY_TABLE, INSTANT, NAMESPACE, RUN_TABLES, SIGNAL_TABLES, TABLES, Table
+from contracts.tables import EVERY_RUN_TABLE, EVERY_TABLE, NAMESPACE, RUN_TABLES, SIGNAL_TABLES, TABLES, Table
 
 # Spark writes the tables whose row groups are small; PyIceberg says at each of its own appends that it cannot.
 warnings.filterwarnings("ignore", message="Parquet writer option")
@@ -50,17 +33,6 @@ warnings.filterwarnings("ignore", message="Parquet writer option")
 LOGIN_REFUSED = (UnauthorizedError, ForbiddenError, AuthorizationExpiredError, OAuthError)
 SQLITE = "sqlite:///"
 BUSY_SECONDS = 30  # how long a writer waits for another one's lock on the SQLite file
-FIRST_PARTITION_FIELD = 1000  # Iceberg numbers partition fields from here
-
-ICEBERG_TYPES: dict[pa.DataType, IcebergType] = {
-    pa.string(): StringType(),
-    pa.int64(): LongType(),
-    pa.int32(): IntegerType(),
-    pa.float64(): DoubleType(),
-    pa.bool_(): BooleanType(),
-    pa.binary(): BinaryType(),
-    INSTANT: TimestamptzType(),
-}
 
 
 # Two processes may create the catalog's own tables, or the namespace, in the same moment: one of them looks again.
@@ -86,7 +58,7 @@ def open_catalog(settings: Settings) -> Catalog:
         from adapters.postgresql import with_limits  # here, because few lakes need it
 
         uri = with_limits(uri, settings.catalog_options)
-    AVAILABLE_CATALOGS[CatalogType.REST] = _open_rest
+    AVAILABLE_CATALOGS[CatalogType.REST], AVAILABLE_CATALOGS[CatalogType.SQL] = _open_rest, _open_sql
     properties = {"type": settings.catalog_type, "uri": uri, "warehouse": settings.warehouse_url, **settings.catalog_options}
     try:
         return load_catalog(settings.catalog_name, **{name: value for name, value in properties.items() if value})
@@ -101,6 +73,12 @@ def _open_rest(name: str, properties: dict[str, str]) -> Catalog:
     from adapters.rest_catalog import PatientRestCatalog  # here, because few lakes need it
 
     return PatientRestCatalog(name, **properties)
+
+
+def _open_sql(name: str, properties: dict[str, str]) -> Catalog:
+    from adapters.sql_catalog import RememberingSqlCatalog  # here, because SQLAlchemy takes its time
+
+    return RememberingSqlCatalog(name, **properties)
 
 
 def login_refused(settings: Settings, exc: Exception) -> Permanent:
@@ -215,35 +193,6 @@ def _ensure_snapshot(catalog: Catalog, existing: IcebergTable, table: Table) -> 
     except CommitFailedException:
         if catalog.load_table(table.identifier).current_snapshot() is None:  # else another process was faster
             raise
-
-
-def iceberg_schema(table: Table) -> Schema:
-    """The Iceberg schema: fields numbered from 1 in the order of the definition; the key columns identify a row."""
-    nested = count(len(table.columns) + 1)
-    fields = [
-        NestedField(place, column.name, iceberg_type(column.type, nested), required=column.required, doc=column.meaning)
-        for place, column in enumerate(table.columns, start=1)
-    ]
-    return Schema(*fields, identifier_field_ids=[f.field_id for f in fields if f.name in table.key])
-
-
-def iceberg_type(of: pa.DataType, numbers: Iterator[int] | None = None) -> IcebergType:
-    """The type as Iceberg has it; `numbers` are for the fields inside it, which the catalog gives numbers of its own."""
-    numbers = numbers or count(1)
-    if pa.types.is_list(of):
-        return ListType(element_id=next(numbers), element_type=iceberg_type(of.value_type, numbers), element_required=False)
-    if pa.types.is_struct(of):
-        inside = [NestedField(next(numbers), field.name, iceberg_type(field.type, numbers), required=False) for field in of]
-        return StructType(*inside)
-    return ICEBERG_TYPES[of]
-
-
-def partition_spec(table: Table) -> PartitionSpec:
-    """Partition by the day of `table.day_of`; no partitions where it has none."""
-    if table.day_of is None:
-        return PartitionSpec()
-    source = next(place for place, column in enumerate(table.columns, start=1) if column.name == table.day_of)
-    return PartitionSpec(PartitionField(source, FIRST_PARTITION_FIELD, DayTransform(), f"{table.day_of}_day"))
 
 
 def where(predicate: type[LiteralPredicate], column: str, value: str | int | datetime) -> BooleanExpression:

@@ -20,6 +20,7 @@ from adapters._subscriptions import FIRST_REFUSAL as FIRST_REFUSAL
 from adapters._subscriptions import QOS, Subscriptions
 from adapters._unconfirmed import Unconfirmed
 from contracts.errors import Permanent, Retryable
+from contracts.tls import NO_FILES, TlsFiles
 
 NO_SUBSCRIBERS = 16  # PUBACK reason code: the broker took the message and nobody wants it
 _LONGEST_PAYLOAD = LARGEST - (1 << 20)  # leaves more than enough for topic and properties
@@ -34,7 +35,8 @@ class Mqtt:
     order in which the broker sent. What the broker has retained does not come: it is no news, and the broker has told it before.
     `on_unreadable` gets a message whose packet cannot be read; unless it is set, it acknowledges, because one that never is takes
     a place of the receive maximum for good. `on_resumed` is called when the broker has kept the session, before it sends again
-    what was not acknowledged; `on_session_began` with the number of the connection when it knows of none.
+    what was not acknowledged; `on_session_began` with the number of the connection when it knows of none. The files of `tls` are
+    read anew for each connection of `mqtts://`.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Mqtt:
         session_expiry_s: int = 0,
         receive_maximum: int = 1000,
         keepalive_s: int = 30,
+        tls: TlsFiles = NO_FILES,
     ) -> None:
         self.client_id = client_id
         self.on_message: Callable[[Message], None] = lambda _: None
@@ -57,7 +60,7 @@ class Mqtt:
         self._unconfirmed = Unconfirmed(client_id)
         options = ConnectOptions(client_id, username, password, clean_start, session_expiry_s, receive_maximum, keepalive_s)
         self._reconnector = Reconnector(
-            Endpoint.of(url), options, take=self._take, take_raw=self._take_raw, up=self._on_up, down=self._unconfirmed.lose
+            Endpoint.of(url, tls), options, take=self._take, take_raw=self._take_raw, up=self._on_up, down=self._unconfirmed.lose
         )
         self.connected = self._reconnector.connected
         self._subscriptions = Subscriptions(client_id)

@@ -7,6 +7,7 @@ these instants a walk over `sdv_fanout_data` touches some days, of them the file
 import time
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,12 +18,12 @@ from pyiceberg.expressions import IsNull, Or
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 
+from adapters.looking_again import look_again
 from adapters.row_groups import OpenFile, Places, micros, places_of
 from contracts.tables import DATA, META, PAYLOAD_INDEX, Table
 
 PIECE_BYTES = 4 << 20  # of payloads that are given out together, and of what is decoded at once; a single one may be larger
 PIECE_S = 0.1  # what is found is not held back for longer, where payloads lie far apart
-LOOKS = 3  # with the tables loaded anew: a file of theirs has gone meanwhile, after compaction for example
 PATIENCE_S = 30  # for files that cannot be read; then the rest of them is not tried
 LIGHT = ("data_id", "first_seen_at", "seq", "size_bytes")  # the columns by which rows are chosen
 WHOLE = (*LIGHT, "payload")
@@ -62,17 +63,10 @@ class StoredPayloads:
         Raises:
             Exception: some cannot be read, in whatever way catalogs and object stores fail; all that can be was given out before.
         """
-        left = set(data_ids)
-        for look in range(1, LOOKS + 1):
-            failures: list[Exception] = []
-            for piece in self._look(left, failures, bytes_):
-                left.difference_update(piece)
-                yield piece
-            if not failures or not left:
-                return
-            if look == LOOKS or not any(isinstance(failure, FileNotFoundError) for failure in failures):
-                raise failures[0]
-            self._names = _loaded(self._catalog, META)
+        return look_again(data_ids, partial(self._look, bytes_=bytes_), self._renew)
+
+    def _renew(self) -> None:
+        self._names = _loaded(self._catalog, META)
 
     def _look(self, data_ids: Set[str], failures: list[Exception], bytes_: int) -> Iterator[dict[str, bytes | None]]:
         """What the tables have as they are now, first what is not there."""

@@ -23,7 +23,9 @@ class Publisher:
         name = settings.mqtt_username_publisher
         self._receipts = f"{settings.receipt_prefix}{name}/{uuid.uuid4().hex}"
         password = settings.mqtt_password.get_secret_value() or None
-        self._mqtt = Mqtt(settings.mqtt, f"{name}-{uuid.uuid4().hex[:8]}", username=name, password=password)
+        self._mqtt = Mqtt(
+            settings.mqtt, f"{name}-{uuid.uuid4().hex[:8]}", username=name, password=password, tls=settings.tls_files(name)
+        )
         self._mqtt.on_message = self._on_receipt
         self._waiting: dict[bytes, asyncio.Future[Receipt]] = {}
 

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from contracts.errors import Permanent
+from contracts.tls import SECRETS
 
-FOLDER = "secrets"
+FOLDER = SECRETS
 HMAC, AMQP_PASSWORD, KEYS = "hmac", "amqp_password", "signals_keys"  # names of files
+OF_AMQP = "amqp_{}"  # the password of one of RabbitMQ's users, by its name
 _BYTES = 32
 
 

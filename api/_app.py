@@ -9,6 +9,7 @@ from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from adapters.http import shows
+from api._dead_letters import dead_letter_routes
 from api._document import describe
 from api._ecq import ecq_routes
 from api._fleet import fleet_routes
@@ -40,7 +41,16 @@ def application(settings: Settings) -> Any:
 
     # No page of its own for people to try it: it would load scripts from a public host.
     app = FastAPI(lifespan=lifespan, openapi_url=DOCUMENT, docs_url=None, redoc_url=None, redirect_slashes=False)
-    for routes in (vehicle_routes, history_routes, ecq_routes, fleet_routes, signal_routes, table_routes, lake_half_routes):
+    for routes in (
+        vehicle_routes,
+        history_routes,
+        ecq_routes,
+        fleet_routes,
+        signal_routes,
+        dead_letter_routes,
+        table_routes,
+        lake_half_routes,
+    ):
         app.include_router(routes(sources), prefix=PREFIX, dependencies=[Depends(no_others)])
     _serve_itself(app, sources, token)
     tell_problems(app)

@@ -37,7 +37,7 @@ def fleet_routes(sources: Sources) -> APIRouter:
         oldest = await _look_again(sources, [vin for vin, _ in stats.oldest])
         longest.sort(key=lambda queue: -queue.entries)
         oldest.sort(key=lambda queue: queue.oldest_at)
-        return Queues(census=QueueStats(**_counts(stats)), longest=longest[:count], oldest=oldest[:count])
+        return Queues(queue_stats=QueueStats(**_counts(stats)), longest=longest[:count], oldest=oldest[:count])
 
     return router
 

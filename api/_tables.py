@@ -14,8 +14,8 @@ from api._parameters import Limit
 from api._sources import Sources
 from api.models.lake import Freshness
 from api.models.refusals import Quarantine, Refused
-from archive.refusals import Asked, Place, Refusal, page
 from contracts.envelope import Stream
+from history.refused import Asked, Place, Refusal, page
 
 PAGE = 50
 Since = Annotated[datetime | None, Query(description="received then or later; ISO 8601, UTC where it names no zone")]

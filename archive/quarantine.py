@@ -5,10 +5,9 @@ each vehicle's order that it would have had. The refused row stays; what was don
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -17,7 +16,7 @@ from adapters.commits import append_rows
 from adapters.lake import ensure_tables
 from adapters.payloads import read_payload
 from archive import parsing
-from archive.refusals import DROPPED, OPEN, REPLAYED, refusal
+from archive.refusals import DROPPED, REPLAYED, open_among, refusal
 from archive.segment import replay_path
 from archive.store import Archive
 from contracts.envelope import Envelope, Stream, to_arrow
@@ -25,7 +24,7 @@ from contracts.errors import Permanent
 from contracts.messages import sha1_hex
 from contracts.seq import datetime_of, node_of
 from contracts.settings import Settings
-from contracts.tables import ACTIONS
+from contracts.tables import ACTIONS, INSTANT
 from contracts.topics import data_id_of
 
 
@@ -44,8 +43,12 @@ def drop(catalog: Catalog, seqs: Sequence[int], *, note: str, now: datetime) -> 
     Raises:
         Permanent: one of them was never refused; then nothing is dropped.
     """
-    open_ones = [seq for seq in dict.fromkeys(seqs) if refusal(catalog, seq).state == OPEN]
-    _note(catalog, [{"seq": seq, "action": DROPPED, "at": now, "note": note or None} for seq in open_ones])
+    open_ones = open_among(catalog, seqs)
+    if open_ones:
+        said = {"action": pa.scalar(DROPPED), "at": pa.scalar(now, INSTANT), "note": pa.scalar(note or None, pa.string())}
+        columns = {name: pa.repeat(value, len(open_ones)) for name, value in said.items()}
+        segments = pa.nulls(len(open_ones), pa.string())
+        _note(catalog, pa.table({"seq": pa.array(open_ones, pa.int64()), **columns, "segment": segments}))
     return open_ones
 
 
@@ -70,7 +73,8 @@ def replay(
     if archive.exists(path):
         raise Permanent(f"{path} is there already: seq {seq} is being replayed; see `manifold quarantine show {seq}`")
     archive.put(path, to_arrow([again]))
-    _note(catalog, [{"seq": seq, "action": REPLAYED, "at": now, "note": note or None, "segment": path}])
+    said = {"seq": seq, "action": REPLAYED, "at": now, "note": note or None, "segment": path}
+    _note(catalog, pa.Table.from_pylist([said], schema=ACTIONS.arrow_schema))
     old = stream is Stream.TRIGGER and datetime_of(seq) < now - timedelta(days=settings.retention_days)
     return Replayed(seq, path, not old)
 
@@ -88,10 +92,9 @@ def _judge(catalog: Catalog, settings: Settings, envelope: Envelope) -> str | No
     return reason
 
 
-def _note(catalog: Catalog, rows: Iterable[dict[str, Any]]) -> None:
-    if made := list(rows):
-        ensure_tables(catalog)
-        append_rows(catalog, ACTIONS, pa.Table.from_pylist(made, schema=ACTIONS.arrow_schema), {})
+def _note(catalog: Catalog, rows: pa.Table) -> None:
+    ensure_tables(catalog)
+    append_rows(catalog, ACTIONS, rows.select(ACTIONS.arrow_schema.names).cast(ACTIONS.arrow_schema), {})
 
 
 def readable(payload: bytes) -> str:

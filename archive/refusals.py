@@ -1,29 +1,31 @@
 """What was refused, newest first, a page at a time; and one of it with its bytes. No Spark.
 
-A platform that publishes nonsense for a night leaves millions of rows. They are looked through a piece at a time, and no more of
-them are kept than a page shows; what people have done about refusals is in memory, because people did it.
+A platform that publishes nonsense for a night leaves millions of rows, and whoever drops them all at once leaves as many more.
+Both are looked through a piece at a time, and no more of them are kept than a page shows; of what was settled, eight bytes each.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThanOrEqual
 from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
 
 from adapters.lake import where
 from adapters.lake_reads import rows_of
 from contracts.errors import Permanent
-from contracts.tables import ACTIONS, QUARANTINE
+from contracts.tables import ACTIONS, QUARANTINE, Table
 
 OPEN, REPLAYED, DROPPED = "open", "replayed", "dropped"
 BRIEF = ("seq", "received_at", "stream", "topic", "reason")
 NEWEST_FIRST = [("received_at", "descending"), ("seq", "descending")]
+NEVER = "no refused message has seq %s; `manifold quarantine ls --all` lists them"
 SCHEMA = pa.schema([QUARANTINE.arrow_schema.field(name) for name in BRIEF])
 
 Place = tuple[datetime, int]  # of a refusal in the list: when it was received, and its seq
@@ -81,23 +83,21 @@ class Page:
 
 def page(catalog: Catalog, asked: Asked, *, limit: int, before: Place | None = None) -> Page:
     """The newest `limit` refusals that were asked for, of those `before` a place."""
-    actions = _actions(catalog)
     newest, total, left = SCHEMA.empty_table(), 0, 0
-    for rows in _pieces(catalog, asked, actions):
+    for rows in _pieces(catalog, asked, _settled(catalog)):
         total += rows.num_rows
         older = rows if before is None else rows.filter(_is_before(rows, before))
         left += older.num_rows
         some = pa.concat_tables([newest, older])
         newest = some.take(pc.select_k_unstable(some, k=limit, sort_keys=NEWEST_FIRST))
+    actions = _actions(catalog, newest["seq"].to_pylist()) if asked.settled else {}
     return Page([_refusal(row, actions.get(row["seq"])) for row in newest.to_pylist()], total, left > limit)
 
 
 def seqs(catalog: Catalog, asked: Asked) -> list[int]:
     """The seqs of all that were asked for, in order."""
-    found: list[int] = []
-    for rows in _pieces(catalog, asked, _actions(catalog)):
-        found += rows["seq"].to_pylist()
-    return sorted(found)
+    found = _joined(_pieces(catalog, asked, _settled(catalog)))
+    return found.sort().to_pylist()  # type: ignore[no-any-return]
 
 
 def refusal(catalog: Catalog, seq: int) -> Refusal:
@@ -108,38 +108,56 @@ def refusal(catalog: Catalog, seq: int) -> Refusal:
     """
     rows = rows_of(catalog, QUARANTINE, where(EqualTo, "seq", seq), (*BRIEF, "payload"))
     if not rows:
-        raise Permanent(f"no refused message has seq {seq}; `manifold quarantine ls --all` lists them")
-    return replace(_refusal(rows[-1], _actions(catalog).get(seq)), payload=rows[-1]["payload"])
+        raise Permanent(NEVER % seq)
+    return replace(_refusal(rows[-1], _actions(catalog, [seq]).get(seq)), payload=rows[-1]["payload"])
 
 
-def _pieces(catalog: Catalog, asked: Asked, actions: dict[int, dict[str, Any]]) -> Iterator[pa.Table]:
-    """The rows that were asked for, each seq once; refused again, a replay has a second row."""
-    acted, seen = pa.array(actions, pa.int64()), set[int]()
-    for rows in _batches(catalog, asked.filter):
+def open_among(catalog: Catalog, seqs: Collection[int]) -> list[int]:
+    """Those of these seqs about which nothing was done yet, each once, in the order given: one pass, however many they are.
+
+    Raises:
+        Permanent: no message with one of these seqs was refused.
+    """
+    asked = pa.array(list(dict.fromkeys(seqs)), pa.int64())
+    if not len(asked):
+        return []
+    span = pc.min_max(asked).as_py()
+    between = And(where(GreaterThanOrEqual, "seq", span["min"]), where(LessThanOrEqual, "seq", span["max"]))
+    refused = _seqs_in(catalog, QUARANTINE, between)
+    if len(never := asked.filter(pc.invert(pc.is_in(asked, refused)))):
+        raise Permanent(NEVER % never[0].as_py())
+    return asked.filter(pc.invert(pc.is_in(asked, _settled(catalog)))).to_pylist()  # type: ignore[no-any-return]
+
+
+def _pieces(catalog: Catalog, asked: Asked, acted: pa.Array) -> Iterator[pa.Table]:
+    """The rows that were asked for, each seq once; refused again, a replay has a second row. `acted`: seqs of what is settled."""
+    seen = np.zeros(len(acted), np.bool_)
+    for rows in _batches(catalog, QUARANTINE, BRIEF, asked.filter):
         found = rows.filter(pc.match_substring(rows["reason"], asked.matching, ignore_case=True)) if asked.matching else rows
         is_settled = pc.is_in(found["seq"], acted)
         yield found.filter(pc.invert(is_settled))
         if not asked.settled:
             continue
         settled = found.filter(is_settled)
-        places = {seq: place for place, seq in enumerate(settled["seq"].to_pylist()) if seq not in seen}
-        seen.update(places)
-        yield settled.take(pa.array(places.values(), pa.int64()))
+        of_acted, places = np.unique(pc.index_in(settled["seq"], acted).to_numpy(), return_index=True)
+        yield settled.take(pa.array(places[~seen[of_acted]]))
+        seen[of_acted] = True
 
 
-def _batches(catalog: Catalog, wanted: BooleanExpression) -> Iterator[pa.Table]:
-    """The rows that fit, without their payloads, one file after the other and of a file as much as its reader gives at once.
+def _batches(catalog: Catalog, of: Table, columns: tuple[str, ...], wanted: BooleanExpression) -> Iterator[pa.Table]:
+    """These columns of the rows that fit, one file after the other and of a file as much as its reader gives at once.
 
     PyIceberg's own reader of batches reads all files ahead.
     """
     try:
-        table = catalog.load_table(QUARANTINE.identifier)
+        table = catalog.load_table(of.identifier)
     except NoSuchTableError:  # nothing has been ingested yet
         return
-    scan = ArrowScan(table.metadata, table.io, table.schema().select(*BRIEF), wanted)
+    schema = pa.schema([of.arrow_schema.field(name) for name in columns])
+    scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), wanted)
     for task in table.scan(wanted).plan_files():
         for batch in scan._record_batches_from_scan_tasks_and_deletes([task], _read_all_delete_files(table.io, [task])):
-            yield pa.Table.from_batches([batch]).select(list(BRIEF)).cast(SCHEMA)
+            yield pa.Table.from_batches([batch]).select(list(columns)).cast(schema)
 
 
 def _is_before(rows: pa.Table, place: Place) -> pa.ChunkedArray:
@@ -156,7 +174,22 @@ def _refusal(row: dict[str, Any], action: dict[str, Any] | None) -> Refusal:
     return Refusal(**brief, state=action["action"], settled_at=action["at"], note=action["note"], segment=action["segment"])
 
 
-def _actions(catalog: Catalog) -> dict[int, dict[str, Any]]:
-    """The last action on each message."""
-    rows = rows_of(catalog, ACTIONS, AlwaysTrue())
+def _settled(catalog: Catalog) -> pa.Array:
+    """The seqs of all messages about which something was done, each once."""
+    return pc.unique(_seqs_in(catalog, ACTIONS, AlwaysTrue()))
+
+
+def _seqs_in(catalog: Catalog, table: Table, wanted: BooleanExpression) -> pa.Array:
+    return _joined(_batches(catalog, table, ("seq",), wanted))
+
+
+def _joined(pieces: Iterable[pa.Table]) -> pa.Array:
+    """The seqs of all of them."""
+    chunks = [chunk for rows in pieces for chunk in rows["seq"].chunks]
+    return pa.concat_arrays(chunks) if chunks else pa.array([], pa.int64())
+
+
+def _actions(catalog: Catalog, seqs: list[int]) -> dict[int, dict[str, Any]]:
+    """The last action on each of these messages, by seq."""
+    rows = rows_of(catalog, ACTIONS, In(term="seq", literals=set(seqs))) if seqs else []
     return {row["seq"]: row for row in sorted(rows, key=lambda row: row["at"])}

@@ -37,16 +37,16 @@ class Run:
     """One run, in seconds since it was due."""
 
     begun: float  # the run was taken up: its tasks may be scheduled
-    queued: float  # the task `look` was given to the executor
+    queued: float  # the task `discover` was given to the executor
     started: float  # its process runs
-    looked: float  # it has ended
+    discovered: float  # it has ended
     ended: float  # the run has, with success
 
 
-def of_record(run: Mapping[str, Any], look: Mapping[str, Any]) -> Run:
-    """The run and its task `look`, as the REST API shows them."""
+def of_record(run: Mapping[str, Any], discover: Mapping[str, Any]) -> Run:
+    """The run and its task `discover`, as the REST API shows them."""
     due = datetime.fromisoformat(run["run_after"])
-    moments = (run["start_date"], look["queued_when"], look["start_date"], look["end_date"], run["end_date"])
+    moments = (run["start_date"], discover["queued_when"], discover["start_date"], discover["end_date"], run["end_date"])
     return Run(*((datetime.fromisoformat(moment) - due).total_seconds() for moment in moments))
 
 
@@ -79,7 +79,7 @@ def _one(api: AirflowApi) -> Run:
     states = api.task_states(DAG, run_id)
     if state != "success" or states["ingest"] != "skipped":
         raise RuntimeError(f"run {run_id} was to find nothing: {state}, {states}")
-    return of_record(api.run(DAG, run_id), api.task(DAG, run_id, "look"))
+    return of_record(api.run(DAG, run_id), api.task(DAG, run_id, "discover"))
 
 
 def _cpu_s(settings: Settings) -> float:
@@ -114,10 +114,10 @@ def _rows(runs: list[Run], cpu_s: float, idle_rate: float) -> list[Row]:
         Row("due → success, median", f"{median:.2f} s", aim=f"≤ {AIM_S:g} s", met=median <= AIM_S),
         Row("due → success, worst", f"{worst:.2f} s", aim=f"≤ {AIM_S:g} s", met=worst <= AIM_S),
         share("until the scheduler takes the run up", [each.begun for each in runs]),
-        share("until it hands `look` to the executor", [each.queued - each.begun for each in runs]),
+        share("until it hands `discover` to the executor", [each.queued - each.begun for each in runs]),
         share("until its process runs", [each.started - each.queued for each in runs]),
-        share("`look` itself", [each.looked - each.started for each in runs]),
-        share("until the run is a success", [each.ended - each.looked for each in runs]),
+        share("`discover` itself", [each.discovered - each.started for each in runs]),
+        share("until the run is a success", [each.ended - each.discovered for each in runs]),
         Row("CPU of one run, all of Airflow and the task", f"{cpu_s:.1f} s"),
         Row("CPU of Airflow when nothing runs", f"{idle_rate * 100:.0f} % of a core"),
     ]

@@ -40,7 +40,7 @@ from sandbox.platform.airflow_api import AirflowApi
 from sandbox.platform.processes import family
 from sandbox.platform.supervisord import HomeLayout
 
-DAG, TASKS = "ingest_archives", ("look", "ingest", "audit", "publish", "populate")
+DAG, TASKS = "ingest_archives", ("discover", "ingest", "audit", "publish", "populate")
 RUNS, PAUSE_S, IDLE_S, WITHIN_S = 5, 2.3, 30, 300
 VEHICLES, ENDED, PAYLOAD = 200, 150, 64 << 10
 LOOK_S = 0.1

@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from adapters.no_pandas import leave_pandas_out
+from console._erasing import WAIT_S, Wait, Why, Yes, erase
 from console._history import history_of, redis_of
 from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table, working
 from contracts.names import is_id, is_vin
 from contracts.seq import MAX_SEQ, datetime_of
 from contracts.settings import Settings
-from history import OPEN, BatchHistory, Bounds, EntryHistory
+from history import OPEN, BatchHistory, Bounds, EntryHistory, VehiclePage
+from history.from_service import batch_page, vehicle_page
 
 vin_app = typer.Typer(help="What happened to a vehicle.", no_args_is_help=True)
 batch_app = typer.Typer(help="What happened to a batch, and taking it back.", no_args_is_help=True)
@@ -38,8 +40,7 @@ PageLimit = Annotated[int, typer.Option("--limit", min=1, max=20_000, help="At m
 def vin_show(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
     """The newest entries of a vehicle, oldest first: where each stands and when what happened to it."""
     settings = _checked(vin)
-    with history_of(settings) as history:
-        page = history.vin_page(vin, _page(limit, before))
+    page = _vehicle_page(settings, vin, _page(limit, before))
     _print_entries(vin, page.entries, as_json, nothing="nothing was ever sent to it", before=page.before, paged=True)
 
 
@@ -60,28 +61,16 @@ def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
 def vin_history(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
     """What has ended of the newest entries, oldest first: how, and when what happened to it."""
     settings = _checked(vin)
-    with history_of(settings) as history:
-        page = history.vin_page(vin, _page(limit, before))
+    page = _vehicle_page(settings, vin, _page(limit, before))
     entries = [entry for entry in page.entries if not entry.is_open]
     _print_entries(vin, entries, as_json, nothing="nothing has ended yet", before=page.before, paged=True)
 
 
 @vin_app.command("erase")
 @handle_errors
-def vin_erase(
-    vin: Vin,
-    why: Annotated[str, typer.Option(help="Why; it is kept on record, so it must not name the vehicle.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds for which runs that began before may go on.")] = 900.0,
-    as_json: AsJson = False,
-) -> None:
+def vin_erase(vin: Vin, why: Why, yes: Yes = False, wait: Wait = WAIT_S, as_json: AsJson = False) -> None:
     """Take a vehicle out of queues, archive and lake for good, and search every file for it; exit status 1 if it is found."""
-    settings = _checked(vin)
-    if not yes:
-        typer.confirm(f"This takes all that was accepted until now for {vin} out for good. Go on?", abort=True, err=True)
-    from console._erase import erase_and_tell
-
-    erase_and_tell(settings, vin, why, wait_s=wait, as_json=as_json)
+    erase(_checked(vin), vin, why, yes=yes, wait_s=wait, as_json=as_json)
 
 
 @batch_app.command("show")
@@ -99,8 +88,10 @@ def batch_show(
     """The newest triggers with this request_id, oldest first: how many vehicles, and where their entries stand."""
     settings = _checked_request(request_id)
     bounds = Bounds(limit=limit, entries=entries, rows=rows, before=MAX_SEQ if before is None else before)
-    with history_of(settings) as history:
-        page = history.batches(request_id, bounds)
+    page = batch_page(settings, request_id, bounds)
+    if page is None:
+        with history_of(settings) as history:
+            page = history.batches(request_id, bounds)
     batches, older = page.batches, page.before
     if as_json:
         print_json({"request_id": request_id, "batches": [_summary(batch) for batch in batches], "before": older})
@@ -173,6 +164,14 @@ def _checked_request(request_id: str) -> Settings:
 
 def _page(limit: int, before: int | None) -> Bounds:
     return replace(VEHICLE, limit=limit, before=MAX_SEQ if before is None else before)
+
+
+def _vehicle_page(settings: Settings, vin: str, bounds: Bounds) -> VehiclePage:
+    page = vehicle_page(settings, vin, bounds)
+    if page is None:
+        with history_of(settings) as history:
+            page = history.vin_page(vin, bounds)
+    return page
 
 
 def _print_entries(

@@ -54,7 +54,8 @@ async def probe(settings: Settings) -> list[Diagnostic]:
     vin = settings.mqtt_probe_username or f"probe-{secrets.token_hex(6)}"
     password = settings.mqtt_password.get_secret_value() or None
     async with AsyncExitStack() as stack:
-        service = Mqtt(settings.mqtt, f"sdv-{vin}", username=settings.mqtt_username_dispatcher, password=password)
+        name = settings.mqtt_username_dispatcher
+        service = Mqtt(settings.mqtt, f"{name}-{vin}", username=name, password=password, tls=settings.tls_files(name))
         heard = _Heard(service)
         await stack.enter_async_context(service)
         if not await _connected(service):
@@ -66,7 +67,7 @@ async def probe(settings: Settings) -> list[Diagnostic]:
             return [*found, Diagnostic("broker's access rules", False, seen, ACCESS)]
         known = settings.mqtt_probe_username or None
         own = settings.mqtt_probe_password.get_secret_value() or None
-        vehicle = Mqtt(settings.mqtt_for_vehicles, vin, username=known, password=own)
+        vehicle = Mqtt(settings.mqtt_for_vehicles, vin, username=known, password=own, tls=settings.tls_files(vin))
         gets = _Heard(vehicle)
         await stack.enter_async_context(vehicle)
         if not await _connected(vehicle):

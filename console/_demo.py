@@ -63,6 +63,10 @@ def _show(settings: Settings, played: Demo, seconds: float) -> None:
     rows = [("yes" if check.held else "NO", check.what, check.seen) for check in played.checks]
     verdict = "all of it held" if played.held else "NOT all of it held"
     out.print(table(f"The main job, in {seconds:.0f} s: {verdict}", ("held", "what", "seen"), rows))
+    if played.signals is not None:
+        sent = played.signals
+        columns = ("kind", "sent", "the door", "the lake")
+        out.print(table(f"What became of {len(sent.sent)} signals, by kind", columns, sent.rows()))
     out.print("Look next:")
     if played.report:
         out.print(f"  {played.report}   the quality report of this run")

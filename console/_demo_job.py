@@ -9,13 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from adapters.publisher import Publisher
-from console import _demo_ecq, _demo_lake
+from console import _demo_ecq, _demo_lake, _demo_signals
 from contracts import topics
 from contracts.messages import ReceiptStatus, sha1_hex
 from contracts.names import Owner
 from contracts.settings import Settings
 from sandbox.fleet import Fleet, Received
 from sandbox.fleet import vins as make_vins
+from sandbox.fleet.gateways import Kind
 
 VEHICLES, ONLINE = 200, 150
 FIRMWARE_BYTES = 64 * 1024
@@ -41,6 +42,7 @@ class Demo:
     run: str = field(default_factory=lambda: f"{time.time_ns() // 1_000_000}")
     checks: list[Assertion] = field(default_factory=list)
     report: str = ""
+    signals: _demo_signals.Kinds | None = None  # None: there is no AMQP door
     example: str = "<VIN>"
 
     @property
@@ -63,6 +65,8 @@ class Demo:
             await self._deliver(fleet, platform, vins, online, later)
             await self._refuse(platform)
             await self._compact(platform)
+            if _demo_signals.has_a_door(self.settings):
+                await self._send_signals()
             await self._judge()
             await self._lose_redis(fleet, platform, vins, online, later)
 
@@ -108,6 +112,21 @@ class Demo:
         right = seen.right == clients and seen.arrived == clients * per_client
         self._check(f"each got the newest of its {per_client} keys when it came", right, said)
 
+    async def _send_signals(self) -> None:
+        count, devices = _demo_signals.MESSAGES, _demo_signals.DEVICES
+        self.say(f"{count} signals of {devices} devices over AMQP, of which some are repeated, forged and malformed")
+        self.signals = sent = await _demo_signals.send_signals(self.settings, self.run)
+        bad = [message for message in sent.sent if message.code]
+        said = f"{sent.settled} of them in {sent.seconds:.1f} s"
+        self._check(f"the AMQP door was done with {count} messages", sent.settled == count, said)
+        self._check(f"it refused {len(bad)}, each with its code", sent.refused == len(bad), f"{len(sent.codes)} dead letters")
+
+    def _find_signals(self, sent: _demo_signals.Kinds) -> None:
+        good, rows = len(sent.of(Kind.GOOD)), sent.raw.total()
+        said = f"{rows} rows in xray_raw_signals, {sent.processed.total()} in xray_processed_signals"
+        self._check(f"the lake has each of {good} good signals exactly once", sent.good == rows == good, said)
+        self._check("and each refused one with its code", sent.in_quarantine, f"{sent.quarantined.total()} rows in quarantine")
+
     async def _judge(self) -> None:
         self.say("Airflow runs the DAG ingest_archives")
         state, seconds = await asyncio.to_thread(_demo_lake.run_ingest_dag, self.settings)
@@ -117,6 +136,9 @@ class Demo:
         self._check("the lake has every VIN of the batch", rows.ids == VEHICLES, f"{rows.ids} rows in sdv_fanout_ids")
         self._check("and how each ended", rows.delivered == VEHICLES, f"{rows.delivered} rows delivered in sdv_fanout_outcomes")
         self._check("and what was refused", rows.quarantined > 0, f"{rows.quarantined} rows in quarantine")
+        if self.signals is not None:
+            await asyncio.to_thread(_demo_signals.find_in_lake, self.settings, self.signals)
+            self._find_signals(self.signals)
         verdict, self.report = await asyncio.to_thread(_demo_lake.verdict_of, self.settings, rows.run_id)
         self._check("the audit let it pass", verdict == "passed", f"{verdict}: {self.report}")
 

@@ -18,8 +18,10 @@ from sqlalchemy.exc import DatabaseError
 
 from adapters.lake import SQLITE, open_catalog
 from adapters.redis import connect
+from adapters.tls import web_context
 from console._broker_probe import probe
 from console._diagnostic import Diagnostic
+from console._doctor_signals import RING_REMEDY, SIGNING_REMEDY, rabbitmq, ring, signatures
 from console._output import FAILED, AsJson, handle_errors, out, print_json, settings_or_fail, table
 from contracts import keys
 from contracts.errors import Permanent
@@ -27,7 +29,7 @@ from contracts.redis_url import split_redis_url
 from contracts.settings import Settings
 from contracts.tables import NAMESPACE
 from pipelines.spark.conf import jars_for
-from sandbox.platform import airflow, rabbitmq
+from sandbox.platform import airflow
 from sandbox.platform.health import as_started
 
 SPARE_BYTES = 2 << 30
@@ -85,13 +87,15 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     )
     yield _attempt("api", lambda: _api(settings), f"make up; its log is in {settings.home}/logs")
     yield _attempt(
-        "express hand-off", lambda: _express(settings), "cure what it says; what is recorded meanwhile is offered then"
+        "direct enqueue", lambda: _direct_enqueue(settings), "cure what it says; what is recorded meanwhile is offered then"
     )
     if settings.with_signals:
-        yield _rabbitmq(settings)
+        yield rabbitmq(settings)
         yield _attempt(
             "signals", lambda: _healthz(settings, settings.signals_port), f"make up; its log is in {settings.home}/logs"
         )
+        yield _attempt("signatures of signals", lambda: signatures(settings), SIGNING_REMEDY)
+        yield _attempt("key ring of signals", lambda: ring(settings), RING_REMEDY)
     if settings.with_airflow:
         url = f"{airflow.url(settings)}{airflow.HEALTH}"
         yield _attempt("airflow", lambda: _get(url), f"make up; its log is in {settings.home}/logs")
@@ -113,15 +117,6 @@ def _java() -> Diagnostic:
     version = output.split('"')[1] if '"' in output else output.strip()
     major = version.split(".")[0]
     return Diagnostic("java", major.isdigit() and int(major) >= OLDEST_JAVA, version, remedy)
-
-
-def _rabbitmq(settings: Settings) -> Diagnostic:
-    """Whether there is a RabbitMQ for the AMQP door: the one that a setting names, or a server to start."""
-    script = rabbitmq.server_script()
-    if settings.signals_amqp_url.get_secret_value():
-        return Diagnostic("rabbitmq", True, "as signals_amqp_url says")
-    remedy = "apt-get install rabbitmq-server, or MANIFOLD_WITH_SIGNALS=false: all but the AMQP door works without it"
-    return Diagnostic("rabbitmq", script is not None, str(script) if script else "not installed", remedy)
 
 
 def _home(settings: Settings) -> Diagnostic:
@@ -194,9 +189,9 @@ def _of_every_node(settings: Settings, section: str) -> list[Any]:
     return list(nodes.values()) if of_cluster else [nodes]
 
 
-def _express(settings: Settings) -> str:
+def _direct_enqueue(settings: Settings) -> str:
     reply = httpx.get(f"http://{settings.host}:{settings.recorder_port}/healthz", headers=settings.bearer, timeout=5)
-    output = str(reply.json().get("express"))
+    output = str(reply.json().get("direct_enqueue"))
     if output.startswith("suspended"):
         raise ValueError(output)
     return output
@@ -230,7 +225,7 @@ def _api(settings: Settings) -> str:
 
 
 def _healthy(settings: Settings, service: str) -> str:
-    reply = httpx.get(f"{service}/healthz", headers=settings.bearer, timeout=5)
+    reply = httpx.get(f"{service}/healthz", headers=settings.bearer, timeout=5, verify=web_context(settings, service) or True)
     if reply.status_code != httpx.codes.OK:
         raise ValueError(reply.text)
     return "healthy"

@@ -95,7 +95,7 @@ def top(count: How = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
         )
     )
     if as_json:
-        print_json({"census": aged(stats), **queues})
+        print_json({"queue_stats": aged(stats), **queues})
         return
     columns = ("client", "pending", "live", "oldest accepted at")
     for title, name in (("most pending", "longest"), ("oldest pending", "oldest")):

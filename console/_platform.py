@@ -33,7 +33,7 @@ def status(as_json: AsJson = False) -> None:
         print_json(now.to_json())
     else:
         rows = [
-            (name, "; ".join(["healthy" if check.healthy else check.said or "not healthy", *check.details.get("problems", ())]))
+            (name, "; ".join(["healthy" if check.healthy else check.reason or "not healthy", *check.details.get("problems", ())]))
             for name, check in now.checks.items()
         ]
         out.print(table("ready to serve" if now.healthy else "not ready", ("program", "health"), [*rows, ("queues", now.queues)]))

@@ -29,7 +29,7 @@ def top(count: How = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
         )
     )
     if as_json:
-        print_json({"census": aged(stats), **queues})
+        print_json({"queue_stats": aged(stats), **queues})
         return
     columns = ("vehicle", "entries", "oldest accepted at")
     for title, key in (("longest queues", "longest"), ("oldest pending", "oldest")):

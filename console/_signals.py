@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from console._erasing import WAIT_S, Wait, Why, Yes, erase
 from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from console._signal_keys import app as keys_app
 from console._signals_amqp import dlq_app, send
@@ -17,22 +18,11 @@ Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id."
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The newest so many.")]
 
 
-@app.command()
+@app.command("erase")
 @handle_errors
-def erase(
-    device_id: Device,
-    why: Annotated[str, typer.Option(help="Why; it is kept on record, so it must not name the device.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds for which runs that began before may go on.")] = 900.0,
-    as_json: AsJson = False,
-) -> None:
+def device_erase(device_id: Device, why: Why, yes: Yes = False, wait: Wait = WAIT_S, as_json: AsJson = False) -> None:
     """Take a device out of archive, lake and queues for good, and search every file for it; exit status 1 if it is found."""
-    settings = _checked(device_id)
-    if not yes:
-        typer.confirm(f"This takes all that was accepted until now of {device_id} out for good. Go on?", abort=True, err=True)
-    from console._erase import erase_and_tell
-
-    erase_and_tell(settings, device_id, why, wait_s=wait, as_json=as_json)
+    erase(_checked(device_id), device_id, why, yes=yes, wait_s=wait, as_json=as_json)
 
 
 @app.command()

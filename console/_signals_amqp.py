@@ -18,13 +18,19 @@ from console._output import USAGE, AsJson, fail, handle_errors, out, print_json,
 from contracts.errors import Permanent, Retryable
 from contracts.settings import Settings
 from contracts.signals import topology
+from contracts.signals.codes import Code
 from contracts.signals.messages import DEVICE_ID
+from contracts.signals.rights import GATEWAY
 from contracts.signals.signing import signed_headers
 
 dlq_app = typer.Typer(help="Dead letters: messages that the door has refused, the oldest first.", no_args_is_help=True)
 Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id.")]
 Most = Annotated[int, typer.Option("--count", min=1, max=10_000, help="So many, the oldest first.")]
 T = TypeVar("T")
+NOT_VOUCHED_FOR = (
+    Code.REPLAY_ERROR,
+    Code.IDEMPOTENCY_CONFLICT,
+)  # unless the operator names the code: someone may have sent it twice
 
 
 @handle_errors
@@ -85,17 +91,25 @@ def show(place: Annotated[int, typer.Argument(min=1, help="Its place, as `ls` co
 def replay(
     count: Most = 100,
     code: Annotated[str, typer.Option(help="Only those with this code.")] = "",
+    vouch: Annotated[
+        bool,
+        typer.Option("--vouch", help="Also those that are only too old: sign them anew, on your word that they are no replays."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what the door would make of each now, and leave them.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send dead letters to the raw queue again. What the door would refuse again stays; a signed time is old after an hour."""
+    """Send dead letters to their queue again. What the door would refuse again stays; what is only too old takes your word."""
     settings = settings_or_fail()
-    found = _run(settings, _replay(settings, count, code, dry_run=dry_run))
+    found = _run(settings, _replay(settings, count, code, vouch=vouch, dry_run=dry_run))
     if as_json:
         print_json({"dead_letters": found})
         return
-    rows = [(one["place"], one["code"], one["would_be"], "yes" if one["replayed"] else "no") for one in found]
-    out.print(table("", ("place", "code", "the door would say", "replayed"), rows))
+    titles = ("place", "code", "the door would say", "can be vouched for", "replayed")
+    rows = [
+        (one["place"], one["code"], one["would_be"], *("yes" if one[name] else "no" for name in ("vouchable", "replayed")))
+        for one in found
+    ]
+    out.print(table("", titles, rows))
 
 
 async def _send(settings: Settings, device_id: str, payload: bytes, count: int) -> list[str]:
@@ -103,9 +117,9 @@ async def _send(settings: Settings, device_id: str, payload: bytes, count: int) 
 
     secrets, sent = hmac_secrets(settings), list[str]()
     encoded = base64.b64encode(payload).decode()
-    connection = await aio_pika.connect(connection_url(settings), timeout=settings.signals_connect_ms / 1000)
+    connection = await aio_pika.connect(connection_url(settings, as_user=GATEWAY), timeout=settings.signals_connect_ms / 1000)
     async with connection, connection.channel(publisher_confirms=True, on_return_raises=True) as channel:
-        exchange = await channel.get_exchange(topology.EXCHANGE, ensure=True)
+        exchange = await channel.get_exchange(topology.EXCHANGE, ensure=False)
         for _ in range(count):
             now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
             said = {"deviceId": device_id, "capturedAt": now, "payload": encoded, "schemaVersion": "v1"}
@@ -130,19 +144,21 @@ async def _look(settings: Settings, count: int, *, with_body: bool = False) -> l
         ]
 
 
-async def _replay(settings: Settings, count: int, code: str, *, dry_run: bool) -> list[dict[str, Any]]:
-    from signals.dead_letters import open_dead_letters
+async def _replay(settings: Settings, count: int, code: str, *, vouch: bool, dry_run: bool) -> list[dict[str, Any]]:
+    from signals.dead_letters import ACCEPTED, open_dead_letters
 
     done = []
     async with open_dead_letters(settings) as letters:
         for letter in await letters.oldest(count):
             if code and letter.code != code:
                 continue
-            would_be = letters.would_be(letter)
-            replayed = would_be == "accepted" and not dry_run
+            would_be, vouchable = letters.would_be(letter), letters.is_only_old(letter)
+            named = letter.code == code or letter.code not in NOT_VOUCHED_FOR
+            replayed = not dry_run and (would_be == ACCEPTED or (vouch and vouchable and named))
             if replayed:
                 await letters.replay(letter)
-            done.append({"place": letter.place, "code": letter.code, "would_be": would_be, "replayed": replayed})
+            said = {"place": letter.place, "code": letter.code, "would_be": would_be, "vouchable": vouchable}
+            done.append(said | {"replayed": replayed})
     return done
 
 

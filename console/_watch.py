@@ -20,7 +20,9 @@ from console._output import AsJson, handle_errors, out, settings_or_fail, table
 from console._queue_stats import aged
 from contracts import keys
 from contracts.settings import Settings
+from contracts.signals import topology
 from queues import QueueStats, connect
+from sandbox.platform.health import as_started
 
 EVERY_S = 1.0
 SCRAPE_WAIT_S = 0.5
@@ -35,6 +37,16 @@ RATES: dict[str, tuple[str, dict[str, str]]] = {  # what is shown a second → t
     "compacted delivered": ("manifold_dispatcher_ecq_delivered_total", {}),
     "parked": ("manifold_dispatcher_parked_total", {}),
 }
+OF_SIGNALS: dict[str, tuple[str, dict[str, str]]] = {  # the same, where the AMQP door is
+    "signals processed": ("signals_messages_total", {"outcome": "processed"}),
+    "signals repeated": ("signals_messages_total", {"outcome": "duplicate"}),
+    "signals refused": ("signals_messages_total", {"outcome": "refused"}),
+}
+WAITING: dict[str, tuple[str, dict[str, str]]] = {  # what waits there → the gauge, and its labels
+    "signals": ("signals_queue_depth", {"queue": topology.RAW}),
+    "signals to be tried again": ("signals_queue_depth", {"queue": topology.RETRY}),
+    "dead letters": ("signals_queue_depth", {"queue": topology.DEAD}),
+}
 Sample = dict[str, Any]
 
 
@@ -44,7 +56,7 @@ def watch(
 ) -> None:
     """Messages and deliveries a second, what waits, and the last queue statistics. With --json one line a second."""
     try:
-        asyncio.run(_watch(settings_or_fail(), count, as_json))
+        asyncio.run(_watch(as_started(settings_or_fail()), count, as_json))
     except KeyboardInterrupt:
         return
 
@@ -67,29 +79,37 @@ async def _watch(settings: Settings, count: int, as_json: bool) -> None:
                 live.update(_shown(sample), refresh=True)
 
 
+def rates_of(settings: Settings) -> dict[str, tuple[str, dict[str, str]]]:
+    """What a platform of these settings counts."""
+    return RATES | (OF_SIGNALS if settings.with_signals else {})
+
+
 async def _sample(settings: Settings, redis: Redis, before: Counter[str], after: Counter[str], seconds: float) -> Sample:
     pipe = redis.pipeline(transaction=False)
     pipe.xlen(keys.OUTCOMES)
     for shard in range(settings.wake_shards):
         pipe.xlen(keys.wake(shard))
     outcomes, *wakes = await pipe.execute()
+    signals = settings.with_signals
     stats = await QueueStats.load(redis)
     return {
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "per_second": {what: round(max(0, after[what] - before[what]) / seconds, 1) for what in RATES},
-        "waiting": {"wake-ups": sum(wakes), "outcomes": outcomes},
-        "census": None if stats is None else aged(stats),
+        "per_second": {what: round(max(0, after[what] - before[what]) / seconds, 1) for what in rates_of(settings)},
+        "waiting": {"wake-ups": sum(wakes), "outcomes": outcomes} | ({what: after[what] for what in WAITING} if signals else {}),
+        "queue_stats": None if stats is None else aged(stats),
     }
 
 
 async def _counted(settings: Settings) -> Counter[str]:
-    """The counters of all services that answer; one that does not counts nothing."""
+    """The counters of all services that answer, and what waits for the door; one that does not answer counts nothing."""
     ports = [settings.recorder_port, *(settings.dispatcher_port + n for n in range(settings.dispatchers))]
+    ports += [settings.signals_port] * settings.with_signals
+    wanted = rates_of(settings) | WAITING
     pages = await asyncio.gather(*(asyncio.to_thread(_page, settings, port) for port in ports))
     counted = Counter[str]()
     for family in text_string_to_metric_families("\n".join(pages)):
         for sample in family.samples:
-            for what, (name, labels) in RATES.items():
+            for what, (name, labels) in wanted.items():
                 if sample.name == name and labels.items() <= sample.labels.items():
                     counted[what] += int(sample.value)
     return counted
@@ -107,5 +127,5 @@ def _page(settings: Settings, port: int) -> str:
 def _shown(sample: Sample) -> Any:
     rows: list[tuple[object, ...]] = [(f"{what} a second", rate) for what, rate in sample["per_second"].items()]
     rows += [(f"{what} waiting", number) for what, number in sample["waiting"].items()]
-    rows += [(name.replace("_", " "), value) for name, value in (sample["census"] or {}).items()]
+    rows += [(name.replace("_", " "), value) for name, value in (sample["queue_stats"] or {}).items()]
     return table(sample["at"], ("what", "now"), rows)

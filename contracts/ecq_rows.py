@@ -33,25 +33,25 @@ _IN_EPOCH = {
 class RecordedState:
     """What the rows of one client come to."""
 
-    __slots__ = ("_acked_in", "_rewinds", "_undone_from", "acked_at", "acked_seq")
+    __slots__ = ("_acked_after", "_rewinds", "_undone_from", "acked_at", "acked_seq")
 
     def __init__(self, rows: Iterable[StateRow]) -> None:
         self.acked_seq: int | None = None  # the position; None: nothing was acknowledged yet
         self.acked_at: datetime | None = None
-        self._acked_in: dict[int, int] = {}  # seq → the last epoch in which it was acknowledged
+        self._acked_after: dict[int, int] = {}  # seq → how many rewinds came before it was last acknowledged
         known = set(rows)
         firsts: dict[int, int] = {}  # rewind → the first seq that it brings back
         for row in known:
             if row.kind == StateKind.REWOUND:
                 firsts[row.epoch] = min(row.acked_seq + 1, firsts.get(row.epoch, row.acked_seq + 1))
         self._rewinds = sorted(firsts)
-        for epoch, kind, seq, at in sorted(map(self._in_order, known)):
+        for rewinds, kind, seq, at in sorted(map(self._in_order, known)):
             if kind == _REWOUND:
                 if self.acked_seq is not None:
                     self.acked_seq = min(self.acked_seq, max(0, seq))
                 continue
             if kind == _ACKNOWLEDGED:
-                self._acked_in[seq] = epoch
+                self._acked_after[seq] = rewinds
             if self.acked_seq is None or seq > self.acked_seq or (kind == _POSITION and seq == self.acked_seq):
                 self.acked_seq, self.acked_at = seq, at
         self._undone_from = [firsts[rewind] for rewind in self._rewinds]  # by this and all later rewinds
@@ -59,12 +59,15 @@ class RecordedState:
             self._undone_from[place] = min(self._undone_from[place], self._undone_from[place + 1])
 
     def _in_order(self, row: StateRow) -> tuple[int, int, int, datetime]:
-        """By epoch; in it the rewind that began it first, then what compaction has put in the place of others."""
+        """By the rewinds that came before; after each, itself first, then what compaction has put in the place of others.
+
+        Not by the epoch: of two whose rewind is not known yet, compaction would keep another than of two in one epoch.
+        """
         kind, epoch = _IN_EPOCH[row.kind], row.epoch
         # Of a position too: what it stands for was acknowledged, or rewound to by a rewind with a greater seq.
-        if kind != _REWOUND and self._rewinds:
+        if kind != _REWOUND:
             epoch = epoch_of(row.acked_seq, epoch, self._rewinds)
-        return epoch, kind, row.acked_seq, row.acked_at
+        return bisect_right(self._rewinds, epoch), kind, row.acked_seq, row.acked_at
 
     @property
     def epoch(self) -> int:
@@ -73,10 +76,9 @@ class RecordedState:
 
     def is_acknowledged(self, seq: int) -> bool:
         """Whether the message with this seq counts as acknowledged."""
-        epoch = self._acked_in.get(seq)
-        if epoch is None:
+        later = self._acked_after.get(seq)
+        if later is None:
             return False
-        later = bisect_right(self._rewinds, epoch)
         return later == len(self._rewinds) or seq < self._undone_from[later]
 
 

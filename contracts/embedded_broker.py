@@ -27,7 +27,16 @@ def config_file(settings: Settings) -> Path:
 
 def inner_socket(settings: Settings) -> Path:
     """The listener for the tap's events and for platform publishers; only this system user can open it."""
-    path = folder(settings) / "inner.sock"
+    return _socket(settings, "inner")
+
+
+def outer_socket(settings: Settings) -> Path:
+    """The listener for vehicles and services where the tap alone may come, because it asks for certificates."""
+    return _socket(settings, "outer")
+
+
+def _socket(settings: Settings, name: str) -> Path:
+    path = folder(settings) / f"{name}.sock"
     if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
         return path
     return Path(tempfile.gettempdir()) / f"manifold-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.sock"

@@ -7,8 +7,9 @@ from itertools import count
 from contracts.names import DataId, Owner
 
 LOADED = "queues:loaded"  # set while the queues hold everything pending; gone when Redis was wiped
-QUEUE_STATS = "census"  # hash: the queue statistics, as the last walk over all keys has counted it
-QUEUE_STATS_LEASE = "census:lease"  # who walks
+QUEUE_STATS = "queue_stats"  # hash: the queue statistics, as the last walk over all keys has counted it
+QUEUE_STATS_LEASE = "queue_stats:lease"  # who walks
+FORMER_QUEUE_STATS = "census"  # which an earlier version has left behind, with names of vehicles
 OUTCOMES = "outcomes"  # stream: what the dispatcher decided, until the recorder has it on disk
 OUTCOMES_GROUP = "recorders"
 WAKE_GROUP = "dispatchers"
@@ -73,7 +74,7 @@ def parked(owner: Owner | str) -> str:
 
 
 def inflight(owner: Owner | str) -> str:
-    """Hash seq, published_at, attempts, deadline: what the vehicle has to acknowledge."""
+    """Hash seq, published_at, attempts, deadline, send_by (by the clock of Redis): what the vehicle has to acknowledge."""
     return f"{_of(owner)}inflight"
 
 

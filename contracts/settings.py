@@ -16,43 +16,19 @@ from pydantic_settings import (
 )
 
 from contracts import catalog_properties
+from contracts.derived_settings import DerivedSettings
 from contracts.errors import SettingsError
-from contracts.faces import LOOPBACK, is_loopback
-from contracts.setting_groups import (
-    DispatchSettings,
-    EndpointSettings,
-    HousekeepingSettings,
-    LakeSettings,
-    MqttSettings,
-    QueueSettings,
-    RecorderSettings,
-    StorageSettings,
-)
-from contracts.signal_settings import CONTRACT_NAMES, SignalSettings, from_contract_names
+from contracts.signal_settings import CONTRACT_NAMES
 from contracts.signals.bounds import read_bounds
-from contracts.signals.settings import SignalStorageSettings
-from contracts.storage import S3
 
 PREFIX = "MANIFOLD_"
 FILE_VARIABLE = "MANIFOLD_FILE"
 DEFAULT_FILE = "manifold.toml"
-SERVICES_PORT = ":1884"  # of the listener for services in infra/emqx
-TOPIC_AND_PROPERTIES = 1 << 20  # bytes: more than any publisher needs for them
-LARGEST_PACKET = (1 << 28) - 1  # bytes that MQTT can say
+FORMER_NAMES = {"MANIFOLD_EXPRESS": "direct_enqueue"}  # variables of earlier versions
+OTHER_NAMES = CONTRACT_NAMES | FORMER_NAMES  # variables that are understood where the setting's own is not in the environment
 
 
-class Settings(
-    EndpointSettings,
-    MqttSettings,
-    RecorderSettings,
-    QueueSettings,
-    DispatchSettings,
-    StorageSettings,
-    LakeSettings,
-    HousekeepingSettings,
-    SignalSettings,
-    SignalStorageSettings,
-):
+class Settings(DerivedSettings):
     """All of Manifold's settings. Flat on purpose: `segment_max_seconds` is `MANIFOLD_SEGMENT_MAX_SECONDS`."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True)
@@ -96,130 +72,15 @@ class Settings(
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then the environment, then its names of the signals' contract, then the file."""
+        """Arguments, then the environment by the settings' own names, then by other names, then the file."""
         del dotenv_settings, file_secret_settings
-        contract = InitSettingsSource(settings_cls, from_contract_names(os.environ))
-        return (init_settings, env_settings, contract, TomlConfigSettingsSource(settings_cls, settings_file()))
-
-    @property
-    def mqtt(self) -> str:
-        """URL of the broker."""
-        return self.mqtt_url or f"mqtt://{self.host}:{self.mqtt_port}"
-
-    @property
-    def mqtt_for_vehicles(self) -> str:
-        """URL of the broker, as vehicles reach it."""
-        if self.mqtt_vehicle_url or not self.mqtt_url.endswith(SERVICES_PORT):
-            return self.mqtt_vehicle_url or self.mqtt
-        return f"{self.mqtt_url.removesuffix(SERVICES_PORT)}:1883"
-
-    @property
-    def loopback(self) -> str:
-        """Address of what only this machine may reach."""
-        return self.host if is_loopback(self.host) else LOOPBACK
-
-    @property
-    def bearer(self) -> dict[str, str]:
-        """The header of authorization for requests to the services' HTTP; empty without a token."""
-        token = self.http_token.get_secret_value()
-        return {"Authorization": f"Bearer {token}"} if token else {}
-
-    @property
-    def shares_subscriptions(self) -> bool:
-        """Whether services subscribe as members of a group; else each replica gets every message, which is safe and wasteful."""
-        return self.mqtt_shared == "on" or (self.mqtt_shared == "auto" and bool(self.mqtt_url))
-
-    @property
-    def largest_packet(self) -> int:
-        """Bytes of the largest MQTT packet that a publisher may send: a trigger, or data, and its topic and properties."""
-        return min(max(self.max_trigger_bytes, self.max_data_bytes) + TOPIC_AND_PROPERTIES, LARGEST_PACKET)
-
-    @property
-    def redis(self) -> str:
-        """URL of Redis, password and all."""
-        return self.redis_url.get_secret_value() or f"redis://{self.loopback}:{self.redis_port}/0"
-
-    @property
-    def signals_redis(self) -> str:
-        """URL of the Redis of the AMQP door, password and all."""
-        return self.signals_redis_url.get_secret_value() or self.redis
-
-    @property
-    def signals(self) -> str:
-        """HTTP address of the AMQP door."""
-        return f"http://{self.host}:{self.signals_port}"
-
-    @property
-    def signals_journal_folder(self) -> Path:
-        """Folder of the AMQP door's journal; always a local disk."""
-        return self.home / "journal" / str(self.signals_node)
-
-    @property
-    def recorders(self) -> list[str]:
-        """HTTP address of each recorder; never empty."""
-        urls = self.recorder_urls or f"http://{self.host}:{self.recorder_port}"
-        return [url.rstrip("/") for url in urls.split(",")]
-
-    @property
-    def api_listens(self) -> str:
-        """Address on which the API listens."""
-        return self.api_host or self.host
-
-    @property
-    def api(self) -> str:
-        """HTTP address of the API."""
-        return self.api_url.rstrip("/") or f"http://{self.api_listens}:{self.api_port}"
-
-    @property
-    def archive(self) -> str:
-        """URL of the archive's root."""
-        return self.archive_url or f"file://{self.home}/archive"
-
-    @property
-    def s3(self) -> S3:
-        """The access to object storage."""
-        keys = self.s3_access_key.get_secret_value(), self.s3_secret_key.get_secret_value()
-        return S3(self.s3_endpoint, self.s3_region, *keys)
-
-    @property
-    def catalog(self) -> str:
-        """URI of the catalog, as PyIceberg takes it."""
-        return self.catalog_uri.get_secret_value() or f"sqlite:///{self.home}/lake/catalog.db"
-
-    @property
-    def warehouse_url(self) -> str:
-        """URL of the warehouse's root; with a REST catalog also what that calls it, or nothing where it decides itself."""
-        if self.catalog_type == "rest":
-            return self.warehouse
-        return self.warehouse or f"file://{self.home}/lake/warehouse"
-
-    @property
-    def lake_on_s3(self) -> bool:
-        """Whether the tables lie in object storage; of a warehouse that only the catalog knows, that is assumed."""
-        return self.warehouse_url.startswith("s3://") or "://" not in self.warehouse_url
-
-    @property
-    def catalog_options(self) -> dict[str, str]:
-        """Properties of the catalog besides its type, address and warehouse, the same for PyIceberg and Spark; has secrets."""
-        storage = self.s3.for_iceberg() if self.lake_on_s3 else {}
-        return storage | catalog_properties.read(self.catalog_properties.get_secret_value())
-
-    @property
-    def reports_folder(self) -> str:
-        """The location of the HTML reports for people: a folder of this machine, or a URL."""
-        return self.reports or str(self.home / "reports")
-
-    @property
-    def reports_url(self) -> str:
-        """URL of the store of the HTML reports."""
-        if "://" in self.reports:
-            return self.reports.rstrip("/")
-        return (Path(self.reports).expanduser().absolute() if self.reports else self.home / "reports").as_uri()
-
-    @property
-    def journal_folder(self) -> Path:
-        """Folder of the recorder's journal; always a local disk."""
-        return self.home / "journal" / str(self.node)
+        others = {setting: os.environ[name] for name, setting in OTHER_NAMES.items() if os.environ.get(name)}
+        return (
+            init_settings,
+            env_settings,
+            InitSettingsSource(settings_cls, others),
+            TomlConfigSettingsSource(settings_cls, settings_file()),
+        )
 
 
 def settings_file(env: Mapping[str, str] = os.environ) -> Path:
@@ -229,7 +90,7 @@ def settings_file(env: Mapping[str, str] = os.environ) -> Path:
 
 def unknown_variables(env: Mapping[str, str] = os.environ) -> list[str]:
     """Variables that look like settings and are none: mostly spelling mistakes."""
-    known = {PREFIX + name.upper() for name in Settings.model_fields} | {FILE_VARIABLE}
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | {FILE_VARIABLE, *FORMER_NAMES}
     return sorted(name for name in env if name.startswith(PREFIX) and name.upper() not in known)
 
 
@@ -238,9 +99,9 @@ def source_of(name: str, env: Mapping[str, str] = os.environ) -> str:
     variable = PREFIX + name.upper()
     if any(key.upper() == variable for key in env):
         return variable
-    for of_contract, setting in CONTRACT_NAMES.items():
-        if setting == name and env.get(of_contract):
-            return of_contract
+    for other, setting in OTHER_NAMES.items():
+        if setting == name and env.get(other):
+            return other
     file = settings_file(env)
     return str(file) if name in TomlConfigSettingsSource(Settings, file)() else "default"
 

@@ -1,14 +1,15 @@
 """The settings of the AMQP door, and the names that the vehicle platform's contract has for some of them."""
 
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings
 
 from contracts.seq import MAX_NODE
+from contracts.setting_field import setting as _s
 
+MAX_PAYLOAD = 1_048_576  # characters of base64, as the schema of raw signals has it
 PLACEHOLDERS = ("your-", "your_", "default-", "default_", "change-me", "changeme", "change_me", "placeholder", "<")
 
 # Names of the contract, understood where the setting itself is not in the environment.
@@ -25,10 +26,6 @@ CONTRACT_NAMES = {
 }
 
 
-def _s(default: Any, meaning: str) -> Any:
-    return Field(default=default, description=meaning)
-
-
 class SignalSettings(BaseSettings):
     """What the AMQP door takes in, and whom it believes."""
 
@@ -41,6 +38,9 @@ class SignalSettings(BaseSettings):
     signals_redis_url: SecretStr = _s(SecretStr(""), "where the door keeps nonces and idempotency keys; empty: as redis_url says")
     signals_prefetch: Annotated[int, Field(ge=1, le=65535)] = _s(50, "messages that the door has in hand at most")
     signals_heartbeat_seconds: Annotated[int, Field(ge=1, le=3600)] = _s(30, "AMQP heartbeat")
+    signals_confirm_seconds: Annotated[float, Field(gt=0)] = _s(
+        60, "a RabbitMQ that confirms nothing for so long, and does not say that it is short of memory or disk, is left"
+    )
     signals_connect_ms: Annotated[int, Field(ge=1)] = _s(5000, "milliseconds that a connection to RabbitMQ may take")
     signals_hmac_secret: SecretStr = _s(
         SecretStr(""),
@@ -52,10 +52,19 @@ class SignalSettings(BaseSettings):
     signals_tolerance_seconds: Annotated[float, Field(gt=0, le=3600)] = _s(
         300, "how far a signed timestamp may be from now; how long the queue was backed up is added"
     )
-    signals_nonce_seconds: Annotated[int, Field(ge=60)] = _s(3600, "how long a nonce is remembered; no message may be older")
-    signals_idempotency_seconds: Annotated[int, Field(ge=1)] = _s(900, "how long the same signal again is a duplicate at once")
-    signals_max_payload: Annotated[int, Field(ge=4, le=1 << 22)] = _s(1 << 20, "characters of base64 that one payload may have")
+    signals_nonce_seconds: Annotated[int, Field(ge=60, le=86_400)] = _s(
+        3600, "how long a nonce is remembered, at least; no message may be older"
+    )
+    signals_idempotency_seconds: Annotated[int, Field(ge=1, le=86_400)] = _s(
+        900, "how long the same signal again is a duplicate at once"
+    )
+    signals_max_payload: Annotated[int, Field(ge=4, le=MAX_PAYLOAD)] = _s(
+        MAX_PAYLOAD, "characters of base64 that one payload may have; the contract allows no more"
+    )
     signals_max_retries: Annotated[int, Field(ge=0, le=20)] = _s(3, "tries after the first, of what may work later")
+    signals_traces_url: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = _s(
+        "", "OTLP/HTTP collector of the door's spans, such as http://127.0.0.1:4318/v1/traces; empty: there are no spans"
+    )
     signals_reads_status: bool = _s(True, "the door also records what gateways publish to device.status.v1")
 
     @field_validator("signals_hmac_secret", "signals_hmac_accepted")
@@ -87,8 +96,3 @@ def accepted_of(text: str) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
         raise ValueError('must be a JSON array of strings that are not empty, such as ["…", "…"]')
     return found
-
-
-def from_contract_names(env: Mapping[str, str]) -> dict[str, str]:
-    """The settings that the environment gives by the contract's names."""
-    return {setting: env[name] for name, setting in CONTRACT_NAMES.items() if env.get(name)}

@@ -3,14 +3,14 @@
 from dags._defaults import JUDGED, PUBLISHED, QUEUES, discover_job, plain_job, spark_job
 from dags._jobs import QualityReport
 
-LOOK = ("{{ '' if params['flush'] else '--no-flush' }}", "{{ '--dry-run' if params['dry_run'] else '' }}")
-# How large the job is, only `look` knows.
-DRIVER = "{{ (ti.xcom_pull(task_ids='look') or {}).get('java_options', '') }}"
+OPTIONS = ("{{ '' if params['flush'] else '--no-flush' }}", "{{ '--dry-run' if params['dry_run'] else '' }}")
+# How large the job is, only `discover` knows.
+DRIVER = "{{ (ti.xcom_pull(task_ids='discover') or {}).get('java_options', '') }}"
 
 
 def ingest_jobs(*part: str) -> None:
     """Make them, in the DAG that is being made, which has `flush` and `dry_run`. `part` are arguments that say what is taken."""
-    look = discover_job("look", *part, *LOOK)
+    discover = discover_job("discover", *part, *OPTIONS)
     # A small run needs no Spark, and starting a process takes longer than its work: it is done in the first, to the end.
     small = {"plain_first": True, "plain_only": ["--to-the-end"]}
     ingest = spark_job("ingest", *part, "--no-flush", "--judge", java_options=DRIVER, outlets=[JUDGED], **small)
@@ -18,5 +18,5 @@ def ingest_jobs(*part: str) -> None:
     publish = plain_job("publish", outlets=PUBLISHED, done_by="ingest")
     populated = {"outlets": [QUEUES], "trigger_rule": "none_failed_min_one_success", "done_by": "ingest"}
     populate = spark_job("populate", plain_first=True, **populated)
-    look >> ingest >> audit >> publish >> populate
-    look >> populate  # the queues may lag behind the lake where nothing is new
+    discover >> ingest >> audit >> publish >> populate
+    discover >> populate  # the queues may lag behind the lake where nothing is new

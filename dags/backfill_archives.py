@@ -36,7 +36,7 @@ with DAG(
     doc_md=__doc__,
     params={
         "flush": Param(False, type="boolean", description="first ask the recorder to close its open segments"),
-        "dry_run": Param(False, type="boolean", description="only look: say what is new, and take nothing"),
+        "dry_run": Param(False, type="boolean", description="only say what is new, and take nothing"),
     },
     **DAG_DEFAULTS | {"deadline": None},  # all runs of a backfill are queued at once: most of a year's would be late
 ):

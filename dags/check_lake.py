@@ -18,7 +18,7 @@ Owner: data-platform.
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
 from contracts.settings import load_settings
-from dags._defaults import DAG_DEFAULTS, FROM_THE_NEXT_TICK, spark_job
+from dags._defaults import DAG_DEFAULTS, FROM_THE_NEXT_TICK, JUDGED, PUBLISHED, spark_job
 
 schedule = load_settings().check_schedule
 
@@ -33,4 +33,5 @@ with DAG(
     },
     **DAG_DEFAULTS | FROM_THE_NEXT_TICK,
 ):
-    spark_job("check", "--days={{ params['days'] }}", "{{ '--repair' if params['repair'] else '' }}", plain_first=True)
+    part = ("--days={{ params['days'] }}", "{{ '--repair' if params['repair'] else '' }}")
+    spark_job("check", *part, plain_first=True, outlets=[*PUBLISHED, JUDGED])

@@ -1,11 +1,11 @@
 """### Take new archive segments into the lake, judge them, publish them.
 
-**Reads** the archive: segments that no run has taken in yet. **Writes** all Iceberg tables, the quality reports, and the queues.
-`look` finds what is new; if nothing is, the rest is skipped and the run is green. `ingest` writes to branches that nobody reads,
-and judges what it wrote while Spark runs. Messages behind rows that break a rule are set aside in quarantine; `audit` holds the
-run back if they are too many for that; `publish` makes it count, all at once; `populate` offers what the queues do not have. Each
-task's result (XCom) has its numbers. A small run is done to the end by `ingest`, without
-Spark; the tasks after it find that, and are green at once.
+**Reads** the archive: segments that no run has taken in yet. **Writes** all Iceberg tables, the quality reports, and the
+queues. `discover` finds what is new; if nothing is, the rest is skipped and the run is green. `ingest` writes to branches that
+nobody reads, and judges what it wrote while Spark runs. Messages behind rows that break a rule are set aside in quarantine;
+`audit` holds the run back if they are too many for that; `publish` makes it count, all at once; `populate` offers what the
+queues do not have. Each task's result (XCom) has its numbers. A small run is done to the end by `ingest`, without Spark; the
+tasks after it find that, and are green at once.
 
 **A scheduled run** takes all that is new of the last days (`MANIFOLD_INGEST_WINDOW_DAYS`), so that a pause leaves no hole.
 **Triggered by hand** it takes all that is new, or what lies between `from` and `to`. To backfill, trigger one run with both, or
@@ -15,7 +15,8 @@ once** are safe: the one that publishes last does its work again.
 **Do not trigger it** to make delivery faster (vehicles are served without it), nor while an archive is still being copied in.
 
 **When it fails.** Nothing is published, vehicles are still served, and the next run takes the same segments again.
-- `look`, `ingest`, `populate`: the log's last line says what to do (*rebuild needed*: trigger `rebuild_queues`); clear the task.
+- `discover`, `ingest`, `populate`: the log's last line says what to do (*rebuild needed*: trigger `rebuild_queues`); then clear
+  the task.
 - `audit`: much of the run breaks a rule of severity error. The log names rule, rows and reason, the quality report shows more.
   Clear `ingest` and what follows once the cause is gone; clear `audit` alone to judge the same rows again.
 - `publish` was overtaken by another run and could not repeat itself: clear `ingest` and what follows.
@@ -55,7 +56,7 @@ with DAG(
         "from": Param(None, **INSTANT, description="take segments that began at or after this instant; goes with `to`"),
         "to": Param(None, **INSTANT, description="take segments that began before this instant; goes with `from`"),
         "flush": Param(True, type="boolean", description="first ask the recorder to close its open segments"),
-        "dry_run": Param(False, type="boolean", description="only look: say what is new, and take nothing"),
+        "dry_run": Param(False, type="boolean", description="only say what is new, and take nothing"),
     },
     # A backfill of a year would be a hundred thousand runs here; in `backfill_archives` it is a run a day.
     **DAG_DEFAULTS | {"allowed_run_types": set(DagRunType) - {DagRunType.BACKFILL_JOB}},

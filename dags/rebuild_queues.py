@@ -8,7 +8,7 @@ takes in all that is recorded, like `ingest_archives`. What has ended stays ende
 missing, so doing it again is safe. `verify_queues` follows by itself. **Do not trigger it** while Redis is loading its file or an
 archive is still being copied in.
 
-**When it fails** the queues hold a part of what is pending, the marker is missing, and the express hand-off stays suspended:
+**When it fails** the queues hold a part of what is pending, the marker is missing, and direct enqueue stays suspended:
 new batches are still recorded, and wait. The log's last line says what to do; clear the task.
 
 **To back out** there is nothing to do: it only adds entries that are pending in the lake.

@@ -1,4 +1,4 @@
-"""EMQX's REST API: which sessions the broker has.
+"""The sessions of the broker, read through EMQX's REST API.
 
 Written from the documentation and the source of EMQX 5.8, and run against a 5.8.9 of one node.
 """
@@ -73,7 +73,7 @@ class BrokerApi:
         await self._http.close()
 
     async def sessions(self) -> AsyncIterator[Session]:
-        """All sessions, also of clients that are away. One that moves between two pages may be left out, or come twice."""
+        """All sessions, of disconnected clients too. A session that moves between two pages may be missing, or come twice."""
         page, more = 1, True
         while more:
             answer = await self._get("/clients", {"page": str(page), "limit": str(PAGE)})
@@ -86,7 +86,7 @@ class BrokerApi:
             page += 1
 
     async def session(self, client_id: str) -> Session | None:
-        """The session of one client id; None where the broker has none."""
+        """The session of one client id; None if the broker has none."""
         answer = await self._get(f"/clients/{quote(client_id, safe='')}", {})
         try:
             return session_of(answer) if answer else None

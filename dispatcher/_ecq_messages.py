@@ -19,7 +19,7 @@ Entry = tuple[QueueName, int]
 
 
 class EcqMessages:
-    """Reads single messages. No more are read while `may_read` waits."""
+    """Reads single messages. Waits for `may_read` before each read."""
 
     def __init__(self, queues: Queues, lake: Lake) -> None:
         self._queues, self._lake = queues, lake
@@ -29,12 +29,12 @@ class EcqMessages:
         self._of_lake = Gathering[Entry]("messages.lake", self._look_in_lake, at_once=IN_LAKE)
 
     def fetch(self, queue: QueueName, seq: int, answer: Answer) -> None:
-        """Calls `answer` as soon as it is known what to send, or that nobody has it. Who asks again is answered once."""
+        """Read a message and call `answer` with it, or with `MissingData`. A repeated question is answered once."""
         self._answers[queue, seq] = answer
         self._of_redis.add((queue, seq))
 
     async def close(self) -> None:
-        """Stop reading; whoever waits is told nothing."""
+        """Stop reading; open questions stay unanswered."""
         await self._of_redis.close()
         await self._of_lake.close()
 

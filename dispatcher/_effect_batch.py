@@ -1,4 +1,4 @@
-"""What Redis has to do with the effects on many queues: one batch, one exchange."""
+"""The effects on many queues that Redis carries out, in one batch and one round trip."""
 
 import structlog
 from redis.exceptions import RedisError
@@ -21,8 +21,8 @@ class EffectBatch:
     It can be sent again: the time in every verb stays, and the same verb sent twice changes nothing the second time.
     """
 
-    def __init__(self, queues: Queues, now_ms: int, request_id_of: RequestIdOf = lambda _: None) -> None:
-        self._queues, self._now_ms, self._request_id_of = queues, now_ms, request_id_of
+    def __init__(self, queues: Queues, now_ms: int, asked_at: int, request_id_of: RequestIdOf = lambda _: None) -> None:
+        self._queues, self._now_ms, self._asked_at, self._request_id_of = queues, now_ms, asked_at, request_id_of
         self._verbs: list[tuple[QueueName, Verb]] = []
         self._watches: dict[int, dict[str, int]] = {}  # shard → queue → when to look
 
@@ -57,13 +57,13 @@ class EffectBatch:
         for (queue, each), reply in zip(self._verbs, replies, strict=False):
             if is_spoilt(reply):
                 _give_up(queue, each)
-            answers.append(None if is_spoilt(reply) else Answered(each, reply, now_ms, repeated))
+            answers.append(None if is_spoilt(reply) else Answered(each, reply, now_ms, self._asked_at, repeated))
         answered = [(queue, answer) for (queue, _), answer in zip(self._verbs, answers, strict=True) if answer is not None]
         account_answers(answered, self._request_id_of)
         return answers
 
 
 def _give_up(queue: QueueName, what: Verb) -> None:
-    """One vehicle must not hold up the others for ever."""
+    """Skip a queue with spoilt keys, so that it does not block the others."""
     _metrics.GIVEN_UP.inc()
     log.error("this vehicle's keys in Redis are spoilt: delete them, then `manifold rebuild`", vin=queue, verb=repr(what))

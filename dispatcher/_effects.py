@@ -1,4 +1,4 @@
-"""What is to be done after an event of one queue: verbs of the queues, and others."""
+"""The effects that follow from an event of one queue. The verbs of `queues.verbs` are effects, too."""
 
 from msgspec import Struct
 
@@ -7,34 +7,34 @@ from dispatcher._events import Loaded, Verb, Woken
 
 
 class Load(Struct, frozen=True):
-    """Find out what to send for the entry that was just claimed; answered by `Loaded` or `Missing`."""
+    """Read what the claimed entry sends; answered by `Loaded` or `Missing`."""
 
     seq: int
     claimed_ms: int
 
 
 class Publish(Struct, frozen=True):
-    """Send it to the vehicle, unless `deadline_ms` has passed by then; whatever comes of it answers, from `Published` on."""
+    """Send it to the vehicle, unless `send_by` has passed. `Published` or one of the events after it answers."""
 
     what: Loaded
-    deadline_ms: int  # not the one by which the vehicle has to acknowledge it
+    send_by: int  # by `steady_ms`
 
 
 class Watch(Struct, frozen=True):
-    """Look at this queue again at that time (Unix milliseconds)."""
+    """Look at this queue again at that time (Unix ms)."""
 
     at_ms: int
 
 
 class Forward(Struct, frozen=True):
-    """This event is about another queue of the same vehicle, too."""
+    """Offer this event to another queue of the same vehicle, too."""
 
     queue: QueueName
     event: Woken
 
 
 class Ignore(Struct, frozen=True):
-    """Nothing is to be done, and why."""
+    """Do nothing, for this reason."""
 
     why: str
 

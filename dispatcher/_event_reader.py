@@ -1,4 +1,4 @@
-"""From MQTT messages to events of owners. A message is acknowledged when the effects of its event are carried out."""
+"""Turns MQTT messages into events. A message is acknowledged when the effects of its event are carried out."""
 
 from collections.abc import Callable
 from functools import partial
@@ -43,14 +43,14 @@ Offer = Callable[[QueueName, Event, Callable[[], Any] | None], None]
 
 
 def filters(*, in_a_group: bool) -> tuple[str, ...]:
-    """What a dispatcher subscribes to; in a group, each message goes to one of the replicas."""
+    """The topic filters of a dispatcher. In a group, each message goes to one of the replicas."""
     return tuple(shared(DISPATCHER_GROUP, each) for each in FILTERS) if in_a_group else FILTERS
 
 
 def read(message: Message) -> tuple[QueueName, Event] | None:
     """The event in `message` and the queue that it is about; None for a client that is no vehicle.
 
-    What is said of a vehicle's connection goes to its fanout queue, which forwards it.
+    An event of a vehicle's connection is one of its fanout queue, which forwards it.
 
     Raises:
         ValueError: the message is no event; the text says why.
@@ -77,10 +77,9 @@ def read(message: Message) -> tuple[QueueName, Event] | None:
 
 
 class EventReader:
-    """Takes what the broker sends and offers it to the scheduler.
+    """Reads the broker's messages and offers their events to the scheduler.
 
-    What the broker sends with QoS 1 is bounded by the receive maximum; with QoS 0 by `crowd`, the number of owners whose events
-    are in hand.
+    Messages of QoS 1 are bounded by the receive maximum, those of QoS 0 by `crowd`, the number of owners with events in hand.
     """
 
     def __init__(self, mqtt: Mqtt, offer: Offer, crowd: Callable[[], int]) -> None:
@@ -113,6 +112,6 @@ class EventReader:
         self._offer(queue, event, partial(self._mqtt.ack, slip) if message.qos else None)
 
     def take_unreadable(self, message: Message) -> None:
-        """A message whose packet cannot be read tells nothing; what it might have told is made good as if it had been lost."""
+        """Acknowledge a message whose packet cannot be read. What it may have told is repaired like a lost event."""
         _metrics.REFUSED_EVENTS.inc()
         self._mqtt.ack(message)

@@ -1,4 +1,4 @@
-"""What can happen to one queue: what others say, what becomes of an open claim, what Redis answers."""
+"""The events of one queue: what others tell, what becomes of an open claim, what Redis answers."""
 
 from typing import Any
 
@@ -11,20 +11,20 @@ from queues.verbs.ends import Ack, End
 
 
 class Woken(Struct, frozen=True):
-    """There may be something to claim: new entries, or a parked one whose data has come.
+    """There may be something to claim: new entries, or a parked entry whose data has come.
 
-    `released` is what a compacted queue had in flight until its client's session ended.
+    `released` is the seq that a compacted queue had in flight when its client's session ended.
     """
 
     released: int | None = None
 
 
 class DeadlinePassed(Struct, frozen=True):
-    """Something of this queue may be in flight for longer than it should."""
+    """The entry in flight of this queue may be overdue."""
 
 
 class Loaded(Struct, frozen=True):
-    """What to send for the claimed entry is known. `claimed_ms` says which claim it was loaded for."""
+    """The claimed entry can be sent. `claimed_ms` names the claim for which it was loaded."""
 
     seq: int
     claimed_ms: int
@@ -34,7 +34,7 @@ class Loaded(Struct, frozen=True):
 
 
 class Missing(Struct, frozen=True):
-    """Neither Redis nor the lake has what the claimed entry is to send."""
+    """Neither Redis nor the lake has the data of the claimed entry."""
 
     seq: int
     claimed_ms: int
@@ -42,7 +42,7 @@ class Missing(Struct, frozen=True):
 
 
 class Published(Struct, frozen=True):
-    """The broker's PUBACK to this dispatcher's own publish."""
+    """The broker has confirmed this dispatcher's publish (PUBACK)."""
 
     seq: int
     claimed_ms: int
@@ -50,7 +50,7 @@ class Published(Struct, frozen=True):
 
 
 class PublishLost(Struct, frozen=True):
-    """The connection broke before the PUBACK came: the broker may have the message, or not."""
+    """The connection broke before the PUBACK came; the broker may or may not have the message."""
 
     seq: int
     claimed_ms: int
@@ -58,7 +58,7 @@ class PublishLost(Struct, frozen=True):
 
 
 class Unsendable(Struct, frozen=True):
-    """The broker does not take a packet as large as this one would be."""
+    """The packet is larger than the broker accepts."""
 
     seq: int
     claimed_ms: int
@@ -67,7 +67,7 @@ class Unsendable(Struct, frozen=True):
 
 
 class NotPublished(Struct, frozen=True):
-    """Its deadline passed before there was a connection, or room, to publish it."""
+    """The deadline passed before there was a connection, or room, to publish the entry."""
 
     seq: int
     claimed_ms: int
@@ -79,11 +79,12 @@ Verb = (
 
 
 class Answered(Struct, frozen=True):
-    """Redis has carried out a verb. `reply` is what that verb reads."""
+    """Redis has carried out a verb; `reply` is that of the verb."""
 
     verb: Verb
     reply: Any
     now_ms: int  # the time that the verb was given
+    asked_at: int  # the same instant, by `steady_ms`
     repeated: bool = False  # it was sent before with the same time, and that answer was lost
 
 

@@ -1,4 +1,4 @@
-"""Where the flavours of queue differ for a dispatcher: topics, acknowledgements, and what becomes of what cannot be sent."""
+"""How the flavours of queue differ for a dispatcher: topics, acknowledgements, and what follows if an entry cannot be sent."""
 
 from contracts.ecq import EcqAck
 from contracts.events import Acked, Heard, Subscribed
@@ -14,18 +14,18 @@ from queues.verbs.ends import Ack
 
 
 def queue_of_topic(owner: str, topic: str) -> QueueName:
-    """Of which of the owner's queues a message on `topic`, or a subscription to it, is."""
+    """The name of the owner's queue to which a message on `topic`, or a subscription to it, belongs."""
     return ecq_queue(owner) if without_group(topic).startswith(f"{ECQ}/") else fanout_queue(owner)
 
 
 def topic_of(policy: DispatchPolicy, queue: QueueName, name: str) -> str:
-    """Where a message goes; `name` is its request id, or its key."""
+    """The topic of a message; `name` is its request id, or its key."""
     owner = owner_of_queue(queue)
     return ecq_topic(owner, name) if is_ecq(queue) else request_topic(policy.topic_prefix, owner, name)
 
 
 def acked(policy: DispatchPolicy, queue: QueueName, event: Acked) -> Effect:
-    """An acknowledgement counts for the vehicle whose topic it was sent to; others may listen there, and prove nothing."""
+    """The effect of an acknowledgement. Only that of the vehicle whose topic it is ends an entry; others may listen there."""
     owner = owner_of_queue(queue)
     to = ecq_of(event.topic) if is_ecq(queue) else request_of(policy.topic_prefix, event.topic)
     if event.seq is None or to is None or to[0] != owner:
@@ -37,7 +37,7 @@ def acked(policy: DispatchPolicy, queue: QueueName, event: Acked) -> Effect:
 
 
 def subscribed(policy: DispatchPolicy, queue: QueueName, event: Subscribed) -> Effect:
-    """A compacted queue begins with the subscription; a fanout queue as the settings say."""
+    """The effect of a subscription. A compacted queue claims at once, a fanout queue if the settings say so."""
     if not policy.reaches(event.topic_filter, queue):
         return Ignore("a filter that gets none of its messages")
     if is_ecq(queue):
@@ -46,27 +46,27 @@ def subscribed(policy: DispatchPolicy, queue: QueueName, event: Subscribed) -> E
 
 
 def missing(queue: QueueName, event: Missing) -> Verb | None:
-    """An entry without its data steps aside. A message of a compacted queue keeps its place: its deadline brings it again."""
+    """The effect if data is missing. An entry is parked; a message of a compacted queue waits for its deadline (None)."""
     return None if is_ecq(queue) else Park(event.seq, event.data_id, event.claimed_ms)
 
 
 def subscribed_since(queue: QueueName) -> Verb:
-    """What follows where the broker had nobody to give a publish to, and the vehicle gave a sign since."""
+    """The effect if the broker had no subscriber for a publish, and the vehicle gave a sign since."""
     return Claim() if is_ecq(queue) else UpdatePresence(Heard(), claim=True)
 
 
 def failed(queue: QueueName, seq: int, attempts: int, now_ms: int) -> Verb:
-    """What follows when the attempts of an entry are used up."""
+    """The effect when the attempts of an entry are used up."""
     return _given_up(queue, seq, now_ms, f"not acknowledged after {attempts} attempts", attempts)
 
 
 def unsendable(queue: QueueName, event: Unsendable) -> Verb:
-    """What follows where the broker does not take an entry's packet."""
+    """The effect if the broker does not accept an entry's packet."""
     return _given_up(queue, event.seq, event.at_ms, event.why, None)
 
 
 def _given_up(queue: QueueName, seq: int, at_ms: int, why: str, attempts: int | None) -> Verb:
-    """An entry ends. A message of a compacted queue is passed over: a newer one takes its place, or a rewind brings it back."""
+    """The verb that gives an entry up: it ends. A message of a compacted queue is passed over, and a rewind can bring it back."""
     if is_ecq(queue):
         return Acknowledge(EcqAck(owner_of_queue(queue), seq, at_ms, reason=why, passed_over=True))
     return Ack(OutcomeRecord(queue, seq, Outcome.FAILED, at_ms, attempts=attempts, reason=why))

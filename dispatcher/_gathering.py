@@ -1,4 +1,4 @@
-"""Questions that are asked one by one and answered many at once."""
+"""Collects keys that are asked for one by one, and looks them up many at once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,9 +9,9 @@ Key = TypeVar("Key")
 
 
 class Gathering(Generic[Key]):
-    """Keys to look for: `look` gets at most `at_once` of them, and runs at most `readers` times side by side.
+    """Keys to look up: `look` gets at most `at_once` of them, and runs at most `readers` times side by side.
 
-    What is added while all readers are busy is taken together by the next one that is free.
+    Keys that are added while all readers are busy go together to the next free one.
     """
 
     def __init__(self, name: str, look: Callable[[Sequence[Key]], Awaitable[None]], *, at_once: int, readers: int = 1) -> None:
@@ -20,12 +20,12 @@ class Gathering(Generic[Key]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, key: Key) -> None:
-        """Have `key` looked for, once where it is added again before that."""
+        """Have `key` looked up; once, if it is added again before that."""
         self._keys[key] = None
         self._begin()
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop looking keys up."""
         self._keys.clear()
         for task in self._tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""The lake as the last place to look for data and triggers. Slow: asked off the loop, and not twice for the same snapshot."""
+"""Reads data and triggers that Redis has lost from the lake. It is slow: read in threads, and a miss once for each snapshot."""
 
 import asyncio
 import time
@@ -27,9 +27,9 @@ log = structlog.get_logger(__name__)
 
 
 class Lake:
-    """Reads single rows. An unreachable lake counts as one that does not have the row: whoever asked will ask again.
+    """Reads single rows. A lake that is away, or hangs for `look_s`, counts as one without the row; the caller asks again later.
 
-    So does one that hangs for `look_s`. Its threads may hang on; payloads and triggers have their own.
+    Threads of a lake that hangs may go on; payloads and triggers have threads of their own.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -41,9 +41,9 @@ class Lake:
         self._entries = Gathering[Entry]("lake.triggers", self._look_for, at_once=TRIGGERS_AT_ONCE, readers=READERS)
 
     async def payloads(self, data_ids: Sequence[str]) -> AsyncGenerator[dict[str, bytes | None], None]:
-        """The payloads of `data_ids` in pieces of a few MiB, each read when it is asked for; None: the lake does not have it.
+        """Yields the payloads of `data_ids` in pieces of a few MiB; None for one that the lake does not have.
 
-        What is in no piece could not be read, now or at all.
+        A data_id that is in no piece could not be read.
         """
         pieces = self._pieces(data_ids)
         while True:
@@ -57,7 +57,7 @@ class Lake:
             yield piece
 
     async def trigger(self, owner: str, seq: int) -> Trigger | None:
-        """request_id and data_id of one entry; every entry of a trigger has the same."""
+        """(request_id, data_id) of an entry, the same for every entry of its trigger; None if the lake does not have it."""
         answer = self._asked.get((owner, seq))
         if answer is None:
             answer = self._asked[owner, seq] = asyncio.get_running_loop().create_future()
@@ -73,7 +73,7 @@ class Lake:
             return {}
 
     def close(self) -> None:
-        """Let the threads end after what they are reading."""
+        """Let the threads end after their present read."""
         self._data_threads.close()
         self._trigger_threads.close()
 
@@ -152,17 +152,17 @@ class Lake:
 
 
 class _Misses(Generic[Key]):
-    """What was not in a table, each with the snapshot in which it was not. Asked and told by several threads."""
+    """The keys that were missing in a table, each with the snapshot in which it was. Used by several threads."""
 
     def __init__(self) -> None:
         self._snapshots: dict[Key, int] = {}
 
     def unknown(self, keys: Collection[Key], snapshot: int | None) -> list[Key]:
-        """Those of `keys` that may be there."""
+        """The `keys` that were not missing in this snapshot."""
         return [key for key in keys if snapshot is None or self._snapshots.get(key) != snapshot]
 
     def note(self, keys: Iterable[Key], snapshot: int | None) -> None:
-        """`keys` are not there in this snapshot."""
+        """Note that `keys` are missing in this snapshot."""
         if len(self._snapshots) >= MISSES_KEPT:
             self._snapshots.clear()
         if snapshot is not None:

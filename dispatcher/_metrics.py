@@ -1,4 +1,4 @@
-"""What a dispatcher counts, by the names under which Prometheus finds it."""
+"""The metrics of a dispatcher, for Prometheus."""
 
 from prometheus_client import Counter, Gauge, Histogram
 
@@ -65,4 +65,4 @@ ECQ_OLDEST_PENDING_SECONDS = Gauge(
 ECQ_WAITING_CLIENTS = Gauge("manifold_queues_ecq_waiting_clients", "Clients with something pending in their compacted queues")
 WAITING_VEHICLES = Gauge("manifold_queues_waiting_vehicles", "Vehicles with something pending or in flight")
 PRESENT = Gauge("manifold_queues_present_vehicles", "Vehicles that are here and listening")
-QUEUE_STATS_AGE_SECONDS = Gauge("manifold_queues_census_age_seconds", "How long ago the last walk over all queues was begun")
+QUEUE_STATS_AGE_SECONDS = Gauge("manifold_queue_stats_age_seconds", "How long ago the last walk over all queues was begun")

@@ -1,4 +1,4 @@
-"""What a round did, as metrics and as log lines: a line for each entry that did not simply go to its vehicle."""
+"""Metrics and log lines of a batch: a line for each entry that was not simply delivered."""
 
 import logging
 from collections import Counter
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 def account_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: RequestIdOf) -> None:
-    """What Redis answered to the verbs of a round."""
+    """Count and log the replies to the verbs of a batch."""
     delivered = ecq_delivered = again = 0
     outcomes = Counter[Outcome]()
     verbose = logging.getLogger(__name__).isEnabledFor(logging.DEBUG)

@@ -1,4 +1,4 @@
-"""How entries end that must not be sent any more, as records for the recorder."""
+"""Outcomes of entries that must not be sent any more."""
 
 from contracts.outcomes import Outcome, OutcomeRecord
 from queues.verbs.claims import MustEnd
@@ -7,5 +7,5 @@ WHY = {Outcome.EXPIRED: "its retention has passed", Outcome.CANCELLED: "cancelle
 
 
 def forced(owner: str, entry: MustEnd, now_ms: int) -> OutcomeRecord:
-    """The outcome of an entry that must not be sent any more."""
+    """The record for the recorder of an entry that must not be sent any more."""
     return OutcomeRecord(owner, entry.seq, entry.outcome, now_ms, attempts=entry.attempts, reason=WHY.get(entry.outcome))

@@ -1,4 +1,4 @@
-"""What to send for an entry: trigger and payload, from memory, then Redis, then the lake; each read once for all who ask."""
+"""Finds what an entry sends: trigger and payload, from memory, then Redis, then the lake, each read once for all owners."""
 
 import asyncio
 from collections import OrderedDict
@@ -18,11 +18,11 @@ log = structlog.get_logger(__name__)
 
 
 async def at_once() -> None:
-    """Whoever reads need not wait."""
+    """Return at once: reading need not wait."""
 
 
 class Found(NamedTuple):
-    """What an entry sends."""
+    """The trigger and the payload of an entry."""
 
     request_id: str
     data_id: str
@@ -30,7 +30,7 @@ class Found(NamedTuple):
 
 
 class MissingData(NamedTuple):
-    """The data that an entry waits for; empty where its trigger itself is unknown."""
+    """The data_id that an entry waits for; empty if its trigger is unknown."""
 
     data_id: str
 
@@ -40,9 +40,9 @@ Trigger = tuple[str, str]  # request_id and data_id
 
 
 class Payloads:
-    """Triggers and payloads of one process: payloads up to `max_bytes`, the least recently used go first.
+    """The triggers and payloads in memory: payloads up to `max_bytes`, of which the least recently used are dropped first.
 
-    No more are read while `may_read` waits.
+    Waits for `may_read` before each read.
     """
 
     def __init__(self, queues: Queues, lake: Lake, *, max_bytes: int) -> None:
@@ -57,7 +57,7 @@ class Payloads:
         self.may_read: Callable[[], Awaitable[Any]] = at_once
 
     def cached(self, seq: int) -> Found | None:
-        """What the entry sends, if it is in memory."""
+        """What the entry sends; None if it is not in memory."""
         trigger = self._triggers.get(seq)
         payload = self._payloads.get(trigger[1]) if trigger else None
         if trigger is None or payload is None:
@@ -67,14 +67,14 @@ class Payloads:
         return Found(trigger[0], trigger[1], payload)
 
     def request_id_of(self, seq: int) -> str | None:
-        """The request id of an entry, if it is in memory."""
+        """The request id of an entry; None if it is not in memory."""
         trigger = self._triggers.get(seq)
         return trigger[0] if trigger else None
 
     def fetch(self, owner: str, seq: int, answer: Answer) -> None:
-        """Calls `answer` as soon as it is known what the entry sends, or that nobody has it.
+        """Find what the entry sends and call `answer` with `Found` or `MissingData`.
 
-        An owner who asks again has another claim in hand: what it asked before is not answered any more.
+        An owner that asks again has another claim; its earlier question is not answered any more.
         """
         asking = self._asking.get(seq)
         if asking is not None:
@@ -86,15 +86,15 @@ class Payloads:
             self._spawn(self._fetch_together(), "dispatcher.triggers")
 
     def learn(self, seq: int, request_id: str, data_id: str) -> None:
-        """A trigger that Redis told of by the way: nobody needs to ask for it."""
+        """Keep a trigger that came with a wake-up, so that it need not be read."""
         self._keep_trigger(seq, (request_id, data_id))
 
     async def read(self, data_id: str) -> bytes | None:
-        """The payload, from Redis or the lake. Found in the lake, it is put back into Redis; what waited for it is queued."""
+        """The payload, from Redis or the lake; None if neither has it. One from the lake is put back into Redis."""
         return await asyncio.shield(self._reader.read(data_id))
 
     async def close(self) -> None:
-        """Stop reading; whoever waits is told nothing."""
+        """Stop reading; open questions stay unanswered."""
         await self._reader.close()
         for task in self._tasks:
             task.cancel()
@@ -140,7 +140,7 @@ class Payloads:
 
     @when_redis_is_back
     async def _ask_redis(self, seqs: Sequence[int]) -> dict[int, Trigger]:
-        """Those of these triggers that Redis knows; they are learnt, too."""
+        """The triggers that Redis knows, by seq; they are kept in memory, too."""
         found = zip(seqs, await self._queues.triggers(seqs) if seqs else (), strict=True)
         known = {seq: trigger for seq, trigger in found if trigger is not None}
         for seq, trigger in known.items():

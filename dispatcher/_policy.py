@@ -1,4 +1,4 @@
-"""The settings that decide, as plain numbers, and the small calculations over them."""
+"""The settings by which the dispatcher decides, as plain numbers, and the calculations over them."""
 
 import zlib
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ ANY_REQUEST = "\x00"  # stands for a request id in a comparison of filters; no n
 
 @dataclass(frozen=True, slots=True)
 class DispatchPolicy:
-    """What `step` needs to know of the settings. Durations in milliseconds."""
+    """The settings that `step` uses; durations are in milliseconds."""
 
     topic_prefix: str
     waits_ms: tuple[int, ...]  # that the first, second, … attempt has; the last one serves for all further attempts
@@ -38,7 +38,7 @@ class DispatchPolicy:
         return self.waits_ms[min(attempt, len(self.waits_ms)) - 1]
 
     def recheck_at_ms(self, owner: str, seq: int, attempt: int, deadline_ms: int) -> int:
-        """When to look whether it is overdue: after the deadline, by a jitter that every replica computes alike."""
+        """The Unix ms at which to look whether it is overdue: the deadline and a jitter that all replicas compute alike."""
         share = zlib.crc32(f"{owner}:{seq}:{attempt}".encode()) / 0xFFFFFFFF
         return deadline_ms + 1 + int(share * JITTER * self.wait_ms(attempt))
 
@@ -47,7 +47,7 @@ class DispatchPolicy:
         return 0 < self.max_attempts <= attempts
 
     def reaches(self, topic_filter: str, queue: QueueName) -> bool:
-        """Whether a subscription to `topic_filter` gets any message of the queue."""
+        """Whether a subscription to `topic_filter` matches any topic of the queue."""
         levels = without_group(topic_filter).split("/")
         if is_ecq(queue):
             match levels:

@@ -1,8 +1,8 @@
-"""The way to the broker: a window, bounded in number and bytes, of unconfirmed publishes, and a backlog behind it.
+"""Publishes to the broker: a window of unconfirmed publishes, bounded in number and bytes, and a backlog behind it.
 
-A broker, or what stands before it, may end the connection because of one publish, and all that is under way is lost with it.
-Nobody says which one it was. So one that was there for the second time goes alone from then on: where the connection breaks once
-more, that one waits for its deadline, which counts an attempt and doubles, and the others go on.
+A broker, or a proxy before it, may end the connection because of one publish, and does not say which. All publishes under way
+are lost then. So a publish that was lost twice goes alone from then on. If the connection breaks once more, it waits for its
+deadline, which counts as an attempt, and the others go on.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from contracts.seq import wall_clock_ms
 from dispatcher import _metrics
 from dispatcher._effects import Publish
 from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost, Unsendable
+from dispatcher._steady import steady_ms
 
 SUSPECT = 2  # losses of the connection that a publish was under way at
 SUSPECTS_KEPT = 10_000
@@ -31,19 +32,18 @@ Report = Callable[[QueueName, OfClaim], None]
 
 
 class Window(NamedTuple):
-    """How much may be under way to the broker; a single publish may be larger."""
+    """The bounds of what is under way to the broker; a single publish may be larger."""
 
     publishes: int
     bytes_: int
 
 
 class Publisher:
-    """Sends in the order in which it was asked to; reports what became of each publish.
+    """Sends publishes in the order of the calls, and reports what became of each.
 
-    A publish whose deadline has passed before there was room is not sent: another replica may have it by then.
-    Each publish under way is a copy of its payload, in the connection's buffer; `is_light` is set while the payloads in the
-    backlog and on their way to it, which may be as many different ones, are fewer bytes than may be under way: only then more are
-    to be read.
+    A publish whose time has passed before there was room is not sent, since another replica may have claimed it. A publish
+    under way is a copy of its payload in the connection's buffer. `is_light` is set while the payloads in the backlog, and those
+    being read for it, have fewer bytes than may be under way; more are read only then.
     """
 
     def __init__(self, mqtt: Mqtt, *, topic_of: TopicOf, window: Window, report: Report, room: Callable[[], None]) -> None:
@@ -58,28 +58,28 @@ class Publisher:
         )  # of the connection, by the publishes that they struck
         # Of a suspect that is under way: nothing else is sent until it is answered, or its deadline has passed.
         self._alone: asyncio.Future[int] | None = None
-        self._alone_until_ms = 0
+        self._alone_until = 0
         self._timer: asyncio.TimerHandle | None = None
         self._stuck = asyncio.Event()  # there is a backlog, and no PUBACK will come that makes room for it
 
     @property
     def backlog(self) -> int:
-        """Publishes that wait for room."""
+        """The number of publishes that wait for room."""
         return len(self._backlog)
 
     @property
     def unconfirmed(self) -> int:
-        """Publishes that wait for the broker's PUBACK."""
+        """The number of publishes that wait for the broker's PUBACK."""
         return len(self._under_way)
 
     def send(self, queue: QueueName, publish: Publish) -> None:
-        """Publish now, or as soon as there is room. A backlog is served in its order."""
+        """Publish now, or as soon as there is room, after those that wait."""
         self._backlog.append((queue, publish))
         self.expect(len(publish.what.payload))
         self._fill()
 
     def expect(self, more: int) -> None:
-        """So many more bytes of payload are in the backlog, or on their way to it."""
+        """Count so many more bytes of payload in the backlog, or being read for it."""
         self._backlog_bytes += more
         if self._backlog_bytes < self._window.bytes_:
             self.is_light.set()
@@ -87,7 +87,7 @@ class Publisher:
             self.is_light.clear()
 
     async def run(self) -> None:
-        """Goes on with the backlog whenever the connection has come back. While it lasts, each PUBACK makes room."""
+        """Send the backlog whenever the connection is back; runs for ever. Otherwise each PUBACK makes room."""
         while True:
             await self._stuck.wait()
             await self._mqtt.wait_connected()
@@ -95,7 +95,7 @@ class Publisher:
             self._fill()
 
     async def settle(self) -> None:
-        """Wait for the PUBACKs of what is under way."""
+        """Wait for the PUBACKs of all publishes under way."""
         while self._under_way:
             await asyncio.wait(self._under_way)
 
@@ -103,8 +103,8 @@ class Publisher:
         if not self._under_way:
             return self._mqtt.connected.is_set()
         if self._is_suspect(queue, publish):
-            self._look_again(publish.deadline_ms)
-            return wall_clock_ms() >= publish.deadline_ms  # then it is not sent at all
+            self._look_again(publish.send_by)
+            return steady_ms() >= publish.send_by  # then it is not sent at all
         few = len(self._under_way) < self._window.publishes and self._under_way_bytes < self._window.bytes_
         return few and self._alone is None and self._mqtt.connected.is_set()
 
@@ -123,7 +123,7 @@ class Publisher:
 
     def _start(self, queue: QueueName, publish: Publish) -> None:
         what = publish.what
-        if wall_clock_ms() >= publish.deadline_ms:
+        if steady_ms() >= publish.send_by:
             self._report(queue, NotPublished(what.seq, what.claimed_ms))
             return
         topic = self._topic_of(queue, what.request_id)
@@ -138,8 +138,8 @@ class Publisher:
             return
         _metrics.PUBLISHED.inc()
         if self._is_suspect(queue, publish):
-            self._alone, self._alone_until_ms = answer, publish.deadline_ms
-            self._look_again(publish.deadline_ms)
+            self._alone, self._alone_until = answer, publish.send_by
+            self._look_again(publish.send_by)
         self._under_way.add(answer)
         self._under_way_bytes += len(what.payload)
         answer.add_done_callback(partial(self._answered, queue, what))
@@ -164,17 +164,17 @@ class Publisher:
         if self._backlog:
             self._fill()
 
-    def _look_again(self, at_ms: int) -> None:
-        """Where no answer comes that makes room, time does."""
+    def _look_again(self, at: int) -> None:
+        """Call `_on_time` at `at` (by `steady_ms`): deadlines of the backlog pass although no PUBACK comes."""
         if self._timer is None:
-            after_s = max(0, at_ms - wall_clock_ms()) / 1000 + 0.001
+            after_s = max(0, at - steady_ms()) / 1000 + 0.001
             self._timer = asyncio.get_running_loop().call_later(after_s, self._on_time)
 
     def _on_time(self) -> None:
         self._timer = None
         if self._alone is not None:
-            if wall_clock_ms() < self._alone_until_ms:
-                self._look_again(self._alone_until_ms)
+            if steady_ms() < self._alone_until:
+                self._look_again(self._alone_until)
             else:
                 self._alone = None
         self._fill()

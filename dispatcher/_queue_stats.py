@@ -1,6 +1,6 @@
-"""One of the dispatchers walks over all queues, slowly: it counts what they hold, and ends what has expired unseen.
+"""One of the dispatchers walks over all queues, slowly: it counts what they hold, and ends entries that have expired.
 
-Nothing depends on there being only one: two that walk at once count the same, and end the same entries the same way.
+Two dispatchers that walk at the same time do no harm: they count the same, and end the same entries the same way.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class QueueStatsCollector:
         self._queues, self._name = queues, name
 
     async def run(self) -> None:
-        """Again and again, and after a pause where Redis is away."""
+        """Walk for ever, with pauses; a Redis that is away is tried again."""
         while True:
             try:
                 if await self._is_mine():
@@ -47,7 +47,7 @@ class QueueStatsCollector:
             await asyncio.sleep(LOOK_S * random.uniform(0.8, 1.2))
 
     async def _is_mine(self) -> bool:
-        """Take the lease, or hold on to it."""
+        """Take the lease or renew it; whether this dispatcher has it."""
         redis = self._queues.redis
         if await redis.set(keys.QUEUE_STATS_LEASE, self._name, nx=True, px=LEASE_MS):
             return True
@@ -73,7 +73,7 @@ class QueueStatsCollector:
         await stats.save(self._queues.redis, self._queues.policy)
 
     async def _end(self, owners: list[str]) -> None:
-        """End what must not be sent any more: entries of vehicles that have not come for it."""
+        """End expired entries of these owners, which have not come for them."""
         batch, now_ms = self._queues.batch(), wall_clock_ms()
         for owner in owners:
             batch.add(owner, ListMustEnd(), now_ms - GRACE_MS)
@@ -89,7 +89,7 @@ class QueueStatsCollector:
 
 
 def _sound(owners: Iterable[str], replies: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """The replies, without those of owners whose keys are spoilt: one vehicle must not hold up the others."""
+    """The replies without those of owners with spoilt keys, which must not block the others."""
     for owner, reply in zip(owners, replies, strict=True):
         if is_spoilt(reply):
             _metrics.GIVEN_UP.inc()
@@ -117,5 +117,5 @@ def _tell(stats: QueueStats | None) -> None:
 
 
 def _age_s(oldest: list[tuple[str, int]], now_ms: int) -> float:
-    """How old the first of these is; 0 where there is none."""
+    """The age of the first of these in seconds; 0 if there is none."""
     return (now_ms - unix_ms_of(oldest[0][1])) / 1000 if oldest else 0

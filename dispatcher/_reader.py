@@ -1,7 +1,7 @@
-"""Payloads by their data ids: from Redis, and what it has lost from the lake; each read once for all who ask.
+"""Reads payloads by data_id, from Redis, then from the lake, each once for all callers.
 
-What has been read and not been taken yet is bounded in bytes. Names are not: they are small, and the more of them are looked for
-together, the less each costs.
+Payloads that were read and not used yet are bounded in bytes. Data_ids that wait are not bounded: they are small, and the more
+of them are looked up together, the less each costs.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ when_redis_is_back = retry(
 
 @contextmanager
 def without_room() -> Iterator[None]:
-    """Redis would have it back for others' sake; where it has no memory for that, each reads the lake for itself."""
+    """Logs an OutOfMemoryError of the block instead of raising it: Redis need not have payloads of the lake."""
     try:
         yield
     except OutOfMemoryError as exc:
@@ -40,7 +40,7 @@ def without_room() -> Iterator[None]:
 
 
 class Reader:
-    """Reads payloads while `may_read` lets it, and has `keep` keep them."""
+    """Reads payloads, waiting for `may_read` before each read, and gives them to `keep`."""
 
     def __init__(
         self, queues: Queues, lake: Lake, *, keep: Callable[[str, bytes], None], may_read: Callable[[], Awaitable[Any]]
@@ -52,7 +52,7 @@ class Reader:
         self._unparking: set[asyncio.Task[None]] = set()
 
     def read(self, data_id: str) -> "asyncio.Future[bytes | None]":
-        """The payload to come, the same for all who ask: not to be cancelled. None: nobody has it, or the lake cannot be read."""
+        """A future of the payload, shared by all callers: do not cancel it. None: nobody has it, or the lake cannot be read."""
         answer = self._answers.get(data_id)
         if answer is None:
             answer = self._answers[data_id] = asyncio.get_running_loop().create_future()
@@ -60,7 +60,7 @@ class Reader:
         return answer
 
     async def close(self) -> None:
-        """Stop reading; whoever waits is told nothing."""
+        """Stop reading; open questions stay unanswered."""
         await self._of_redis.close()
         await self._of_lake.close()
         for task in self._unparking:
@@ -124,7 +124,7 @@ class Reader:
                 self._unpark(await self._queues.put_data(payloads))
 
     def _unpark(self, data_ids: Collection[str]) -> None:
-        """Have queued again what waited for these: it may be a long list, and nobody here waits for that."""
+        """Queue the entries that waited for these, in the background, since there may be many."""
         if data_ids:
             task = asyncio.create_task(self._queue_again(data_ids), name="dispatcher.unpark")
             self._unparking.add(task)

@@ -1,6 +1,6 @@
-"""Presence and what is in flight, compared with the sessions that the broker has: what its events did not tell is made good.
+"""Compares presence with the broker's sessions, and makes up for events that were missed.
 
-One replica at a time does it, and nothing depends on that: an event that is told twice changes nothing.
+One replica at a time does it. Two would do no harm: a repeated event changes nothing.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the queues know of one vehicle's connection. Instants in Unix milliseconds."""
+    """What the queues know of one vehicle's connection. Instants are in Unix ms."""
 
     connected: str = ""  # `yes`, `no`, `heard`, or empty where nothing is known
     since_ms: int = 0  # of the last connection that was seen to begin
@@ -41,7 +41,7 @@ class Known:
 
 
 def missed(owner: Owner, known: Known, session: Session | None, at_ms: int) -> Connected | Disconnected | None:
-    """The event that was missed, if what is known does not agree with the session that the broker had at `at_ms`."""
+    """The event that was missed, if `known` does not agree with the session at `at_ms`; None if it does."""
     if session is None:
         if known.since_ms > at_ms - GRACE_MS or (known.connected != "yes" and not known.in_flight):
             return None
@@ -58,13 +58,13 @@ def missed(owner: Owner, known: Known, session: Session | None, at_ms: int) -> C
 
 
 class Reconciler:
-    """Compares at start, and then again and again. Without `emqx_api_url` there is nothing to compare with."""
+    """Compares at start and then at intervals. Without `emqx_api_url` it does nothing."""
 
     def __init__(self, settings: Settings, queues: Queues, offer: Offer) -> None:
         self._settings, self._queues, self._offer = settings, queues, offer
 
     async def run(self) -> None:
-        """For ever; a broker or Redis that is away is asked again the next time."""
+        """Compare for ever; a broker or Redis that is away is asked again the next time."""
         every_s, at_start = self._settings.reconcile_seconds, True
         while self._settings.emqx_api_url:
             try:
@@ -103,7 +103,7 @@ class Reconciler:
 
 
 async def what_is_known(queues: Queues) -> AsyncIterator[dict[Owner, Known]]:
-    """What is known of every vehicle, some hundred at a time."""
+    """Yields what is known of every vehicle, by owner, some hundred at a time."""
     some: list[Owner] = []
     async for key in queues.redis.scan_iter(match=f"{keys.OF_OWNERS}*}}:presence", count=OWNERS_A_LOOK):
         some.append(keys.owner_of(key.decode())[0])

@@ -1,4 +1,4 @@
-"""Events of one queue one after the other, of all queues side by side: decided together, executed in one round trip."""
+"""Handles the events of one queue in order, and those of all queues side by side, in batches of one round trip each."""
 
 import asyncio
 import time
@@ -24,6 +24,7 @@ from dispatcher._flavours import topic_of
 from dispatcher._payloads import Found, MissingData, Payloads
 from dispatcher._policy import DispatchPolicy
 from dispatcher._publisher import Publisher, Window
+from dispatcher._steady import steady_ms
 from dispatcher._step import OpenClaim, OwnerState, step
 from dispatcher._waiting import Done, Job, join
 from queues import Queues
@@ -37,10 +38,10 @@ Parked = Callable[[str], None]  # told the data id of an entry that has just ste
 
 
 class Scheduler:
-    """Takes events, asks `step` what follows, and executes the effects.
+    """Takes events, asks `step` for the effects, and executes them.
 
-    While entries wait for room at the broker no new work is begun, so that what is claimed is published before its deadline;
-    what is not begun stays unacknowledged at the broker or in the stream, and so bounds itself.
+    While entries wait for room at the broker no new event is begun, so that claimed entries are published before their deadline.
+    Events that are not begun stay unacknowledged at the broker or in the stream, which bounds them.
     """
 
     def __init__(
@@ -69,13 +70,13 @@ class Scheduler:
 
     @property
     def jobs(self) -> int:
-        """Owners with an event in hand."""
+        """The number of owners with an event in hand."""
         return len(self._queued)
 
     def offer(self, queue: QueueName, event: Event, done: Done | None = None) -> None:
-        """Handle `event` after all earlier events of the same queue; call `done` when its effects are carried out.
+        """Handle `event` after all earlier events of the same queue, and call `done` when its effects are carried out.
 
-        Of those that wait behind another, `join` leaves only as many as one vehicle's share.
+        `join` bounds the number of events that wait behind another.
         """
         job = Job(queue, event, done)
         if queue not in self._queued:
@@ -91,11 +92,11 @@ class Scheduler:
             done()
 
     def go_on(self) -> None:
-        """There is room at the broker again."""
+        """Begin new events: there is room at the broker again."""
         self._work.set()
 
     def report(self, queue: QueueName, event: OfClaim) -> None:
-        """What became of a claim in hand."""
+        """Handle an event of a claim that is open."""
         if type(event) is not Published or event.reason_code != 0:
             self.offer(queue, event)
             return
@@ -104,7 +105,7 @@ class Scheduler:
             del self._open_claims[queue]
 
     async def run(self) -> None:
-        """Run batches until cancelled."""
+        """Run batches for ever."""
         while True:
             await self._work.wait()
             started = time.perf_counter()
@@ -113,7 +114,7 @@ class Scheduler:
             await asyncio.sleep(0)  # a batch without verbs does not wait for anything: let others run
 
     async def settle(self) -> None:
-        """Wait until nothing is in hand."""
+        """Wait until no event is in hand."""
         await self._idle.wait()
 
     def _make_ready(self, job: Job) -> None:
@@ -137,7 +138,7 @@ class Scheduler:
             self._work.clear()
             return
         now = wall_clock_ms()
-        batch = EffectBatch(self._queues, now, self._payloads.request_id_of)
+        batch = EffectBatch(self._queues, now, steady_ms(), self._payloads.request_id_of)
         unanswered: list[Job] = []
         for job, event in turns:
             asked = [self._execute(job, effect, batch) for effect in self._step(job.queue, event)]
@@ -166,7 +167,7 @@ class Scheduler:
         return effects
 
     def _execute(self, job: Job, effect: Effect, batch: EffectBatch) -> bool:
-        """Begin `effect`; whether Redis answers it."""
+        """Begin `effect`; true if it waits for a reply of Redis."""
         queue = job.queue
         match effect:
             case Publish():
@@ -201,7 +202,7 @@ class Scheduler:
                 self.publisher.send(queue, effect)
 
     async def _send(self, batch: EffectBatch) -> list[Answered | None]:
-        """The answers of this batch's verbs. Waits for Redis as long as it takes: every verb twice is as good as once."""
+        """The replies to the verbs of this batch. Tries until Redis answers, since every verb may run twice."""
         if not batch:
             return []
         try:
@@ -216,7 +217,7 @@ class Scheduler:
         return answers
 
     def redis_is_back(self) -> None:
-        """Redis has answered."""
+        """Note that Redis has answered."""
         self.redis_up = True
         _metrics.REDIS_UP.set(1)
         log.info("redis reachable")

@@ -1,4 +1,4 @@
-"""One dispatcher process: what it is made of, the order in which it starts, and how it ends."""
+"""One dispatcher process: its parts, the order of its start, and its end."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -65,6 +65,7 @@ class Dispatcher:
             clean_start=False,
             session_expiry_s=session_expiry_s(settings),
             receive_maximum=settings.mqtt_receive_maximum,
+            tls=settings.tls_files(settings.mqtt_username_dispatcher),
         )
         self._scheduler = Scheduler(
             DispatchPolicy.of(settings),
@@ -79,10 +80,10 @@ class Dispatcher:
         self._mqtt.on_message, self._mqtt.on_unreadable = self._events_in.take, self._events_in.take_unreadable
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until `stop`; then finish what is in hand.
+        """Deliver until `stop` is set; then finish the events in hand.
 
         Raises:
-            Permanent: a setting cannot work, such as a port that is taken.
+            Permanent: a setting is wrong, such as a port that is in use.
         """
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._redis.aclose)
@@ -103,12 +104,12 @@ class Dispatcher:
                 work.result()  # it ends by itself only by an error
 
     def health(self) -> Health:
-        """Ready to deliver: Redis answers, the broker is connected and every subscription confirmed."""
+        """Healthy while Redis answers, the broker is connected, and every subscription is confirmed."""
         mqtt, redis = self._mqtt.ready, self._scheduler.redis_up
         return Health(mqtt and redis and self._subscribed, {"mqtt": mqtt, "redis": redis, "subscribed": self._subscribed})
 
     async def _work(self) -> None:
-        """Redis first: an event that was taken must be carried out. A resumed session sends as soon as it is connected."""
+        """Connect to Redis first, since a resumed session sends events as soon as it is connected, and they need Redis."""
         async for attempt in AsyncRetrying(
             retry=retry_if_exception_type(RedisError),
             wait=wait_exponential_jitter(multiplier=0.1, max=2, jitter=0.2),
@@ -144,14 +145,14 @@ class Dispatcher:
         }
 
     def _note(self, lag_s: float) -> None:
-        """How late the loop is, and what waits in the process."""
+        """Set the metrics of the loop's lag and of what waits in this process."""
         _metrics.LOOP_LAG_SECONDS.set(lag_s)
         _metrics.JOBS.set(self._scheduler.jobs)
         _metrics.BACKLOG.set(self._scheduler.publisher.backlog)
         _metrics.UNCONFIRMED.set(self._scheduler.publisher.unconfirmed)
 
     async def _settle(self) -> None:
-        """Take nothing new, and finish what is in hand; what is not finished in time comes again."""
+        """Take no new events and finish those in hand; those that are not finished in time come again."""
         self._events_in.open = False
         for feed in self._feeds:
             feed.cancel()

@@ -1,4 +1,4 @@
-"""What comes from Redis by itself: wake-ups, deadlines that have passed, and data that entries were parked for."""
+"""The sources of events in Redis: wake-ups, passed deadlines, and data for which entries are parked."""
 
 import asyncio
 import random
@@ -30,7 +30,7 @@ Offer = Callable[[QueueName, Event, Callable[[], Any]], None]
 
 
 async def all_handled(offer: Offer, queues: Iterable[str], event: Event) -> None:
-    """Offer `event` for each of the queues, and wait until it is carried out for all of them."""
+    """Offer `event` for each queue, and wait until its effects are carried out for all of them."""
     left = 0
     handled = asyncio.Event()
 
@@ -48,7 +48,7 @@ async def all_handled(offer: Offer, queues: Iterable[str], event: Event) -> None
 
 
 async def _for_ever(what: str, once: Callable[[], Awaitable[None]]) -> None:
-    """Again and again, and after a pause where Redis is away."""
+    """Run `work` for ever; a Redis that is away is tried again after a pause."""
     while True:
         try:
             await once()
@@ -58,17 +58,17 @@ async def _for_ever(what: str, once: Callable[[], Awaitable[None]]) -> None:
 
 
 class Wakes:
-    """Owners with new entries, from the wake-up streams; settled when their entries are claimed."""
+    """Owners with new entries, from the wake-up streams. A wake-up is settled when the entries are claimed."""
 
     def __init__(self, queues: Queues, consumer: str, offer: Offer, payloads: Payloads) -> None:
         self._queues, self._consumer, self._offer, self._payloads = queues, consumer, offer, payloads
 
     async def run(self) -> None:
-        """First what this consumer had in hand when it died, then what is new."""
+        """Offer the wake-ups that this consumer had in hand when it died, then new ones; runs for ever."""
         await _for_ever("wakes", self._read)
 
     async def run_stale(self) -> None:
-        """Take over what dead replicas left."""
+        """Take over wake-ups of dead replicas; runs for ever."""
         await _for_ever("stale wakes", self._take_over)
 
     async def _read(self) -> None:
@@ -95,13 +95,13 @@ class Wakes:
 
 
 class Deadlines:
-    """Owners whose in-flight entry may be overdue. Every replica looks; Redis lets only one of them release it."""
+    """Owners whose entry in flight may be overdue. Every replica looks; only one of them can release an entry."""
 
     def __init__(self, queues: Queues, offer: Offer, *, every_s: float) -> None:
         self._queues, self._offer, self._every_s = queues, offer, every_s
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Offer owners with passed deadlines; runs for ever."""
         await _for_ever("deadlines", self._look)
 
     async def _look(self) -> None:
@@ -119,7 +119,7 @@ class Deadlines:
 
 
 class ParkedEntries:
-    """Entries whose data has not come: looked at again now and then, because it may come by the lake alone."""
+    """Parked entries. They are looked at again at intervals, because their data may come through the lake alone."""
 
     def __init__(self, queues: Queues, payloads: Payloads, *, every_s: float) -> None:
         self._queues, self._payloads, self._every_s = queues, payloads, every_s
@@ -127,17 +127,17 @@ class ParkedEntries:
         self._some_are_fresh = asyncio.Event()
 
     def parked(self, data_id: str) -> None:
-        """An entry has just stepped aside: its data may have come between the look for it and that."""
+        """Note that an entry was just parked; its data may have come between the read and the parking."""
         if data_id:
             self._fresh.add(data_id)
             self._some_are_fresh.set()
 
     async def run(self) -> None:
-        """Look at all of them again and again."""
+        """Look at all parked entries at intervals; runs for ever."""
         await _for_ever("parked entries", self._look)
 
     async def run_fresh(self) -> None:
-        """Look once more at what was just parked."""
+        """Look once more at entries that were just parked; runs for ever."""
         await _for_ever("fresh parked entries", self._look_at_fresh)
 
     async def _look(self) -> None:
@@ -150,7 +150,7 @@ class ParkedEntries:
                     await self._queues.unpark_waiting(data_id, wall_clock_ms())
 
     async def _has_come(self, data_id: str) -> bool:
-        """Whether entries may find it. Without a trigger nobody knows the data: they are claimed again, and looked up again."""
+        """Whether data may have come. Entries without a trigger have an empty data_id: they are claimed and looked up again."""
         return not data_id or await self._payloads.read(data_id) is not None
 
     async def _look_at_fresh(self) -> None:

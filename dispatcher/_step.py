@@ -1,11 +1,10 @@
-"""The decision for one event of one queue: the next state and the effects. It awaits nothing and reads no clock and no Redis.
+"""The decision for one event of one queue: the next state and the effects. It is pure: no await, no clock, no Redis.
 
-What is known of an owner for good lies in Redis, and each verb answers with what it found there. `OwnerState` adds what
-only this process can know: the claim it has in hand, from the moment it was made until the broker's PUBACK.
+The lasting state of an owner lies in Redis, and each verb's reply tells it. `OwnerState` adds what only this process knows: its
+open claim, from the claim until the broker's PUBACK.
 
-Nothing here may rely on being run once or alone. Every event may come again (the broker and the wake-up stream repeat what was
-not acknowledged), and other replicas handle other events of the same owner: each effect therefore names the seq it is about, and
-Redis decides.
+Every event may come again, since the broker and the wake-up stream repeat what was not acknowledged, and other replicas handle
+other events of the same owner. Each effect therefore names its seq, and Redis decides.
 """
 
 from msgspec import Struct
@@ -54,7 +53,7 @@ class OpenClaim(Struct, frozen=True):
 
     seq: int
     claimed_ms: int  # tells two claims of one seq apart
-    deadline_ms: int
+    send_by: int  # by `steady_ms`: when it is too late to publish, for later attempts too (`note_sent` in _owner.lua)
     heard: bool = False  # the vehicle gave a sign since
     sent: bool = False  # it was handed to the publisher
 
@@ -64,7 +63,7 @@ class OpenClaim(Struct, frozen=True):
 
 
 class OwnerState(Struct, frozen=True):
-    """What `step` works from: the policy, which queue it is, and the claim that this process has open for it."""
+    """The input of `step`: the policy, the name of the queue, and the claim that this process has open for it."""
 
     policy: DispatchPolicy
     queue: QueueName
@@ -79,7 +78,7 @@ Step = tuple[OwnerState, list[Effect]]
 
 
 def step(state: OwnerState, event: Event) -> Step:
-    """The state and the effects that follow from `event`; effects are carried out in their order, and at most one is a verb."""
+    """The next state and the effects of `event`. Effects are carried out in their order; at most one is a verb."""
     match event:
         case Answered():
             return _answered(state, event)
@@ -105,12 +104,12 @@ def step(state: OwnerState, event: Event) -> Step:
 
 
 def _of_claim(state: OwnerState, event: OfClaim) -> Step:
-    """What became of an open claim; whatever speaks of a claim that is not open any more comes too late to matter."""
+    """What follows from an event of a claim. An event of a claim that is not open any more is ignored."""
     claim = state.open_claim
     if claim is None or not claim.is_of(event):
         return state, [Ignore("late word of a claim that is closed")]
     if isinstance(event, Loaded):
-        return replace(state, open_claim=replace(claim, sent=True)), [Publish(event, _send_by(state, claim))]
+        return replace(state, open_claim=replace(claim, sent=True)), [Publish(event, claim.send_by)]
     empty = replace(state, open_claim=None)
     match event:
         case Missing():
@@ -165,7 +164,7 @@ def _fanout_presence_updated(state: OwnerState, answer: Answered, update: Update
 
 
 def _heard(state: OwnerState, claim: ClaimReply) -> OwnerState:
-    """The vehicle gave a sign that it listens, while this process has a claim open."""
+    """What follows when the vehicle gives a sign that it listens while a claim is open."""
     open_claim = state.open_claim
     if open_claim is None or claim.word is not ClaimWord.BUSY or claim.seq != open_claim.seq:
         return state
@@ -188,17 +187,18 @@ def _released(state: OwnerState, answer: Answered, release: Release, reply: Rele
 
 
 def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
-    """Whatever is found or put in flight is watched, so that a crash before the watch is repaired by the repeated event."""
+    """The effects of a claim. An entry that is found in flight is watched, too: so a repeated event repairs a missing watch."""
     policy = state.policy
     if claim.word is ClaimWord.CLAIMED or _was_mine(state, answer, claim):
         if policy.used_up(claim.attempts - 1):
             return state, [flavours.failed(state.queue, claim.seq, claim.attempts - 1, answer.now_ms)]
         recheck_at = policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms)
-        open_claim = OpenClaim(claim.seq, answer.now_ms, claim.deadline_ms, sent=bool(claim.message))
+        # Redis gives as long from the moment in which it makes the claim, and so longer.
+        open_claim = OpenClaim(claim.seq, answer.now_ms, answer.asked_at + policy.wait_ms(1), sent=bool(claim.message))
         if claim.message:
             key, _, payload = claim.message.partition(b"\0")
             found = Loaded(claim.seq, answer.now_ms, key.decode(errors="replace"), "", payload)
-            return replace(state, open_claim=open_claim), [Watch(recheck_at), Publish(found, _send_by(state, open_claim))]
+            return replace(state, open_claim=open_claim), [Watch(recheck_at), Publish(found, open_claim.send_by)]
         return replace(state, open_claim=open_claim), [Watch(recheck_at), Load(claim.seq, answer.now_ms)]
     if claim.word is ClaimWord.MUST_END:
         return state, [End(tuple(forced(state.queue, each, answer.now_ms) for each in claim.must_end))]
@@ -207,11 +207,6 @@ def _claimed(state: OwnerState, answer: Answered, claim: ClaimReply) -> Step:
     if claim.deadline_ms <= answer.now_ms:
         return state, [_overdue(state, claim.seq)]
     return state, [Watch(policy.recheck_at_ms(state.queue, claim.seq, claim.attempts, claim.deadline_ms))]
-
-
-def _send_by(state: OwnerState, claim: OpenClaim) -> int:
-    """When it is too late to publish, for later attempts too: other replicas go by this (`note_sent` in _owner.lua)."""
-    return claim.claimed_ms + state.policy.wait_ms(1)
 
 
 def _overdue(state: OwnerState, seq: int) -> Release:

@@ -1,4 +1,4 @@
-"""Threads for calls that may hang: nobody waits for them longer than he likes to."""
+"""Threads for calls that may hang, which are waited for with a timeout."""
 
 import asyncio
 from collections.abc import Callable

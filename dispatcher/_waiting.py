@@ -1,8 +1,8 @@
-"""What waits behind the event that a queue has in hand: a vehicle that sends too much takes no more than its share.
+"""The events that wait behind the one that a queue has in hand, bounded for each vehicle.
 
-A sign that waits says all that a later one does, and of subscriptions the last one counts: the later one takes the place of the
-earlier one, which is thereby carried out. Connections are each of their own, so there is a bound on them. What a vehicle loses
-by it are its own oldest; the broker's events may be lost anyway, and its next sign, or a deadline, makes good for them.
+A later heartbeat replaces one that waits, and a later subscription an earlier one, which then counts as carried out. Connections
+do not replace each other, so their number is bounded. A vehicle loses its own oldest events by that. The broker's events may be
+lost anyway, and the next heartbeat, or a deadline, makes up for them.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ Done = Callable[[], Any]
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One event of one queue, until all its effects are carried out; `done` is called then."""
+    """One event of one queue; `done` is called when its effects are carried out."""
 
     queue: QueueName
     event: Event
@@ -31,7 +31,7 @@ class Job:
 
 
 def join(waiting: deque[Job], job: Job) -> None:
-    """Put `job` at the end of those that wait. Whatever it makes needless is taken out, and done."""
+    """Put `job` at the end of those that wait. Jobs that it replaces are removed and done."""
     kind = type(job.event)
     if kind is Heard or kind is Subscribed:
         earlier = next((each for each in waiting if type(each.event) is kind), None)

@@ -1,7 +1,7 @@
-"""Quality rules of every table, each with severity and reason, and the audit that holds a run against them.
+"""The quality rules of every table, each with severity and reason, and the audit that judges a run by them.
 
 It promises that a run that breaks a rule of severity `error` is not published, and that every verdict is kept with its numbers.
-It judges tables, and changes none of them.
+It judges tables and changes none.
 """
 
 from expectations._audit import audit

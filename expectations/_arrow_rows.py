@@ -1,7 +1,7 @@
 # ruff: noqa: S608  # names of columns and conditions are those of our own suites
-"""Rows in this process's memory, asked by DuckDB what Spark is asked where they are many: the same conditions, the same answers.
+"""Rows in memory, queried with DuckDB as `SparkRows` are with Spark: the same conditions give the same answers.
 
-A condition that DuckDB has no words for is not guessed at: `NotInArrow`, and whoever asked takes Spark.
+A condition that DuckDB cannot evaluate raises `NotInArrow`, and the caller uses Spark.
 """
 
 import json
@@ -29,7 +29,7 @@ Lookup = Callable[[pa.Table], pa.Table]
 
 
 def ask(sql: str, **tables: pa.Table) -> pa.Table:
-    """The rows that a query gives; `tables` are those that it names."""
+    """The rows of an SQL query over these tables."""
     import duckdb  # a driver on a cluster has none, and asks Spark
 
     with duckdb.connect(config=CONFIG) as database:
@@ -45,7 +45,7 @@ def ask(sql: str, **tables: pa.Table) -> pa.Table:
 
 
 class ArrowRows:
-    """Some rows of one table, as `SparkRows` are."""
+    """Some rows of one table, with the methods of `SparkRows`."""
 
     text, quote = "E", '"'  # before the quotes of a text, and around a name
 
@@ -53,27 +53,27 @@ class ArrowRows:
         self.table = table
 
     def count(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         return int(self.table.num_rows)
 
     def breaking(self, condition: str) -> "ArrowRows":
-        """Those for which it is false."""
+        """The rows for which `condition` is false."""
         return self._those(f"SELECT * FROM rows WHERE NOT coalesce({condition}, true)")
 
     def repeated(self, columns: Sequence[str], _: int = 0) -> "ArrowRows":
-        """Those whose key several of these rows have; keys with a null do not count."""
+        """The rows whose key stands in several of these rows; keys with a null do not count."""
         keys = f"SELECT {_listed(columns)} FROM rows WHERE {_whole(columns)} GROUP BY ALL HAVING count(*) > 1 LIMIT {OFFENDERS}"
         return self._those(f"SELECT rows.* FROM rows SEMI JOIN ({keys}) USING ({_listed(columns)})")
 
     def repeated_in(self, columns: Sequence[str], find: Lookup) -> "ArrowRows":
-        """Those whose key several rows of a whole table have."""
+        """The rows whose key stands in several rows of a whole table."""
         keys = f"SELECT {_listed(columns)} FROM found GROUP BY ALL HAVING count(*) > 1 LIMIT {OFFENDERS}"
         return self._those(
             f"SELECT rows.* FROM rows SEMI JOIN ({keys}) USING ({_listed(columns)})", found=find(self._keys(columns))
         )
 
     def absent(self, columns: Sequence[str], find: Lookup, unless: str | None, _: str | None = None) -> "ArrowRows":
-        """Those whose key a whole table has not, but for those for which `unless` is true."""
+        """The rows whose key is not in a whole table, except those for which `unless` is true."""
         asked = f"{_whole(columns)} AND NOT coalesce({unless}, false)" if unless else _whole(columns)
         mine = ArrowRows(self._those(f"SELECT * FROM rows WHERE {asked}").table)
         found = find(mine._keys(columns))
@@ -97,7 +97,7 @@ class ArrowRows:
 
 
 def lookup_in(table: pa.Table) -> Lookup:
-    """The look-up in a whole table that is in memory."""
+    """A look-up in a whole table that is in memory."""
 
     def find(keys: pa.Table) -> pa.Table:
         columns = keys.column_names
@@ -119,7 +119,7 @@ def _whole(columns: Sequence[str]) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value that JSON has not, as Spark writes it."""
+    """The text, as Spark writes it, of a value that JSON does not have."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return str(value)

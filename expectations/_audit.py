@@ -1,4 +1,4 @@
-"""The audit of one run: judgement by Great Expectations, then the rows that break a rule, pages for people, rows for programs."""
+"""The audit of one run: the judgement of Great Expectations, the rows that break a rule, the pages, and `quality_results`."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -43,22 +43,22 @@ def audit(
     counted: Mapping[str, Mapping[str, int]] | None = None,
     keep_results: Callable[[pa.Table], object] = lambda _: None,
 ) -> Audit:
-    """Judge the rows that one run adds, before anybody reads them.
+    """Judge the rows that one run adds, before they are published.
 
     Args:
-        frames: by table name, the rows that the run adds (of `sdv_fanout_meta`: those it has merged); what is left out is empty.
+        frames: by table name, the rows that the run adds (of `sdv_fanout_meta`: those it has merged); a missing table has none.
             All in Spark, or all in memory.
-        run_id: names the run in the reports; judged again, its pages are replaced.
-        as_of: the instant of the judgement, timezone-aware; nothing here asks the clock.
+        run_id: names the run in the reports; a second judgement replaces its pages.
+        as_of: the instant of the judgement, timezone-aware; the clock is not read.
         reports: the store of the HTML reports; `index.html` in it lists the runs.
-        keep: runs that it keeps; older ones are removed.
+        keep: the number of runs whose pages are kept; older ones are removed.
         references: by table name, all rows of a table *with the run's own*, for rules that look values up: `sdv_fanout_data`
             and `sdv_fanout_meta` (data_id), `sdv_fanout_ids` (vin, seq), `ecq_payload` (client_id, seq, ts), `ecq_seqno`
-            (client_id), `ingested_segments` (path). No other column is read. Rows that cannot have a value of the run's may be
-            left out. For rows in memory: what finds the rows of the whole table that have certain values in these columns.
+            (client_id), `ingested_segments` (path). No other column is read. Rows that have no value of the run's may be left
+            out. For rows in memory: a function that finds the rows of the whole table with certain values in these columns.
         data_wait: how long a trigger may be without its data before that is a warning.
-        counted: by table, how many of its rows break a rule, by the rule's `counted`, where the parser has looked already.
-        keep_results: is given the rows of `quality_results`, last of all.
+        counted: by table and name of a count (`counted` of a rule), how many rows break the rule, where the parser has counted.
+        keep_results: called last, with the rows of `quality_results`.
 
     Raises:
         Permanent: the run id cannot name a folder, a frame names no table with a suite, or a reference is missing.

@@ -1,4 +1,4 @@
-"""Expectations that the library has not, registered with it under their names, each with the sentence that Data Docs show."""
+"""Custom expectations, registered with Great Expectations, each with the sentence that Data Docs show."""
 
 from typing import Any, ClassVar
 
@@ -10,18 +10,18 @@ from expectations._metrics import OF_ABSENT, OF_REPEATED, OF_ROWS, ROW_COUNT
 
 
 class _Counted(BatchExpectation):  # type: ignore[misc]  # the library is read without its types
-    """Kept if a metric counts no rows that break it."""
+    """An expectation that holds if its metric counts no rows."""
 
     counts: ClassVar[str] = ""
 
     @classmethod
     def is_abstract(cls) -> bool:
-        """Whether this class only helps to define others."""
+        """Whether this class is a base class only."""
         return not cls.counts
 
     @classmethod
     def sentence(cls, kwargs: dict[str, Any]) -> str:
-        """What the expectation says, for people; `$name` stands for an argument."""
+        """The sentence of Data Docs; `$name` stands for an argument."""
         raise NotImplementedError
 
     def _validate(self, metrics: dict[str, Any], *_: Any, **__: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Great Expectations' Data Docs of one run: its own sentences, and beside each our severity and reason."""
+"""Great Expectations' Data Docs of one run: the library's sentences, each with our severity and reason."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +14,10 @@ ADDED = {"Severity": "severity", "Reason": "reason"}  # headers of columns, and 
 
 
 class NoIndex(DefaultSiteIndexBuilder):  # type: ignore[misc]  # the library is read without its types
-    """Leaves the site's index alone, and the pages of runs that this process does not know: the usual one removes them."""
+    """An index builder that does nothing. The library's removes the pages of runs that this process does not know."""
 
     def build(self, *_: object, **__: object) -> tuple[None, None]:
-        """Nothing to do."""
+        """Do nothing."""
         return None, None
 
 
@@ -47,12 +47,12 @@ class RulesTable(ValidationResultsTableContentBlockRenderer):  # type: ignore[mi
 
 
 class WriteDataDocs(UpdateDataDocsAction):  # type: ignore[misc]
-    """Builds the pages of all tables at once; the usual action makes the whole site anew for each."""
+    """An action that builds the pages of all tables once. The library's builds the whole site again for each table."""
 
     type: Literal["manifold_data_docs"] = "manifold_data_docs"
 
     def run(self, checkpoint_result: Any, action_context: Any = None) -> dict[str, Any]:  # noqa: ARG002
-        """Do it."""
+        """Build the pages."""
         results = checkpoint_result.run_results
         suites = [ExpectationSuiteIdentifier(name=result.suite_name) for result in results.values()]
         self._build_data_docs(site_names=[SITE], resource_identifiers=[*results, *suites])
@@ -60,7 +60,7 @@ class WriteDataDocs(UpdateDataDocsAction):  # type: ignore[misc]
 
 
 def site_config(folder: Path) -> dict[str, Any]:
-    """The site in `folder`, as a data context is told of it."""
+    """The configuration of the site in `folder` for a data context."""
     table = {"class_name": RulesTable.__name__, "module_name": __name__}
     section = {"class_name": "ValidationResultsColumnSectionRenderer", "table_renderer": table}
     page = {"class_name": "ValidationResultsPageRenderer", "column_section_renderer": section}

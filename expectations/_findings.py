@@ -1,4 +1,4 @@
-"""What an audit says: whether the run may be published, and which rows speak against it."""
+"""The result of an audit: whether the run may be published, and which rows break which rule."""
 
 import json
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ TRACED: Mapping[str, tuple[str, ...]] = {
 
 
 class NotInArrow(Retryable):
-    """A rule about rows in memory has to be judged on Spark."""
+    """A rule cannot be judged on rows in memory; judge it on Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Audit:
         return f"run {self.run_id} {verdict}; {len(self.warnings)} warnings; judged {judged}; report {self.report}"
 
     def to_json(self) -> str:
-        """Everything, for programs."""
+        """The audit as JSON values."""
         content = asdict(self) | {"rows": dict(self.rows)}
         for finding in (*content["failures"], *content["warnings"]):
             del finding["keys"]

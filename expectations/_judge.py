@@ -1,6 +1,6 @@
-"""Great Expectations: suites from the rules, one checkpoint over the rows of all tables, pages for people.
+"""Judges rows with Great Expectations: suites made of the rules, one checkpoint over all tables, and Data Docs.
 
-Great Expectations 1.24 sends nothing anywhere by itself; `GX_ANALYTICS_ENABLED` keeps it so in releases that would.
+Great Expectations 1.24 sends no data to others by itself; `GX_ANALYTICS_ENABLED` keeps releases that would from it.
 """
 
 import logging
@@ -54,7 +54,7 @@ GX_SEVERITY = {Severity.ERROR: "critical", Severity.WARNING: "warning"}
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found about one table: how many rows there are, and how many break each broken rule, by name."""
+    """The result for one table: the number of rows, and by broken rule the number of rows that break it."""
 
     rows: int
     broken: Mapping[str, int]
@@ -65,39 +65,39 @@ Step = Callable[[Verdicts], object]
 
 
 class _Then(ValidationAction):  # type: ignore[misc]
-    """An action that is told the verdicts, in the names of this project."""
+    """An action that gets the verdicts under the project's names."""
 
     _step: Any = PrivateAttr()
 
     def run(self, checkpoint_result: CheckpointResult, action_context: Any = None) -> dict[str, Any]:  # noqa: ARG002
-        """Do it."""
+        """Give the verdicts on."""
         self._step(_verdicts(checkpoint_result))
         return {}
 
 
 class PublishReport(_Then):
-    """Puts Data Docs and the pages of the run into the store of the reports."""
+    """An action that puts Data Docs and the pages of the run into the store of the reports."""
 
     type: Literal["manifold_publish_report"] = "manifold_publish_report"
 
 
 class KeepQualityResults(_Then):
-    """Writes the rows of `quality_results`; last of all, for with them the run has its verdict."""
+    """An action that writes the rows of `quality_results`. It is the last one, because the run has its verdict with them."""
 
     type: Literal["manifold_keep_quality_results"] = "manifold_keep_quality_results"
 
 
 class _NoRows(Exception):
-    """No table has any."""
+    """No table has rows."""
 
 
 class AuditCheckpoint(gx.Checkpoint):  # type: ignore[misc]
-    """A checkpoint over tables that each have rows of their own; the library's would judge one frame by every suite."""
+    """A checkpoint in which each table has its own rows. The library's judges one frame by every suite."""
 
     def _run_validation_definitions(
         self, batch_parameters: dict[str, Any], expectation_parameters: Any, result_format: Any, run_id: gx.RunIdentifier
     ) -> dict[Any, Any]:
-        """Results by their identifiers; tables without rows are left out, so that they have no pages."""
+        """Results by their identifiers. Tables without rows are left out, so they get no pages."""
         results = {}
         for definition in self.validation_definitions:
             frame = {"dataframe": batch_parameters[definition.name]}
@@ -116,15 +116,15 @@ class AuditCheckpoint(gx.Checkpoint):  # type: ignore[misc]
 
 
 def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path, publish: Step, keep: Step) -> None:
-    """Judge the rows of each table by its suite, write the pages of this run into `site`, then publish and keep the verdicts.
+    """Judge the rows of each table by its suite, write the pages of this run into `site`, publish them, and keep the verdicts.
 
     Args:
         cases: at least one.
         run_id: names the run in the pages.
-        as_of: when the run was judged; the pages of a run that is judged twice differ by it.
+        as_of: the instant of the judgement; it tells apart the pages of two judgements of one run.
         site: the folder of the pages.
-        publish: puts the pages where people read them.
-        keep: makes the verdicts last; called after `publish`.
+        publish: copies the pages to the store of the reports.
+        keep: stores the verdicts; called after `publish`.
     """
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
@@ -158,7 +158,7 @@ def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path, pu
 
 @contextmanager
 def references_of(cases: Sequence[Case]) -> Iterator[None]:
-    """The tables in which rules look values up, under the names that the metrics know."""
+    """The tables in which rules look values up, by the name under which the metrics find them."""
     tables = {table: case.reference(table) for case in cases for table in case.suite.references}
     if isinstance(cases[0].rows, ArrowRows):
         known = LOOKUPS.set(tables)
@@ -183,7 +183,7 @@ def _verdicts(result: CheckpointResult) -> Verdicts:
 
 
 def _rows(result: Any) -> int:
-    """How many rows were judged.
+    """The number of rows that were judged.
 
     Raises:
         NotInArrow: a rule has to be judged on Spark.
@@ -198,7 +198,7 @@ def _rows(result: Any) -> int:
 
 
 def _broken(results: Sequence[ExpectationValidationResult]) -> Mapping[str, int]:
-    """How many rows break each rule; of a rule about several columns, those that break it in the worst of them."""
+    """By rule, the number of rows that break it; of a rule about several columns, the number in the worst of them."""
     broken: dict[str, int] = {}
     for one in results:
         if not one.success:
@@ -213,7 +213,7 @@ def _suite(case: Case) -> gx.ExpectationSuite:
 
 
 def _expectations(case: Case, rule: AnyRule) -> Iterator[gxe.Expectation]:
-    """The library's own expectation where it has one; of a rule about several columns, one a column."""
+    """The expectations of a rule: the library's own where it has one, and one for each column of a rule about several."""
     meta = {"rule": rule.name, "severity": rule.severity.value, "reason": rule.why}
     about = {"severity": GX_SEVERITY[rule.severity], "meta": meta}
     match rule:

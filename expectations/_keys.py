@@ -1,6 +1,7 @@
-"""Keys that stand where they should stand once or at all: found without a window, and without sorting the rows.
+"""Finds keys that stand twice, or nowhere, on Spark, without a window and without sorting the rows.
 
-What is found is bounded, so that a run that breaks a rule everywhere can still say so; beyond, counts say "at least".
+The number of keys found is bounded, so that a run that breaks a rule in every row can still be judged; beyond the bound a count
+means "at least".
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,9 @@ AT_ONCE = 5_000_000
 
 
 def repeated(frame: DataFrame, columns: Sequence[str], rows: int) -> DataFrame | None:
-    """Up to `OFFENDERS` keys that several of these `rows` rows have; None where there are none. Keys with a null do not count.
+    """Up to `OFFENDERS` keys that stand in several of these rows; None if there are none. Keys with a null do not count.
 
-    A hash of each key is compared first, which takes a tenth of the time of a shuffle; only keys whose hash stands twice are
-    compared themselves.
+    Hashes of the keys are compared first, which takes a tenth of the time of a shuffle; then the keys whose hash stands twice.
     """
     hashed = frame.where(_whole(columns)).select(*columns, sf.xxhash64(*columns).alias("hash"))
     if rows <= AT_ONCE:
@@ -35,24 +35,24 @@ def repeated(frame: DataFrame, columns: Sequence[str], rows: int) -> DataFrame |
 
 
 def standing_twice(hashes: pa.ChunkedArray) -> list[int]:
-    """Up to `OFFENDERS` hashes that stand several times, each once and in order."""
+    """Up to `OFFENDERS` hashes that stand several times, each once, sorted."""
     found = np.sort(hashes.to_numpy())
     twice: list[int] = np.unique(found[1:][found[1:] == found[:-1]])[:OFFENDERS].tolist()
     return twice
 
 
 def repeated_in(frame: DataFrame, columns: Sequence[str], whole: DataFrame) -> DataFrame | None:
-    """Up to `OFFENDERS` keys of these rows that several rows of `whole`, which has them too, have; None where there are none."""
+    """Up to `OFFENDERS` keys of these rows that stand in several rows of `whole`, which contains them; None if there are none."""
     return _several(whole.select(*columns).join(frame.select(*columns), list(columns), "left_semi"), columns)
 
 
 def absent(
     frame: DataFrame, columns: Sequence[str], whole: DataFrame, unless: str | None, bounded_by: str | None
 ) -> DataFrame | None:
-    """Up to `OFFENDERS` keys of these rows that `whole` has not; None where there are none.
+    """Up to `OFFENDERS` keys of these rows that are not in `whole`; None if there are none.
 
-    Rows for which `unless` is true do not count. By `bounded_by`, a column of both, only those rows of `whole` are read that
-    lie between the least and the greatest value of these rows.
+    Rows for which `unless` is true do not count. With `bounded_by`, a column of both, only the rows of `whole` between the least
+    and the greatest value of these rows are read.
     """
     asked = (frame.where(f"NOT coalesce({unless}, false)") if unless else frame).where(_whole(columns))
     if bounded_by:
@@ -64,7 +64,7 @@ def absent(
 
 
 def with_keys(frame: DataFrame, columns: Sequence[str], keys: DataFrame | None, unless: str | None = None) -> DataFrame:
-    """The rows that have one of these keys, but for those for which `unless` is true."""
+    """The rows that have one of these keys, except those for which `unless` is true."""
     if keys is None:
         return frame.limit(0)
     rows = frame.where(f"NOT coalesce({unless}, false)") if unless else frame
@@ -76,11 +76,11 @@ def _several(keys: DataFrame, columns: Sequence[str]) -> DataFrame | None:
 
 
 def _bounded(keys: DataFrame) -> DataFrame | None:
-    """Read once, and kept here: they are few."""
+    """The rows, read once and kept in memory, since they are few."""
     found = keys.limit(OFFENDERS).collect()
     return keys.sparkSession.createDataFrame(found, keys.schema) if found else None
 
 
 def _whole(columns: Sequence[str]) -> Column:
-    """None of these is null."""
+    """The condition that none of these columns is null."""
     return sf.expr(" AND ".join(f"{column} IS NOT NULL" for column in columns))

@@ -1,8 +1,8 @@
-"""How Spark and DuckDB count what Great Expectations asks for, where its own way would be slow or has no words for the question.
+"""Metrics for Great Expectations on Spark and DuckDB, where the library has none, or a slow one.
 
-A rule about one row is an aggregate, and all of a suite's are resolved in one pass over the rows. Uniqueness, which the library
-finds by a window over all rows, is answered by hashes. Values of broken rows are never fetched here: the reports show samples of
-their own.
+A rule about one row is an aggregate, and all aggregates of a suite are resolved in one pass over the rows. Uniqueness, for which
+the library uses a window over all rows, is found by hashes. Values of broken rows are not fetched here; the reports have samples
+of their own.
 """
 
 import logging
@@ -47,17 +47,17 @@ LOOKUPS: ContextVar[dict[str, Lookup]] = ContextVar("LOOKUPS", default={})  # no
 
 
 def view_of(table: str) -> str:
-    """The temporary view under which rules find all rows of a table while an audit goes on."""
+    """The name of the temporary view of all rows of a table during an audit."""
     return f"manifold_audit_{AUDIT.get()}_{table}"
 
 
 def batch_of(rows: SparkRows | ArrowRows) -> Any:
-    """The rows as the library takes them. Columns stay Arrow's, so that `_arrow` has them back as they were."""
+    """The rows as the library takes them. Columns stay Arrow columns, so that `_arrow` gets them back unchanged."""
     return rows.frame if isinstance(rows, SparkRows) else rows.table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
 class _WithRows(MetricProvider):  # type: ignore[misc]  # the library is read without its types
-    """Metrics that know how many rows there are."""
+    """A metric that depends on the number of rows."""
 
     @classmethod
     def _get_evaluation_dependencies(cls, metric: MetricConfiguration, **_: Any) -> Given:
@@ -66,7 +66,7 @@ class _WithRows(MetricProvider):  # type: ignore[misc]  # the library is read wi
 
 
 class RowsThatBreak(TableMetricProvider):  # type: ignore[misc]
-    """How many rows a condition is false for; where ingest has counted them by this very condition (`COUNTED`), that."""
+    """The number of rows for which a condition is false; the number of ingest where it has counted the same (`COUNTED`)."""
 
     metric_name = OF_ROWS
     value_keys = ("sql", "counted")
@@ -90,7 +90,7 @@ class RowsThatBreak(TableMetricProvider):  # type: ignore[misc]
 
 
 class RowsRepeatedInTable(_WithRows):
-    """How many rows have a key that several rows of a whole table have."""
+    """The number of rows whose key stands in several rows of a whole table."""
 
     metric_name = OF_REPEATED
     value_keys = ("columns", "in_table")
@@ -107,7 +107,7 @@ class RowsRepeatedInTable(_WithRows):
 
 
 class RowsAbsentFromTable(_WithRows):
-    """How many rows have a key that a whole table has not."""
+    """The number of rows whose key is not in a whole table."""
 
     metric_name = OF_ABSENT
     value_keys = ("columns", "in_table", "unless", "bounded_by")
@@ -168,7 +168,7 @@ def _no_values(**_: Any) -> list[Any]:
 
 
 def _replace(name: str, spark: Any, pandas: Any) -> None:
-    """Answer a metric of the library's in our way, under its name and for the same arguments."""
+    """Register our function for a metric of the library, under its name and with its arguments."""
     known = registry._registered_metrics[name]
     keys = {"domain_keys": known["metric_domain_keys"], "value_keys": known["metric_value_keys"]}
     answers = {"_spark": metric_value(SparkDFExecutionEngine)(spark), "_pandas": metric_value(PandasExecutionEngine)(pandas)}

@@ -35,7 +35,7 @@ def publish_pages(audit: Audit, *, as_of: datetime, reports: Files, keep: int, m
 
 
 def _bring(made: Path, reports: Files) -> None:
-    """Put these pages into the store; of what all pages share, only what it does not have."""
+    """Put these pages into the store; of the files that all pages share, only those that it does not have."""
 
     def put(file: Path) -> None:
         path = str(file.relative_to(made))
@@ -47,9 +47,9 @@ def _bring(made: Path, reports: Files) -> None:
 
 
 def _details(reports: Files, table: str, audit: Audit) -> str | None:
-    """Great Expectations' newest page of this table and run; older ones of the same run go.
+    """Great Expectations' newest page of this table and run; older pages of the same run are removed.
 
-    A table without rows has no page: what lies there says what was true of an earlier attempt, and goes, too.
+    A table without rows has no page. A page that lies there is of an earlier attempt and is removed, too.
     """
     folder = f"{VALIDATIONS}/{table}/{audit.run_id}"
     if not audit.rows[table]:

@@ -1,4 +1,4 @@
-"""One chart as a picture: an SVG without script, inside the page, so that it is seen wherever the page is."""
+"""A chart as an SVG without script that is part of the page."""
 
 import base64
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What an audit leaves behind for later questions: a row for each rule, and the verdict as JSON."""
+"""The lasting results of an audit: a row of `quality_results` for each rule, and the verdict as JSON."""
 
 import json
 from datetime import datetime
@@ -37,6 +37,6 @@ def results_of(audit: Audit, as_of: datetime) -> pa.Table:
 
 
 def as_json(audit: Audit, as_of: datetime) -> dict[str, Any]:
-    """A run's `audit.json`, without where its pages are."""
+    """A run's `audit.json`, without the address of its pages."""
     content: dict[str, Any] = json.loads(audit.to_json())
     return content | {"as_of": as_of.isoformat(timespec="seconds")}

@@ -1,6 +1,6 @@
-"""The rows of one table in one run: what a rule means in SQL, and, once it is broken, which rows break it.
+"""The rows of one table in one run: a rule as SQL, and the rows that break a rule.
 
-The SQL is Spark's, of which DuckDB understands all that the suites use: rows in memory are asked by it (`_arrow_rows`).
+The SQL is Spark's. DuckDB understands all of it that the suites use, and queries rows in memory with it (`_arrow_rows`).
 """
 
 import re
@@ -44,7 +44,7 @@ _PLACE = re.compile(r"(?<!:):(\w+)")
 
 @dataclass(frozen=True)
 class Case:
-    """One table's rows in one run, and what its rules need to know."""
+    """The rows of one table in one run, with what its rules refer to."""
 
     suite: Suite
     rows: "SparkRows | ArrowRows"
@@ -55,7 +55,7 @@ class Case:
     counted: Mapping[str, int]
 
     def value(self, given: Any) -> Any:
-        """What a word such as `$latest` stands for in this run; anything else stands for itself."""
+        """The value of a word such as `$latest` in this run; any other value is returned unchanged."""
         words = {"$run_id": (self.run_id,), "$epoch": EPOCH, "$latest": self.as_of + CLOCK_TOLERANCE, **VOCABULARIES}
         return words.get(given, given) if isinstance(given, str) else given
 
@@ -74,7 +74,7 @@ class Case:
         """All rows of a table in which a rule looks values up, in the form of `rows`.
 
         Raises:
-            Permanent: the caller has not passed it.
+            Permanent: the caller of the audit has not passed the table.
         """
         if table not in self.references:
             raise Permanent(
@@ -83,7 +83,7 @@ class Case:
         return self.references[table]
 
     def offending(self, rule: AnyRule, rows: int) -> "SparkRows | ArrowRows":
-        """The rows that break the rule, of all `rows`; of a rule about keys, those of up to `OFFENDERS` keys."""
+        """The rows that break the rule; of a rule about keys, those of up to `OFFENDERS` keys."""
         match rule:
             case Unique() | UniqueTogether():
                 return self.rows.repeated(rule.columns, rows)
@@ -96,7 +96,7 @@ class Case:
                 return self.rows.breaking(self.condition(rule))
 
     def condition(self, rule: AnyRule) -> str:
-        """What is true of a row that keeps the rule, in SQL; of rules about one row alone."""
+        """The SQL condition that is true of a row that keeps the rule. Only for rules about one row."""
         match rule:
             case NotNull(columns=columns):
                 return " AND ".join(f"{self._name(column)} IS NOT NULL" for column in columns)

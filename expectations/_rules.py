@@ -1,4 +1,4 @@
-"""What a rule can be, in the words of Great Expectations, which takes three seconds to import and is not needed for them."""
+"""The kinds of rules, under the names of Great Expectations. The library is not imported here: that takes three seconds."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
@@ -14,14 +14,14 @@ Columns = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
 class Severity(StrEnum):
-    """What a broken rule means for the run."""
+    """The consequence of a broken rule for the run."""
 
     ERROR = "error"  # published, these rows would break a promise of the table: the run is not published
     WARNING = "warning"  # somebody should look; holding back good rows for it would be worse
 
 
 class _Rule(BaseModel):
-    """What every rule says of itself."""
+    """The fields of every rule."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -98,7 +98,7 @@ class UniqueInTable(_Rule):
 
 
 class Known(_Rule):
-    """The values stand in `in_table` too; rows for which `unless` is true are left out."""
+    """The values of a row are in `in_table`, too; rows for which `unless` is true are left out."""
 
     type: Literal["expect_values_to_stand_in_table"]
     columns: Columns
@@ -130,7 +130,7 @@ class InSet(_Rule):
 
 
 class Between(_Rule):
-    """The value is not smaller and not greater than these; `$epoch` is the first instant of a seq, `$latest` the present one."""
+    """The value lies between these, bounds included; `$epoch` is the first instant of a seq, `$latest` that of the judgement."""
 
     type: Literal["expect_column_values_to_be_between"]
     name: str
@@ -201,7 +201,7 @@ Rule = Annotated[AnyRule, Field(discriminator="type")]
 
 
 def columns_of(rule: AnyRule) -> tuple[str, ...]:
-    """The columns that a rule names; of a condition, those that its sample rows show."""
+    """The columns that a rule names; of a condition, the columns that its samples show."""
     match rule:
         case Holds():
             return rule.shows

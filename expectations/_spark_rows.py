@@ -1,4 +1,4 @@
-"""Rows in Spark, asked what a rule asks. `ArrowRows` are the same where they are few."""
+"""Rows in Spark, queried for the rules. `ArrowRows` has the same methods for rows in memory."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,23 +18,23 @@ class SparkRows:
         self.frame = frame
 
     def count(self) -> int:
-        """How many there are."""
+        """The number of rows."""
         return self.frame.count()
 
     def breaking(self, condition: str) -> "SparkRows":
-        """Those for which it is false."""
+        """The rows for which `condition` is false."""
         return SparkRows(self.frame.where(f"NOT coalesce({condition}, true)"))
 
     def repeated(self, columns: Sequence[str], rows: int) -> "SparkRows":
-        """Those whose key several of these `rows` rows have, for up to `OFFENDERS` keys; keys with a null do not count."""
+        """The rows of up to `OFFENDERS` keys that stand in several of these rows; keys with a null do not count."""
         return SparkRows(with_keys(self.frame, columns, repeated(self.frame, columns, rows)))
 
     def repeated_in(self, columns: Sequence[str], whole: DataFrame) -> "SparkRows":
-        """Those whose key several rows of a whole table have."""
+        """The rows whose key stands in several rows of a whole table."""
         return SparkRows(with_keys(self.frame, columns, repeated_in(self.frame, columns, whole)))
 
     def absent(self, columns: Sequence[str], whole: DataFrame, unless: str | None, bounded_by: str | None) -> "SparkRows":
-        """Those whose key a whole table has not, but for those for which `unless` is true."""
+        """The rows whose key is not in a whole table, except those for which `unless` is true."""
         unknown = absent(self.frame, columns, whole, unless, bounded_by)
         return SparkRows(with_keys(self.frame, columns, unknown, unless))
 

@@ -1,4 +1,4 @@
-"""The suites: one YAML file a table, one loader that refuses what it does not know."""
+"""The suites: one YAML file for each table, and a loader that refuses unknown words."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -30,7 +30,7 @@ class Suite(BaseModel):
 
     @property
     def rules(self) -> tuple[AnyRule, ...]:
-        """The expectations, as the project calls them: each has a name, a severity and a reason."""
+        """The expectations of the suite, each with a name, a severity and a reason."""
         return self.expectations
 
     @property

@@ -1,4 +1,4 @@
-"""Quality over time, from the rows of `quality_results`: what each chart shows, and the page of the charts."""
+"""Quality over time: the charts of the rows of `quality_results`, and their page."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ WORSE = (Severity.ERROR, Severity.WARNING)
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """One run, judged at one time."""
+    """The judgement of one run at one time."""
 
     run_id: str
     at: datetime
@@ -25,7 +25,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One number over the judgements, in their order; None where there is none to show."""
+    """A number for each judgement, in their order; None for a judgement without one."""
 
     suite: str
     rule: str | None  # None: how many rows the table got
@@ -36,7 +36,7 @@ class Chart:
 
     @property
     def broken(self) -> Sequence[int]:
-        """The places of the judgements in which rows broke the rule."""
+        """The indices of the judgements in which rows broke the rule."""
         return [place for place, value in enumerate(self.values) if value and self.rule]
 
     @property
@@ -45,7 +45,7 @@ class Chart:
         return max((value for value in self.values if value is not None), default=0)
 
     def says(self, value: float | None) -> str:
-        """A value as people read it."""
+        """A value as text."""
         if value is None:
             return "not judged"
         if self.rule is None:
@@ -54,7 +54,7 @@ class Chart:
 
     @property
     def summary(self) -> str:
-        """What the picture shows, in words."""
+        """The picture as text."""
         last = next((value for value in reversed(self.values) if value is not None), None)
         if self.rule is None:
             return f"at most {self.says(self.most)} in a run, last {self.says(last)}"
@@ -65,7 +65,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Trends:
-    """Everything that the page shows."""
+    """The content of the page."""
 
     judgements: Sequence[Judgement]  # oldest first
     broken: Sequence[Chart]  # of rules: errors first, then those that were broken last

@@ -15,7 +15,7 @@ Each source is one module (`from_queues`, `from_archive`, `from_lake`), and `mer
 Every call blocks, and may be made from several threads at once. `History(settings, redis, catalog)` reads the lake by that
 catalog, as a service does that has it open. Without one, the lake's half is asked of the service that has it open, and read
 here only if none answers (`lake_half`): loading PyIceberg takes longer than most answers. For the same reason this package
-itself loads only the values that answers are made of.
+itself loads only the values that answers are made of, and `from_service` asks that service for a whole page at once.
 
 It promises that what a recorder has acknowledged is told, once it is in the queues, the archive or the lake, and told once. It
 changes nothing but open segments, which it asks recorders to close. It writes nothing to a terminal, and does not know Spark.

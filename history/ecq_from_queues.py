@@ -1,7 +1,7 @@
 """A compacted queue as Redis has it: what is live, how it stands, and whether Redis holds all that it should."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from redis import Redis
@@ -15,9 +15,8 @@ from contracts.queue_names import ecq_queue
 from contracts.seq import wall_clock_ms
 from history.ecq import CompactedQueue, LiveMessage, Page
 from history.entry import instant_of
-from queues import Batch, BlockingBatch, Policy, is_cluster
-from queues._ecq_loader import EcqLoader
-from queues.verbs.ecq import PageReply, QueuedMessage, ReadPage, ReadReply
+from queues import Batch, BlockingBatch, EcqLoader, Policy, is_cluster
+from queues.verbs.ecq_reads import PageReply, QueuedMessage, ReadPage, ReadReply
 
 AT_ONCE = 1000  # messages of a call
 
@@ -29,9 +28,22 @@ class Queued:
     is_loaded: bool
     reply: ReadReply
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left to ask anybody else."""
+        messages = self.reply.messages
+        return self.is_loaded and bool(messages) and all(message.size_bytes is not None for message in messages)
+
     def messages(self) -> list[LiveMessage]:
         """All that is live, oldest first."""
         return _live(self.reply.messages, self.reply.in_flight)
+
+    def queue(self, client_id: str, after: int) -> CompactedQueue:
+        """The messages after a seq, as Redis alone knows them."""
+        reply, entries = self.reply, self.messages()
+        last_seq = max((seq for seq in (*(entry.seq for entry in entries), reply.acked_seq) if seq), default=None)
+        entries = [entry for entry in entries if entry.seq > after]
+        return CompactedQueue(client_id, last_seq, reply.acked_seq, instant_of(reply.acked_at_ms), entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,30 +82,25 @@ def page_told(replies: Sequence[Any]) -> QueuedPage:
 
 
 def read_page(redis: Redis, policy: Policy, client_id: str, page: Page) -> CompactedQueue | None:
-    """A page of the queue in Redis, `AT_ONCE` messages a round trip; None: Redis is away, or does not know all of it.
+    """A page of the queue in Redis, of up to `AT_ONCE` messages, or all of it; None: Redis is away, or does not know all of it.
+
+    All of it is read key by key, each once: read by its seqs, a queue that is written faster than that would have no end.
 
     Raises:
         redis.ResponseError: a key holds another type than it should.
     """
-    newest: dict[str, LiveMessage] = {}  # by key: written again between two calls, it stands in both
-    while True:
-        try:
-            batch = BlockingBatch(redis, policy)
-            ask_page(batch, client_id, page, of_cluster=is_cluster(redis))
-            told = page_told(batch.run())
-        except AuthenticationError:  # the library takes it for one of the connection
-            raise
-        except (RedisConnectionError, RedisTimeoutError):
-            return None
-        if not told.is_whole:
-            return None
-        found = told.queue(client_id)
-        for entry in found.entries:
-            newest.pop(entry.key, None)
-            newest[entry.key] = entry
-        if page.limit is not None or found.after is None:
-            return replace(found, entries=list(newest.values()))
-        page = replace(page, after=found.after)
+    if page.limit is None:
+        queued = read_queue(redis, policy, client_id)
+        return None if queued is None or not queued.is_whole else queued.queue(client_id, page.after)
+    try:
+        batch = BlockingBatch(redis, policy)
+        ask_page(batch, client_id, page, of_cluster=is_cluster(redis))
+        told = page_told(batch.run())
+    except AuthenticationError:  # the library takes it for one of the connection
+        raise
+    except (RedisConnectionError, RedisTimeoutError):
+        return None
+    return told.queue(client_id) if told.is_whole else None
 
 
 def read_queue(redis: Redis, policy: Policy, client_id: str) -> Queued | None:

@@ -34,7 +34,7 @@ def compacted_queue(settings: Settings, redis: Redis, half: LakeHalf, client_id:
         Permanent, Retryable: archive or lake are needed and cannot be read. A catalog that is away fails in its own ways.
     """
     policy = Policy.of(settings)
-    if settings.express and (told := read_page(redis, policy, client_id, page)) is not None:
+    if settings.direct_enqueue and (told := read_page(redis, policy, client_id, page)) is not None:
         return told
     close_segments(settings)  # what a recorder still holds in its journal
     ingested = half.here.ingested(datetime.now(UTC) - BACK)  # first, as everywhere

@@ -1,26 +1,21 @@
 """The lake's half of an answer: from the API, which has the lake open, or read in this process where no API answers.
 
-`ask_service` alone knows which service that is and how it is asked: the API, by `/lake/entries` and `/lake/triggers`.
+The API is asked by `/lake/entries` and `/lake/triggers`.
 """
 
-import json
 from collections.abc import Set
 from datetime import datetime
 from functools import cached_property
-from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
-from urllib.request import Request, urlopen
 
 from contracts.settings import Settings
 from history.entry import BatchHistory, BatchPage, Bounds, EntryHistory, VehiclePage
+from history.from_service import ask_service, entries_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from history.from_lake import Lake
-
-WAIT_S = 30
 
 
 class LakeHalf:
@@ -40,7 +35,7 @@ class LakeHalf:
     def entries_of(self, vin: str, since: datetime) -> tuple[list[EntryHistory], Set[str]]:
         """Every entry of a vehicle, oldest first; and the segments taken in since."""
         answer = self._ask("entries", since=since.isoformat(), vin=vin)
-        return self.here.entries_of(vin, since) if answer is None else (_entries(answer), set(answer["ingested"]))
+        return self.here.entries_of(vin, since) if answer is None else (entries_of(vin, answer), set(answer["ingested"]))
 
     def vehicle_page(self, vin: str, since: datetime, bounds: Bounds) -> tuple[VehiclePage, Set[str]]:
         """The newest entries of a vehicle within the bounds; and the segments taken in since."""
@@ -48,7 +43,7 @@ class LakeHalf:
         answer = self._ask("entries", since=since.isoformat(), vin=vin, **asked)
         if answer is None or "before" not in answer:  # an API of an earlier release tells all of them
             return self.here.vehicle_page(vin, since, bounds)
-        return VehiclePage(_entries(answer), answer["before"]), set(answer["ingested"])
+        return VehiclePage(entries_of(vin, answer), answer["before"]), set(answer["ingested"])
 
     def batch_page(self, request_id: str, since: datetime, bounds: Bounds) -> tuple[BatchPage, Set[str]]:
         """The newest triggers of a request_id within the bounds; and the segments taken in since."""
@@ -57,22 +52,11 @@ class LakeHalf:
         if answer is None:
             return self.here.batch_page(request_id, since, bounds)
         batches = [BatchHistory(**fields) for fields in answer["batches"]]
-        return BatchPage(batches, answer["before"], _entries(answer), frozenset(answer["told"])), set(answer["ingested"])
+        return BatchPage(batches, answer["before"], _entries_of_all(answer), frozenset(answer["told"])), set(answer["ingested"])
 
     def _ask(self, what: str, **asked: str | int) -> dict[str, Any] | None:
-        return ask_service(self._settings, what, asked) if self._catalog is None else None
+        return ask_service(self._settings, f"lake/{what}", asked, "ingested") if self._catalog is None else None
 
 
-def ask_service(settings: Settings, what: str, asked: dict[str, str | int]) -> dict[str, Any] | None:
-    """The JSON answer of the API; None where no API answers, or where the answer would be too large."""
-    try:
-        request = Request(f"{settings.api}/api/v1/lake/{what}?{urlencode(asked)}", headers=settings.bearer)  # noqa: S310  # settings: http(s)
-        with urlopen(request, timeout=WAIT_S) as response:  # noqa: S310
-            answer = json.load(response)
-    except (OSError, HTTPException, ValueError):  # also what urllib raises
-        return None
-    return answer if isinstance(answer, dict) and "ingested" in answer else None  # else it is another program at that address
-
-
-def _entries(answer: dict[str, Any]) -> list[EntryHistory]:
+def _entries_of_all(answer: dict[str, Any]) -> list[EntryHistory]:
     return [EntryHistory.from_json(fields["vin"], fields) for fields in answer["entries"]]

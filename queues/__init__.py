@@ -1,10 +1,16 @@
-"""The pending queues in Redis: entries in seq order, one in flight per owner, acknowledged away. See `queues.verbs`."""
+"""The pending queues in Redis: fanout queues of vehicles, and compacted queues of clients. See `queues.verbs`.
+
+It promises that each verb is atomic and may run twice, that a queue gives out its entries in seq order with one in flight, and
+that an ended entry never comes back. It knows Redis and the contracts, and neither broker, archive nor lake.
+"""
 
 from queues._batch import FIRST, LAST, Batch
+from queues._bulk import LoadResult
 from queues._cluster import is_cluster
 from queues._connection import connect, exchange
 from queues._drivers import AsyncBatch, BlockingBatch
-from queues._loader import Ended, Forgotten, Loader, LoadResult
+from queues._ecq_loader import EcqLoader, LakeQueue
+from queues._loader import Ended, Forgotten, Loader
 from queues._marks import NOT_LOADED, Marks
 from queues._policy import Policy
 from queues._queue_stats import NAMED_QUEUES, QueueStats, walk
@@ -20,8 +26,10 @@ __all__ = [
     "AsyncBatch",
     "Batch",
     "BlockingBatch",
+    "EcqLoader",
     "Ended",
     "Forgotten",
+    "LakeQueue",
     "LoadResult",
     "Loader",
     "Marks",

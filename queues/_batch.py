@@ -1,15 +1,16 @@
-"""Many verbs in one round trip. Nothing here waits: a talk gives what is to be sent, and is given the raw replies to it.
+"""Many verbs in one round trip, without I/O: `Batch.talk` yields commands and is sent their raw replies.
 
-So what must be sent in which order, what is done where Redis lacks a script, and how replies are read is written once, for the
-two drivers that send it (`_drivers`).
+The order of commands, the loading of missing scripts and the reading of replies are written once, here. The two drivers
+(`_drivers`) send what it yields.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, ResponseError
 
+from contracts import keys
 from queues import _commands
 from queues._policy import Policy
 from queues._scripts import LOADS, Args
@@ -20,12 +21,13 @@ from queues.verbs.verb import Recorded, Verb
 T = TypeVar("T")
 Talk = Generator[list[Args], list[Any], T]
 Read = Callable[[Any], Any]
+QUEUES_A_WAKE = 1000
 FIRST, THEN, LAST = range(3)  # one Redis keeps the order of a batch; the nodes of a cluster must be told what waits for what
 
 
 @dataclass(slots=True)
 class _Plan:
-    """What a batch has collected. Places are those among the commands."""
+    """The commands of a batch. A place is an index into `commands`."""
 
     commands: list[Args] = field(default_factory=list)
     reads: list[Read | None] = field(default_factory=list)  # None: of a note
@@ -36,9 +38,9 @@ class _Plan:
 
 
 class Batch:
-    """Collects verbs and commands; its drivers send them together and answer in the order in which they were added.
+    """Collects verbs and commands. A driver sends them together and returns the replies in the order in which they were added.
 
-    Not a transaction: each verb is atomic by itself.
+    A batch is not a transaction; each verb is atomic by itself.
     """
 
     def __init__(self, policy: Policy, *, of_cluster: bool) -> None:
@@ -49,7 +51,7 @@ class Batch:
         return len(self._plan.commands) - len(self._plan.notes)
 
     def add(self, queue: str, verb: Verb, now_ms: int) -> None:
-        """A verb of one queue, answered by its reply. In a cluster the recorder is told of an outcome before its entry ends."""
+        """Add a verb of one queue. In a cluster its outcome goes to the recorder before the entry ends."""
         plan = self._plan
         if self._of_cluster:
             plan.record_first += [(len(plan.commands), queue, now_ms, each) for each in verb.record_first()]
@@ -60,9 +62,10 @@ class Batch:
             plan.reads.append(verb.read)
 
     def call(self, command: Args, read: Read | None, *, stage: int = THEN, run_despite_oom: bool = False) -> None:
-        """Any other command, with what reads its reply. In a cluster, those of one stage are carried out side by side.
+        """Add any other command. `read` makes the result of its raw reply; a command without `read` has no result.
 
-        `run_despite_oom`: a small one of one key, which follows its name, is carried out also where Redis is out of memory.
+        In a cluster the commands of one stage run side by side, one stage after the other. `run_despite_oom` is for a small
+        command whose only key follows its name: it runs although Redis is out of memory.
         """
         plan, place = self._plan, len(self._plan.commands)
         if stage != THEN:
@@ -73,14 +76,26 @@ class Batch:
         plan.reads.append(read)
 
     def watch(self, shard: int, deadlines: Mapping[str, int]) -> None:
-        """Look at these owners of one shard again at these times; answered by a number that means nothing."""
+        """Put these owners of one shard into the deadline index, each with the Unix ms at which to look at it again."""
         self.call(_commands.watch(shard, deadlines), int, run_despite_oom=True)
 
-    def talk(self, *, tolerant: bool = False) -> Talk[list[Any]]:
-        """Empties the batch; one reply a verb or command. Scripts that Redis has forgotten are sent to it again.
+    def wake(self, queues: Iterable[str]) -> None:
+        """Tell the dispatchers that these queues have something to claim; one command for each thousand queues of a shard.
 
-        `tolerant`: where somebody has put another type under a key, or what is no seq, the error takes the place of that verb's
-        reply (`is_spoilt`), and all others are as they would be.
+        The commands run although Redis is out of memory, because delivering makes room.
+        """
+        by_shard: dict[int, list[str]] = {}
+        for queue in queues:
+            by_shard.setdefault(keys.shard_of(queue, self._policy.wake_shards), []).append(queue)
+        for shard, some in by_shard.items():
+            for start in range(0, len(some), QUEUES_A_WAKE):
+                self.call(_commands.wake(shard, some[start : start + QUEUES_A_WAKE]), bytes, run_despite_oom=True)
+
+    def talk(self, *, tolerant: bool = False) -> Talk[list[Any]]:
+        """Send everything and empty the batch; the result is a list with one reply for each verb and command.
+
+        Scripts that Redis does not know are loaded. With `tolerant`, a key that holds another type, or a value that is no seq,
+        does not raise: its error (`is_spoilt`) takes the place of that one reply.
 
         Raises:
             redis.RedisError: Redis refused a command.
@@ -125,7 +140,10 @@ class Batch:
             self.call(note, None, stage=stage, run_despite_oom=True)
 
     def _record_before_ending(self, plan: _Plan, *, tolerant: bool) -> Talk[None]:
-        """In a cluster no script reaches entry and outcomes. A crash after this repeats an outcome, and loses none."""
+        """Tell the recorder of outcomes before their verbs run, because in a cluster no script reaches entry and outcomes stream.
+
+        A crash in between repeats an outcome and loses none.
+        """
         reads, records = (Batch(self._policy, of_cluster=True) for _ in range(2))
         for _, queue, now_ms, recorded in plan.record_first:
             reads.add(queue, recorded.question, now_ms)
@@ -153,9 +171,9 @@ def _in_stages(plan: _Plan) -> Talk[list[Any]]:
 
 
 def _sent(commands: list[Args]) -> Talk[list[Any]]:
-    """The raw replies. Where a Redis, or a node of a cluster, refuses a script that it does not know, all are loaded.
+    """The raw replies. Where a Redis, or a node of a cluster, does not know a script, all scripts are loaded.
 
-    Only what was refused goes again: others may have loaded them meanwhile, and so each counts once.
+    Only the refused commands are sent again, so each command takes effect once.
     """
     if not commands:
         return []

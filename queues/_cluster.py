@@ -1,4 +1,4 @@
-"""A Redis Cluster behind the face of a single Redis: its errors are RedisErrors, and after one it asks who serves what now."""
+"""A Redis Cluster with the interface of a single Redis: each error is a RedisError, and after one the topology is read again."""
 
 from typing import Any
 
@@ -16,16 +16,16 @@ _MOVED_AWAY = (RedisConnectionError, RedisTimeoutError, ClusterDownError)  # a n
 
 
 def is_cluster(redis: object) -> bool:
-    """Whether this client speaks with many nodes, which know no order among each other."""
+    """Whether this client speaks with several nodes, between which commands have no order."""
     return isinstance(redis, Cluster | BlockingCluster)
 
 
 class Cluster(RedisCluster):
-    """Never tries a command twice: whoever sent it knows what the second time means. MOVED and ASK are followed."""
+    """A client that follows MOVED and ASK but never retries a command: only the caller knows whether a repetition is safe."""
 
     @classmethod
     def at(cls, url: str, **options: Any) -> "Cluster":
-        """A client that asks the node at `url` for all others when it is first used."""
+        """A client that reads the topology from the node at `url` when it is first used."""
         of_connection: dict[str, Any] = {
             name: options.pop(name) for name in ("connection_class", "redis_connect_func") if name in options
         }
@@ -37,10 +37,10 @@ class Cluster(RedisCluster):
         return client
 
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        """One command, on the node that holds its keys.
+        """Run one command on the node that holds its keys.
 
         Raises:
-            redis.RedisError: also where no node answers, or some slots are served by none.
+            redis.RedisError: Redis refused it, no node answers, or no node serves the slot.
         """
         try:
             return await super().execute_command(*args, **kwargs)
@@ -51,15 +51,15 @@ class Cluster(RedisCluster):
             raise
 
     def pipeline(self, transaction: Any | None = None, shard_hint: Any | None = None) -> "ClusterPipeline":
-        """Commands for many nodes in one round trip, those of one node in their order; never a transaction."""
+        """A pipeline over all nodes, in order on each node; never a transaction."""
         del transaction, shard_hint
         return _Pipeline(self, None)  # type: ignore[abstract]  # as is the library's own, by its annotations alone
 
     async def look_again(self) -> None:
-        """Ask the nodes anew who serves what.
+        """Read the topology again.
 
         Raises:
-            redis.RedisError: none of them answers, or they do not agree.
+            redis.RedisError: no node answers, or the nodes do not agree.
         """
         try:
             await self.nodes_manager.initialize()
@@ -70,7 +70,7 @@ class Cluster(RedisCluster):
 
 class _Pipeline(ClusterPipeline):
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> list[Any]:
-        """The replies. A node that was lost is an error of the whole pipeline, as it is with one Redis."""
+        """The replies. A lost node is an error of the whole pipeline, as with a single Redis."""
         client = self.cluster_client
         assert isinstance(client, Cluster)
         try:

@@ -1,4 +1,4 @@
-"""Commands on keys that are no owner's alone: triggers, payloads, marks, the deadline index, the outcomes stream."""
+"""Commands on keys that belong to no single owner: triggers, payloads, marks, the deadline index, the outcomes stream."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,13 +15,13 @@ _SAVE_QUEUE_STATS, _STORE_DATA, _SETTLE_DUE, _RUN_DESPITE_OOM, _SWAP = (
 
 
 def store_trigger(policy: Policy, seq: int, request_id: str, data_id: str) -> list[Args]:
-    """Keep what a trigger says, for as long as its entries may wait."""
+    """Keep request_id and data_id of a trigger for the retention of its entries."""
     key = keys.trigger(seq)
     return [("HSET", key, "request_id", request_id, "data_id", data_id), ("PEXPIRE", key, policy.retention_ms)]
 
 
 def store_data(policy: Policy, data_id: str, payload: bytes) -> Args:
-    """Keep a payload under its data_id."""
+    """Keep a payload under its data_id for the retention. The reply is `stored`, `same` or `differs`."""
     return ("EVALSHA", _STORE_DATA.sha, 1, keys.data(data_id), payload, policy.retention_ms)
 
 
@@ -36,7 +36,7 @@ def wake(shard: int, owners: Sequence[str]) -> Args:
 
 
 def watch(shard: int, deadlines: Mapping[str, int]) -> Args:
-    """Note when to look whether what these owners of one shard have in flight is overdue."""
+    """Put owners of one shard into the deadline index, each with the Unix ms at which its entry in flight may be overdue."""
     return ("ZADD", keys.deadlines(shard), *(part for owner, at_ms in deadlines.items() for part in (at_ms, owner)))
 
 
@@ -46,16 +46,16 @@ def settle_due(shard: int, owners: Sequence[str], before_ms: int) -> Args:
 
 
 def run_despite_oom(command: Args) -> Args:
-    """The same command (of one key, which follows its name), carried out also where Redis is out of memory."""
+    """The same command, run although Redis is out of memory. Its only key follows its name."""
     name, key, *rest = command
     return ("EVALSHA", _RUN_DESPITE_OOM.sha, 1, key, name, *rest)
 
 
 def swap(key: str, before: bytes, after: bytes) -> Args:
-    """Let `after` take the place of `before` in a string; empty: nothing."""
+    """Replace the value `before` of a string by `after`; an empty value means no key. The reply is 1, or 0 if nothing changed."""
     return ("EVALSHA", _SWAP.sha, 1, key, before, after)
 
 
 def save_queue_stats(at_ms: int, fields: Mapping[str, str]) -> Args:
-    """Keep the statistics of a walk that began at `at_ms`, unless one that began later is kept."""
+    """Keep the statistics of a walk that began at `at_ms` (Unix ms), unless those of a later walk are kept."""
     return ("EVALSHA", _SAVE_QUEUE_STATS.sha, 1, keys.QUEUE_STATS, at_ms, *(part for field in fields.items() for part in field))

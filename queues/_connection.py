@@ -1,4 +1,4 @@
-"""A connection to Redis that packs commands in C: in Python, packing the twenty parts of a verb costs more than all the rest."""
+"""Connections to Redis that pack commands in C, because packing the twenty parts of a verb in Python costs more than the rest."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -21,17 +21,17 @@ SPARES = 4  # connections kept at hand: a service has few exchanges at once
 
 
 class _Sending(AbstractConnection):
-    """A connection that writes without a task of its own for it.
+    """A connection that writes without a task for each write.
 
-    The library writes by way of `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes when the bytes are
-    out (cpython issue 86296): a task that was told to end went on.
+    The library writes through `asyncio.wait_for`. Before Python 3.12 that loses a cancellation which arrives just after the
+    bytes are written (cpython issue 86296), so a cancelled task went on.
     """
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
-        """Send what is packed; connect before, if need be.
+        """Send a packed command; connect first if necessary.
 
         Raises:
-            redis.RedisError: it is not out, or not known to be.
+            redis.RedisError: the command was not sent, or nobody knows whether it was.
         """
         library: Any = self  # which left these untyped
         if not self.is_connected:
@@ -57,20 +57,20 @@ class _Sending(AbstractConnection):
 
 
 class PackingConnection(_Sending, Connection):
-    """A plain connection, except for how it writes commands."""
+    """A TCP connection that packs commands in C."""
 
     def pack_command(self, *args: Any) -> list[bytes]:
-        """One command as it goes over the wire."""
+        """The bytes of one command."""
         return [_pack(args)]
 
     def pack_commands(self, commands: Iterable[Iterable[Any]]) -> list[bytes]:
-        """Many commands in one piece."""
+        """The bytes of many commands, in one piece."""
         return [b"".join([_pack(tuple(command)) for command in commands])]
 
     async def exchange(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The raw replies to `commands`, which go out in one piece and are sent once; errors of Redis are among the replies.
+        """Send `commands` once, in one piece; the raw replies in their order. An error of Redis is a reply.
 
-        The library's pipeline does the same and asks for each reply whether it needs a timeout, a callback, a second try.
+        The library's pipeline does the same at a higher cost a reply: timeouts, callbacks and retries.
         """
         parser: Any = self._parser  # over hiredis, which is a dependency
         try:
@@ -92,7 +92,7 @@ class PackingConnection(_Sending, Connection):
         return replies
 
     async def is_sound(self) -> bool:
-        """Whether it is connected, and the other side has neither closed it nor said something that nobody asked for."""
+        """Whether it is connected, not closed by the other side, and free of unread bytes."""
         parser: Any = self._parser
         return self.is_connected and not await parser.can_read()
 
@@ -104,9 +104,9 @@ class PackingConnection(_Sending, Connection):
 
 
 class _Pool(ConnectionPool):
-    """Keeps some connections of `exchange` at hand; to the library they are in use, so it closes them, too.
+    """A pool that keeps a few connections of `exchange` ready. The library counts them as in use, so it closes them, too.
 
-    Its own way of giving a connection out and taking it back takes as long as a round trip of a few commands.
+    Taking a connection from the library and releasing it costs as much as a round trip of a few commands.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -114,7 +114,7 @@ class _Pool(ConnectionPool):
         self._spare: list[PackingConnection] = []
 
     async def borrow(self) -> PackingConnection:
-        """A connection that can be used, to be given back."""
+        """A usable connection; return it with `give_back`."""
         while self._spare:
             connection = self._spare.pop()
             if await connection.is_sound():
@@ -125,7 +125,7 @@ class _Pool(ConnectionPool):
         return cast(PackingConnection, await library.get_connection())
 
     async def give_back(self, connection: PackingConnection) -> None:
-        """Of many that were needed at once most go back to the library: what it counts as in use, no other command gets."""
+        """Keep the connection ready, or release it if `SPARES` are: a connection in use is not available to other commands."""
         if len(self._spare) < SPARES:
             self._spare.append(connection)
         else:
@@ -148,10 +148,10 @@ _KINDS: dict[str, type[AbstractConnection]] = {
 
 
 async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The raw replies to many commands in one round trip, sent once; what Redis refuses is an error among them.
+    """Send many commands once, in one round trip; the raw replies in their order. An error of Redis is a reply.
 
     Raises:
-        redis.RedisError: the connection failed; what was sent may have happened.
+        redis.RedisError: the connection failed; the commands may have taken effect.
     """
     if is_cluster(redis) or not isinstance(redis.connection_pool, _Pool):
         if commands is LOADS and is_cluster(redis):  # no pipeline goes to all masters
@@ -169,7 +169,7 @@ async def exchange(redis: Redis, commands: Sequence[tuple[Any, ...]]) -> list[An
 
 
 def connect(url: str, **options: Any) -> Redis:
-    """A client of the Redis, or the Redis Cluster, at `url` for `Queues`; connects when it is first used. Close it with `aclose`.
+    """A client of the Redis, or Redis Cluster, at `url`, for `Queues`. It connects when it is first used; close it with `aclose`.
 
     `options` are those of the library's connections, such as `socket_timeout`. Both kinds of client have the same commands.
     """

@@ -1,4 +1,4 @@
-"""Two drivers that send a batch to Redis: over asyncio for services, blocking for jobs. They differ in nothing else."""
+"""The two drivers that send a batch to Redis: asyncio for services, blocking for jobs."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -26,10 +26,10 @@ class AsyncBatch(Batch):
         self._redis = redis
 
     async def run(self, *, tolerant: bool = False) -> list[Any]:
-        """Sends everything once and empties the batch, as `talk` says.
+        """Send everything once and empty the batch; the replies as `talk` describes them.
 
         Raises:
-            redis.RedisError: the connection failed (what was sent may have happened), or Redis refused a command.
+            redis.RedisError: the connection failed (the commands may have taken effect), or Redis refused a command.
         """
         return await converse(self.talk(tolerant=tolerant), partial(exchange, self._redis))
 
@@ -42,10 +42,10 @@ class BlockingBatch(Batch):
         self._redis = redis
 
     def run(self, *, tolerant: bool = False) -> list[Any]:
-        """The same, blocking; tried again where the connection fails.
+        """Send everything and empty the batch; the replies as `talk` describes them. A failed connection is tried again.
 
         Raises:
-            redis.RedisError: Redis is away (what was sent may have happened, and more than once), or refused a command.
+            redis.RedisError: Redis is away (the commands may have taken effect, more than once), or refused a command.
         """
         talk = self.talk(tolerant=tolerant)
         try:
@@ -58,7 +58,7 @@ class BlockingBatch(Batch):
 
 
 async def converse(talk: Talk[T], execute: Callable[[list[Args]], Awaitable[list[Any]]]) -> T:
-    """What `talk` comes to, with each of its commands sent to Redis and the raw replies brought back."""
+    """The result of `talk`, with its commands sent by `execute`."""
     try:
         commands = next(talk)
         while True:
@@ -69,7 +69,7 @@ async def converse(talk: Talk[T], execute: Callable[[list[Args]], Awaitable[list
 
 
 def _exchange(redis: Redis, commands: list[Args]) -> list[Any]:
-    """The raw replies, packed and read in C: the library's pipeline costs twice as much."""
+    """The raw replies. Commands are packed and read in C; the library's pipeline costs twice as much."""
     if is_cluster(redis):
         if commands is LOADS:  # no pipeline goes to all masters
             return [redis.script_load(text) for *_, text in commands]

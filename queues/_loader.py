@@ -1,7 +1,6 @@
-"""The face for bulk work: load many owners' entries from the lake, over blocking Redis."""
+"""Bulk work on fanout queues, over blocking Redis: many owners in one round trip."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,8 +10,8 @@ from contracts import keys
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import MAX_SEQ, node_of
 from queues import _commands
+from queues._bulk import BulkQueues, LoadResult
 from queues._cluster import is_cluster
-from queues._drivers import BlockingBatch
 from queues._policy import Policy
 from queues._scripts import Args
 from queues._spoilt import is_spoilt, spoilt_among
@@ -25,28 +24,8 @@ DONE_AT_ONCE = 100_000  # entries that are gathered by owner before they are sen
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class LoadResult:
-    """What became of the entries that were offered."""
-
-    owners: int = 0
-    offered: int = 0
-    queued: int = 0
-    superseded: list[tuple[str, int]] = field(default_factory=list)
-    spoilt: list[str] = field(default_factory=list)  # owners that got nothing, because a key of theirs holds another type
-
-    def __add__(self, other: "LoadResult") -> "LoadResult":
-        return LoadResult(
-            self.owners + other.owners,
-            self.offered + other.offered,
-            self.queued + other.queued,
-            self.superseded + other.superseded,
-            self.spoilt + other.spoilt,
-        )
-
-
 class Ended(NamedTuple):
-    """How an entry has ended; `outcome` is None where it is in flight."""
+    """An entry and its outcome; None while it is in flight."""
 
     owner: str
     seq: int
@@ -54,46 +33,44 @@ class Ended(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """Ended entries that the queues do not remember any more, and those that they have to."""
+    """How many ended entries the queues have forgotten, and how many they still have to remember."""
 
     forgotten: int
     kept: int
 
 
-class Loader:
-    """Loads the queues in bulk: one script call an owner, some 500 owners a flush. `redis` must not decode responses.
+class Loader(BulkQueues):
+    """Fills fanout queues: one script call for each owner, 500 owners in a round trip. `redis` must not decode responses.
 
     Raises:
         redis.RedisError: from every method, where Redis is away or refuses; everything may be offered again.
     """
 
     def __init__(self, redis: Redis, policy: Policy) -> None:
-        self._redis, self._policy = redis, policy
+        super().__init__(redis, policy)
         self.spoilt: set[str] = set()  # owners that `end` has passed over, because a key of theirs holds another type
 
     def enqueue(self, entries: Iterable[tuple[str, Sequence[tuple[int, str]]]], now_ms: int) -> LoadResult:
-        """Offer (owner, [(seq, request_id), …] oldest first); wakes the dispatchers for owners that can have theirs now."""
+        """Offer entries (owner, [(seq, request_id), …]), oldest first, and wake the dispatchers for owners that are present."""
         return self.offer(((owner, flat(self._policy, mine)) for owner, mine in entries), now_ms)
 
     def offer(self, parts: Iterable[tuple[str, Sequence[Any]]], now_ms: int) -> LoadResult:
-        """The same of (owner, [seq, …] oldest first), or where compaction is on (owner, [seq, request_id, seq, …])."""
+        """As `enqueue`, with entries (owner, [seq, …]), or, where compaction is on, (owner, [seq, request_id, seq, …])."""
         total = LoadResult()
         for some in _in_flushes(parts):
             total += self._flush(some, now_ms)
         return total
 
     def end(self, entries: Iterable[tuple[str, Sequence[int]]], outcome: Outcome, now_ms: int) -> Iterator[Ended]:
-        """End entries (owner, seqs) that are not in flight; what is in flight ends so unless it is acknowledged.
+        """End entries (owner, seqs) that are not in flight. An entry in flight gets this outcome unless it is acknowledged.
 
-        Gives each with how it has ended by now. Record those of this outcome (`add_outcomes`): until that is done,
-        ending them again answers the same. An owner whose keys are spoilt is left out, and in `spoilt` from then on.
+        Yields each entry with its outcome. Record those of `outcome` (`add_outcomes`); to end the same entries again yields the
+        same, so a crash in between loses nothing. An owner whose keys are spoilt is skipped and added to `spoilt`.
         """
         for some in _in_flushes(_in_pieces(entries)):
-            batch = self._batch()
-            for owner, seqs in some:
-                records = tuple(OutcomeRecord(owner, seq, outcome, now_ms) for seq in seqs)
-                batch.add(owner, End(records, claim=False, recorded=True), now_ms)
-            for (owner, seqs), reply in zip(some, batch.run(tolerant=True), strict=True):
+            ends = [(owner, tuple(OutcomeRecord(owner, seq, outcome, now_ms) for seq in seqs)) for owner, seqs in some]
+            verbs = ((owner, End(records, claim=False, recorded=True)) for owner, records in ends)
+            for (owner, seqs), reply in zip(some, self._run(verbs, now_ms, tolerant=True), strict=True):
                 if is_spoilt(reply):
                     self.spoilt.add(owner)
                     continue
@@ -101,19 +78,17 @@ class Loader:
                     yield Ended(owner, seq, how)
 
     def erase(self, owner: str, before: int) -> int:
-        """Let everything of an owner go that was accepted before this seq, and its presence; how many entries."""
-        batch = self._batch()
-        batch.add(owner, Erase(before), 0)
-        gone: int = batch.run()[0]
-        return gone
+        """Remove all of an owner that was accepted before this seq, and its presence; returns how many entries."""
+        (gone,) = self._run([(owner, Erase(before))], 0)
+        return int(gone)
 
     def add_outcomes(self, records: Iterable[OutcomeRecord]) -> None:
-        """Hand outcomes to the recorder."""
+        """Write outcomes to the stream that the recorder reads."""
         for some in _in_flushes(records):
             self._send(map(_commands.record_outcome, some))
 
     def store_triggers(self, triggers: Mapping[int, tuple[str, str]]) -> list[str]:
-        """Keep request_id and data_id of each trigger seq; the keys that hold another type, and were left as they are."""
+        """Keep (request_id, data_id) of each trigger seq; returns the keys that hold another type and were left alone."""
         spoilt: dict[str, None] = {}
         for some in _in_flushes(triggers.items()):
             sent = [(seq, command) for seq, said in some for command in _commands.store_trigger(self._policy, seq, *said)]
@@ -122,7 +97,7 @@ class Loader:
         return list(spoilt)
 
     def forget_done(self, ended: Iterable[tuple[str, int]]) -> "Forgotten":
-        """The lake knows these outcomes (owner, seq): the queues forget those that no recorder can offer again."""
+        """Forget ended entries (owner, seq) whose outcomes the lake knows, unless a recorder could still offer them again."""
         left, forgotten, kept = iter(ended), 0, 0
         while some := list(islice(left, DONE_AT_ONCE)):
             handed = self._handed({node_of(seq) for _, seq in some})
@@ -139,12 +114,12 @@ class Loader:
         return Forgotten(forgotten, kept)
 
     def spoilt_key(self, owner: str) -> str:
-        """What is wrong with the keys of an owner: the first that holds another type than it should, and which type that is."""
+        """A text that names the first key of an owner that holds a wrong type, and that type."""
         found = spoilt_among(owner, self._send([("TYPE", key) for key in keys.owner_keys(owner)]))
         return found or f"what one of its keys holds cannot be read, of {', '.join(keys.owner_keys(owner))}"
 
     def _handed(self, nodes: Iterable[int]) -> dict[int, int]:
-        """Up to which seq each of these recorders will offer nothing again; those that hand nothing over are not there."""
+        """By recorder, the seq up to which it will offer nothing again; recorders that hand nothing over are missing."""
         found = {}
         for node in nodes:
             marks = keys.handed_marks(node, of_cluster=is_cluster(self._redis))
@@ -161,7 +136,10 @@ class Loader:
     def mark_loaded(
         self, now_ms: int, taken: Mapping[int, int] | None = None, taken_ecq: Mapping[int, int] | None = None
     ) -> None:
-        """The queues hold everything pending; by recorder, up to which seq triggers and stream ecq were found in the lake."""
+        """Note that the queues hold everything pending.
+
+        `taken` and `taken_ecq` say, by recorder, up to which seq its triggers and its stream ecq came from the lake.
+        """
         if self.is_loaded():  # and say so already
             return
         self._redis.delete(keys.TAKEN)
@@ -173,33 +151,27 @@ class Loader:
             self._redis.set(mark, now_ms)
 
     def _flush(self, some: Sequence[tuple[str, Sequence[Any]]], now_ms: int) -> LoadResult:
-        batch = self._batch()
-        for owner, parts in some:
-            batch.add(owner, Offer(parts), now_ms)
+        replies = self._run(((owner, Offer(parts)) for owner, parts in some), now_ms, tolerant=True)
         an_entry = 2 if self._policy.compaction else 1
         result = LoadResult(owners=len(some), offered=sum(len(parts) for _, parts in some) // an_entry)
-        ready: dict[int, list[str]] = {}
-        for (owner, _), reply in zip(some, batch.run(tolerant=True), strict=True):
+        ready = []
+        for (owner, _), reply in zip(some, replies, strict=True):
             if is_spoilt(reply):
                 result.spoilt.append(owner)
                 continue
             result.queued += reply.queued
             result.superseded += [(owner, seq) for seq in reply.superseded]
             if reply.word == "ready":
-                ready.setdefault(keys.shard_of(owner, self._policy.wake_shards), []).append(owner)
-        if ready:
-            self._send(_commands.wake(shard, owners) for shard, owners in ready.items())
+                ready.append(owner)
+        self._wake(ready)
         return result
 
     def _has_any(self, some: Sequence[str]) -> bool:
-        """Whether Redis has one of these keys: cheaper than to ask of each. Of a cluster, where nobody knows of all: yes."""
+        """Whether Redis has any of these keys, in one command; always true of a cluster, where they lie on several nodes."""
         return is_cluster(self._redis) or self._send([("EXISTS", *some)])[0] > 0
 
-    def _batch(self) -> BlockingBatch:
-        return BlockingBatch(self._redis, self._policy)
-
     def _send(self, commands: Iterable[Args], *, tolerant: bool = False) -> list[Any]:
-        """The replies as they come."""
+        """The raw replies."""
         batch = self._batch()
         for command in commands:
             batch.call(command, _as_it_is)
@@ -211,7 +183,7 @@ def _as_it_is(reply: Any) -> Any:
 
 
 def _in_pieces(entries: Iterable[tuple[str, Sequence[int]]]) -> Iterator[tuple[str, Sequence[int]]]:
-    """A script that looks at one entry after the other must not keep Redis from all others."""
+    """The entries in pieces of `SEQS_A_CALL`, because Redis serves nobody else while a script runs."""
     for owner, seqs in entries:
         for start in range(0, len(seqs), SEQS_A_CALL):
             yield owner, seqs[start : start + SEQS_A_CALL]

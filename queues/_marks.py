@@ -1,4 +1,4 @@
-"""What the queues say of themselves: whether they are loaded, and up to which seq of a recorder everything is in them."""
+"""The marks in Redis that say whether the queues are loaded, and up to which seq of a recorder they hold everything."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ CHANGED = "the queues are not what they were a second ago: they went back to an 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marks of one recorder, as Redis has them. A cluster has one in each part of its slots, one Redis one alone."""
+    """The marks of one recorder, as Redis has them: one of each kind, or in a cluster one in each part of the slots."""
 
     loaded: tuple[bytes, ...]  # when the queues were loaded; empty: not there
     handed: tuple[bytes, ...]  # `<loading> <seq>`; empty: not there
@@ -24,12 +24,12 @@ class Marks:
 
     @property
     def loading(self) -> bytes | None:
-        """Names the last time that the queues were loaded; None: they do not hold everything pending."""
+        """The name of the last loading of the queues; None if they do not hold everything pending."""
         return self.loaded[0] if all(self.loaded) else None
 
     @property
     def joined(self) -> int | None:
-        """Up to which seq all is here that this recorder has handed over; None: nothing since the queues were loaded."""
+        """The seq up to which this recorder has handed everything over; None if nothing since the queues were loaded."""
         parts = [mark.split(b" ") for mark in self.handed]
         if any(len(part) != 2 or part[0] != self.loading for part in parts):
             return None
@@ -37,29 +37,29 @@ class Marks:
 
     @property
     def upto(self) -> int | None:
-        """Up to which seq all is here that this recorder has recorded; None: nobody knows of anything."""
+        """The seq up to which the queues hold everything that this recorder has recorded; None if that is not known."""
         return self.taken if self.joined is None else self.joined
 
     @property
     def upto_ecq(self) -> int | None:
-        """The same of what compacted queues have to hear of."""
+        """As `upto`, for compacted queues."""
         return self.taken_ecq if self.joined is None else self.joined
 
     @property
     def is_rebuilt(self) -> bool:
-        """Whether all that this recorder handed over came from the lake, and nothing since."""
+        """Whether the queues were filled from the lake, and this recorder has handed nothing over since."""
         return self.joined is None and not (self.taken is None and self.taken_ecq is None)
 
 
 class MarkedQueues(Streams):
-    """Reads and moves marks. What is said to be in the queues was written before, so that whoever loses one loses the other.
+    """Reads and moves marks. A mark is written after what it speaks of, so a Redis that loses writes loses the mark first.
 
     Raises:
         redis.RedisError: from every method, where Redis is away or refuses.
     """
 
     async def marks(self, node: int) -> Marks:
-        """What the queues say of themselves and of the recorder `node`."""
+        """The marks of the recorder `node`."""
         loaded, handed = self._keys(node)
         batch = self.batch()
         for key in (*loaded, *handed):
@@ -71,10 +71,10 @@ class MarkedQueues(Streams):
         return Marks(tuple(found[: len(loaded)]), tuple(found[len(loaded) :]), *of_lake)
 
     async def move_handed(self, node: int, marks: Marks, seq: int) -> Marks:
-        """Everything of this recorder up to `seq` is in the queues now; the marks as they are then.
+        """Note that the queues hold everything of this recorder up to `seq`; returns the new marks.
 
         Raises:
-            Retryable: the queues are not as `marks` says.
+            Retryable: the marks in Redis are not `marks` any more.
         """
         loaded, handed = self._keys(node)
         new = b"%s %d" % (marks.loading, seq)
@@ -89,21 +89,21 @@ class MarkedQueues(Streams):
         return Marks(marks.loaded, (new,) * len(handed), marks.taken, marks.taken_ecq)
 
     async def unload(self, marks: Marks) -> None:
-        """The queues do not hold everything pending: a rebuild is needed. Unless they have been loaded since."""
+        """Note that the queues do not hold everything pending and need a rebuild, unless they were loaded since `marks`."""
         batch = self.batch()
         for key, value in zip(keys.loaded_marks(of_cluster=is_cluster(self.redis)), marks.loaded, strict=True):
             batch.call(_commands.swap(key, value, b""), int)
         await batch.run()
 
     async def drop_handed(self, node: int) -> None:
-        """This recorder hands nothing over, and so offers nothing again."""
+        """Note that this recorder hands nothing over, and so will not offer anything again."""
         batch = self.batch()
         for key in keys.handed_marks(node, of_cluster=is_cluster(self.redis)):
             batch.call(("DEL", key), int)
         await batch.run()
 
     async def forget_populated(self) -> None:
-        """What populate has looked at may be forgotten by a node that went back: the next one looks at all again."""
+        """Have the next populate compare the whole lake: a node that went back may have lost what earlier ones brought."""
         batch = self.batch()
         for key in (keys.POPULATED, keys.DONE_PRUNED):
             batch.call(("DEL", key), int)

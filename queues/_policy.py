@@ -1,4 +1,4 @@
-"""What the queues need to know of the settings."""
+"""The settings that the queues use."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +8,7 @@ from contracts.settings import Settings
 
 @dataclass(frozen=True)
 class Policy:
-    """Durations in milliseconds."""
+    """The settings as plain numbers; durations are in milliseconds."""
 
     presence_ms: int
     retention_ms: int
@@ -33,12 +33,12 @@ class Policy:
 
     @cached_property
     def numbers(self) -> tuple[int, int, int, int]:
-        """Those that every verb is given, in the order in which lua/_owner.lua names them."""
+        """The numbers that every script gets, in the order in which lua/_owner.lua names them."""
         return self.presence_ms, self.ack_deadline_ms, self.ack_deadline_max_ms, self.retention_ms
 
     @cached_property
     def waits_ms(self) -> tuple[int, ...]:
-        """What the first, second, … attempt has: doubling up to the maximum, which serves for all further ones."""
+        """The deadline of the first, second, … attempt: it doubles up to the maximum, which holds for all further attempts."""
         waits = [self.ack_deadline_ms]
         while waits[-1] < self.ack_deadline_max_ms:
             waits.append(min(waits[-1] * 2, self.ack_deadline_max_ms))

@@ -1,4 +1,4 @@
-"""Queue statistics: what all queues hold together, counted by a slow walk over all keys. There is no index of owners to keep."""
+"""Queue statistics: what all queues hold together, counted by a slow walk over all keys, since there is no index of owners."""
 
 import json
 import time
@@ -23,12 +23,16 @@ from queues._scripts import Args
 
 NAMED = 20  # queues that the statistics name: the longest, and those with the oldest entries
 NAMED_QUEUES = ("longest", "oldest", "ecq_longest", "ecq_oldest")  # the fields that name them
+COUNTS = (  # as queue_stats.lua counts a slice
+    *("keys", "known", "present", "unsubscribed", "queues", "pending", "parked", "in_flight", "remembered"),
+    *("ecq_queues", "ecq_pending", "ecq_live", "ecq_in_flight"),
+)
 Named = list[tuple[str, int]]
 
 
 @dataclass(slots=True)
 class QueueStats:
-    """What the queues hold. Counted during a walk in which they changed, so the sums are near, not exact."""
+    """What the queues hold. The queues change during the walk, so sums are approximate."""
 
     at_ms: int  # when the walk began
     seconds: float = 0.0  # that the walk took of Redis and this process, pauses left out
@@ -61,33 +65,23 @@ class QueueStats:
         ecq_longest: list[Any],
         ecq_oldest: list[Any],
     ) -> None:
-        """Add what one slice has found."""
-        seen, known, present, unsubscribed, queues, entries, parked, in_flight, remembered = counts
-        self.keys += seen
-        self.known += known
-        self.present += present
-        self.unsubscribed += unsubscribed
-        self.queues += queues
-        self.pending += entries - in_flight  # what is in flight counts among a queue's entries
-        self.parked += parked
-        self.in_flight += in_flight
-        self.remembered += remembered
-        ecq_queues, ecq_messages, ecq_live, ecq_in_flight = ecq_counts
-        self.ecq_queues += ecq_queues
-        self.ecq_pending += ecq_messages - ecq_in_flight
-        self.ecq_live += ecq_live
-        self.ecq_in_flight += ecq_in_flight
+        """Add the answer of queue_stats.lua for one slice of the keys."""
+        found = dict(zip(COUNTS, (*counts, *ecq_counts), strict=True))
+        found["pending"] -= found["in_flight"]  # what is in flight is in its queue, too
+        found["ecq_pending"] -= found["ecq_in_flight"]
+        for name, count in found.items():
+            setattr(self, name, getattr(self, name) + count)
         self.longest, self.oldest = _most(self.longest, longest), _least(self.oldest, oldest)
         self.ecq_longest, self.ecq_oldest = _most(self.ecq_longest, ecq_longest), _least(self.ecq_oldest, ecq_oldest)
         self.spoilt = list(dict.fromkeys(self.spoilt + [key.decode(errors="replace") for key in spoilt]))[:NAMED]
 
     @property
     def limits(self) -> tuple[int, int, int, int]:
-        """What a queue must be longer than, or older than, to be among the longest, or oldest; then for compacted ones."""
+        """The length above which a queue is named, and the seq below which it is; then the same of compacted queues."""
         return _shortest(self.longest), _youngest(self.oldest), _shortest(self.ecq_longest), _youngest(self.ecq_oldest)
 
     async def save(self, redis: Redis, policy: Policy) -> None:
-        """Leave it in Redis for whoever asks, unless one that began later lies there already.
+        """Save these statistics in Redis, unless those of a later walk are there.
 
         Raises:
             redis.RedisError: Redis is away or refuses.
@@ -95,11 +89,12 @@ class QueueStats:
         fields = {name: json.dumps(getattr(self, name)) for name in self.__slots__}
         batch = AsyncBatch(redis, policy)
         batch.call(save_queue_stats(self.at_ms, fields), bool)
+        batch.call(("UNLINK", keys.FORMER_QUEUE_STATS), int)
         await batch.run()
 
     @classmethod
     async def load(cls, redis: Redis) -> "QueueStats | None":
-        """The last one that was taken; None if there is none."""
+        """The last statistics in Redis; None if there are none."""
         raw: dict[bytes, bytes] = await cast(Any, redis.hgetall(keys.QUEUE_STATS))
         if not raw:
             return None
@@ -111,9 +106,10 @@ class QueueStats:
 
 
 async def walk(redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice: int) -> AsyncIterator[list[str]]:
-    """Walk over all keys, slice by slice, into `stats`; gives the owners of each slice that have an expired entry.
+    """Walk over all keys, slice by slice, into `stats`; yields for each slice the owners that have an expired entry.
 
-    Redis stands still for a slice: 1,000 keys take it about a millisecond or two. Pause between slices as you like.
+    Redis serves nobody else during a slice, which takes one to two milliseconds for 1,000 keys. The caller may pause between
+    slices.
 
     Raises:
         redis.RedisError: Redis is away or refuses.
@@ -134,7 +130,7 @@ async def walk(redis: Redis, policy: Policy, stats: QueueStats, *, keys_a_slice:
 
 
 async def _nodes(redis: Redis) -> list[dict[str, Any]]:
-    """How to address each node that holds keys."""
+    """The keyword arguments that address each node that holds keys."""
     if not is_cluster(redis):
         return [{}]
     await cast(Any, redis.ping())  # a client that was not used yet knows none

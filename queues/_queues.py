@@ -1,4 +1,4 @@
-"""The face for long-running processes: verbs, triggers, payloads, wake-ups and outcomes, over asyncio."""
+"""The interface of the queues for services, over asyncio: verbs, triggers, payloads, wake-ups, marks and outcomes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,21 +21,24 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
     """
 
     async def store_trigger(self, seq: int, request_id: str, data_id: str) -> None:
-        """Keep what all entries of one trigger share; not where its key holds something else, as the lake has it, too."""
+        """Keep request_id and data_id of a trigger. A key of a wrong type is left alone: the lake knows the trigger, too."""
         batch = self.batch()
         for command in _commands.store_trigger(self.policy, seq, request_id, data_id):
             batch.call(command, int)
         await batch.run(tolerant=True)
 
     async def triggers(self, seqs: Sequence[int]) -> list[tuple[str, str] | None]:
-        """request_id and data_id of each trigger, in one round trip; None where its key holds nothing, or something else."""
+        """(request_id, data_id) of each trigger, in one round trip; None where the key is missing or of a wrong type."""
         batch = self.batch()
         for seq in seqs:
             batch.call(("HMGET", keys.trigger(seq), "request_id", "data_id"), _trigger)
         return [None if is_spoilt(trigger) else trigger for trigger in await batch.run(tolerant=True)]
 
     async def store_data(self, data_id: str, payload: bytes, now_ms: int) -> str:
-        """Keep a payload: `stored`, `same`, or `differs` (then nothing changes). What waited for it is queued again."""
+        """Keep a payload, and queue the entries that waited for it.
+
+        Returns `stored`, `same`, or `differs`: other bytes are known under this data_id, and nothing has changed.
+        """
         batch = self.batch()
         batch.call(_commands.store_data(self.policy, data_id, payload), lambda word: bytes(word).decode())
         (word,) = await batch.run()
@@ -44,9 +47,9 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
         return str(word)
 
     async def take_data(self, data_ids: Sequence[str]) -> tuple[list[bytes | None], list[str]]:
-        """Payloads in one round trip, each kept as long as a new one from now on; and for which of them something is parked.
+        """Payloads in one round trip, in order, and those of the data_ids for which entries are parked.
 
-        None for one that Redis does not hold, or under whose key it holds something else.
+        A payload is None where Redis does not hold it, or holds a wrong type. Each is kept for a full retention from now on.
         """
         batch = self.batch()
         for data_id in data_ids:
@@ -54,17 +57,17 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
         return await self._with_waiting(batch, data_ids)
 
     async def data_sizes(self, data_ids: Sequence[str]) -> list[int]:
-        """How many bytes each payload has, in one round trip; 0 for one that Redis does not hold, too."""
+        """The size of each payload in bytes, in one round trip; 0 where Redis does not hold it."""
         batch = self.batch()
         for data_id in data_ids:
             batch.call(("STRLEN", keys.data(data_id)), int)
         return [0 if is_spoilt(size) else size for size in await batch.run(tolerant=True)]
 
     async def put_data(self, payloads: Mapping[str, bytes]) -> list[str]:
-        """Keep payloads that Redis has lost, in one round trip; for which of them something is parked.
+        """Put payloads back that Redis has lost, in one round trip; returns the data_ids for which entries are parked.
 
         Raises:
-            redis.OutOfMemoryError: there was no room for some.
+            redis.OutOfMemoryError: Redis had no memory for some of them.
         """
         batch = self.batch()
         for data_id, payload in payloads.items():
@@ -72,7 +75,7 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
         return (await self._with_waiting(batch, list(payloads)))[1]
 
     async def _with_waiting(self, batch: AsyncBatch, data_ids: Sequence[str]) -> tuple[list[Any], list[str]]:
-        """The replies of a batch of one command for each data id, None in place of an error; and what something is parked for."""
+        """The replies of a batch with one command for each data_id, None for an error; and the data_ids with parked entries."""
         for data_id in data_ids:
             batch.call(("EXISTS", keys.waiting_for(data_id)), int, stage=LAST)
         replies = [None if is_spoilt(reply) else reply for reply in await batch.run(tolerant=True)]
@@ -80,7 +83,7 @@ class Queues(WaitingForData, OutcomeStream, MarkedQueues):
         return replies[: len(data_ids)], [data_id for data_id, waiting in zip(data_ids, waits, strict=True) if waiting]
 
     async def spoilt_key(self, queue: str) -> str | None:
-        """The first key of a queue that holds another type than it should, with the type that it has; None: there is none."""
+        """A text that names the first key of a queue with a wrong type, and that type; None if there is none."""
         batch = self.batch()
         for key in keys_of(queue):
             batch.call(("TYPE", key), bytes)

@@ -1,4 +1,4 @@
-"""The Lua scripts: one a verb, with what they share in front of it, under the SHA-1 by which Redis knows each."""
+"""The Lua scripts: one for each verb, with the shared code in front of it, and the SHA-1 by which Redis knows it."""
 
 import hashlib
 from importlib.resources import files
@@ -11,10 +11,10 @@ LOADS: list[Args] = []  # the commands that make all scripts known to a Redis, o
 
 
 class Script:
-    """One `.lua` file. Only one that `adds` is refused where Redis is out of memory: delivering what is queued makes room.
+    """One `.lua` file. Only a script that `adds` is refused when Redis is out of memory, because delivering makes room.
 
-    `shares` names what stands in front of it: `_owner` for the keys of a fanout queue, `_ecq` too for those of a compacted one.
-    `calls` names another verb, which becomes a function of its arguments; `before` a short cut past all of it.
+    `shares` names the files in front of it: `_owner` for a fanout queue, `_owner` and `_ecq` for a compacted one. `calls` names
+    another verb, which becomes a function of its arguments. `before` names a file that stands before all others: a short cut.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Keys of an owner under which somebody has put something else."""
+"""Spoilt keys: keys of a queue that hold another type than they should, or a value that cannot be read."""
 
 from collections.abc import Sequence
 
@@ -13,12 +13,12 @@ ECQ_TYPES = ("zset", "hash", "hash", "hash", "zset", "hash", "hash", "hash")  # 
 
 
 def is_spoilt(reply: object) -> bool:
-    """Whether a key holds another type than it should, or what cannot be read as what it should be: no wait cures that."""
+    """Whether this reply is the error of a spoilt key. To try again does not help."""
     return isinstance(reply, ResponseError) and str(reply).startswith(SPOILT)
 
 
 def unreadable(exc: ValueError) -> ResponseError:
-    """What takes the place of a reply in which a key's content is not what it should be."""
+    """The error that takes the place of a reply whose content cannot be read; `is_spoilt` is true of it."""
     return ResponseError(f"WRONGTYPE {exc}")
 
 
@@ -28,7 +28,7 @@ def keys_of(queue: str) -> list[str]:
 
 
 def spoilt_among(queue: str, types: Sequence[bytes]) -> str | None:
-    """The first of the queue's keys that holds another type than it should, with the type that it has; None: there is none.
+    """A text that names the first of the queue's keys with a wrong type, and that type; None if there is none.
 
     `types` are Redis's answers to TYPE, in the order of `keys_of`.
     """

@@ -1,4 +1,4 @@
-"""What the streams of the queues share: where they lie, and how consumer groups read them."""
+"""What the streams of the queues share: consumer groups, and the shape of what they read."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class Streams:
         return AsyncBatch(self.redis, self.policy)
 
     async def make_group(self, stream: str, group: str) -> None:
-        """Make a consumer group that reads a stream from its beginning, where it is missing."""
+        """Make a consumer group that reads a stream from its beginning, if it is missing."""
         try:
             await self.redis.xgroup_create(stream, group, id="0", mkstream=True)
         except OutOfMemoryError:  # said before Redis looks whether there is anything to make
@@ -33,23 +33,23 @@ class Streams:
 
 
 def records_of(found: Any) -> list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
-    """One shape for what XREADGROUP gives under RESP2 (a list) and RESP3 (a map), raw or as the library has read it."""
+    """(stream, [(record id, fields), …]) for each stream of an answer to XREADGROUP, under RESP2 and RESP3, raw or parsed."""
     by_stream = found.items() if isinstance(found, dict) else found or ()
     return [(name, [_record(*record) for record in _records(records)]) for name, records in by_stream]
 
 
 def _records(records: list[Any]) -> list[Any]:
-    """Of one stream; the library wraps those of RESP3 once more."""
+    """The records of one stream. The library wraps those of RESP3 once more."""
     return records[0] if records and isinstance(records[0], list) and not isinstance(records[0][0], bytes) else records
 
 
 def _record(record_id: bytes, fields: Any) -> tuple[bytes, dict[bytes, bytes]]:
-    """`fields` is a map, or name after value; None where the record was deleted."""
+    """A record with its fields as a map. `fields` is a map, a flat list, or None where the record was deleted."""
     return record_id, fields if isinstance(fields, dict) else dict(zip(fields[::2], fields[1::2], strict=True)) if fields else {}
 
 
 def texts(replies: Any) -> list[str]:
-    """Replies of a client that does not decode."""
+    """Replies as text; the client does not decode."""
     return [reply.decode() for reply in replies]
 
 

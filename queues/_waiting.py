@@ -1,4 +1,4 @@
-"""Entries that are parked until their data comes: which ones wait for what, and how they are queued again."""
+"""Parked entries: which entries wait for which data, and how they are queued when it comes."""
 
 from contracts import keys
 from queues._batch import FIRST, LAST
@@ -11,14 +11,14 @@ NOTES_AT_ONCE = 1000
 
 
 class WaitingForData(WakeStreams):
-    """Each note names an owner and a seq. One of an owner alone was made by an earlier version: it means all that it has parked.
+    """A note names an owner and a seq. A note of an earlier version names an owner alone and means all its parked entries.
 
     Raises:
         redis.RedisError: from every method, where Redis is away or refuses.
     """
 
     async def unpark_waiting(self, data_id: str, now_ms: int) -> int:
-        """Queue again what waited for this data; how many entries that were. A death on the way leaves the rest for later."""
+        """Queue the entries that waited for this data; returns how many. After a crash the rest is found by the next call."""
         key, cursor, unparked = keys.waiting_for(data_id), 0, 0
         while True:
             cursor, notes = await self.redis.sscan(key, cursor, count=NOTES_AT_ONCE)
@@ -34,7 +34,7 @@ class WaitingForData(WakeStreams):
         return unparked
 
     async def waiting_data_ids(self, now_ms: int) -> list[str]:
-        """Data for which entries are parked, or were within the retention."""
+        """The data_ids for which entries are parked, or were within the retention."""
         await self.redis.zremrangebyscore(keys.PARKED, "-inf", now_ms - self.policy.retention_ms)
         return texts(await self.redis.zrange(keys.PARKED, 0, -1))
 
@@ -56,7 +56,7 @@ class WaitingForData(WakeStreams):
         return sum(reply.queued for reply in replies.values())
 
     async def _strike(self, key: str, notes: list[str], entries: dict[str, list[str]]) -> None:
-        """Only after the wake: who dies before it is repeated. What was claimed and parked anew by now gets its note back."""
+        """Remove notes, after the wake: a crash before it repeats both. An entry that is parked again gets its note back."""
         batch = self.batch()
         batch.call(("SREM", key, *notes), int, stage=FIRST)
         for owner, seqs in entries.items():

@@ -1,4 +1,4 @@
-"""Whom to look at: wake-up streams for owners with something new, and an index of deadlines for those that may be overdue."""
+"""Which owners to look at: wake-up streams name owners with new entries, the deadline index those that may be overdue."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,6 @@ from contracts import keys
 from queues import _commands
 from queues._batch import Batch
 from queues._streams import Streams, records_of, texts
-
-OWNERS_A_WAKE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,31 +20,26 @@ class Wake:
 
 
 class WakeStreams(Streams):
-    """Which owners the dispatchers should look at.
+    """The owners that the dispatchers should look at.
 
     Raises:
         redis.RedisError: from every method, where Redis is away or refuses.
     """
 
     async def wake(self, owners: Iterable[str]) -> None:
-        """Tell the dispatchers that these owners have something to claim, full as Redis may be: delivering makes room."""
-        by_shard: dict[int, list[str]] = {}
-        for owner in owners:
-            by_shard.setdefault(keys.shard_of(owner, self.policy.wake_shards), []).append(owner)
+        """Tell the dispatchers that these owners have something to claim, although Redis may be out of memory."""
         batch = self.batch()
-        for shard, some in by_shard.items():
-            for start in range(0, len(some), OWNERS_A_WAKE):
-                batch.call(_commands.wake(shard, some[start : start + OWNERS_A_WAKE]), bytes, run_despite_oom=True)
+        batch.wake(owners)
         if batch:
             await batch.run()
 
     async def join_wakes(self) -> None:
-        """Make the consumer groups of the wake-up streams, where they are missing."""
+        """Make the consumer groups of the wake-up streams if they are missing."""
         for shard in range(self.policy.wake_shards):
             await self.make_group(keys.wake(shard), keys.WAKE_GROUP)
 
     async def read_wakes(self, consumer: str, *, count: int, block_ms: int, settled: Iterable[Wake] = ()) -> list[Wake]:
-        """New wake-ups for this consumer, waiting up to `block_ms` (0 is for ever); `settled` ones are dealt with, as it goes."""
+        """New wake-ups for this consumer, waiting up to `block_ms` (0: for ever). `settled` ones are removed beside that."""
         streams = [keys.wake(shard) for shard in range(self.policy.wake_shards)]
         batch = self.batch()
         _settle(batch, settled)
@@ -56,7 +49,7 @@ class WakeStreams(Streams):
         return [wake for name, records in found for wake in _wakes(_shard(name), records)]
 
     async def claim_stale_wakes(self, consumer: str, *, idle_ms: int, count: int) -> list[Wake]:
-        """Wake-ups that another consumer took and has not settled for `idle_ms`: it is dead or stuck."""
+        """Take over wake-ups that another consumer has read and not settled for `idle_ms`: it is dead or stuck."""
         taken: list[Wake] = []
         for shard in range(self.policy.wake_shards):
             found = await self.redis.xautoclaim(keys.wake(shard), keys.WAKE_GROUP, consumer, idle_ms, count=count)
@@ -64,18 +57,18 @@ class WakeStreams(Streams):
         return taken
 
     async def settle_wakes(self, wakes: Iterable[Wake]) -> None:
-        """These wake-ups are dealt with."""
+        """Remove these wake-ups: they are handled."""
         batch = self.batch()
         _settle(batch, wakes)
         await batch.run()
 
     async def due(self, shard: int, now_ms: int, count: int) -> list[str]:
-        """Owners of this shard whose in-flight entry may be overdue, soonest first. They stay in the index until `settle_due`."""
+        """Up to `count` owners of this shard whose deadline has come by `now_ms`, soonest first; `settle_due` removes them."""
         owners = await self.redis.zrangebyscore(keys.deadlines(shard), "-inf", now_ms, start=0, num=count)
         return texts(owners)
 
     async def settle_due(self, shard: int, owners: Sequence[str], before_ms: int | None = None) -> None:
-        """These owners have been looked at; `before_ms`: except those that were put in again for a time after it."""
+        """Remove owners from the deadline index; with `before_ms`, not those that are in it with a later time by now."""
         if not owners:
             return
         if before_ms is None:

@@ -64,6 +64,7 @@ class EcqEnqueuer:
         queued = sum(reply.queued for _, reply in replies)
         _metrics.ENTRIES.labels("queued").inc(queued)
         _metrics.ENTRIES.labels("known").inc(max(0, len(asked) - queued))
+        _metrics.ECQ_SUPERSEDED.inc(sum(reply.superseded for _, reply in replies) + len(asked) - len(sent))
 
 
 def _verbs(asked: Sequence[Incoming], loading: bytes | None) -> Iterator[Sent]:

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from archive.journal import Journal, JournalFile
+from archive.state_file import StateFile
 from contracts.errors import Retryable
 from contracts.seq import unix_ms_of, wall_clock_ms
 from queues import NOT_LOADED
@@ -17,11 +18,11 @@ from recorder._catch_up import CatchUp, Gap, was_offerable
 from recorder._direct_enqueuer import DirectEnqueuer
 from recorder._parser import Incoming
 from recorder._redis import RestartGuard, run_id, why
-from recorder._state import StateFile
+from recorder._state import RecorderState
 
 WATCH_S = 1.0
 FAILURES = (RedisError, Retryable, OSError, pa.ArrowException)
-OFF = "express is off"
+OFF = "direct enqueue is off"
 STARTING = "starting"
 
 log = structlog.get_logger(__name__)
@@ -44,7 +45,7 @@ class Enqueuer:
         redis: Redis,
         run_id_guard: RestartGuard,
         journal: Journal,
-        state: StateFile,
+        state: StateFile[RecorderState],
         settle: Callable[[JournalFile, Incoming], None],
     ) -> None:
         self.suspended: str | None = STARTING if direct_enqueuer else OFF
@@ -120,7 +121,7 @@ class Enqueuer:
         for incoming in group:
             incoming.applied = False
         if self.suspended is None:
-            log.warning("express hand-off suspended", reason=why, since=group[0].seq if group else self._upto + 1)
+            log.warning("direct enqueue suspended", reason=why, since=group[0].seq if group else self._upto + 1)
         self.suspended = why
         self._run_id_guard.expected = None
         _metrics.DIRECT_ENQUEUE.set(0)
@@ -151,7 +152,7 @@ class Enqueuer:
             await self._catch_up.close(gap, self._passed)
         except FAILURES as exc:
             if why(exc) != self.suspended:
-                log.warning("express hand-off suspended", reason=why(exc))
+                log.warning("direct enqueue suspended", reason=why(exc))
             self.suspended, self._run_id_guard.expected = why(exc), None
             _metrics.DIRECT_ENQUEUE.set(0)
             _metrics.REBUILD_NEEDED.set(self.suspended == NOT_LOADED)
@@ -160,7 +161,7 @@ class Enqueuer:
             state.gap_since, state.redis_run_id = None, found
             await asyncio.to_thread(self._state.save)
         if self.suspended is not None:
-            log.info("express hand-off on", redis_run_id=found)
+            log.info("direct enqueue on", redis_run_id=found)
         self.suspended = None
         _metrics.DIRECT_ENQUEUE.set(1)
         _metrics.REBUILD_NEEDED.set(0)

@@ -121,7 +121,7 @@ class IngressWriter:
     def _take(self, message: Message, parsed: Parsed | None) -> Incoming:
         self._hazards.hold(message)
         try:
-            return self._parser.take(message, parsed, self._resent.seq_of(message))
+            return self._parser.take(message, parsed, self._resent.find(message))
         finally:
             self._hazards.release()
 

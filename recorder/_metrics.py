@@ -11,8 +11,11 @@ HANDOFF_LAG_SECONDS = Histogram(
     "manifold_recorder_handoff_lag_seconds", "from the acceptance of a message to its being in the queues", buckets=_FAST
 )
 LOOP_LAG_SECONDS = Gauge("manifold_recorder_loop_lag_seconds", "by how much the event loop was late for its last appointment")
-DIRECT_ENQUEUE = Gauge("manifold_recorder_express", "1 while accepted messages reach the queues at once")
+DIRECT_ENQUEUE = Gauge("manifold_recorder_direct_enqueue", "1 while accepted messages reach the queues at once")
 ENTRIES = Counter("manifold_recorder_entries", "entries offered to the queues", ["result"])
+ECQ_SUPERSEDED = Counter(
+    "manifold_recorder_ecq_superseded", "messages of compacted queues that a newer one of their key superseded"
+)
 OFFERED_AGAIN = Counter("manifold_recorder_offered_again", "messages offered again after a gap")
 HELD_BYTES = Gauge("manifold_recorder_held_bytes", "messages that were taken from the broker and are not settled")
 DROPPED = Counter("manifold_recorder_dropped", "messages of QoS 0 that were dropped because too much was not settled")

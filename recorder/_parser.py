@@ -29,6 +29,7 @@ from contracts.seq import SeqSource
 from contracts.settings import Settings
 from recorder._dedupe import DedupeWindow
 from recorder._kinds import dispatchers_record, needs_handoff, stream_of
+from recorder._recorded import Recorded
 from recorder._rewind_limit import Admission, RewindLimit, bounded
 
 DIGEST = "sdv-digest"  # header of an accepted trigger, so that a restart need not parse it to know it again
@@ -50,8 +51,7 @@ class Incoming:
     digest: str | None = None
     ecq: Append | Rewind | None = None
     is_resent: bool = False  # it was recorded before, with this seq; only its publisher and the broker have to hear of it
-    is_limited: bool = False  # it comes too soon after others
-    is_dropped: bool = False  # and is not recorded
+    is_dropped: bool = False  # it comes too soon after others, and is not recorded; its seq is that of the refusal that is
     applied: bool = False
     duplicate_of: int | None = None
     refused_because: str | None = None
@@ -89,31 +89,34 @@ class Parser:
         self._rewinds = RewindLimit(settings.ecq_rewinds_per_hour)
         self.seqs = SeqSource(settings.node)  # a start puts in its place what it may give
 
-    def take(self, message: Message, parsed: Parsed | None = None, resent: int | None = None) -> Incoming:
-        """The message as it will be recorded; `parsed` if it was judged elsewhere, `resent` its seq if it was recorded before.
+    def take(self, message: Message, parsed: Parsed | None = None, resent: Recorded | None = None) -> Incoming:
+        """The message as it will be recorded; `parsed` if it was judged elsewhere, `resent` if it was recorded before.
 
         Bad input is refused, never raised, and so is what raises anything while it is judged.
         """
         admission = self._rewinds.judge(message) if resent is None else Admission.ADMITTED
         stream, said = (parsed or self._judge(message)) if admission is Admission.ADMITTED else self._limited(message)
+        answered = said if resent is None else self._as_recorded(message, said, resent)
         payload, properties = bounded(message)
         # Headers that begin like Manifold's own would say something that Manifold has not said.
         headers = {name: value for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
         if stream is Stream.ECQ and message.qos:
             headers[PACKET_ID] = str(message.mid)
-        seq = self.seqs.next() if resent is None else resent
+        seq = self._seq_for(message, admission) if resent is None else resent.seq
         envelope = Envelope(seq, datetime.now(UTC), stream, message.topic, payload, message.qos, headers)
         incoming = Incoming(envelope, message, is_resent=resent is not None)
-        incoming.is_limited, incoming.is_dropped = admission is not Admission.ADMITTED, admission is Admission.DROPPED
-        match said:
+        incoming.is_dropped = admission is Admission.DROPPED
+        match answered:
             case Refused(reason):
                 incoming.refused_because = _plain(reason)
             case Data():
-                incoming.data = said
+                incoming.data = answered
             case Append() | Rewind():
-                incoming.ecq = said
+                incoming.ecq = answered
             case Trigger():
-                self._take_trigger(incoming, said, headers)
+                self._take_trigger(incoming, answered, headers)
+        if incoming.is_dropped:
+            incoming.refused_because = f"{incoming.refused_because}; of such as this one only the first is kept, under this seq"
         if incoming.refused_because is not None:
             incoming.envelope = replace(incoming.envelope, refused_because=incoming.refused_because)
         return incoming
@@ -168,6 +171,24 @@ class Parser:
             return self.parse(message.topic, message.payload)
         remedy = "these are its bytes, as they came; send it as MQTT 5 says, all texts in UTF-8"
         return stream_of(message.topic), Refused(f"the packet cannot be read ({message.unreadable}); {remedy}")
+
+    def _seq_for(self, message: Message, admission: Admission) -> int:
+        if admission is Admission.DROPPED:
+            return self._rewinds.stands_for(message)
+        seq = self.seqs.next()
+        if admission is Admission.REFUSED:
+            self._rewinds.told(message, seq)
+        return seq
+
+    def _as_recorded(self, message: Message, said: Said, resent: Recorded) -> Said | None:
+        """What is judged once more is answered as it was recorded, whatever the limits are by now."""
+        if resent.refused == isinstance(said, Refused):
+            return said
+        if not resent.refused:
+            return None
+        if message.topic.startswith(topics.ECQ_REWIND_PREFIX):  # nothing else is wrong with it
+            return self._limited(message)[1]
+        return Refused("it was refused when it came; the reason lies with its bytes in quarantine")
 
     def _limited(self, message: Message) -> Parsed:
         limit = f"ecq_rewinds_per_hour={self._settings.ecq_rewinds_per_hour}"

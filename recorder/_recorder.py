@@ -18,6 +18,7 @@ from archive.lease import Lease
 from archive.recorded import RecordedSegments
 from archive.recovery import last_seq as last_seq_given
 from archive.segment_writer import SegmentWriter
+from archive.state_file import StateFile
 from archive.store import Archive
 from contracts import topics
 from contracts.errors import Permanent
@@ -39,7 +40,7 @@ from recorder._receipts import Receipts
 from recorder._redis import RestartGuard, open_guarded, open_plain
 from recorder._replay import ReplaySource
 from recorder._resent import ResentMessages
-from recorder._state import StateFile
+from recorder._state import RecorderState
 from recorder._window import Window
 
 STOP_WAIT_S = 10.0  # what is not handed over or sealed by then stays in the journal
@@ -62,11 +63,12 @@ class Recorder:
             clean_start=False,
             session_expiry_s=settings.mqtt_session_expiry_seconds,
             receive_maximum=settings.mqtt_receive_maximum,
+            tls=settings.tls_files(settings.mqtt_username_recorder),
         )
         run_id_guard, policy = RestartGuard(), Policy.of(settings)
         self._redis, self._guarded_redis = open_plain(settings), open_guarded(settings, run_id_guard)
         self._lake, self._archive = Lake(settings), RecordedSegments(Archive(settings.archive, settings.s3))
-        self._state = StateFile(settings.journal_folder)
+        self._state = StateFile(settings.journal_folder, RecorderState())
         self._dedupe = DedupeWindow(round(settings.dedupe_window_seconds * 1000))
         self._parser = Parser(settings, self._dedupe)
         self._journal = Journal(
@@ -81,7 +83,7 @@ class Recorder:
         self._direct_enqueuer = DirectEnqueuer(queues, self._dedupe, self._lake)
         recorded = ReplaySource(self._archive, self._journal, node)
         self._enqueuer = Enqueuer(
-            direct_enqueuer=self._direct_enqueuer if settings.express else None,
+            direct_enqueuer=self._direct_enqueuer if settings.direct_enqueue else None,
             catch_up=CatchUp(self._direct_enqueuer, queues, self._lake, recorded, self._parser, self._journal, node),
             redis=self._redis,
             run_id_guard=run_id_guard,
@@ -158,9 +160,9 @@ class Recorder:
         if not self._mqtt.ready:
             problems.insert(0, f"not connected and subscribed at {self._settings.mqtt}")
         suspended = self._enqueuer.suspended
-        express = "on" if suspended is None else "off" if suspended == OFF else f"suspended: {suspended}"
+        direct = "on" if suspended is None else "off" if suspended == OFF else f"suspended: {suspended}"
         details = {
-            "express": express,
+            "direct_enqueue": direct,
             "problems": problems,
             "journal_files": len(self._journal.files),
             "node": self._settings.node,
@@ -180,7 +182,12 @@ class Recorder:
         await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
         await asyncio.to_thread(_recovery.recall_resent, self._resent, recovered, self._archive, self._settings.node)
         await self._enqueuer.start(last_seq, _recovery.first_unsettled(recovered))
-        log.info("recorder started", last_seq=last_seq, journal_files=len(recovered), express=self.health().details["express"])
+        log.info(
+            "recorder started",
+            last_seq=last_seq,
+            journal_files=len(recovered),
+            direct_enqueue=self.health().details["direct_enqueue"],
+        )
 
     async def _finish(self) -> None:
         """Take nothing new, settle what was taken, and close the segments; whatever that lacks, the next start does."""

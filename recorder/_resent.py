@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from adapters.mqtt import Message
 from contracts.envelope import Envelope, Stream
 from recorder._parser import PACKET_ID, Incoming
+from recorder._recorded import Recorded
+from recorder._rewind_limit import bounded
 
 REMEMBERED = 1 << 15  # messages
 _IDS = 1 << 16
@@ -20,7 +22,10 @@ _DIGEST_BYTES = 16
 
 
 class ResentMessages:
-    """By packet id the digest and the seq of what was recorded of the stream `ecq`; 1.5 MiB, whatever comes."""
+    """By packet id the digest and the seq, negative where it was refused, of what was recorded of the stream `ecq`.
+
+    1.5 MiB, whatever comes.
+    """
 
     def __init__(self) -> None:
         self._connection = 0  # the first connection of the session
@@ -31,19 +36,20 @@ class ResentMessages:
         self._connection = connection
         self._forget()
 
-    def seq_of(self, message: Message) -> int | None:
-        """The seq under which this very publish was recorded; None: it was not, or is no message of this stream."""
-        if not message.dup or not message.mid or not self._seqs[message.mid]:
+    def find(self, message: Message) -> Recorded | None:
+        """What this very publish was recorded as; None: it was not, or is no message of this stream."""
+        if not message.dup or not message.mid or not (seq := self._seqs[message.mid]):
             return None
         at = message.mid * _DIGEST_BYTES
-        same = self._digests[at : at + _DIGEST_BYTES] == _digest(message.topic, message.payload)
-        return self._seqs[message.mid] if same else None
+        payload, _ = bounded(message)  # as it lies in journal and archive
+        same = self._digests[at : at + _DIGEST_BYTES] == _digest(message.topic, payload)
+        return Recorded(abs(seq), refused=seq < 0) if same else None
 
     def note(self, incoming: Incoming) -> None:
         """This message of the session is being recorded; call it for those of all streams, which share the packet ids."""
         message = incoming.message
         if message is not None and message.qos and message.connection >= self._connection:
-            self._note(message.mid, None if incoming.is_limited else incoming.envelope)
+            self._note(message.mid, None if incoming.is_dropped else incoming.envelope)
 
     def recall(self, envelopes: Iterable[Envelope]) -> None:
         """What an earlier process has recorded, in seq order."""
@@ -55,7 +61,7 @@ class ResentMessages:
     def _note(self, mid: int, envelope: Envelope | None) -> None:
         self._seqs[mid] = self._seqs[(mid + REMEMBERED) % _IDS] = 0
         if envelope is not None and envelope.stream is Stream.ECQ:
-            self._seqs[mid] = envelope.seq
+            self._seqs[mid] = envelope.seq if envelope.refused_because is None else -envelope.seq
             self._digests[mid * _DIGEST_BYTES : (mid + 1) * _DIGEST_BYTES] = _digest(envelope.topic, envelope.payload)
 
     def _forget(self) -> None:

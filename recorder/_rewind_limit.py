@@ -30,6 +30,7 @@ class Admission(Enum):
 class _Seen(NamedTuple):
     full_at: float  # when the burst is whole again
     told_at: float  # when the last refusal was recorded
+    told_seq: int = 0  # and under which seq
 
 
 class RewindLimit:
@@ -40,7 +41,7 @@ class RewindLimit:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
 
     def judge(self, message: Message) -> Admission:
-        """Of a message of any topic; counts it if it is a rewind, or stands where one should."""
+        """Of a message of any topic; counts it if it is a rewind, or stands where one should. Call `told` if it is refused."""
         if not self._each_s or not message.topic.startswith(topics.ECQ_REWIND_PREFIX):
             return Admission.ADMITTED
         now, key = self._clock(), message.topic[:_KEY]
@@ -56,6 +57,15 @@ class RewindLimit:
         if len(self._seen) > CLIENTS_KEPT:
             self._seen.popitem(last=False)
         return admission
+
+    def told(self, message: Message, seq: int) -> None:
+        """That this one was refused is recorded under `seq`."""
+        key = message.topic[:_KEY]
+        self._seen[key] = self._seen[key]._replace(told_seq=seq)
+
+    def stands_for(self, message: Message) -> int:
+        """The seq of the refusal that is on record in the place of this one, which is dropped."""
+        return self._seen[message.topic[:_KEY]].told_seq
 
 
 def bounded(message: Message) -> tuple[bytes, dict[str, str]]:

@@ -1,6 +1,6 @@
-"""Whether a signed time is near enough to now, and how long the queue has been backed up. Pure."""
+"""Whether a signed time is near enough to now, and how long what comes now may have waited in the raw queue. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from contracts.signals.codes import Code, Refusal
@@ -28,20 +28,41 @@ def check_freshness(timestamp: str, now: datetime, *, tolerance_s: float, waited
 
 @dataclass(slots=True)
 class Backlog:
-    """Since when the raw queue was never seen empty. `empty_at` is what an earlier process left, in Unix seconds; 0: nothing."""
+    """Since when everything that was in the raw queue has been delivered.
+
+    A queue that is written all the time may never be seen empty. So a look at it sets a mark: the instant, and how many messages
+    wait. A queue gives them in their order, so when that many have come, all that comes then was published after that instant;
+    and the next look sets the next mark. Several doors share a queue, and each takes part of it: its marks pass later, never too
+    early. `in_flight` messages may be on their way when the queue is counted, and are waited for, too.
+    """
 
     most_s: float
-    empty_at: float = 0.0
-    count: int = 0
+    empty_at: float = 0.0  # in Unix seconds: what was published before was delivered; 0: nobody knows
+    in_flight: int = 0
+    count: int = 0  # messages that waited when the queue was last looked at
+    _taken: int = 0
+    _mark: tuple[float, int] | None = field(default=None)  # the instant, and how many have been taken when it has passed
 
     def saw(self, count: int, now: float) -> None:
         """There were `count` messages waiting in the queue."""
         self.count = count
         if count == 0:
-            self.empty_at = now
+            self.empty_at, self._mark = now, None
+        elif self._mark is None:
+            self._mark = (now, self._taken + count + self.in_flight)
+
+    def took(self) -> None:
+        """One message of the queue was delivered."""
+        self._taken += 1
+        if self._mark is not None and self._taken >= self._mark[1]:
+            self.empty_at, self._mark = max(self.empty_at, self._mark[0]), None
+
+    def lost_sight(self) -> None:
+        """The connection was lost: what was in hand is in the queue again, in front, and its count is another."""
+        self._mark = None
 
     def age_s(self, now: float) -> float:
-        """How long what comes now may have waited. A door that never saw the queue empty allows all that is ever allowed."""
+        """How long what comes now may have waited. A door that knows nothing of the queue allows all that is ever allowed."""
         if self.count == 0 and self.empty_at:
             return 0.0
         return min(max(0.0, now - self.empty_at), self.most_s)

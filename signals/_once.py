@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import time
 from collections.abc import Sequence
 from enum import StrEnum
 from importlib.resources import files
@@ -46,28 +47,36 @@ class Once:
     def __init__(self, redis: Redis, settings: Settings) -> None:
         self._redis = redis
         # A nonce outlives its message also where that was signed by a clock that is ahead.
-        self._nonce_s = settings.signals_nonce_seconds + math.ceil(settings.signals_tolerance_seconds)
+        nonce_s = settings.signals_nonce_seconds + math.ceil(settings.signals_tolerance_seconds)
+        self._generation_s = math.ceil(nonce_s / keys.GENERATIONS)
         self._key_s = settings.signals_idempotency_seconds
 
     async def claim(self, group: Sequence[Accepted]) -> list[Claim]:
         """What Redis knows of each, in their order; each that is new is held by its message from now on."""
-        replies = await self._run(CLAIM, [self._claim_of(message) for message in group])
+        now = time.time()
+        replies = await self._run(CLAIM, [self._claim_of(message, now) for message in group])
         return [Claim(reply.decode() if isinstance(reply, bytes) else reply) for reply in replies]
 
     async def done(self, group: Sequence[Accepted]) -> None:
         """These signals were processed: what has their keys is a duplicate from now on."""
         _checked(
-            await exchange(self._redis, [("SET", _key(m), f"done {m.content} {_holder(m)}", "EX", self._key_s) for m in group])
+            await exchange(self._redis, [("SET", _key(m), keys.done(m.content, m.holder), "EX", self._key_s) for m in group])
         )
 
     async def release(self, group: Sequence[Accepted]) -> None:
         """These signals were not processed: who sends them again may."""
-        await self._run(RELEASE, [(1, _key(message), message.content, _holder(message)) for message in group])
+        await self._run(RELEASE, [(1, _key(message), keys.held(message.content, message.holder)) for message in group])
 
-    def _claim_of(self, message: Accepted) -> tuple[Any, ...]:
-        nonce_key = keys.nonce(message.said.device_id, message.nonce or "-")
-        digest = _bound(message) if message.nonce else ""
-        return (2, nonce_key, _key(message), digest, self._nonce_s, message.content, _holder(message), self._key_s)
+    def _claim_of(self, message: Accepted, now: float) -> tuple[Any, ...]:
+        """A nonce is noted in this generation, and looked for in those before it, and the next: another clock may be ahead."""
+        about = keys.digest(message.content), keys.digest(message.holder), self._key_s
+        if message.nonce is None:
+            return (1, _key(message), *about)
+        newest, device_id = int(now // self._generation_s), message.said.device_id
+        places = (newest, newest + 1, *range(newest - keys.GENERATIONS, newest))
+        hashes = [keys.nonces(device_id, generation) for generation in places]
+        kept_s = (keys.GENERATIONS + 1) * self._generation_s
+        return (1 + len(hashes), _key(message), *hashes, *about, bytes.fromhex(message.nonce), _bound(message), kept_s)
 
     async def _run(self, script: _Script, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
         if not calls:
@@ -91,15 +100,10 @@ def _checked(replies: Sequence[Any]) -> list[Any]:
     return list(replies)
 
 
-def _bound(message: Accepted) -> str:
+def _bound(message: Accepted) -> bytes:
     """The digest of what a nonce is good for: these bytes under this key, which may be a header, and is not signed."""
-    return hashlib.sha256(f"{message.body_digest} {message.key}".encode()).hexdigest()
+    return keys.digest(f"{message.body_digest} {message.key}")
 
 
-def _key(message: Accepted) -> str:
+def _key(message: Accepted) -> bytes:
     return keys.once(message.said.device_id, message.key)
-
-
-def _holder(message: Accepted) -> str:
-    """The same for the same message, however often it comes."""
-    return message.nonce or message.body_digest

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+from uuid import uuid4
 
 from aio_pika import DeliveryMode, Message
 
@@ -10,13 +11,12 @@ from contracts.signals import topology
 from contracts.signals.codes import ErrorReport
 from contracts.signals.messages import RawSignal, processed_message
 from contracts.signals.processing import ProcessedData
-from signals._received import CORRELATION, DEVICE, ERROR, LEFT_OUT, QUEUE, RETRY_COUNT, VERSION, Accepted, Received
+from signals._received import CORRELATION, DEVICE, ERROR, KEPT, LEFT_OUT, OWN_ID, QUEUE, RETRY_COUNT, VERSION, Accepted, Received
 
 JSON = "application/json"
 MAX_PROPERTIES = 100_000  # bytes; a frame has 128 KiB, and the server adds headers of its own
 MAX_OWN = 10_000  # characters of a header that the door writes
 MAX_SHORT = 255  # bytes of a text that is a property
-KEPT = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "timestamp", "message_type", "app_id")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +95,7 @@ def _again(received: Received, exchange: str, key: str, added: dict[str, Any], *
     made: Any = Message(b"", headers=headers, delivery_mode=DeliveryMode.PERSISTENT).properties
     for name in KEPT:
         setattr(made, name, getattr(old, name, None))
+    made.message_id = made.message_id or f"{OWN_ID}{uuid4().hex}"
     made.expiration = expiration
     one = Outgoing(exchange, key, received.body, made)
     return one if _can_be_sent(one) else without_headers(one)

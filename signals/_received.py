@@ -1,5 +1,6 @@
 """A message as RabbitMQ has delivered it, and what the checks make of it. Pure."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +12,11 @@ from contracts.signals.messages import DeviceStatus, RawSignal
 
 RETRY_COUNT, ERROR, QUEUE = "x-retry-count", "x-error", "x-queue"  # the door's own
 LEFT_OUT = "x-left-out"  # instead of headers that cannot be read, or sent on
+DEATH = "x-death"  # RabbitMQ's own: in which queues a message has expired; a client may write it too
+# Headers that say where a message has been, and nothing of what it is.
+OF_THE_WAY = (ERROR, RETRY_COUNT, QUEUE, DEATH, "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason")
+KEPT = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "timestamp", "message_type", "app_id")
+OWN_ID = "sdv-door-"  # how ids begin that the door gives to what had none; else its library would, with each publish
 CORRELATION, DEVICE, VERSION, IDEMPOTENCY = "x-correlation-id", "x-device-id", "x-schema-version", "x-idempotency-key"
 SIGNATURE, TIMESTAMP, NONCE, ALGORITHM = "x-hmac-signature", "x-timestamp-auth", "x-nonce", "x-algorithm"
 
@@ -45,6 +51,30 @@ class Received:
         return topology.STATUS in (self.queue, self.header(QUEUE))
 
     @property
+    def is_copy(self) -> bool:
+        """Whether it is the copy of a dead letter, which is only to be put on record."""
+        return self.queue == topology.DEAD_COPY
+
+    @property
+    def was_seen(self) -> bool:
+        """Of the copy of a dead letter: whether it is on record. What expired has no error, or RabbitMQ says where it died."""
+        return ERROR in self.headers and DEATH not in self.headers
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what stays the same however often, and on whatever way, the message is delivered; lower-case hex."""
+        about = [(name, self.headers[name]) for name in sorted(self.headers) if name not in OF_THE_WAY]
+        try:
+            told = repr((self.is_status, about, [self._property(name) for name in KEPT]))
+        except RecursionError:
+            told = repr(self.is_status)
+        return hashlib.sha256(hashlib.sha256(self.body).digest() + told.encode("utf-8", "replace")).hexdigest()
+
+    def _property(self, name: str) -> object:
+        value = getattr(self.properties, name, None)
+        return None if name == "message_id" and isinstance(value, str) and value.startswith(OWN_ID) else value
+
+    @property
     def retry_count(self) -> int:
         """How often it was tried again. Anybody can write that header: what is no count is none."""
         count = self.header(RETRY_COUNT)
@@ -69,6 +99,16 @@ class Accepted:
     body_digest: str  # SHA-256 of the bytes as delivered
     nonce: str | None  # None: no signature was asked for
     correlation_id: str | None
+
+    @property
+    def holder(self) -> str:
+        """Of what the idempotency key is held by: the same for the same message, however often it comes."""
+        return self.nonce or self.body_digest
+
+    @property
+    def identity(self) -> str:
+        """The same for the same message, and for no other: its signal, its key, and what holds that."""
+        return f"{self.said.device_id} {self.content} {self.key} {self.holder}"
 
 
 Judged = Accepted | Refusal

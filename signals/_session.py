@@ -6,7 +6,7 @@ publish, and acknowledgements have to get through then, because they make room.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +21,6 @@ from contracts.signals import topology
 from signals._decoding import read_any_properties
 from signals._received import Received
 
-CONFIRM_S = 60.0  # a server that confirms nothing for so long is left, and what is in hand comes again
 Properties = Any  # of the library that aio-pika stands on
 
 # All that a stay at RabbitMQ may end with; then another one begins.
@@ -31,8 +30,8 @@ AWAY = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
 class Session:
     """A stay. `lost` is done when it has ended: then nothing of it can be acknowledged, and RabbitMQ delivers it again."""
 
-    def __init__(self, taking: Any, giving: Any) -> None:
-        self._taking, self._giving = taking, giving
+    def __init__(self, taking: Any, giving: Any, *, connection: Any) -> None:
+        self._taking, self._giving, self._connection = taking, giving, connection
         self._tags: list[str] = []
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.waited_s: Callable[[], float] = lambda: 0.0
@@ -43,33 +42,47 @@ class Session:
         async def delivered(message: Any) -> None:
             take(_received(queue, message, self.waited_s()))
 
-        answer = await self._taking.basic_consume(queue, delivered)
+        with ending_is_away():
+            answer = await self._taking.basic_consume(queue, delivered)
         self._tags.append(str(answer.consumer_tag))
 
     async def stop_consuming(self) -> None:
         """Nothing more is delivered; what was can still be acknowledged."""
         tags, self._tags = self._tags, []
-        for tag in tags:
-            await self._taking.basic_cancel(tag)
+        with ending_is_away():
+            for tag in tags:
+                await self._taking.basic_cancel(tag)
 
     async def ack_up_to(self, received: Received) -> None:
         """This message, and every one that was delivered before it, is settled."""
-        await self._taking.basic_ack(received.tag, multiple=True, wait=False)
+        with ending_is_away():
+            await self._taking.basic_ack(received.tag, multiple=True, wait=False)
 
     async def publish(self, exchange: str, key: str, body: bytes, properties: Properties, *, mandatory: bool = True) -> None:
-        """Return when the server has the message.
+        """Return when the server has the message, however long that takes.
 
         Raises:
             AMQPError: it has not, or no queue takes it.
-            TimeoutError: it does not say.
+            OSError: the connection is lost.
         """
-        await self._giving.basic_publish(
-            body, exchange=exchange, routing_key=key, properties=properties, mandatory=mandatory, timeout=CONFIRM_S, wait=False
-        )
+        with ending_is_away():
+            await self._giving.basic_publish(
+                body, exchange=exchange, routing_key=key, properties=properties, mandatory=mandatory, wait=False
+            )
+
+    async def is_blocked(self) -> bool:
+        """Whether the server has said that it takes nothing for now, because it is short of memory or disk."""
+        ready = asyncio.ensure_future(self._connection.ready())
+        await asyncio.sleep(0)
+        if ready.done():
+            return False
+        ready.cancel()
+        return True
 
     async def count(self, queue: str) -> int:
         """How many messages wait in the queue."""
-        return int((await self._taking.queue_declare(queue, passive=True)).message_count)
+        with ending_is_away():
+            return int((await self._taking.queue_declare(queue, passive=True)).message_count)
 
     def end(self, why: str) -> None:
         """This stay is over."""
@@ -88,15 +101,32 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
     options: dict[str, Any] = {"timeout": settings.signals_connect_ms / 1000, "heartbeat": settings.signals_heartbeat_seconds}
     read_any_properties()
     async with contextlib.AsyncExitStack() as stack:
-        connections = [await _connected(stack, url, name, options) for name in ("manifold signals in", "manifold signals out")]
-        await assert_topology(connections[0])
-        taking = await (await connections[0].channel(publisher_confirms=False)).get_underlay_channel()
-        giving = await (await connections[1].channel(publisher_confirms=True, on_return_raises=True)).get_underlay_channel()
-        await taking.basic_qos(prefetch_count=settings.signals_prefetch)
-        session = Session(taking, giving)
+        with ending_is_away():
+            of_in, of_out = [await _connected(stack, url, f"manifold signals {way}", options) for way in ("in", "out")]
+            await assert_topology(of_in)
+            taking = await (await of_in.channel(publisher_confirms=False)).get_underlay_channel()
+            giving = await (await of_out.channel(publisher_confirms=True, on_return_raises=True)).get_underlay_channel()
+            await taking.basic_qos(prefetch_count=settings.signals_prefetch)
+        session = Session(taking, giving, connection=giving.connection)
         for closing in (taking.closing, giving.closing):
             closing.add_done_callback(lambda done: session.end(_why(done)))
         yield session
+
+
+@contextlib.contextmanager
+def ending_is_away() -> Iterator[None]:
+    """The library cancels whoever waits for a connection that ends. That is no reason for us to end: it is a server that is away.
+
+    Raises:
+        ConnectionError: instead of a cancellation that nobody has asked of this task.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as exc:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise ConnectionError("the connection has ended") from exc
 
 
 async def _connected(stack: contextlib.AsyncExitStack, url: str, name: str, options: Mapping[str, Any]) -> AbstractConnection:
@@ -106,7 +136,7 @@ async def _connected(stack: contextlib.AsyncExitStack, url: str, name: str, opti
 
 
 async def _close(connection: AbstractConnection) -> None:
-    with contextlib.suppress(*AWAY):
+    with contextlib.suppress(*AWAY), ending_is_away():
         async with asyncio.timeout(5):
             await connection.close()
 
@@ -124,7 +154,7 @@ async def assert_topology(connection: AbstractConnection) -> None:
             await channel.exchange_declare(exchange.name, exchange_type=exchange.type, durable=True)
         for queue in topology.QUEUES:
             await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
-            await channel.queue_bind(queue.name, queue.exchange, queue.name)
+            await channel.queue_bind(queue.name, queue.exchange, queue.key)
     except ChannelPreconditionFailed as exc:
         raise Permanent(
             f"RabbitMQ has another topology: {_text(exc)}; delete what is named there, once it is empty, or let the door use a "

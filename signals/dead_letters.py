@@ -1,13 +1,19 @@
-"""Dead letters, for an operator: look at them, and send them to the raw queue again, once their cause is cured.
+"""Dead letters, for an operator: look at them, and send them to the queue again from which they came, once their cause is cured.
 
 Looking takes the messages and gives them back when the block ends: meanwhile nobody else sees them.
+
+A signed time grows old. A message that is only too old, and was signed by an accepted secret, is signed anew when it is replayed:
+with the time of now, and a nonce of its own. Nobody can tell it from a message that somebody has captured and sent again, so an
+operator has to vouch for it; whoever has the secret could send it anyway.
 """
 
 import asyncio
 import json
+import math
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,11 +24,13 @@ from adapters.amqp import connection_url, hmac_secrets
 from contracts.settings import Settings
 from contracts.signals import topology
 from contracts.signals.codes import Refusal
+from contracts.signals.rights import OPERATOR
+from contracts.signals.signing import signed_headers
 from signals._checks import Checks
 from signals._decoding import read_any_properties
-from signals._received import ERROR, RETRY_COUNT, Received
+from signals._received import ERROR, OF_THE_WAY, QUEUE, Accepted, Judged, Received
 
-OF_THE_WAY = (ERROR, RETRY_COUNT, "x-death", "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason")
+ACCEPTED = "accepted"
 EXPIRED = "EXPIRED"  # no door has seen it
 
 
@@ -63,25 +71,24 @@ class DeadLetters:
 
     def would_be(self, letter: DeadLetter) -> str:
         """What the checks that need no server would say now: a code, or `accepted`."""
-        message = letter.message
-        headers = {name: value for name, value in message.headers.items() if name not in OF_THE_WAY}
-        received = Received(
-            topology.RAW,
-            letter.body,
-            headers,
-            datetime.now(UTC),
-            content_type=message.content_type,
-            content_encoding=message.content_encoding,
-        )
-        judged = self._checks.judge(received, received.at)
-        return judged.code.value if isinstance(judged, Refusal) else "accepted"
+        judged = self._judged(letter, self._checks)
+        return judged.code.value if isinstance(judged, Refusal) else ACCEPTED
+
+    def is_only_old(self, letter: DeadLetter) -> bool:
+        """Whether the door would refuse it now, and only for the time at which it was signed."""
+        return self.would_be(letter) != ACCEPTED and isinstance(self._ageless(letter), Accepted)
 
     async def replay(self, letter: DeadLetter) -> None:
-        """Send it to the raw queue again, and take it from here once it is there."""
-        old = letter.message
+        """Send it to its queue again, signed anew where it is only too old, and take it from here once it is there."""
+        old, headers = letter.message, _own_headers(letter)
+        judged = self._ageless(letter)
+        if self.would_be(letter) != ACCEPTED and isinstance(judged, Accepted):
+            now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            about: dict[str, Any] = {"device_id": judged.said.device_id, "nonce": os.urandom(16).hex(), "timestamp": now}
+            headers |= signed_headers(letter.body, self._checks.secrets[0], **about)
         again = aio_pika.Message(
             letter.body,
-            headers={name: value for name, value in old.headers.items() if name not in OF_THE_WAY},
+            headers=headers,
             content_type=old.content_type,
             content_encoding=old.content_encoding,
             correlation_id=old.correlation_id,
@@ -90,8 +97,23 @@ class DeadLetters:
             delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         )
         exchange = await self._channel.get_exchange(topology.EXCHANGE, ensure=False)
-        await exchange.publish(again, topology.RAW, mandatory=True)
+        await exchange.publish(again, _queue_of(letter), mandatory=True)
         await old.ack()
+
+    def _ageless(self, letter: DeadLetter) -> Judged:
+        return self._judged(letter, replace(self._checks, tolerance_s=math.inf, nonce_s=math.inf))
+
+    def _judged(self, letter: DeadLetter, checks: Checks) -> Judged:
+        message = letter.message
+        received = Received(
+            _queue_of(letter),
+            letter.body,
+            _own_headers(letter),
+            datetime.now(UTC),
+            content_type=message.content_type,
+            content_encoding=message.content_encoding,
+        )
+        return checks.judge(received, received.at)
 
 
 @asynccontextmanager
@@ -103,9 +125,19 @@ async def open_dead_letters(settings: Settings) -> AsyncIterator[DeadLetters]:
     """
     read_any_properties()
     async with asyncio.timeout(settings.signals_connect_ms / 1000):
-        connection = await aio_pika.connect(connection_url(settings))
+        connection = await aio_pika.connect(connection_url(settings, as_user=OPERATOR))
     async with connection, connection.channel(publisher_confirms=True, on_return_raises=True) as channel:
         yield DeadLetters(channel, Checks.of(settings, hmac_secrets(settings)))
+
+
+def _own_headers(letter: DeadLetter) -> dict[str, Any]:
+    """The headers that it came with, without those of its way."""
+    return {name: value for name, value in letter.message.headers.items() if name not in OF_THE_WAY}
+
+
+def _queue_of(letter: DeadLetter) -> str:
+    """The queue that it came from."""
+    return topology.STATUS if letter.message.headers.get(QUEUE) == topology.STATUS else topology.RAW
 
 
 def _error_of(message: AbstractIncomingMessage) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Protocol, cast
 import structlog
 
 from contracts.names import RESERVED_CLIENT_IDS
+from tap.identity import Certificates, Identity, Rule
 from tap.observer import SessionObserver, Stage
 from tap.packets import Connect, refusal
 from tap.scanner import CONNACK, CONNECT
@@ -98,8 +99,10 @@ class Side(asyncio.Protocol):
 class ProxiedConnection:
     """One client's connection through the tap."""
 
-    def __init__(self, proxy: Connections) -> None:
+    def __init__(self, proxy: Connections, rule: Rule | None = None, certificates: Certificates | None = None) -> None:
         self._proxy, self._loop = proxy, proxy.loop
+        self._rule, self._certificates = rule, certificates  # None: in the clear, and everybody is who he says
+        self._identity: Identity | None = None
         self.observer = SessionObserver(proxy.sessions, self._release)
         self.client = Side(self._from_client, self._client_lost, self._client_made, self._client_slow)
         self.broker = Side(self._from_broker, self._broker_lost, self._broker_made, self._broker_slow)
@@ -116,6 +119,8 @@ class ProxiedConnection:
     def _client_made(self) -> None:
         self._proxy.accepted += 1
         self._proxy.connections.add(self)
+        if self._certificates is not None and self.client.transport is not None:
+            self._identity = Identity.of(self.client.transport.get_extra_info("peercert"))
         if self._proxy.events_full:
             self.client.stop_reading(EVENTS_WAIT)
         self._patience = self._loop.call_later(FIRST_PACKET_S, self.client.close)
@@ -134,7 +139,7 @@ class ProxiedConnection:
         self._first += data
         if not self._dialled and (observer.stage is not Stage.NEW or observer.blind_client):
             self._dialled = True
-            if observer.asked is not None and observer.asked.client_id in RESERVED_CLIENT_IDS:
+            if not self._admits(observer.asked):
                 self._refuse(observer.asked)
                 return
             if self._patience is not None:
@@ -144,10 +149,26 @@ class ProxiedConnection:
             proxy.dialling.add(task)
             task.add_done_callback(proxy.dialling.discard)
 
-    def _refuse(self, asked: Connect) -> None:
+    def _admits(self, asked: Connect | None) -> bool:
+        """Whether the client may be who it says; what is not MQTT goes on to the broker only where nobody is asked for a name."""
+        if self._certificates is not None and self._rule is not None:
+            who = self._identity
+            if who is None or asked is None or self._certificates.refuses(who) or not self._rule(who, asked):
+                return False
+        return asked is None or asked.client_id not in RESERVED_CLIENT_IDS
+
+    def cut_if_refused(self) -> None:
+        """End it if its certificate is good no longer; the broker sees a connection that is lost."""
+        if self._identity is not None and self._certificates is not None and self._certificates.refuses(self._identity):
+            log.warning("certificate no longer good", name=self._identity.name, serial=f"{self._identity.serial:x}")
+            if self.client.transport is not None:
+                self.client.transport.abort()
+
+    def _refuse(self, asked: Connect | None) -> None:
         """The broker's access files cannot deny a client id."""
-        log.warning("client id refused", client=asked.client_id)
-        if self.client.transport is not None:
+        shows = self._identity.name if self._identity is not None else None
+        log.warning("client refused", client=asked.client_id if asked else None, certificate=shows)
+        if self.client.transport is not None and asked is not None:
             self.client.transport.write(refusal(asked.version))
         self.client.close()
 

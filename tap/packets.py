@@ -16,6 +16,7 @@ class Connect:
     keepalive_s: int
     username: str | None = None
     properties: Properties = field(default_factory=dict)
+    whole: bool = True  # False: it was cut off, and what follows the client id may say anything
 
 
 def read_connect(body: bytes) -> Connect:
@@ -24,7 +25,7 @@ def read_connect(body: bytes) -> Connect:
     read.binary()
     version, flags, keepalive = read.integer(1) & 0x7F, read.integer(1), read.integer(2)
     properties = read.properties() if version >= 5 else {}
-    client_id, username = read.text(), None
+    client_id, username, whole = read.text(), None, True
     try:
         if flags & 0x04:
             if version >= 5:
@@ -34,8 +35,8 @@ def read_connect(body: bytes) -> Connect:
             read.binary()
         username = read.text() if flags & 0x80 else None
     except Malformed:
-        pass  # longer than what is kept: then there is no user name to know
-    return Connect(client_id, version, bool(flags & 0x02), keepalive, username, properties)
+        whole = False  # longer than what is kept: then there is no user name to know
+    return Connect(client_id, version, bool(flags & 0x02), keepalive, username, properties, whole)
 
 
 def read_connack(body: bytes, version: int) -> tuple[bool, int, Properties]:
@@ -46,7 +47,7 @@ def read_connack(body: bytes, version: int) -> tuple[bool, int, Properties]:
 
 
 def refusal(version: int) -> bytes:
-    """The CONNACK to a client id that nobody may have."""
+    """The CONNACK to a client id that nobody may have, or that is somebody else's."""
     return packet(0x20, b"\0\x85\0" if version >= 5 else b"\0\x02")
 
 

@@ -1,8 +1,10 @@
 """All connections that pass through the tap; pauses and ends all of them together."""
 
 import asyncio
+from collections.abc import Callable
 
 from tap.connection import EVENTS_WAIT, Dial, ProxiedConnection
+from tap.identity import Certificates, Rule
 from tap.sessions import Sessions
 
 
@@ -20,6 +22,15 @@ class Proxy:
     def accept(self) -> asyncio.Protocol:
         """The protocol of a client's new connection."""
         return ProxiedConnection(self).client
+
+    def accept_by(self, rule: Rule, certificates: Certificates) -> Callable[[], asyncio.Protocol]:
+        """The same for a port on which clients show certificates, and may call themselves what `rule` allows."""
+        return lambda: ProxiedConnection(self, rule, certificates).client
+
+    def cut_off(self) -> None:
+        """End the connections whose certificates are good no longer."""
+        for connection in list(self.connections):
+            connection.cut_if_refused()
 
     def on_full(self, full: bool) -> None:
         """Too many events wait: read from no client until they are told."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import ssl
 import time
 from collections.abc import Callable
 
@@ -9,17 +10,21 @@ import orjson
 import structlog
 
 from adapters.http import Health
-from contracts.embedded_broker import PUBLISHER_PREFIX, config_file, inner_socket
+from contracts.embedded_broker import PUBLISHER_PREFIX, config_file, inner_socket, outer_socket
 from contracts.errors import Permanent
 from contracts.settings import Settings
+from contracts.tls import SECRETS
 from contracts.topics import BrokerEvent, event_topic
 from tap.event_publisher import EventPublisher
 from tap.events import Fields
+from tap.identity import Certificates, is_platform, is_vehicle
 from tap.proxy import Proxy
 from tap.publication_store import PublicationStore
 from tap.sessions import Sessions
 
 SWEEP_S = 30.0
+LOOK_S = 1.0  # between two looks at the files of certificates
+HANDSHAKE_S, GOODBYE_S = 10.0, 2.0  # what a client has for the handshake of TLS, and for its end
 DRAIN_S = 3.0  # how long a tap that is stopped waits for the broker to take the last events
 BACKLOG = 4096  # connections that wait to be accepted
 
@@ -33,6 +38,7 @@ class Tap:
         self.settings = settings
         # With Manifold's own configuration the tap's events need the inner listener; any other Mosquitto has one for all.
         self._inner = str(inner_socket(settings)) if config_file(settings).exists() else None
+        self._certificates: Certificates | None = None
         self.store = PublicationStore(settings.home / "tap" / "publications.jsonl")
         self.sessions = Sessions(settings.topic_prefix, self.store, self.emit, _now_ms, tell_delivered=tell_delivered)
         self.proxy = Proxy(self.sessions, self._dial)
@@ -51,30 +57,68 @@ class Tap:
         Raises:
             Permanent: a port is taken.
         """
-        settings, loop = self.settings, asyncio.get_running_loop()
+        settings = self.settings
         async with asyncio.TaskGroup() as tasks:
             publisher = tasks.create_task(self.publisher.run(), name="tap.events")
             sweeper = tasks.create_task(self._sweep(), name="tap.sweep")
-            try:
-                server = await loop.create_server(self.proxy.accept, settings.host, settings.mqtt_port, backlog=BACKLOG)
-            except OSError as exc:
-                place = f"{settings.host}:{settings.mqtt_port}"
-                raise Permanent(
-                    f"cannot listen on {place} ({os.strerror(exc.errno or 0)}); choose another MANIFOLD_MQTT_PORT"
-                ) from exc
+            servers = await self._listen()
+            looker = tasks.create_task(self._look(), name="tap.certificates")
             self.listening = True
             log.info("tap listens", port=settings.mqtt_port, broker_port=settings.broker_port, remembered=len(self.store))
             try:
                 await stop.wait()
             finally:
-                server.close()
+                for server in servers:
+                    server.close()
                 self.listening = False
                 self.proxy.close()
                 drained = await self.publisher.drained(DRAIN_S)
                 log.info("tap stops", untold=0 if drained else self.publisher.backlog)
                 publisher.cancel()
                 sweeper.cancel()
+                looker.cancel()
                 self.store.close()
+
+    async def _listen(self) -> list[asyncio.Server]:
+        settings, accept = self.settings, self.proxy.accept
+        if not settings.tls:
+            return [await self._server(accept, settings.mqtt_port, "MANIFOLD_MQTT_PORT", None)]
+        try:
+            self._certificates = known = Certificates(settings.home / SECRETS)
+        except (OSError, ValueError) as exc:
+            raise Permanent(
+                f"the certificates in {settings.home / SECRETS} cannot be read ({exc}); `manifold up` makes them"
+            ) from exc
+        rules = ((is_vehicle, settings.mqtt_port, "PORT"), (is_platform, settings.mqtt_services_port, "SERVICES_PORT"))
+        return [
+            await self._server(self.proxy.accept_by(rule, known), port, f"MANIFOLD_MQTT_{name}", known.context)
+            for rule, port, name in rules
+        ]
+
+    async def _server(
+        self, accept: Callable[[], asyncio.Protocol], port: int, setting: str, secure: ssl.SSLContext | None
+    ) -> asyncio.Server:
+        host, loop = self.settings.host, asyncio.get_running_loop()
+        handshake_s, goodbye_s = (HANDSHAKE_S, GOODBYE_S) if secure else (None, None)
+        try:
+            return await loop.create_server(
+                accept,
+                host,
+                port,
+                backlog=BACKLOG,
+                ssl=secure,
+                ssl_handshake_timeout=handshake_s,
+                ssl_shutdown_timeout=goodbye_s,
+            )
+        except OSError as exc:
+            raise Permanent(f"cannot listen on {host}:{port} ({os.strerror(exc.errno or 0)}); choose another {setting}") from exc
+
+    async def _look(self) -> None:
+        """Certificates are renewed, and revoked, while the tap runs."""
+        while self._certificates is not None:
+            await asyncio.sleep(LOOK_S)
+            self._certificates.renew()
+            self.proxy.cut_off()
 
     def health(self) -> Health:
         """Ready when vehicles can connect and events get through."""
@@ -95,6 +139,8 @@ class Tap:
         if username is not None and username.startswith(PUBLISHER_PREFIX):
             return await self._dial_inner(factory)
         loop = asyncio.get_running_loop()
+        if self.settings.tls:  # then the broker has no port: nobody comes past the tap
+            return await loop.create_unix_connection(factory, str(outer_socket(self.settings)))
         return await loop.create_connection(factory, self.settings.loopback, self.settings.broker_port)
 
     async def _dial_inner(self, factory: Callable[[], asyncio.Protocol]) -> object:

@@ -90,6 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 PORTS = (
     "mqtt_port",
+    "mqtt_services_port",
     "broker_port",
     "redis_port",
     "airflow_port",
@@ -119,6 +120,22 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         supervise.down(settings)
 
 
+# For sessions that see a few rows each time: tasks, and compiling each query to Java, take longer than the rows. Whole runs as
+# users start them (tests/dags, tests/stores, tests/pipelines/test_processes.py) have Spark's defaults.
+FEW_ROWS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+def for_few_rows(session: SparkSession) -> SparkSession:
+    """The session, with `FEW_ROWS`."""
+    for name, value in FEW_ROWS.items():
+        session.conf.set(name, value)
+    return session
+
+
 @pytest.fixture(scope="session")
 def one_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark for all tests of one process; each works in a session of its own, or over a catalog of its own.
@@ -126,6 +143,6 @@ def one_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession
     Without the optimising compiler its JVM takes a third less CPU: tests run everything a few times, and nothing often.
     """
     settings = Settings(home=tmp_path_factory.mktemp("spark"), spark_driver_memory="1g")
-    spark = open_session(settings, "tests", java_options=SHORT_JVM)
+    spark = open_session(settings, "tests", java_options=f"{SHORT_JVM} -XX:+UseSerialGC")
     yield spark
     spark.stop()

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import httpx
 
+from contracts.embedded_broker import outer_socket
 from contracts.settings import Settings
 from sandbox.platform import broker, rabbitmq
 
@@ -159,12 +160,17 @@ def start_mosquitto(folder: Path, *, port: int | None = None, extra: str = "", a
 
 def start_embedded_broker(settings: Settings) -> Server:
     """Mosquitto as the sandbox configures it, on `settings.broker_port`."""
-    return start(broker.command(settings), port=settings.broker_port, log=settings.home / "mosquitto.log")
+    return start(
+        broker.command(settings),
+        port=settings.broker_port,
+        log=settings.home / "mosquitto.log",
+        ready=(lambda: outer_socket(settings).exists()) if settings.tls else None,
+    )
 
 
 def start_tap(settings: Settings, *, delivered: bool = False) -> Server:
     """The event tap on `settings.mqtt_port`, its events getting through. The broker may be anyone's."""
-    names = ("home", "host", "mqtt_port", "broker_port", "tap_port", "topic_prefix")
+    names = ("home", "host", "mqtt_port", "broker_port", "tap_port", "topic_prefix", "tls", "mqtt_services_port")
     env = {f"MANIFOLD_{name.upper()}": str(getattr(settings, name)) for name in names}
     health = f"http://{settings.host}:{settings.tap_port}/healthz"
     return start_python(

@@ -66,11 +66,11 @@ class Queues(BaseModel):
     """The longest queues and those with the oldest entries: named by the last queue statistics, looked at again now."""
 
     model_config = example(
-        census=QUEUE_STATS,
+        queue_stats=QUEUE_STATS,
         longest=[{"vin": "1M8GDM9AXKP042788", "entries": 41, "oldest_at": "2026-11-20T08:00:00Z"}],
         oldest=[{"vin": "5YJBT6ZE7T7002409", "entries": 1, "oldest_at": "2026-11-20T08:00:00Z"}],
     )
 
-    census: QueueStats
+    queue_stats: QueueStats
     longest: list[Queue]
     oldest: list[Queue]

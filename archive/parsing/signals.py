@@ -18,7 +18,7 @@ from contracts.settings import Settings
 from contracts.signals.bounds import Bounds, read_bounds
 from contracts.signals.messages import DEVICE_ID, Status
 from contracts.signals.processing import RULES, process
-from contracts.signals.records import RawRecord, StatusRecord, read_raw, read_status
+from contracts.signals.records import DIGEST, RawRecord, StatusRecord, read_raw, read_status, status_digest
 from contracts.tables import XRAY_PROCESSED
 
 _HEX_256 = re.compile(r"[0-9a-f]{64}")
@@ -26,8 +26,10 @@ _EARLIEST_US = -62_135_596_800_000_000  # the first microsecond of the year 1
 _ABOUT = ("schema_version", "correlation_id")
 _MEASURED = ("latitude", "longitude", "altitude", "battery", "signal_strength")
 
+_DIGEST = pa.field("digest", pa.string())  # of what is refused: the same however often it is delivered
 _SIGNAL = [
     *COMMON,
+    _DIGEST,
     pa.field("device_id", pa.string()),
     pa.field("captured_us", pa.int64()),
     pa.field("content_digest", pa.string()),
@@ -55,11 +57,13 @@ PROCESSED = pa.schema(
 STATUSES = pa.schema(
     [
         *COMMON,
+        _DIGEST,
         pa.field("device_id", pa.string()),
         pa.field("seen_us", pa.int64()),
         pa.field("status", pa.string()),
         pa.field("correlation_id", pa.string()),
         *(pa.field(name, pa.float64()) for name in ("battery", "signal_strength", "temperature", "uptime")),
+        pa.field("content_digest", pa.string()),
     ]
 )
 
@@ -80,7 +84,7 @@ def signals_brief(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch
 def statuses(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """One row for each message about a device, accepted or refused."""
     for chunk in chunks(messages):
-        yield batch_of([_row(row, judged(_status, row, limits), msgspec.structs.asdict) for row in chunk], STATUSES)
+        yield batch_of([_row(row, judged(_status, row, limits), _about_device) for row in chunk], STATUSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +167,18 @@ def _misnamed(device_id: str, at_us: int) -> Refused | None:
 
 
 def _row(row: Row, said: Any, columns_of: Any) -> Row:
-    return refused(row, said.reason) if isinstance(said, Refused) else common(row) | columns_of(said)
+    if isinstance(said, Refused):
+        return refused(row, said.reason) | {"digest": dict(row["headers"] or ()).get(DIGEST)}
+    found: Row = common(row) | columns_of(said)
+    return found
 
 
 def _key(record: RawRecord) -> Row:
     return {"device_id": record.device_id, "captured_us": record.captured_us, "content_digest": record.content_digest}
+
+
+def _about_device(record: StatusRecord) -> Row:
+    return msgspec.structs.asdict(record) | {"content_digest": status_digest(record)}
 
 
 def _whole(record: RawRecord) -> Row:

@@ -1,13 +1,40 @@
-"""The Redis keys of the AMQP door. Those of one device are in one slot of a cluster."""
+"""The Redis keys of the AMQP door: short, because there are millions of them. Those of one device are in one slot of a cluster.
 
-NONCE, KEY = "nonce", "once"
+No key names its device: it has a digest instead. Nonces lie in hashes, one for each device and *generation*, a part of the time
+for which they are remembered; such a hash goes as a whole. Small hashes have no overhead for each field.
+"""
+
+import hashlib
+
+GENERATIONS = 4  # that one memory of nonces is divided into; a nonce is remembered for up to one more
+_TAG_BYTES, _DIGEST_BYTES = 9, 16
 
 
-def nonce(device_id: str, value: str) -> str:
-    """The digest of the body, and of its idempotency key, that came with this nonce."""
-    return f"x:{{{device_id}}}:{NONCE}:{value}"
+def nonces(device_id: str, generation: int) -> bytes:
+    """The hash of the device's nonces that were first seen in this generation."""
+    return b"x:{%b}:n:%d" % (_tag(device_id), generation)
 
 
-def once(device_id: str, key: str) -> str:
+def once(device_id: str, key: str) -> bytes:
     """Whether the signal of this idempotency key is held or done, its content's digest, and who holds it."""
-    return f"x:{{{device_id}}}:{KEY}:{key}"
+    return b"x:{%b}:k:%b" % (_tag(device_id), digest(key))
+
+
+def held(content: str, holder: str) -> bytes:
+    """The value of an idempotency key that a message holds."""
+    return b"h" + digest(content) + digest(holder)
+
+
+def done(content: str, holder: str) -> bytes:
+    """The value of an idempotency key whose signal was processed."""
+    return b"d" + digest(content) + digest(holder)
+
+
+def digest(text: str) -> bytes:
+    """Half a SHA-256 of the text: nobody finds another text for the same one."""
+    return hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]
+
+
+def _tag(device_id: str) -> bytes:
+    """Hexadecimal, for a cluster looks for braces."""
+    return hashlib.sha256(device_id.encode()).hexdigest()[: 2 * _TAG_BYTES].encode()

@@ -1,5 +1,7 @@
 """What the door writes into journal and archive: who, when and which in the clear, the payload sealed (`adapters.sealing`)."""
 
+import hashlib
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -11,6 +13,7 @@ from contracts.signals.codes import Refusal
 from contracts.signals.messages import DeviceStatus, RawSignal
 
 TOPICS = {Stream.XRAY_RAW: "xray.raw.v1", Stream.XRAY_STATUS: "device.status.v1"}  # the routing key, then / and the device
+DIGEST = "sdv-digest"  # header of what was refused: the same for the same message, however often it is delivered
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -97,15 +100,31 @@ def status_envelope(seq: int, received_at: datetime, status: DeviceStatus, *, co
 
 
 def refused_envelope(
-    seq: int, received_at: datetime, stream: Stream, refusal: Refusal, sealed: bytes, *, device_id: str | None = None
+    seq: int,
+    received_at: datetime,
+    stream: Stream,
+    refusal: Refusal,
+    sealed: bytes,
+    *,
+    devices: Sequence[str] = (),
+    digest: str | None = None,
 ) -> Envelope:
-    """The archived message of what was refused: its reason, and its whole body, sealed."""
-    return _envelope(seq, received_at, stream, device_id, sealed, refusal.reason)
+    """The archived message of what was refused: its reason, and its whole body, sealed.
+
+    `devices` are those that it names, by whose erasure it is found; `digest` is the same however often it is delivered.
+    """
+    headers = {} if digest is None else {DIGEST: digest}
+    return Envelope(seq, received_at, stream, topic_of(stream, *devices), sealed, headers=headers, refused_because=refusal.reason)
 
 
-def topic_of(stream: Stream, device_id: str | None) -> str:
+def topic_of(stream: Stream, *devices: str) -> str:
     """The topic of a stream's messages in the archive: with the device, so that a device is found without reading any record."""
-    return TOPICS[stream] if device_id is None else f"{TOPICS[stream]}/{device_id}"
+    return "/".join((TOPICS[stream], *devices))
+
+
+def status_digest(record: StatusRecord) -> str:
+    """SHA-256 of what a status says, lower-case hex: the same however often, and under which correlation id, it is sent."""
+    return hashlib.sha256(_encode(msgspec.structs.replace(record, correlation_id=None))).hexdigest()
 
 
 def micros(at: datetime) -> int:
@@ -113,7 +132,5 @@ def micros(at: datetime) -> int:
     return (at - _UNIX_EPOCH) // _MICROSECOND
 
 
-def _envelope(
-    seq: int, received_at: datetime, stream: Stream, device_id: str | None, payload: bytes, refused_because: str | None = None
-) -> Envelope:
-    return Envelope(seq, received_at, stream, topic_of(stream, device_id), payload, refused_because=refused_because)
+def _envelope(seq: int, received_at: datetime, stream: Stream, device_id: str, payload: bytes) -> Envelope:
+    return Envelope(seq, received_at, stream, topic_of(stream, device_id), payload)

@@ -7,6 +7,7 @@ from typing import Any
 EXCHANGE, DEAD_EXCHANGE = "iot.xray", "iot.xray.dlx"
 RAW, RETRY, DEAD = "xray.raw.v1", "xray.raw.v1.retry", "xray.raw.v1.dlq"
 STATUS, PROCESSED = "device.status.v1", "xray.processed.v1"
+DEAD_COPY = "xray.raw.v1.dlq.copy"  # of every dead letter, for the door: what expires nobody would put on record otherwise
 RAW_TTL_MS, RETRY_TTL_MS, DEAD_TTL_MS = 3_600_000, 60_000, 604_800_000
 _TTL, _DEAD_EXCHANGE, _DEAD_KEY = "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key"
 
@@ -21,11 +22,17 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A durable queue, bound to `exchange` by its own name."""
+    """A durable queue, bound to `exchange` by its own name, or by `bound_by`."""
 
     name: str
     exchange: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    bound_by: str = ""
+
+    @property
+    def key(self) -> str:
+        """The routing key by which it is bound."""
+        return self.bound_by or self.name
 
 
 EXCHANGES = (Exchange(EXCHANGE, "topic"), Exchange(DEAD_EXCHANGE, "direct"))
@@ -35,6 +42,7 @@ QUEUES = (
     Queue(DEAD, DEAD_EXCHANGE, {_TTL: DEAD_TTL_MS}),
     Queue(STATUS, EXCHANGE),
     Queue(PROCESSED, EXCHANGE),
+    Queue(DEAD_COPY, DEAD_EXCHANGE, {_TTL: DEAD_TTL_MS}, bound_by=DEAD),
 )
 OWN_QUEUES = frozenset(queue.name for queue in QUEUES)
 
@@ -68,6 +76,6 @@ def _bindings() -> Iterator[dict[str, Any]]:
             "source": queue.exchange,
             "destination": queue.name,
             "destination_type": "queue",
-            "routing_key": queue.name,
+            "routing_key": queue.key,
             "arguments": {},
         }

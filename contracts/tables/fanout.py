@@ -47,7 +47,7 @@ IDS = Table(
         Column("request_id", pa.string(), "the trigger's request_id"),
         Column("seq", pa.int64(), "the trigger's seq"),
         Column("data_id", pa.string(), "what the vehicle is to get"),
-        Column("applied", pa.bool_(), "the express hand-off brought it into the queues"),
+        Column("applied", pa.bool_(), "direct enqueue brought it into the queues"),
     ),
     meaning="one row for each VIN of each accepted trigger",
     day_of="ts",

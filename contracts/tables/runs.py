@@ -14,9 +14,11 @@ QUARANTINE = Table(
         Column("topic", pa.string(), "where it was published"),
         Column("reason", pa.string(), "why it was refused"),
         Column("payload", pa.binary(), "its bytes, as they came"),
+        Column("digest", pa.string(), "of a message that may be delivered twice: what is the same each time", required=False),
     ),
     meaning="one row for each refused message",
     day_of="received_at",
+    version=3,
 )
 
 SEGMENTS = Table(

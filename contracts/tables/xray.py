@@ -76,8 +76,9 @@ XRAY_STATUS = Table(
         Column("signal_strength", pa.float64(), "dBm", required=False),
         Column("temperature", pa.float64(), "degrees, as the device measures", required=False),
         Column("uptime", pa.float64(), "seconds", required=False),
+        Column("content_digest", pa.string(), "SHA-256 of what it says; null in rows of an earlier release", required=False),
     ),
-    meaning="one row for each message of a device about itself",
+    meaning="one row for each status of a device: what it says of itself, and when it was seen",
     day_of="received_at",
-    version=1,
+    version=2,
 )

@@ -215,7 +215,7 @@ variable "object_store" {
   description = "S3-compatible store of archive, warehouse and reports: a gateway over one volume in the cluster, or somebody else's at endpoint (empty: AWS)."
   type = object({
     in_cluster = optional(bool, true)
-    image      = optional(string, "ghcr.io/versity/versitygw:v1.0.18")
+    image      = optional(string, "ghcr.io/versity/versitygw:v1.8.0")
     volume     = optional(string, "100Gi")
     cpu        = optional(string, "500m")
     memory     = optional(string, "512Mi")

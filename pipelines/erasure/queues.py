@@ -14,8 +14,7 @@ from contracts.queue_names import ecq_queue, owner_of_queue
 from contracts.settings import Settings
 from pipelines.erasure.files import Found
 from pipelines.erasure.names import Named
-from queues import Loader, Policy
-from queues._ecq_loader import EcqLoader
+from queues import EcqLoader, Loader, Policy
 
 RECORDS_A_PAGE = 5000
 MEMBERS_A_PAGE = 1000

@@ -12,7 +12,7 @@ from contracts.seq import datetime_of
 from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
 from pipelines.ingest.arrow_commits import ALL, between, changed_rows, matching
 from pipelines.ingest.branches import properties_of
-from pipelines.ingest.payload_days import rows_near, spans_of
+from pipelines.ingest.payload_days import is_index_whole, rows_near, spans_of
 from pipelines.ingest.publish import PinnedSnapshot
 from pipelines.populate.snapshot_range import ALL_ROWS, SnapshotRange
 from pipelines.spark.needed import NeedsSpark
@@ -63,7 +63,8 @@ def lookups(catalog: Catalog, written: Sequence[PinnedSnapshot], added: Mapping[
     looked_in = (META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, *([XRAY_RAW] if XRAY_RAW.name in versions else []))
     found = {table.name: _lookup(catalog, table, versions.get(table.name)) for table in looked_in}
     named, stored = _days(added, META, "stored_at"), _days(added, DATA, "first_seen_at")
-    found[DATA.name] = _lookup(catalog, DATA, versions.get(DATA.name), rows_near(spans_of(named, stored)))
+    near = rows_near(spans_of(named, stored)) if is_index_whole(catalog, versions) else ALL
+    found[DATA.name] = _lookup(catalog, DATA, versions.get(DATA.name), near)
     days = pc.min_max(added[SEGMENTS.name]["began_at"]).as_py()
     of_none: BooleanExpression = IsNull(term="began_at")
     within = of_none if days["min"] is None else Or(of_none, between("began_at", days["min"], days["max"]))

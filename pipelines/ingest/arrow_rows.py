@@ -158,6 +158,8 @@ def conflict_rows(sightings: pa.Table, conflicts: Mapping[int, str], stream: Str
 
 def _of_stream(rows: pa.Table, stream: Stream) -> pa.Table:
     named = rows.rename_columns(["payload" if name == "message" else name for name in rows.column_names])
+    if "digest" not in named.column_names:
+        named = named.append_column("digest", pa.nulls(rows.num_rows, pa.string()))
     return named.append_column("stream", pa.array([stream.value] * rows.num_rows, pa.string()))
 
 

@@ -21,13 +21,15 @@ from expectations import Audit, NotInArrow, audit
 from pipelines.ingest import arrow_audit
 from pipelines.ingest.arrow_audit import Lookup
 from pipelines.ingest.branches import COUNTED, RUN_ID, head_of, properties_of
-from pipelines.ingest.payload_days import DAY_OF, spans_of
+from pipelines.ingest.payload_days import DAY_OF, is_index_whole, spans_of
 from pipelines.ingest.publish import PinnedSnapshot, counts, pins_in
 from pipelines.ingest.run import Run
 from pipelines.ingest.verdict import keep_verdict
 from pipelines.populate.snapshot_range import SnapshotRange
 from pipelines.spark.needed import NeedsSpark
 
+# A file packs ten rows into the bytes of one, so the usual 128 MiB are all that a run has written, and one task would judge it.
+SMALL_SPLITS = {"split-size": str(8 << 20), "file-open-cost": str(1 << 20)}
 REFERENCES = (DATA, META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, SEGMENTS)  # the tables that rules look values up in
 
 log = structlog.get_logger(__name__)
@@ -94,7 +96,8 @@ def _frames(
     frames = {pinned.table.name: _added(run, spark, pinned) for pinned in written}
     references = {table.name: _whole(run, spark, table, versions) for table in REFERENCES}
     references[SEGMENTS.name] = references[SEGMENTS.name].where(_same_days(run.catalog, head))
-    references[DATA.name] = references[DATA.name].where(_near_payloads(frames))
+    if is_index_whole(run.catalog, versions):
+        references[DATA.name] = references[DATA.name].where(_near_payloads(frames))
     if XRAY_RAW.name in frames:
         references[XRAY_RAW.name] = _captured_between(_whole(run, spark, XRAY_RAW, versions), frames[XRAY_RAW.name])
     return frames, references
@@ -143,7 +146,8 @@ def _added(run: Run, spark: SparkSession, pinned: PinnedSnapshot) -> DataFrame:
         after = spark.read.option("versionAsOf", snapshot_id).table(name)
         # Kept until all rules are judged: several ask for it, and each time two versions of the index would be compared.
         return after.exceptAll(spark.read.option("versionAsOf", str(before)).table(name)).persist()
-    return spark.read.option("start-snapshot-id", str(before)).option("end-snapshot-id", snapshot_id).table(name)
+    added = {"start-snapshot-id": str(before), "end-snapshot-id": str(snapshot_id)}
+    return spark.read.options(**added, **SMALL_SPLITS).table(name)
 
 
 def _whole(run: Run, spark: SparkSession, table: Table, versions: Mapping[str, int]) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Finds what there is to do before anything is started for it: `python -m pipelines look`. No Spark."""
+"""Finds what there is to do before anything is started for it: `python -m pipelines discover`. No Spark."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -46,7 +46,7 @@ def discover(
         new, size = new + 1, size + segment.size
     following = [INGEST] if new else [POPULATE] if _behind(catalog, settings, now) else []
     found = Discovered(new, size, [] if dry_run else following, java_options(size))
-    log.info("looked", **asdict(found), would_follow=following)
+    log.info("discovered", **asdict(found), would_follow=following)
     return found
 
 

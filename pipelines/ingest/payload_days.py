@@ -1,16 +1,22 @@
 """The days of `sdv_fanout_data` that can hold a run's payloads, so that an audit need not look through years of them.
 
 Whatever messages name, and whenever they come, the index says when a payload was stored, by this run or by an earlier one; and
-what the run itself stores lies where its own rows say. A payload of which the index does not say it may lie anywhere.
+what the run itself stores lies where its own rows say. A payload of which the index does not say it may lie anywhere; so may all,
+where payloads and index are not equally many: an index that has lost a row takes the payload for new.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
 
+import structlog
+from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression, IsNull, Or
+from pyiceberg.table import Table as IcebergTable
 
+from contracts.tables import DATA, META
 from pipelines.ingest.arrow_commits import ALL, between
+from pipelines.ingest.branches import properties_of
 
 DAY_OF = "first_seen_at"  # the column of `sdv_fanout_data`
 MOST_SPANS = 50  # conditions that are asked of each file; a run that names more days has spans with others between them
@@ -19,6 +25,35 @@ A_DAY = timedelta(days=1)
 AN_INSTANT = timedelta(microseconds=1)
 
 Span = tuple[datetime, datetime]  # first and last instant
+
+log = structlog.get_logger(__name__)
+
+
+def is_index_whole(catalog: Catalog, versions: Mapping[str, int]) -> bool:
+    """Whether payloads and index have as many rows: of each payload, both have one. Only the snapshots' own totals are read.
+
+    Where both have lost as many, this does not tell; `manifold lake check` compares each.
+
+    Args:
+        catalog: the lake's.
+        versions: by table name, the snapshots to be compared; of a table that is not there, main's.
+    """
+    payloads, names = (_rows(catalog.load_table(table.identifier), versions.get(table.name)) for table in (DATA, META))
+    if payloads is not None and payloads == names:
+        return True
+    log.warning(
+        "payloads and their index differ; all payloads are looked through: manifold lake check", payloads=payloads, names=names
+    )
+    return False
+
+
+def _rows(table: IcebergTable, snapshot_id: int | None) -> int | None:
+    """How many rows a snapshot has; None where its totals do not say it."""
+    snapshot = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    totals = properties_of(snapshot) if snapshot is not None else {}
+    if "total-records" not in totals or int(totals.get("total-equality-deletes", "0")):
+        return None
+    return int(totals["total-records"]) - int(totals.get("total-position-deletes", "0"))
 
 
 def spans_of(named: Collection[date | None], stored: Collection[date | None]) -> list[Span] | None:

@@ -18,6 +18,7 @@ from contracts.seq import datetime_of, first_seq_at
 from contracts.tables import ECQ_INDEX, IDS, QUARANTINE, SEGMENTS, XRAY_RAW, XRAY_STATUS, Table
 from pipelines.ingest.ledger import Ledger, pruned_before
 from pipelines.ingest.publish import current_snapshots, main_snapshots
+from pipelines.ingest.refused_bytes import still_refused
 
 # The outcome stream needs no such care: its rows are made distinct by (vin, seq), not by their message.
 WATCHED: Mapping[Stream, Table] = {  # and in which table the seqs of its messages are
@@ -28,6 +29,7 @@ WATCHED: Mapping[Stream, Table] = {  # and in which table the seqs of its messag
     Stream.XRAY_STATUS: XRAY_STATUS,
 }
 SIGNALS = (Stream.XRAY_RAW, Stream.XRAY_STATUS)
+PAYLOADS = (Stream.DATA, Stream.TRIGGER)  # the streams whose messages may bring one
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,9 @@ def plan(catalog: Catalog, archive: Archive, part: Selection = None, aside: Asid
             near = ledger.reaching(stream, min(s.first for s in fresh), max(s.last for s in fresh))
             old = _spans(Span(r["path"], r["first_seq"], r["last_seq"]) for r in near if is_replay(r["path"]) is replays)
             _look_at_overlaps(catalog, archive, WATCHED[stream], fresh, old, found, pruned)
+    bringing = (span for s in new if s.stream in PAYLOADS and not s.is_replay and (span := _span(s, probes[s.path])))
+    for path, seqs in still_refused(catalog, base, archive, ((s.path, s.first, s.last) for s in bringing)).items():
+        found.skips[path] = sorted({*found.skips.get(path, ()), *seqs})
     aside = aside or Aside()
     return Plan(base, new, probes, found.skips, {**found.problems, **aside.files}, aside.messages)
 

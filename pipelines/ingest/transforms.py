@@ -98,9 +98,15 @@ def once(refused: DataFrame, keys: Sequence[str]) -> DataFrame:
 def refused_rows(parsed: DataFrame, stream: str) -> DataFrame:
     """The quarantine rows of messages that a parser has refused."""
     refused = parsed.where("reason is not null")
+    digest = sf.col("digest") if "digest" in parsed.columns else no_digest()
     return refused.select(
-        "seq", "received_at", sf.lit(stream).alias("stream"), "topic", "reason", sf.col("message").alias("payload")
+        "seq", "received_at", sf.lit(stream).alias("stream"), "topic", "reason", sf.col("message").alias("payload"), digest
     )
+
+
+def no_digest() -> Column:
+    """The column of messages of which each comes once."""
+    return sf.lit(None).cast("string").alias("digest")
 
 
 def conflict_rows(sightings: DataFrame, conflicts: DataFrame, stream: str) -> DataFrame:
@@ -117,6 +123,7 @@ def conflict_rows(sightings: DataFrame, conflicts: DataFrame, stream: str) -> Da
         "topic",
         reason.alias("reason"),
         sf.coalesce("message", "payload").alias("payload"),
+        no_digest(),
     )
 
 

@@ -15,10 +15,11 @@ from pyspark.sql import functions as sf
 from archive import parsing
 from contracts.envelope import Stream
 from contracts.settings import Settings
-from contracts.tables import XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+from contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 from pipelines.ingest import arrow_rows, signal_rows, transforms
 from pipelines.ingest.arrow_commits import between, matching
 from pipelines.ingest.attempt import Attempt
+from pipelines.ingest.delivered_again import REFUSED, STATUS, new_rows, new_rows_by_arrow
 from pipelines.ingest.frames import parsed
 from pipelines.ingest.reading import Source
 
@@ -53,7 +54,8 @@ def write_signals(run: Attempt, source: Source, base: Mapping[str, int], refused
                 rows = signal_rows.rows_of(table, parsed(source, run.spark, parser, schema, with_unreadable=False))
                 run.append(table, rows if again is None else rows.join(again, "seq", "left_anti"), base[table.name])
         if counted["refused"]:
-            refused.append(transforms.refused_rows(parsed(source, run.spark, parsing.signals, parsing.SIGNALS), Stream.XRAY_RAW))
+            bad = transforms.refused_rows(parsed(source, run.spark, parsing.signals, parsing.SIGNALS), Stream.XRAY_RAW)
+            refused.append(new_rows(run, bad, REFUSED, base[QUARANTINE.name]))
     finally:
         brief.unpersist()
 
@@ -87,9 +89,11 @@ def write_status(run: Attempt, source: Source, base: Mapping[str, int], refused:
     found = parsed(source, run.spark, parsing.statuses, parsing.STATUSES).persist()
     try:
         bad = found.where("reason is not null").count()
-        run.append(XRAY_STATUS, signal_rows.rows_of(XRAY_STATUS, found), base[XRAY_STATUS.name])
+        statuses = new_rows(run, signal_rows.rows_of(XRAY_STATUS, found), STATUS, base[XRAY_STATUS.name])
+        run.append(XRAY_STATUS, statuses, base[XRAY_STATUS.name])
         if bad:
-            refused.append(transforms.refused_rows(found, Stream.XRAY_STATUS))
+            rows = transforms.refused_rows(found, Stream.XRAY_STATUS)
+            refused.append(new_rows(run, rows, REFUSED, base[QUARANTINE.name]))
     finally:
         found.unpersist()
 
@@ -111,13 +115,16 @@ def write_signals_by_arrow(
         of_new = processed.filter(pc.is_in(processed["seq"], value_set=new["seq"].combine_chunks()))
         run.put(XRAY_PROCESSED, signal_rows.table_of(XRAY_PROCESSED, of_new), base[XRAY_PROCESSED.name])
     if bad.num_rows:
-        refused.append(arrow_rows.refused_rows(bad, Stream.XRAY_RAW))
+        rows = arrow_rows.refused_rows(bad, Stream.XRAY_RAW)
+        refused.append(new_rows_by_arrow(run, rows, REFUSED, base[QUARANTINE.name]))
 
 
 def write_status_by_arrow(run: Attempt, messages: pa.Table, base: Mapping[str, int], refused: list[pa.Table]) -> None:
     """The same of devices' status (`archive.parsing.STATUSES`)."""
     bad, accepted = arrow_rows.parted(messages)
     if accepted.num_rows:
-        run.put(XRAY_STATUS, signal_rows.table_of(XRAY_STATUS, accepted), base[XRAY_STATUS.name])
+        statuses = signal_rows.table_of(XRAY_STATUS, accepted)
+        run.put(XRAY_STATUS, new_rows_by_arrow(run, statuses, STATUS, base[XRAY_STATUS.name]), base[XRAY_STATUS.name])
     if bad.num_rows:
-        refused.append(arrow_rows.refused_rows(bad, Stream.XRAY_STATUS))
+        rows = arrow_rows.refused_rows(bad, Stream.XRAY_STATUS)
+        refused.append(new_rows_by_arrow(run, rows, REFUSED, base[QUARANTINE.name]))

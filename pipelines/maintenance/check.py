@@ -46,7 +46,7 @@ from pipelines.maintenance.check_plan import Brought, Finding, Found, Trouble, b
 from pipelines.maintenance.ecq_check import FoundInQueues
 from pipelines.maintenance.garbage_history import history_cut
 from pipelines.maintenance.garbage_signals import signals_cut
-from pipelines.maintenance.signal_check import FoundSignals
+from pipelines.maintenance.signal_check import FoundSignals, SignalKey
 
 MESSAGES_AT_ONCE = 200_000
 LATE = timedelta(days=1)  # what lies in the archive for longer, no scheduled run will take
@@ -178,13 +178,23 @@ class Comparison:
         keys = {key for one in group for key in one.signals.signals.values()}
         captured = {key[1] for key in keys}
         raw, processed = (self._counted(t, XRAY_RAW.key, "captured_at", captured) for t in (XRAY_RAW, XRAY_PROCESSED))
-        statuses = {seq for one in group for seq in one.signals.statuses}
-        found = self._counted(XRAY_STATUS, ("seq",), "seq", statuses, XRAY_STATUS.day_of)
+        digests = {digest for one in group for digest in one.signals.refused.values()}
         return FoundSignals(
+            refused=Counter({key[0]: n for key, n in self._counted(QUARANTINE, ("digest",), "digest", digests).items()}),
             raw=Counter({(key[0], key[1], key[2]): n for key, n in raw.items() if key in keys}),
             processed=Counter({(key[0], key[1], key[2]): n for key, n in processed.items() if key in keys}),
-            statuses=Counter({key[0]: n for key, n in found.items()}),
+            statuses=self._statuses({seq: key for one in group for seq, key in one.signals.statuses.items()}),
         )
+
+    def _statuses(self, brought: dict[int, SignalKey]) -> Counter[SignalKey]:
+        """Rows by key; those of an earlier release have no digest, and are known by their seq."""
+        found = Counter[SignalKey]()
+        columns = ("device_id", "seen_at", "content_digest", "seq")
+        for row, n in self._counted(XRAY_STATUS, columns, "seen_at", {key[1] for key in brought.values()}).items():
+            key = (row[0], row[1], row[2]) if row[2] is not None else brought.get(row[3])
+            if key is not None:
+                found[key] += n
+        return found
 
     def _in_queues(self, group: Sequence[Brought]) -> FoundInQueues:
         messages = {seq: key for one in group for seq, key in one.queues.messages.items()}

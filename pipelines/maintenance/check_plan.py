@@ -100,6 +100,8 @@ def _note_refused(of: Brought, batch: pa.RecordBatch) -> None:
     refused = batch.filter(pc.is_valid(batch["reason"]))
     of.refused.update(refused["seq"].to_pylist())
     of.instants.update(zip(refused["seq"].to_pylist(), refused["received_at"].to_pylist(), strict=True))
+    if "digest" in refused.schema.names:
+        of.signals.note_refused(refused)
 
 
 def _note_data(of: Brought, batch: pa.RecordBatch) -> None:
@@ -159,8 +161,10 @@ def judge(
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
     for rows in expected_signals(of.signals, found.signals, accounted, since=signals_since):
         yield from _compared(of, rows.table, dict(rows.expected), rows.found)
-    refused = {seq: 1 for seq in of.refused if of.instants[seq] >= refused_since}
-    there = Counter({seq: min(found.quarantine[seq], 1) for seq in refused})  # refused again, a replay has a second row
+    kept_seqs = {seq for seq in of.refused if of.instants[seq] >= refused_since}
+    refused: dict[int | str, int] = {of.signals.refused.get(seq, seq): 1 for seq in kept_seqs}
+    there = Counter[int | str]({seq: min(found.quarantine[seq], 1) for seq in kept_seqs})  # a replay may have two
+    there.update(found.signals.refused)
     yield from _compared(of, QUARANTINE.name, refused, there)
 
 

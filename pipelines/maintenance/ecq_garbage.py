@@ -23,8 +23,7 @@ from pipelines.maintenance.garbage_run import SAMPLE, Removal
 from pipelines.maintenance.removing import remove
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.workers import counted
-from queues import Policy
-from queues._ecq_loader import EcqLoader
+from queues import EcqLoader, Policy
 
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 

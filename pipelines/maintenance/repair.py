@@ -33,6 +33,7 @@ from contracts.tables import (
 )
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
+from pipelines.ingest.refused_bytes import refused_for_their_bytes
 from pipelines.ingest.removal import remove_rows
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_in_chunks, new_run_id
@@ -71,28 +72,33 @@ def forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], *,
 def _forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], now: datetime) -> None:
     base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
     run = Amendment(catalog, "repair", base, now)
-    for table, named in _to_remove(Comparison(catalog, settings, base, now), segments):
+    for table, named in _to_remove(catalog, Comparison(catalog, settings, base, now), segments, base):
         if named.num_rows:
             run.change(table, partial(remove_rows, catalog, table, named))
     run.publish(partial(remove_rows, catalog, SEGMENTS, pa.table({"path": [segment.path for segment in segments]})))
     log.info("segments are forgotten, and taken in again", run_id=run.run_id, segments=len(segments))
 
 
-def _to_remove(comparison: Comparison, segments: Sequence[Segment]) -> Iterator[tuple[Table, pa.Table]]:
+def _to_remove(
+    catalog: Catalog, comparison: Comparison, segments: Sequence[Segment], base: dict[str, int]
+) -> Iterator[tuple[Table, pa.Table]]:
     """Entries and refused messages of the segments; outcomes only where they are there more than once.
 
     A payload is known by its row in the index. Both stay where each is there once, and else both go: a row without its payload
-    would keep it from coming again, and a payload without its row would be stored twice.
+    would keep it from coming again, and a payload without its row would be stored twice. But what was refused because its data_id
+    stood for other bytes stays so (`refused_bytes`), and what nothing else here brings again does not go for its sake.
     """
     all_brought = [comparison.brought(segment) for segment in segments]
     found = Found()
     for one in all_brought:
         found.add(comparison.found([one]))
     refused = {s for one in all_brought for s in (one.refused if one.segment.is_replay else one.seqs()) if s in found.quarantine}
+    stays = refused_for_their_bytes(catalog, base, min(refused), max(refused)) if refused else set()
+    bring = {data_id for one in all_brought for seq, data_id in one.data.items() if seq not in stays}
     yield IDS, _named(seq=[seq for one in all_brought for seq in one.entries if found.entries[seq]])
-    yield QUARANTINE, _named(seq=sorted(refused))
-    yield DATA, _named(data_id=[d for d, rows in found.data.items() if rows > 1 or found.meta[d] != 1])
-    yield META, _named(data_id=[d for d, rows in found.meta.items() if rows > 1 or found.data[d] != 1])
+    yield QUARANTINE, _named(seq=sorted(refused - stays))
+    yield DATA, _named(data_id=[d for d, rows in found.data.items() if d in bring and (rows > 1 or found.meta[d] != 1)])
+    yield META, _named(data_id=[d for d, rows in found.meta.items() if d in bring and (rows > 1 or found.data[d] != 1)])
     doubled = [key for key, rows in found.outcomes.items() if rows > 1]
     yield OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
     messages = {seq for one in all_brought for seq in one.queues.messages}

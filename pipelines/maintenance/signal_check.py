@@ -1,6 +1,7 @@
 """What segments of signals should have brought, and what the tables have of it. Pure.
 
-A signal is known by its key, not by its message: another message may have brought the row first.
+A signal is known by its key, not by its message: another message may have brought the row first. So is a status, and so is what
+was refused and may have been delivered twice.
 """
 
 from collections import Counter
@@ -23,7 +24,8 @@ class BroughtSignals:
     """What a segment's messages are about."""
 
     signals: dict[int, SignalKey] = field(default_factory=dict)  # by seq
-    statuses: set[int] = field(default_factory=set)  # seqs
+    statuses: dict[int, SignalKey] = field(default_factory=dict)  # by seq: device, when it was seen, digest
+    refused: dict[int, str] = field(default_factory=dict)  # digests of what may be delivered twice, by seq
 
     def seqs(self) -> set[int]:
         """Of all its messages."""
@@ -31,13 +33,15 @@ class BroughtSignals:
 
     def note(self, stream: Stream, accepted: pa.RecordBatch) -> None:
         """Add these parsed messages."""
-        if stream is Stream.XRAY_STATUS:
-            self.statuses.update(accepted["seq"].to_pylist())
-            return
-        captured = accepted["captured_us"].cast(INSTANT)
-        columns = (accepted["seq"], accepted["device_id"], captured, accepted["content_digest"])
+        into, at = (self.statuses, "seen_us") if stream is Stream.XRAY_STATUS else (self.signals, "captured_us")
+        columns = (accepted["seq"], accepted["device_id"], accepted[at].cast(INSTANT), accepted["content_digest"])
         for seq, *key in zip(*(column.to_pylist() for column in columns), strict=True):
-            self.signals[seq] = (key[0], key[1], key[2])
+            into[seq] = (key[0], key[1], key[2])
+
+    def note_refused(self, refused: pa.RecordBatch) -> None:
+        """Add these parsed messages, which were refused."""
+        digests = zip(refused["seq"].to_pylist(), refused["digest"].to_pylist(), strict=True)
+        self.refused.update({seq: digest for seq, digest in digests if digest is not None})
 
 
 @dataclass(slots=True)
@@ -46,13 +50,15 @@ class FoundSignals:
 
     raw: Counter[SignalKey] = field(default_factory=Counter)
     processed: Counter[SignalKey] = field(default_factory=Counter)
-    statuses: Counter[int] = field(default_factory=Counter)
+    statuses: Counter[SignalKey] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)  # digests
 
     def add(self, other: "FoundSignals") -> None:
         """And what the tables have of other segments; what both are about is the same rows."""
         self.raw |= other.raw
         self.processed |= other.processed
         self.statuses |= other.statuses
+        self.refused |= other.refused
 
 
 def expected_signals(of: BroughtSignals, found: FoundSignals, accounted: Iterable[int], *, since: datetime) -> Iterator[Expected]:
@@ -61,5 +67,5 @@ def expected_signals(of: BroughtSignals, found: FoundSignals, accounted: Iterabl
     keys = {key: 1 for seq, key in of.signals.items() if seq not in known and datetime_of(seq) >= since}
     yield Expected(XRAY_RAW.name, keys, found.raw)
     yield Expected(XRAY_PROCESSED.name, keys, found.processed)
-    statuses = {seq: 1 for seq in of.statuses if seq not in known and datetime_of(seq) >= since}
+    statuses = {key: 1 for seq, key in of.statuses.items() if seq not in known and datetime_of(seq) >= since}
     yield Expected(XRAY_STATUS.name, statuses, found.statuses)

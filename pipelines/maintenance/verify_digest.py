@@ -2,7 +2,8 @@
 
 A digest is the XOR of a hash of each entry. So what is pending in the lake has the digest of all entries and all outcomes
 together, without a join; and where queues and lake agree, everything cancels out. What differs is compared entry by entry
-(`verify_entries`): a key that Redis names twice while it is walked, or an outcome without an entry, costs that and nothing else.
+(`verify_entries`): an outcome without an entry costs that and nothing else. A key that Redis names twice while it is
+walked is read once.
 """
 
 import zlib
@@ -19,6 +20,7 @@ from redis import Redis
 from adapters.redis import connect
 from contracts import keys
 from contracts.seq import COUNTER_BITS, MAX_NODE
+from pipelines.maintenance.seen_keys import Hashes, Seen
 from pipelines.maintenance.verify_lake import PinnedLake
 from pipelines.maintenance.verify_redis import (
     Batches,
@@ -117,11 +119,12 @@ class _Sums:
     """The digests of a walk, by bucket."""
 
     def __init__(self, redis: Redis, newest: Integers) -> None:
-        self._redis, self._newest = redis, newest
+        self._redis, self._newest, self._seen = redis, newest, Seen()
         self._sums = {column: np.zeros(BUCKETS, np.int64) for column in COLUMNS}
 
     def add(self, page: Page) -> None:
-        """The entries of a page of keys."""
+        """The entries of a page of keys; of a key that was there before, nothing more."""
+        page = [key for key, is_new in zip(page, self._seen.note(_hashes(page)), strict=True) if is_new]
         entries = entries_of(page, replies_to(self._redis, page))
         starts = np.flatnonzero(np.diff(entries.of_queue, prepend=-1))
         if not len(starts):
@@ -158,6 +161,13 @@ class _Sums:
             pipe.zscore(keys.pending(page[entries.of_queue[place]][0]), int(entries.seqs[place]))
         found[places] = [sound(score) is None for score in pipe.execute(raise_on_error=False)]
         return found
+
+
+def _hashes(page: Page) -> Hashes:
+    """One for each key, of its owner and its kind."""
+    kinds = np.array([WALKED.index(queue_key) for _, queue_key in page], np.uint64)
+    hashes: Hashes = hash_long(kinds, np.array([_vehicle(owner) for owner, _ in page], np.uint64))
+    return hashes
 
 
 def _bucket(owner: str) -> int:

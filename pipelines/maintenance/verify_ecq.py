@@ -20,9 +20,8 @@ from pipelines.populate.ecq import as_loaded
 from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united
 from pipelines.populate.worker_errors import Batches
 from pipelines.populate.workers import counted
-from queues import Policy
-from queues._ecq_loader import EcqLoader
-from queues.verbs.ecq import ReadReply
+from queues import EcqLoader, Policy
+from queues.verbs.ecq_reads import ReadReply
 
 CLIENTS_AT_ONCE = 1000
 ON_ITS_WAY = timedelta(hours=1)  # an acknowledgement is in the lake by then

@@ -15,6 +15,7 @@ from contracts.tables import (
     QUARANTINE,
     SEGMENTS,
     SIGNAL_TABLES,
+    XRAY_STATUS,
     Column,
 )
 from pipelines.migrations.ledger_days import LedgerDays
@@ -48,13 +49,19 @@ WHY_REFUSED = (
 WHEN_IT_BEGAN = (
     Column("began_at", INSTANT, "when it began, as its path says; by this it is found; null: it does not", required=False),
 )
+OF_DELIVERIES = (
+    Column("digest", pa.string(), "of a message that may be delivered twice: what is the same each time", required=False),
+)
+OF_STATUSES = (
+    Column("content_digest", pa.string(), "SHA-256 of what it says; null in rows of an earlier release", required=False),
+)
 
 STEPS: dict[str, tuple[Step, ...]] = {
     DATA.name: (MANY_WRITERS, SMALL_ROW_GROUPS),
     META.name: (MANY_WRITERS, AddColumns("where-it-lies", WHERE_IT_LIES), SMALL_ROW_GROUPS, PayloadIndex("payload-index")),
     IDS.name: (MANY_WRITERS,),
     OUTCOMES.name: (MANY_WRITERS,),
-    QUARANTINE.name: (MANY_WRITERS,),
+    QUARANTINE.name: (MANY_WRITERS, AddColumns("of-deliveries", OF_DELIVERIES)),
     SEGMENTS.name: (
         MANY_WRITERS,
         AddColumns("why-refused", WHY_REFUSED),
@@ -66,4 +73,5 @@ STEPS: dict[str, tuple[Step, ...]] = {
     ACTIONS.name: (MANY_WRITERS,),
     ERASURES.name: (),
     **{table.name: () for table in (*ECQ_TABLES, *SIGNAL_TABLES)},
+    XRAY_STATUS.name: (AddColumns("of-statuses", OF_STATUSES),),
 }

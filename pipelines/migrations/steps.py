@@ -9,7 +9,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
 
 from adapters.commits import append_nothing
-from adapters.lake import ICEBERG_TYPES
+from adapters.lake_schema import ICEBERG_TYPES
 from contracts.tables import Column, Table
 
 

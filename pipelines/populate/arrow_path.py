@@ -23,7 +23,7 @@ KEYS = ["vin", "seq"]
 
 
 def wanted_since(since: datetime, *, everything: bool = False) -> BooleanExpression:
-    """Entries accepted at or after `since`: those that the express hand-off did not bring into the queues, or all of them."""
+    """Entries accepted at or after `since`: those that direct enqueue did not bring into the queues, or all of them."""
     young = where(GreaterThanOrEqual, "ts", since)
     return young if everything else And(young, where(EqualTo, "applied", False))
 

@@ -22,8 +22,7 @@ from pipelines.populate.snapshot_range import ALL_ROWS, SnapshotRange
 from pipelines.populate.worker_errors import SPOILT, Batches
 from pipelines.populate.workers import counted
 from pipelines.spark.needed import NeedsSpark
-from queues import LoadResult, Policy
-from queues._ecq_loader import EcqLoader, Loaded
+from queues import EcqLoader, LakeQueue, LoadResult, Policy
 from queues.verbs.ecq import LiveMessage, Load
 
 FEW = 100_000  # rows that are read here; more are Spark's
@@ -130,11 +129,11 @@ def _loader(url: str, policy: Policy, now_ms: int) -> Batches:
     return load
 
 
-def as_loaded(queue: FoldedQueue) -> Loaded:
+def as_loaded(queue: FoldedQueue) -> LakeQueue:
     """A queue as Redis takes it."""
     if not queue.rows:
-        return Loaded(queue.client_id, Load(0, None, None, [LiveMessage(seq, key, False) for seq, key in queue.live]))
+        return LakeQueue(queue.client_id, Load(0, None, None, [LiveMessage(seq, key, False) for seq, key in queue.live]))
     state = queue.state()
     at_ms = None if state.acked_at is None else round(state.acked_at.timestamp() * 1000)
     messages = [LiveMessage(seq, key, state.is_acknowledged(seq)) for seq, key in queue.live]
-    return Loaded(queue.client_id, Load(state.epoch, state.acked_seq, at_ms, messages))
+    return LakeQueue(queue.client_id, Load(state.epoch, state.acked_seq, at_ms, messages))

@@ -9,7 +9,7 @@ KEYS = ["vin", "seq"]
 
 
 def candidates(ids: DataFrame, *, since: datetime, everything: bool) -> DataFrame:
-    """Entries accepted at or after `since`: those that the express hand-off did not bring into the queues, or all of them."""
+    """Entries accepted at or after `since`: those that direct enqueue did not bring into the queues, or all of them."""
     young = ids.where(sf.col("ts") >= sf.lit(since))
     wanted = young if everything else young.where("not applied")
     return wanted.select("vin", "seq", "request_id", "data_id")

@@ -12,7 +12,7 @@ from typing import Protocol, cast
 from contracts.settings import Settings
 
 STAGES = (
-    *("look", "ingest", "audit", "publish", "populate", "rebuild", "run_all", "stream"),
+    *("discover", "ingest", "audit", "publish", "populate", "rebuild", "run_all", "stream"),
     *("compact", "garbage", "check", "migrate", "verify", "process_signals", "rotate_keys"),
 )
 

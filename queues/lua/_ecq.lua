@@ -24,8 +24,8 @@ local function drop(seq)
 end
 
 local put_back_live = put_back
-function put_back(seq, counted, published_at)
-  if redis.call('HEXISTS', INFLIGHT, 'superseded') == 1 then drop(seq) else put_back_live(seq, counted, published_at) end
+function put_back(seq, counted, may_come)
+  if redis.call('HEXISTS', INFLIGHT, 'superseded') == 1 then drop(seq) else put_back_live(seq, counted, may_come) end
 end
 
 -- Whether there is something that a dispatcher should be woken for.
@@ -44,12 +44,11 @@ function claim()
   if not seq then return {'idle'} end
   local where, noted, passing = presence_state(now, tonumber(ARGV[2]))
   if where ~= 'here' then return {where} end
-  local sent = sent_lately(noted, now)
+  local sent = sent_lately(noted)
   if sent and redis.call('ZSCORE', PENDING, sent) then seq = sent end
   if passing then stay() end
   local attempt = tonumber(redis.call('HGET', ATTEMPTS, seq) or '0') + 1
-  local deadline = string.format('%.0f', now + wait_ms(attempt))
-  redis.call('HSET', INFLIGHT, 'seq', seq, 'published_at', string.format('%.0f', now), 'attempts', attempt, 'deadline', deadline)
+  local deadline = put_in_flight(seq, attempt, now)
   local message = redis.call('HSTRLEN', MESSAGES, seq) <= MESSAGE_AT_ONCE and redis.call('HGET', MESSAGES, seq)
   return {'claimed', seq, tostring(attempt), deadline, message or ''}
 end

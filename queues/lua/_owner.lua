@@ -12,6 +12,12 @@ local MUST_END_AT_ONCE = 200
 local SUBSCRIBED = 'subscribed' -- the field of PRESENCE that says whether the vehicle listens to what this queue sends
 local SENT = 'sent' -- the field of PRESENCE that names what was let go while its publish may be under way: when that is over, ':', seq
 
+-- Redis' own time, Unix ms: for how long a publish may be under way is judged by it alone, since clocks of dispatchers differ.
+local function redis_ms()
+  local t = redis.call('TIME')
+  return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
+end
+
 local function older(a, b)
   if #a ~= #b then return #a < #b end
   return a < b
@@ -39,33 +45,45 @@ local function stay()
   redis.call('HDEL', PRESENCE, 'passing')
 end
 
--- A publish is handed to the broker within the time of a first attempt, or not at all (dispatcher/_step.py). Where the vehicle's session, or
--- the connection to the broker, ends before that, its dispatcher may still hand it over. So until then the entry may be sent again, and
--- ends by an acknowledgement, but nothing else of its queue may overtake it.
-local function note_sent(field, seq, published_at, now)
-  local over = tonumber(published_at) + tonumber(ARGV[3])
-  if over > now then redis.call('HSET', PRESENCE, field, string.format('%.0f:', over) .. seq) end
+-- The longest that any attempt has, and so the longest that anything is under way.
+local function longest_ms() return math.max(tonumber(ARGV[3]), tonumber(ARGV[4])) end
+
+-- A publish is handed to the broker within the time of a first attempt, or not at all: `send_by`, which the claim has noted. Where the
+-- vehicle's session, or the connection to the broker, ends before that, or a replica's clock says that the deadline has passed, its dispatcher
+-- may still hand it over. So until then the entry may be sent again, and ends by an acknowledgement, but nothing else of its queue may
+-- overtake it. A dispatcher of an older version notes no `send_by`: it has, from now on, no longer than it gave the attempt.
+local function note_sent(field, inflight)
+  local held, now = redis.call('HMGET', inflight, 'seq', 'send_by', 'published_at', 'deadline'), redis_ms()
+  local over = tonumber(held[2] or '')
+  if not over then
+    local given = (tonumber(held[4] or '') or 0) - (tonumber(held[3] or '') or 0)
+    over = now + math.max(tonumber(ARGV[3]), math.min(given, longest_ms()))
+  end
+  if over > now then redis.call('HSET', PRESENCE, field, string.format('%.0f:', over) .. held[1]) end
 end
 
--- The entry that nothing may overtake, and until when; nil: there is none. `noted` is what SENT holds.
-local function sent_lately(noted, now)
+-- The entry that nothing may overtake, and for how many milliseconds more; nil: there is none. `noted` is what SENT holds. What would last
+-- longer than anything can was noted before the clock of Redis was set back.
+local function sent_lately(noted)
   if not noted then return end
   local over, seq = string.match(noted, '^(%d+):(%d+)$')
-  if over and tonumber(over) > now then return seq, over end
+  if not over then return end
+  local left = tonumber(over) - redis_ms()
+  if left > 0 and left <= longest_ms() then return seq, left end
 end
 
--- Ends what is in flight without an outcome: it is pending again. `counted` is how many attempts it now has behind it; `published_at` is
--- given where that publish may be under way.
-local function put_back(seq, counted, published_at)
+-- Ends what is in flight without an outcome: it is pending again. `counted` is how many attempts it now has behind it; `may_come`: that
+-- publish may be under way.
+local function put_back(seq, counted, may_come)
+  if may_come then note_sent(SENT, INFLIGHT) end
   redis.call('DEL', INFLIGHT)
   if counted > 0 then redis.call('HSET', ATTEMPTS, seq, counted) else redis.call('HDEL', ATTEMPTS, seq) end
-  if published_at then note_sent(SENT, seq, published_at, tonumber(ARGV[1])) end
 end
 
 -- Instead of letting others pass an entry of which a publish may be under way: what `claim` answers then; nil: there is none. It goes back
 -- to pending if it is in flight; whoever asks again finds it there.
 local function put_back_if_sent(seq, is_held, attempts)
-  local noted, over = sent_lately(redis.call('HGET', PRESENCE, SENT), tonumber(ARGV[1]))
+  local noted, left = sent_lately(redis.call('HGET', PRESENCE, SENT))
   if noted ~= seq then return end
   local counted
   if is_held then
@@ -76,7 +94,7 @@ local function put_back_if_sent(seq, is_held, attempts)
   else
     return
   end
-  return {'busy', seq, string.format('%.0f', math.max(1, counted)), over}
+  return {'busy', seq, string.format('%.0f', math.max(1, counted)), string.format('%.0f', tonumber(ARGV[1]) + left)}
 end
 
 -- Where an entry that must end some way instead of being sent again is marked, in ATTEMPTS.
@@ -99,7 +117,7 @@ end
 -- They stay until `end` ends them: so their outcomes are recorded first, and a crash in between repeats the record instead of losing it.
 local function must_end(queue, now, retention_ms)
   local found, held = {'must_end'}, redis.call('HGET', INFLIGHT, 'seq')
-  local sent = sent_lately(redis.call('HGET', PRESENCE, SENT), now)
+  local sent = sent_lately(redis.call('HGET', PRESENCE, SENT))
   for _, seq in ipairs(redis.call('ZRANGE', queue, 0, MUST_END_AT_ONCE - 1)) do
     if seq ~= held and seq ~= sent then
       local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
@@ -109,6 +127,14 @@ local function must_end(queue, now, retention_ms)
     end
   end
   return found
+end
+
+-- Returns the deadline, which is one of the asker's clock, as all that it is told are.
+local function put_in_flight(seq, attempt, now)
+  local deadline = string.format('%.0f', now + wait_ms(attempt))
+  redis.call('HSET', INFLIGHT, 'seq', seq, 'published_at', string.format('%.0f', now), 'attempts', attempt, 'deadline', deadline,
+    'send_by', string.format('%.0f', redis_ms() + tonumber(ARGV[3])))
+  return deadline
 end
 
 -- The oldest pending entry goes in flight, if there is none yet and the vehicle is here.
@@ -121,17 +147,15 @@ local function claim()
   local seq = redis.call('ZRANGE', PENDING, 0, 0)[1]
   if not seq then return {'idle'} end
   local where, noted, passing = presence_state(now, tonumber(ARGV[2]))
-  local sent, over = sent_lately(noted, now)
+  local sent, left = sent_lately(noted)
   if sent and redis.call('ZSCORE', PENDING, sent) then seq = sent else sent = nil end
   local tried = redis.call('HMGET', ATTEMPTS, seq, mark(seq))
   if forced_outcome(seq, tried[2], now, retention_ms) then
-    if sent then return {'busy', seq, tried[1] or '1', over} end
+    if sent then return {'busy', seq, tried[1] or '1', string.format('%.0f', now + left)} end
     return must_end(PENDING, now, retention_ms)
   end
   if where ~= 'here' then return {where} end
   if passing then stay() end
   local attempt = tonumber(tried[1] or '0') + 1
-  local deadline = string.format('%.0f', now + wait_ms(attempt))
-  redis.call('HSET', INFLIGHT, 'seq', seq, 'published_at', string.format('%.0f', now), 'attempts', attempt, 'deadline', deadline)
-  return {'claimed', seq, tostring(attempt), deadline}
+  return {'claimed', seq, tostring(attempt), put_in_flight(seq, attempt, now)}
 end

@@ -2,18 +2,36 @@
 -- ARGV[6] the page begins after this seq   ARGV[7] messages at most; of large ones fewer, and of any one at least
 -- returns {acked_seq or '', acked_at or '', epoch, seq in flight or '', the greatest seq or '', '1' where more follow,
 --   {key, seq, size of the payload, 'pending' | 'delivered', …}}; of a message that is not here with its bytes the key is not known
---   either, and whether it is live: it stands as '', seq, '', …
+--   either, and, of a very long queue, whether it is live: it stands as '', seq, '', …
 local BYTES_AT_ONCE = 4194304 -- of payloads, which are read for the keys before them
+local KEYS_AT_ONCE = 10000 -- some milliseconds
 local after, most = ARGV[6], tonumber(ARGV[7])
 local state = redis.call('HMGET', STATE, 'acked_seq', 'acked_at', 'epoch')
 local held = redis.call('HMGET', INFLIGHT, 'seq', 'superseded')
 
+-- Whether a message is live that was acknowledged and is not here with its bytes. Superseded and acknowledged late, or twice, it is not.
+local is_live
+local function may_be_live(seq)
+  if redis.call('HEXISTS', MESSAGES, seq) == 1 or redis.call('HLEN', COMPACTION) > KEYS_AT_ONCE then return true end
+  if not is_live then
+    is_live = {}
+    for _, live in ipairs(redis.call('HVALS', COMPACTION)) do is_live[live] = true end
+  end
+  return is_live[seq]
+end
+
 -- Those after `after`, one more than the page has. Scores are doubles, so some of a score may come before it.
 local function following(queue)
-  local same, found = redis.call('ZCOUNT', queue, after, after), {}
-  for _, seq in ipairs(redis.call('ZRANGEBYSCORE', queue, after, '+inf', 'LIMIT', 0, most + 1 + same)) do
-    if older(after, seq) and not (held[2] and seq == held[1]) then found[#found + 1] = seq end
-  end
+  local found, first, at_once = {}, 0, most + 1 + redis.call('ZCOUNT', queue, after, after)
+  repeat
+    local some = redis.call('ZRANGEBYSCORE', queue, after, '+inf', 'LIMIT', first, at_once)
+    first = first + #some
+    for _, seq in ipairs(some) do
+      if older(after, seq) and not (held[2] and seq == held[1]) and (queue == PENDING or may_be_live(seq)) then
+        found[#found + 1] = seq
+      end
+    end
+  until #found > most or #some < at_once
   return found
 end
 

@@ -3,4 +3,4 @@
 -- or '0'}
 local is_known = not redis.call('ZSCORE', PENDING, ARGV[6]) and redis.call('ZSCORE', DELIVERED, ARGV[6])
 return {redis.call('HGET', STATE, 'epoch') or '0', is_known and '1' or '0',
-  sent_lately(redis.call('HGET', PRESENCE, SENT), tonumber(ARGV[1])) == ARGV[6] and '1' or '0'}
+  sent_lately(redis.call('HGET', PRESENCE, SENT)) == ARGV[6] and '1' or '0'}

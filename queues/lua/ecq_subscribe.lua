@@ -10,7 +10,7 @@ if redis.call('HGET', PRESENCE, 'connected') ~= 'yes' and redis.call('PTTL', PRE
   redis.call('PEXPIRE', PRESENCE, tonumber(ARGV[2]) + CLOCKS_MS)
 end
 -- What went out beside such a subscription is not acknowledged either.
-local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts', 'published_at')
-if ARGV[7] == 'qos0' and held[1] then put_back(held[1], tonumber(held[2]) - 1, held[3]) end
+local held = redis.call('HMGET', INFLIGHT, 'seq', 'attempts')
+if ARGV[7] == 'qos0' and held[1] then put_back(held[1], tonumber(held[2]) - 1, true) end
 if ARGV[6] == '1' then return claim() end
 return {'none'}

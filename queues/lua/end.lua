@@ -7,7 +7,7 @@
 -- returns {{how each has ended, '0' while it is in flight}, claim's answer…}; an entry that is not known ends, too, so that it
 -- cannot come. The same again answers the same: whoever died before it had recorded an outcome asks again.
 local held = redis.call('HGET', INFLIGHT, 'seq')
-local sent = sent_lately(redis.call('HGET', PRESENCE, SENT), tonumber(ARGV[1]))
+local sent = sent_lately(redis.call('HGET', PRESENCE, SENT))
 if sent and not redis.call('ZSCORE', PENDING, sent) then sent = nil end
 local ended, compacting = {}, redis.call('EXISTS', COMPACTION) == 1
 

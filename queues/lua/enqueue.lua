@@ -17,7 +17,7 @@ end
 local function compact(seq, key)
   local other = redis.call('HGET', COMPACTION, key)
   local waits = other and (redis.call('ZSCORE', PENDING, other) or redis.call('ZSCORE', PARKED, other))
-  local goes_first = other == redis.call('HGET', INFLIGHT, 'seq') or other == sent_lately(redis.call('HGET', PRESENCE, SENT), now)
+  local goes_first = other == redis.call('HGET', INFLIGHT, 'seq') or other == sent_lately(redis.call('HGET', PRESENCE, SENT))
   if waits and not goes_first then
     if older(seq, other) then supersede(seq) return false end
     supersede(other)

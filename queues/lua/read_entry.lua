@@ -5,4 +5,4 @@ local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts')
 local is_held = held[1] == ARGV[6]
 local attempts = is_held and held[3] or redis.call('HGET', ATTEMPTS, ARGV[6]) or ''
 return {is_held and held[2] or '', attempts, redis.call('ZSCORE', DONE, ARGV[6]) or '',
-  sent_lately(redis.call('HGET', PRESENCE, SENT), tonumber(ARGV[1])) == ARGV[6] and '1' or '0'}
+  sent_lately(redis.call('HGET', PRESENCE, SENT)) == ARGV[6] and '1' or '0'}

@@ -24,5 +24,5 @@ elseif why == 'unsubscribed' then
 elseif why == 'unsent' or why == 'cut' then
   attempts = attempts - 1
 end
-put_back(seq, attempts, (why == 'cut' or why == 'lost') and held[4])
+put_back(seq, attempts, why ~= 'unsent' and why ~= 'unsubscribed') -- those are not under way; a deadline is one of somebody's clock
 return {'released', tostring(attempts)}

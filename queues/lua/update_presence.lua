@@ -20,7 +20,7 @@ local function in_flight(flavour, inflight, let_go)
   if not held[1] then return end
   local flight = {deadline = tonumber(held[3]), published_at = tonumber(held[4])}
   function flight.let_go()
-    let_go(held[1], tonumber(held[2]), held[4], held[5])
+    let_go(held[1], tonumber(held[2]), held[5])
     released[flavour] = held[1]
   end
   -- The broker redelivers what is in flight: a full deadline from here.
@@ -30,8 +30,9 @@ local function in_flight(flavour, inflight, let_go)
   flights[#flights + 1] = flight
 end
 
-in_flight('fanout', INFLIGHT, put_back)
-in_flight('ecq', ECQ_INFLIGHT, function(seq, attempts, published_at, superseded) -- as put_back in _ecq.lua
+in_flight('fanout', INFLIGHT, function(seq, attempts) put_back(seq, attempts, true) end)
+in_flight('ecq', ECQ_INFLIGHT, function(seq, attempts, superseded) -- as put_back in _ecq.lua
+  if not superseded then note_sent('ecq_sent', ECQ_INFLIGHT) end
   redis.call('DEL', ECQ_INFLIGHT)
   if superseded then
     redis.call('ZREM', ECQ_PENDING, seq)
@@ -39,7 +40,6 @@ in_flight('ecq', ECQ_INFLIGHT, function(seq, attempts, published_at, superseded)
     redis.call('HDEL', ECQ_ATTEMPTS, seq)
   else
     redis.call('HSET', ECQ_ATTEMPTS, seq, attempts)
-    note_sent('ecq_sent', seq, published_at, now)
   end
 end)
 

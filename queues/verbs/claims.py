@@ -1,4 +1,4 @@
-"""The verbs that put entries in flight, note what vehicles do, and let entries go back."""
+"""The verbs that put entries in flight, note presence, and put entries back to pending."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -13,7 +13,7 @@ from queues.verbs.verb import Verb, number
 
 
 class ClaimWord(StrEnum):
-    """How an attempt to put the next entry in flight went."""
+    """The result of an attempt to put the next entry in flight."""
 
     CLAIMED = "claimed"  # it is in flight now: publish it
     BUSY = "busy"  # another entry is in flight
@@ -28,7 +28,7 @@ _WORDS = {word.value.encode(): word for word in ClaimWord}
 
 
 class MustEnd(NamedTuple):
-    """A pending entry that has to end, and how."""
+    """A pending entry that has to end with this outcome."""
 
     seq: int
     outcome: Outcome
@@ -36,9 +36,9 @@ class MustEnd(NamedTuple):
 
 
 class ClaimReply(NamedTuple):
-    """`seq`, `attempts` and `deadline_ms` are those of the entry in flight; 0 where none is.
+    """`seq`, `attempts` and `deadline_ms` (Unix ms) are those of the entry in flight; 0 if there is none.
 
-    `message` is what a compacted queue sends (key, NUL, payload), where it is small; empty: it is to be read by itself.
+    `message` is the message of a compacted queue (key, NUL, payload) if it is small; if it is empty, read it by itself.
     """
 
     word: ClaimWord
@@ -50,7 +50,7 @@ class ClaimReply(NamedTuple):
 
     @property
     def next(self) -> "ClaimReply":
-        """The claim that was made with the verb, as every reply has it."""
+        """The claim that was made with the verb; every reply has this field."""
         return self
 
 
@@ -65,14 +65,14 @@ _NOTHING = ClaimReply(ClaimWord.NONE)
 
 
 class Claim(Verb, frozen=True):
-    """Put the oldest pending entry in flight, if the vehicle is here and nothing is."""
+    """Put the oldest pending entry in flight, if the vehicle is present and nothing is in flight."""
 
     script = Script("claim")
     ecq_script = Script("claim", shares=OF_ECQ)
 
     @staticmethod
     def read(raw: Any) -> ClaimReply:
-        """What `claim` in _owner.lua, or in _ecq.lua, returns."""
+        """The reply, made of what `claim` in _owner.lua or _ecq.lua returns."""
         word = _WORDS[raw[0]]
         if word is ClaimWord.CLAIMED or word is ClaimWord.BUSY:
             return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]), message=raw[4] if len(raw) > 4 else b"")
@@ -85,10 +85,10 @@ class Claim(Verb, frozen=True):
 
 
 class UpdatePresenceReply(NamedTuple):
-    """`word` is `noted` or `stale`; `released` is the seq that went back to pending.
+    """`word` is `noted` or `stale`; `released` is the seq that went back to pending, None if there is none.
 
-    `ecq_released` is that of the vehicle's compacted queue; `ecq_wake` says that there is something to claim from it now, or that
-    what it has in flight got a new deadline.
+    `ecq_released` is the same of the vehicle's compacted queue. `ecq_wake`: something can be claimed from that queue now, or its
+    entry in flight has a new deadline.
     """
 
     word: str
@@ -99,9 +99,9 @@ class UpdatePresenceReply(NamedTuple):
 
 
 class UpdatePresence(Verb, frozen=True):
-    """Note what was seen of the vehicle's connection; with `claim`, claim from its fanout queue in the same breath.
+    """Note the vehicle's connection as an event tells it; with `claim`, also claim from its fanout queue.
 
-    A connection with a clean start, or after its session has expired, releases what was in flight.
+    A connection with a clean start, or after the session has expired, puts the entry in flight back to pending.
     """
 
     seen: Heard | Connected | Disconnected | Subscribed
@@ -139,7 +139,7 @@ class ReleaseReason(StrEnum):
 
 
 class ReleaseReply(NamedTuple):
-    """`word` is `released`, `early` (then `deadline_ms` is when to try again) or `stale`. A release claims nothing."""
+    """`word` is `released`, `early` (try again at `deadline_ms`) or `stale`. A release claims nothing."""
 
     word: str
     attempts: int = 0
@@ -147,12 +147,12 @@ class ReleaseReply(NamedTuple):
 
     @property
     def next(self) -> ClaimReply:
-        """Nothing."""
+        """No claim."""
         return _NOTHING
 
 
 class Release(Verb, frozen=True):
-    """Put `seq` back to pending, if it is still what is in flight. `again` is for whoever gets the answer: try to claim then."""
+    """Put `seq` back to pending, if it is still in flight. `again` tells the receiver of the reply to claim afterwards."""
 
     seq: int
     reason: ReleaseReason
@@ -173,11 +173,11 @@ class Release(Verb, frozen=True):
 
 
 class Park(Verb, frozen=True):
-    """Let `seq` step aside until `data_id` comes, and claim the next one; NONE where it was neither in flight nor parked already.
+    """Park `seq` until `data_id` comes, and claim the next entry. The reply is NONE if `seq` is neither in flight nor parked.
 
-    BUSY with this very seq: an earlier publish of it may be under way, so it is pending again, and nothing was parked or claimed.
-    Noted as waiting before and after: an arrival between the two notes may have struck the first one out. A note goes with the
-    retention, as the entry does.
+    The reply is BUSY with `seq` itself if an earlier publish of it may be under way: it is pending again, and nothing was parked
+    or claimed. The note that it waits is written before and after, since data that comes in between removes the first note. A
+    note lasts as long as the retention.
     """
 
     seq: int
@@ -191,7 +191,7 @@ class Park(Verb, frozen=True):
         return self._call(policy, owner, now_ms, self.seq, "" if self.claimed_ms is None else self.claimed_ms)
 
     def notes(self, policy: Policy, owner: str, now_ms: int) -> Sequence[Args]:
-        """What is noted before and after."""
+        """The commands that note the wait."""
         key = keys.waiting_for(self.data_id)
         note, lasts = ("SADD", key, f"{owner} {self.seq}"), ("PEXPIRE", key, policy.retention_ms)
         return note, lasts, ("ZADD", keys.PARKED, now_ms, self.data_id)

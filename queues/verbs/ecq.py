@@ -1,6 +1,6 @@
-"""The verbs of compacted queues alone, beside `Claim` and `Release`; docs/ecq.md says what they keep true."""
+"""The verbs of compacted queues, beside `Claim` and `Release`; docs/ecq.md says what they guarantee."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -15,34 +15,35 @@ from queues.verbs.verb import Recorded, Verb, number
 
 
 class FillReply(NamedTuple):
-    """`word` is `ready` (wake a dispatcher), `queued`, or `known`; how many messages are pending by it that were not before."""
+    """`word` is `ready` (wake a dispatcher), `queued`, or `known`; the number of messages that are pending now and were not.
+
+    `superseded`: the number of older ones whose place an append has taken.
+    """
 
     word: str
     queued: int
+    superseded: int = 0
 
 
 class _Fill(Verb, frozen=True):
     @staticmethod
     def read(raw: Any) -> FillReply:
-        return FillReply(raw[0].decode(), int(raw[1]))
+        return FillReply(raw[0].decode(), int(raw[1]), int(raw[2]) if len(raw) > 2 else 0)
 
 
 class Append(_Fill, frozen=True):
-    """A message becomes the live one of its key, unless a newer one is. Offered again, nothing changes."""
+    """Make a message the live one of its key, unless a newer one is. A repeated offer changes nothing."""
 
     seq: int
     key: str
     payload: bytes
     ecq_script = Script("ecq_append", shares=OF_ECQ, adds=True)
 
-    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
-        return self._call(policy, queue, now_ms, self.seq, self.key, self.payload)
-
 
 class DirectAppend(_Fill, frozen=True):
-    """The same, and wake a dispatcher. Not for a cluster.
+    """As `Append`, and wake a dispatcher. Not for a cluster.
 
-    Its reply's word is also `unloaded`, where the queues are not those of `loading`: then nothing was changed.
+    The reply's `word` may also be `unloaded`, if the queues are not those of `loading`; then nothing has changed.
     """
 
     seq: int
@@ -57,7 +58,7 @@ class DirectAppend(_Fill, frozen=True):
 
 
 class Rewind(_Fill, frozen=True):
-    """Make what is live pending again from the message `first_seq` on. One older than the last changes nothing."""
+    """Make live messages pending again from `first_seq` on. A rewind that is older than the last one changes nothing."""
 
     seq: int  # the rewind's own
     first_seq: int
@@ -76,7 +77,7 @@ class LiveMessage(NamedTuple):
 
 
 class Load(_Fill, frozen=True):
-    """Bring in what the lake knows of a queue, without payloads. What Redis knows better, or knows already, stays."""
+    """Load a queue as the lake knows it, without payloads. What Redis knows already, or knows better, stays."""
 
     epoch: int  # seq of the last rewind that the lake knows; 0: of none
     acked_seq: int | None
@@ -92,7 +93,7 @@ class Load(_Fill, frozen=True):
 
 
 class AckReply(NamedTuple):
-    """`word` is `ended`, `known` (acknowledged before), `undone` (by a rewind since), `unknown` (superseded), `sent`: not yet."""
+    """`word` is `ended`, `known` (acknowledged before), `undone` (rewound since), `unknown` (superseded) or `sent` (not yet)."""
 
     word: str
     published_ms: int | None
@@ -102,9 +103,9 @@ class AckReply(NamedTuple):
 
 
 class Acknowledge(Verb, frozen=True):
-    """A message was acknowledged: it stays readable while it is live, the position moves on, and the next one is claimed.
+    """Acknowledge a message: it stays readable while it is live, the position moves on, and the next message is claimed.
 
-    `recorded`: the recorder has the record already, with its epoch; the queue does not hand it on.
+    `recorded`: the recorder has the record already, with its epoch, and nothing is sent.
     """
 
     record: EcqAck
@@ -113,7 +114,7 @@ class Acknowledge(Verb, frozen=True):
     ecq_script = Script("ecq_ack", shares=OF_ECQ)
 
     def record_first(self) -> Sequence[Recorded]:
-        """Its record, with the epoch of now, unless that is known."""
+        """Its record with the present epoch, unless the message was acknowledged before."""
         if self.recorded:
             return ()
 
@@ -148,16 +149,13 @@ class _ReadAckState(Verb, frozen=True):
     seq: int
     ecq_script = Script("ecq_read_ack_state", shares=OF_ECQ)
 
-    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
-        return self._call(policy, queue, now_ms, self.seq)
-
     @staticmethod
     def read(raw: Any) -> _AckStateReply:
         return _AckStateReply(int(raw[0]), raw[1] == b"1", raw[2] == b"1")
 
 
 class Subscription(Verb, frozen=True):
-    """Note that the client subscribed with this QoS, or gave that up (None); with `claim`, claim in the same breath."""
+    """Note that the client subscribed with this QoS, or unsubscribed (None); with `claim`, also claim."""
 
     qos: int | None
     claim: bool
@@ -182,89 +180,14 @@ class _Count(Verb, frozen=True):
 
 
 class Erase(_Count, frozen=True):
-    """Let everything go that was accepted before this seq. The reply is how many messages that were."""
+    """Remove everything that was accepted before this seq. The reply is the number of messages."""
 
     before: int
     ecq_script = Script("ecq_erase", shares=OF_ECQ)
 
-    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
-        return self._call(policy, queue, now_ms, self.before)
-
 
 class Prune(_Count, frozen=True):
-    """Let acknowledged messages go that were written before an instant (Unix ms). The reply is how many that were."""
+    """Remove acknowledged messages that were written before `before_ms` (Unix ms). The reply is the number of messages."""
 
     before_ms: int
     ecq_script = Script("ecq_prune", shares=OF_ECQ)
-
-    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
-        return self._call(policy, queue, now_ms, self.before_ms)
-
-
-class QueuedMessage(NamedTuple):
-    """A live message as Redis has it; `size_bytes` is that of its payload, None where Redis has it not."""
-
-    key: str
-    seq: int
-    size_bytes: int | None
-    is_delivered: bool
-
-
-class ReadReply(NamedTuple):
-    """Some of what is live, oldest first, and how it stands; 0 or None where nothing is known."""
-
-    acked_seq: int | None
-    acked_at_ms: int | None
-    epoch: int
-    in_flight: int | None
-    messages: tuple[QueuedMessage, ...]
-    cursor: int = 0  # with which the next call goes on; 0: this was the last
-
-
-class Read(Verb, frozen=True):
-    """Some of what is live, in the order in which Redis has its keys, and how it stands. Changes nothing."""
-
-    cursor: int = 0
-    count: int = 1000  # keys to look at: some milliseconds
-    ecq_script = Script("ecq_read", shares=OF_ECQ)
-
-    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
-        return self._call(policy, queue, now_ms, self.cursor, self.count)
-
-    @staticmethod
-    def read(raw: Any) -> ReadReply:
-        messages = sorted(_messages(raw[5]), key=lambda message: message.seq)
-        return ReadReply(number(raw[0]), number(raw[1]), int(raw[2]), number(raw[3]), tuple(messages), int(raw[4]))
-
-
-class PageReply(NamedTuple):
-    """A page of a queue, oldest first; 0 or None where nothing is known."""
-
-    acked_seq: int | None
-    acked_at_ms: int | None
-    epoch: int
-    in_flight: int | None
-    last_seq: int | None  # the greatest of all
-    has_more: bool
-    messages: tuple[QueuedMessage, ...]  # with a size of None: its key is not known, nor whether it is live
-
-
-class ReadPage(Verb, frozen=True):
-    """What is live after a seq, in seq order, and how it stands. Changes nothing."""
-
-    after: int
-    limit: int
-    ecq_script = Script("ecq_page", shares=OF_ECQ)
-
-    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
-        return self._call(policy, queue, now_ms, self.after, self.limit)
-
-    @staticmethod
-    def read(raw: Any) -> PageReply:
-        state = number(raw[0]), number(raw[1]), int(raw[2]), number(raw[3])
-        return PageReply(*state, number(raw[4]), raw[5] == b"1", tuple(_messages(raw[6])))
-
-
-def _messages(flat: Sequence[Any]) -> Iterable[QueuedMessage]:
-    parts: Iterable[tuple[bytes, bytes, Any, bytes]] = zip(*(flat[place::4] for place in range(4)), strict=True)
-    return (QueuedMessage(key.decode(), int(seq), number(size), how == b"delivered") for key, seq, size, how in parts)

@@ -1,4 +1,4 @@
-"""The verbs that end entries: what becomes of them is with the recorder as they end."""
+"""The verbs that end entries. The script that ends an entry also sends its outcome to the recorder."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,13 +15,13 @@ from queues.verbs.verb import Recorded, Verb, number
 
 
 class ListMustEnd(Claim, frozen=True):
-    """Nothing is claimed: which pending and parked entries must not be sent any more."""
+    """List the pending and parked entries that must not be sent any more. Changes nothing."""
 
     script = Script("must_end")
 
 
 class ReadEntryReply(NamedTuple):
-    """`published_ms` is None where it is not in flight, `attempts` where that is not known, `ended` where it has not."""
+    """`published_ms` is None if the entry is not in flight, `attempts` if unknown, `ended` if it has not ended."""
 
     published_ms: int | None
     attempts: int | None
@@ -30,13 +30,10 @@ class ReadEntryReply(NamedTuple):
 
 
 class ReadEntry(Verb, frozen=True):
-    """What is known of an entry that is about to end. Changes nothing."""
+    """Read what the queue knows of an entry that is about to end. Changes nothing."""
 
     seq: int
     script = Script("read_entry")
-
-    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
-        return self._call(policy, owner, now_ms, self.seq)
 
     @staticmethod
     def read(raw: Any) -> ReadEntryReply:
@@ -44,7 +41,7 @@ class ReadEntry(Verb, frozen=True):
 
 
 class AckReply(NamedTuple):
-    """`word` is `ended`, `known` (it had ended before), `unknown`, or `sent`: it cannot fail yet. None: not known."""
+    """`word` is `ended`, `known` (it had ended before), `unknown`, or `sent` (it cannot fail yet). A None is not known."""
 
     word: str
     published_ms: int | None
@@ -53,10 +50,10 @@ class AckReply(NamedTuple):
 
 
 class Ack(Verb, frozen=True):
-    """End the entry of this outcome, however it stands, hand the outcome to the recorder, and claim the next one.
+    """End the entry of this outcome in whatever state it is, send the outcome to the recorder, and claim the next entry.
 
-    When it was published and how often is completed from the queue, where `record` does not say how often. An entry that had
-    ended before has its outcome: none is given again. `recorded`: the recorder has it already, and the queue does not hand it on.
+    If `record` has no attempts, the queue fills in attempts and time of publish. An entry that had ended before keeps its
+    outcome, and nothing is sent. `recorded`: the recorder has the outcome already, and nothing is sent.
     """
 
     record: OutcomeRecord
@@ -66,7 +63,7 @@ class Ack(Verb, frozen=True):
     script = Script("ack")
 
     def record_first(self) -> Sequence[Recorded]:
-        """Its one outcome, unless its entry has ended."""
+        """Its outcome, unless the entry has ended."""
         if self.recorded:
             return ()
 
@@ -91,16 +88,16 @@ class Ack(Verb, frozen=True):
 
 
 class EndReply(NamedTuple):
-    """How each entry has ended, in the order in which they were named; None: it is in flight, and is not sent again."""
+    """The outcome of each entry, in the order of the records; None for one in flight, which is not sent again."""
 
     outcomes: tuple[Outcome | None, ...]
     next: ClaimReply
 
 
 class End(Verb, frozen=True):
-    """End entries that must not be sent any more, hand the outcomes of those that end only now on, and claim the next one.
+    """End entries that must not be sent any more, send outcomes of those that end now to the recorder, and claim the next one.
 
-    What is in flight ends so unless it is acknowledged. `recorded` as for `Ack`.
+    An entry in flight gets its outcome unless it is acknowledged. `recorded` as for `Ack`.
     """
 
     records: tuple[OutcomeRecord, ...]
@@ -109,7 +106,7 @@ class End(Verb, frozen=True):
     script = Script("end")
 
     def record_first(self) -> Sequence[Recorded]:
-        """Its outcomes, but of entries that have ended, or are in flight."""
+        """Its outcomes, except those of entries that have ended or are in flight."""
         return (
             () if self.recorded else [Recorded(ReadEntry(record.seq), partial(self._complete, record)) for record in self.records]
         )
@@ -129,7 +126,7 @@ class End(Verb, frozen=True):
 
 
 def _completed(record: OutcomeRecord, found: ReadEntryReply) -> OutcomeRecord:
-    """As ack.lua completes it."""
+    """The record, completed as ack.lua completes it."""
     if record.attempts is not None:
         return record
     return replace(record, attempts=found.attempts, dispatched_ms=found.published_ms or record.dispatched_ms)

@@ -1,4 +1,4 @@
-"""The verbs that fill an owner's queue, and the one that empties it."""
+"""The verbs that fill a fanout queue, and the one that erases it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from queues.verbs.verb import Verb
 
 
 class EnqueueReply(NamedTuple):
-    """`word` is `ready`, `queued` or `known`; how many entries were new, and which older ones they replaced."""
+    """`word` is `ready` (wake a dispatcher), `queued` or `known`; the number of new entries; the seqs that they superseded."""
 
     word: str
     queued: int
@@ -18,7 +18,7 @@ class EnqueueReply(NamedTuple):
 
 
 def flat(policy: Policy, entries: Iterable[tuple[int, str]]) -> list[Any]:
-    """Entries (seq, request_id) as `Offer` takes them: seq after seq, each with its request_id where compaction is on."""
+    """Entries (seq, request_id) as `Offer` takes them: [seq, …], or [seq, request_id, seq, …] where compaction is on."""
     return [part for entry in entries for part in entry] if policy.compaction else [seq for seq, _ in entries]
 
 
@@ -29,7 +29,7 @@ class _Fill(Verb, frozen=True):
 
 
 class Offer(_Fill, frozen=True):
-    """Queue entries, oldest first, as `flat` makes them. Offered again, nothing changes; one that has ended never comes back."""
+    """Queue entries, oldest first, as `flat` makes them. A repeated offer changes nothing; an ended entry never comes back."""
 
     parts: Sequence[Any]
     script = Script("enqueue", adds=True, before="_fresh")
@@ -39,7 +39,7 @@ class Offer(_Fill, frozen=True):
 
 
 class Enqueue(_Fill, frozen=True):
-    """The same of entries (seq, request_id)."""
+    """As `Offer`, with entries (seq, request_id)."""
 
     entries: Sequence[tuple[int, str]]
 
@@ -50,8 +50,8 @@ class Enqueue(_Fill, frozen=True):
 class DirectEnqueue(_Fill, frozen=True):
     """Queue the one entry of one trigger and wake a dispatcher. Not for a cluster.
 
-    Its reply's word is also `unloaded`, where the queues are not those of `loading`, or `duplicate`, where `digest` is registered
-    for another trigger: then nothing was changed.
+    The reply's `word` may also be `unloaded`, if the queues are not those of `loading`, or `duplicate`, if `digest` belongs to
+    another trigger; then nothing has changed.
     """
 
     seq: int
@@ -68,7 +68,7 @@ class DirectEnqueue(_Fill, frozen=True):
 
 
 class Unpark(_Fill, frozen=True):
-    """These parked entries take their places again; none named: all of them."""
+    """Put parked entries back to pending, in their places; without `seqs`, all of them."""
 
     seqs: Sequence[str | int] = ()
     script = Script("unpark")
@@ -78,13 +78,10 @@ class Unpark(_Fill, frozen=True):
 
 
 class Erase(Verb, frozen=True):
-    """Let everything go that was accepted before this seq, and tell nobody. The reply is how many entries that were."""
+    """Remove everything that was accepted before this seq, without outcomes. The reply is the number of entries."""
 
     before: int
     script = Script("erase")
-
-    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
-        return self._call(policy, owner, now_ms, self.before)
 
     @staticmethod
     def read(raw: Any) -> int:

@@ -1,9 +1,10 @@
-"""What all verbs have in common."""
+"""The base of all verbs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from contracts import keys
 from contracts.ecq import EcqAck
@@ -14,9 +15,10 @@ from queues._scripts import Args, Script
 
 
 class Verb(Struct, frozen=True):
-    """A verb as a value. Its script gets the queue's keys, the time and the policy before anything of its own.
+    """A verb as a value. Its script gets the queue's keys, the time and the policy, and then the verb's fields in their order.
 
-    A verb of fanout queues has a `script`, one of compacted queues an `ecq_script`, one that both have has both.
+    A verb whose script takes something else has a `command` of its own. A verb of fanout queues has a `script`, one of compacted
+    queues an `ecq_script`, one that both have has both.
     """
 
     script: ClassVar[Script]
@@ -24,19 +26,19 @@ class Verb(Struct, frozen=True):
 
     def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
         """The verb as Redis takes it. `queue` is the name of a queue, which of a fanout queue is that of its owner."""
-        return self._call(policy, queue, now_ms)
+        return self._call(policy, queue, now_ms, *astuple(self))
 
     @staticmethod
     def read(raw: Any) -> Any:
-        """The reply, of what the script returns."""
+        """The reply, made of what the script returns."""
         raise NotImplementedError
 
     def record_first(self) -> "Sequence[Recorded]":
-        """What the recorder has to be told before the verb is carried out, where its script cannot: in a cluster."""
+        """Records that must reach the recorder before the verb runs. Only in a cluster, where its script cannot send them."""
         return ()
 
     def _call(self, policy: Policy, queue: str, now_ms: int, *args: Any, others: tuple[str, ...] = ()) -> Args:
-        """The script with these arguments; `others` are the keys after those of the queue."""
+        """The call of the script with these arguments; `others` are keys that follow those of the queue."""
         if is_ecq(queue):
             sha, own = self.ecq_script.sha, keys.ecq_keys(owner_of_queue(queue))
         else:
@@ -45,10 +47,10 @@ class Verb(Struct, frozen=True):
 
 
 class Recorded(NamedTuple):
-    """A record that goes ahead of its verb.
+    """A record that is sent before its verb.
 
-    `question` asks the queue; `complete` makes of its answer the record, or None where there is none to be made, and the verb
-    that is carried out then, which does not hand it on.
+    `question` reads the queue. `complete` turns its reply into the record, or None if there is nothing to record, and the verb
+    that runs then, which does not record it again.
     """
 
     question: Verb
@@ -56,5 +58,5 @@ class Recorded(NamedTuple):
 
 
 def number(value: bytes | int) -> int | None:
-    """A number of a reply; None where it is empty: not known."""
+    """A number of a reply; None where it is empty, which means not known."""
     return int(value) if value != b"" else None

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,11 +19,12 @@ _FIRST_REFUSAL = 0x80
 
 @dataclass(frozen=True, slots=True)
 class FleetEndpoint:
-    """The broker's address, and the prefix of the vehicles' topics."""
+    """The broker's address, the prefix of the vehicles' topics, and, where TLS is spoken, each vehicle's side of it."""
 
     host: str
     port: int
     prefix: str
+    secure: Callable[[str], ssl.SSLContext] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Connection:
         self._client = self._new_client(endpoint, hello)
 
     def open(self) -> None:
-        """Connect and send CONNECT. Blocks for the TCP handshake only.
+        """Connect and send CONNECT. Blocks for the handshakes of TCP and TLS only.
 
         Raises:
             OSError: nobody listens there.
@@ -72,7 +75,7 @@ class Connection:
         assert isinstance(sock, socket.socket)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = sock
-        self._loop.add_reader(sock, self._client.loop_read)
+        self._loop.add_reader(sock, self._read)
         self._flush()
 
     def close(self, *, goodbye: bool) -> None:
@@ -111,6 +114,8 @@ class Connection:
             reconnect_on_failure=False,
             manual_ack=True,
         )
+        if endpoint.secure is not None:
+            client.tls_set_context(endpoint.secure(hello.client_id))
         client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
         client.on_message, client.on_subscribe = self._on_message, self._on_subscribe
         client.on_socket_close = self._on_socket_close
@@ -127,6 +132,12 @@ class Connection:
         return client
 
     # Bytes ------------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """What TLS has decrypted already, no selector tells."""
+        self._client.loop_read()
+        while isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            self._client.loop_read()
 
     def _on_want_write(self, *_: Any) -> None:
         if self._socket is not None:

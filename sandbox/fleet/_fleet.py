@@ -61,7 +61,7 @@ class Fleet:
     on the loop that runs the block.
 
     Raises:
-        Permanent: the settings name a broker that is not reached by plain `mqtt://`.
+        Permanent: the settings name a broker that is not reached by plain `mqtt://`, and is not the sandbox's own.
     """
 
     def __init__(
@@ -196,6 +196,10 @@ class Fleet:
 
 def _endpoint(settings: Settings) -> FleetEndpoint:
     parts = urlsplit(settings.mqtt_for_vehicles)
+    if settings.tls and parts.scheme == "mqtts" and parts.hostname:
+        from sandbox.fleet._certificates import Garage  # the library of certificates takes a while that others need not wait
+
+        return FleetEndpoint(parts.hostname, parts.port or 8883, settings.topic_prefix, Garage(settings).context)
     if parts.scheme not in ("mqtt", "tcp") or not parts.hostname:
         raise Permanent(
             f"the vehicles' broker is {settings.mqtt_for_vehicles!r}: the simulated fleet speaks plain MQTT only; use mqtt://<host>:<port>"

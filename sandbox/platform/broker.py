@@ -22,6 +22,7 @@ from contracts.embedded_broker import (
     config_file,
     folder,
     inner_socket,
+    outer_socket,
 )
 from contracts.errors import Permanent
 from contracts.settings import Settings
@@ -87,7 +88,7 @@ persistence_file sessions.db
 autosave_interval {AUTOSAVE_S}
 
 # Vehicles and services, through the tap.
-listener {settings.broker_port} {settings.loopback}
+listener {f"0 {outer_socket(settings)}" if settings.tls else f"{settings.broker_port} {settings.loopback}"}
 allow_anonymous true
 acl_file {outer_acl}
 

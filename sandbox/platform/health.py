@@ -13,7 +13,9 @@ import redis
 from adapters import secret_files
 from adapters.amqp import shown_url
 from adapters.redis import connect
+from adapters.tls import web_context
 from contracts import keys
+from contracts.embedded_broker import outer_socket
 from contracts.redis_url import split_redis_url
 from contracts.settings import Settings
 from sandbox.platform import airflow
@@ -82,7 +84,7 @@ class Check:
     """Whether one program is ready to serve, and what it says about itself (JSON values)."""
 
     healthy: bool
-    said: str = ""  # why not
+    reason: str = ""  # why it is not
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -110,7 +112,8 @@ class Status:
             "processes": {kind: list(pids) for kind, pids in self.processes.items()},
             "queues": self.queues,
             "health": {
-                name: {"healthy": c.healthy, "said": c.said, **self._state(name), **c.details} for name, c in self.checks.items()
+                name: {"healthy": c.healthy, "reason": c.reason, **self._state(name), **c.details}
+                for name, c in self.checks.items()
             },
         }
 
@@ -166,13 +169,16 @@ def pids(layout: HomeLayout) -> dict[str, list[int]]:
 def _check(program: Program, settings: Settings) -> Check:
     if program.kind == "redis":
         return _ask_redis(settings)
+    if program.kind == "broker" and settings.tls:
+        return _listens_at(str(outer_socket(settings)))
     if program.health is None:
         return _listens(settings.loopback, program.ports[0].number)
     headers = {} if program.kind == "airflow" else settings.bearer
     try:
-        answer = httpx.get(program.health, headers=headers, timeout=_ANSWER_S, trust_env=False)
+        trust = web_context(settings, program.health) or True
+        answer = httpx.get(program.health, headers=headers, timeout=_ANSWER_S, trust_env=False, verify=trust)
         details = answer.json()
-    except httpx.HTTPError as exc:
+    except (httpx.HTTPError, OSError) as exc:
         return Check(False, f"no answer ({exc or type(exc).__name__})")
     except ValueError:
         return Check(False, f"{program.health} does not answer with JSON")
@@ -195,6 +201,16 @@ def _airflow(code: int, details: Any) -> Check:
 def _listens(host: str, port: int) -> Check:
     try:
         socket.create_connection((host, port), _ANSWER_S).close()
+    except OSError as exc:
+        return Check(False, f"no answer ({exc})")
+    return Check(True)
+
+
+def _listens_at(path: str) -> Check:
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_ANSWER_S)
+            probe.connect(path)
     except OSError as exc:
         return Check(False, f"no answer ({exc})")
     return Check(True)

@@ -9,8 +9,10 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from adapters import secret_files
 from contracts.errors import Permanent
 from contracts.settings import PREFIX, Settings
+from contracts.tls import CA, SERVER
 from sandbox.platform import airflow, broker, rabbitmq
 from sandbox.platform.ports import Port
 
@@ -38,9 +40,11 @@ def programs(settings: Settings) -> list[Program]:
     """The programs that these settings call for. A server that a URL setting places elsewhere is not started here."""
     found = []
     if not settings.mqtt_url:
-        found.append(Program("broker", "broker", SERVERS, (Port("broker_port", settings.broker_port),), 10))
-        ports = (Port("mqtt_port", settings.mqtt_port), Port("tap_port", settings.tap_port))
-        found.append(Program("tap", "tap", SERVERS, ports, 10, _healthz(settings, settings.tap_port)))
+        of_broker = () if settings.tls else (Port("broker_port", settings.broker_port),)  # with TLS it has no port
+        found.append(Program("broker", "broker", SERVERS, of_broker, 10))
+        ports = [Port("mqtt_port", settings.mqtt_port), Port("tap_port", settings.tap_port)]
+        ports += [Port("mqtt_services_port", settings.mqtt_services_port)] if settings.tls else []
+        found.append(Program("tap", "tap", SERVERS, tuple(ports), 10, _healthz(settings, settings.tap_port)))
     if not settings.redis_url.get_secret_value():
         found.append(Program("redis", "redis", SERVERS, (Port("redis_port", settings.redis_port),), 30))
     port = Port("recorder_port", settings.recorder_port)
@@ -53,7 +57,7 @@ def programs(settings: Settings) -> list[Program]:
         found += _signals(settings)
     if not settings.api_url:
         port = Port("api_port", settings.api_port)
-        found.append(Program("api", "api", SERVICES, (port,), 15, f"http://{settings.api_listens}:{port.number}/healthz"))
+        found.append(Program("api", "api", SERVICES, (port,), 15, f"{settings.api}/healthz"))
     if settings.with_airflow:
         port = Port("airflow_port", settings.airflow_port)
         found.append(Program("airflow", "airflow", SERVICES, (port,), 30, f"{airflow.url(settings)}{airflow.HEALTH}"))
@@ -129,7 +133,7 @@ def _redis_command(settings: Settings) -> list[str]:
         raise Permanent("redis-server is not on the PATH; install it (Debian: apt-get install redis-server)")
     folder = settings.home / "redis"
     folder.mkdir(parents=True, exist_ok=True)
-    options = {
+    options: dict[str, object] = {
         "bind": settings.loopback,  # it asks for no password
         "port": settings.redis_port,
         "dir": folder,
@@ -139,4 +143,8 @@ def _redis_command(settings: Settings) -> list[str]:
         "maxmemory-policy": "noeviction",
         "daemonize": "no",
     }
+    if settings.tls:
+        secrets = secret_files.folder(settings.home)
+        options |= {"port": 0, "tls-port": settings.redis_port, "tls-auth-clients": "yes", "tls-ca-cert-file": secrets / CA}
+        options |= dict.fromkeys(("tls-cert-file", "tls-key-file"), secrets / SERVER)
     return [binary, *(str(part) for name, value in options.items() for part in (f"--{name}", value))]

@@ -13,12 +13,16 @@ import shutil
 import socket
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
-from adapters.amqp import USER
-from adapters.secret_files import AMQP_PASSWORD, made_up
+from adapters import secret_files
+from adapters.amqp import USER, password_file
+from adapters.secret_files import made_up
 from contracts.errors import Permanent
 from contracts.settings import Settings
+from contracts.signals import rights
+from contracts.tls import CA, SERVER
 
 DEBIAN = Path("/usr/lib/rabbitmq/lib")
 NODE = "manifold@localhost"
@@ -111,7 +115,8 @@ def _write_files(settings: Settings) -> None:
     if not cookie.exists():
         _write(cookie, secrets.token_hex(20), 0o400)
     _write(home / "enabled_plugins", "[].\n", 0o600)
-    _write(home / "definitions.json", json.dumps(_definitions(made_up(settings.home, AMQP_PASSWORD))), 0o600)
+    passwords = {user: made_up(settings.home, password_file(user)) for user in (USER, *rights.RIGHTS)}
+    _write(home / "definitions.json", json.dumps(_definitions(passwords)), 0o600)
     _write(home / "rabbitmq.conf", _config(settings), 0o600)
 
 
@@ -123,7 +128,7 @@ def _write(file: Path, text: str, mode: int) -> None:
 def _config(settings: Settings) -> str:
     return f"""\
 # Written by Manifold at each start; edits are lost.
-listeners.tcp.1 = {settings.loopback}:{settings.amqp_port}
+{_listener(settings)}
 load_definitions = {folder(settings) / "definitions.json"}
 max_message_size = {MESSAGE_BYTES}
 vm_memory_high_watermark.absolute = {MEMORY_BYTES}
@@ -134,13 +139,34 @@ log.console.level = warning
 """
 
 
-def _definitions(password: str) -> dict[str, object]:
-    """One user, whose password is the one in the folder of secrets, also where an earlier start has made another; no `guest`."""
+def _listener(settings: Settings) -> str:
+    address = f"{settings.loopback}:{settings.amqp_port}"
+    if not settings.tls:
+        return f"listeners.tcp.1 = {address}"
+    folder_of_secrets = secret_files.folder(settings.home)
+    lines = ["listeners.tcp = none", f"listeners.ssl.1 = {address}", f"ssl_options.cacertfile = {folder_of_secrets / CA}"]
+    lines += [f"ssl_options.{name} = {folder_of_secrets / SERVER}" for name in ("certfile", "keyfile")]
+    lines += ["ssl_options.verify = verify_peer", "ssl_options.fail_if_no_peer_cert = true"]
+    return "\n".join([*lines, "ssl_options.versions.1 = tlsv1.3", "ssl_options.versions.2 = tlsv1.2"])
+
+
+def _definitions(passwords: Mapping[str, str]) -> dict[str, object]:
+    """The users, with the passwords in the folder of secrets, also where an earlier start has made others; no `guest`."""
+    users = [_user(name, password) for name, password in passwords.items()]
+    all_of_it = {"user": USER, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    of_users = rights.permissions()
+    return {
+        "users": users,
+        "vhosts": [{"name": "/"}],
+        "permissions": [all_of_it, *of_users["permissions"]],
+        "topic_permissions": of_users["topic_permissions"],
+    }
+
+
+def _user(name: str, password: str) -> dict[str, str]:
     salt = secrets.token_bytes(4)
     digest = base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
-    user = {"name": USER, "password_hash": digest, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ""}
-    rights = {"user": USER, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
-    return {"users": [user], "vhosts": [{"name": "/"}], "permissions": [rights]}
+    return {"name": name, "password_hash": digest, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ""}
 
 
 def main() -> None:

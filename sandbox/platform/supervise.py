@@ -10,9 +10,11 @@ from threading import Event
 from urllib.parse import quote
 
 from adapters import secret_files
+from adapters.amqp import USER, password_file
 from contracts.errors import Permanent, Retryable
 from contracts.faces import require_token
 from contracts.settings import Settings
+from contracts.signals.rights import RIGHTS
 from sandbox.platform import supervisord
 from sandbox.platform.health import Addresses, Check, Status, check, status
 from sandbox.platform.ports import require_free
@@ -97,6 +99,10 @@ def _start(layout: HomeLayout, settings: Settings, wanted: Sequence[Program], pr
         _make_up_secrets(settings)
     elif settings.with_signals:
         progress("signals", "left out: rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)")
+    if settings.tls:
+        from sandbox.platform import certificates  # as above
+
+        certificates.make_up(settings)
     supervisord.start(layout, settings, wanted)
     layout.remember(settings)
     progress("platform", f"{len(wanted)} programs started")
@@ -120,7 +126,8 @@ def _make_up_secrets(settings: Settings) -> None:
     if not settings.signals_keys.get_secret_value() and not settings.signals_keys_file:
         secret_files.made_up(settings.home, secret_files.KEYS, new_key_line)
     if not settings.signals_amqp_url.get_secret_value():
-        secret_files.made_up(settings.home, secret_files.AMQP_PASSWORD)
+        for user in (USER, *RIGHTS):
+            secret_files.made_up(settings.home, password_file(user))
 
 
 def _wait_healthy(
@@ -161,12 +168,12 @@ def _require_staying(layout: HomeLayout, wanted: Sequence[Program], starts: dict
             continue
         starts[program.name].add(state.started)
         if state.state != "RUNNING" and len(starts[program.name]) >= _TRIES:
-            raise Permanent(f"{program.name} does not stay up ({state.said or state.state}); {_last_lines(layout, program)}")
+            raise Permanent(f"{program.name} does not stay up ({state.reason or state.state}); {_last_lines(layout, program)}")
 
 
 def _not_in_time(layout: HomeLayout, wanted: Sequence[Program], checks: Mapping[str, Check], within_s: float) -> str:
     ill = [program for program in wanted if not checks[program.name].healthy]
-    parts = [f"{program.name}: {checks[program.name].said}; {_last_lines(layout, program)}" for program in ill]
+    parts = [f"{program.name}: {checks[program.name].reason}; {_last_lines(layout, program)}" for program in ill]
     return "\n".join([f"not healthy within {within_s:g} s: {', '.join(program.name for program in ill)}", *parts])
 
 

@@ -101,7 +101,7 @@ class ProgramState:
 
     state: str  # STARTING, RUNNING, BACKOFF, STOPPING, STOPPED, EXITED, FATAL
     started: int  # Unix seconds of the last start; 0: never
-    said: str
+    reason: str  # why it does not run; empty where it does, or where the supervisor knows none
 
 
 def start(layout: HomeLayout, settings: Settings, programs: Iterable[Program]) -> None:

@@ -51,7 +51,7 @@ class Desk:
 
 def settings_at(home: Path, redis_port: int, **more: Any) -> Settings:
     """Settings of an API of its own; nobody else is there."""
-    ports = {name: free_port() for name in ("api_port", "recorder_port")}
+    ports = {name: free_port() for name in ("api_port", "recorder_port", "signals_port")}
     return Settings(home=home, redis_port=redis_port, **(ports | {"api_timeout_seconds": 60.0} | more))
 
 

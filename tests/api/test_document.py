@@ -23,8 +23,10 @@ ROUTES = (
     "/lake/entries",
     "/lake/triggers",
     "/signals/{device_id}",
+    "/signal-keys",
 )
 OF_COMPACTED_QUEUES = ("/ecq/{client_id}", "/ecq/{client_id}/rewind")  # asked in test_ecq
+OF_DEAD_LETTERS = ("/dead-letters", "/dead-letters/{place}")  # which the AMQP door is asked for: in signals/test_dead_letter_api
 bounded = settings(
     max_examples=EXAMPLES,
     derandomize=True,
@@ -47,7 +49,7 @@ def document(desk: Desk) -> Any:
 
 
 def test_every_route_is_described_with_an_example_of_its_answer_and_its_failures(document: Any) -> None:
-    assert set(document["paths"]) == {f"/api/v1{route}" for route in (*ROUTES, *OF_COMPACTED_QUEUES)}
+    assert set(document["paths"]) == {f"/api/v1{route}" for route in (*ROUTES, *OF_COMPACTED_QUEUES, *OF_DEAD_LETTERS)}
     for path in document["paths"].values():
         (operation,) = path.values()
         assert operation["description"]

@@ -156,7 +156,7 @@ def test_queues_and_fleet_are_told_from_the_statistics_and_each_queue_as_it_is_n
 
     assert fleet["pending"] >= 3
     assert fleet["oldest_at"] is not None
-    assert 0 <= top["census"]["age_seconds"] < 60
+    assert 0 <= top["queue_stats"]["age_seconds"] < 60
     assert {"vin": vin, "entries": 3} in [{name: queue[name] for name in ("vin", "entries")} for queue in top["longest"]]
     assert (peeked["length"], [entry["seq"] for entry in peeked["entries"]]) == (3, seqs[:2])
     assert [(entry["request_id"], entry["state"]) for entry in pending["entries"]] == [(r, "pending") for r in request_ids]
@@ -169,7 +169,7 @@ def test_a_running_platform_can_be_watched(platform: Settings) -> None:
 
     (line,) = done.stdout.splitlines()
     sample = json.loads(line)
-    assert set(sample) == {"at", "per_second", "waiting", "census"}
+    assert set(sample) == {"at", "per_second", "waiting", "queue_stats"}
     assert set(sample["per_second"]) == set(RATES)
     assert "delivered a second" in manifold("watch", "--count", "1", env=environment(platform)).stdout
 

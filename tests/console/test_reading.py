@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from rich.progress import Progress
 
 from console._app import COMMANDS
 from console._demo import STEPS
+from console._output import err, out
 from console._table import Rows, table
 from tests.servers import ROOT
 
@@ -57,6 +59,17 @@ def test_a_terminal_that_is_too_narrow_gets_a_line_a_field() -> None:
 
     assert lines[1:5] == [f"seq          {SEQ}", f"vin          {VIN}", f"accepted at  {WHEN}", "state        failed"]
     assert lines.count("") == 1, "between the rows"
+
+
+def test_no_command_prints_a_table_of_another_kind() -> None:
+    made = re.compile(r"rich\.(table|columns|panel)\b")
+    others = [path.name for path in (ROOT / "console").glob("*.py") if made.search(path.read_text())]
+
+    assert sorted(others) == ["_demo.py", "_table.py"], "_demo has a column of its progress"
+
+
+def test_what_is_printed_beside_tables_is_not_broken_either() -> None:
+    assert (out.soft_wrap, err.soft_wrap) == (True, True)
 
 
 @pytest.mark.parametrize("width", [40, 80])

@@ -16,7 +16,7 @@ from contracts.events import MAX_REASON, Acked, Connected, DeliveryDropped, Disc
 from contracts.names import is_iso_3779_vin, is_vin
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import seq_of
-from contracts.settings import load_settings
+from contracts.settings import load_settings, source_of
 from contracts.tables import EVERY_TABLE
 from contracts.topics import BrokerEvent, Sign
 
@@ -185,6 +185,18 @@ def test_a_wrong_secret_is_named_without_its_value(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SettingsError, match=r"MANIFOLD_HTTP_TOKEN=\*\*\*: .*letters, digits") as told:
         load_settings()
     assert "two words" not in str(told.value)
+
+
+def test_a_variable_of_an_earlier_version_is_understood_where_the_settings_own_is_not_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MANIFOLD_EXPRESS", "false")
+    assert not load_settings().direct_enqueue
+    assert source_of("direct_enqueue") == "MANIFOLD_EXPRESS"
+
+    monkeypatch.setenv("MANIFOLD_DIRECT_ENQUEUE", "true")
+    assert load_settings().direct_enqueue
+    assert source_of("direct_enqueue") == "MANIFOLD_DIRECT_ENQUEUE"
 
 
 def test_wrong_settings_are_named_together_with_value_and_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from contracts.ecq_rows import RecordedState, StateRow, compact
@@ -91,6 +91,7 @@ def test_rows_come_to_what_the_rule_of_all_rooms_says(rows: list[StateRow], live
 
 
 @given(OLD, LATER, LIVE)
+@example([acked(450, 100), acked(450, 0, at=1)], [rewound(400, 1)], set())
 def test_compacted_rows_come_to_the_same_now_and_later(old: list[StateRow], later: list[StateRow], live: set[int]) -> None:
     once = compacted(old, live)
     assert what_lives(once, live) == what_lives(old, live)

@@ -144,7 +144,7 @@ def test_records_keep_every_field_but_the_payload_in_the_clear() -> None:
     assert isinstance(status, DeviceStatus)
     said = status_envelope(6, at, status)
     assert read_status(said.payload).battery == 7
-    bad = refused_envelope(7, at, Stream.XRAY_RAW, Refusal(Code.STALE_ERROR, "too old"), b"sealed", device_id="d")
+    bad = refused_envelope(7, at, Stream.XRAY_RAW, Refusal(Code.STALE_ERROR, "too old"), b"sealed", devices=["d"])
     assert (bad.topic, bad.refused_because) == ("xray.raw.v1/d", "STALE_ERROR: too old")
     assert from_arrow(to_arrow([raw, said, bad])) == [raw, said, bad]
 

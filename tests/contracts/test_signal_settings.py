@@ -5,7 +5,7 @@ import pytest
 from adapters.amqp import connection_url, hmac_secrets, shown_url
 from contracts.errors import SettingsError
 from contracts.settings import Settings, load_settings, source_of
-from contracts.signal_settings import CONTRACT_NAMES
+from contracts.signal_settings import CONTRACT_NAMES, MAX_PAYLOAD
 
 SECRETS = ("signals_hmac_secret", "signals_hmac_accepted", "signals_amqp_url", "signals_redis_url", "signals_keys")
 
@@ -73,3 +73,10 @@ def test_no_secret_is_in_what_is_printed_of_settings() -> None:
 
     assert "hidden-text" not in f"{settings!r} {settings.model_dump(mode='json')}"
     assert shown_url(load_settings()) == "amqp://127.0.0.1:5680"
+
+
+def test_no_payload_may_be_larger_than_the_contract_has_it() -> None:
+    """The schema refuses it all the same: a greater number would promise what nobody keeps."""
+    assert load_settings(signals_max_payload=MAX_PAYLOAD).signals_max_payload == 1_048_576
+    with pytest.raises(SettingsError, match="MANIFOLD_SIGNALS_MAX_PAYLOAD"):
+        load_settings(signals_max_payload=MAX_PAYLOAD + 1)

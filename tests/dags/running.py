@@ -39,7 +39,7 @@ class Platform:
     api: AirflowApi
 
     def archive(self, stream: Stream, seq: int, topic: str, payload: bytes) -> None:
-        """A segment of one message, as the recorder leaves it when the express hand-off is off."""
+        """A segment of one message, as the recorder leaves it when direct enqueue is off."""
         file = self.settings.home / "archive" / segment_path(stream, seq, 0)
         file.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(to_arrow([Envelope(seq, datetime_of(seq), stream, topic, payload)]), file)

@@ -97,7 +97,7 @@ def test_a_run_is_triggered_with_params(page: Page, running: Platform) -> None:
     assert run["state"] == "success"
     assert run["conf"] == {"from": None, "to": None, "flush": True, "dry_run": True}
     states = running.api.task_states(DAG, run["dag_run_id"])
-    assert states == {"look": "success"} | dict.fromkeys(("ingest", "audit", "publish", "populate"), "skipped")
+    assert states == {"discover": "success"} | dict.fromkeys(("ingest", "audit", "publish", "populate"), "skipped")
     page.goto(f"{airflow.url(running.settings)}/dags/{DAG}/runs/{run['dag_run_id']}")
     expect(page.get_by_text("Skipped").first).to_be_visible()
     picture(page, "airflow-run")
@@ -171,10 +171,10 @@ def test_a_task_that_failed_is_cleared_and_runs_again(page: Page, running: Platf
         run = ended(running, known)
     assert run["state"] == "failed"
 
-    page.goto(f"{airflow.url(running.settings)}/dags/{DAG}/runs/{run_id}/tasks/look")
+    page.goto(f"{airflow.url(running.settings)}/dags/{DAG}/runs/{run_id}/tasks/discover")
     expect(page.get_by_text("Failed").first).to_be_visible()
     page.get_by_role("button", name=re.compile("clear", re.IGNORECASE)).first.click()
-    dialog = page.get_by_role("dialog").filter(has_text="look").last
+    dialog = page.get_by_role("dialog").filter(has_text="discover").last
     picture(dialog, "airflow-clear")
     dialog.get_by_role("button", name="Confirm").click()
 

@@ -175,7 +175,7 @@ def on_a_node(cluster: Cluster, shipped: Shipped, folder: Path, without: tuple[s
 def test_what_is_shipped_is_the_code_and_no_more_than_jobs_need(shipped: Shipped) -> None:
     with zipfile.ZipFile(shipped.code) as code:
         names = set(code.namelist())
-    assert {"queues/lua/enqueue.lua", "pipelines/stages/look.py", "contracts/settings.py"} <= names
+    assert {"queues/lua/enqueue.lua", "pipelines/stages/discover.py", "contracts/settings.py"} <= names
     assert not any(name.startswith(("tests/", "sandbox/", "dags/")) or "__pycache__" in name for name in names)
     assert Path(shipped.environment).name == ENVIRONMENT
     with tarfile.open(shipped.environment) as environment:

@@ -1,8 +1,12 @@
 """The rules that every DAG keeps, checked without a database. Each failure says how to comply."""
 
+import ast
+import inspect
 import os
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,13 +17,14 @@ from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, Cro
 
 from contracts import assets
 from contracts.settings import Settings
-from contracts.tables import EVERY_RUN_TABLE, NAMESPACE, QUALITY
+from contracts.tables import EVERY_RUN_TABLE, NAMESPACE, QUALITY, XRAY_PROCESSED
 from dags._defaults import REBUILT
-from dags._jobs import SparkJob
+from dags._jobs import DiscoverOperator, SparkJob, SubprocessOperator
 from tests.servers import ROOT
 
 FOLDER = ROOT / "dags"
 FILES = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
+OURS = {SparkJob.__module__}
 TEAMS = {"data-platform"}
 MAX_LINES = 70  # the runbook is among them
 RUNBOOK = ("**Reads**", "**Writes**", "**Do not trigger it**", "**When it fails", "**To back out**", "Owner: ")
@@ -29,9 +34,10 @@ WRITERS = [
     ("collect_garbage", "garbage"),
     ("stream_archives", "stream"),
     ("rebuild_queues", "rebuild"),
+    ("check_lake", "check"),
 ]
 JOBS = {
-    "look",
+    "discover",
     "ingest",
     "audit",
     "publish",
@@ -118,7 +124,7 @@ def test_spark_tasks_leave_the_place_of_spark_to_the_connection(dag: DAG) -> Non
 def test_ingest_looks_writes_judges_publishes_and_populates_in_this_order(bag: DagBag, dag_id: str) -> None:
     follows = {task.task_id: task.downstream_task_ids for task in bag.dags[dag_id].tasks}
     assert follows == {
-        "look": {"ingest", "populate"},
+        "discover": {"ingest", "populate"},
         "ingest": {"audit"},
         "audit": {"publish"},
         "publish": {"populate"},
@@ -166,6 +172,17 @@ def test_each_table_is_an_asset_with_an_address_and_whatever_changes_it_says_so(
     for writer in WRITERS:
         made = {asset.name: asset.uri for asset in outlets[writer]}
         assert made.items() >= {(table.name, f"manifold://lake/sdv/{table.name}") for table in EVERY_RUN_TABLE}
+    assert [asset.uri for asset in outlets["process_signals", "process_signals"]] == [
+        f"manifold://lake/sdv/{XRAY_PROCESSED.name}"
+    ]
+
+
+def test_the_lake_is_compared_with_its_archive_once_a_week(bag: DagBag) -> None:
+    timetable = bag.dags["check_lake"].timetable
+    assert isinstance(timetable, CronTriggerTimetable)
+    _, _, day, month, weekday = timetable.expression.split()
+    assert (day, month, len(weekday)) == ("*", "*", 1)
+    assert bag.dags["check_lake"].is_paused_upon_creation is False
 
 
 def test_what_removes_for_good_starts_paused_and_says_so(dag: DAG) -> None:
@@ -186,3 +203,37 @@ def test_the_queues_are_verified_by_schedule_and_after_each_rebuild(bag: DagBag)
 
 def test_every_param_has_a_default_so_that_a_dag_can_be_run_without_any(dag: DAG) -> None:
     dag.params.validate()
+
+
+@pytest.mark.parametrize("file", sorted([*FOLDER.glob("*.py"), *(ROOT / "plugins").glob("*.py")]), ids=lambda path: path.stem)
+def test_nothing_private_of_airflow_or_a_provider_is_used(file: Path) -> None:
+    """A release of theirs may change it without a word."""
+    tree = ast.parse(file.read_text())
+    imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names]
+    taken = [name for name in imported if name.startswith("_")]
+    used = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_private(node.attr)]
+    of_others = [ast.unparse(node) for node in used if ast.unparse(node.value) not in {"self", "cls"}]
+    assert (taken, of_others) == ([], [])
+
+
+@pytest.mark.parametrize("operator", [SparkJob, SubprocessOperator, DiscoverOperator])
+def test_an_operator_has_no_private_name_that_its_base_has(operator: type) -> None:
+    here, theirs = (private_names(c for c in operator.__mro__ if (c.__module__ in OURS) is ours) for ours in (True, False))
+    assert here & theirs == set()
+
+
+def private_names(classes: Iterable[type]) -> set[str]:
+    """The methods of these classes, and what they use of themselves, that have a private name."""
+    found: set[str] = set()
+    for one in classes:
+        if one.__module__ == "builtins":
+            continue
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(one)))):
+            match node:
+                case ast.Attribute(value=ast.Name(id="self"), attr=name) | ast.FunctionDef(name=name) if is_private(name):
+                    found.add(name)
+    return found
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")

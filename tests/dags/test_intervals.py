@@ -42,7 +42,7 @@ def as_stored(dag: DAG) -> Any:
 
 
 def taken(dag: DAG, run_type: str, interval_end: datetime | None = None, **params: object) -> list[Interval | None]:
-    """What `look` and `ingest` of such a run take, which was due just now."""
+    """What `discover` and `ingest` of such a run take, which was due just now."""
     environment = dag.get_template_env()
     context = {
         "dag_run": SimpleNamespace(run_type=run_type, data_interval_end=interval_end, run_after=NOW),
@@ -51,7 +51,7 @@ def taken(dag: DAG, run_type: str, interval_end: datetime | None = None, **param
         "run_id": "run",
     }
     found = []
-    for name, field in (("look", "arguments"), ("ingest", "application_args")):
+    for name, field in (("discover", "arguments"), ("ingest", "application_args")):
         rendered = [environment.from_string(each).render(context) for each in getattr(dag.get_task(name), field)]
         found.append(interval_of(Settings(), make_parser().parse_args([word for word in rendered if word])))
     return found

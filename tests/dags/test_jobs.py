@@ -34,7 +34,7 @@ MODES: dict[str, dict[str, Any]] = {
     "beside the task": {"conn_type": "spark", "host": "local[1]"},
     "on a cluster": {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}},
 }
-LOOK = ["look", "--no-flush"]
+DISCOVER = ["discover", "--no-flush"]
 
 
 @pytest.fixture(params=MODES.values(), ids=[*MODES], autouse=True)
@@ -71,14 +71,14 @@ def connect_redis(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
 
 
 def test_the_result_is_the_tasks(tmp_path: Path) -> None:
-    result = job(*LOOK).execute({})
+    result = job(*DISCOVER).execute({})
 
     assert (result["segments"], result["next"]) == (0, ["populate"])
     assert left(tmp_path) == []
 
 
 def test_what_is_permanent_fails_the_task_at_once_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = ["look", "--from", "2026-01-01"]
+    wrong = ["discover", "--from", "2026-01-01"]
 
     with pytest.raises(AirflowFailException, match="--from and --to belong together"):
         job(*wrong).execute({})
@@ -91,7 +91,7 @@ def test_what_nobody_has_foreseen_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "lake").write_text("a file where the lake's folder should be")
 
-    for attempt in (job(*LOOK), SubprocessOperator(task_id="job", arguments=LOOK)):
+    for attempt in (job(*DISCOVER), SubprocessOperator(task_id="job", arguments=DISCOVER)):
         with pytest.raises(AirflowException, match="may help") as caught:
             attempt.execute({})
         assert not isinstance(caught.value, AirflowFailException)
@@ -104,7 +104,7 @@ def test_a_job_that_is_killed_is_tried_again(tmp_path: Path, monkeypatch: pytest
     binary.write_text(f"#!{sys.executable}\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
 
     with pytest.raises(AirflowException) as caught:
-        job(*LOOK).execute({})
+        job(*DISCOVER).execute({})
     assert not isinstance(caught.value, AirflowFailException)
 
 
@@ -138,7 +138,7 @@ def test_what_an_earlier_task_has_done_is_not_done_again_unless_it_is_cleared(tm
 def test_a_sites_own_options_of_the_driver_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", "-Dsite=own")
 
-    job(*LOOK, java_options="-XX:TieredStopAtLevel=1").execute({})
+    job(*DISCOVER, java_options="-XX:TieredStopAtLevel=1").execute({})
 
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen["env"]["JDK_JAVA_OPTIONS"] == "-Dsite=own -XX:TieredStopAtLevel=1"
@@ -154,7 +154,7 @@ def test_connections_are_settings_of_the_job_and_stand_on_no_command_line(
     monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_REDIS", json.dumps(redis))
     monkeypatch.setenv("AIRFLOW_CONN_MANIFOLD_RECORDER", "http://a.example:9101")
 
-    job(*LOOK).execute({})
+    job(*DISCOVER).execute({})
 
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen["env"]["MANIFOLD_REDIS_URL"] == f"redis://:s%3Acret@127.0.0.1:{redis['port']}/0"
@@ -177,7 +177,7 @@ def test_connections_reach_a_driver_on_yarn_in_a_file_that_only_its_user_may_rea
         monkeypatch.setenv(f"MANIFOLD_{name}", "")
 
     with pytest.raises(AirflowException, match="--from and --to belong together"):
-        job("look", "--no-flush", "--from", "2026-01-01").execute({})
+        job("discover", "--no-flush", "--from", "2026-01-01").execute({})
 
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert "s%3Acret" not in " ".join(seen["argv"])
@@ -193,14 +193,14 @@ def test_a_driver_that_connections_cannot_reach_is_not_started(tmp_path: Path, m
     connect_redis(monkeypatch, port=free_port())
 
     with pytest.raises(AirflowFailException, match=r"do not reach it: MANIFOLD_REDIS_URL; .*secretKeyRef.*driver-has-settings"):
-        job(*LOOK).execute({})
+        job(*DISCOVER).execute({})
     assert not (tmp_path / "seen.json").exists()
 
 
 def test_the_connection_names_sparks_defaults_for_its_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on(monkeypatch, host="spark://a.example:7077", extra={"properties-file": "/srv/spark.conf"})
 
-    job(*LOOK, properties_file="/of/the/embedded.conf").execute({})
+    job(*DISCOVER, properties_file="/of/the/embedded.conf").execute({})
 
     argv = json.loads((tmp_path / "seen.json").read_text())["argv"]
     assert argv[argv.index("--properties-file") + 1] == "/srv/spark.conf"

@@ -12,7 +12,7 @@ from contracts.tables import DATA, IDS, SEGMENTS
 from queues import Loader, Policy
 from tests.dags.running import RUN_S, VINS, Ingested, Platform
 
-INGEST = ("look", "ingest", "audit", "publish", "populate")
+INGEST = ("discover", "ingest", "audit", "publish", "populate")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -34,7 +34,7 @@ def test_a_run_takes_the_archive_into_the_lake_and_the_queues_and_says_so_in_num
     report = Path(running.settings.reports_folder, "runs", ingested.run_id, "index.html")
     assert "Passed" in report.read_text()
     results = {task: running.api.result("ingest_archives", ingested.run_id, task) for task in INGEST}
-    assert results["look"]["segments"] >= 2
+    assert results["discover"]["segments"] >= 2
     assert results["ingest"]["written"][IDS.name] >= len(VINS)
     assert results["populate"]["queued"] >= len(VINS)
     assert all(result["seconds"] >= 0 for result in results.values())
@@ -45,8 +45,8 @@ def test_a_run_that_has_nothing_to_do_says_so_and_its_other_tasks_are_skipped(ru
 
     run_id = running.run("ingest_archives", **past, flush=False, dry_run=True)
 
-    assert running.api.result("ingest_archives", run_id, "look")["segments"] == 0
-    assert running.api.task_states("ingest_archives", run_id) == {"look": "success"} | dict.fromkeys(INGEST[1:], "skipped")
+    assert running.api.result("ingest_archives", run_id, "discover")["segments"] == 0
+    assert running.api.task_states("ingest_archives", run_id) == {"discover": "success"} | dict.fromkeys(INGEST[1:], "skipped")
 
 
 def test_a_run_over_a_past_interval_takes_that_and_nothing_else(platform: Platform) -> None:
@@ -79,7 +79,7 @@ def test_a_backfill_is_a_run_a_day_and_each_takes_its_own(platform: Platform) ->
         ("2026-02-11", "success"),
         ("2026-02-12", "success"),
     ]
-    results = [platform.api.result("backfill_archives", run["dag_run_id"], "look")["segments"] for run in runs]
+    results = [platform.api.result("backfill_archives", run["dag_run_id"], "discover")["segments"] for run in runs]
     assert results == [4, 2]
     taken = platform.values(IDS, "request_id")
     found = {

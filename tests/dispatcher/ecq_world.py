@@ -10,6 +10,7 @@ from contracts.queue_names import ecq_queue, owner_of_queue
 from contracts.topics import ecq_filter, ecq_topic
 from dispatcher._events import Woken
 from queues.verbs import ecq
+from queues.verbs.ecq_reads import Read
 from queues.verbs.verb import Verb
 from tests.dispatcher.roads import Vehicle
 from tests.dispatcher.world import World
@@ -124,7 +125,7 @@ class EcqWorld(World):
         found = []
         for vehicle in self.vehicles:
             batch = self.queues.batch()
-            batch.add(ecq_queue(vehicle.vin), ecq.Read(), self.now)
+            batch.add(ecq_queue(vehicle.vin), Read(), self.now)
             (queue,) = await batch.run()
             state = self._fold(vehicle.vin)
             live = {message.key: message.seq for message in queue.messages}

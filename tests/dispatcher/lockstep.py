@@ -5,7 +5,7 @@ each deterministic, and the queues are the real ones, script by script.
 """
 
 import socket
-from collections.abc import Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -14,24 +14,27 @@ import hiredis
 from redis.exceptions import NoScriptError, ResponseError
 
 from contracts import keys
+from tests.queues.clocked import at
 
 T = TypeVar("T")
 Command = tuple[Any, ...]
 AT_ONCE = 1000  # worlds in lockstep
 _BUFFER = 1 << 20
+_CLOCK = "clock"  # the key under which each world tells Redis its time before it asks anything
+_BY_THE_WORLD = at(f"redis.call('GET', '{_CLOCK}')")
 
 
 class Asking:
-    """As much of an asyncio Redis client as the queues need. The keys that all owners share are this world's own."""
+    """As much of an asyncio Redis client as the queues need. Time and the keys that all owners share are this world's own."""
 
     connection_pool = SimpleNamespace(connection_class=object)  # commands go by `pipeline`
 
-    def __init__(self, world: str) -> None:
-        self._world = world
+    def __init__(self, world: str, now_ms: Callable[[], int]) -> None:
+        self._world, self._now_ms = world, now_ms
 
     async def execute_command(self, *command: Any) -> Any:
         """One command."""
-        (reply,) = await _Ask([self._own(command)])
+        (reply,) = await self.ask([self._own(command)])
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -40,6 +43,10 @@ class Asking:
         """Several commands."""
         assert not transaction
         return _Pipeline(self)
+
+    async def ask(self, commands: list[Command]) -> list[Any]:
+        """The raw replies to these commands of its own."""
+        return (await _Ask([("SET", _CLOCK, self._now_ms()), *_BY_THE_WORLD(commands)]))[1:]
 
     def _own(self, command: Command) -> Command:
         shared = (keys.deadlines(0)[:-1], keys.OUTCOMES)
@@ -55,7 +62,7 @@ class _Pipeline:
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         assert not raise_on_error
-        return await _Ask(self._commands)
+        return await self._asking.ask(self._commands)
 
 
 class _Ask:

@@ -47,7 +47,7 @@ class Platform:
             Loader(redis, Policy.of(self.settings)).mark_loaded(1)
         port, log = self.settings.recorder_port, self.home / "logs" / "recorder.log"
         self.recorder = start_python(
-            "recorder", port=port, log=log, env=self.env, ready=lambda: health(port).get("express") == "on"
+            "recorder", port=port, log=log, env=self.env, ready=lambda: health(port).get("direct_enqueue") == "on"
         )
         return self.recorder
 

@@ -36,6 +36,7 @@ from tests.faults.history import Line, What
 
 DEADLINE_S = 30
 STAYS_AWAY = 0.5  # of the dispatchers that die
+SKEWS_MS = (-300_000, 0, 0, 300_000)  # by which the clocks of replicas are wrong
 
 
 @cache
@@ -64,6 +65,7 @@ class Job:
 class Replica:
     """A dispatcher process: what it would lose by dying."""
 
+    skew_ms: int = 0  # by which its clock is wrong
     events: list[tuple[str, Event]] = field(default_factory=list)
     jobs: dict[str, Job] = field(default_factory=dict)
     open_claims: dict[str, OpenClaim] = field(default_factory=dict)
@@ -76,9 +78,9 @@ class Replicas(Roads):
 
     def __init__(self, name: str, rng: random.Random, settings: Settings, *, calm: bool, replicas: int, vehicles: int) -> None:
         super().__init__(name, rng, calm=calm, vehicles=vehicles)
-        self.redis = Asking(name)
+        self.redis = Asking(name, lambda: self.now)
         self.queues, self.policy = Queues(cast(Redis, self.redis), Policy.of(settings)), DispatchPolicy.of(settings)
-        self.replicas = [Replica() for _ in range(replicas)]
+        self.replicas = [Replica(skew_ms=0 if calm else rng.choice(SKEWS_MS)) for _ in range(replicas)]
         self.adrift: list[tuple[str, Publish]] = []  # publishes whose connection has ended: the broker may still read them
         self.missing: dict[int, Owner] = {}  # seq of an entry whose data has not come
         self.recorded: dict[tuple[str, int], list[Outcome]] = {}
@@ -117,7 +119,7 @@ class Replicas(Roads):
         if not job.effects:
             del replica.jobs[owner]
             if isinstance(job.event, DeadlinePassed):
-                await self.queues.settle_due(0, [owner], self.now)
+                await self.queues.settle_due(0, [owner], self.now + replica.skew_ms)
 
     async def _carry(self, replica: Replica, job: Job) -> None:
         effect = job.effects[0]
@@ -138,7 +140,7 @@ class Replicas(Roads):
                 else:
                     replica.answers.append((job.owner, found))
             case _:
-                batch = job.retry or EffectBatch(self.queues, self.now)
+                batch = job.retry or EffectBatch(self.queues, self.now + replica.skew_ms, asked_at=self.now)
                 verb = batch.add(job.owner, effect) if job.retry is None else True
                 answers = await batch.run(repeated=job.retry is not None)
                 await self.tell_ended()
@@ -153,7 +155,7 @@ class Replicas(Roads):
                     assert isinstance(answer, Answered)
                     following = self._step(replica, job.owner, answer)
                     job.effects.extend(following)
-                    self._note_claims(job.owner, following)
+                    self._note_claims(job.owner, following, answer.asked_at, skewed=replica.skew_ms != 0)
                 return
         job.effects.popleft()
 
@@ -172,12 +174,13 @@ class Replicas(Roads):
         self.recorded.setdefault((record.vin, record.seq), []).append(record.outcome)
         self.tell(What.ENDED, record.vin, record.seq, note=record.outcome.value)
 
-    def _note_claims(self, owner: str, following: list[Effect]) -> None:
+    def _note_claims(self, owner: str, following: list[Effect], at_ms: int, *, skewed: bool) -> None:
         for load in following:
-            if isinstance(load, Load):
-                self.claimed(owner, load.seq, load.claimed_ms)
-            elif isinstance(load, Publish):
-                self.claimed(owner, load.what.seq, load.what.claimed_ms)
+            what = load.what if isinstance(load, Publish) else load
+            if isinstance(what, Load | Loaded):
+                if skewed:
+                    self.harm("a clock is wrong: deadlines pass by it that have not passed")
+                self.claimed(owner, what.seq, at_ms)
 
     def claimed(self, owner: str, seq: int, at_ms: int) -> None:
         """An entry was put in flight."""
@@ -187,12 +190,12 @@ class Replicas(Roads):
         """One of its publishes reaches the broker, unless its deadline has passed; the answer is on its way back."""
         if self.adrift and self.rng.random() < 0.3:
             owner, publish = self.adrift.pop(self.rng.randrange(len(self.adrift)))
-            if publish.deadline_ms > self.now:
+            if publish.send_by > self.now:
                 self.publish(owner, publish.what.seq)
         if replica.air:
             owner, publish = replica.air.pop(self.rng.randrange(len(replica.air)))
             seq, claimed_ms = publish.what.seq, publish.what.claimed_ms
-            if publish.deadline_ms <= self.now:
+            if publish.send_by <= self.now:
                 replica.answers.append((owner, NotPublished(seq, claimed_ms)))
             else:
                 replica.answers.append((owner, Published(seq, claimed_ms, self.publish(owner, seq))))
@@ -213,7 +216,7 @@ class Replicas(Roads):
         self.feed.extendleft(reversed(again))
         self._let_drift(replica)
         self.harm("kill -9 of a dispatcher")
-        self.replicas[self.replicas.index(replica)] = Replica()
+        self.replicas[self.replicas.index(replica)] = Replica(skew_ms=replica.skew_ms)
 
     def cut_off(self, replica: Replica) -> None:
         """Its connection to the broker breaks: no PUBACK comes any more, whether the broker has the message or not."""
@@ -234,5 +237,5 @@ class Replicas(Roads):
                 self.adrift.append((owner, publish))
 
     async def look_at_deadlines(self, replica: Replica) -> None:
-        due: Any = await self.redis.execute_command("ZRANGEBYSCORE", keys.deadlines(0), "-inf", self.now)
+        due: Any = await self.redis.execute_command("ZRANGEBYSCORE", keys.deadlines(0), "-inf", self.now + replica.skew_ms)
         replica.events += [(owner.decode(), DeadlinePassed()) for owner in due]

@@ -19,13 +19,15 @@ Row = tuple[str, OwnerState, Event, OwnerState, list[Effect]]
 
 VIN = Owner("VIN-1")
 NOW = 1_000_000
+STEADY = 7_000  # the same instant, by the clock that nobody sets
+SEND_BY = STEADY + 30_000  # of what is claimed now
 OLDER, SEQ, NEWER = 41, 42, 43
 RULES = DispatchPolicy("agent", (30_000, 60_000, 120_000), max_attempts=0, dispatch_on_connect=False, dispatch_on_subscribe=False)
 THREE = dataclasses.replace(RULES, max_attempts=3)
 EAGER = dataclasses.replace(RULES, dispatch_on_connect=True, dispatch_on_subscribe=True)
 
 IDLE = OwnerState(RULES, VIN)
-OPEN_CLAIM = OpenClaim(SEQ, NOW - 5, NOW + 29_995)
+OPEN_CLAIM = OpenClaim(SEQ, NOW - 5, SEND_BY - 5)
 BUSY = replace(IDLE, open_claim=OPEN_CLAIM)
 SENT = replace(IDLE, open_claim=replace(OPEN_CLAIM, sent=True))
 LOADED = Loaded(SEQ, NOW - 5, "task_a_1", "d1", b"hello")
@@ -51,7 +53,7 @@ def table(rows: list[Row]) -> pytest.MarkDecorator:
 
 
 def answered(verb: Verb, reply: object, *, repeated: bool = False) -> Answered:
-    return Answered(verb, reply, NOW, repeated)
+    return Answered(verb, reply, NOW, STEADY, repeated)
 
 
 def watch(claim: ClaimReply) -> Watch:
@@ -59,4 +61,4 @@ def watch(claim: ClaimReply) -> Watch:
 
 
 def is_mine(claim: ClaimReply) -> OwnerState:
-    return replace(IDLE, open_claim=OpenClaim(claim.seq, NOW, claim.deadline_ms))
+    return replace(IDLE, open_claim=OpenClaim(claim.seq, NOW, SEND_BY))

@@ -31,7 +31,7 @@ def test_a_vehicle_whose_keys_are_spoilt_takes_no_claim_from_the_others_of_its_r
             batch.add(SOUND, Enqueue([(SEQ, "r")]), NOW)
             await batch.run()
             await client.hset(keys.pending(SPOILT), "not", "a queue")
-            effects = EffectBatch(queues, NOW)
+            effects = EffectBatch(queues, NOW, asked_at=0)
             for owner in (SPOILT, SOUND):
                 assert effects.add(owner, UpdatePresence(Heard(), True))
             return await effects.run(repeated=False)
@@ -64,7 +64,7 @@ def test_a_vehicle_whose_keys_hold_what_cannot_be_read_takes_no_claim_from_the_o
             await batch.run()
             write: Any = client.zadd if kind is keys.pending else client.hset
             await write(kind(SPOILT), mapping=held)
-            effects = EffectBatch(queues, NOW)
+            effects = EffectBatch(queues, NOW, asked_at=0)
             for owner in (SPOILT, SOUND):
                 assert effects.add(owner, Claim() if owner == SPOILT else UpdatePresence(Heard(), True))
             return await effects.run(repeated=False)
@@ -80,7 +80,7 @@ def test_a_note_that_cannot_be_made_gives_up_its_entry_alone(own_redis: Server) 
         async with AsyncRedis(port=own_redis.port) as client:
             queues = Queues(client, Policy.of(Settings()))
             await client.set(keys.waiting_for("d"), "not a set")
-            effects = EffectBatch(queues, NOW)
+            effects = EffectBatch(queues, NOW, asked_at=0)
             effects.add(SPOILT, Park(SEQ, "d"))
             effects.add(SOUND, Park(SEQ, "other"))
             return await effects.run(repeated=False)

@@ -4,8 +4,10 @@ import logging
 
 import pytest
 import structlog
+from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
+from contracts.ecq import EcqAck
 from contracts.events import Heard
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
@@ -23,6 +25,8 @@ from queues.verbs.claims import (
     UpdatePresence,
     UpdatePresenceReply,
 )
+from queues.verbs.ecq import Acknowledge
+from queues.verbs.ecq import AckReply as EcqAckReply
 from queues.verbs.ends import Ack, AckReply, End, EndReply
 
 VIN, SEQ, NOW = Owner("VIN-1"), 42, 1_000_000
@@ -44,7 +48,7 @@ def ended(outcome: Outcome) -> OutcomeRecord:
 
 def logged_by(verb: Verb, reply: object) -> list[dict[str, object]]:
     with capture_logs() as lines:
-        account_answers([(VIN, Answered(verb, reply, NOW))], {SEQ: "task_a_1"}.get)
+        account_answers([(VIN, Answered(verb, reply, NOW, 0))], {SEQ: "task_a_1"}.get)
     return [dict(line) for line in lines]
 
 
@@ -94,6 +98,27 @@ def test_an_entry_that_ends_otherwise_gets_a_line_with_vehicle_seq_and_request(v
 )
 def test_what_does_not_end_so_gets_no_line(verb: Verb, reply: object) -> None:
     assert logged_by(verb, reply) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "passed_over", "counted"),
+    [
+        pytest.param("ended", False, (1, 0), id="acknowledged"),
+        pytest.param("unknown", False, (1, 0), id="acknowledged late, and superseded"),
+        pytest.param("known", False, (0, 0), id="acknowledged before"),
+        pytest.param("undone", False, (0, 0), id="brought back by a rewind since"),
+        pytest.param("ended", True, (0, 1), id="passed over"),
+        pytest.param("sent", True, (0, 0), id="not passed over yet"),
+    ],
+)
+def test_messages_of_compacted_queues_are_counted_as_they_end(word: str, passed_over: bool, counted: tuple[int, int]) -> None:
+    def counts() -> list[float]:
+        names = ("manifold_dispatcher_ecq_delivered_total", "manifold_dispatcher_ecq_passed_over_total")
+        return [REGISTRY.get_sample_value(name) or 0.0 for name in names]
+
+    before = counts()
+    logged_by(Acknowledge(EcqAck(VIN, SEQ, NOW, passed_over=passed_over)), EcqAckReply(word, NOW - 5, 1, 0, NONE))
+    assert tuple(after - b for after, b in zip(counts(), before, strict=True)) == counted
 
 
 def test_a_delivery_is_told_only_to_who_asks_for_every_line(caplog: pytest.LogCaptureFixture) -> None:

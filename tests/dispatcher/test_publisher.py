@@ -4,10 +4,10 @@ import asyncio
 
 from adapters.mqtt import Mqtt
 from contracts.names import Owner
-from contracts.seq import wall_clock_ms
 from dispatcher._effects import Publish
 from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost
 from dispatcher._publisher import Publisher, Window
+from dispatcher._steady import steady_ms
 from tests.adapters.test_mqtt import cuttable, run, until, url
 from tests.servers import Server
 
@@ -16,7 +16,7 @@ SOON_MS, LATE_MS = 500, 60_000
 
 
 def publish(seq: int, within_ms: int) -> Publish:
-    return Publish(Loaded(seq, 1, "r", "d", b"x"), wall_clock_ms() + within_ms)
+    return Publish(Loaded(seq, 1, "r", "d", b"x"), steady_ms() + within_ms)
 
 
 def test_a_suspect_goes_alone_and_one_that_is_never_confirmed_holds_up_the_others_until_its_deadline(mosquitto: Server) -> None:

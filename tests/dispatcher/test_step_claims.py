@@ -23,6 +23,7 @@ from tests.dispatcher.steps import (
     NOW,
     OPEN_CLAIM,
     OVERDUE,
+    SEND_BY,
     SENT,
     SEQ,
     VIN,
@@ -32,6 +33,8 @@ from tests.dispatcher.steps import (
     table,
     watch,
 )
+
+LATER = CLAIMED._replace(attempts=3, deadline_ms=NOW + 120_000)
 
 ROWS: list[Row] = [
     # Claims.
@@ -80,13 +83,13 @@ ROWS: list[Row] = [
         [Release(SEQ, ReleaseReason.DEADLINE, again=True)],
     ),
     # Publishing.
-    ("what is loaded is published", BUSY, LOADED, SENT, [Publish(LOADED, OPEN_CLAIM.deadline_ms)]),
+    ("what is loaded is published", BUSY, LOADED, SENT, [Publish(LOADED, OPEN_CLAIM.send_by)]),
     (
         "a later attempt may be acknowledged later, and not be published later",
-        replace(BUSY, open_claim=replace(OPEN_CLAIM, deadline_ms=NOW + 119_995)),
-        LOADED,
-        replace(SENT, open_claim=replace(OPEN_CLAIM, deadline_ms=NOW + 119_995, sent=True)),
-        [Publish(LOADED, NOW - 5 + 30_000)],
+        IDLE,
+        answered(Claim(), LATER),
+        replace(IDLE, open_claim=OpenClaim(SEQ, NOW, SEND_BY)),
+        [watch(LATER), Load(SEQ, NOW)],
     ),
     (
         "an entry that must not be overtaken yet does not fail, and is looked at when that is over",

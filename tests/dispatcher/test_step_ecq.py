@@ -22,6 +22,7 @@ from tests.dispatcher.steps import (
     OVERDUE,
     RESUMED,
     RULES,
+    SEND_BY,
     SEQ,
     THREE,
     VIN,
@@ -32,8 +33,8 @@ from tests.dispatcher.steps import (
 
 QUEUE = ecq_queue(VIN)
 EMPTY = OwnerState(RULES, QUEUE)
-UNSENT = replace(EMPTY, open_claim=OpenClaim(SEQ, NOW, CLAIMED.deadline_ms))
-UNDER_WAY = replace(EMPTY, open_claim=OpenClaim(SEQ, NOW, CLAIMED.deadline_ms, sent=True))
+UNSENT = replace(EMPTY, open_claim=OpenClaim(SEQ, NOW, SEND_BY))
+UNDER_WAY = replace(EMPTY, open_claim=OpenClaim(SEQ, NOW, SEND_BY, sent=True))
 RECHECK = Watch(RULES.recheck_at_ms(QUEUE, SEQ, 1, CLAIMED.deadline_ms))
 ACKED = Acked(VIN, NOW, f"$ECQ/{VIN}/seat/left", SEQ, NOW - 4, None)
 ACK = EcqAck(VIN, SEQ, NOW)
@@ -50,7 +51,7 @@ ROWS: list[Row] = [
         EMPTY,
         answered(Claim(), CLAIMED._replace(message=b"seat/left\0\0hello\0")),
         UNDER_WAY,
-        [RECHECK, Publish(Loaded(SEQ, NOW, "seat/left", "", b"\0hello\0"), CLAIMED.deadline_ms)],
+        [RECHECK, Publish(Loaded(SEQ, NOW, "seat/left", "", b"\0hello\0"), SEND_BY)],
     ),
     ("what is claimed without it is loaded", EMPTY, answered(Claim(), CLAIMED), UNSENT, [RECHECK, Load(SEQ, NOW)]),
     (
@@ -99,7 +100,7 @@ ROWS: list[Row] = [
         "a subscription while the publish is under way is remembered",
         UNDER_WAY,
         answered(Subscription(1, claim=True), HELD._replace(deadline_ms=CLAIMED.deadline_ms)),
-        replace(UNDER_WAY, open_claim=OpenClaim(SEQ, NOW, CLAIMED.deadline_ms, heard=True, sent=True)),
+        replace(UNDER_WAY, open_claim=OpenClaim(SEQ, NOW, SEND_BY, heard=True, sent=True)),
         [RECHECK],
     ),
     (

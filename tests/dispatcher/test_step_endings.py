@@ -23,6 +23,7 @@ from tests.dispatcher.steps import (
     NOT_ACKNOWLEDGED,
     NOW,
     OLDER,
+    SEND_BY,
     SEQ,
     THREE,
     VIN,
@@ -178,7 +179,7 @@ ROWS: list[Row] = [
         "after a failure the next one goes",
         OwnerState(THREE, VIN),
         answered(FAILS[0], AckReply("ended", None, 3, NEXT)),
-        OwnerState(THREE, VIN, OpenClaim(NEWER, NOW, NEXT.deadline_ms)),
+        OwnerState(THREE, VIN, OpenClaim(NEWER, NOW, SEND_BY)),
         [watch(NEXT), Load(NEWER, NOW)],
     ),
     # What must not be sent any more.

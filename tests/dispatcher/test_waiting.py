@@ -100,7 +100,7 @@ def test_what_waits_says_as_much_as_all_that_came(redis: Server, events: list[Ev
             for owner, line in (("all", events), ("joined", waiting_after(events))):
                 for event in line:
                     assert isinstance(event, Heard | Connected | Disconnected | Subscribed)
-                    batch = EffectBatch(queues, NOW)
+                    batch = EffectBatch(queues, NOW, asked_at=0)
                     batch.add(Owner(owner), UpdatePresence(event, claim=False))
                     await batch.run(repeated=False)
                 known.append(await cast(Any, client.hgetall(keys.presence(owner))))

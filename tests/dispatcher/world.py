@@ -15,7 +15,7 @@ from contracts.seq import SeqSource
 from dispatcher._events import Woken
 from queues.verbs.ends import End
 from queues.verbs.fills import Enqueue, Unpark
-from tests.dispatcher.replicas import DEADLINE_S, Replica, Replicas, settings_of
+from tests.dispatcher.replicas import DEADLINE_S, SKEWS_MS, Replica, Replicas, settings_of
 from tests.dispatcher.roads import Vehicle
 from tests.faults.checker import WIPED, Verdict, check
 from tests.faults.history import What
@@ -91,6 +91,9 @@ class World(Replicas):
                 await self.forget_last_second()
             case 4:
                 await self.cancel(self.rng.choice(self.vehicles))
+            case 6:
+                replica.skew_ms = self.rng.choice(SKEWS_MS)
+                self.harm("somebody has set a dispatcher's clock")
             case _:
                 await self.look_at_deadlines(replica)
 
@@ -174,6 +177,8 @@ class World(Replicas):
     async def calm_down(self) -> None:
         """Everybody lives, connects, listens, gives signs and acknowledges, until nothing is left to do."""
         self.calm = True
+        for replica in self.replicas:
+            replica.skew_ms = 0
         await self.data_comes(all_of_it=True)
         for vehicle in self.vehicles:
             self.connect(vehicle, clean=False, expiry_s=60)

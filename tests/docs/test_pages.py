@@ -9,13 +9,13 @@ import pytest
 import typer
 
 from console._app import make_app
-from contracts.settings import Settings
+from contracts.settings import FORMER_NAMES, Settings
 from tests.docs.page import Step, steps
 from tests.servers import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
-OTHERS = {"MANIFOLD_HOME", "MANIFOLD_FILE"}  # which name folders and files of settings, and are not on the list of each page
+OTHERS = {"MANIFOLD_HOME", "MANIFOLD_FILE", *FORMER_NAMES}  # those that name folders and files, and those that once were settings
 
 
 @pytest.fixture(params=PAGES, ids=lambda page: page.name)

@@ -5,6 +5,7 @@ from datetime import timedelta
 from math import nan
 from typing import Any
 
+from adapters.sealing import MAGIC
 from contracts.seq import EPOCH, datetime_of, first_seq_at
 from tests.expectations.rows import NOON, SEQ, Row
 
@@ -26,7 +27,7 @@ def signal(seq: int, **changed: Any) -> Row:
 
 
 def raw(seq: int, **changed: Any) -> Row:
-    sealed = {"idempotency_key": "k", "key_id": "2026-03-01", "payload": b"\xf5MX1sealed"}
+    sealed = {"idempotency_key": "k", "key_id": "2026-03-01", "payload": MAGIC + b"sealed"}
     return {**signal(seq), **_UNKNOWN, **sealed, **changed}
 
 
@@ -38,6 +39,7 @@ def processed(seq: int, **changed: Any) -> Row:
 def device(seq: int, **changed: Any) -> Row:
     at = datetime_of(seq)
     own = {"device_id": "d-1", "seq": seq, "received_at": at, "seen_at": at, "status": "online", "correlation_id": None}
+    own["content_digest"] = None  # of those that an earlier version recorded
     return {**own, "battery": None, "signal_strength": None, "temperature": None, "uptime": None, **changed}
 
 

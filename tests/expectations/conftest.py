@@ -3,13 +3,13 @@
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.conftest import for_few_rows
+
 
 @pytest.fixture(scope="session")
 def spark(one_spark: SparkSession) -> SparkSession:
     """Shares the JVM, and nothing else."""
-    session = one_spark.newSession()
-    session.conf.set("spark.sql.shuffle.partitions", "2")  # as the pipelines' tests
-    return session
+    return for_few_rows(one_spark.newSession())
 
 
 @pytest.fixture(params=["spark", "arrow"])

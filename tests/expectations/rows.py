@@ -71,7 +71,7 @@ def ecq_seqno(client_id: str = "c1", **changed: Any) -> Row:
 
 def refused(seq: int = SEQ + 2, **changed: Any) -> Row:
     right = {"seq": seq, "received_at": datetime_of(seq), "stream": "trigger", "topic": "$SDV-FANOUT/trigger"}
-    return {**right, "reason": "ids is missing; send a list of VINs", "payload": b"{}", **changed}
+    return {**right, "reason": "ids is missing; send a list of VINs", "payload": b"{}", "digest": None, **changed}
 
 
 def segment(path: str = "trigger/dt=2026-03-01/hour=11/1-0.parquet", **changed: Any) -> Row:

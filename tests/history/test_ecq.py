@@ -3,7 +3,9 @@
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -25,7 +27,7 @@ from contracts.topics import ecq_rewind_topic, ecq_write_topic
 from history.ecq import CompactedQueue, LiveMessage, Page
 from history.merge import ALL, History
 from queues import BlockingBatch, Policy
-from queues.verbs.claims import UpdatePresence
+from queues.verbs.claims import Release, ReleaseReason, UpdatePresence
 from queues.verbs.ecq import Acknowledge, Append, Load, Rewind, Subscription
 from queues.verbs.ecq import LiveMessage as Loaded
 from queues.verbs.verb import Verb
@@ -204,7 +206,7 @@ def test_what_redis_does_not_hold_the_bytes_of_has_its_size_from_archive_and_lak
 
 def test_redis_is_right_about_what_it_has_and_what_it_lacks_is_added(place: Place) -> None:
     """As where only the pipelines populate: of the newest message of a key it does not know yet."""
-    settings = place.settings.model_copy(update={"express": False})
+    settings = place.settings.model_copy(update={"direct_enqueue": False})
     place.in_lake((seq(1), "a", b"1"), (seq(2), "b", b"22"), acked=(seq(1),))
     place.archived(place.write(4, "b", b"4444"), place.write(5, "new", b"5"))
     place.do(Append(seq(1), "a", b"1"), Append(seq(2), "b", b"22"), Append(seq(9), "c", b""))
@@ -267,6 +269,60 @@ def test_a_long_queue_is_told_in_pages_by_redis_alone_and_by_all_that_is_known(p
     assert place.show(Page(limit=n + 1)).after is None
     assert place.show().entries == told
     assert place.show().last_seq == seq(2)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["twice", "late"])
+def test_what_was_acknowledged_twice_or_late_and_superseded_needs_no_archive(place: Place, late: bool) -> None:
+    place.loaded()
+    owner, kept = Owner(place.client_id), 5
+    place.do(
+        UpdatePresence(Connected(owner, HOUR_AGO_MS, True, 0), True),
+        Append(seq(0), "k", b""),
+        Subscription(1, claim=True),
+        *(Append(seq(10 + n), f"k{n}", b"") for n in range(kept)),
+        Append(seq(20), "k", b"newer than what is in flight"),
+        *([Release(seq(0), ReleaseReason.LOST)] if late else []),
+        *[Acknowledge(EcqAck(owner, seq(0), HOUR_AGO_MS), claim=False)] * 2,
+        *(Acknowledge(EcqAck(owner, seq(10 + n), HOUR_AGO_MS), claim=False) for n in range(kept)),
+    )
+
+    told, _ = paged(place, limit=2)
+
+    assert [entry.seq for entry in told] == [*(seq(10 + n) for n in range(kept)), seq(20)]
+    assert not (place.settings.home / "lake").exists(), "nobody asked the lake"
+
+
+class Written(Redis):
+    """A client of a Redis into which somebody else writes two messages whenever it is asked something."""
+
+    appends: Iterator[Append]
+    place: Place | None = None
+
+    @property
+    def connection_pool(self) -> Any:
+        if self.place is not None:
+            self.place.do(*islice(self.appends, 2))
+        return self._pool
+
+    @connection_pool.setter
+    def connection_pool(self, pool: Any) -> None:
+        self._pool = pool
+
+
+def test_a_queue_that_is_written_faster_than_it_is_read_is_told_all_the_same(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its seqs one would run after it for ever; here until nothing is left to write."""
+    monkeypatch.setattr("history.ecq_from_queues.AT_ONCE", 1)
+    place.loaded()
+    first, endless = 20, 3000
+    place.do(*(Append(seq(n), f"k{n}", b"") for n in range(first)))
+    with Written(port=place.settings.redis_port) as redis:
+        redis.place, redis.appends = place, (Append(seq(n), f"k{n % first}", b"") for n in range(first, endless))
+        queue = History(place.settings, redis).compacted_queue(place.client_id, ALL)
+        assert next(redis.appends).seq < seq(endless // 2)
+
+    assert sorted(entry.key for entry in queue.entries) == sorted(f"k{n}" for n in range(first))
 
 
 def test_a_page_of_large_messages_is_a_short_one(place: Place) -> None:

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from contracts.settings import Settings
-from history.lake_half import ask_service
+from history.from_service import ask_service
 
 
 @contextmanager
@@ -36,9 +36,9 @@ def answering(body: bytes) -> Iterator[Settings]:
 @pytest.mark.parametrize("body", [b"{}", b"[]", b"null", b'"ingested"', b"<html>", b"\xff"])
 def test_whoever_answers_something_else_is_not_the_service(body: bytes) -> None:
     with answering(body) as settings:
-        assert ask_service(settings, "entries", {"vin": "V1"}) is None
+        assert ask_service(settings, "lake/entries", {"vin": "V1"}, "ingested") is None
 
 
 def test_what_the_service_tells_is_told() -> None:
     with answering(b'{"entries": [], "ingested": []}') as settings:
-        assert ask_service(settings, "entries", {"vin": "V1"}) == {"entries": [], "ingested": []}
+        assert ask_service(settings, "lake/entries", {"vin": "V1"}, "ingested") == {"entries": [], "ingested": []}

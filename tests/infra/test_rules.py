@@ -61,6 +61,14 @@ def test_every_metric_of_ours_is_shown_or_watched() -> None:
     }
 
 
+def test_every_metric_of_the_amqp_door_is_shown_or_watched() -> None:
+    asked = set().union(*map(names, expressions().values()))
+    assert of_signals().keys() - asked == {
+        "signals_group_messages",
+        "signals_replies_total",
+    }  # of interest to whoever works on it
+
+
 def test_dashboards_are_those_of_their_boards() -> None:
     spec = importlib.util.spec_from_file_location("build", GRAFANA / "build.py")
     assert spec is not None

@@ -22,6 +22,7 @@ from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
 from pipelines.spark.session import configure
+from tests.conftest import for_few_rows
 from tests.pipelines.lakes import Lake, new_lake
 from tests.pipelines.makers import at
 from tests.servers import Server
@@ -78,8 +79,7 @@ def new_session(spark: SparkSession, settings: Settings) -> SparkSession:
     """Another session in the same JVM, over the lake of these settings."""
     session = spark.newSession()
     configure(session, settings)
-    session.conf.set("spark.sql.shuffle.partitions", "2")  # a few rows each time: tasks cost more than they do
-    return session
+    return for_few_rows(session)
 
 
 @pytest.fixture

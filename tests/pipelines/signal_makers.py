@@ -8,9 +8,10 @@ from typing import Any
 
 from adapters.day_keys import DayKeys
 from adapters.key_ring import new_key_line
-from contracts.envelope import Envelope
+from contracts.envelope import Envelope, Stream
+from contracts.signals.codes import Code, Refusal
 from contracts.signals.messages import DeviceStatus, RawSignal, parse_raw, parse_status
-from contracts.signals.records import raw_envelope, status_envelope
+from contracts.signals.records import raw_envelope, refused_envelope, status_envelope
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, seq_at
 
@@ -52,9 +53,27 @@ class Door:
         made = raw_envelope(seq, at(ms), signal, sealed or self.keys.seal(payload, seq=seq), payload=payload)
         return replace(made, seq=seq)
 
-    def status(self, ms: int, device_id: str, status: str, health: dict[str, Any] | None = None) -> Envelope:
-        """A device's status."""
-        message: dict[str, Any] = {"deviceId": device_id, "status": status, "lastSeen": at(ms).isoformat()}
+    def status(
+        self,
+        ms: int,
+        device_id: str,
+        status: str,
+        health: dict[str, Any] | None = None,
+        *,
+        seen: int | None = None,
+        correlation_id: str | None = None,
+    ) -> Envelope:
+        """A device's status; `seen`: at this millisecond, if not at `ms`."""
+        seen_at = at(ms if seen is None else seen).isoformat()
+        message: dict[str, Any] = {"deviceId": device_id, "status": status, "lastSeen": seen_at}
         said = parse_status(json.dumps(message | ({"health": health} if health else {})).encode())
         assert isinstance(said, DeviceStatus)
-        return status_envelope(seq_at(ms), at(ms), said)
+        return status_envelope(seq_at(ms), at(ms), said, correlation_id=correlation_id)
+
+    def refused(
+        self, ms: int, body: bytes, *devices: str, digest: str | None = None, stream: Stream = Stream.XRAY_RAW
+    ) -> Envelope:
+        """A refused message."""
+        refusal = Refusal(Code.STALE_ERROR, "too old")
+        seq = seq_at(ms)
+        return refused_envelope(seq, at(ms), stream, refusal, self.keys.seal(body, seq=seq), devices=devices, digest=digest)

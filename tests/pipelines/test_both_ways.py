@@ -4,12 +4,9 @@ import random
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from contracts.envelope import Envelope, Stream
 from contracts.messages import sha1_hex
@@ -75,12 +72,13 @@ def verdicts(spark_lake: SparkLake) -> list[Any]:
 
 
 @pytest.mark.timeout(1200)
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 1 << 32))
 def test_the_same_segments_make_the_same_tables_and_the_same_verdicts(
-    new_spark_lake: Callable[..., SparkLake], tmp_path: Path, seed: int
+    new_spark_lake: Callable[..., SparkLake], tmp_path: Path
 ) -> None:
-    places = [new_spark_lake(Path(mkdtemp(dir=tmp_path)), small=small) for small in (False, True)]
+    """Another archive each time: one is a minute of Spark, and nothing is learnt from the same one again."""
+    seed = random.SystemRandom().getrandbits(32)
+    print(f"{seed=}")  # noqa: T201  # shown where it fails, to be put in the place of the line above
+    places = [new_spark_lake(tmp_path / ("arrow" if small else "spark"), small=small) for small in (False, True)]
     for run in (0, 1):
         numbers, counted = [], []
         for each in places:

@@ -34,7 +34,7 @@ from pipelines.maintenance.check import check, disagreements
 from pipelines.maintenance.repair import forget, repair
 from pipelines.maintenance.restore import empty, restore
 from pipelines.maintenance.rollback import rollback
-from tests.pipelines.conftest import SparkLake
+from tests.pipelines.conftest import SparkLake, both
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, duplicate, ecq_ack, ecq_rewind, ecq_write, inline, outcome, seq_at, trigger
 from tests.pipelines.plain import ingest, read, rewrite
@@ -215,6 +215,37 @@ def test_a_lake_on_spark_is_repaired_and_made_again(spark_lake: SparkLake, redis
         restore(spark_lake.spark, spark_lake.catalog, settings, now=NOW)
 
 
+@both
+@pytest.mark.parametrize("killed", [False, True], ids=["at once", "by the next ingest"])
+def test_bytes_that_were_refused_are_not_those_that_a_repair_keeps(spark_lake: SparkLake, killed: bool, is_small: bool) -> None:
+    """Their segment is taken in again for another payload's sake; the one that was first has gone from the archive."""
+    catalog, settings = spark_lake.catalog, spark_lake.settings
+    d1 = sha1_hex(b"other")  # as a trigger would name these bytes
+    first = spark_lake.write(Stream.DATA, [data(1, d1, b"one")])
+    spark_lake.ingest("first")
+    second = spark_lake.write(Stream.DATA, [data(5, d1, b"other"), data(6, "d2", b"2"), data(7, "d3", b"3")])
+    inside = spark_lake.write(Stream.TRIGGER, [trigger(9, ["V1"], d1), inline(10, ["V2"], b"other"), trigger(11, [7])])
+    spark_lake.ingest("second")
+    refused = [seq_at(5), seq_at(10), seq_at(11)]
+    assert spark_lake.rows(QUARANTINE, "seq") == refused
+    lose(catalog, META, data_id=d1)
+    lose(catalog, META, data_id="d2")
+    lose(catalog, IDS, vin="V1")
+    spark_lake.file(first).unlink()
+
+    if killed:
+        archive = Archive(settings.archive)
+        forget(catalog, settings, [s for s in archive.segments() if s.path in (second, inside)], now=NOW)
+        spark_lake.ingest("next")
+    else:
+        repaired = repair(None if is_small else spark_lake.spark, catalog, settings, now=NOW)  # type: ignore[arg-type]
+        assert (repaired.repaired, repaired.troubles) == (2, {"gone": 1})
+    assert dict(spark_lake.rows(DATA, "data_id", "payload")) == {d1: b"one", "d2": b"2", "d3": b"3"}
+    assert spark_lake.rows(QUARANTINE, "seq") == refused
+    assert spark_lake.rows(IDS, "vin") == ["V1"]
+    assert read_payloads(catalog, ["d2", "d3"]) == {"d2": b"2", "d3": b"3"}
+
+
 def test_a_ledger_that_cannot_be_read_goes_last_and_not_before_somebody_has_given_up_what_only_it_knows(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +254,7 @@ def test_a_ledger_that_cannot_be_read_goes_last_and_not_before_somebody_has_give
     catalog = open_catalog(lake.settings)
     ingest(catalog, lake.settings, run_id="first", now=NOW)
     (lake.settings.home / catalog.load_table(SEGMENTS.identifier).metadata_location.rpartition("/home/")[2]).unlink()
+    catalog = open_catalog(lake.settings)  # as the next process does: this one knows what was in it
     dropped: list[str] = []
 
     class Killed(BaseException):

@@ -12,12 +12,12 @@ from redis.exceptions import ConnectionError as RedisAway
 from contracts.errors import ManifoldError, OutcomeUnknown, Permanent, Retryable, SettingsError
 from pipelines import cli
 from pipelines.spark.needed import NeedsSpark
-from pipelines.stages import look
+from pipelines.stages import discover
 
 AGAIN = {
     "Redis is away": (RedisAway("refused"), cli.TRY_AGAIN),
     "retryable": (Retryable("later"), cli.TRY_AGAIN),
-    "its outcome is unknown": (OutcomeUnknown("look"), cli.TRY_AGAIN),
+    "its outcome is unknown": (OutcomeUnknown("discover"), cli.TRY_AGAIN),
     "any other of ours": (ManifoldError("that"), cli.TRY_AGAIN),
     "needs Spark": (NeedsSpark("many rows"), cli.NEEDS_SPARK),
     "unforeseen": (RuntimeError("out of memory"), cli.UNFORESEEN),
@@ -40,9 +40,9 @@ def ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Exceptio
             raise exc
 
         monkeypatch.setenv("MANIFOLD_HOME", str(tmp_path))
-        monkeypatch.setattr(look, "run", stage)
+        monkeypatch.setattr(discover, "run", stage)
         file = tmp_path / "result.json"
-        status = cli.main(["look", "--result", str(file)])
+        status = cli.main(["discover", "--result", str(file)])
         return status, json.loads(file.read_text())
 
     return run
@@ -108,5 +108,5 @@ def test_a_rest_catalog_that_is_busy_is_asked_again(
     for name, value in given.items():
         monkeypatch.setenv(f"MANIFOLD_{name}", str(value))
 
-    assert cli.main(["look", "--no-flush"]) == cli.TRY_AGAIN
+    assert cli.main(["discover", "--no-flush"]) == cli.TRY_AGAIN
     assert busy_catalog in capsys.readouterr().err

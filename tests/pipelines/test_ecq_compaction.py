@@ -18,9 +18,8 @@ from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues
 from pipelines.maintenance.ecq_garbage import drop_messages
 from pipelines.populate.ecq import rows_of
 from pipelines.populate.ecq_fold import FoldedQueue, folded
-from queues import Policy
+from queues import EcqLoader, Policy
 from queues._drivers import BlockingBatch
-from queues._ecq_loader import EcqLoader
 from queues.verbs.ecq import Acknowledge, Append
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, seq_at

@@ -18,10 +18,10 @@ from pipelines.populate import ecq, ecq_news
 from pipelines.populate.arrow_path import is_behind
 from pipelines.populate.load import Populated, populate
 from pipelines.spark.needed import NeedsSpark
-from queues import Policy
+from queues import EcqLoader, Policy
 from queues._drivers import BlockingBatch
-from queues._ecq_loader import EcqLoader
-from queues.verbs.ecq import Acknowledge, Append, ReadReply, Rewind
+from queues.verbs.ecq import Acknowledge, Append, Rewind
+from queues.verbs.ecq_reads import ReadReply
 from queues.verbs.verb import Verb
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, ecq_rewind, ecq_write, envelope, seq_at

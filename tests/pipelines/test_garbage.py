@@ -188,6 +188,8 @@ def test_the_whole_job_takes_in_what_is_recorded_and_removes_what_nothing_needs(
     assert not orphan.exists()
     assert home.file(last).exists()
     assert not home.file("trigger/dt=2026-03-01").exists()
+    assert done.ledger.count == done.segments.count == 1
+    assert set(done.ledger.sample).isdisjoint(home.rows(SEGMENTS, "path")), "pruned with its file"
     assert home.rows(IDS, "vin") == ["V1", "V3"]
     assert sum(gone.count for gone in done.snapshots.values()) == 0
 

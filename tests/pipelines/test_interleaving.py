@@ -30,7 +30,7 @@ def assert_agree(lake: Lake, what: object, *, data_ids: Sequence[str] = ()) -> N
 
 
 TWO_DAYS_MS = 2 * 86_400_000
-STEPS = 7  # of one run, by which another can notice it
+STEPS = 8  # of one run, by which another can notice it
 Ending = Callable[[Player, Player], None]
 
 
@@ -67,6 +67,12 @@ def test_two_runs_halted_at_any_pair_of_steps_bring_everything_once(lake: Lake, 
         ending(first, second)
         lake.ingesting("last", ms=TWO_DAYS_MS).go()  # by then, what the dead have left is abandoned
         assert_agree(lake, what)
+
+
+def test_a_run_has_no_more_steps_than_those_at_which_it_is_halted(lake: Lake) -> None:
+    lake.renew()
+    lake.archive(Stream.TRIGGER, [trigger(1, ["V1", "V2"])])
+    assert len(lake.ingesting("alone").go().steps) == STEPS
 
 
 @pytest.mark.parametrize("seed", range(6))

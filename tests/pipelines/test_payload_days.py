@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.envelope import Stream
-from contracts.tables import DATA, META
+from contracts.tables import DATA, META, QUARANTINE
 from pipelines.ingest import arrow_commits, arrow_path, arrow_rows, transforms, write
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.payload_days import MOST_SPANS, spans_of
@@ -154,6 +154,17 @@ def test_an_index_that_names_a_payload_in_the_wrong_place_is_found_when_the_payl
     change(old, "m", stored_at=at(-5 * DAY_MS))
     old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2")])
     assert broken(old, "new", 9 * DAY_MS + 10) == {(META.name, "data_id_is_known")}
+
+
+@both
+def test_a_payload_whose_row_in_the_index_is_lost_is_not_stored_again_on_another_day(old: SparkLake) -> None:
+    rewrite(old.catalog, META, [row for row in read(old.catalog, META) if row["data_id"] != "m"])
+    old.write(Stream.DATA, [data(9 * DAY_MS, "m", b"2"), data(9 * DAY_MS + 1, "n", b"new")])
+    assert broken(old, "new", 9 * DAY_MS + 10) == {(DATA.name, "data_id_is_unique")}
+    ingest_audit_publish(old.run("again", 9 * DAY_MS + 20))  # which sets aside what offends
+    assert sorted(row["data_id"] for row in read(old.catalog, DATA)) == ["a", "m", "n", "z"]
+    (refused,) = read(old.catalog, QUARANTINE)
+    assert "data_id_is_unique" in refused["reason"]
 
 
 @both

@@ -29,7 +29,7 @@ NO_SPARK = "without Spark"
 
 
 def add_ids(spark_lake: SparkLake, *entries: tuple[int, str, bool], request_id: str = "") -> None:
-    """Append entries (milliseconds, vin, whether express brought it) to the lake."""
+    """Append entries (milliseconds, vin, whether direct enqueue brought it) to the lake."""
     rows = [
         {
             "vin": vin,
@@ -52,7 +52,7 @@ def add_outcome(spark_lake: SparkLake, vin: str, ms: int) -> None:
 
 @pytest.fixture(params=["local[2]", NO_SPARK])
 def filled(request: pytest.FixtureRequest, spark_lake: SparkLake, redis: Redis, redis_server: Server) -> SparkLake:
-    """V1 has seq 1 (express brought it) and 2, 3 (it did not); V2 has 2, which ended; V3 has an entry past its retention."""
+    """V1 has seq 1, which is queued, and 2, 3, which are not; V2 has 2, which ended; V3 has an entry past its retention."""
     ensure_tables(spark_lake.catalog)
     old_ms = -31 * 86_400_000
     add_ids(spark_lake, (1, "V1", True), (2, "V1", False), (2, "V2", False), (3, "V1", False), (old_ms, "V3", False))
@@ -79,7 +79,7 @@ def records(redis: Redis, stream: str) -> list[dict[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("few", [0, population.FEW], ids=["many entries", "few entries"])
-def test_what_express_left_over_is_queued_in_seq_order(
+def test_what_direct_enqueue_left_over_is_queued_in_seq_order(
     filled: SparkLake, redis: Redis, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
     monkeypatch.setattr(population, "FEW", few)
@@ -250,7 +250,7 @@ def test_more_than_one_process_should_do_is_left_to_spark_before_anything_happen
     assert queued(redis, "V1") == []
 
 
-def test_what_express_brought_is_known_without_reading_it(spark_lake: SparkLake, redis: Redis) -> None:
+def test_what_direct_enqueue_brought_is_known_without_reading_it(spark_lake: SparkLake, redis: Redis) -> None:
     ensure_tables(spark_lake.catalog)
     redis.set(keys.LOADED, 1)
     add_ids(spark_lake, (1, "V1", True), (2, "V2", True))

@@ -8,11 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 from typer.testing import CliRunner, Result
 
 from adapters.lake import ensure_tables
 from archive.quarantine import drop, replay
-from archive.refusals import Asked, Place, page, refusal
+from archive.refusals import Asked, Place, page, refusal, seqs
 from console._app import make_app
 from contracts.envelope import Envelope, Stream
 from contracts.errors import Permanent
@@ -170,6 +172,37 @@ def test_pages_follow_each_other_without_a_gap_and_each_seq_stands_once(spark_la
     assert walked(Asked(since=at(10), settled=True), 2) == (every[:5], {5})
 
 
+def test_whatever_is_dropped_at_once_the_tables_are_read_as_often(
+    spark_lake: SparkLake, manifold: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several(spark_lake, files=2, each=20)
+    loads: list[str] = []
+    load = SqlCatalog.load_table
+
+    def counted(self: SqlCatalog, identifier: str) -> Table:
+        loads.append(identifier)
+        return load(self, identifier)
+
+    monkeypatch.setattr(SqlCatalog, "load_table", counted)
+    few = manifold("drop", *(str(seq_at(ms)) for ms in (3, 2, 3)), "--json")
+    assert json.loads(few.stdout)["dropped"] == [seq_at(3), seq_at(2)]
+    of_two = loads.count(QUARANTINE.identifier)
+    loads.clear()
+    rest = json.loads(manifold("drop", "--matching", "IDS is", "--json").stdout)["dropped"]
+    assert rest == [seq_at(ms) for ms in range(40) if ms not in (2, 3)]
+    assert loads.count(QUARANTINE.identifier) <= of_two + 1  # to find them
+    assert page(spark_lake.catalog, Asked(), limit=9).total == 0
+    assert page(spark_lake.catalog, Asked(settled=True), limit=9).total == 40
+
+
+def test_where_one_was_never_refused_none_is_dropped(spark_lake: SparkLake) -> None:
+    several(spark_lake, files=1, each=3)
+    with pytest.raises(Permanent, match=f"no refused message has seq {seq_at(9)}"):
+        drop(spark_lake.catalog, [seq_at(1), seq_at(9)], note="", now=LATER)
+    assert spark_lake.rows(ACTIONS) == []
+    assert drop(spark_lake.catalog, [], note="", now=LATER) == []
+
+
 def peak_of(spark_lake: SparkLake, before: Place | None) -> int:
     """Bytes of Arrow and of Python that a page of ten takes at the most."""
     pool, usual = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
@@ -189,3 +222,5 @@ def test_a_page_takes_the_memory_of_a_page_however_much_was_refused(spark_lake: 
     several(spark_lake, files=12, each=20_000)
     assert peak_of(spark_lake, None) < 2 * few
     assert peak_of(spark_lake, (at(20), 0)) < 2 * few
+    drop(spark_lake.catalog, seqs(spark_lake.catalog, Asked())[20:], note="a night of nonsense", now=LATER)
+    assert peak_of(spark_lake, None) < 2 * few

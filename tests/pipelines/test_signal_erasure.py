@@ -7,8 +7,6 @@ from redis import Redis
 
 from contracts.envelope import Stream
 from contracts.settings import Settings
-from contracts.signals.codes import Code, Refusal
-from contracts.signals.records import refused_envelope
 from contracts.tables import QUARANTINE, SIGNAL_TABLES, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 from pipelines.erasure.run import erase
 from pipelines.maintenance.check import check
@@ -30,13 +28,14 @@ def test_its_rows_and_records_go_and_those_of_others_stay(spark_lake: SparkLake,
     redis_url = f"redis://127.0.0.1:{redis.connection_pool.connection_kwargs['port']}/0"
     spark_lake.settings = Settings(home=spark_lake.settings.home, redis_url=redis_url)
     door = Door(spark_lake, tmp_path / "ring")
-    refused = Refusal(Code.STALE_ERROR, "too old")
     spark_lake.write(
         Stream.XRAY_RAW,
         [
             door.raw(1, gone, readings(("humidity", 4, "%"))),
             door.raw(2, STAYS, readings(("humidity", 5, "%"))),
-            refused_envelope(seq_at(3), at(3), Stream.XRAY_RAW, refused, door.keys.seal(b"x", seq=seq_at(3)), device_id=gone),
+            door.refused(3, b"x", gone),
+            door.refused(6, b"x", STAYS, gone, digest="a"),
+            door.refused(7, b"x", STAYS),
         ],
     )
     spark_lake.write(Stream.XRAY_STATUS, [door.status(4, gone, "online"), door.status(5, STAYS, "online")])
@@ -45,8 +44,9 @@ def test_its_rows_and_records_go_and_those_of_others_stay(spark_lake: SparkLake,
     done = erase(spark_lake.catalog, spark_lake.settings, gone, why="asked for", now=at(NOW_MS), wait_s=0, seal=lambda _: True)
 
     assert done.found == []
-    assert (done.messages, done.segments) == (3, 2)
-    assert [done.rows.get(table.name) for table in (*SIGNAL_TABLES, QUARANTINE)] == [1, 1, 1, 1]
+    assert (done.messages, done.segments) == (4, 2)
+    assert [done.rows.get(table.name) for table in (*SIGNAL_TABLES, QUARANTINE)] == [1, 1, 1, 2]
+    assert spark_lake.rows(QUARANTINE, "seq") == [seq_at(7)]
     assert spark_lake.rows(XRAY_RAW, "seq") == spark_lake.rows(XRAY_PROCESSED, "seq") == [seq_at(2)]
     assert spark_lake.rows(XRAY_STATUS, "device_id") == [STAYS]
     (kept,) = spark_lake.rows(XRAY_PROCESSED, "readings")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from adapters.lake import ensure_tables, make_signal_tables
 from adapters.sealing import MAGIC
 from contracts.envelope import Envelope, Stream
 from contracts.signals.codes import Code, Refusal
@@ -12,8 +13,10 @@ from contracts.signals.records import refused_envelope
 from contracts.tables import QUARANTINE, SEGMENTS, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 from pipelines.ingest.aside import ingest_and_judge
 from pipelines.ingest.publish import publish
+from pipelines.maintenance.check import check
 from tests.pipelines.conftest import SparkLake, both
 from tests.pipelines.makers import NOON, at, seq_at
+from tests.pipelines.old_lakes import add
 from tests.pipelines.signal_makers import Door, readings
 
 MARK = b"the words of a patient"
@@ -72,12 +75,73 @@ def test_a_signal_is_one_row_whichever_messages_bring_it(spark_lake: SparkLake, 
 
 
 @both
+def test_a_status_or_a_refused_message_that_is_delivered_twice_is_one_row(spark_lake: SparkLake, door: Door) -> None:
+    """A door died between its journal and the acknowledgement, once before an ingest and once after."""
+    first = [
+        door.status(1, "d", "online", seen=1),
+        door.status(2, "d", "online", seen=1, correlation_id="another"),
+        door.status(3, "d", "offline", seen=1),
+        door.status(4, "d", "online", {"battery": 5}, seen=1),
+    ]
+    spark_lake.write(Stream.XRAY_STATUS, first)
+    bad = [
+        door.refused(5, b"a", digest="a"),
+        door.refused(6, b"a", digest="a"),
+        door.refused(7, b"x"),
+        door.refused(8, b"x"),
+    ]
+    spark_lake.write(Stream.XRAY_RAW, bad)
+    _, judged = run(spark_lake, "first")
+    assert judged.failures == ()
+    assert spark_lake.rows(XRAY_STATUS, "seq") == [seq_at(1), seq_at(3), seq_at(4)]
+    assert spark_lake.rows(QUARANTINE, "seq") == [seq_at(5), seq_at(7), seq_at(8)]
+    assert check(spark_lake.catalog, spark_lake.settings, now=at(60_000)).agree
+
+    again = [door.status(11, "d", "online", seen=1), door.status(12, "e", "online", seen=1)]
+    spark_lake.write(Stream.XRAY_STATUS, again, node=1)
+    spark_lake.write(
+        Stream.XRAY_STATUS,
+        [
+            door.refused(13, b"a", digest="a", stream=Stream.XRAY_STATUS),
+            door.refused(14, b"b", digest="b", stream=Stream.XRAY_STATUS),
+        ],
+        node=2,
+    )
+    spark_lake.write(Stream.XRAY_RAW, [door.refused(15, b"a", digest="a"), door.refused(16, b"c", digest="c")], node=1)
+    run(spark_lake, "second")
+    assert spark_lake.rows(XRAY_STATUS, "seq") == [seq_at(ms) for ms in (1, 3, 4, 12)]
+    assert spark_lake.rows(QUARANTINE, "seq") == [seq_at(ms) for ms in (5, 7, 8, 14, 16)]
+    assert check(spark_lake.catalog, spark_lake.settings, now=at(60_000)).agree
+
+
+@both
+def test_tables_of_a_release_that_knew_no_digests_go_on(spark_lake: SparkLake, door: Door) -> None:
+    ensure_tables(spark_lake.catalog)
+    make_signal_tables(spark_lake.catalog)
+    for table, column in ((QUARANTINE, "digest"), (XRAY_STATUS, "content_digest")):
+        with spark_lake.catalog.load_table(table.identifier).update_schema(allow_incompatible_changes=True) as schema:
+            schema.delete_column(column)
+    refused = {"seq": seq_at(1), "received_at": at(1), "stream": "xray_raw", "topic": "t", "reason": "r", "payload": b"a"}
+    add(spark_lake.catalog, QUARANTINE.name, refused)
+    status = {"device_id": "d", "seq": seq_at(2), "received_at": at(2), "seen_at": at(1), "status": "online"}
+    add(spark_lake.catalog, XRAY_STATUS.name, status)
+    spark_lake.write(Stream.XRAY_RAW, [door.refused(5, b"a", digest="a"), door.refused(6, b"a", digest="a")])
+    spark_lake.write(Stream.XRAY_STATUS, [door.status(7, "d", "offline"), door.status(8, "d", "offline", seen=7)])
+
+    _, judged = run(spark_lake)
+
+    assert judged.failures == ()
+    assert spark_lake.rows(QUARANTINE, "seq") == [seq_at(1), seq_at(5)]
+    assert spark_lake.rows(XRAY_STATUS, "seq") == [seq_at(2), seq_at(7)]
+
+
+@both
 def test_bad_records_lie_in_quarantine_and_good_ones_go_in(spark_lake: SparkLake, door: Door) -> None:
     refused = Refusal(Code.SIGNATURE_ERROR, "signed by somebody else")
     spark_lake.write(
         Stream.XRAY_RAW,
         [
-            refused_envelope(seq_at(1), at(1), Stream.XRAY_RAW, refused, door.keys.seal(MARK, seq=seq_at(1)), device_id="d"),
+            refused_envelope(seq_at(1), at(1), Stream.XRAY_RAW, refused, door.keys.seal(MARK, seq=seq_at(1)), devices=["d"]),
             Envelope(seq_at(2), at(2), Stream.XRAY_RAW, "xray.raw.v1", b"no record"),
             door.raw(3, "d", b"a", sealed=b"not sealed"),
             door.raw(4, "d", b"a"),

@@ -10,7 +10,7 @@ from pipelines import cli, stages
 from tests.servers import ROOT
 
 PER_STAGE = {
-    "look": "--dry-run --from --no-flush --recent --run-id --to",
+    "discover": "--dry-run --from --no-flush --recent --run-id --to",
     "ingest": "--from --judge --no-flush --recent --run-id --to --to-the-end --without-spark",
     "audit": "--run-id --without-spark",
     "publish": "--run-id",

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -15,11 +16,12 @@ from contracts.envelope import Stream
 from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, IDS, SEGMENTS, XRAY_PROCESSED, XRAY_RAW
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.maintenance.compact import compact
+from pipelines.maintenance.ledger_pack import MIN_FILES
 from pipelines.stream.query import Streamed, Streaming, checkpoint_of
 from queues import Policy
 from queues._ecq_loader import EcqLoader
 from tests.pipelines.conftest import SparkLake
-from tests.pipelines.makers import at, ecq_ack, ecq_write, seq_at, trigger
+from tests.pipelines.makers import NOON_MS, at, ecq_ack, ecq_write, seq_at, trigger
 from tests.pipelines.signal_makers import Door, readings
 from tests.servers import Server, free_port
 
@@ -89,6 +91,37 @@ def test_a_stream_and_a_batch_ingest_at_once_take_each_segment_once(spark_lake: 
 
     assert spark_lake.rows(IDS, "seq") == [seq_at(ms) for ms in range(1, 6)]
     assert len(spark_lake.rows(SEGMENTS, "path")) == 5
+
+
+def test_a_stream_forgets_snapshots_and_packs_the_ledger_at_its_first_micro_batch_and_not_with_each(
+    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def files() -> int:
+        return sum(1 for _ in spark_lake.catalog.load_table(SEGMENTS.identifier).scan().plan_files())
+
+    def snapshots() -> int:
+        return len(spark_lake.catalog.load_table(IDS.identifier).snapshots())
+
+    monkeypatch.setattr("pipelines.maintenance.snapshots.READING", timedelta(0))  # nobody reads here
+    spark_lake.settings = spark_lake.settings.model_copy(update={"snapshot_max": 2, "stream_max_segments": 1})
+    spark_lake.small = True
+    lately = int(time.time()) // 3600 * 3_600_000 - NOON_MS - 3_600_000  # the ledger of the last days is packed
+    for ms in range(MIN_FILES):
+        write_triggers(spark_lake, lately + ms)
+        spark_lake.ingest(f"run_{ms}")
+    assert (files(), snapshots()) == (MIN_FILES, MIN_FILES + 1)
+    write_triggers(spark_lake, *range(lately + 20, lately + 20 + MIN_FILES))
+
+    streamed = stream(spark_lake)
+
+    assert streamed.batches == MIN_FILES
+    assert files() == MIN_FILES, "those of the runs before and of the first micro-batch are one"
+    assert snapshots() <= 2 + 1 + MIN_FILES - 1, "with the one that was the newest before, and those of later micro-batches"
+    write_triggers(spark_lake, lately + 50)
+    stream(spark_lake)
+    assert files() == 1, "the next start tidies, too"
+    assert snapshots() <= 2 + 1
+    assert len(spark_lake.rows(SEGMENTS)) == len(spark_lake.rows(IDS)) == 2 * MIN_FILES + 1
 
 
 def test_a_micro_batch_that_fails_ends_the_stream_with_its_error_and_the_next_start_goes_on(spark_lake: SparkLake) -> None:

@@ -14,10 +14,10 @@ from contracts.events import Connected, Disconnected, Heard
 from contracts.names import Owner
 from contracts.queue_names import ecq_queue, fanout_queue
 from contracts.seq import EPOCH_MS, seq_of
-from queues._drivers import BlockingBatch
 from queues.verbs import ecq
 from queues.verbs.claims import Claim, ClaimWord, Release, ReleaseReason, UpdatePresence
 from queues.verbs.verb import Verb
+from tests.queues.clocked import ClockedBatch
 from tests.queues.conftest import POLICY, seqs_of
 
 ID = Owner("client-1")
@@ -49,7 +49,7 @@ class CompactedQueueMachine(RuleBasedStateMachine):
             self.subscribe(qos=1)
 
     def run(self, verb: Verb, queue: str = ecq_queue(ID)) -> Any:
-        batch = BlockingBatch(self.redis, POLICY)
+        batch = ClockedBatch(self.redis, POLICY)
         batch.add(queue, verb, self.now)
         (reply,) = batch.run()
         return reply

@@ -1,6 +1,7 @@
 """What the lake knows of a compacted queue, brought into a Redis that is empty, or knows some of it."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from contracts import keys
 from contracts.ecq import EcqAck
 from contracts.queue_names import ecq_queue
 from contracts.seq import EPOCH_MS, seq_of
-from queues import _ecq_loader
+from queues import EcqLoader, LakeQueue, _ecq_loader
 from queues._drivers import BlockingBatch
-from queues._ecq_loader import EcqLoader, Loaded
-from queues.verbs.ecq import Acknowledge, Append, LiveMessage, Load, Read, ReadReply, Rewind
+from queues.verbs.ecq import Acknowledge, Append, LiveMessage, Load, Rewind
+from queues.verbs.ecq_reads import Read, ReadReply
 from queues.verbs.verb import Verb
 from tests.queues.conftest import POLICY
 
@@ -45,7 +46,7 @@ def live(delivered: str) -> list[LiveMessage]:
 
 def load(redis: Redis, delivered: str, *, epoch: int = 0) -> None:
     position = max((m.seq for m in live(delivered) if m.is_delivered), default=None)
-    queue = Loaded(ID, Load(epoch, position, None if position is None else NOW, live(delivered)))
+    queue = LakeQueue(ID, Load(epoch, position, None if position is None else NOW, live(delivered)))
     EcqLoader(redis, POLICY).load([queue], NOW + 1000)
 
 
@@ -93,6 +94,22 @@ def test_redis_and_lake_come_together(redis: Redis, before: list[Verb], lake: st
     for _ in range(2):
         load(redis, lake, epoch=epoch)
         assert held(redis) == after
+
+
+def test_an_acknowledgement_takes_what_is_past_its_retention_out_of_its_queue_and_nothing_that_is_pending(redis: Redis) -> None:
+    """A day, in milliseconds: of what is older, the acknowledged one goes with its key and bytes, and the pending one stays."""
+    run(redis, *appended(0, 1), *acked(0))
+    later, fresh = NOW + 86_400_000 + 1, seq_of(NOW + 86_400_000, 0, 0)
+    batch = BlockingBatch(redis, replace(POLICY, ecq_retention_ms=86_400_000))
+    batch.add(ecq_queue(ID), Append(fresh, "fresh", b"x"), later)
+    batch.add(ecq_queue(ID), Acknowledge(EcqAck(ID, fresh, later), claim=False), later)
+    batch.run()
+
+    _, _, _, live_keys, delivered, messages, *_ = keys.ecq_keys(ID)
+    assert held(redis) == "pd"
+    assert set(redis.hkeys(live_keys)) == {b"k1", b"fresh"}
+    assert redis.zrange(delivered, 0, -1) == [b"%d" % fresh]
+    assert set(map(int, redis.hkeys(messages))) == {SEQS[1], fresh}
 
 
 def test_the_position_and_the_epoch_are_those_of_whoever_knows_more(redis: Redis) -> None:

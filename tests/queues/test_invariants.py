@@ -16,11 +16,11 @@ from contracts.names import Owner
 from contracts.outcomes import OF_CODE, Outcome, OutcomeRecord
 from contracts.seq import EPOCH_MS, seq_of, unix_ms_of
 from queues import is_cluster
-from queues._drivers import BlockingBatch
 from queues.verbs.claims import Claim, ClaimWord, Park, Release, ReleaseReason, UpdatePresence
 from queues.verbs.ends import Ack, End, EndReply
 from queues.verbs.fills import Enqueue, Unpark
 from queues.verbs.verb import Verb
+from tests.queues.clocked import ClockedBatch
 from tests.queues.conftest import POLICY, seqs_of
 
 VIN = Owner("VIN-1")
@@ -113,7 +113,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.recorded = is_cluster(self.redis)  # there, the outcomes stream is out of a script's reach: a batch tells them first
 
     def run(self, verb: Verb) -> Any:
-        batch = BlockingBatch(self.redis, POLICY)
+        batch = ClockedBatch(self.redis, POLICY)
         batch.add(VIN, verb, self.now)
         (reply,) = batch.run()
         return reply
@@ -226,7 +226,7 @@ class QueueMachine(RuleBasedStateMachine):
                 m.attempts[seq] -= 1
             elif reason is ReleaseReason.DEADLINE and m.connected == "yes" and m.heard + POLICY.presence_ms < self.now:
                 m.connected = "heard"  # and that long ago
-            m.let_go(self.now if reason in (ReleaseReason.CUT, ReleaseReason.LOST) else 0)
+            m.let_go(0 if reason in (ReleaseReason.UNSENT, ReleaseReason.UNSUBSCRIBED) else self.now)
             assert reply == ("released", m.attempts[seq], 0)
 
     @rule()

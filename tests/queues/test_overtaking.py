@@ -13,13 +13,13 @@ from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.queue_names import ecq_queue
 from contracts.seq import seq_of
-from queues._drivers import BlockingBatch
 from queues._policy import Policy
 from queues.verbs import ecq
 from queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, ReleaseReason, UpdatePresence
 from queues.verbs.ends import Ack, End
 from queues.verbs.fills import Enqueue, Unpark
 from queues.verbs.verb import Verb
+from tests.queues.clocked import ClockedBatch
 from tests.queues.conftest import POLICY, seqs_of
 
 VIN = Owner("VIN-1")
@@ -37,7 +37,7 @@ class Queues:
         self.do(UpdatePresence(Connected(VIN, NOW - 5_000, True, 0), claim=False), NOW - 5_000)
 
     def do(self, verb: Verb, now: int, queue: str = VIN) -> Any:
-        batch = BlockingBatch(self.redis, self.policy)
+        batch = ClockedBatch(self.redis, self.policy)
         batch.add(queue, verb, now)
         (reply,) = batch.run()
         return reply

@@ -77,9 +77,9 @@ class Harness:
         """Everything in the archive, in seq order."""
         return list(RecordedSegments(Archive(f"file://{self.folder}/home/archive")).recorded_since(stream, 0))
 
-    def wait_express(self, state: str = "on") -> None:
+    def wait_direct_enqueue(self, state: str = "on") -> None:
         """Return when the direct enqueue is `on`, or `suspended…`."""
-        wait_until(lambda: str(self.health()["express"]).startswith(state), what=f"express to be {state}")
+        wait_until(lambda: str(self.health()["direct_enqueue"]).startswith(state), what=f"direct enqueue to be {state}")
 
     @property
     def running(self) -> Server:
@@ -172,7 +172,7 @@ def running_harness(folder: Path) -> Iterator[Harness]:
     with harness(folder) as home:
         home.load()
         home.start()
-        home.wait_express()
+        home.wait_direct_enqueue()
         yield home
 
 

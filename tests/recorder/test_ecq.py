@@ -17,6 +17,7 @@ from contracts.envelope import Envelope, Stream
 from contracts.settings import Settings
 from contracts.topics import ecq_rewind_topic, ecq_write_topic
 from queues import Loader, Policy
+from recorder._rewind_limit import BURST
 from tests.careless import GOOD, careless
 from tests.recorder.harness import Harness, Platform, harness, metric, platform, running_harness
 from tests.recorder.test_redis_goes_back import mark_of
@@ -109,7 +110,7 @@ def test_what_is_refused_is_answered_kept_with_its_reason_and_stops_nothing(shar
     assert [e.refused_because for e in recorded(shared, "GOOD")] == [None] * len(BAD)
     refused = [(e.topic, e.payload) for e in shared.archived(Stream.ECQ) if e.refused_because]
     assert [each for each in refused if each in BAD] == BAD
-    assert shared.health()["express"] == "on"
+    assert shared.health()["direct_enqueue"] == "on"
 
 
 def test_what_dispatchers_say_of_a_compacted_queue_is_recorded_in_its_stream(shared: Harness) -> None:
@@ -149,15 +150,16 @@ def test_a_message_whose_puback_was_lost_is_recorded_once_and_answered_again(tmp
         ("$ECQ/w/LOST/a", b"1"),
         ("$ECQ/w/LOST/a", b"2"),
         ("$ECQ/w/LOST/a", b"1"),
-        ("$ECQ/r/LOST", b"0"),
+        *[("$ECQ/r/LOST", b"0")] * (BURST - 1),
         ("$ECQ/r/LOST", b"?"),
+        ("$ECQ/r/LOST", b"1"),  # one too many
     ]
 
     async def scenario(home: Harness) -> None:
         async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
             home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
             await asyncio.to_thread(home.start)
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             before = await publisher.send("$ECQ/w/LOST/before", b"x")
             cable.deaf = True
             receipts = [await publisher.publish(*each) for each in sent]
@@ -175,7 +177,8 @@ def test_a_message_whose_puback_was_lost_is_recorded_once_and_answered_again(tmp
             archived = await asyncio.to_thread(recorded, home, "LOST")
             assert [e.seq for e in archived] == [before["seq"], *(answer["seq"] for answer in answers), after["seq"]]
             assert [(e.topic, e.payload) for e in archived[1:-1]] == sent
-            assert [answer["status"] for answer in answers] == ["recorded"] * 4 + ["refused"]
+            assert [answer["status"] for answer in answers] == ["recorded"] * (3 + BURST - 1) + ["refused"] * 2
+            assert "ecq_rewinds_per_hour" in answers[-1]["reason"]
             assert metric(home, 'manifold_recorder_messages_total{status="resent",stream="ecq"}') == len(sent)
             assert metric(home, "manifold_recorder_held_bytes") == 0
 
@@ -240,7 +243,7 @@ def test_while_redis_is_away_all_is_recorded_and_the_newest_of_each_key_is_queue
             await asyncio.to_thread(home.flush)
             seqs.append(await send(publisher, "$ECQ/w/AWAY/c"))
             await asyncio.to_thread(home.restart_redis)
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             seqs.append(await send(publisher, "$ECQ/w/AWAY/d"))
             assert queued(home, "AWAY") == {"a": seqs[3], "b": seqs[4], "c": seqs[5], "d": seqs[6]}
             assert of_set(home, "AWAY", 0) == seqs[3:]
@@ -261,7 +264,7 @@ def test_killed_between_journal_and_queue_a_write_is_queued_at_the_next_start_an
             home.running.kill()
             home.redis_server.process.send_signal(signal.SIGCONT)
             await asyncio.to_thread(home.start)
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             seqs = [int((await receipt)["seq"]) for receipt in receipts]
             assert queued(home, "STUCK") == {"a": seqs[1]}
             archived = await asyncio.to_thread(recorded, home, "STUCK")
@@ -299,7 +302,7 @@ def test_a_redis_that_went_back_gets_writes_rewinds_and_acknowledgements_again(t
             await asyncio.to_thread(wait_until, lambda: mark_of(home) >= last, what="the mark to be moved")
             await asyncio.to_thread(home.take_redis_back, written)
             newest = await send(publisher, "$ECQ/w/BACK/newest")
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             assert queued(home, "BACK") == {"kept": kept, "a": a, "b": b, "last": last, "newest": newest}
             assert of_set(home, "BACK", 0) == [a, last, newest]
             assert of_set(home, "BACK", 4) == [kept, b]
@@ -317,12 +320,12 @@ def test_what_a_rebuild_had_not_found_in_the_lake_is_queued_after_it(tmp_path: P
             seqs = [await send(publisher, f"$ECQ/w/REBUILT/{key}") for key in "ab"]
             trigger_seq = (await publisher.trigger(["REBUILT"], "r"))["seq"]
             home.redis.flushall()
-            await asyncio.to_thread(home.wait_express, "suspended")
+            await asyncio.to_thread(home.wait_direct_enqueue, "suspended")
             with redis.Redis(port=home.redis_server.port) as client:  # the lake had the trigger, but not yet `a` and `b`
                 Loader(client, Policy.of(Settings(home=home.folder))).mark_loaded(
                     1, {0: trigger_seq}, {0: in_lake} if some_in_lake else {}
                 )
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             expected = dict(zip("ab", seqs, strict=True))
             assert queued(home, "REBUILT") == (expected if some_in_lake else {"old": in_lake} | expected)
             assert home.pending("REBUILT") == []

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from redis import Redis
 
 from adapters.mqtt import Message
@@ -20,7 +21,8 @@ from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
 from queues import Policy, Queues, connect, is_cluster
 from queues.verbs.claims import UpdatePresence
-from queues.verbs.ecq import Read, ReadReply, Subscription
+from queues.verbs.ecq import Subscription
+from queues.verbs.ecq_reads import Read, ReadReply
 from recorder._dedupe import DedupeWindow
 from recorder._direct_enqueuer import DirectEnqueuer
 from recorder._ecq_enqueuer import Known
@@ -102,6 +104,23 @@ def test_the_newest_of_each_key_is_queued_and_its_bytes_with_it(url: str, redis:
                 ("a", group[2].seq, 2),
             ]
         assert redis.hget(keys.ecq_keys("C")[5], str(group[2].seq)) == b"a\0\0\xff"
+
+    run(url, tmp_path, scenario)
+
+
+def test_what_is_superseded_is_counted_once_whether_it_came_alone_or_with_the_newer_one(
+    url: str, redis: Redis, parser: Parser, tmp_path: Path
+) -> None:
+    def counted() -> float:
+        return REGISTRY.get_sample_value("manifold_recorder_ecq_superseded_total") or 0.0
+
+    async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        before = counted()
+        for group in ([write(parser, "a"), write(parser, "a"), write(parser, "b")], [write(parser, "a"), rewind(parser)]):
+            for _ in range(2):
+                again = [parser.read_back(incoming.envelope) for incoming in group]
+                await enqueuer.offer(again if group[0].applied else group)
+        assert counted() - before == 2
 
     run(url, tmp_path, scenario)
 

@@ -28,7 +28,7 @@ def home(tmp_path: Path) -> Iterator[Harness]:
 
 async def restart(home: Harness) -> None:
     await asyncio.to_thread(home.start)
-    await asyncio.to_thread(home.wait_express)
+    await asyncio.to_thread(home.wait_direct_enqueue)
 
 
 def journal_files(home: Harness) -> list[Path]:
@@ -139,13 +139,13 @@ def test_while_redis_is_away_everything_is_recorded_and_queued_in_order_when_it_
             home.redis_server.kill()
             await vehicle_platform.send(topics.data_topic("d"), b"payload")
             seqs += [(await vehicle_platform.trigger(["V1"], f"r{n}"))["seq"] for n in range(1, 4)]
-            assert str(home.health()["express"]).startswith("suspended")
-            assert "manifold_recorder_express 0.0" in home.get("/metrics").text
+            assert str(home.health()["direct_enqueue"]).startswith("suspended")
+            assert "manifold_recorder_direct_enqueue 0.0" in home.get("/metrics").text
             await asyncio.to_thread(home.flush)
             seqs += [(await vehicle_platform.trigger(["V1"], f"r{n}"))["seq"] for n in range(4, 6)]
             assert [e.applied for e in home.archived(Stream.TRIGGER)] == [True, False, False, False]
             await asyncio.to_thread(home.restart_redis)
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             seqs.append((await vehicle_platform.trigger(["V1"], "r6"))["seq"])
             assert home.pending("V1") == seqs
             assert home.redis.get(keys.data("d")) == b"payload"
@@ -174,15 +174,15 @@ def test_queues_that_are_not_loaded_get_nothing_until_a_rebuild_and_then_everyth
     async def scenario(home: Harness) -> None:
         async with platform(home.broker.port) as vehicle_platform:
             seqs = [(await vehicle_platform.trigger(["V1"], f"r{n}"))["seq"] for n in range(3)]
-            assert "rebuild" in str(home.health()["express"])
+            assert "rebuild" in str(home.health()["direct_enqueue"])
             assert "recorder_rebuild_needed 1.0" in home.get("/metrics").text
             assert home.pending("V1") == []
             home.load()
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             assert "recorder_rebuild_needed 0.0" in home.get("/metrics").text
             assert home.pending("V1") == seqs
             home.redis.flushall()
-            await asyncio.to_thread(home.wait_express, "suspended")
+            await asyncio.to_thread(home.wait_direct_enqueue, "suspended")
             seqs = [(await vehicle_platform.trigger(["V1"], "r3"))["seq"]]
             assert home.pending("V1") == []
 
@@ -200,7 +200,7 @@ def test_a_spoilt_key_of_one_vehicle_holds_up_no_other_and_health_says_whose_it_
             assert [home.pending(f"V{n}") for n in (2, 3)] == [[seq] for seq in seqs]
             (problem,) = home.health()["problems"]
             assert problem.startswith(f"V1: {keys.pending('V1')} is a string")
-            assert home.health()["express"] == "on"
+            assert home.health()["direct_enqueue"] == "on"
             home.redis.delete(keys.pending("V1"))
             await asyncio.to_thread(wait_until, lambda: not home.health()["problems"], what="it to be cured")
 
@@ -209,7 +209,7 @@ def test_a_spoilt_key_of_one_vehicle_holds_up_no_other_and_health_says_whose_it_
 
 def test_of_two_recorders_that_get_the_same_trigger_one_calls_it_a_duplicate(home: Harness) -> None:
     with stopping(home.running), stopping(home.start(node=1)):
-        home.wait_express()
+        home.wait_direct_enqueue()
 
         async def scenario() -> None:
             async with platform(home.broker.port) as vehicle_platform:

@@ -130,7 +130,7 @@ def test_a_broker_that_cuts_for_a_receipt_comes_to_an_end(tmp_path: Path) -> Non
     with harness(tmp_path, receipt_prefix=prefix) as home:
         home.load()
         home.start()
-        home.wait_express()
+        home.wait_direct_enqueue()
         before = home.connections()
         asyncio.run(scenario(home))
         wait_until(home.is_healthy, what="the recorder to be well")
@@ -147,7 +147,7 @@ def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_
         async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
             home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
             await asyncio.to_thread(home.start)
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             client = publisher.client
             for n in range(many):
                 await client.publish(topics.TRIGGER, trigger(["SPOILT"], f"r{n}"), user_properties=[("name", GOOD)])
@@ -190,7 +190,7 @@ def test_a_message_of_which_the_recorder_dies_is_in_quarantine_when_it_comes_aga
         home.module = "tests.recorder.dying_recorder"
         home.load()
         home.start()
-        home.wait_express()
+        home.wait_direct_enqueue()
         asyncio.run(scenario(home))
         assert home.running.process.poll() is None
         assert len(home.pending("FATAL")) == 2

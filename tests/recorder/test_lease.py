@@ -35,7 +35,7 @@ def home(tmp_path: Path) -> Iterator[Harness]:
     with harness(tmp_path / "here", node_lease_seconds=str(LEASE_S), archive_url=f"file://{tmp_path}/archive") as it:
         it.load()
         it.start()
-        it.wait_express()
+        it.wait_direct_enqueue()
         yield it
 
 
@@ -85,7 +85,7 @@ def test_killed_and_started_at_once_it_goes_on_without_a_pause_and_without_a_jum
     before = publish(home, "r1")
     home.running.kill()
     home.start(node_lease_seconds=86400)  # what it claimed ahead, and for how long, does not matter on its own disk
-    home.wait_express()
+    home.wait_direct_enqueue()
     after = publish(home, "r2")
     assert after > before
     assert unix_ms_of(after[0]) <= wall_clock_ms(), "a seq of the range that was claimed ahead"
@@ -97,7 +97,7 @@ def test_a_paused_holder_that_comes_back_finds_its_number_taken_and_gives_no_seq
     other = elsewhere(home)
     try:
         wait_until(lambda: started(other), within_s=60, what="the number to be free")
-        other.wait_express()
+        other.wait_direct_enqueue()
         second = publish(other, "r3", "r4")
         home.running.process.send_signal(signal.SIGCONT)
         assert home.running.process.wait(30) == 2
@@ -128,7 +128,7 @@ def test_an_orderly_end_frees_the_number_at_once(home: Harness) -> None:
     other = elsewhere(home)
     other.start(node_lease_seconds=86400)
     try:
-        other.wait_express()
+        other.wait_direct_enqueue()
         assert publish(other, "r2") > before
     finally:
         other.running.stop()

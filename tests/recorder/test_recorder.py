@@ -106,7 +106,7 @@ def test_the_same_trigger_again_is_a_duplicate_also_across_a_crash_and_a_flush(h
                 home.running.kill()
                 home.redis.delete("dedupe:none", *home.keys("dedupe:*"))  # only what the recorder itself knows can tell
                 await asyncio.to_thread(home.start)
-                await asyncio.to_thread(home.wait_express)
+                await asyncio.to_thread(home.wait_direct_enqueue)
                 again = await vehicle_platform.trigger(["V1", "V2"], "r")
                 assert (again["status"], again["duplicate_of"]) == ("duplicate", first["seq"]), crash
                 await asyncio.to_thread(home.flush)
@@ -128,7 +128,7 @@ def test_another_recorders_registration_makes_a_trigger_a_duplicate(home: Harnes
                 segment.unlink()
             home.redis.set(key, 4711, px=60_000)
             await asyncio.to_thread(home.start)
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             receipt = await vehicle_platform.trigger(["V1"], "probe")
             assert (receipt["status"], receipt["duplicate_of"]) == ("duplicate", 4711)
             third = await vehicle_platform.trigger(["V1"], "probe")
@@ -176,7 +176,7 @@ def test_data_that_only_the_lake_knows_is_not_replaced(tmp_path: Path) -> None:
     with harness(tmp_path) as home:
         home.load()
         home.start()
-        home.wait_express()
+        home.wait_direct_enqueue()
         asyncio.run(scenario(home))
 
 
@@ -217,7 +217,7 @@ def test_a_superseded_entry_gets_its_outcome(tmp_path: Path) -> None:
     with harness(tmp_path, compaction="request_id") as home:
         home.load()
         home.start()
-        home.wait_express()
+        home.wait_direct_enqueue()
         seqs = asyncio.run(scenario(home))
         wait_until(lambda: home.redis.xlen(keys.OUTCOMES) == 0, what="outcomes to be drained")
         home.flush()

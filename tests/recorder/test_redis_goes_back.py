@@ -34,7 +34,7 @@ def home(tmp_path: Path, clock: Clock) -> Iterator[Harness]:
     with harness(tmp_path) as it:
         it.load()
         it.start(clock=clock.file)
-        it.wait_express()
+        it.wait_direct_enqueue()
         yield it
 
 
@@ -81,7 +81,7 @@ def test_what_was_lost_is_offered_again_and_what_had_ended_ends_again_however_th
             await asyncio.to_thread(wait_marked, home, lost[-1])
             await asyncio.to_thread(home.take_redis_back, written)
             newest = await send(publisher, "r5", "V1", "V2")
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             assert home.pending("V1") == [*lost[1:], newest]
             assert home.pending("V2") == [ended, *lost, newest]
             assert home.redis.get(keys.data("late")) == b"payload"
@@ -101,7 +101,7 @@ def test_the_recorder_and_redis_may_both_have_been_away(home: Harness, clock: Cl
             home.running.kill()
             await asyncio.to_thread(home.take_redis_back, written)
             await asyncio.to_thread(home.start, clock=clock.file)
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             assert home.pending("V1") == [lost[0], lost[2]]
 
     asyncio.run(scenario())
@@ -124,7 +124,7 @@ def test_what_lost_more_than_hours_counts_as_not_loaded_and_goes_on_after_a_rebu
             assert home.pending("V1") == []  # and what is served meanwhile is nothing that had ended
             loader(home).enqueue([("V1", [(lost, "r1")])], wall_clock_ms())
             loader(home).mark_loaded(wall_clock_ms(), {0: lost})  # the lake had the first of the two
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             newest = await send(publisher, "r3")
             assert home.pending("V1") == [lost, young, newest]
 
@@ -167,10 +167,10 @@ def test_what_has_ended_is_asked_of_the_lake_and_nothing_is_offered_while_it_can
             catalog.load_table(OUTCOMES.identifier).append(pa.Table.from_pylist([row], schema=OUTCOMES.arrow_schema))
             away = warehouse.rename(warehouse.with_name("away"))
             await asyncio.to_thread(home.take_redis_back, written)
-            await asyncio.to_thread(home.wait_express, "suspended: what has ended meanwhile is not known")
+            await asyncio.to_thread(home.wait_direct_enqueue, "suspended: what has ended meanwhile is not known")
             assert home.pending("V1") == []
             away.rename(warehouse)
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             assert home.pending("V1") == [lost]
 
     asyncio.run(scenario())

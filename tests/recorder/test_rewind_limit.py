@@ -106,6 +106,8 @@ def test_what_comes_too_often_is_refused_once_and_then_dropped(payload: bytes) -
         assert each.receipt.status is ReceiptStatus.REFUSED
         assert "ecq_rewinds_per_hour=60" in str(each.refused_because)
         assert not each.offerable
+    assert second.receipt.seq == first.receipt.seq, "what is on record in its place"
+    assert "only the first is kept" in str(second.receipt.reason)
 
 
 def test_what_was_not_recorded_is_not_known_when_it_comes_again() -> None:
@@ -113,8 +115,8 @@ def test_what_was_not_recorded_is_not_known_when_it_comes_again() -> None:
     for incoming in taken(parser, BURST + 2):
         resent.note(incoming)
 
-    known = [resent.seq_of(rewind(dup=True, mid=n + 1)) is not None for n in range(BURST + 2)]
-    assert known == [True] * BURST + [False, False]
+    known = [resent.find(rewind(dup=True, mid=n + 1)) is not None for n in range(BURST + 2)]
+    assert known == [True] * (BURST + 1) + [False]
 
 
 def test_of_what_is_no_rewind_only_the_beginning_is_kept() -> None:

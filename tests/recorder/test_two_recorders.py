@@ -39,8 +39,8 @@ def two(tmp_path: Path) -> Iterator[tuple[Harness, Harness]]:
         one.start()
         other.start()
         try:
-            one.wait_express()
-            other.wait_express()
+            one.wait_direct_enqueue()
+            other.wait_direct_enqueue()
             yield one, other
         finally:
             other.running.stop()
@@ -76,7 +76,7 @@ def test_each_publishers_messages_keep_their_order_though_its_recorder_dies_amon
             await asyncio.gather(*of_b[ROUNDS:])
 
     asyncio.run(scenario())
-    other.wait_express()
+    other.wait_direct_enqueue()
     for vin in VINS:
         assert order_of(one, "a", one.pending(vin)) == list(range(2 * ROUNDS))
         assert order_of(one, "b", one.pending(vin)) == list(range(2 * ROUNDS))

@@ -59,7 +59,7 @@ def test_large_messages_wait_at_the_broker_and_do_not_pile_up_however_often_the_
         async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
             home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
             await asyncio.to_thread(home.start)
-            await asyncio.to_thread(home.wait_express)
+            await asyncio.to_thread(home.wait_direct_enqueue)
             disk(home, 64)
             receipts = [await publisher.publish(topics.data_topic(f"d{n}"), bytes([n]) * LARGE) for n in range(MANY)]
             for cut in range(4):
@@ -84,7 +84,7 @@ def test_large_messages_wait_at_the_broker_and_do_not_pile_up_however_often_the_
 def test_a_flood_with_qos_0_is_dropped_and_what_others_send_is_not(home: Harness) -> None:
     async def scenario() -> None:
         home.start()
-        home.wait_express()
+        home.wait_direct_enqueue()
         async with platform(home.broker.port) as publisher, Mqtt(f"mqtt://127.0.0.1:{home.broker.port}", "flood") as flood:
             await flood.wait_connected()
             disk(home, 64)

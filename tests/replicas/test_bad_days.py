@@ -40,7 +40,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 def platform(running: Platform) -> Iterator[Platform]:
     yield running
     limit(running, 0)
-    wait_until(lambda: express(running) == "on")
+    wait_until(lambda: direct_enqueue(running) == "on")
 
 
 def limit(platform: Platform, bytes_: int) -> None:
@@ -50,8 +50,8 @@ def limit(platform: Platform, bytes_: int) -> None:
         redis.config_set("maxmemory", bytes_)
 
 
-def express(platform: Platform) -> str:
-    return str(health(platform.settings.recorder_port).get("express"))
+def direct_enqueue(platform: Platform) -> str:
+    return str(health(platform.settings.recorder_port).get("direct_enqueue"))
 
 
 def findings(platform: Platform) -> dict[str, Any]:
@@ -72,17 +72,17 @@ def test_without_memory_the_queued_is_delivered_the_new_is_recorded_and_all_goes
     wait_until(lambda: len(platform.outcomes(vehicle.vin)) == 5)
 
     seqs += [platform_client.send(topics.TRIGGER, trigger(f"amid_{n}", vehicle.vin))["seq"] for n in range(3)]
-    wait_until(lambda: express(platform).startswith(OUT_OF_MEMORY))
+    wait_until(lambda: direct_enqueue(platform).startswith(OUT_OF_MEMORY))
     assert healthy(platform.settings.recorder_port)
     found = findings(platform)
     assert not found["redis memory"].passed
     assert "maxmemory" in found["redis memory"].remedy
-    assert found["express hand-off"].seen.startswith(OUT_OF_MEMORY)
+    assert found["direct enqueue"].seen.startswith(OUT_OF_MEMORY)
     assert len(vehicle.got) == 5
 
     limit(platform, 0)
     vehicle.waits_for(8)
-    wait_until(lambda: express(platform) == "on")
+    wait_until(lambda: direct_enqueue(platform) == "on")
     seqs.append(platform_client.send(topics.TRIGGER, trigger("after", vehicle.vin))["seq"])
     assert [got.seq for got in vehicle.waits_for(9)] == seqs
     assert findings(platform)["redis memory"].passed
@@ -118,7 +118,7 @@ def test_redis_that_comes_back_empty_is_served_and_after_a_rebuild_everything_go
     platform.redis.kill()
     seqs = [platform_client.send(topics.TRIGGER, trigger("away", vehicle.vin))["seq"]]
     platform.redis = start_redis(platform.home / "another", port=platform.settings.redis_port)
-    wait_until(lambda: "rebuild" in express(platform))
+    wait_until(lambda: "rebuild" in direct_enqueue(platform))
     seqs.append(platform_client.send(topics.TRIGGER, trigger("empty", vehicle.vin))["seq"])
     wait_until(lambda: healthy(platform.settings.dispatcher_port))
     vehicle.say(Sign.HEARTBEAT)  # nobody knows that it is connected; this is enough
@@ -142,7 +142,7 @@ def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
     write_to_the_lake(platform, old, vins)
     with platform.blocking() as redis:
         redis.flushall()
-    wait_until(lambda: "rebuild" in express(platform))
+    wait_until(lambda: "rebuild" in direct_enqueue(platform))
     for vehicle in vehicles:
         vehicle.connect().say(Sign.HEARTBEAT)
         wait_until(lambda vin=vehicle.vin: "connected" in platform.presence(vin))  # type: ignore[misc]
@@ -164,7 +164,7 @@ def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
         queued.append(done.queued)
         for vehicle in vehicles:
             vehicle.waits_for(len(old) + len(new))
-        wait_until(lambda: express(platform) == "on")
+        wait_until(lambda: direct_enqueue(platform) == "on")
     last = int(platform_client.send(topics.TRIGGER, trigger("last", *vins))["seq"])
 
     assert (queued, len(new)) == ([len(old) * len(vins), 0], 6)

@@ -35,7 +35,7 @@ def test_a_master_dies_among_batches_and_everything_arrives_in_order(tmp_path: P
             seqs += [send() for _ in range(10)]
             cluster.nodes[1].kill()
             seqs += [send() for _ in range(10)]  # recorded while a third of the queues cannot be reached
-            wait_until(lambda: health(platform.settings.recorder_port).get("express") == "on", within_s=FAIL_OVER_S)
+            wait_until(lambda: health(platform.settings.recorder_port).get("direct_enqueue") == "on", within_s=FAIL_OVER_S)
             seqs += [send() for _ in range(10)]
             all_arrived_in_order(platform, drivers, seqs, within_s=FAIL_OVER_S)
         platform_client.close()

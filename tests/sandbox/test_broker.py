@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from paho.mqtt.client import topic_matches_sub
 
 from contracts.embedded_broker import inner_socket
 from contracts.settings import Settings
@@ -44,6 +45,39 @@ def test_the_tap_tells_exactly_the_fields_that_the_rule_on_emqx_selects(event: B
     assert selected is not None
     assert told(event) == set(selected[1].split(", "))
     assert f'topic = "{event_topic(event, "${clientid}")}", qos = 1' in rule
+
+
+ANY = [BrokerEvent.DELIVERED, BrokerEvent.ACKED, BrokerEvent.DROPPED, BrokerEvent.DELIVERY_DROPPED]
+SUBSCRIPTIONS = [BrokerEvent.SUBSCRIBED, BrokerEvent.UNSUBSCRIBED]
+
+
+@pytest.mark.parametrize(
+    ("events", "topic", "is_told"),
+    [
+        (ANY, "agent/V1/proxy/request/r", True),
+        (ANY, "agent/V1/proxy/response/r", False),
+        (ANY, "$ECQ/V1/a", True),
+        (ANY, "$ECQ/V1/a/b/", True),
+        (ANY, "ecp/V1/online", False),
+        ([BrokerEvent.DROPPED], "$ECQ/w/V1/a", False),  # no vehicle gets it: the access list
+        ([BrokerEvent.DROPPED], "$ECQ/r/V1", False),
+        ([BrokerEvent.DROPPED], "$ECQ/water/a", True),
+        (SUBSCRIPTIONS, "$ECQ/V1/#", True),
+        (SUBSCRIPTIONS, "$ECQ/V1/+/b", True),
+        (SUBSCRIPTIONS, "agent/V1/#", True),
+        (SUBSCRIPTIONS, "sdv/receipt/V1", False),
+    ],
+)
+def test_the_rules_on_emqx_tell_of_both_kinds_of_queue_and_of_nothing_else(
+    events: list[BrokerEvent], topic: str, is_told: bool
+) -> None:
+    rules = (EMQX / "manifold.conf").read_text()
+    for event in events:
+        rule = rules[rules.index(f"sdv_{event} {{") :]
+        where = rule[rule.index("WHERE") : rule.index('"""', rule.index("WHERE"))]
+        chosen = any(topic_matches_sub(name, topic) for name in re.findall(r"topic =~ '([^']+)'", where))
+        left_out = any(re.search(pattern, topic) for pattern in re.findall(r"not regex_match\(topic, '([^']+)'\)", where))
+        assert (chosen and not left_out) == is_told, event
 
 
 def test_both_zones_on_emqx_take_what_the_settings_allow_a_publisher(tmp_path: Path) -> None:

@@ -115,12 +115,12 @@ def test_two_at_once_are_refused(settings: Settings) -> None:
 
 
 def test_children_get_every_setting_and_no_other() -> None:
-    made = Settings(home=Path("/somewhere"), express=False, redis_url="redis://:secret@elsewhere:1/0")
+    made = Settings(home=Path("/somewhere"), direct_enqueue=False, redis_url="redis://:secret@elsewhere:1/0")
     handed = environment(made)
 
     ours = {name.removeprefix("MANIFOLD_").lower() for name in handed if name.startswith("MANIFOLD_")}
     assert ours == set(Settings.model_fields)
-    assert (handed["MANIFOLD_HOME"], handed["MANIFOLD_EXPRESS"]) == ("/somewhere", "false")
+    assert (handed["MANIFOLD_HOME"], handed["MANIFOLD_DIRECT_ENQUEUE"]) == ("/somewhere", "false")
     assert handed["MANIFOLD_REDIS_URL"] == "redis://:secret@elsewhere:1/0"
     assert "/usr/sbin" in handed["PATH"].split(os.pathsep)
 
@@ -172,7 +172,7 @@ def test_with_a_token_vehicles_and_whoever_shows_it_come_from_beyond_loopback_an
     elsewhere = "127.0.0.2"  # an address of this machine other than the one that is loopback by default
 
     assert now.healthy
-    assert now.checks["recorder"].details["express"] == "on"  # told to whoever shows the token
+    assert now.checks["recorder"].details["direct_enqueue"] == "on"  # told to whoever shows the token
     open_there = {name for name in PORTS if _accepts(elsewhere, getattr(wide, name))}
     assert open_there == {"mqtt_port", "recorder_port", "tap_port", "dispatcher_port", "api_port"}
     assert httpx.get(f"http://{elsewhere}:{wide.recorder_port}/metrics").status_code == 401

@@ -1,6 +1,7 @@
 """A strange gateway: it knows the contract and pika, and nothing of ours. And a door of a test's own."""
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import itertools
@@ -13,9 +14,10 @@ from typing import Any
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPConnectionError
 
 from adapters import secret_files
-from adapters.amqp import connection_url
+from adapters.amqp import USER, connection_url, password_file
 from adapters.key_ring import new_key_line
 from archive.journal import SUFFIX
 from archive.recorded import RecordedSegments
@@ -24,6 +26,7 @@ from archive.store import Archive
 from contracts.envelope import Envelope, Stream
 from contracts.settings import Settings, load_settings
 from contracts.signals import topology
+from contracts.signals.rights import RIGHTS
 from tests.servers import ROOT, Server, answers, free_port, start_python, wait_until
 
 NODES = itertools.count(1)
@@ -60,18 +63,23 @@ def signed(
 class Gateway:
     """A client of RabbitMQ that confirms what it publishes."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._connection = pika.BlockingConnection(pika.URLParameters(f"{connection_url(settings)}?heartbeat=0"))
+    def __init__(self, settings: Settings, as_user: str = USER) -> None:
+        url = f"{connection_url(settings, as_user=as_user)}?heartbeat=0"
+        self._connection = pika.BlockingConnection(pika.URLParameters(url))
         self.channel: BlockingChannel = self._connection.channel()
         self.channel.confirm_delivery()
 
     def close(self) -> None:
         if self._connection.is_open:
-            self._connection.close()
+            with contextlib.suppress(AMQPConnectionError):  # the server has closed it
+                self._connection.close()
 
     def send(self, body: bytes, headers: dict[str, Any], *, queue: str = topology.RAW, **properties: Any) -> None:
+        self.publish(topology.EXCHANGE, queue, body, headers, **properties)
+
+    def publish(self, exchange: str, key: str, body: bytes, headers: dict[str, Any], **properties: Any) -> None:
         about = pika.BasicProperties(headers=headers, **({"content_type": "application/json", "delivery_mode": 2} | properties))
-        self.channel.basic_publish(topology.EXCHANGE, queue, body, about, mandatory=True)
+        self.channel.basic_publish(exchange, key, body, about, mandatory=True)
 
     def send_signed(self, body: bytes | None = None, *, device: str = "device-1", **properties: Any) -> dict[str, Any]:
         body = body_of(device) if body is None else body
@@ -79,11 +87,13 @@ class Gateway:
         self.send(body, headers, **properties)
         return headers
 
-    def get(self, queue: str, *, within_s: float = 30) -> tuple[Any, bytes]:
-        """The next message of the queue, taken from it: its properties and its body."""
+    def get(self, queue: str, *, within_s: float = 30, take: bool = True) -> tuple[Any, bytes]:
+        """The next message of the queue, taken from it, or put back: its properties and its body."""
 
         def look() -> tuple[Any, bytes] | None:
-            method, properties, body = self.channel.basic_get(queue, auto_ack=True)
+            method, properties, body = self.channel.basic_get(queue, auto_ack=take)
+            if method is not None and not take:
+                self.channel.basic_nack(method.delivery_tag, requeue=True)
             return None if method is None else (properties, body or b"")
 
         found = wait_until(look, within_s=within_s, what=f"a message in {queue}")
@@ -102,13 +112,15 @@ class Door:
     """A door of a test's own, in a home of its own, at a RabbitMQ and a Redis that are there."""
 
     def __init__(self, home: Path, rabbitmq: Settings, redis_port: int, **more: Any) -> None:
-        for name, text in ((secret_files.HMAC, SECRET), (secret_files.KEYS, new_key_line("k1"))):
+        found = {secret_files.HMAC: SECRET, secret_files.KEYS: new_key_line("k1")}
+        found |= {file: secret_files.read(rabbitmq.home, file) for file in map(password_file, (USER, *RIGHTS))}
+        for name, text in found.items():
             secret_files.made_up(home, name, lambda text=text: text)  # type: ignore[misc]
         own = {
             "home": home,
             "signals_port": free_port(),
             "redis_port": redis_port,
-            "signals_amqp_url": connection_url(rabbitmq),
+            "amqp_port": rabbitmq.amqp_port,
             "signals_node": next(NODES),  # a door that a test kills keeps its number
             "segment_max_seconds": 600,
             "journal_retry_seconds": 0.2,
@@ -117,6 +129,12 @@ class Door:
         self._more = {name: value for name, value in (own | more).items() if name != "home"}
         self.server: Server | None = None
         self.after = 0  # a test sees what was recorded behind this seq
+
+    def with_settings(self, **more: Any) -> "Door":
+        """The same, with other settings, before it is started."""
+        self.settings = self.settings.model_copy(update=more)
+        self._more |= more
+        return self
 
     def start(self, *, healthy: bool = True) -> Server:
         url = f"{self.settings.signals}/healthz"

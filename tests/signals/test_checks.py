@@ -178,6 +178,41 @@ def test_the_backlog_is_as_old_as_the_last_look_at_an_empty_queue() -> None:
     assert ages == [3600, 0, 1, 60, 3600, 0]
 
 
+def test_a_queue_that_is_written_all_the_time_is_no_reason_to_allow_an_hour() -> None:
+    """It is never seen empty: a thousand messages wait at each look, and a thousand come each second."""
+    backlog = Backlog(3600, empty_at=10_000, in_flight=50)
+    ages = []
+    for second in range(1, 5000):
+        backlog.saw(1000, 10_000 + second)
+        for _ in range(1000):
+            backlog.took()
+        ages.append(backlog.age_s(10_000 + second + 1))
+
+    assert max(ages) <= 4
+
+
+def test_a_queue_that_is_not_read_is_as_old_as_it_is() -> None:
+    backlog = Backlog(3600, empty_at=10_000, in_flight=50)
+    for second in range(1, 1000):
+        backlog.saw(100 + second, 10_000 + second)
+    assert backlog.age_s(11_000) == 1000
+    for _ in range(151 - 1):  # what waited at the first look, and was on its way
+        backlog.took()
+    assert backlog.age_s(11_000) == 1000
+    backlog.took()
+    assert backlog.age_s(11_000) == 999
+
+
+def test_what_was_counted_before_a_connection_was_lost_counts_no_more() -> None:
+    backlog = Backlog(3600, empty_at=10_000)
+    backlog.saw(5, 10_001)
+    backlog.lost_sight()
+    for _ in range(5):
+        backlog.took()
+
+    assert backlog.age_s(10_100) == 100
+
+
 def test_a_gzip_body_is_inflated_and_its_delivered_bytes_are_signed() -> None:
     packed = gzip.compress(BODY)
     judged = CHECKS.judge(received(packed, signed(packed, timestamp=STAMP), content_encoding="gzip"), NOW)

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -146,6 +147,23 @@ def test_a_bad_message_is_a_dead_letter_with_its_bytes_and_the_next_one_is_proce
     assert DayKeys.of(door.settings).open(refused.payload, seq=refused.seq) == body
 
 
+def test_error_log_and_record_say_whom_a_refused_message_is_about(door: Door, gateway: Gateway) -> None:
+    """It says so in its body alone; nothing of that is proved."""
+    own_id = str(uuid.uuid4())
+    body = body_of("device-log", correlationId=own_id)
+    headers = signed(body, device="device-log", secret="forged")
+    gateway.send(body, {name: value for name, value in headers.items() if name != "x-correlation-id"})
+    about, _ = gateway.get(topology.DEAD)
+    wait_until(lambda: "device-log" in door.log)
+    [line] = [line for line in door.log.splitlines() if "device-log" in line]
+    [refused] = door.recorded()
+
+    assert json.loads(about.headers["x-error"])["correlationId"] == own_id
+    assert own_id in line
+    assert Code.SIGNATURE_ERROR in line
+    assert refused.topic == "xray.raw.v1/device-log"
+
+
 def test_who_asks_is_told_and_nobody_writes_into_the_doors_own_queues(door: Door, gateway: Gateway) -> None:
     mine = gateway.channel.queue_declare("", exclusive=True).method.queue
     gateway.send(b"no JSON", {}, reply_to=mine, correlation_id="mine-1")
@@ -268,7 +286,7 @@ def test_what_another_has_in_hand_is_tried_again_later_and_then_given_up(door: D
     assert isinstance(said, RawSignal)
     content = idempotency_key(said)
     with redis.Redis.from_url(door.settings.redis) as client:
-        client.set(keys.once("device-1", content), f"held {content} another", ex=900)
+        client.set(keys.once("device-1", content), keys.held(content, "another"), ex=900)
     gateway.send(body, signed(body))
     about, kept = gateway.get(topology.DEAD, within_s=60)
     error = json.loads(about.headers["x-error"])
@@ -281,7 +299,7 @@ def test_a_status_that_is_tried_again_is_still_one(door: Door, gateway: Gateway)
     body = json.dumps({"deviceId": "device-1", "status": "online", "lastSeen": now_text()}).encode()
     content = hashlib.sha256(body).hexdigest()
     with redis.Redis.from_url(door.settings.redis) as client:
-        client.set(keys.once("device-1", content), f"held {content} another", ex=900)
+        client.set(keys.once("device-1", content), keys.held(content, "another"), ex=900)
         gateway.send(body, signed(body), queue=topology.STATUS)
         wait_until(lambda: gateway.count(topology.RETRY) == 1)
         client.delete(keys.once("device-1", content))

@@ -44,7 +44,9 @@ def test_the_contract_word_for_word() -> None:
         "xray.raw.v1.dlq": ("iot.xray.dlx", {"x-message-ttl": 604_800_000}),
         "device.status.v1": ("iot.xray", {}),
         "xray.processed.v1": ("iot.xray", {}),
+        "xray.raw.v1.dlq.copy": ("iot.xray.dlx", {"x-message-ttl": 604_800_000}),  # ours; the contract does not know it
     }
+    assert {q.name: q.key for q in topology.QUEUES if q.key != q.name} == {"xray.raw.v1.dlq.copy": "xray.raw.v1.dlq"}
 
 
 def test_a_fresh_server_imports_the_definitions_and_the_door_takes_them(

@@ -80,7 +80,7 @@ def test_a_login_that_is_refused_says_which_setting_to_correct_and_shows_no_secr
     with pytest.raises(Permanent, match=rf"{proxy.url} refuses the login .*{why}.*MANIFOLD_CATALOG_PROPERTIES") as refused:
         open_catalog(lake.settings)
 
-    status, output = lake.command("pipelines", "look", "--no-flush")
+    status, output = lake.command("pipelines", "discover", "--no-flush")
     assert status == 5  # doing it again changes nothing
     assert "refuses the login" in output
     for value in properties.values():

@@ -66,7 +66,7 @@ def test_a_key_that_does_not_count_says_which_setting_to_correct(
 ) -> None:
     lake = lake_of(proxy, tmp_path, redis_server, **keys("another-secret"))
 
-    status, output = lake.command("pipelines", "look", "--no-flush")
+    status, output = lake.command("pipelines", "discover", "--no-flush")
 
     assert status == 5  # doing it again changes nothing
     assert "refuses the login (" in output

@@ -1,6 +1,7 @@
 """MQTT over a plain socket, for tests that must say exactly which bytes go out and when."""
 
 import socket
+import ssl
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -87,10 +88,12 @@ class Got:
 class RawConnection:
     """One connection; every packet is asked for."""
 
-    def __init__(self, port: int, *, version: int = 5, within_s: float = 15) -> None:
+    def __init__(self, port: int, *, version: int = 5, within_s: float = 15, tls: ssl.SSLContext | None = None) -> None:
         self.version = version
         self.socket = socket.create_connection(("127.0.0.1", port), within_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         self._read = bytearray()
         self.received = bytearray()  # everything, as it came
 

@@ -77,7 +77,7 @@ run "a_secret_among_the_settings" {
 
 run "a_setting_by_its_variable" {
   command = plan
-  variables { settings = { MANIFOLD_EXPRESS = "false" } }
+  variables { settings = { MANIFOLD_DIRECT_ENQUEUE = "false" } }
   expect_failures = [var.settings]
 }
 

@@ -6,7 +6,7 @@ from contracts import keys
 from contracts.queue_names import ecq_queue
 from contracts.seq import wall_clock_ms
 from contracts.topics import ecq_filter, ecq_rewind_topic, ecq_write_topic
-from queues.verbs import ecq
+from queues.verbs.ecq_reads import Read, ReadReply
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Got, Vehicle
 from tests.servers import wait_until
@@ -35,14 +35,14 @@ class EcqGround(Ground):
         wait_until(lambda: "ecq" in self.platform.presence(consumer.vin), what=f"the subscription of {consumer.vin}")
         return consumer
 
-    def queue(self, consumer: Vehicle) -> ecq.ReadReply:
+    def queue(self, consumer: Vehicle) -> ReadReply:
         """All that is live, as Redis has it."""
 
-        async def read(queues: Any) -> ecq.ReadReply:
+        async def read(queues: Any) -> ReadReply:
             batch = queues.batch()
-            batch.add(ecq_queue(consumer.vin), ecq.Read(), wall_clock_ms())
+            batch.add(ecq_queue(consumer.vin), Read(), wall_clock_ms())
             (reply,) = await batch.run()
-            assert isinstance(reply, ecq.ReadReply)
+            assert isinstance(reply, ReadReply)
             return reply
 
         return self.platform.ask(read)

@@ -1,0 +1,65 @@
+"""TLS for services: contexts made of files, and the list of certificates that are no longer good."""
+
+import ssl
+from pathlib import Path
+
+from contracts.settings import Settings
+from contracts.tls import TlsFiles
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """For a connection to a server whose certificate names its host; TLS 1.2 or newer.
+
+    Raises:
+        OSError: a file cannot be read, or is no certificate or key.
+    """
+    context = ssl.create_default_context(cafile=files.ca or None)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if files.certificate:
+        context.load_cert_chain(files.certificate, files.key or None)
+    return context
+
+
+def web_context(settings: Settings, url: str) -> ssl.SSLContext | None:
+    """For a request to a service of Manifold at `url`, whom the settings say to believe; None where that is not HTTPS.
+
+    Raises:
+        OSError: the file of the CA cannot be read.
+    """
+    return client_context(TlsFiles(settings.tls_files("").ca)) if url.startswith("https:") else None
+
+
+def server_context(ca: Path, certificate: Path) -> ssl.SSLContext:
+    """For a listener that lets in nobody without a certificate of `ca`; TLS 1.2 or newer. `certificate` has the key too.
+
+    Raises:
+        OSError: a file cannot be read, or is no certificate or key.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0  # a ticket would let in a certificate that is no longer good
+    context.load_verify_locations(ca)
+    context.load_cert_chain(certificate)
+    return context
+
+
+def revoked_serials(ca: Path, listed: Path) -> frozenset[int]:
+    """Serial numbers on a certificate revocation list in PEM that this CA has signed; none where there is no list.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: it is no list, or somebody else's.
+    """
+    from cryptography import x509  # takes a while that who has no list need not wait
+
+    try:
+        content = listed.read_bytes()
+    except FileNotFoundError:
+        return frozenset()
+    found = x509.load_pem_x509_crl(content)
+    signers = x509.load_pem_x509_certificates(ca.read_bytes())
+    if not any(found.is_signature_valid(signer.public_key()) for signer in signers):  # type: ignore[arg-type]  # of those kinds that sign
+        raise ValueError(f"{listed} is not signed by a CA of {ca}")
+    return frozenset(each.serial_number for each in found)

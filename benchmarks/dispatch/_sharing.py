@@ -1,0 +1,116 @@
+"""A stand-in for a broker that shares events among dispatchers, as EMQX does and Mosquitto 2.0 does not for `$` topics.
+
+`python -m benchmarks.dispatch._sharing HOST PORT LISTEN`: whoever connects to LISTEN speaks with the broker at HOST:PORT. Each
+message that the broker publishes to the dispatchers passes to one of them, by its bytes; for the other this acknowledges it.
+"""
+
+import asyncio
+import sys
+import xmlrpc.client
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from zlib import crc32
+
+import httpx
+import psutil
+import uvloop
+from supervisor.xmlrpc import SupervisorTransport
+
+from benchmarks.dispatch._ground import Ground
+from sandbox.platform.programs import SERVICES, environment
+from sandbox.platform.supervisord import HomeLayout
+from tap.packets import read_connect
+from tests.servers import Server, free_port, start_python, stopping
+
+REPLICAS = 2
+_PUBLISH = 3
+_PUBACK = b"\x40\x02"  # and the packet's id: success, in MQTT 5 too
+
+
+@contextmanager
+def sharing(ground: Ground) -> Iterator[None]:
+    """In the place of the platform's own dispatcher, for a block: two that share their events."""
+    settings, port = ground.settings, free_port()
+    logs = settings.home / "logs"
+    with xmlrpc.client.ServerProxy(
+        "http://127.0.0.1", SupervisorTransport(None, None, f"unix://{HomeLayout(settings.home).socket}")
+    ) as supervisor:
+        supervisor.supervisor.stopProcess(f"{SERVICES}:dispatcher-0")
+    through = settings.model_copy(update={"mqtt_url": f"mqtt://127.0.0.1:{port}", "mqtt_shared": "off", "dispatchers": REPLICAS})
+    addresses = (settings.host, str(settings.mqtt_port), str(port))
+
+    def replica(number: int) -> Server:
+        at = settings.dispatcher_port + number
+
+        def healthy() -> bool:
+            with suppress(httpx.TransportError):
+                return httpx.get(f"http://{settings.host}:{at}/healthz").is_success
+            return False
+
+        arguments = ("dispatcher", "--replica", str(number))
+        return start_python(*arguments, port=at, log=logs / f"shared-{number}", env=environment(through), ready=healthy)
+
+    with (
+        stopping(start_python(__name__, *addresses, port=port, log=logs / "sharing", env={})),
+        stopping(replica(0)) as first,
+        stopping(replica(1)) as second,
+    ):
+        ground.processes["dispatcher"] = [psutil.Process(first.pid), psutil.Process(second.pid)]
+        yield
+
+
+async def _serve(host: str, port: int, listen: int) -> None:
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            from_broker, to_broker = await asyncio.open_connection(host, port)
+            first, length, body = await _packet(reader)
+            number = int(read_connect(body).client_id.rpartition("-")[2])
+            to_broker.write(first + length + body)
+            there = asyncio.create_task(_pass_on(reader, to_broker))
+            try:
+                await _share(from_broker, writer, to_broker, number)
+            finally:
+                there.cancel()
+                to_broker.close()
+        writer.close()
+
+    server = await asyncio.start_server(connected, "127.0.0.1", listen)
+    await server.serve_forever()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+    writer.close()
+
+
+async def _share(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, to_broker: asyncio.StreamWriter, number: int
+) -> None:
+    """Pass packets on to replica `number`, but for messages that another one gets."""
+    while True:
+        first, length, body = await _packet(reader)
+        if first[0] >> 4 == _PUBLISH:
+            after_topic = 2 + int.from_bytes(body[:2])
+            message = after_topic + (2 if first[0] & 0x06 else 0)
+            assert body[message] < 128, "the properties of an event are few"
+            of_message = crc32(body[message + 1 + body[message] :], crc32(body[:after_topic]))
+            if of_message % REPLICAS != number:
+                if first[0] & 0x06:
+                    to_broker.write(_PUBACK + body[after_topic:message])
+                continue
+        writer.write(first + length + body)
+
+
+async def _packet(reader: asyncio.StreamReader) -> tuple[bytes, bytes, bytes]:
+    """The first byte, the length as it came, and the rest of the next MQTT packet."""
+    first, length, size = await reader.readexactly(1), b"", 0
+    while not length or length[-1] & 0x80:
+        length += await reader.readexactly(1)
+        size |= (length[-1] & 0x7F) << 7 * (len(length) - 1)
+    return first, length, await reader.readexactly(size)
+
+
+if __name__ == "__main__":
+    host, port, listen = sys.argv[1:]
+    uvloop.run(_serve(host, int(port), int(listen)))

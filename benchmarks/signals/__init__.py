@@ -1,0 +1,5 @@
+"""The AMQP door: what one process sustains, and two, beside a client that acknowledges only."""
+
+from benchmarks.signals._run import SETTING, Size, run
+
+__all__ = ["SETTING", "Size", "run"]

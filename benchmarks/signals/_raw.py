@@ -1,0 +1,55 @@
+"""The raw limit: a client of the door's own library that takes the same messages, and does nothing but acknowledge them."""
+
+import asyncio
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+import aio_pika
+import uvloop
+
+from contracts.signals import topology
+
+PREFETCH = 50  # as the door has
+
+
+@contextmanager
+def consumer(url: str, count: int) -> Iterator[Connection]:
+    """Consumes when this begins; says the CPU seconds that it took once `count` messages are acknowledged."""
+    here, there = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_main, args=(there, url, count), daemon=True)
+    process.start()
+    here.recv()
+    try:
+        yield here
+    finally:
+        process.kill()
+        process.join()
+
+
+def _main(pipe: Connection, url: str, count: int) -> None:
+    async def consume() -> None:
+        done, taken = asyncio.Event(), 0
+        async with await aio_pika.connect(url) as connection:
+            channel = await connection.channel(publisher_confirms=False)
+            await channel.set_qos(prefetch_count=PREFETCH)
+
+            async def take(message: Any) -> None:
+                nonlocal taken
+                await message.ack()
+                taken += 1
+                if taken == count:
+                    done.set()
+
+            queue = await channel.get_queue(topology.RAW, ensure=True)
+            await queue.consume(take)
+            began = time.process_time()
+            pipe.send(None)
+            await done.wait()
+            pipe.send(time.process_time() - began)
+            await asyncio.to_thread(pipe.recv)  # to be ended
+
+    uvloop.run(consume())

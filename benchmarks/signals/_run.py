@@ -1,0 +1,54 @@
+"""The whole run: each figure after the other, on servers of its own."""
+
+from dataclasses import dataclass
+
+from benchmarks.machine import Row
+from benchmarks.signals import _door
+from benchmarks.signals._ground import Ground, ground
+
+SETTING = "{size.signals:,} signed signals of 1 KB, as fast as they come"
+ONE_AIM, TWO_AIM, RAW_AIM = 3000, 5000, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything."""
+
+    signals: int = 60_000
+
+    @classmethod
+    def of(cls, part: float) -> "Size":
+        """This part of the full size."""
+        return cls(max(1000, int(cls().signals * part)))
+
+
+def run(size: Size) -> list[Row]:
+    """All figures."""
+    with ground() as place:
+        return _rates(place, size)
+
+
+def _rates(place: Ground, size: Size) -> list[Row]:
+    raw = _door.acknowledged(place, size.signals, seed=1)
+    one = _door.sustained(place, size.signals, 1, seed=2)
+    two = _door.sustained(place, size.signals, 2, seed=3)
+    return [
+        Row("aio-pika, acknowledging only", f"{raw.rate:,.0f}/s", "1.00"),
+        Row("one door", f"{one.rate:,.0f}/s", "", f"≥ {ONE_AIM:,}/s", one.rate >= ONE_AIM),
+        Row(
+            "one door, of acknowledging only",
+            f"{one.rate / raw.rate:.2f}",
+            "",
+            f"≥ {RAW_AIM}",
+            one.rate >= RAW_AIM * raw.rate,
+            f"{raw.door_us / one.door_us:.2f}",
+        ),
+        Row("two doors", f"{two.rate:,.0f}/s", f"{two.rate / raw.rate:.2f}", f"≥ {TWO_AIM:,}/s", two.rate >= TWO_AIM),
+        *(
+            Row(
+                f"CPU a signal, {what}: client or doors, RabbitMQ, load",
+                f"{r.door_us:.0f}, {r.rabbitmq_us:.0f}, {r.load_us:.0f} µs",
+            )
+            for what, r in (("acknowledging only", raw), ("one door", one), ("two doors", two))
+        ),
+    ]

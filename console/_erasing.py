@@ -1,0 +1,26 @@
+"""The options of `manifold vin erase` and `manifold signals erase`, and the question before either. Loads nothing of the lake."""
+
+from typing import Annotated
+
+import typer
+
+from contracts.settings import Settings
+
+Why = Annotated[str, typer.Option(help="Why; it is kept on record, so it must not name whom it is about.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Wait = Annotated[float, typer.Option(min=0, help="Seconds for which runs that began before may go on.")]
+WAIT_S = 900.0
+
+
+def erase(settings: Settings, name: str, why: str, *, yes: bool, wait_s: float, as_json: bool) -> None:
+    """Erase a vehicle or a device, once the user has agreed, and say what happened.
+
+    Raises:
+        typer.Abort: the user did not agree.
+        typer.Exit: it is still named somewhere.
+    """
+    if not yes:
+        typer.confirm(f"This takes all that was accepted until now of {name} out for good. Go on?", abort=True, err=True)
+    from console._erase import erase_and_tell
+
+    erase_and_tell(settings, name, why, wait_s=wait_s, as_json=as_json)

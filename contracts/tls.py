@@ -1,0 +1,44 @@
+"""The settings of TLS: whether the sandbox speaks it, and the files by which a service shows who it is. Pure."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic_settings import BaseSettings
+
+SECRETS = "secrets"  # the folder of a home with what the sandbox makes up
+CA, SERVER, REVOKED = "ca.pem", "server.pem", "revoked.pem"  # names of files in it; a client's is its common name and .pem
+
+LOCAL_CLIENT = "sdv-local"  # the common name of whoever comes to the sandbox's Redis and RabbitMQ
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Names of files in PEM; empty: none. They are read for each connection, so that they can be renewed."""
+
+    ca: str = ""  # whom to trust; none: whom the system trusts
+    certificate: str = ""  # of this client, with what lies between it and its CA
+    key: str = ""  # none: it is in the file of the certificate
+
+
+NO_FILES = TlsFiles()
+
+
+def _s(default: Any, meaning: str) -> Any:
+    return Field(default=default, description=meaning)
+
+
+class TlsSettings(BaseSettings):
+    """Who is believed at the front door, and by what a service is known there."""
+
+    tls: bool = _s(
+        False,
+        "the sandbox's front door, Redis and RabbitMQ speak TLS, and clients show certificates of a CA that `make up` makes: "
+        "vehicles on mqtt_port, services on mqtt_services_port; the API speaks HTTPS, all other HTTP stays on loopback",
+    )
+    mqtt_services_port: Annotated[int, Field(ge=1, le=65535)] = _s(
+        1884, "the front door for services and publishers, where tls is set; else they share mqtt_port with the vehicles"
+    )
+    tls_ca: str = _s("", "file of the certificates that services trust at the broker (mqtts://); empty: those of the system")
+    tls_certificate: str = _s("", "file of the certificate that this service shows the broker; empty: none")
+    tls_key: str = _s("", "file of the key of tls_certificate; empty: it is in that file too")

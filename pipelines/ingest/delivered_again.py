@@ -1,0 +1,96 @@
+"""Statuses and refused messages that RabbitMQ has delivered twice: each is one row. Once over DataFrames, once over Arrow tables.
+
+A door that dies between its journal and the acknowledgement is delivered the same message again, and records it again. Raw
+signals have a key of their own (`write_signals`). A status is the same one if it says the same; a refused one, if its digest is.
+"""
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as sf
+
+from contracts.tables import QUARANTINE, XRAY_STATUS, Table
+from pipelines.ingest.arrow_commits import between, matching
+from pipelines.ingest.arrow_rows import not_in
+from pipelines.ingest.attempt import Attempt
+
+log = structlog.get_logger(__name__)
+
+
+class Identity(NamedTuple):
+    """By which columns two rows of a table are the same message; one with a null there is like no other."""
+
+    table: Table
+    keys: tuple[str, ...]
+    at: str  # an instant: equal in both rows, or no further apart than `apart`
+    apart: timedelta = timedelta()
+
+
+STATUS = Identity(XRAY_STATUS, ("device_id", "seen_at", "content_digest"), "seen_at")
+# A dead letter lies in RabbitMQ for a week, and may be sent again until then.
+REFUSED = Identity(QUARANTINE, ("digest",), "received_at", timedelta(days=8))
+
+
+def new_rows(run: Attempt, rows: DataFrame, of: Identity, base: int) -> DataFrame:
+    """Of each message the first row, by seq, where the table has none of it."""
+    there = " and ".join(f"{key} is not null" for key in of.keys)
+    brief = rows.select("seq", of.at, *(key for key in of.keys if key != of.at)).where(there).persist()
+    try:
+        bounds = brief.agg(sf.min(of.at).alias("first"), sf.max(of.at).alias("last")).first()
+        assert bounds is not None  # an aggregation has one row
+        if bounds["first"] is None:
+            return rows
+        near = sf.col(of.at).between(sf.lit(bounds["first"] - of.apart), sf.lit(bounds["last"] + of.apart))
+        before = run.main(of.table, base)
+        known = (
+            before.where(near).select(*of.keys).distinct() if _is_asked(of, before.columns) else brief.select(*of.keys).limit(0)
+        )
+        known = known.withColumn("known", sf.lit(True))
+        place = sf.row_number().over(Window.partitionBy(*of.keys).orderBy("seq"))
+        joined = brief.withColumn("place", place).join(known, list(of.keys), "left")
+        again = joined.where("place > 1 or known").select("seq").localCheckpoint()
+    finally:
+        brief.unpersist()
+    return rows.join(again, "seq", "left_anti") if _told(of, again.count()) else rows
+
+
+def new_rows_by_arrow(run: Attempt, rows: pa.Table, of: Identity, base: int) -> pa.Table:
+    """The same of rows that are in memory."""
+    unlike = rows.filter(_has_null(rows, of))
+    ordered = rows.filter(pc.invert(_has_null(rows, of))).sort_by("seq")
+    if not ordered.num_rows:
+        return rows
+    place = pa.array(range(ordered.num_rows), pa.int64())
+    firsts = ordered.append_column("place", place).group_by(list(of.keys), use_threads=False).aggregate([("place", "min")])
+    first = ordered.take(firsts["place_min"])
+    ends = pc.min_max(first[of.at]).as_py()
+    near = between(of.at, ends["min"] - of.apart, ends["max"] + of.apart)
+    table = run.catalog.load_table(of.table.identifier)
+    new = first
+    if _is_asked(of, table.scan(snapshot_id=base).projection().column_names):
+        new = not_in(first, matching(run.catalog, of.table, base, first.select(list(of.keys)), of.keys, near), of.keys)
+    _told(of, ordered.num_rows - new.num_rows)
+    return pa.concat_tables([unlike, new]).sort_by("seq")
+
+
+def _is_asked(of: Identity, columns: Collection[str]) -> bool:
+    """Whether the table could know these messages: the snapshot of a release that had no such column holds none of them."""
+    return all(key in columns for key in of.keys)
+
+
+def _has_null(rows: pa.Table, of: Identity) -> pa.Array:
+    found = pa.array([False] * rows.num_rows, pa.bool_())
+    for key in of.keys:
+        found = pc.or_(found, pc.is_null(rows[key]))
+    return found
+
+
+def _told(of: Identity, count: int) -> int:
+    if count:
+        log.info("what was delivered again is let be", table=of.table.name, messages=count)
+    return count

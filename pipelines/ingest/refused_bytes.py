@@ -1,0 +1,71 @@
+"""Messages that stay refused when their segment is taken in again: their data_id stood for other bytes when they came first.
+
+A repair forgets segments, and whoever comes next takes them in again, as new ones. The payload that such a message met may not be
+in the lake then, and the message that brought it may have gone from the archive, or lie in a segment that nobody takes in again:
+judged once more, the refused bytes would be those that vehicles get. So their rows stay in quarantine, and count here.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual, StartsWith
+
+from adapters.lake import where
+from archive.content import Unreadable
+from archive.parsing import OTHER_BYTES
+from archive.probing import seqs_of
+from archive.store import Archive
+from contracts.tables import QUARANTINE
+from pipelines.ingest.branches import properties_of
+
+BEFORE, BETWEEN, AFTER = OTHER_BYTES.split("%s")
+
+Bounds = tuple[str, int, int]  # path of a segment, its smallest and its greatest seq
+
+
+def refused_for_their_bytes(catalog: Catalog, base: Mapping[str, int], first: int, last: int) -> set[int]:
+    """The seqs between these two, both included, of messages that quarantine has for the bytes of their data_id.
+
+    Args:
+        catalog: the lake's.
+        base: by table name, the snapshots to read.
+        first: the smallest seq.
+        last: the greatest seq.
+    """
+    table = catalog.load_table(QUARANTINE.identifier)
+    snapshot = table.snapshot_by_id(base[QUARANTINE.name])
+    if snapshot is None or properties_of(snapshot).get("total-records") == "0":
+        return set()
+    # Whoever brings an archive of their own chooses the seqs, and when messages were received: no day is left out.
+    seqs = And(where(GreaterThanOrEqual, "seq", first), where(LessThanOrEqual, "seq", last))
+    wanted = And(seqs, where(StartsWith, "reason", BEFORE))
+    found: set[int] = set()
+    for batch in table.scan(wanted, ("seq", "reason"), snapshot_id=snapshot.snapshot_id).to_arrow_batch_reader():
+        mine = pc.and_(pc.match_substring(batch["reason"], BETWEEN), pc.ends_with(batch["reason"], AFTER))
+        found.update(batch.filter(mine)["seq"].to_pylist())
+    return found
+
+
+def still_refused(
+    catalog: Catalog, base: Mapping[str, int], archive: Archive, segments: Iterable[Bounds]
+) -> dict[str, list[int]]:
+    """By path, the seqs of these segments that stay as they are; only segments that may have some are read.
+
+    A file that is no segment has none.
+    """
+    bounds = list(segments)
+    if not bounds:
+        return {}
+    refused = refused_for_their_bytes(catalog, base, min(first for _, first, _ in bounds), max(last for _, _, last in bounds))
+    found: dict[str, list[int]] = {}
+    for path, first, last in bounds:
+        if not any(first <= seq <= last for seq in refused):
+            continue
+        try:
+            again = [seq for seq in seqs_of(archive, path) if seq in refused]
+        except Unreadable:
+            continue
+        if again:
+            found[path] = again
+    return found

@@ -1,0 +1,30 @@
+"""Which keys have come by before, where there are millions of them: a walk over Redis may name a key twice."""
+
+import numpy as np
+import numpy.typing as npt
+
+Hashes = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
+
+
+class Seen:
+    """What has come by, as hashes of 64 bits: eight bytes for each, in a few sorted runs of which each is longer than the next.
+
+    If two keys ever had one hash, the second would not be read, its bucket would differ, and be compared entry by entry.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[Hashes] = []
+
+    def note(self, hashes: Hashes) -> Flags:
+        """Which of them come for the first time; all have come by then."""
+        is_new = np.zeros(len(hashes), np.bool_)
+        is_new[np.unique(hashes, return_index=True)[1]] = True
+        for run in self._runs:
+            is_new &= run[np.minimum(np.searchsorted(run, hashes), len(run) - 1)] != hashes
+        new = np.sort(hashes[is_new])
+        while self._runs and len(self._runs[-1]) <= len(new):
+            new = np.sort(np.concatenate([self._runs.pop(), new]))
+        if len(new):
+            self._runs.append(new)
+        return is_new

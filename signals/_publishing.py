@@ -1,0 +1,109 @@
+"""What a group brings to RabbitMQ: processed signals, retries, dead letters, and errors for whoever asked for them."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+import structlog
+
+from contracts.signals.codes import ErrorReport
+from contracts.signals.messages import RawSignal
+from signals import _metrics, _outgoing
+from signals._back_off import back_off_ms
+from signals._fate import Fate, Refused
+from signals._outgoing import Outgoing
+from signals._patience import Patience
+from signals._session import AWAY, Session
+
+BLOCKED = "RabbitMQ takes nothing, by its alarm of memory or disk: nothing is acknowledged; it goes on by itself"
+
+log = structlog.get_logger(__name__)
+
+
+class Publishing:
+    """Publishes what becomes of a group, and waits until RabbitMQ has it."""
+
+    def __init__(self, patience: Patience, *, confirm_s: float) -> None:
+        self._patience, self._confirm_s = patience, confirm_s
+
+    async def publish(self, fate: Fate, session: Session) -> None:
+        """Return when all of it is confirmed.
+
+        Raises:
+            AMQPError, OSError, TimeoutError: the session is over.
+        """
+        now = datetime.now(UTC)
+        out = [
+            _outgoing.processed(message, message.said, fate.data[message.received.tag], now)
+            for message in fate.taken
+            if isinstance(message.said, RawSignal)
+        ]
+        out += [_outgoing.retry(received, back_off_ms(received.retry_count)) for received, _ in fate.later]
+        reports = [(one, _report(one, now)) for one in fate.refused]
+        out += [_outgoing.dead_letter(one.received, report) for one, report in reports]
+        await self._all(out, session)
+        for one, report in reports:
+            await self._reply(_outgoing.reply(one.received, report, now), one, session)
+
+    async def _all(self, out: Iterable[Outgoing], session: Session) -> None:
+        wanted = list(out)
+        for one, answer in zip(wanted, await self._answers(wanted, session), strict=True):
+            if isinstance(answer, (*AWAY, asyncio.CancelledError)):
+                raise answer
+            if isinstance(answer, BaseException):
+                log.warning("headers cannot be sent on", reason=repr(answer)[:200])
+                for again in await self._answers([_outgoing.without_headers(one)], session):
+                    if isinstance(again, BaseException):
+                        raise again
+
+    async def _answers(self, out: Sequence[Outgoing], session: Session) -> list[BaseException | None]:
+        """Of each, None when it is confirmed, or why it is not.
+
+        A server that is short of memory or disk says so, and confirms when it has room: it is waited for. One that says nothing
+        for as long as a confirmation may take is left.
+        """
+        if not out:
+            return []
+        publishing = asyncio.gather(*(_sent(one, session) for one in out), return_exceptions=True)
+        publishing.add_done_callback(_looked_at)
+        was_blocked = False
+        try:
+            while not (await asyncio.wait((publishing,), timeout=self._confirm_s))[0]:
+                is_blocked = await session.is_blocked()
+                if not (is_blocked or was_blocked):
+                    raise TimeoutError(f"RabbitMQ has confirmed nothing for {self._confirm_s:g} s")
+                was_blocked = is_blocked
+                if is_blocked:
+                    self._patience.say(BLOCKED)
+        finally:
+            publishing.cancel()  # which changes nothing where it is done
+            if self._patience.problem == BLOCKED:
+                self._patience.say(None)
+        return publishing.result()
+
+    async def _reply(self, answer: Outgoing | None, one: Refused, session: Session) -> None:
+        """An answer that nobody takes is no reason to try anything again: the dead letter has it too."""
+        if answer is None:
+            if one.received.reply_to:
+                _metrics.REPLIES.labels("foreign").inc()
+            return
+        [failed] = await self._answers([answer], session)
+        if failed is None:
+            _metrics.REPLIES.labels("sent").inc()
+        else:  # a queue that is full, a name that is none; if the session is over, the next step says so
+            log.warning("an answer was not taken", reason=repr(failed)[:200], correlation_id=one.claims.correlation_id)
+            _metrics.REPLIES.labels("foreign").inc()
+
+
+def _looked_at(done: "asyncio.Future[list[BaseException | None]]") -> None:
+    """Whoever was cancelled looks at nothing; the loop would complain of it."""
+    if not done.cancelled():
+        done.exception()
+
+
+def _report(one: Refused, at: datetime) -> ErrorReport:
+    return ErrorReport.of(one.refusal, at=at, correlation_id=one.claims.correlation_id, retry_count=one.received.retry_count)
+
+
+async def _sent(one: Outgoing, session: Session) -> None:
+    await session.publish(one.exchange, one.key, one.body, one.properties, mandatory=one.mandatory)

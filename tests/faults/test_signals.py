@@ -1,0 +1,34 @@
+"""The short form of `python -m tests.faults.signals`: some hundred messages, every fault once."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from sandbox.platform import rabbitmq
+from tests.faults.gateways import twice_or_never
+from tests.faults.signals import HARMED, Plan, faults, play
+
+
+@pytest.mark.slow
+def test_what_rabbitmq_has_confirmed_is_in_the_lake_exactly_once(tmp_path: Path) -> None:
+    if rabbitmq.server_script() is None:
+        pytest.skip("rabbitmq-server is not installed; make setup installs it")
+    result = play(Plan(1, tmp_path / "p", count=300, stop_s=2, calm_s=0.5, every_s=0.05))
+
+    assert result.wrong == []
+    assert len(result.injected) == 2 * len(HARMED) + 1
+    assert min(len(result.sent.signals), len(result.sent.statuses), len(result.sent.refused)) > 3
+
+
+def test_a_seed_gives_the_same_faults_again() -> None:
+    assert faults(Random(1), 3) == faults(Random(1), 3) != faults(Random(2), 3)
+
+
+def test_whatever_is_not_there_exactly_once_is_named() -> None:
+    assert twice_or_never(["a", "b"], ["b", "a", "c"]) == []  # c was not confirmed, and came all the same
+    assert twice_or_never(["a", "b"], ["b", "b", "c", "c"]) == [
+        "a is there 0 times",
+        "b is there 2 times",
+        "c is there 2 times",
+    ]

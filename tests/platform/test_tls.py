@@ -1,0 +1,119 @@
+"""`MANIFOLD_TLS=true make up`: a batch from a publisher to a vehicle, each known by its certificate."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import redis
+
+from adapters.publisher import Publisher
+from adapters.tls import client_context, web_context
+from contracts.messages import ReceiptStatus, sha1_hex
+from contracts.settings import Settings
+from contracts.tls import LOCAL_CLIENT, TlsFiles
+from sandbox.fleet import Fleet, vins
+from sandbox.platform import certificates, rabbitmq, supervise
+from tests.conftest import platform_settings
+from tests.servers import wait_until
+
+PAYLOAD = b"map" * 40_000  # more than one record of TLS holds
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    signals = rabbitmq.server_script() is not None
+    settings = platform_settings(tmp_path_factory.mktemp("secure"), tls=True, with_signals=signals, segment_max_seconds=2)
+    supervise.up(settings)
+    try:
+        yield settings
+    finally:
+        supervise.down(settings)
+
+
+async def deliver(settings: Settings, request_id: str) -> None:
+    cars = vins(3, seed=7)
+    async with Fleet(settings, cars, seed=7) as fleet, Publisher(settings) as platform:
+        await fleet.connect()
+        await platform.data(sha1_hex(PAYLOAD), PAYLOAD)
+        receipt = await platform.trigger(cars, request_id, sha1_hex(PAYLOAD))
+        assert receipt.status is ReceiptStatus.RECORDED
+        await fleet.wait_for(
+            lambda it: len({each.vin for each in it.acknowledged if each.request_id == request_id}) == len(cars), 30
+        )
+        assert {each.payload_sha1 for each in fleet.received if each.request_id == request_id} == {sha1_hex(PAYLOAD)}
+
+
+def test_a_batch_reaches_vehicles_that_show_certificates(secure: Settings) -> None:
+    addresses = supervise.Addresses.of(secure)
+    assert addresses.mqtt == f"mqtts://127.0.0.1:{secure.mqtt_port}"
+    assert addresses.mqtt_services == f"mqtts://127.0.0.1:{secure.mqtt_services_port}"
+    assert addresses.redis.startswith("rediss://")
+    assert addresses.amqp.startswith("amqps://")
+    asyncio.run(deliver(secure, "task_tls_1"))
+
+
+def test_it_goes_on_when_every_certificate_of_tap_and_services_is_renewed(secure: Settings) -> None:
+    before = supervise.status(secure).processes
+    shown = of_redis(secure)
+    assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == 5
+    certificates.tell_redis(secure)
+    assert of_redis(secure) != shown
+    wait_until(lambda: of_api(secure) == of_redis(secure), what="the API to show the new certificate")
+    asyncio.run(deliver(secure, "task_tls_2"))
+    assert supervise.status(secure).processes == before
+
+
+def asked(port: int, context: ssl.SSLContext, said: bytes = b"") -> tuple[bytes, bytes]:
+    """The certificate that a server shows, and what it answers."""
+    with (
+        socket.create_connection(("127.0.0.1", port), 10) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+    ):
+        secured.sendall(said)
+        return secured.getpeercert(binary_form=True) or b"", secured.recv(64) if said else b""
+
+
+def of_redis(settings: Settings) -> bytes:
+    """The certificate that Redis shows."""
+    return asked(settings.redis_port, client_context(settings.tls_files(LOCAL_CLIENT)))[0]
+
+
+def of_api(settings: Settings) -> bytes:
+    """The certificate that the API shows."""
+    return asked(settings.api_port, client_context(TlsFiles(settings.tls_files("").ca)))[0]
+
+
+def test_the_api_answers_over_tls_alone(secure: Settings) -> None:
+    assert supervise.Addresses.of(secure).api == f"https://127.0.0.1:{secure.api_port}"
+    trust = web_context(secure, secure.api)
+    assert trust is not None
+    assert httpx.get(f"{secure.api}/livez", verify=trust, trust_env=False).status_code == 200
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://127.0.0.1:{secure.api_port}/livez", trust_env=False)
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{secure.api}/livez", trust_env=False)
+
+
+def test_redis_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settings) -> None:
+    with pytest.raises(redis.ConnectionError):
+        redis.Redis(port=secure.redis_port).ping()
+    ca = secure.tls_files(LOCAL_CLIENT).ca
+    with pytest.raises(redis.ConnectionError):
+        redis.Redis(port=secure.redis_port, ssl=True, ssl_ca_certs=ca).ping()
+
+
+def test_rabbitmq_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settings) -> None:
+    if not secure.with_signals:
+        pytest.skip("rabbitmq-server is not installed; make setup installs it")
+    begin = b"AMQP\0\0\x09\x01"
+    known = client_context(secure.tls_files(LOCAL_CLIENT))
+    assert asked(secure.amqp_port, known, begin)[1].startswith(b"\1"), "a frame of AMQP"
+    with socket.create_connection(("127.0.0.1", secure.amqp_port), 10) as plain:
+        plain.sendall(begin)
+        assert not plain.recv(64).startswith(b"\1"), "an alert of TLS, or nothing, is no answer"
+    stranger = client_context(TlsFiles(secure.tls_files(LOCAL_CLIENT).ca))
+    with pytest.raises(OSError):  # with TLS 1.3 the refusal comes in the place of the first answer
+        asked(secure.amqp_port, stranger, begin)
