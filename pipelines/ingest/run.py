@@ -38,7 +38,7 @@ class Ingested:
     segments: int = 0
     read: dict[str, int] = field(default_factory=dict)  # messages, by stream
     skipped: int = 0  # messages that another segment had brought
-    written: dict[str, int] = field(default_factory=dict)  # rows, by table
+    written: dict[str, int] = field(default_factory=dict)  # rows in new files, by table; where a file changed, its other rows too
     refused: int = 0  # rows written to quarantine
 
     def to_json(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 from contracts.envelope import Envelope, Stream
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome
-from contracts.tables import QUALITY, RUN_TABLES, Table
+from contracts.tables import META, QUALITY, RUN_TABLES, Table
 from pipelines.ingest import arrow_path
 from pipelines.ingest.branches import COUNTED, properties_of
 from pipelines.ingest.run_all import ingest_audit_publish
@@ -84,6 +84,7 @@ def test_the_same_segments_make_the_same_tables_and_the_same_verdicts(
         for each in places:
             write(each, random.Random(f"{seed} {run}"), 1000 * run)
             done, _, warnings = ingest_audit_publish(each.run(f"run{run}", 5000 + run))
+            done.written.pop(META.name, None)  # of whole files that change, which each engine divides in its own way
             numbers.append((asdict(done), warnings))
             segments = each.catalog.load_table("sdv.ingested_segments").snapshots()
             counted.append([properties_of(snapshot).get(COUNTED) for snapshot in segments])
