@@ -1,6 +1,6 @@
 """Runs side by side, one step at a time: who goes on, who is paused and who is killed is the test's choice.
 
-Publication is made of calls of the catalog alone, so it is played on PyIceberg's own catalog, over real tables. Each player is a
+Publication is made of calls of the catalog alone, so it is played on the SQL catalog that runs have, over real tables. Each player is a
 thread with a catalog of its own; it stops before each call by which it may see what another has done, or be seen: before mains
 are read that have to go together, before a main moves, and before a run opens or closes. `fine`: before each call that is about
 a main at all.
@@ -15,6 +15,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import RemovePropertiesUpdate, SetPropertiesUpdate, SetSnapshotRefUpdate
 
+from adapters.sql_catalog import RememberingSqlCatalog
 from contracts.settings import Settings
 from contracts.tables import IDS, SEGMENTS
 
@@ -26,8 +27,8 @@ class Killed(BaseException):
     """The player is dead: whatever it tries to clean up, the catalog does not hear of it."""
 
 
-class Turns(SqlCatalog):
-    """An SQL catalog that asks before each call that others can notice, or that notices others."""
+class Turns(RememberingSqlCatalog):
+    """The SQL catalog that asks before each call that others can notice, or that notices others."""
 
     def __init__(self, settings: Settings, ask: Callable[[str], None], *, fine: bool) -> None:
         self._ask: Callable[[str], None] = lambda _: None
