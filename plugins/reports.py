@@ -81,6 +81,11 @@ def application(settings: Settings) -> Any:
         root = request.scope.get("app_root_path", "")
         return RedirectResponse(f"{root}{LOGIN}?{_next(str(request.url))}", status_code=307)
 
+    @app.exception_handler(OSError)
+    async def away(request: Request, exc: OSError) -> Response:
+        del request
+        return Response(f"{reports.url} does not give its reports: {exc}", status_code=503, media_type="text/plain")
+
     return app
 
 

@@ -1,28 +1,42 @@
 """The quality reports in an object store: the same pages as on a disk, written and read from anywhere."""
 
+import runpy
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from airflow.api_fastapi.core_api.security import get_user
+from fastapi.testclient import TestClient
 
 from adapters.files import Files
 from adapters.reports import INDEX, TRENDS, kept_runs, run_page
+from contracts.settings import Settings
+from contracts.storage import S3
 from contracts.tables import RUN_TABLES
 from expectations import Audit, publish_trends
 from expectations._pages import publish_pages
 from tests.expectations.results import result
+from tests.servers import ROOT
 from tests.stores.servers import BUCKET, VERSITYGW, object_storage
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
+REPORTS = f"s3://{BUCKET}/reports"
+
+
 @pytest.fixture
-def reports(tmp_path: Path) -> Iterator[Files]:
+def s3(tmp_path: Path) -> Iterator[S3]:
     if not VERSITYGW.exists():
         pytest.skip("no S3 gateway here; run `make stores`")
     with object_storage(tmp_path / "s3") as s3:
-        yield Files(f"s3://{BUCKET}/reports", s3)
+        yield s3
+
+
+@pytest.fixture
+def reports(s3: S3) -> Files:
+    return Files(REPORTS, s3)
 
 
 def publish(reports: Files, made: Path, run_id: str, at: datetime, *, refused: int = 1) -> None:
@@ -60,6 +74,26 @@ def test_runs_are_listed_and_the_oldest_go(reports: Files, tmp_path: Path) -> No
     assert "first" not in index
     assert b"every rule" in (reports.read(run_page("second")) or b"")
     assert [path.split("/")[2] for path in reports.below("validations")] == ["second", "third+00:00"]
+
+
+def test_airflow_shows_them_from_there_and_says_so_where_the_store_refuses(reports: Files, s3: S3, tmp_path: Path) -> None:
+    application = runpy.run_path(str(ROOT / "plugins" / "reports.py"))["application"]  # as Airflow loads it
+    publish(reports, tmp_path, "run", NOON)
+
+    def answers(secret: str, *paths: str) -> list[tuple[int, str]]:
+        place = {"s3_endpoint": s3.endpoint, "s3_region": s3.region, "s3_access_key": s3.access_key, "s3_secret_key": secret}
+        app = application(Settings(home=tmp_path / "home", reports=REPORTS, **place))
+        app.dependency_overrides[get_user] = lambda: "somebody"
+        with TestClient(app) as client:
+            found = [client.get(path) for path in paths]
+        return [(each.status_code, each.text) for each in found]
+
+    assert s3.secret_key
+    run, of_all, nothing = answers(s3.secret_key, f"/{run_page('run')}", "/", "/runs/none/index.html")
+    assert (run[0], of_all[0], nothing[0]) == (200, 200, 404)
+    assert "every rule" in run[1]
+    [(status, said)] = answers("another", "/")
+    assert (status, REPORTS in said) == (503, True), said
 
 
 def test_the_charts_over_time_lie_beside_them(reports: Files) -> None:
