@@ -7,6 +7,7 @@ from benchmarks import (
     audit,
     compaction,
     dispatch,
+    grown,
     growth,
     ingest,
     lakes,
@@ -27,7 +28,7 @@ if __name__ == "__main__":
     report("one_vehicle", one_vehicle.SETTING.format(entries=one_vehicle.ENTRIES), one_vehicle.run(one_vehicle.ENTRIES))
     for case in ingest.CASES:
         report("ingest" if case == "plain" else f"ingest-{case}", f"{case}, {ingest.ROWS:,} entries", ingest.run(case))
-    report("growth", growth.setting(growth.Size()), growth.run(growth.Size()))
+    report("growth", growth.setting(grown.Size()), growth.run(grown.Size()))
     report("layout", f"{layout.ROWS:,} rows of a day, {layout.VEHICLES:,} vehicles", layout.run())
     report("no_work", no_work.SETTING.format(runs=no_work.RUNS), no_work.run())
     report("audit", f"{audit.ROWS:,} rows", audit.run())

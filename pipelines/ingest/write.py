@@ -1,21 +1,16 @@
 """Archive to the run's branches: `python -m pipelines ingest`. New segments become rows; main stays as it is."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime, timedelta
 
-import pyarrow as pa
 import structlog
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import LessThan
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sf
 
-from adapters.lake import ensure_tables, where
+from adapters.lake import ensure_tables
 from adapters.payloads import is_filled
 from archive import parsing
-from archive.probing import Probe
-from archive.segment import Segment
 from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.seq import datetime_of
@@ -24,8 +19,9 @@ from pipelines.ingest import transforms
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import RESULT, RUN_ID, properties_of
+from pipelines.ingest.close import close_segments
 from pipelines.ingest.frames import parsed
-from pipelines.ingest.planning import SIGNALS, Aside, Plan
+from pipelines.ingest.planning import Aside, Plan
 from pipelines.ingest.publish import is_published
 from pipelines.ingest.reading import Source
 from pipelines.ingest.run import Ingested, Run
@@ -230,41 +226,3 @@ def _unknown(rows: DataFrame, known: DataFrame, *, few: bool) -> DataFrame:
     if few:
         known = known.join(sf.broadcast(rows.select(*keys)), keys, "left_semi")
     return transforms.not_in(rows, known, keys)
-
-
-def close_segments(run: Attempt, todo: Plan) -> Ingested:
-    """Write the run's rows of `ingested_segments`, last of all; its numbers."""
-    read = {stream.value: todo.messages(stream) for stream in Stream if stream not in SIGNALS or todo.of(stream)}
-    written = run.written | {SEGMENTS.name: len(todo.segments)}
-    skipped = sum(map(len, todo.skips.values()))
-    result = Ingested(run.run_id, len(todo.segments), read, skipped, written, written.get(QUARANTINE.name, 0))
-    refused = _refused_files(run)
-    rows = [_segment_row(run, todo.probes[segment.path], segment, refused.get(segment.path)) for segment in todo.segments]
-    run.close(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result, todo.base[SEGMENTS.name])
-    log.info("run is written, not published", **asdict(result))
-    return result
-
-
-def _refused_files(run: Attempt) -> dict[str, str]:
-    """Why each file that this run has refused as a whole is no segment, by path. Only such rows have a negative seq."""
-    if QUARANTINE.name not in run.snapshots:
-        return {}
-    table, snapshot_id = run.catalog.load_table(QUARANTINE.identifier), run.snapshots[QUARANTINE.name]
-    rows = table.scan(where(LessThan, "seq", 0), ("topic", "reason"), snapshot_id=snapshot_id).to_arrow()
-    return dict(zip(rows["topic"].to_pylist(), rows["reason"].to_pylist(), strict=True))
-
-
-def _segment_row(run: Attempt, probe: Probe, segment: Segment, refused_because: str | None) -> dict[str, object]:
-    if refused_because is not None:
-        probe = Probe()
-    return {
-        "path": segment.path,
-        "stream": segment.stream.value,
-        "messages": probe.messages,
-        "first_seq": probe.first_seq,
-        "last_seq": probe.last_seq,
-        "run_id": run.run_id,
-        "ingested_at": run.now,
-        "refused_because": refused_because,
-        "began_at": segment.began_at,
-    }

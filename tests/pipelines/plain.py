@@ -26,12 +26,13 @@ from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE,
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
+from pipelines.ingest.close import segment_row
 from pipelines.ingest.ecq_rows import index_table, payload_table, seqno_table, state_table
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import ConcurrentPublish, finish, main_snapshots, publish
 from pipelines.ingest.removal import REMOVES
 from pipelines.ingest.run import Ingested, Run
-from pipelines.ingest.write import _segment_row, table_of_known_data
+from pipelines.ingest.write import table_of_known_data
 
 Rows = list[dict[str, Any]]
 
@@ -183,7 +184,7 @@ def write(run: PlainRun, todo: Plan) -> None:
         if row["reason"] is not None
     ]
     run.put(QUARANTINE, bad, todo.base[QUARANTINE.name])
-    segments = [_segment_row(run, todo.probes[s.path], s, None) for s in todo.segments]
+    segments = [segment_row(run, todo.probes[s.path], s, None) for s in todo.segments]
     run.close(rows_of(SEGMENTS, segments), Ingested(run.run_id, len(segments)), todo.base[SEGMENTS.name])
 
 

@@ -1,9 +1,9 @@
 """Runs side by side, one step at a time: who goes on, who is paused and who is killed is the test's choice.
 
-Publication is made of calls of the catalog alone, so it is played on the SQL catalog that runs have, over real tables. Each player is a
-thread with a catalog of its own; it stops before each call by which it may see what another has done, or be seen: before mains
-are read that have to go together, before a main moves, and before a run opens or closes. `fine`: before each call that is about
-a main at all.
+Publication is made of calls of the catalog alone, so it is played on the SQL catalog that runs have, over real tables. Each
+player is a thread with a catalog of its own; it stops before each call by which it may see what another has done, or be seen:
+before mains are read that have to go together, before a main moves, and before a run opens or closes. `fine`: before each call
+that is about a main at all.
 """
 
 import threading

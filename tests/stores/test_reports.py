@@ -81,8 +81,15 @@ def test_airflow_shows_them_from_there_and_says_so_where_the_store_refuses(repor
     publish(reports, tmp_path, "run", NOON)
 
     def answers(secret: str, *paths: str) -> list[tuple[int, str]]:
-        place = {"s3_endpoint": s3.endpoint, "s3_region": s3.region, "s3_access_key": s3.access_key, "s3_secret_key": secret}
-        app = application(Settings(home=tmp_path / "home", reports=REPORTS, **place))
+        settings = Settings(
+            home=tmp_path / "home",
+            reports=REPORTS,
+            s3_endpoint=s3.endpoint,
+            s3_region=s3.region,
+            s3_access_key=s3.access_key,
+            s3_secret_key=secret,
+        )
+        app = application(settings)
         app.dependency_overrides[get_user] = lambda: "somebody"
         with TestClient(app) as client:
             found = [client.get(path) for path in paths]

@@ -1,0 +1,98 @@
+"""A lake that has grown for many days, its tables filled without Spark: a file a day, as compaction leaves settled days."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from adapters.lake import open_catalog
+from contracts.envelope import Stream, segment_path
+from contracts.seq import EPOCH_MS, TIME_SHIFT
+from contracts.settings import Settings
+from contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
+from tests.pipelines.makers import NOON_MS
+
+DAY_MS, FIVE_MINUTES_MS = 86_400_000, 300_000
+VINS_A_TRIGGER, VINS = 5000, 100_000
+DAYS_AT_ONCE = 31
+PAYLOAD = 4096  # bytes
+
+Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How long the lake has grown, and by how much a day."""
+
+    days: int = 365
+    entries: int = 20_000
+    segments: int = 8640
+    payloads: int = 20
+    rounds: int = 7
+
+
+def grow(settings: Settings, size: Size) -> None:
+    """So many days before the first run: a file a day in each table, as compaction leaves settled days."""
+    for first in range(size.days, 0, -DAYS_AT_ONCE):
+        days = np.arange(first, max(0, first - DAYS_AT_ONCE), -1)
+        _append(settings, IDS, _entries(days, size, ended=False))
+        _append(settings, OUTCOMES, _entries(days, size, ended=True))
+        _append(settings, DATA, _payloads(days, size, DATA))
+        _append(settings, META, _payloads(days, size, META))
+        _append(settings, SEGMENTS, _segments(days, size))
+
+
+def _append(settings: Settings, table: Table, columns: dict[str, object]) -> None:
+    nothing = pa.nulls(len(next(iter(columns.values()))))  # type: ignore[arg-type]  # all are arrays
+    rows = pa.table({c.name: pa.array(columns.get(c.name, nothing)) for c in table.columns})
+    open_catalog(settings).load_table(table.identifier).append(rows.cast(table.arrow_schema))
+
+
+def _times(days: Numbers, a_day: int) -> Numbers:
+    """So many instants a day, in milliseconds since 1970."""
+    within = np.arange(a_day) * (DAY_MS // (2 * a_day))
+    return np.asarray((NOON_MS - days[:, None] * DAY_MS + within[None, :]).ravel())
+
+
+def _instants(ms: Numbers) -> pa.Array:
+    return pa.array(ms * 1000).cast(pa.timestamp("us", tz="UTC"))
+
+
+def _seqs(ms: Numbers) -> Numbers:
+    return (ms - EPOCH_MS) << TIME_SHIFT
+
+
+def _entries(days: Numbers, size: Size, *, ended: bool) -> dict[str, object]:
+    triggers = _times(days, max(1, size.entries // VINS_A_TRIGGER))
+    ms = np.repeat(triggers, min(VINS_A_TRIGGER, size.entries))
+    vins = [vin(number % VINS) for number in range(len(ms))]
+    said = {"vin": vins, "seq": _seqs(ms)}
+    if ended:
+        times = {name: _instants(ms + 1000) for name in ("dispatched_at", "acknowledged_at", "ended_at")}
+        how = {"outcome": ["delivered"] * len(ms), "attempts": np.ones(len(ms), np.int32)}
+        return {**said, **how, "accepted_at": _instants(ms), **times}
+    names = {"request_id": [f"task_{at}" for at in ms], "data_id": [f"old-{at}" for at in ms]}
+    return {**said, **names, "ts": _instants(ms), "applied": np.ones(len(ms), np.bool_)}
+
+
+def _payloads(days: Numbers, size: Size, table: Table) -> dict[str, object]:
+    ms = _times(days, size.payloads)
+    said = {"data_id": [f"old-{at}" for at in ms], "sha1": [f"{at:040x}" for at in ms], "first_seen_at": _instants(ms)}
+    if table is META:
+        return {**said, "last_seen_at": _instants(ms), "times_seen": np.ones(len(ms), np.int64), "stored_at": _instants(ms)}
+    return {**said, "payload": [b"y" * PAYLOAD] * len(ms), "size_bytes": np.full(len(ms), PAYLOAD), "seq": _seqs(ms)}
+
+
+def _segments(days: Numbers, size: Size) -> dict[str, object]:
+    ms = _times(days, size.segments)
+    streams = [list(Stream)[place % 3] for place in range(len(ms))]
+    seqs = _seqs(ms)
+    paths = [segment_path(stream, int(seq), 0) for stream, seq in zip(streams, seqs, strict=True)]
+    run = {"run_id": [f"scheduled__{at}" for at in ms // FIVE_MINUTES_MS], "ingested_at": _instants(ms + FIVE_MINUTES_MS)}
+    span = {"first_seq": seqs, "last_seq": seqs, "messages": np.ones(len(ms), np.int64), "began_at": _instants(ms)}
+    return {"path": paths, "stream": [stream.value for stream in streams], **run, **span}
+
+
+def vin(number: int) -> str:
+    """The VIN of this number."""
+    return f"WMANF0LD{number:09d}"

@@ -1,0 +1,57 @@
+"""The end of writing a run: its rows of `ingested_segments`, and its numbers. `begin` is the other end."""
+
+from dataclasses import asdict
+
+import pyarrow as pa
+import structlog
+from pyiceberg.expressions import LessThan
+
+from adapters.lake import where
+from archive.probing import Probe
+from archive.segment import Segment
+from contracts.envelope import Stream
+from contracts.tables import QUARANTINE, SEGMENTS
+from pipelines.ingest.attempt import Attempt
+from pipelines.ingest.planning import SIGNALS, Plan
+from pipelines.ingest.run import Ingested
+
+log = structlog.get_logger(__name__)
+
+
+def close_segments(run: Attempt, todo: Plan) -> Ingested:
+    """Write the run's rows of `ingested_segments`, last of all; its numbers."""
+    read = {stream.value: todo.messages(stream) for stream in Stream if stream not in SIGNALS or todo.of(stream)}
+    written = run.written | {SEGMENTS.name: len(todo.segments)}
+    skipped = sum(map(len, todo.skips.values()))
+    result = Ingested(run.run_id, len(todo.segments), read, skipped, written, written.get(QUARANTINE.name, 0))
+    refused = _refused_files(run)
+    rows = [segment_row(run, todo.probes[segment.path], segment, refused.get(segment.path)) for segment in todo.segments]
+    run.close(pa.Table.from_pylist(rows, schema=SEGMENTS.arrow_schema), result, todo.base[SEGMENTS.name])
+    log.info("run is written, not published", **asdict(result))
+    return result
+
+
+def _refused_files(run: Attempt) -> dict[str, str]:
+    """Why each file that this run has refused as a whole is no segment, by path. Only such rows have a negative seq."""
+    if QUARANTINE.name not in run.snapshots:
+        return {}
+    table, snapshot_id = run.catalog.load_table(QUARANTINE.identifier), run.snapshots[QUARANTINE.name]
+    rows = table.scan(where(LessThan, "seq", 0), ("topic", "reason"), snapshot_id=snapshot_id).to_arrow()
+    return dict(zip(rows["topic"].to_pylist(), rows["reason"].to_pylist(), strict=True))
+
+
+def segment_row(run: Attempt, probe: Probe, segment: Segment, refused_because: str | None) -> dict[str, object]:
+    """A row of `ingested_segments`."""
+    if refused_because is not None:
+        probe = Probe()
+    return {
+        "path": segment.path,
+        "stream": segment.stream.value,
+        "messages": probe.messages,
+        "first_seq": probe.first_seq,
+        "last_seq": probe.last_seq,
+        "run_id": run.run_id,
+        "ingested_at": run.now,
+        "refused_because": refused_because,
+        "began_at": segment.began_at,
+    }
