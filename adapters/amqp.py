@@ -5,6 +5,7 @@ from urllib.parse import urlencode
 from adapters import secret_files
 from contracts.settings import Settings
 from contracts.signal_settings import accepted_of
+from contracts.signals.rights import OPERATOR
 
 USER = "manifold"  # the administrator of the embedded RabbitMQ; no service is this user
 
@@ -18,12 +19,13 @@ def shown_url(settings: Settings) -> str:
 def connection_url(settings: Settings, *, as_user: str = USER) -> str:
     """URL of RabbitMQ to connect to, with user and password; `as_user` is one of `contracts.signals.rights`.
 
-    Where a setting says where RabbitMQ is, it says as whom, too.
+    Where a setting says where RabbitMQ is, it says as whom, too; the operator may have one of its own.
 
     Raises:
         Permanent: the password of the embedded one cannot be read.
     """
-    if url := settings.signals_amqp_url.get_secret_value():
+    own = settings.signals_operator_url.get_secret_value() if as_user == OPERATOR else ""
+    if url := own or settings.signals_amqp_url.get_secret_value():
         return url
     password = secret_files.read(settings.home, password_file(as_user))
     address = f"{as_user}:{password}@{settings.loopback}:{settings.amqp_port}/"

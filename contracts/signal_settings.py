@@ -35,6 +35,9 @@ class SignalSettings(BaseSettings):
     signals_amqp_url: SecretStr = _s(
         SecretStr(""), "where the door finds RabbitMQ; empty: the embedded one, with the password in <home>/secrets"
     )
+    signals_operator_url: SecretStr = _s(
+        SecretStr(""), "the same for whoever looks at dead letters, who is another user; empty: as signals_amqp_url says"
+    )
     signals_redis_url: SecretStr = _s(SecretStr(""), "where the door keeps nonces and idempotency keys; empty: as redis_url says")
     signals_prefetch: Annotated[int, Field(ge=1, le=65535)] = _s(50, "messages that the door has in hand at most")
     signals_heartbeat_seconds: Annotated[int, Field(ge=1, le=3600)] = _s(30, "AMQP heartbeat")

@@ -1,4 +1,4 @@
-"""Who may do what in RabbitMQ: users of their own for the door, for gateways and for operators, each with the rights it needs.
+"""Who may do what in RabbitMQ: users of their own for the door, gateways, operators, and readers, each with the rights it needs.
 
 Rights are regular expressions over names of exchanges and queues, as RabbitMQ has them; of the topic exchange also over routing
 keys, so that nobody but the door writes processed signals. What a user declares for itself (a queue for replies) is `amq.gen-…`.
@@ -10,7 +10,7 @@ from typing import Any
 
 from contracts.signals import topology
 
-DOOR, GATEWAY, OPERATOR = "door", "gateway", "operator"
+DOOR, GATEWAY, OPERATOR, READER = "door", "gateway", "operator", "reader"
 _OWN = r"amq\.gen.*"  # names that the server makes up
 _DEFAULT_EXCHANGE = r"amq\.default"
 
@@ -53,6 +53,7 @@ RIGHTS = {
         read=_any_of(topology.DEAD),
         keys=_any_of(*_TAKEN_IN),
     ),
+    READER: Rights(configure="^$", write="^$", read=_any_of(topology.PROCESSED), keys="^$"),
 }
 
 

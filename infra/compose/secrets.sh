@@ -3,13 +3,14 @@
 # The files themselves may be read by the users that they are mounted for, who are not its owner.
 set -euo pipefail
 cd "$(dirname "$0")"
+rabbitmq=$(cd ../rabbitmq && pwd)
 folder=${1:-secrets}
 [ ! -e "$folder" ] || { echo "$folder is there; remove it (and the volumes, which know its passwords) to start again"; exit 0; }
 new() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
 mkdir -m 700 "$folder.part"
 cd "$folder.part"
 
-redis=$(new) catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) amqp=$(new)
+redis=$(new) catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) door=$(new) operator=$(new)
 ring=$(python3 -c 'import base64, os; print("k1:" + base64.b64encode(os.urandom(32)).decode(), end="")')
 printf 'user default on nopass resetkeys resetchannels -@all +ping\nuser manifold on >%s ~* &* +@all -acl -debug -replicaof -shutdown\n' "$redis" >redis-users.acl
 new >postgres-password
@@ -25,15 +26,14 @@ new >api-secret-key
 new >jwt-secret
 new >grafana-password
 printf '{"admin": "%s", "operator": "%s", "viewer": "%s"}' "$(new)" "$(new)" "$(new)" >passwords.json
-printf '{"users": [{"name": "manifold", "password": "%s", "tags": []}], "vhosts": [{"name": "/"}],
- "permissions": [{"user": "manifold", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}]}\n' "$amqp" >rabbitmq-definitions.json
+printf '%s %s\n' door "$door" operator "$operator" gateway "$(new)" reader "$(new)" | python3 "$rabbitmq/users.py" >rabbitmq-definitions.json
 for service in recorder dispatcher signals api jobs; do
   printf 'http_token = "%s"\nredis_url = "redis://manifold:%s@redis:6379/0"\ncatalog_uri = "postgresql+psycopg://catalog:%s@postgres:5432/catalog"\ns3_access_key = "%s"\ns3_secret_key = "%s"\n' \
     "$token" "$redis" "$catalog" "$access" "$secret" >$service.toml
 done
 printf 'emqx_api_key = "manifold"\nemqx_api_secret = "%s"\n' "$emqx" >>dispatcher.toml
 for service in signals api jobs; do printf 'signals_keys = "%s"\n' "$ring" >>$service.toml; done
-printf 'signals_hmac_secret = "%s"\nsignals_amqp_url = "amqp://manifold:%s@rabbitmq:5672/"\n' "$(new)" "$amqp" >>signals.toml
+printf 'signals_hmac_secret = "%s"\nsignals_amqp_url = "amqp://door:%s@rabbitmq:5672/"\nsignals_operator_url = "amqp://operator:%s@rabbitmq:5672/"\n' "$(new)" "$door" "$operator" >>signals.toml
 chmod 444 ./*
 cd ..
 mv "$folder.part" "$folder"

@@ -3,6 +3,7 @@
 # What exists is left alone. Nothing secret is in a command line or a file of this machine: all goes to kubectl through a pipe.
 set -euo pipefail
 ns=${1:?usage: secrets.sh NAMESPACE}
+rabbitmq=$(cd "$(dirname "$0")/../rabbitmq" && pwd)
 new() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
 there() { kubectl -n "$ns" get secret "$1" >/dev/null 2>&1; }
 
@@ -30,7 +31,7 @@ if [ ${#missing[@]} != ${#names[@]} ]; then
   exit 1
 fi
 
-redis=$(new) catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) amqp=$(new) hmac=$(new)
+redis=$(new) catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) door=$(new) operator=$(new) hmac=$(new)
 ring=$(python3 -c 'import base64, os; print("k1:" + base64.b64encode(os.urandom(32)).decode(), end="")')
 printf 'user default on nopass resetkeys resetchannels -@all +ping\nuser manifold on >%s ~* &* +@all -acl -debug -replicaof -shutdown\n' "$redis" |
   line users.acl | put redis
@@ -44,8 +45,7 @@ printf 'user default on nopass resetkeys resetchannels -@all +ping\nuser manifol
   new | line jwt-secret
   printf '{"admin": "%s", "operator": "%s", "viewer": "%s"}' "$(new)" "$(new)" "$(new)" | line passwords.json
 } | put airflow
-printf '{"users": [{"name": "manifold", "password": "%s", "tags": []}], "vhosts": [{"name": "/"}],
- "permissions": [{"user": "manifold", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}]}' "$amqp" | line definitions.json | put rabbitmq
+printf '%s %s\n' door "$door" operator "$operator" gateway "$(new)" reader "$(new)" | python3 "$rabbitmq/users.py" | line definitions.json | put rabbitmq
 new | line admin-password | put grafana
 
 settings() { # what a service must know and nobody else may
@@ -59,7 +59,8 @@ settings() { # what a service must know and nobody else may
   {
     settings
     printf 'signals_keys = "%s"\nsignals_hmac_secret = "%s"\n' "$ring" "$hmac"
-    printf 'signals_amqp_url = "amqp://manifold:%s@rabbitmq.%s.svc:5672/"\n' "$amqp" "$ns"
+    printf 'signals_amqp_url = "amqp://door:%s@rabbitmq.%s.svc:5672/"\n' "$door" "$ns"
+    printf 'signals_operator_url = "amqp://operator:%s@rabbitmq.%s.svc:5672/"\n' "$operator" "$ns"
   } | line signals.toml
   { settings; printf 'emqx_api_key = "manifold"\nemqx_api_secret = "%s"\n' "$emqx"; } | line dispatcher.toml
   printf %s "$token" | line http-token

@@ -40,7 +40,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def root(api: Cluster) -> Path:
     """The root as it is, applied."""
-    for room in ("terraform", "emqx", "prometheus", "grafana"):
+    for room in ("terraform", "emqx", "rabbitmq", "prometheus", "grafana"):
         shutil.copytree(ROOT / "infra" / room, api.folder / "infra" / room, ignore=shutil.ignore_patterns(".terraform*"))
     root = api.folder / "infra" / "terraform"
     made = subprocess.run([root / "secrets.sh", NAMESPACE], capture_output=True, text=True, env=api.env, timeout=120)

@@ -1,9 +1,11 @@
 """`infra/compose`: what its file names is there, settings are settings, containers are held, secrets fit together."""
 
+import json
 import re
 import shutil
 import stat
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from contracts.settings import Settings, load_settings
+from contracts.signals import rights
 from tests.infra.seen import promtool
 from tests.servers import ROOT
 
@@ -22,8 +25,10 @@ OTHERS = {"MANIFOLD_FILE"}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("compose")
+    folder = tmp_path_factory.mktemp("infra") / "compose"
+    folder.mkdir()
     shutil.copy(HERE / "secrets.sh", folder)
+    shutil.copytree(HERE.parent / "rabbitmq", folder.parent / "rabbitmq")
     ran = subprocess.run([folder / "secrets.sh"], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     return folder / "secrets"
@@ -87,6 +92,20 @@ def test_settings_are_settings(made: Path, service: str, monkeypatch: pytest.Mon
     assert settings.http_token.get_secret_value() == (made / "http-token").read_text()
     assert settings.redis.partition("@")[0].removeprefix("redis://manifold:") in (made / "redis-users.acl").read_text()
     assert (made / "postgres-catalog-password").read_text() in settings.catalog
+
+
+def test_each_user_of_rabbitmq_has_least_rights_and_the_door_is_two_of_them(made: Path) -> None:
+    definitions = json.loads((made / "rabbitmq-definitions.json").read_text())
+    passwords = {user["name"]: user["password"] for user in definitions["users"]}
+    assert {name: definitions[name] for name in rights.permissions()} == rights.permissions()
+    assert passwords.keys() == rights.RIGHTS.keys()
+    assert len(set(passwords.values())) == len(passwords)
+    assert [user["tags"] for user in definitions["users"]] == [[]] * len(passwords)
+    told = tomllib.loads((made / "signals.toml").read_text())
+    assert told["signals_amqp_url"] == f"amqp://door:{passwords['door']}@rabbitmq:5672/"
+    assert told["signals_operator_url"] == f"amqp://operator:{passwords['operator']}@rabbitmq:5672/"
+    others = [path.read_text() for path in made.glob("*.toml") if path.name != "signals.toml"]
+    assert [text for text in others if any(password in text for password in passwords.values())] == []
 
 
 @pytest.mark.skipif(promtool() is None, reason="promtool is not installed: apt-get install prometheus")

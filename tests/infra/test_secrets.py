@@ -9,6 +9,7 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 
 from contracts.settings import load_settings
+from contracts.signals import rights
 from tests.infra.environments import TERRAFORM
 from tests.servers import free_port, start, stopping
 
@@ -54,11 +55,14 @@ def test_the_settings_file_of_a_service_is_one(
 def test_passwords_agree_and_differ_where_they_should(made: dict[str, dict[str, str]]) -> None:
     assert f"airflow:{made['postgres']['airflow-password']}@" in made["airflow"]["sql-alchemy-conn"]
     assert len(set(json.loads(made["airflow"]["passwords.json"]).values())) == 3
-    assert json.loads(made["rabbitmq"]["definitions.json"])["users"][0]["name"] == "manifold"
-    assert (
-        f"manifold:{json.loads(made['rabbitmq']['definitions.json'])['users'][0]['password']}@"
-        in made["manifold"]["signals.toml"]
-    )
+    definitions = json.loads(made["rabbitmq"]["definitions.json"])
+    passwords = {user["name"]: user["password"] for user in definitions["users"]}
+    assert {name: definitions[name] for name in rights.permissions()} == rights.permissions()
+    assert passwords.keys() == rights.RIGHTS.keys()
+    assert len(set(passwords.values())) == len(passwords)
+    assert [user for user in passwords if passwords[user] in "".join(made["manifold"].values())] == ["door", "operator"]
+    assert f"amqp://door:{passwords['door']}@rabbitmq.manifold.svc" in made["manifold"]["signals.toml"]
+    assert f"amqp://operator:{passwords['operator']}@rabbitmq.manifold.svc" in made["manifold"]["signals.toml"]
     assert made["emqx"]["cookie"].isalnum()
 
 

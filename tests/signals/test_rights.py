@@ -10,7 +10,7 @@ from pika.exceptions import ChannelClosedByBroker
 from adapters.amqp import USER
 from contracts.settings import Settings
 from contracts.signals import rights, topology
-from contracts.signals.rights import DOOR, GATEWAY, OPERATOR
+from contracts.signals.rights import DOOR, GATEWAY, OPERATOR, READER
 from tests.servers import ROOT
 from tests.signals.gateway import Door, Gateway, body_of, signed
 
@@ -55,6 +55,10 @@ MUST_NOT: list[tuple[str, str, Act]] = [
     (OPERATOR, "publish processed signals", publish(topology.EXCHANGE, topology.PROCESSED)),
     (OPERATOR, "publish dead letters", publish(topology.DEAD_EXCHANGE, topology.DEAD)),
     (OPERATOR, "make a queue", declare("mine")),
+    (READER, "read signals", read(topology.RAW)),
+    (READER, "read dead letters", read(topology.DEAD)),
+    (READER, "publish processed signals", publish(topology.EXCHANGE, topology.PROCESSED)),
+    (READER, "make a queue", declare("mine")),
     (OPERATOR, "delete a queue", lambda client: client.channel.queue_delete(topology.DEAD)),
 ]
 
