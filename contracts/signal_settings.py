@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings
 
 from contracts.seq import MAX_NODE
 from contracts.setting_field import setting as _s
+from contracts.signals.topology import MAX_PARTITIONS
 
 MAX_PAYLOAD = 1_048_576  # characters of base64, as the schema of raw signals has it
 PLACEHOLDERS = ("your-", "your_", "default-", "default_", "change-me", "changeme", "change_me", "placeholder", "<")
@@ -40,6 +41,9 @@ class SignalSettings(BaseSettings):
     )
     signals_redis_url: SecretStr = _s(SecretStr(""), "where the door keeps nonces and idempotency keys; empty: as redis_url says")
     signals_prefetch: Annotated[int, Field(ge=1, le=65535)] = _s(50, "messages that the door has in hand at most")
+    signals_partitions: Annotated[int, Field(ge=0, le=MAX_PARTITIONS)] = _s(
+        0, "partitions of the raw queue, by x-device-id, each read by one door at a time; the same for all doors; 0: none"
+    )
     signals_heartbeat_seconds: Annotated[int, Field(ge=1, le=3600)] = _s(30, "AMQP heartbeat")
     signals_confirm_seconds: Annotated[float, Field(gt=0)] = _s(
         60, "a RabbitMQ that confirms nothing for so long, and does not say that it is short of memory or disk, is left"

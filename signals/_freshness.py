@@ -1,5 +1,6 @@
 """Whether a signed time is near enough to now, and how long what comes now may have waited in the raw queue. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -66,3 +67,43 @@ class Backlog:
         if self.count == 0 and self.empty_at:
             return 0.0
         return min(max(0.0, now - self.empty_at), self.most_s)
+
+
+class Backlogs:
+    """The backlog of each queue from which signals come: the raw queue, and its partitions."""
+
+    def __init__(self, queues: Iterable[str], most_s: float, *, in_flight: int) -> None:
+        self._of = {queue: Backlog(most_s, in_flight=in_flight) for queue in queues}
+
+    @property
+    def count(self) -> int:
+        """Messages that waited, in all of them."""
+        return sum(one.count for one in self._of.values())
+
+    @property
+    def empty_at(self) -> float:
+        """What was published before, to whichever of them, was delivered; Unix seconds, 0: nobody knows."""
+        return min(one.empty_at for one in self._of.values())
+
+    @empty_at.setter
+    def empty_at(self, at: float) -> None:
+        for one in self._of.values():
+            one.empty_at = at
+
+    def saw(self, queue: str, count: int, now: float) -> None:
+        """There were `count` messages waiting in the queue."""
+        self._of[queue].saw(count, now)
+
+    def took(self, queue: str) -> None:
+        """One message of the queue was delivered, if it is one of these."""
+        if queue in self._of:
+            self._of[queue].took()
+
+    def lost_sight(self) -> None:
+        """The connection was lost."""
+        for one in self._of.values():
+            one.lost_sight()
+
+    def age_s(self, now: float, queue: str = "") -> float:
+        """How long what comes now from the queue may have waited; of another queue, or none, the longest of all."""
+        return max(one.age_s(now) for one in ([self._of[queue]] if queue in self._of else self._of.values()))

@@ -13,13 +13,12 @@ from typing import Any
 
 import aio_pika
 from aio_pika.abc import AbstractConnection
-from aio_pika.exceptions import AMQPError, ChannelInvalidStateError, ChannelPreconditionFailed
+from aio_pika.exceptions import AMQPError, ChannelInvalidStateError
 
-from contracts.errors import Permanent
 from contracts.settings import Settings
-from contracts.signals import topology
 from signals._decoding import read_any_properties
 from signals._received import Received
+from signals._topology import assert_topology
 
 Properties = Any  # of the library that aio-pika stands on
 
@@ -34,13 +33,13 @@ class Session:
         self._taking, self._giving, self._connection = taking, giving, connection
         self._tags: list[str] = []
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.waited_s: Callable[[], float] = lambda: 0.0
+        self.waited_s: Callable[[str], float] = lambda _: 0.0  # how long what comes from a queue may have waited
 
     async def consume(self, queue: str, take: Callable[[Received], None]) -> None:
         """`take` gets each message of the queue from now on."""
 
         async def delivered(message: Any) -> None:
-            take(_received(queue, message, self.waited_s()))
+            take(_received(queue, message, self.waited_s(queue)))
 
         with ending_is_away():
             answer = await self._taking.basic_consume(queue, delivered)
@@ -103,7 +102,7 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
     async with contextlib.AsyncExitStack() as stack:
         with ending_is_away():
             of_in, of_out = [await _connected(stack, url, f"manifold signals {way}", options) for way in ("in", "out")]
-            await assert_topology(of_in)
+            await assert_topology(of_in, partitions=settings.signals_partitions)
             taking = await (await of_in.channel(publisher_confirms=False)).get_underlay_channel()
             giving = await (await of_out.channel(publisher_confirms=True, on_return_raises=True)).get_underlay_channel()
             await taking.basic_qos(prefetch_count=settings.signals_prefetch)
@@ -139,34 +138,6 @@ async def _close(connection: AbstractConnection) -> None:
     with contextlib.suppress(*AWAY), ending_is_away():
         async with asyncio.timeout(5):
             await connection.close()
-
-
-async def assert_topology(connection: AbstractConnection) -> None:
-    """Declare what the contract has.
-
-    Raises:
-        Permanent: there is one with other arguments; the message names the argument and both values.
-    """
-    made = await connection.channel(publisher_confirms=False)
-    channel = await made.get_underlay_channel()
-    try:
-        for exchange in topology.EXCHANGES:
-            await channel.exchange_declare(exchange.name, exchange_type=exchange.type, durable=True)
-        for queue in topology.QUEUES:
-            await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
-            await channel.queue_bind(queue.name, queue.exchange, queue.key)
-    except ChannelPreconditionFailed as exc:
-        raise Permanent(
-            f"RabbitMQ has another topology: {_text(exc)}; delete what is named there, once it is empty, or let the door use a "
-            "virtual host of its own (MANIFOLD_SIGNALS_AMQP_URL)"
-        ) from exc
-    await made.close()
-
-
-def _text(exc: BaseException) -> str:
-    """What the server said, without its code."""
-    said = str(exc.args[0]) if exc.args else type(exc).__name__
-    return said.removeprefix("PRECONDITION_FAILED - ")
 
 
 def _why(done: "asyncio.Future[Any]") -> str:

@@ -14,7 +14,7 @@ from contracts.settings import Settings
 from contracts.signals import topology
 from contracts.signals.rights import DOOR
 from signals import _metrics
-from signals._freshness import Backlog
+from signals._freshness import Backlogs
 from signals._processor import Processor
 from signals._received import Received
 from signals._session import AWAY, Session, open_session
@@ -24,7 +24,7 @@ LOOK_S = 1.0  # between two looks at the queues
 SAVE_S = 10.0  # between two notes of when the raw queue was last empty
 AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 15.0  # between two tries to reach RabbitMQ
 GROUP_BYTES = 8 << 20  # bodies that are settled together
-WATCHED = (topology.RAW, topology.RETRY, topology.DEAD, topology.STATUS, topology.PROCESSED, topology.DEAD_COPY)
+WATCHED = (topology.RETRY, topology.DEAD, topology.STATUS, topology.PROCESSED, topology.DEAD_COPY)
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,8 @@ class Stay:
 
     def __init__(self, settings: Settings, processor: Processor, state: StateFile) -> None:
         self.problem: str | None = "not connected yet"
-        self.backlog = Backlog(settings.signals_nonce_seconds, in_flight=settings.signals_prefetch)
+        self._of_signals = (topology.RAW, *(queue.name for queue in topology.partitions(settings.signals_partitions)))
+        self.backlog = Backlogs(self._of_signals, settings.signals_nonce_seconds, in_flight=settings.signals_prefetch)
         self.in_hand = 0
         self._settings, self._processor, self._state = settings, processor, state
         self._waiting: deque[Received] = deque()
@@ -79,7 +80,7 @@ class Stay:
         """Consume until the session is lost, or the door stops; then settle what came before."""
         self._waiting.clear()  # of a stay before: it comes again
         self.backlog.lost_sight()
-        session.waited_s = lambda: self.backlog.age_s(time.time())
+        session.waited_s = lambda queue: self.backlog.age_s(time.time(), queue)
         await self._look(session)
         self._session = session
         settling = asyncio.create_task(self._settle_all(session), name="signals.settle")
@@ -106,14 +107,14 @@ class Stay:
         settling.result()
 
     async def _consume(self, session: Session) -> None:
-        await session.consume(topology.RAW, self._take)
+        for queue in self._of_signals:
+            await session.consume(queue, self._take)
         await session.consume(topology.DEAD_COPY, self._take)
         if self._settings.signals_reads_status:
             await session.consume(topology.STATUS, self._take)
 
     def _take(self, received: Received) -> None:
-        if received.queue == topology.RAW:
-            self.backlog.took()
+        self.backlog.took(received.queue)
         self._waiting.append(received)
         self.in_hand += 1
         _metrics.IN_HAND.set(self.in_hand)
@@ -148,18 +149,18 @@ class Stay:
 
     async def _look(self, session: Session) -> None:
         """How much waits in each queue; and since when the raw queue was not empty."""
+        for queue in self._of_signals:
+            self.backlog.saw(queue, await session.count(queue), time.time())
+        _metrics.DEPTH.labels(topology.RAW).set(self.backlog.count)  # with its partitions
         for queue in WATCHED:
-            count = await session.count(queue)
-            _metrics.DEPTH.labels(queue).set(count)
-            if queue == topology.RAW:
-                self.backlog.saw(count, time.time())
+            _metrics.DEPTH.labels(queue).set(await session.count(queue))
         _metrics.BACKLOG_AGE_SECONDS.set(self.backlog.age_s(time.time()))
 
     def _say(self, problem: str | None) -> None:
         if problem is not None and problem != self.problem:
             log.warning("away from RabbitMQ", reason=problem)
         if problem is None:
-            log.info("consuming", queues=[topology.RAW] + [topology.STATUS] * self._settings.signals_reads_status)
+            log.info("consuming", queues=[*self._of_signals] + [topology.STATUS] * self._settings.signals_reads_status)
         self.problem = problem
         _metrics.CONNECTED.set(problem is None)
 

@@ -1,4 +1,4 @@
-"""The AMQP door: what one process sustains, and two, beside a client that acknowledges only."""
+"""The AMQP door: what one process sustains, and two, beside a client that acknowledges only; latency; large payloads."""
 
 from benchmarks.signals._run import SETTING, Size, run
 

@@ -44,6 +44,10 @@ class Door:
         """CPU seconds of user and system since it began."""
         return sum(self.process.cpu_times()[:2])
 
+    def memory_mb(self) -> float:
+        """What it has in memory now, in MiB."""
+        return float(self.process.memory_info().rss) / (1 << 20)
+
 
 @dataclass(slots=True)
 class Ground:

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from benchmarks.machine import Row
-from benchmarks.signals import _door
+from benchmarks.signals import _door, _latency
 from benchmarks.signals._ground import Ground, ground
 
 SETTING = "{size.signals:,} signed signals of 1 KB, as fast as they come"
 ONE_AIM, TWO_AIM, RAW_AIM = 3000, 5000, 0.5
+P50_AIM_MS, P99_AIM_MS = 10, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,17 +16,20 @@ class Size:
     """How much of everything."""
 
     signals: int = 60_000
+    timed: int = 6_000
+    large: int = 100
 
     @classmethod
     def of(cls, part: float) -> "Size":
         """This part of the full size."""
-        return cls(max(1000, int(cls().signals * part)))
+        whole = cls()
+        return cls(max(1000, int(whole.signals * part)), max(600, int(whole.timed * part)), max(10, int(whole.large * part)))
 
 
 def run(size: Size) -> list[Row]:
     """All figures."""
     with ground() as place:
-        return _rates(place, size)
+        return _rates(place, size) + _latencies(place, size) + _large(place, size)
 
 
 def _rates(place: Ground, size: Size) -> list[Row]:
@@ -51,4 +55,22 @@ def _rates(place: Ground, size: Size) -> list[Row]:
             )
             for what, r in (("acknowledging only", raw), ("one door", one), ("two doors", two))
         ),
+    ]
+
+
+def _latencies(place: Ground, size: Size) -> list[Row]:
+    took = _latency.latency(place, size.timed, seed=4)
+    what = f"publish to processed message, {_latency.RATE:.0f}/s"
+    return [
+        Row(f"{what}: median", f"{took.p50_ms:.1f} ms", "", f"≤ {P50_AIM_MS} ms", took.p50_ms <= P50_AIM_MS),
+        Row(f"{what}: p99", f"{took.p99_ms:.1f} ms", "", f"≤ {P99_AIM_MS} ms", took.p99_ms <= P99_AIM_MS),
+        Row(f"{what}: the slowest", f"{took.max_ms:.0f} ms"),
+    ]
+
+
+def _large(place: Ground, size: Size) -> list[Row]:
+    found = _door.large(place, size.large, seed=5)
+    return [
+        Row(f"{size.large} signals of 1 MB, all in hand", f"{found.seconds:.1f} s"),
+        Row("memory of the door: before, at most", f"{found.before_mb:.0f}, {found.most_mb:.0f} MiB"),
     ]

@@ -13,6 +13,7 @@ from contracts.signals import topology
 DOOR, GATEWAY, OPERATOR, READER = "door", "gateway", "operator", "reader"
 _OWN = r"amq\.gen.*"  # names that the server makes up
 _DEFAULT_EXCHANGE = r"amq\.default"
+_PARTITIONS = re.escape(f"{topology.RAW}.p") + "[0-9]+"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,15 @@ def _any_of(*names: str, also: tuple[str, ...] = ()) -> str:
 
 
 _QUEUES = tuple(queue.name for queue in topology.QUEUES)
-_EXCHANGES = tuple(exchange.name for exchange in topology.EXCHANGES)
+_EXCHANGES = (*(exchange.name for exchange in topology.EXCHANGES), topology.PARTITIONS)
 _TAKEN_IN = (topology.RAW, topology.STATUS)
 
 RIGHTS = {
     # Declares all of it; binding asks for write on the queue, and read on the exchange; dead letters for both.
     DOOR: Rights(
-        configure=_any_of(*_EXCHANGES, *_QUEUES),
-        write=_any_of(*_EXCHANGES, *_QUEUES, also=(_DEFAULT_EXCHANGE,)),
-        read=_any_of(*_EXCHANGES, *_TAKEN_IN, topology.RETRY, topology.DEAD_COPY),
+        configure=_any_of(*_EXCHANGES, *_QUEUES, also=(_PARTITIONS,)),
+        write=_any_of(*_EXCHANGES, *_QUEUES, also=(_PARTITIONS, _DEFAULT_EXCHANGE)),
+        read=_any_of(*_EXCHANGES, *_TAKEN_IN, topology.RETRY, topology.DEAD_COPY, also=(_PARTITIONS,)),
         keys=_any_of(topology.RETRY, topology.PROCESSED, *_TAKEN_IN),
     ),
     GATEWAY: Rights(

@@ -8,6 +8,9 @@ EXCHANGE, DEAD_EXCHANGE = "iot.xray", "iot.xray.dlx"
 RAW, RETRY, DEAD = "xray.raw.v1", "xray.raw.v1.retry", "xray.raw.v1.dlq"
 STATUS, PROCESSED = "device.status.v1", "xray.processed.v1"
 DEAD_COPY = "xray.raw.v1.dlq.copy"  # of every dead letter, for the door: what expires nobody would put on record otherwise
+PARTITIONS = "iot.xray.partitions"  # exchange that spreads signals by their device, where there are partitions
+PARTITIONS_TYPE, PARTITIONS_BY = "x-consistent-hash", {"hash-header": "x-device-id"}
+MAX_PARTITIONS = 64
 RAW_TTL_MS, RETRY_TTL_MS, DEAD_TTL_MS = 3_600_000, 60_000, 604_800_000
 _TTL, _DEAD_EXCHANGE, _DEAD_KEY = "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key"
 
@@ -44,7 +47,21 @@ QUEUES = (
     Queue(PROCESSED, EXCHANGE),
     Queue(DEAD_COPY, DEAD_EXCHANGE, {_TTL: DEAD_TTL_MS}, bound_by=DEAD),
 )
-OWN_QUEUES = frozenset(queue.name for queue in QUEUES)
+
+
+def partition(number: int) -> str:
+    """The name of a partition of the raw queue."""
+    return f"{RAW}.p{number}"
+
+
+def partitions(count: int) -> tuple[Queue, ...]:
+    """Partitions of the raw queue, each with one consumer at a time; the key by which one is bound is its weight."""
+    raw = next(queue for queue in QUEUES if queue.name == RAW)
+    arguments = {**raw.arguments, "x-single-active-consumer": True}
+    return tuple(Queue(partition(number), PARTITIONS, arguments, bound_by="1") for number in range(count))
+
+
+OWN_QUEUES = frozenset(queue.name for queue in (*QUEUES, *partitions(MAX_PARTITIONS)))
 
 
 def definitions(vhost: str = "/") -> dict[str, list[dict[str, Any]]]:

@@ -114,7 +114,8 @@ def _write_files(settings: Settings) -> None:
     cookie = home / ".erlang.cookie"
     if not cookie.exists():
         _write(cookie, secrets.token_hex(20), 0o400)
-    _write(home / "enabled_plugins", "[].\n", 0o600)
+    plugins = "rabbitmq_consistent_hash_exchange" if settings.signals_partitions else ""
+    _write(home / "enabled_plugins", f"[{plugins}].\n", 0o600)
     passwords = {user: made_up(settings.home, password_file(user)) for user in (USER, *rights.RIGHTS)}
     _write(home / "definitions.json", json.dumps(_definitions(passwords)), 0o600)
     _write(home / "rabbitmq.conf", _config(settings), 0o600)

@@ -1,0 +1,76 @@
+"""The topology, declared: what the contract has, and partitions of the raw queue where they are wanted."""
+
+from typing import Any
+
+from aio_pika.abc import AbstractConnection
+from aio_pika.exceptions import AMQPError, ChannelNotFoundEntity, ChannelPreconditionFailed
+
+from contracts.errors import Permanent
+from contracts.signals import topology
+
+PLUGIN = "rabbitmq_consistent_hash_exchange"
+
+
+async def assert_topology(connection: AbstractConnection, *, partitions: int = 0) -> None:
+    """Declare what the contract has, and so many partitions.
+
+    Raises:
+        Permanent: there is one with other arguments; the message names the argument and both values. Or partitions are wanted
+            of a server that has no plug-in for them.
+    """
+    made = await connection.channel(publisher_confirms=False)
+    channel = await made.get_underlay_channel()
+    try:
+        for exchange in topology.EXCHANGES:
+            await channel.exchange_declare(exchange.name, exchange_type=exchange.type, durable=True)
+        for queue in topology.QUEUES:
+            await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+            if queue.name != topology.RAW:
+                await channel.queue_bind(queue.name, queue.exchange, queue.key)
+        if partitions:
+            await _declare_partitions(channel, partitions)
+        else:
+            await channel.queue_bind(topology.RAW, topology.EXCHANGE, topology.RAW)
+            await _without_partitions(connection)
+    except ChannelPreconditionFailed as exc:
+        raise Permanent(
+            f"RabbitMQ has another topology: {_text(exc)}; delete what is named there, once it is empty, or let the door use a "
+            "virtual host of its own (MANIFOLD_SIGNALS_AMQP_URL)"
+        ) from exc
+    await made.close()
+
+
+async def _declare_partitions(channel: Any, count: int) -> None:
+    """Signals go to the partitions, and no longer to the raw queue; in between some go to both, of which the door takes one."""
+    by = dict(topology.PARTITIONS_BY)
+    try:
+        await channel.exchange_declare(topology.PARTITIONS, exchange_type=topology.PARTITIONS_TYPE, durable=True, arguments=by)
+    except AMQPError as exc:
+        if "unknown exchange type" in str(exc):
+            raise Permanent(
+                f"RabbitMQ has no plug-in for partitions; run: rabbitmq-plugins enable {PLUGIN}, or set signals_partitions=0"
+            ) from exc
+        raise
+    for queue in topology.partitions(count):
+        await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+        await channel.queue_bind(queue.name, queue.exchange, queue.key)
+    await channel.exchange_bind(topology.PARTITIONS, topology.EXCHANGE, topology.RAW)
+    await channel.queue_unbind(topology.RAW, topology.EXCHANGE, topology.RAW)
+
+
+async def _without_partitions(connection: AbstractConnection) -> None:
+    """Nothing goes to partitions of an earlier time; a channel of its own, which ends where there never were any."""
+    made = await connection.channel(publisher_confirms=False)
+    channel = await made.get_underlay_channel()
+    try:
+        await channel.exchange_declare(topology.PARTITIONS, exchange_type=topology.PARTITIONS_TYPE, passive=True)
+        await channel.exchange_unbind(topology.PARTITIONS, topology.EXCHANGE, topology.RAW)
+    except ChannelNotFoundEntity:
+        return
+    await made.close()
+
+
+def _text(exc: BaseException) -> str:
+    """What the server said, without its code."""
+    said = str(exc.args[0]) if exc.args else type(exc).__name__
+    return said.removeprefix("PRECONDITION_FAILED - ")
