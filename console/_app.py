@@ -45,6 +45,7 @@ COMMANDS = (
     Command("doctor", RUN, "_doctor", "doctor"),
     Command("demo", RUN, "_demo", "demo"),
     Command("ship", RUN, "_ship", "ship"),
+    Command("certificates", RUN, "_certificates", "app"),
     Command("airflow", RUN, "_airflow", "airflow", passes_on=True),
     Command("send", ASK, "_send", "send"),
     Command("vin", ASK, "_ask", "vin_app", logs=False),

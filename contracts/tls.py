@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings
 
 SECRETS = "secrets"  # the folder of a home with what the sandbox makes up
 CA, SERVER, REVOKED = "ca.pem", "server.pem", "revoked.pem"  # names of files in it; a client's is its common name and .pem
+INNER_CA = "inner-ca.pem"  # whom Redis and RabbitMQ believe: it signs no vehicle, no publisher, and nobody of the front door
 
 LOCAL_CLIENT = "sdv-local"  # the common name of whoever comes to the sandbox's Redis and RabbitMQ
 

@@ -1,45 +1,56 @@
-"""A CA that the sandbox throws away with its home, and the certificates that it signs: for the tap, services, and vehicles.
+"""Two CAs that the sandbox throws away with its home, and the certificates that they sign.
 
-Its key lies in the folder of secrets, for this user alone. Good for a machine of one's own, and for nothing else: an environment
-has a CA whose key is not where its platform is.
+One is for servers and for all who come to the front door: services, publishers, vehicles. The other is for those who come to
+Redis and RabbitMQ, which believe no other: a certificate of the front door opens nothing behind it. Their keys lie in the
+folder of secrets, for this user alone. Good for a machine of one's own, and for nothing else: an environment has a CA whose key
+is not where its platform is.
 """
 
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from adapters import secret_files
 from adapters.redis import connect
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from contracts.tls import CA, LOCAL_CLIENT, REVOKED, SERVER
+from contracts.tls import LOCAL_CLIENT, REVOKED, SERVER
+from sandbox.platform import issued
+from sandbox.platform.authority import (
+    FRONT_DOOR,
+    INNER,
+    Authority,
+    ca_key,
+    certificate,
+    new_key_pem,
+    pem_of,
+    revocation_list,
+    subject_of,
+    write,
+)
 
-CA_KEY = "ca-key.pem"
 CA_DAYS, LEAF_DAYS = 365.0, 30.0
-LISTED_DAYS = 7
-_CLOCK_SKEW = timedelta(minutes=5)
 
 
 def make_up(settings: Settings) -> None:
-    """The CA and an empty list of what is revoked, where there are none; certificates that last, for the tap and each service."""
+    """The CAs and an empty list of what is revoked, where there are none; lasting certificates for the tap and each service."""
     folder = secret_files.folder(settings.home)
-    secret_files.made_up(settings.home, CA_KEY, _new_key_pem)
-    if not (folder / CA).exists():
-        _write(folder / CA, _certificate("Manifold sandbox", _ca_key(folder).public_key(), folder, CA_DAYS, is_ca=True))
+    for ca in (FRONT_DOOR, INNER):
+        secret_files.made_up(settings.home, ca.key, new_key_pem)
+        if not (folder / ca.certificate).exists():
+            write(folder / ca.certificate, certificate(ca.name, ca_key(folder, ca).public_key(), folder, CA_DAYS, ca, is_ca=True))
     if not (folder / REVOKED).exists():
-        _write(folder / REVOKED, _list(folder, ()))
+        write(folder / REVOKED, revocation_list(folder, ()))
     renew(settings)
 
 
 def renew(settings: Settings, *, within_days: float = LEAF_DAYS / 3) -> list[str]:
-    """New certificates for those of tap and services that end within so many days; their names. Nothing has to be started again.
+    """New certificates for those of tap and services that end within so many days, or are another CA's; their names.
+
+    Nothing has to be started again.
 
     Raises:
         Permanent: there is no CA.
@@ -51,9 +62,9 @@ def renew(settings: Settings, *, within_days: float = LEAF_DAYS / 3) -> list[str
     soon = datetime.now(UTC) + timedelta(days=within_days)
     made = []
     for name, hosts in names.items():
-        file = folder / f"{name}.pem"
-        if not file.exists() or x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc < soon:
-            _write(file, issue(settings.home, name, hosts=hosts))
+        file, ca = folder / f"{name}.pem", INNER if name == LOCAL_CLIENT else FRONT_DOOR
+        if not file.exists() or not _lasts(file, soon, subject_of(folder, ca)):
+            write(file, issue(settings.home, name, hosts=hosts, ca=ca))
             made.append(name)
     return made
 
@@ -74,8 +85,10 @@ def hosts_of(settings: Settings) -> Sequence[str]:
     return tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", settings.host)))
 
 
-def issue(home: Path, name: str, *, days: float = LEAF_DAYS, hosts: Sequence[str] = ()) -> bytes:
+def issue(home: Path, name: str, *, days: float = LEAF_DAYS, hosts: Sequence[str] = (), ca: Authority = FRONT_DOOR) -> bytes:
     """A certificate with this common name, and its key after it, in PEM; with `hosts` it is a server's, else a client's.
+
+    It is noted among `issued`; its key is kept nowhere.
 
     Raises:
         Permanent: there is no CA, or the name is none that a certificate can have.
@@ -84,18 +97,27 @@ def issue(home: Path, name: str, *, days: float = LEAF_DAYS, hosts: Sequence[str
     if not 0 < len(name) <= 64:
         raise Permanent(f"{name!r} has {len(name)} characters: a common name has 1 to 64")
     key = ec.generate_private_key(ec.SECP256R1())
-    return _certificate(name, key.public_key(), folder, days, hosts=hosts) + _pem_of(key)
+    made = certificate(name, key.public_key(), folder, days, ca, hosts=hosts)
+    issued.note(home, made)
+    return made + pem_of(key)
 
 
 def revoke(home: Path, serials: Sequence[int]) -> None:
     """Put certificates on the list of what is revoked: the tap cuts them off within a second or two.
 
+    Those of the inner CA are on no list: Redis and RabbitMQ ask for none.
+
     Raises:
         Permanent: there is no CA.
     """
     folder = secret_files.folder(home)
-    listed = x509.load_pem_x509_crl((folder / REVOKED).read_bytes()) if (folder / REVOKED).exists() else ()
-    _write(folder / REVOKED, _list(folder, [*(each.serial_number for each in listed), *serials]))
+    write(folder / REVOKED, revocation_list(folder, [*revoked(home), *serials]))
+
+
+def revoked(home: Path) -> frozenset[int]:
+    """The serial numbers of all that are revoked."""
+    file = secret_files.folder(home) / REVOKED
+    return frozenset(each.serial_number for each in x509.load_pem_x509_crl(file.read_bytes())) if file.exists() else frozenset()
 
 
 def serial_of(pem: bytes) -> int:
@@ -103,77 +125,6 @@ def serial_of(pem: bytes) -> int:
     return x509.load_pem_x509_certificate(pem).serial_number
 
 
-def _certificate(
-    name: str, key: ec.EllipticCurvePublicKey, folder: Path, days: float, *, hosts: Sequence[str] = (), is_ca: bool = False
-) -> bytes:
-    signer, now = _ca_key(folder), datetime.now(UTC)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    issuer = subject if is_ca else x509.load_pem_x509_certificate((folder / CA).read_bytes()).subject
-    usage = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .add_extension(_key_usage(is_ca=is_ca), critical=True)
-    )
-    if not is_ca:
-        made = made.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-    if hosts:
-        made = made.add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False)
-    return made.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-def _key_usage(*, is_ca: bool) -> x509.KeyUsage:
-    none = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
-    none |= {"encipher_only": False, "decipher_only": False}
-    return x509.KeyUsage(digital_signature=not is_ca, key_cert_sign=is_ca, crl_sign=is_ca, **none)
-
-
-def _general(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _list(folder: Path, serials: Sequence[int]) -> bytes:
-    now = datetime.now(UTC)
-    issuer = x509.load_pem_x509_certificate((folder / CA).read_bytes()).subject
-    made = x509.CertificateRevocationListBuilder().issuer_name(issuer)
-    made = made.last_update(now - _CLOCK_SKEW).next_update(now + timedelta(days=LISTED_DAYS))
-    for serial in dict.fromkeys(serials):
-        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
-        made = made.add_revoked_certificate(entry)
-    return made.sign(_ca_key(folder), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
-
-def _ca_key(folder: Path) -> ec.EllipticCurvePrivateKey:
-    try:
-        found = serialization.load_pem_private_key((folder / CA_KEY).read_bytes(), None)
-    except OSError as exc:
-        raise Permanent(f"there is no CA in {folder} ({exc.strerror}): MANIFOLD_TLS=true make up makes one") from exc
-    assert isinstance(found, ec.EllipticCurvePrivateKey)
-    return found
-
-
-def _new_key_pem() -> str:
-    return _pem_of(ec.generate_private_key(ec.SECP256R1())).decode().strip()
-
-
-def _pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Whole or not at all: somebody may be reading it."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-        out.write(content)
-    draft.replace(file)
+def _lasts(file: Path, until: datetime, issuer: x509.Name) -> bool:
+    found = x509.load_pem_x509_certificate(file.read_bytes())
+    return found.not_valid_after_utc >= until and found.issuer == issuer

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from adapters import secret_files
 from contracts.errors import Permanent
 from contracts.settings import PREFIX, Settings
-from contracts.tls import CA, SERVER
+from contracts.tls import INNER_CA, SERVER
 from sandbox.platform import airflow, broker, rabbitmq
 from sandbox.platform.ports import Port
 
@@ -145,6 +145,6 @@ def _redis_command(settings: Settings) -> list[str]:
     }
     if settings.tls:
         secrets = secret_files.folder(settings.home)
-        options |= {"port": 0, "tls-port": settings.redis_port, "tls-auth-clients": "yes", "tls-ca-cert-file": secrets / CA}
+        options |= {"port": 0, "tls-port": settings.redis_port, "tls-auth-clients": "yes", "tls-ca-cert-file": secrets / INNER_CA}
         options |= dict.fromkeys(("tls-cert-file", "tls-key-file"), secrets / SERVER)
     return [binary, *(str(part) for name, value in options.items() for part in (f"--{name}", value))]

@@ -22,7 +22,7 @@ from adapters.secret_files import made_up
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from contracts.signals import rights
-from contracts.tls import CA, SERVER
+from contracts.tls import INNER_CA, SERVER
 
 DEBIAN = Path("/usr/lib/rabbitmq/lib")
 NODE = "manifold@localhost"
@@ -145,7 +145,7 @@ def _listener(settings: Settings) -> str:
     if not settings.tls:
         return f"listeners.tcp.1 = {address}"
     folder_of_secrets = secret_files.folder(settings.home)
-    lines = ["listeners.tcp = none", f"listeners.ssl.1 = {address}", f"ssl_options.cacertfile = {folder_of_secrets / CA}"]
+    lines = ["listeners.tcp = none", f"listeners.ssl.1 = {address}", f"ssl_options.cacertfile = {folder_of_secrets / INNER_CA}"]
     lines += [f"ssl_options.{name} = {folder_of_secrets / SERVER}" for name in ("certfile", "keyfile")]
     lines += ["ssl_options.verify = verify_peer", "ssl_options.fail_if_no_peer_cert = true"]
     return "\n".join([*lines, "ssl_options.versions.1 = tlsv1.3", "ssl_options.versions.2 = tlsv1.2"])

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -103,6 +104,18 @@ def test_redis_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settin
     ca = secure.tls_files(LOCAL_CLIENT).ca
     with pytest.raises(redis.ConnectionError):
         redis.Redis(port=secure.redis_port, ssl=True, ssl_ca_certs=ca).ping()
+
+
+@pytest.mark.parametrize("name", ["5YJBT6ZE7T7002409", "sdv-dispatcher"])
+def test_a_certificate_of_the_front_door_opens_neither_redis_nor_rabbitmq(secure: Settings, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "client.pem"
+    file.write_bytes(certificates.issue(secure.home, name))
+    shown, known = client_context(TlsFiles(secure.tls_files("").ca, str(file))), client_context(secure.tls_files(LOCAL_CLIENT))
+    assert asked(secure.redis_port, known, b"PING\r\n")[1] == b"+PONG\r\n"
+    doors = {secure.redis_port: b"PING\r\n"} | ({secure.amqp_port: b"AMQP\0\0\x09\x01"} if secure.with_signals else {})
+    for port, said in doors.items():
+        with pytest.raises(OSError):
+            asked(port, shown, said)
 
 
 def test_rabbitmq_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settings) -> None:

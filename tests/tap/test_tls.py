@@ -9,11 +9,13 @@ import pytest
 
 from adapters.tls import client_context, revoked_serials
 from contracts.settings import Settings
-from contracts.tls import CA, REVOKED, SECRETS, SERVER, TlsFiles
+from contracts.tls import CA, LOCAL_CLIENT, REVOKED, SECRETS, SERVER, TlsFiles
 from contracts.topics import TRIGGER, request_filter
 from sandbox.platform import certificates
+from sandbox.platform.programs import environment
 from tap.identity import Identity, is_platform, is_vehicle
 from tap.packets import Connect, packet, string
+from tests.console.test_commands import ask, manifold
 from tests.servers import Server, free_port, start_embedded_broker, start_tap, wait_until
 from tests.tap.raw_connection import CONNACK, PUBACK, RawConnection, publish
 
@@ -121,7 +123,8 @@ def test_without_a_certificate_or_with_a_strangers_nobody_is_let_in(site: Site, 
     certificates.make_up(stranger)
     (tmp_path / "stranger.pem").write_bytes(certificates.issue(tmp_path, "nobody"))
     of_another_ca = client_context(TlsFiles(str(site.secrets / CA), str(tmp_path / "stranger.pem")))
-    for context in (trusts, of_another_ca):
+    of_behind_the_door = client_context(site.settings.tls_files(LOCAL_CLIENT))
+    for context in (trusts, of_another_ca, of_behind_the_door):
         for port in (site.settings.mqtt_port, site.settings.mqtt_services_port):
             try:
                 connection = RawConnection(port, tls=context)
@@ -202,6 +205,23 @@ def test_one_that_is_revoked_is_cut_off_for_good(site: Site, vin: str) -> None:
         with RawConnection(site.settings.mqtt_port, tls=client_context(TlsFiles(str(site.secrets / CA), str(file)))) as again:
             assert again.open(vin).reason == NOT_VALID
         assert good.listen(request_filter("agent", f"{vin}-good")).body[-1] == 1
+
+
+def test_the_command_issues_lists_and_revokes(site: Site, vin: str) -> None:
+    issued = ask(site.settings, "certificates", "issue", vin, "--days", "1")
+    file = Path(issued["file"])
+    assert file.stat().st_mode & 0o077 == 0
+    with RawConnection(site.settings.mqtt_port, tls=client_context(TlsFiles(str(site.secrets / CA), str(file)))) as connection:
+        assert connection.open(vin).reason == 0
+        listed = ask(site.settings, "certificates", "list")
+        assert [(row["serial"], row["revoked"]) for row in listed if row["name"] == vin] == [(issued["serial"], False)]
+        assert ask(site.settings, "certificates", "revoke", vin)["serials"] == [issued["serial"]]
+        with pytest.raises((EOFError, ConnectionError)):
+            connection.next()
+    assert [row["revoked"] for row in ask(site.settings, "certificates", "list") if row["name"] == vin] == [True]
+    nobody = manifold("certificates", "revoke", "nobody", env=environment(site.settings))
+    assert nobody.returncode == 1
+    assert "no certificate with the common name nobody" in nobody.stderr
 
 
 def test_a_connection_ends_with_its_certificate(site: Site, vin: str) -> None:
