@@ -17,6 +17,7 @@ from benchmarks import (
     one_vehicle,
     populate,
     rebuild,
+    signals,
     wiped,
 )
 from benchmarks.machine import report
@@ -25,6 +26,7 @@ if __name__ == "__main__":
     configure_logging("benchmark", level="warning")
     report("latency", latency.SETTING, latency.run())
     report("dispatch", dispatch.SETTING.format(size=dispatch.Size()), dispatch.run(dispatch.Size()))
+    report("signals", signals.SETTING.format(size=signals.Size()), signals.run(signals.Size()))
     report("one_vehicle", one_vehicle.SETTING.format(entries=one_vehicle.ENTRIES), one_vehicle.run(one_vehicle.ENTRIES))
     for case in ingest.CASES:
         report("ingest" if case == "plain" else f"ingest-{case}", f"{case}, {ingest.ROWS:,} entries", ingest.run(case))
