@@ -15,8 +15,10 @@ from redis import Redis
 
 from adapters.lake import open_catalog
 from contracts import keys, topics
+from contracts.ecq import EcqAck
 from contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from contracts.names import Owner
+from contracts.queue_names import ecq_queue
 from contracts.seq import datetime_of, first_seq_at
 from contracts.settings import Settings
 from contracts.tables import Table
@@ -51,6 +53,15 @@ class Platform:
         trigger = {"ids": VINS, "request_id": request_id, "data_id": f"{request_id}-data"}
         self.archive(Stream.TRIGGER, first + 1, topics.TRIGGER, json.dumps(trigger).encode())
         return first + 1
+
+    def archive_messages(self, at: datetime, client_id: str) -> tuple[int, int]:
+        """Two messages of a compacted queue, under a key each, and the acknowledgement of the first; their seqs."""
+        first = first_seq_at(at)
+        for place, key in enumerate(("a", "b")):
+            self.archive(Stream.ECQ, first + place, topics.ecq_write_topic(client_id, key), key.encode())
+        record = EcqAck(client_id, first, round(at.timestamp() * 1000) + 1)
+        self.archive(Stream.ECQ, first + 2, f"{keys.OUTCOMES}/{ecq_queue(client_id)}", record.to_wire())
+        return first, first + 1
 
     def values(self, table: Table, column: str) -> list[str]:
         scan = open_catalog(self.settings).load_table(table.identifier).scan(selected_fields=(column,))

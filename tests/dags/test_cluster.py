@@ -23,6 +23,7 @@ from contracts import keys
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, QUALITY, SEGMENTS, SIGNAL_TABLES, TABLES, Table
 from pipelines.spark.ship import CODE, ENVIRONMENT, Shipped, ship
+from queues import EcqLoader, Policy
 from tests.dags.cluster import PATH, SHORT_LIVED, SPARK, WORKERS, Cluster, spark_cluster
 from tests.dags.running import VINS, Platform
 from tests.servers import ROOT, Server, free_port
@@ -30,6 +31,7 @@ from tests.servers import ROOT, Server, free_port
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 FOLDER = ROOT / "dags"
 JOB_S = 300
+CLIENT = "c1"
 RUN = "manual__2026-11-22T03:00:00+00:00"
 WHERE = "import adapters, pyarrow, redis, sys; print(adapters.__file__, pyarrow.__file__, redis.__file__, *sys.path, sep='\\n')"
 
@@ -105,6 +107,7 @@ def test_every_job_runs_on_the_cluster_by_the_connection_alone(site: Site, clust
     platform, dag = site.platform, "ingest_archives"
     long_ago = platform.archive_batch(datetime.now(UTC) - timedelta(days=40), "task_old")
     fresh = platform.archive_batch(datetime.now(UTC) - timedelta(minutes=3), "task_new")
+    acknowledged, pending = platform.archive_messages(datetime.now(UTC) - timedelta(minutes=2), CLIENT)
 
     ingested = site.run(dag, "ingest")
     audited = site.run(dag, "audit")
@@ -113,13 +116,19 @@ def test_every_job_runs_on_the_cluster_by_the_connection_alone(site: Site, clust
     assert ingested["written"][IDS.name] == len(site.rows(IDS)) == 2 * len(VINS)
     assert {row["run_id"] for row in site.rows(SEGMENTS)} == {RUN}
     assert (audited["warnings"], {row["run_id"] for row in site.rows(QUALITY)}) == (1, {RUN})  # these are no right VINs
-    assert populated["queued"] == len(VINS)
+    assert (populated["queued"], populated["compacted_queued"]) == (len(VINS), 1)
 
     with Redis(port=platform.redis.port) as redis:
         redis.flushall()
     rebuilt = site.run("rebuild_queues", "rebuild")
-    assert rebuilt["populated"]["queued"] == len(VINS)
+    assert (rebuilt["populated"]["queued"], rebuilt["populated"]["compacted_queued"]) == (len(VINS), 1)
     assert {tuple(platform.pending(vin)) for vin in VINS} == {(fresh,)}
+    with Redis(port=platform.redis.port) as redis:
+        queue = EcqLoader(redis, Policy.of(platform.settings)).read_one(CLIENT)
+    assert (queue.acked_seq, [(m.seq, m.is_delivered) for m in queue.messages]) == (
+        acknowledged,
+        [(acknowledged, True), (pending, False)],
+    )
 
     platform.archive_batch(datetime.now(UTC) - timedelta(minutes=1), "task_newer")
     collected = site.run("collect_garbage", "garbage")

@@ -15,9 +15,9 @@ from redis import Redis
 from adapters.lake import open_catalog
 from contracts import keys
 from contracts.names import Owner
-from contracts.tables import DATA, IDS, OUTCOMES, SEGMENTS, Table
-from queues import Loader, Policy
-from tests.pipelines.makers import NOON_MS, data, outcome, seq_at, trigger
+from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, IDS, OUTCOMES, SEGMENTS, Table
+from queues import EcqLoader, Loader, Policy
+from tests.pipelines.makers import NOON_MS, data, ecq_ack, ecq_write, outcome, seq_at, trigger
 from tests.pipelines.plain import read
 from tests.servers import Server, start_redis, stopping
 from tests.stores.places import Deployed, on_object_storage
@@ -29,7 +29,15 @@ LONG_AGO = 1  # ms after noon of the makers' day, which is past every retention
 AN_HOUR_AGO = int(time.time() * 1000) - NOON_MS - 3_600_000
 MOMENT = 1e-6  # days
 # With these nothing is kept for longer than the jobs need; an orphan has to be older than a day.
-RETENTIONS = {"snapshot_retention_days": MOMENT, "archive_retention_days": 60, "orphan_days": 1.5, "compact_min_files": 2}
+RETENTIONS = {
+    "snapshot_retention_days": MOMENT,
+    "archive_retention_days": 60,
+    "ecq_retention_days": 60,
+    "orphan_days": 1.5,
+    "compact_min_files": 2,
+}
+CLIENT = "c1"
+PENDING = {"pending": seq_at(LONG_AGO + 5), "b": seq_at(AN_HOUR_AGO + 6), "c": seq_at(AN_HOUR_AGO + 8)}
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +54,9 @@ def lake(tmp_path_factory: pytest.TempPathFactory, redis: Server) -> Iterator[De
             Loader(client, Policy.of(deployed.settings)).mark_loaded(1)
         deployed.archive(data(LONG_AGO, "old", b"old"), trigger(LONG_AGO + 1, ["V-old"], "old"))
         deployed.archive(data(AN_HOUR_AGO, "d1", b"firmware"), trigger(AN_HOUR_AGO + 1, VINS))
+        deployed.archive(ecq_write(LONG_AGO + 2, CLIENT, "acknowledged"), ecq_ack(LONG_AGO + 3, CLIENT, LONG_AGO + 2))
+        deployed.archive(ecq_write(LONG_AGO + 4, CLIENT, "a", b"old"), ecq_write(LONG_AGO + 5, CLIENT, "pending", b"old, too"))
+        deployed.archive(*(ecq_write(AN_HOUR_AGO + n, CLIENT, key, b"young") for n, key in ((5, "a"), (6, "b"))))
         yield deployed
 
 
@@ -55,6 +66,7 @@ def jobs(lake: Deployed) -> Iterator[Stages]:
     with lake.staging() as jobs:
         jobs.run("run_all --run-id first --no-flush")
         lake.archive(trigger(AN_HOUR_AGO + 2, VINS), outcome(AN_HOUR_AGO + 3, VINS[0], AN_HOUR_AGO + 1))
+        lake.archive(ecq_ack(AN_HOUR_AGO + 7, CLIENT, AN_HOUR_AGO + 5), ecq_write(AN_HOUR_AGO + 8, CLIENT, "c", b"young"))
         yield jobs
 
 
@@ -87,7 +99,14 @@ def pending(redis: Server, vin: Owner) -> list[int]:
         return [int(seq) for seq in client.zrange(keys.pending(vin), 0, -1)]
 
 
-def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, jobs: Stages) -> None:
+def compacted_queue(lake: Deployed, redis: Server) -> tuple[int | None, dict[str, int]]:
+    """The client's position, and the seq of each key that is pending."""
+    with Redis(port=redis.port) as client:
+        reply = EcqLoader(client, Policy.of(lake.settings)).read_one(CLIENT)
+    return reply.acked_seq, {message.key: message.seq for message in reply.messages if not message.is_delivered}
+
+
+def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, jobs: Stages, redis: Server) -> None:
     orphan, of_another = plant_orphan(lake), plant_file_of_another_table(lake)
     stages = [
         "run_all --run-id second --no-flush",
@@ -102,26 +121,35 @@ def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, job
 
     ids = compacted["tables"][IDS.name]
     assert (ids["before"]["files"], ids["after"]["files"]) == (3, 2)
+    assert compacted["queues"]["messages"] == 1  # the one that another of its key has superseded
     for collected in (would, gone):
         assert collected["orphans"][IDS.name]["count"] == 1
         assert collected["orphans"][IDS.name]["sample"][0].endswith(orphan.name)
         assert collected["expired"]["sample"] == [f"V-old {seq_at(LONG_AGO + 1)}"]
         assert collected["snapshots"][IDS.name]["count"] >= 1
-        assert collected["segments"]["count"] == 2
+        assert collected["messages"]["sample"] == [f"{CLIENT} {seq_at(LONG_AGO + 2)}"]
+        assert collected["segments"]["count"] == 4
     assert (orphan.exists(), of_another.exists()) == (False, True)
     assert len(files_of(lake, IDS)) == 2  # those that compaction replaced went with their snapshots
-    assert {d["data_id"] for d in read(open_catalog(lake.settings), DATA)} == {"d1", "old"}  # no recorder could be asked
+    catalog = open_catalog(lake.settings)
+    assert {d["data_id"] for d in read(catalog, DATA)} == {"d1", "old"}  # no recorder could be asked
     # The outcome came by the archive alone: no dispatcher has taken the entry out of the queue.
     assert {kind: count for kind, count in verified["differences"].items() if count} == verified["repaired"] == {"ended": 1}
-    assert rebuilt["populated"]["queued"] == 0
+    assert rebuilt["populated"]["queued"] == rebuilt["populated"]["compacted_queued"] == 0
+    assert (
+        {row["key"] for row in read(catalog, ECQ_INDEX)} == {row["key"] for row in read(catalog, ECQ_PAYLOAD)} == {"a", *PENDING}
+    )
+    assert verified["compacted"] == dict.fromkeys(verified["compacted"], 0)
+    assert compacted_queue(lake, redis) == (seq_at(AN_HOUR_AGO + 5), PENDING)
 
 
-def test_an_entry_that_redis_lost_comes_back_by_a_rebuild(jobs: Stages, redis: Server) -> None:
+def test_what_redis_lost_comes_back_by_a_rebuild(lake: Deployed, jobs: Stages, redis: Server) -> None:
     with Redis(port=redis.port) as client:
         client.flushall()
     rebuilt = jobs.run("rebuild")
-    assert rebuilt["populated"]["queued"] == 19
+    assert (rebuilt["populated"]["queued"], rebuilt["populated"]["compacted_queued"]) == (19, len(PENDING))
     assert pending(redis, VINS[1]) == [seq_at(AN_HOUR_AGO + 1), seq_at(AN_HOUR_AGO + 2)]
+    assert compacted_queue(lake, redis) == (seq_at(AN_HOUR_AGO + 5), PENDING)
 
 
 def test_check_agrees_rollback_takes_back_and_restore_makes_all_again(lake: Deployed, jobs: Stages) -> None:
@@ -147,10 +175,16 @@ def test_check_agrees_rollback_takes_back_and_restore_makes_all_again(lake: Depl
     assert after[IDS.name] == sorted([*(e for e in before[IDS.name] if e[0] != "V-old"), ("V-late", seq_at(AN_HOUR_AGO + 4))])
     assert after[DATA.name] == [("d1", b"firmware")]
     assert after[OUTCOMES.name] == [(VINS[0], seq_at(AN_HOUR_AGO + 1), "delivered")]
+    assert after[ECQ_INDEX.name] == [message for message in before[ECQ_INDEX.name] if message[1] >= seq_at(AN_HOUR_AGO)]
     assert lake.manifold("lake", "check")["findings"] == []
 
 
 def contents(catalog: Any) -> dict[str, list[tuple[Any, ...]]]:
     """What the tables have that an archive brings."""
-    columns = ((IDS, ("vin", "seq")), (DATA, ("data_id", "payload")), (OUTCOMES, ("vin", "seq", "outcome")))
+    columns = (
+        (IDS, ("vin", "seq")),
+        (DATA, ("data_id", "payload")),
+        (OUTCOMES, ("vin", "seq", "outcome")),
+        (ECQ_INDEX, ("client_id", "seq", "key")),
+    )
     return {t.name: sorted(tuple(row[n] for n in names) for row in read(catalog, t, None, *names)) for t, names in columns}
