@@ -2,9 +2,10 @@
 
 import sqlite3
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, load_catalog
 from pyiceberg.exceptions import (
@@ -32,16 +33,17 @@ warnings.filterwarnings("ignore", message="Parquet writer option")
 
 LOGIN_REFUSED = (UnauthorizedError, ForbiddenError, AuthorizationExpiredError, OAuthError)
 SQLITE = "sqlite:///"
+P = ParamSpec("P")
+R = TypeVar("R")
 BUSY_SECONDS = 30  # how long a writer waits for another one's lock on the SQLite file
 
 
-# Two processes may create the catalog's own tables, or the namespace, in the same moment: one of them looks again.
-_looking_again = retry(
-    retry=retry_if_exception_type(DatabaseError), stop=stop_after_attempt(5), wait=wait_random(0.05, 0.3), reraise=True
-)
+# Two processes may create the catalog's file, its own tables, or the namespace, in the same moment: one of them looks again.
+def _looking_again(error: type[Exception]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    return retry(retry=retry_if_exception_type(error), stop=stop_after_attempt(5), wait=wait_random(0.05, 0.3), reraise=True)
 
 
-@_looking_again
+@_looking_again(DatabaseError)
 def open_catalog(settings: Settings) -> Catalog:
     """The Iceberg catalog of the settings: SQL (SQLite when embedded) or REST.
 
@@ -92,9 +94,10 @@ def login_refused(settings: Settings, exc: Exception) -> Permanent:
     )
 
 
+@_looking_again(sqlite3.OperationalError)
 def _prepare_sqlite(file: Path) -> None:
     """Make the folder, and let readers and a writer work side by side (the mode stays in the file)."""
-    if file.exists():
+    if file.exists() and file.stat().st_size:  # an empty one was just made by another, who may have been refused the mode, too
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(file, timeout=BUSY_SECONDS)
@@ -104,7 +107,7 @@ def _prepare_sqlite(file: Path) -> None:
         connection.close()
 
 
-@_looking_again
+@_looking_again(DatabaseError)
 def ensure_tables(catalog: Catalog) -> list[str]:
     """Create what is missing: the namespace, and the tables, each with an empty snapshot on main. Safe to repeat, and at once.
 
@@ -124,14 +127,14 @@ def ensure_tables(catalog: Catalog) -> list[str]:
     return older
 
 
-@_looking_again
+@_looking_again(DatabaseError)
 def make_missing_tables(catalog: Catalog) -> None:
     """Create what is missing, and leave what is there as it is."""
     for existing, table in _made(catalog, tables_of(catalog)):
         _ensure_snapshot(catalog, existing, table)
 
 
-@_looking_again
+@_looking_again(DatabaseError)
 def make_signal_tables(catalog: Catalog) -> None:
     """Create the tables of signals that are missing. Safe to repeat, and at once."""
     for existing, table in _made(catalog, SIGNAL_TABLES):

@@ -1,13 +1,16 @@
 """The lake as plain Python sees it: a real SQLite catalog and real files in a temporary folder."""
 
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from pyiceberg.catalog import Catalog
 
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import _prepare_sqlite, ensure_tables, open_catalog
 from adapters.lake_reads import read_trigger
 from contracts.seq import datetime_of, seq_of
 from contracts.settings import Settings
@@ -62,6 +65,22 @@ def test_two_at_once_make_the_same_tables(settings: Settings) -> None:
         list(pool.map(make, range(2)))
     catalog = open_catalog(settings)
     assert all(catalog.load_table(t.identifier).current_snapshot() is not None for t in TABLES)
+
+
+def test_two_at_once_make_the_catalogs_file(tmp_path: Path) -> None:
+    """SQLite refuses one of two that change a new file's mode in one moment, and does not wait."""
+    both = Barrier(2)
+
+    def make(file: Path) -> None:
+        both.wait()
+        _prepare_sqlite(file)
+
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(200):
+            file = tmp_path / f"{number}.db"
+            list(pool.map(make, [file, file]))
+            with closing(sqlite3.connect(file)) as connection:
+                assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_one_entry_is_found_by_vehicle_and_seq(catalog: Catalog) -> None:
