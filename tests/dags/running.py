@@ -13,7 +13,12 @@ from typing import Any
 import pyarrow.parquet as pq
 from redis import Redis
 
+from adapters import secret_files
+from adapters.day_keys import DayKeys
+from adapters.key_ring import new_key_line
 from adapters.lake import open_catalog
+from archive.recorded import RecordedSegments
+from archive.store import Archive
 from contracts import keys, topics
 from contracts.ecq import EcqAck
 from contracts.envelope import Envelope, Stream, segment_path, to_arrow
@@ -25,10 +30,12 @@ from contracts.tables import Table
 from sandbox.platform import airflow
 from sandbox.platform.airflow_api import AirflowApi
 from sandbox.platform.programs import environment
+from tests.pipelines.signal_makers import Sealing
 from tests.servers import Server, free_port, start_python, start_redis, stopping, wait_until
 
 RUN_S = 400  # one JVM, on a machine that may be busy
-DAGS = ("ingest_archives", "backfill_archives", "rebuild_queues")
+DAGS = ("ingest_archives", "backfill_archives", "rebuild_queues", "process_signals", "rotate_keys")
+SCHEDULED = ("ingest", "compact", "garbage", "verify", "check", "signals_rotate")
 VINS = [Owner(f"VIN-{n}") for n in range(20)]
 
 
@@ -63,9 +70,21 @@ class Platform:
         self.archive(Stream.ECQ, first + 2, f"{keys.OUTCOMES}/{ecq_queue(client_id)}", record.to_wire())
         return first, first + 1
 
+    def gateway(self) -> Sealing:
+        """Seals signals under the key ring of the settings, or in the home."""
+        return Sealing(DayKeys.of(self.settings))
+
+    def archive_signals(self, *messages: Envelope) -> None:
+        """These, as the door leaves them."""
+        RecordedSegments(Archive(self.settings.archive)).seal(messages, node=0)
+
     def values(self, table: Table, column: str) -> list[str]:
-        scan = open_catalog(self.settings).load_table(table.identifier).scan(selected_fields=(column,))
-        return sorted(map(str, scan.to_arrow()[column].to_pylist()))
+        return sorted(str(row[column]) for row in self.rows(table, column))
+
+    def rows(self, table: Table, *columns: str) -> list[dict[str, Any]]:
+        scan = open_catalog(self.settings).load_table(table.identifier).scan(selected_fields=columns or ("*",))
+        found: list[dict[str, Any]] = scan.to_arrow().to_pylist()
+        return found
 
     def pending(self, vin: Owner) -> list[int]:
         with Redis(port=self.redis.port) as redis:
@@ -131,8 +150,9 @@ def running_platform(home: Path) -> Iterator[Platform]:
             client.set(keys.LOADED, 1)  # nothing is missing in queues of a fresh platform
         more: dict[str, Any] = {"redis_port": redis.port, "airflow_port": free_port(), "recorder_port": free_port()}
         # Nothing runs but what is triggered.
-        more |= dict.fromkeys([f"{what}_schedule" for what in ("ingest", "compact", "garbage", "verify", "check")], "")
+        more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "")
         settings = Settings(home=home, spark_driver_memory="1g", **more)
+        secret_files.made_up(home, secret_files.KEYS, new_key_line)
         env = {"MANIFOLD_HOME": str(home), "MANIFOLD_SPARK_DRIVER_MEMORY": "1g"}
         env |= {f"MANIFOLD_{name.upper()}": str(value) for name, value in more.items()}
         server = start_python(

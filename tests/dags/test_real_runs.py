@@ -6,11 +6,16 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
+from adapters import secret_files
+from adapters.day_keys import DayKeys
+from adapters.key_ring import new_key_line
 from contracts import keys
 from contracts.errors import Permanent
-from contracts.tables import DATA, IDS, SEGMENTS
+from contracts.tables import DATA, IDS, SEGMENTS, XRAY_PROCESSED, XRAY_RAW
 from queues import Loader, Policy
 from tests.dags.running import RUN_S, VINS, Ingested, Platform
+from tests.pipelines.makers import NOON_MS
+from tests.pipelines.signal_makers import readings
 
 INGEST = ("discover", "ingest", "audit", "publish", "populate")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -100,6 +105,43 @@ def test_rebuild_takes_in_what_is_recorded_and_fills_empty_queues(platform: Plat
     assert all(seq in platform.pending(vin) for vin in VINS)
     with Redis(port=platform.redis.port) as redis:
         assert redis.exists(keys.LOADED)
+
+
+def test_signals_are_processed_again_a_day_a_run_and_keys_are_wrapped_again(platform: Platform) -> None:
+    gateway, process = platform.gateway(), "process_signals"
+    *past, yesterday = days = ["2026-03-01", "2026-03-02", (datetime.now(UTC) - timedelta(days=1)).date().isoformat()]
+    instants = [round(datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp() * 1000) - NOON_MS for day in days]
+    platform.archive_signals(*(gateway.raw(at, "d", readings(("humidity", 4, "%"))) for at in instants))
+    ring = secret_files.folder(platform.settings.home) / secret_files.KEYS
+    old_key = ring.read_text()
+    ring.unlink()
+    platform.run("ingest_archives", **{"from": f"{past[0]}T00:00:00Z", "to": datetime.now(UTC).isoformat()}, flush=False)
+    assert read_days(platform) == []
+    ring.write_text(old_key)
+
+    run_id = platform.run(process)
+    assert platform.api.result(process, run_id, process)["days"] == read_days(platform) == [yesterday]
+    known = platform.run_ids(process, "backfill")
+    done = platform.backfill(process, past[0], past[1])
+    assert done.returncode == 0, done.stderr
+    runs = platform.ended(process, "backfill", known, 2, within_s=2 * RUN_S)
+    assert [platform.api.result(process, run["dag_run_id"], process)["days"] for run in runs] == [[day] for day in past]
+    assert read_days(platform) == days
+
+    ring.write_text(f"{new_key_line()}\n{old_key}")
+    run_id = platform.run("rotate_keys")
+    rotated = platform.api.result("rotate_keys", run_id, "rotate_keys")
+    assert (rotated["wrapped"], rotated["gone"]) == (len(days), [])
+    ring.write_text(ring.read_text().splitlines()[0])
+    left = DayKeys.of(platform.settings)
+    opened = [left.open(row["payload"], seq=row["seq"]) for row in platform.rows(XRAY_RAW, "seq", "payload")]
+    assert opened == len(days) * [readings(("humidity", 4, "%"))]
+
+
+def read_days(platform: Platform) -> list[str]:
+    """Days on which signals came whose payloads could be read."""
+    rows = platform.rows(XRAY_PROCESSED, "received_at", "problem")
+    return sorted(row["received_at"].date().isoformat() for row in rows if row["problem"] is None)
 
 
 def test_nobody_can_make_a_run_with_a_param_of_the_wrong_type(platform: Platform) -> None:

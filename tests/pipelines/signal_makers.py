@@ -21,13 +21,11 @@ def readings(*values: tuple[str, float, str]) -> bytes:
     return json.dumps({"readings": [{"type": kind, "value": value, "unit": unit} for kind, value, unit in values]}).encode()
 
 
-class Door:
-    """Seals for a lake, which gets a key ring of its own."""
+class Sealing:
+    """Makes messages, sealed as a door seals them."""
 
-    def __init__(self, spark_lake: SparkLake, ring: Path) -> None:
-        ring.write_text(new_key_line())
-        spark_lake.settings = spark_lake.settings.model_copy(update={"signals_keys_file": str(ring)})
-        self.keys = DayKeys.of(spark_lake.settings)
+    def __init__(self, keys: DayKeys) -> None:
+        self.keys = keys
 
     def raw(
         self,
@@ -77,3 +75,12 @@ class Door:
         refusal = Refusal(Code.STALE_ERROR, "too old")
         seq = seq_at(ms)
         return refused_envelope(seq, at(ms), stream, refusal, self.keys.seal(body, seq=seq), devices=devices, digest=digest)
+
+
+class Door(Sealing):
+    """Seals for a lake, which gets a key ring of its own."""
+
+    def __init__(self, spark_lake: SparkLake, ring: Path) -> None:
+        ring.write_text(new_key_line())
+        spark_lake.settings = spark_lake.settings.model_copy(update={"signals_keys_file": str(ring)})
+        super().__init__(DayKeys.of(spark_lake.settings))
