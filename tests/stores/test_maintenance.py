@@ -6,19 +6,38 @@ One lake goes through all of them, and one process with one JVM: each start of S
 import os
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
 
-from adapters.lake import open_catalog
+from adapters.day_keys import DayKeys
+from adapters.key_ring import new_key_line
+from adapters.lake import has_signals, open_catalog
 from contracts import keys
 from contracts.names import Owner
-from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, IDS, OUTCOMES, SEGMENTS, Table
+from contracts.tables import (
+    DATA,
+    ECQ_INDEX,
+    ECQ_PAYLOAD,
+    IDS,
+    OUTCOMES,
+    QUARANTINE,
+    SEGMENTS,
+    SIGNAL_TABLES,
+    XRAY_PROCESSED,
+    XRAY_RAW,
+    XRAY_STATUS,
+    Table,
+)
+from pipelines.erasure.run import erase
 from queues import EcqLoader, Loader, Policy
 from tests.pipelines.makers import NOON_MS, data, ecq_ack, ecq_write, outcome, seq_at, trigger
 from tests.pipelines.plain import read
+from tests.pipelines.signal_makers import Sealing, readings
+from tests.pipelines.test_erasure import named_in
 from tests.servers import Server, start_redis, stopping
 from tests.stores.places import Deployed, on_object_storage
 from tests.stores.stages import Stages
@@ -33,10 +52,14 @@ RETENTIONS = {
     "snapshot_retention_days": MOMENT,
     "archive_retention_days": 60,
     "ecq_retention_days": 60,
+    "signals_retention_days": 60,
     "orphan_days": 1.5,
     "compact_min_files": 2,
 }
 CLIENT = "c1"
+DEVICE, ANOTHER = "device-1", "device-2"
+OF_SIGNALS = tuple(table.name for table in SIGNAL_TABLES)
+DRY = readings(("humidity", 4, "%"))
 PENDING = {"pending": seq_at(LONG_AGO + 5), "b": seq_at(AN_HOUR_AGO + 6), "c": seq_at(AN_HOUR_AGO + 8)}
 
 
@@ -49,7 +72,9 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, redis: Server) -> Iterator[Deployed]:
     """Old data with an entry that nobody fetched, and a batch for ten vehicles; `jobs` adds another, and an acknowledgement."""
-    with on_object_storage(tmp_path_factory.mktemp("deployed"), redis, **RETENTIONS) as deployed:
+    folder = tmp_path_factory.mktemp("deployed")
+    (folder / "ring").write_text(new_key_line())
+    with on_object_storage(folder, redis, **RETENTIONS, signals_keys_file=folder / "ring") as deployed:
         with Redis(port=redis.port) as client:
             Loader(client, Policy.of(deployed.settings)).mark_loaded(1)
         deployed.archive(data(LONG_AGO, "old", b"old"), trigger(LONG_AGO + 1, ["V-old"], "old"))
@@ -57,6 +82,10 @@ def lake(tmp_path_factory: pytest.TempPathFactory, redis: Server) -> Iterator[De
         deployed.archive(ecq_write(LONG_AGO + 2, CLIENT, "acknowledged"), ecq_ack(LONG_AGO + 3, CLIENT, LONG_AGO + 2))
         deployed.archive(ecq_write(LONG_AGO + 4, CLIENT, "a", b"old"), ecq_write(LONG_AGO + 5, CLIENT, "pending", b"old, too"))
         deployed.archive(*(ecq_write(AN_HOUR_AGO + n, CLIENT, key, b"young") for n, key in ((5, "a"), (6, "b"))))
+        gateway = Sealing(DayKeys.of(deployed.settings))  # day keys lie in the bucket
+        deployed.archive(gateway.raw(LONG_AGO + 6, DEVICE, b"old"), gateway.status(LONG_AGO + 7, DEVICE, "online"))
+        deployed.archive(gateway.raw(AN_HOUR_AGO + 9, DEVICE, DRY), gateway.status(AN_HOUR_AGO + 10, DEVICE, "online"))
+        deployed.archive(gateway.raw(AN_HOUR_AGO + 11, ANOTHER, DRY), gateway.refused(AN_HOUR_AGO + 12, b"{", DEVICE))
         yield deployed
 
 
@@ -67,6 +96,10 @@ def jobs(lake: Deployed) -> Iterator[Stages]:
         jobs.run("run_all --run-id first --no-flush")
         lake.archive(trigger(AN_HOUR_AGO + 2, VINS), outcome(AN_HOUR_AGO + 3, VINS[0], AN_HOUR_AGO + 1))
         lake.archive(ecq_ack(AN_HOUR_AGO + 7, CLIENT, AN_HOUR_AGO + 5), ecq_write(AN_HOUR_AGO + 8, CLIENT, "c", b"young"))
+        gateway = Sealing(DayKeys.of(lake.settings))
+        lake.archive(
+            gateway.raw(AN_HOUR_AGO + 13, DEVICE, DRY, captured=AN_HOUR_AGO + 9), gateway.raw(AN_HOUR_AGO + 14, DEVICE, b"-")
+        )
         yield jobs
 
 
@@ -121,6 +154,8 @@ def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, job
 
     ids = compacted["tables"][IDS.name]
     assert (ids["before"]["files"], ids["after"]["files"]) == (3, 2)
+    signals = compacted["tables"][XRAY_RAW.name]
+    assert (signals["before"]["files"], signals["after"]["files"]) == (3, 2)
     assert compacted["queues"]["messages"] == 1  # the one that another of its key has superseded
     for collected in (would, gone):
         assert collected["orphans"][IDS.name]["count"] == 1
@@ -128,7 +163,8 @@ def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, job
         assert collected["expired"]["sample"] == [f"V-old {seq_at(LONG_AGO + 1)}"]
         assert collected["snapshots"][IDS.name]["count"] >= 1
         assert collected["messages"]["sample"] == [f"{CLIENT} {seq_at(LONG_AGO + 2)}"]
-        assert collected["segments"]["count"] == 4
+        assert collected["segments"]["count"] == 6
+        assert collected["signals"]["count"] == 3
     assert (orphan.exists(), of_another.exists()) == (False, True)
     assert len(files_of(lake, IDS)) == 2  # those that compaction replaced went with their snapshots
     catalog = open_catalog(lake.settings)
@@ -176,6 +212,36 @@ def test_check_agrees_rollback_takes_back_and_restore_makes_all_again(lake: Depl
     assert after[DATA.name] == [("d1", b"firmware")]
     assert after[OUTCOMES.name] == [(VINS[0], seq_at(AN_HOUR_AGO + 1), "delivered")]
     assert after[ECQ_INDEX.name] == [message for message in before[ECQ_INDEX.name] if message[1] >= seq_at(AN_HOUR_AGO)]
+    assert {name: after[name] for name in OF_SIGNALS} == {name: before[name] for name in OF_SIGNALS}
+    assert lake.manifold("lake", "check")["findings"] == []
+
+
+def test_signals_are_processed_again_and_a_device_is_erased(lake: Deployed, jobs: Stages) -> None:
+    catalog = open_catalog(lake.settings)
+    if not has_signals(catalog):  # no other test has taken them in
+        jobs.run("run_all --no-flush")
+    found = contents(catalog)
+    values = {row[1]: [reading["value"] for reading in row[2]] for row in found[XRAY_PROCESSED.name]}
+    young = {seq_at(AN_HOUR_AGO + 9): [4], seq_at(AN_HOUR_AGO + 11): [4], seq_at(AN_HOUR_AGO + 14): []}
+    assert values == young | {seq: of for seq, of in values.items() if seq < seq_at(AN_HOUR_AGO)}
+    assert named_in(lake.bucket, DRY.decode()) == []
+
+    again = jobs.run("process_signals --again")
+    assert (again["rows"], again["unread"]) == (len(found[XRAY_PROCESSED.name]), 0)
+    assert contents(catalog) == found
+
+    assert named_in(lake.bucket, DEVICE)
+    done = erase(catalog, lake.settings, DEVICE, why="asked to", now=datetime.now(UTC), wait_s=0, seal=lambda _: True)
+    assert done.found == []
+    assert named_in(lake.bucket, DEVICE) == []
+    left = contents(catalog)
+    assert {name: [row[:2] for row in left[name]] for name in OF_SIGNALS} == {
+        XRAY_RAW.name: [(ANOTHER, seq_at(AN_HOUR_AGO + 11))],
+        XRAY_PROCESSED.name: [(ANOTHER, seq_at(AN_HOUR_AGO + 11))],
+        XRAY_STATUS.name: [],
+    }
+    assert read(catalog, QUARANTINE) == []
+    assert [left[name] for name in left if name not in OF_SIGNALS] == [found[name] for name in found if name not in OF_SIGNALS]
     assert lake.manifold("lake", "check")["findings"] == []
 
 
@@ -186,5 +252,8 @@ def contents(catalog: Any) -> dict[str, list[tuple[Any, ...]]]:
         (DATA, ("data_id", "payload")),
         (OUTCOMES, ("vin", "seq", "outcome")),
         (ECQ_INDEX, ("client_id", "seq", "key")),
+        (XRAY_RAW, ("device_id", "seq", "content_digest")),
+        (XRAY_PROCESSED, ("device_id", "seq", "readings")),
+        (XRAY_STATUS, ("device_id", "seq", "status")),
     )
     return {t.name: sorted(tuple(row[n] for n in names) for row in read(catalog, t, None, *names)) for t, names in columns}
