@@ -19,6 +19,7 @@ from contracts.settings import Settings
 from signals._decoding import read_any_properties
 from signals._received import Received
 from signals._topology import assert_topology
+from signals._ways import Ways
 
 Properties = Any  # of the library that aio-pika stands on
 
@@ -37,9 +38,14 @@ class Session:
 
     async def consume(self, queue: str, take: Callable[[Received], None]) -> None:
         """`take` gets each message of the queue from now on."""
+        ways = Ways(queue)
 
         async def delivered(message: Any) -> None:
-            take(_received(queue, message, self.waited_s(queue)))
+            way = message.delivery.exchange, message.delivery.routing_key
+            if ways.is_own(*way) or ways.came(*way):
+                take(_received(queue, message, self.waited_s(queue)))
+            else:
+                await self._taking.basic_ack(message.delivery_tag, wait=False)
 
         with ending_is_away():
             answer = await self._taking.basic_consume(queue, delivered)

@@ -1,5 +1,6 @@
 """The topology, declared: what the contract has, and partitions of the raw queue where they are wanted."""
 
+import re
 from typing import Any
 
 from aio_pika.abc import AbstractConnection
@@ -9,6 +10,11 @@ from contracts.errors import Permanent
 from contracts.signals import topology
 
 PLUGIN = "rabbitmq_consistent_hash_exchange"
+# What RabbitMQ says where something is there with another argument: the one that we want, and the one that it has.
+_OTHER = re.compile(
+    r"inequivalent arg '(?P<argument>[^']*)' for (?P<what>(?:queue|exchange) '[^']*') in vhost '[^']*': "
+    r"received (?P<ours>.*) but current is (?P<theirs>.*)"
+)
 
 
 async def assert_topology(connection: AbstractConnection, *, partitions: int = 0) -> None:
@@ -71,6 +77,9 @@ async def _without_partitions(connection: AbstractConnection) -> None:
 
 
 def _text(exc: BaseException) -> str:
-    """What the server said, without its code."""
+    """What is there, which argument of it is another one, and both values; else what the server said, without its code."""
     said = str(exc.args[0]) if exc.args else type(exc).__name__
-    return said.removeprefix("PRECONDITION_FAILED - ")
+    if (other := _OTHER.search(said)) is None:
+        return said.removeprefix("PRECONDITION_FAILED - ")
+    ours, theirs = (re.sub(r"^the value | of type '\w+'$", "", other[name]) for name in ("ours", "theirs"))
+    return f"{other['what']} has {other['argument']} = {theirs}, and the door needs {ours}"

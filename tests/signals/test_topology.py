@@ -1,17 +1,23 @@
 """The topology: what is declared, what is written down, and what a server says to another one."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pika
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from prometheus_client.parser import text_string_to_metric_families
 
 from adapters.amqp import connection_url
 from contracts.settings import Settings
 from contracts.signals import topology
 from sandbox.platform.rabbitmq import MESSAGE_BYTES
-from tests.servers import ROOT, Server
-from tests.signals.gateway import DEFINITIONS, Door, Gateway
+from tests.servers import ROOT, Server, wait_until
+from tests.signals.gateway import DEFINITIONS, Door, Gateway, body_of, signed
 
 
 def test_the_definitions_that_are_written_down_are_those_of_the_contract() -> None:
@@ -64,28 +70,89 @@ def test_a_fresh_server_imports_the_definitions_and_the_door_takes_them(
 
 
 @pytest.mark.parametrize(
-    ("queue", "arguments", "named"),
+    ("queue", "arguments", "said"),
     [
-        (topology.RETRY, {"x-message-ttl": 1000}, ["x-message-ttl", "'60000'", "'1000'"]),
-        (topology.DEAD, {}, ["x-message-ttl", "604800000", "none"]),
-        (topology.STATUS, {"x-max-length": 5}, ["x-max-length", "none", "'5'"]),
+        (topology.RETRY, {"x-message-ttl": 1000}, "has x-message-ttl = '1000', and the door needs '60000'"),
+        (topology.DEAD, {}, "has x-message-ttl = none, and the door needs '604800000'"),
+        (topology.STATUS, {"x-max-length": 5}, "has x-max-length = '5', and the door needs none"),
     ],
 )
 def test_a_queue_with_other_arguments_is_named_with_both_values(
-    tmp_path: Path, rabbitmq: Settings, redis_server: Server, queue: str, arguments: dict[str, int], named: list[str]
+    tmp_path: Path, rabbitmq: Settings, redis_server: Server, queue: str, arguments: dict[str, int], said: str
 ) -> None:
-    connection = pika.BlockingConnection(pika.URLParameters(connection_url(rabbitmq)))
-    channel = connection.channel()
-    channel.queue_delete(queue)
-    channel.queue_declare(queue, durable=True, arguments=arguments)
-    door = Door(tmp_path / "home", rabbitmq, redis_server.port)
-    try:
-        with pytest.raises(RuntimeError, match="ended with 2"):
-            door.start()
-        said = door.log
-    finally:
+    with another_topology(rabbitmq) as channel:
         channel.queue_delete(queue)
+        channel.queue_declare(queue, durable=True, arguments=arguments)
+        try:
+            assert f"queue '{queue}' {said}; delete" in refusal_of_a_door(tmp_path, rabbitmq, redis_server)
+        finally:
+            channel.queue_delete(queue)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "other", "said"),
+    [
+        (topology.EXCHANGE, {"exchange_type": "fanout", "durable": True}, "has type = 'fanout', and the door needs 'topic'"),
+        (topology.DEAD_EXCHANGE, {"exchange_type": "direct"}, "has durable = 'false', and the door needs 'true'"),
+    ],
+)
+def test_an_exchange_of_another_kind_is_named_with_both_values(
+    tmp_path: Path, rabbitmq: Settings, redis_server: Server, exchange: str, other: dict[str, Any], said: str
+) -> None:
+    with another_topology(rabbitmq) as channel:
+        channel.exchange_delete(exchange)
+        channel.exchange_declare(exchange, **other)
+        try:
+            assert f"exchange '{exchange}' {said}; delete" in refusal_of_a_door(tmp_path, rabbitmq, redis_server)
+        finally:
+            channel.exchange_delete(exchange)
+
+
+@contextmanager
+def another_topology(rabbitmq: Settings) -> Iterator[BlockingChannel]:
+    """A channel by which another one is declared."""
+    connection = pika.BlockingConnection(pika.URLParameters(connection_url(rabbitmq)))
+    try:
+        yield connection.channel()
+    finally:
         connection.close()
 
-    assert [word for word in [queue, *named] if word not in said] == [], said
-    assert "Traceback" not in said
+
+def refusal_of_a_door(tmp_path: Path, rabbitmq: Settings, redis_server: Server) -> str:
+    """What a door said that did not start."""
+    door = Door(tmp_path / "home", rabbitmq, redis_server.port)
+    with pytest.raises(RuntimeError, match="ended with 2"):
+        door.start()
+    assert "Traceback" not in door.log
+    return door.log
+
+
+def test_what_comes_by_a_foreign_binding_is_judged_like_all_and_told(door: Door, gateway: Gateway) -> None:
+    """By a binding of the raw queue to an exchange of others', to all keys of ours, and to the dead letters."""
+    gateway.channel.exchange_declare("of.others", "fanout")
+    ways = [("of.others", "any"), (topology.EXCHANGE, "#"), (topology.DEAD_EXCHANGE, topology.DEAD)]
+    for exchange, key in ways:
+        gateway.channel.queue_bind(topology.RAW, exchange, key)
+    try:
+        body = body_of("device-7")
+        gateway.publish("of.others", "theirs", body, signed(body, device="device-7"))
+        assert b"device-7" in gateway.get(topology.PROCESSED)[1]
+        gateway.publish("of.others", "theirs", body, signed(body, device="device-7", secret="forged"))
+        # Two of others', the processed signal, and the dead letters of that and of what was forged, which are let be.
+        wait_until(lambda: foreign(door) == 5, what="what came by foreign bindings")
+    finally:
+        for exchange, key in ways:
+            gateway.channel.queue_unbind(topology.RAW, exchange, key)
+        gateway.channel.exchange_delete("of.others")
+    gateway.send_signed()
+    gateway.get(topology.PROCESSED)
+    assert (gateway.count(topology.DEAD), foreign(door)) == (2, 5)
+    assert [exchange for exchange, _ in ways if f"exchange={exchange!r} " not in door.log] == []
+
+
+def foreign(door: Door) -> float:
+    """How many messages have come by a foreign binding."""
+    page = text_string_to_metric_families(httpx.get(f"{door.settings.signals}/metrics").text)
+    return sum(
+        s.value for family in page if family.name == "signals_foreign" for s in family.samples if s.name.endswith("_total")
+    )
