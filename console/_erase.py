@@ -13,8 +13,8 @@ from pipelines.erasure.run import erase_vehicle
 SHOWN = 20
 
 
-def erase_and_tell(settings: Settings, vin: str, why: str, *, wait_s: float, as_json: bool) -> None:
-    """Erase, and say what happened.
+def erase_and_tell(settings: Settings, vin: str, why: str, *, wait_s: float, as_json: bool, letters: int | None = None) -> None:
+    """Erase, and say what happened. `letters`: how many dead letters are gone already; None: nobody has looked for any.
 
     Raises:
         typer.Exit: the vehicle is still named somewhere.
@@ -23,9 +23,10 @@ def erase_and_tell(settings: Settings, vin: str, why: str, *, wait_s: float, as_
     with working("erasing", quiet=as_json or not sys.stderr.isatty()) as say:
         done = erase_vehicle(settings, vin, why=why, wait_s=wait_s, say=say)
     if as_json:
-        print_json(json.loads(done.to_json()) | {"proved": done.proved})
+        print_json(json.loads(done.to_json()) | {"proved": done.proved, "dead_letters": letters})
     else:
         counts = [("entries in the queues", done.entries), ("segments written again", done.segments)]
+        counts += [("dead letters of RabbitMQ", letters)] if letters is not None else []
         counts += [("their messages that named it", done.messages)]
         counts += [(f"rows of {name}", rows) for name, rows in done.rows.items()]
         counts += [("snapshots let go", done.snapshots), ("files that only they knew", done.files)]

@@ -1,5 +1,6 @@
 """The options of `manifold vin erase` and `manifold signals erase`, and the question before either. Loads nothing of the lake."""
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -12,8 +13,19 @@ Wait = Annotated[float, typer.Option(min=0, help="Seconds for which runs that be
 WAIT_S = 900.0
 
 
-def erase(settings: Settings, name: str, why: str, *, yes: bool, wait_s: float, as_json: bool) -> None:
+def erase(
+    settings: Settings,
+    name: str,
+    why: str,
+    *,
+    yes: bool,
+    wait_s: float,
+    as_json: bool,
+    letters: Callable[[], int] | None = None,
+) -> None:
     """Erase a vehicle or a device, once the user has agreed, and say what happened.
+
+    `letters` takes a device's dead letters away, and says how many.
 
     Raises:
         typer.Abort: the user did not agree.
@@ -23,4 +35,4 @@ def erase(settings: Settings, name: str, why: str, *, yes: bool, wait_s: float, 
         typer.confirm(f"This takes all that was accepted until now of {name} out for good. Go on?", abort=True, err=True)
     from console._erase import erase_and_tell
 
-    erase_and_tell(settings, name, why, wait_s=wait_s, as_json=as_json)
+    erase_and_tell(settings, name, why, wait_s=wait_s, as_json=as_json, letters=letters() if letters else None)

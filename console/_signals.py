@@ -1,5 +1,6 @@
 """`manifold signals`: X-ray signals of a device, and the keys under which they lie."""
 
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -7,7 +8,7 @@ import typer
 from console._erasing import WAIT_S, Wait, Why, Yes, erase
 from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from console._signal_keys import app as keys_app
-from console._signals_amqp import dlq_app, send
+from console._signals_amqp import dlq_app, erase_letters, send
 from contracts.settings import Settings
 
 app = typer.Typer(help="X-ray signals: what came from a device, and the keys under which payloads lie.", no_args_is_help=True)
@@ -20,9 +21,20 @@ Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The newe
 
 @app.command("erase")
 @handle_errors
-def device_erase(device_id: Device, why: Why, yes: Yes = False, wait: Wait = WAIT_S, as_json: AsJson = False) -> None:
-    """Take a device out of archive, lake and queues for good, and search every file for it; exit status 1 if it is found."""
-    erase(_checked(device_id), device_id, why, yes=yes, wait_s=wait, as_json=as_json)
+def device_erase(
+    device_id: Device,
+    why: Why,
+    yes: Yes = False,
+    wait: Wait = WAIT_S,
+    leave_letters: Annotated[
+        bool, typer.Option("--leave-dead-letters", help="Do not ask RabbitMQ: its dead letters go by themselves after a week.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a device out of dead letters, archive, lake and queues for good, and search every file; status 1 if it is found."""
+    settings = _checked(device_id)
+    letters = partial(erase_letters, settings, device_id) if settings.with_signals and not leave_letters else None
+    erase(settings, device_id, why, yes=yes, wait_s=wait, as_json=as_json, letters=letters)
 
 
 @app.command()

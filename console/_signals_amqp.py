@@ -112,6 +112,29 @@ def replay(
     out.print(table("", titles, rows))
 
 
+def erase_letters(settings: Settings, device_id: str) -> int:
+    """Take a device's dead letters away; how many.
+
+    Raises:
+        Retryable: RabbitMQ is away.
+        Permanent: it does not let us in.
+    """
+    try:
+        return _run(settings, _erase_letters(settings, device_id))
+    except Retryable as exc:
+        raise Retryable(f"{exc}; or leave dead letters, which go after a week: --leave-dead-letters") from exc
+
+
+async def _erase_letters(settings: Settings, device_id: str) -> int:
+    from contracts.seq import MAX_SEQ
+    from pipelines.erasure.names import Named
+    from signals.dead_letters import open_dead_letters
+
+    named = Named(device_id, MAX_SEQ)
+    async with open_dead_letters(settings) as letters:
+        return await letters.erase(device_id, named.is_in if named.opaque else lambda _: False)
+
+
 async def _send(settings: Settings, device_id: str, payload: bytes, count: int) -> list[str]:
     import aio_pika  # not for a mere --help
 

@@ -27,7 +27,7 @@ class Claims(NamedTuple):
 
 def claims_of(received: Received) -> Claims:
     """Of its headers and of its body, however broken that is; of a body that is larger than a mebibyte, of its beginning."""
-    body = _readable(received)
+    body = readable(received)
     said = _json(body)
     devices = dict.fromkeys(name for name in _devices(received, body, said) if DEVICE_ID.fullmatch(name))
     own = said.get("correlationId")
@@ -48,7 +48,8 @@ def _devices(received: Received, body: bytes, said: dict[str, Any]) -> Iterator[
         yield found[1].decode()
 
 
-def _readable(received: Received) -> bytes:
+def readable(received: Received) -> bytes:
+    """Its body as it can be read, inflated where it can be; of a large one the beginning."""
     if (received.content_encoding or "").lower() != "gzip":
         return received.body[:LOOKED_AT]
     try:

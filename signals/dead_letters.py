@@ -11,7 +11,7 @@ import asyncio
 import json
 import math
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from contracts.signals.codes import Refusal
 from contracts.signals.rights import OPERATOR
 from contracts.signals.signing import signed_headers
 from signals._checks import Checks
+from signals._claims import claims_of, readable
 from signals._decoding import read_any_properties
 from signals._received import ERROR, OF_THE_WAY, QUEUE, Accepted, Judged, Received
 
@@ -78,6 +79,20 @@ class DeadLetters:
         """Whether the door would refuse it now, and only for the time at which it was signed."""
         return self.would_be(letter) != ACCEPTED and isinstance(self._ageless(letter), Accepted)
 
+    async def erase(self, device_id: str, is_in: Callable[[bytes | str], bool]) -> int:
+        """Take those of a device away for good, one in memory at a time; how many.
+
+        They are those that name it as refused messages do, and those with headers or a body in which `is_in` finds it.
+        """
+        gone = 0
+        while found := await self.oldest(1):
+            received = _received(found[0])
+            texts: list[bytes | str] = [*(str(value) for value in received.headers.values()), received.body, readable(received)]
+            if device_id in claims_of(received).devices or any(is_in(text) for text in texts):
+                await found[0].message.ack()
+                gone += 1
+        return gone
+
     async def replay(self, letter: DeadLetter) -> None:
         """Send it to its queue again, signed anew where it is only too old, and take it from here once it is there."""
         old, headers = letter.message, _own_headers(letter)
@@ -104,15 +119,7 @@ class DeadLetters:
         return self._judged(letter, replace(self._checks, tolerance_s=math.inf, nonce_s=math.inf))
 
     def _judged(self, letter: DeadLetter, checks: Checks) -> Judged:
-        message = letter.message
-        received = Received(
-            _queue_of(letter),
-            letter.body,
-            _own_headers(letter),
-            datetime.now(UTC),
-            content_type=message.content_type,
-            content_encoding=message.content_encoding,
-        )
+        received = _received(letter)
         return checks.judge(received, received.at)
 
 
@@ -128,6 +135,19 @@ async def open_dead_letters(settings: Settings) -> AsyncIterator[DeadLetters]:
         connection = await aio_pika.connect(connection_url(settings, as_user=OPERATOR))
     async with connection, connection.channel(publisher_confirms=True, on_return_raises=True) as channel:
         yield DeadLetters(channel, Checks.of(settings, hmac_secrets(settings)))
+
+
+def _received(letter: DeadLetter) -> Received:
+    """The message as a door would get it now."""
+    message = letter.message
+    return Received(
+        _queue_of(letter),
+        letter.body,
+        _own_headers(letter),
+        datetime.now(UTC),
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+    )
 
 
 def _own_headers(letter: DeadLetter) -> dict[str, Any]:

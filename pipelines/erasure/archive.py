@@ -16,6 +16,7 @@ from archive.segment import Segment
 from archive.store import Archive
 from contracts.envelope import SEGMENT_SCHEMA, Stream
 from pipelines.erasure.names import Named
+from pipelines.erasure.sealed import STREAMS
 
 Row = dict[str, Any]
 
@@ -82,6 +83,8 @@ def _changes(segment: Segment, messages: pa.Table, named: Named) -> Iterator[tup
     perhaps = pc.or_(
         named.may_be_in(messages["payload"], escaped=segment.stream is not Stream.DATA), named.may_be_in(messages["topic"])
     )
+    if segment.stream in STREAMS and named.opaque:
+        perhaps = pc.or_(perhaps, pc.is_valid(messages["refused_because"]))
     headers = messages["headers"].combine_chunks()
     items = headers.items if not isinstance(headers, pa.ChunkedArray) else pa.array([], pa.string())
     if len(items) and pc.any(named.may_be_in(items)).as_py():

@@ -20,6 +20,7 @@ from contracts.envelope import Stream
 from contracts.names import SERVICE_PREFIX
 from contracts.outcomes import OutcomeRecord
 from contracts.seq import datetime_of
+from pipelines.erasure.sealed import STREAMS, Opened, closed
 
 OPAQUE_FROM = 8
 OF_QUEUES = ("last_seq", "acked_seq", "epoch")  # seqs of rows about compacted queues
@@ -30,10 +31,13 @@ Row = dict[str, Any]
 
 
 class Named:
-    """A vehicle's name, in what was accepted before a seq: whoever is named later is named anew."""
+    """A vehicle's name, in what was accepted before a seq: whoever is named later is named anew.
 
-    def __init__(self, vin: str, before: int) -> None:
-        self.vin, self.before, self._instant = vin, before, datetime_of(before)
+    `opened` opens refused messages of signals, which are sealed.
+    """
+
+    def __init__(self, vin: str, before: int, opened: Opened = closed) -> None:
+        self.vin, self.before, self._instant, self._opened = vin, before, datetime_of(before), opened
         self.opaque = len(vin) >= OPAQUE_FROM
         touching = "0-9A-Za-z" if _ISO.fullmatch(vin) else r"0-9A-Za-z_.\-"
         self._pattern = f"(?:^|[^{touching}]){re.escape(vin)}(?:[^{touching}]|$)"
@@ -43,6 +47,10 @@ class Named:
         """Whether the vehicle is named there, in JSON's escapes too."""
         raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
         return bool(self._word.search(raw)) or (b"\\" in raw and bool(self._word.search(_unescaped(raw))))
+
+    def is_in_sealed(self, seq: int, sealed: bytes) -> bool:
+        """Whether a refused message of signals names it; a short name is looked for by the message's topic alone."""
+        return self.opaque and self.is_in(self._opened(seq, sealed))
 
     def anew(self, row: Row) -> bool:
         """Whether a row that has a seq, or an instant at which its data came first, came since: of that nothing is to go."""
@@ -66,6 +74,8 @@ class Named:
         if stream is Stream.TRIGGER:
             return self._trigger(row)
         named = self.is_in(row["topic"]) or (self.opaque and self.is_in(row["payload"]))
+        if stream in STREAMS and row["refused_because"] is not None:
+            named = named or self.is_in_sealed(row["seq"], row["payload"])
         return None if named else self._without_headers(row)
 
     def _outcome(self, row: Row) -> Row | None:

@@ -41,6 +41,7 @@ from pipelines.erasure.archive import Rewritten, erase_from_archive
 from pipelines.erasure.files import Found, expire, prove, remove_unknown
 from pipelines.erasure.names import Named
 from pipelines.erasure.queues import erase_data, erase_from_queues, prove_queues
+from pipelines.erasure.sealed import opened_by
 from pipelines.erasure.search import TEXTS, erase_texts, rows_named
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import BEGAN
@@ -110,7 +111,7 @@ def erase(
         Retryable: a recorder cannot be asked to close its segments, or somebody else was in the way; do it again.
         redis.RedisError: Redis is away or refuses.
     """
-    named = Named(vin, first_seq_at(now))
+    named = Named(vin, first_seq_at(now), opened_by(settings))
     if not why.strip() or named.is_in(why):
         raise Permanent("--why must say why, and must not name the vehicle: the record is kept")
     ensure_tables(catalog)

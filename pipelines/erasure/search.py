@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import And, EqualTo, LessThan
+from pyiceberg.expressions import And, EqualTo, In, LessThan
 from pyiceberg.manifest import DataFile
 
 from adapters.commits import MAIN, patiently
@@ -27,6 +27,7 @@ from contracts.tables import (
     Table,
 )
 from pipelines.erasure.names import Named
+from pipelines.erasure.sealed import STREAMS
 from pipelines.ingest.erasing import changed, put, read
 
 TEXTS = ((QUALITY, "sample"), (ACTIONS, "note"))  # tables outside runs, and the column in which somebody may be named
@@ -40,7 +41,8 @@ def rows_named(catalog: Catalog, named: Named, base: dict[str, int]) -> list[tup
         rows = catalog.load_table(table.identifier).scan(mine, ("vin", "seq"), snapshot_id=base[table.name]).to_arrow()
         found.append((table, rows.select(["vin", "seq"])))
     refused = _search(catalog, QUARANTINE, named, base, ("seq", "topic", "reason", "payload"))
-    seqs = pa.array([row["seq"] for row in refused if row["seq"] < named.before], pa.int64())
+    refused_seqs = {row["seq"] for row in refused} | set(_sealed(catalog, named, base))
+    seqs = pa.array([seq for seq in sorted(refused_seqs) if seq < named.before], pa.int64())
     found.append((QUARANTINE, pa.table({"seq": seqs})))
     columns = ("data_id", "payload", "seq") if named.opaque else ("data_id", "seq")
     data_ids = {row["data_id"] for row in _search(catalog, DATA, named, base, columns) if not named.anew(row)}
@@ -72,6 +74,19 @@ def _of_signals(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterato
             rows = _search(catalog, table, named, base, (*texts, "seq"))
             seqs = pa.array({row["seq"] for row in rows if not named.anew(row)}, pa.int64())
             yield table, pa.table({"seq": seqs})
+
+
+def _sealed(catalog: Catalog, named: Named, base: dict[str, int]) -> Iterator[int]:
+    """The seqs of refused messages of signals that name it in their sealed bytes."""
+    if not named.opaque:
+        return
+    loaded = catalog.load_table(QUARANTINE.identifier)
+    of_signals = In(term="stream", literals={stream.value for stream in STREAMS})
+    scan = loaded.scan(of_signals, ("seq", "payload"), snapshot_id=base[QUARANTINE.name])
+    for batch in scan.to_arrow_batch_reader():
+        for seq, payload in zip(batch["seq"].to_pylist(), batch["payload"].to_pylist(), strict=True):
+            if seq < named.before and named.is_in_sealed(seq, payload):
+                yield seq
 
 
 def _files(catalog: Catalog, table: Table, keys: pa.Table, at: int) -> bool:

@@ -1,5 +1,7 @@
 """`manifold signals erase` takes a device out of everything, and leaves others."""
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -23,8 +25,12 @@ def is_small() -> bool:
     return True
 
 
-@pytest.mark.parametrize("gone", [GONE, "d7"])
-def test_its_rows_and_records_go_and_those_of_others_stay(spark_lake: SparkLake, redis: Redis, tmp_path: Path, gone: str) -> None:
+@pytest.mark.parametrize(("gone", "in_sealed"), [(GONE, 2), ("d7", 0)], ids=["a name", "a short one"])
+def test_its_rows_and_records_go_and_those_of_others_stay(
+    spark_lake: SparkLake, redis: Redis, tmp_path: Path, gone: str, in_sealed: int
+) -> None:
+    """Refused messages are opened for a name that no bytes have by chance: `deviceId` is not the only place for it."""
+    another_place = json.dumps({"about": {"device": gone}}).encode()
     redis_url = f"redis://127.0.0.1:{redis.connection_pool.connection_kwargs['port']}/0"
     spark_lake.settings = Settings(home=spark_lake.settings.home, redis_url=redis_url)
     door = Door(spark_lake, tmp_path / "ring")
@@ -36,6 +42,8 @@ def test_its_rows_and_records_go_and_those_of_others_stay(spark_lake: SparkLake,
             door.refused(3, b"x", gone),
             door.refused(6, b"x", STAYS, gone, digest="a"),
             door.refused(7, b"x", STAYS),
+            door.refused(8, another_place, STAYS, digest="b"),
+            door.refused(9, gzip.compress(another_place), digest="c"),
         ],
     )
     spark_lake.write(Stream.XRAY_STATUS, [door.status(4, gone, "online"), door.status(5, STAYS, "online")])
@@ -44,9 +52,9 @@ def test_its_rows_and_records_go_and_those_of_others_stay(spark_lake: SparkLake,
     done = erase(spark_lake.catalog, spark_lake.settings, gone, why="asked for", now=at(NOW_MS), wait_s=0, seal=lambda _: True)
 
     assert done.found == []
-    assert (done.messages, done.segments) == (4, 2)
-    assert [done.rows.get(table.name) for table in (*SIGNAL_TABLES, QUARANTINE)] == [1, 1, 1, 2]
-    assert spark_lake.rows(QUARANTINE, "seq") == [seq_at(7)]
+    assert (done.messages, done.segments) == (4 + in_sealed, 2)
+    assert [done.rows.get(table.name) for table in (*SIGNAL_TABLES, QUARANTINE)] == [1, 1, 1, 2 + in_sealed]
+    assert spark_lake.rows(QUARANTINE, "seq") == [seq_at(7), seq_at(8), seq_at(9)][: 3 - in_sealed]
     assert spark_lake.rows(XRAY_RAW, "seq") == spark_lake.rows(XRAY_PROCESSED, "seq") == [seq_at(2)]
     assert spark_lake.rows(XRAY_STATUS, "device_id") == [STAYS]
     (kept,) = spark_lake.rows(XRAY_PROCESSED, "readings")

@@ -1,13 +1,16 @@
 """Dead letters: replayed on an operator's word, to the queue that they came from; and what expired is on record."""
 
+import gzip
 import json
 
 import pytest
 
+from console._signals_amqp import erase_letters
 from contracts.envelope import Envelope, Stream
+from contracts.errors import Retryable
 from contracts.signals import topology
 from contracts.signals.records import DIGEST
-from tests.servers import wait_until
+from tests.servers import free_port, wait_until
 from tests.signals.gateway import Door, Gateway, body_of, now_text, signed
 from tests.signals.test_messages import manifold
 
@@ -80,3 +83,19 @@ def test_a_dead_letter_of_the_doors_own_is_recorded_once(door: Door, gateway: Ga
 
     assert [e.topic for e in found[:1]] == ["xray.raw.v1/device-h"]
     assert len({e.headers[DIGEST] for e in found}) == 2  # a forged death is recorded twice, under one digest
+
+
+def test_a_devices_dead_letters_are_erased_and_those_of_others_stay(door: Door, gateway: Gateway) -> None:
+    gone = "device-8f3a"
+    about_it = json.dumps({"about": {"device": gone}}).encode()
+    for device in (gone, f"{gone}-2"):
+        gateway.send(body_of(device), signed(body_of(device), device=device, secret="forged"))
+    gateway.send(b"{", {"x-device-id": gone})
+    gateway.send(gzip.compress(about_it), {}, content_encoding="gzip")
+    wait_until(lambda: gateway.count(topology.DEAD) == 4, what="the dead letters")
+
+    assert erase_letters(door.settings, gone) == 3
+    assert json.loads(gateway.get(topology.DEAD)[1])["deviceId"] == f"{gone}-2"
+    assert erase_letters(door.settings, gone) == gateway.count(topology.DEAD) == 0
+    with pytest.raises(Retryable, match="--leave-dead-letters"):
+        erase_letters(door.settings.model_copy(update={"amqp_port": free_port()}), gone)

@@ -1,0 +1,66 @@
+"""Refused messages of signals, opened: what they say may name a device where nobody has looked for its name."""
+
+import zlib
+from collections.abc import Callable
+
+import structlog
+
+from adapters.day_keys import DayKeys
+from adapters.key_ring import KeyIsGone, require_ring
+from adapters.sealing import Broken
+from contracts.envelope import Stream
+from contracts.errors import SettingsError
+from contracts.settings import Settings
+
+STREAMS = (Stream.XRAY_RAW, Stream.XRAY_STATUS)
+MOST_BYTES = 64 << 20  # of one body, inflated
+
+Opened = Callable[[int, bytes], bytes]  # seq and sealed bytes of a refused message; what is in them
+
+log = structlog.get_logger(__name__)
+
+
+def opened_by(settings: Settings) -> Opened:
+    """Opens by the key ring of the settings. What nobody can open says nothing, and names nobody.
+
+    The function raises OSError where the storage of keys failed.
+    """
+    try:
+        require_ring(settings)
+        keys = DayKeys.of(settings)
+    except SettingsError as exc:
+        return _not_opened(str(exc))
+
+    def opened(seq: int, sealed: bytes) -> bytes:
+        try:
+            plain = keys.open(sealed, seq=seq)
+        except (KeyIsGone, Broken):
+            return b""
+        return plain + b"\n" + _inflated(plain)
+
+    return opened
+
+
+def _not_opened(why: str) -> Opened:
+    said = set[str]()
+
+    def opened(_: int, __: bytes) -> bytes:
+        if why not in said:
+            log.warning("refused messages of signals cannot be opened, and are searched by their topics alone", reason=why)
+            said.add(why)
+        return b""
+
+    return opened
+
+
+def closed(_: int, __: bytes) -> bytes:
+    """Opens nothing."""
+    return b""
+
+
+def _inflated(body: bytes) -> bytes:
+    """A body that came as gzip, as far as it goes; empty where it did not."""
+    try:
+        return zlib.decompressobj(wbits=31).decompress(body, MOST_BYTES)
+    except zlib.error:
+        return b""
