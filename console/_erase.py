@@ -23,11 +23,12 @@ def erase_and_tell(settings: Settings, vin: str, why: str, *, wait_s: float, as_
     with working("erasing", quiet=as_json or not sys.stderr.isatty()) as say:
         done = erase_vehicle(settings, vin, why=why, wait_s=wait_s, say=say)
     if as_json:
-        print_json(json.loads(done.to_json()) | {"proved": done.proved, "dead_letters": letters})
+        of_rabbitmq = {} if letters is None else {"dead_letters": letters}
+        print_json(json.loads(done.to_json()) | of_rabbitmq | {"proved": done.proved})
     else:
         counts = [("entries in the queues", done.entries), ("segments written again", done.segments)]
-        counts += [("dead letters of RabbitMQ", letters)] if letters is not None else []
         counts += [("their messages that named it", done.messages)]
+        counts += [("dead letters of RabbitMQ", letters)] if letters is not None else []
         counts += [(f"rows of {name}", rows) for name, rows in done.rows.items()]
         counts += [("snapshots let go", done.snapshots), ("files that only they knew", done.files)]
         out.print(table(f"erasure {done.erasure_id}", ("what went", "how many"), counts))
