@@ -57,6 +57,7 @@ def spark_cluster(folder: Path) -> Iterator[Cluster]:
 
 def _start(folder: Path, role: list[str], port: int) -> Server:
     env = {"PATH": PATH, "HOME": str(folder), "SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": "127.0.0.1"}
+    env["SPARK_LOCAL_DIRS"] = str(folder / "blocks")
     env |= {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
     command = ["env", "-i", "-C", str(folder), *(f"{name}={value}" for name, value in env.items()), "SPARK_DAEMON_MEMORY=256m"]
     command.append(f"SPARK_DAEMON_JAVA_OPTS={SHORT_LIVED}")

@@ -1,10 +1,12 @@
 """A cluster changes the connection, and no DAG: every job of the DAGs on a Spark cluster whose nodes have nothing of Manifold."""
 
+import base64
 import json
 import os
 import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,36 +15,55 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
+from pydantic import SecretStr
 from redis import Redis
 
-from adapters.lake import open_catalog
+from adapters.day_keys import DayKeys
+from adapters.key_ring import key_ring, new_key_line, read_keys
 from contracts import keys
 from contracts.settings import Settings
-from contracts.tables import IDS, OUTCOMES, QUALITY, SEGMENTS, SIGNAL_TABLES, TABLES, Table
+from contracts.tables import IDS, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS, SIGNAL_TABLES, TABLES, XRAY_PROCESSED
 from pipelines.spark.ship import CODE, ENVIRONMENT, Shipped, ship
 from queues import EcqLoader, Policy
 from tests.dags.cluster import PATH, SHORT_LIVED, SPARK, WORKERS, Cluster, spark_cluster
 from tests.dags.running import VINS, Platform
+from tests.dags.watching import watching
+from tests.pipelines.makers import NOON_MS
 from tests.servers import ROOT, Server, free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 FOLDER = ROOT / "dags"
 JOB_S = 300
 CLIENT = "c1"
+# So that what Spark writes can be searched.
+READABLE = {"spark.eventLog.enabled": "true"} | dict.fromkeys(
+    ("spark.eventLog.compress", "spark.shuffle.compress", "spark.shuffle.spill.compress", "spark.rdd.compress"), "false"
+)
+WORDS = b"the words of a patient"
+SAID = json.dumps({"readings": [{"type": "humidity", "value": 4, "unit": "%"}], "words": WORDS.decode()}).encode()
 RUN = "manual__2026-11-22T03:00:00+00:00"
 WHERE = "import adapters, pyarrow, redis, sys; print(adapters.__file__, pyarrow.__file__, redis.__file__, *sys.path, sep='\\n')"
 
 
 @pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> Shipped:
+def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Spark writes its event logs."""
+    return tmp_path_factory.mktemp("events")
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory, events: Path) -> Shipped:
     """What `manifold ship` writes, and lines that this small cluster adds."""
     made = ship(Settings(spark_driver_memory="1g"), tmp_path_factory.mktemp("shipped"))
     with Path(made.defaults).open("a") as defaults:
         defaults.write(f"spark.sql.shuffle.partitions {WORKERS}\n")
         defaults.writelines(f"spark.{which}.defaultJavaOptions {SHORT_LIVED}\n" for which in ("driver", "executor"))
+        defaults.write(f"spark.eventLog.dir {events.as_uri()}\n")
+        defaults.writelines(f"{name} {value}\n" for name, value in READABLE.items())
     return made
 
 
@@ -72,26 +93,26 @@ class Site:
         task.render_template_fields(context)
         return task.execute(context)
 
-    def rows(self, table: Table) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = (
-            open_catalog(self.platform.settings).load_table(table.identifier).scan().to_arrow().to_pylist()
-        )
-        return found
-
 
 @pytest.fixture
 def site(tmp_path: Path, own_redis: Server, cluster: Cluster, shipped: Shipped, monkeypatch: pytest.MonkeyPatch) -> Site:
-    settings = Settings(home=tmp_path / "home", redis_port=own_redis.port, recorder_port=free_port())
+    ring, blocks = new_key_line(), tmp_path / "home" / "blocks"
+    more: dict[str, Any] = {"redis_port": own_redis.port, "recorder_port": free_port(), "signals_keys": SecretStr(ring)}
+    settings = Settings(home=tmp_path / "home", **more)
     connection = {"conn_type": "spark", "host": cluster.master, "extra": {"properties-file": shipped.defaults}}
     variables = {
         "MANIFOLD_HOME": settings.home,
         "MANIFOLD_SMALL_RUN_BYTES": 0,  # or nothing would run on the cluster
         "MANIFOLD_REDIS_PORT": own_redis.port,
         "MANIFOLD_RECORDER_PORT": settings.recorder_port,
+        "MANIFOLD_SIGNALS_KEYS": ring,
         "MANIFOLD_COMPACT_MIN_FILES": 2,
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_DIRS": blocks,  # of the driver
+        "TMPDIR": blocks,
     }
+    blocks.mkdir(parents=True)
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
@@ -113,9 +134,9 @@ def test_every_job_runs_on_the_cluster_by_the_connection_alone(site: Site, clust
     audited = site.run(dag, "audit")
     site.run(dag, "publish")
     populated = site.run(dag, "populate")
-    assert ingested["written"][IDS.name] == len(site.rows(IDS)) == 2 * len(VINS)
-    assert {row["run_id"] for row in site.rows(SEGMENTS)} == {RUN}
-    assert (audited["warnings"], {row["run_id"] for row in site.rows(QUALITY)}) == (1, {RUN})  # these are no right VINs
+    assert ingested["written"][IDS.name] == len(platform.rows(IDS)) == 2 * len(VINS)
+    assert {row["run_id"] for row in platform.rows(SEGMENTS)} == {RUN}
+    assert (audited["warnings"], {row["run_id"] for row in platform.rows(QUALITY)}) == (1, {RUN})  # these are no right VINs
     assert (populated["queued"], populated["compacted_queued"]) == (len(VINS), 1)
 
     with Redis(port=platform.redis.port) as redis:
@@ -133,17 +154,57 @@ def test_every_job_runs_on_the_cluster_by_the_connection_alone(site: Site, clust
     platform.archive_batch(datetime.now(UTC) - timedelta(minutes=1), "task_newer")
     collected = site.run("collect_garbage", "garbage")
     assert collected["expired"]["count"] == len(VINS)
-    assert {(row["seq"], row["outcome"]) for row in site.rows(OUTCOMES)} == {(long_ago, "expired")}
+    assert {(row["seq"], row["outcome"]) for row in platform.rows(OUTCOMES)} == {(long_ago, "expired")}
     assert {len(platform.pending(vin)) for vin in VINS} == {2}
 
     compacted = site.run("compact_tables", "compact")
     assert compacted["tables"][IDS.name]["rewritten_files"] > 0
-    assert len(site.rows(IDS)) == 3 * len(VINS)
+    assert len(platform.rows(IDS)) == 3 * len(VINS)
 
     ran = cluster.applications()
     assert {app["name"] for app in ran} >= {f"manifold {job}" for job in ("ingest", "rebuild", "garbage", "compact")}
     assert {app["memoryperexecutor"] for app in ran} == {1024}
     assert "Traceback" not in cluster.said()
+
+
+def test_signals_come_to_the_lake_by_the_cluster_and_nothing_shows_what_they_say_or_their_keys(
+    site: Site, cluster: Cluster, events: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    platform, minutes = site.platform, [round(time.time() * 1000) - NOON_MS - 60_000 * n for n in (5, 4, 3)]
+    raw, refused, at = minutes
+    gateway = platform.gateway()
+    platform.archive_signals(*(gateway.raw(raw + n, "d", SAID, captured=raw + n // 2) for n in range(400)))
+    platform.archive_signals(*(gateway.refused(refused + n, SAID, "d", digest=str(n // 2)) for n in range(100)))
+    platform.archive_signals(gateway.status(at, "d", "online"))
+    secrets = {"a payload": (WORDS, base64.b64encode(SAID)), **keys_of(platform.settings)}
+
+    with watching([platform.settings.home, cluster.folder, events], secrets) as watched:
+        for task in ("ingest", "publish"):  # a run is judged as it is written
+            site.run("ingest_archives", task)
+
+    rows = {table.name: platform.rows(table) for table in (*SIGNAL_TABLES, QUARANTINE)}
+    assert [len(rows[name]) for name in rows] == [200, 200, 1, 50]
+    processed = rows[XRAY_PROCESSED.name]
+    assert {row["problem"] for row in processed} == {None}  # executors have opened all of them
+    assert [reading["value"] for row in processed for reading in row["readings"]] == 200 * [4]
+    log = capsys.readouterr().out
+    watched.search("the tasks' logs", log)
+    watched.search("the master's pages", httpx.get(f"{cluster.page}/").text + json.dumps(cluster.applications()))
+    assert watched.told == set()
+    for kind in ("/reports/", f"{events}/", "/stderr", "/shuffle_", "/xray_raw_signals/", "/quarantine/", "/blocks/"):
+        assert any(kind in name for name in watched.files), f"{kind} of {len(watched.files)} files"
+    for kind in ("SparkSubmit", "CoarseGrainedExecutorBackend"):
+        assert any(kind in arguments for arguments in watched.processes), kind
+    assert "run is written" in log
+
+
+def keys_of(settings: Settings) -> dict[str, list[bytes]]:
+    """The ring's key and the day's, as bytes and as they are usually written."""
+    (name, key), ring = *read_keys(settings.signals_keys.get_secret_value(), "test").items(), key_ring(settings)
+    found = {f"the ring's key {name}": key}
+    for day in DayKeys.of(settings).wrapped():
+        found[f"the key {day.key_id}"] = ring.unwrap(day.ring_id, base64.b64decode(day.wrapped), day.key_id.encode())
+    return {name: [key, base64.b64encode(key), key.hex().encode()] for name, key in found.items()}
 
 
 def test_without_what_is_shipped_the_nodes_cannot_do_it(site: Site, cluster: Cluster, shipped: Shipped, tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""Looks for secrets, for as long as a block lasts, in every file below some folders and in the argument list of every process."""
+
+import io
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+PAUSE_S = 0.1  # between two looks: Spark keeps its blocks for as long as a job lasts
+LEFT_OUT = {"environment"}  # folders of what is shipped, unpacked
+LEFT_OUT_ENDINGS = (".jar", ".zip", ".tar.gz")
+
+
+class Watched:
+    """What was seen so far, and where a secret was."""
+
+    def __init__(self, folders: Iterable[Path], secrets: Mapping[str, Iterable[bytes]]) -> None:
+        self._folders = list(folders)
+        self._secrets = {name: list(forms) for name, forms in secrets.items()}
+        self._known: dict[Path, tuple[int, int]] = {}
+        self.files: set[str] = set()
+        self.processes: set[str] = set()
+        self.told: set[str] = set()
+
+    def look(self) -> None:
+        """Read what has changed since the last look; what goes in between two looks is not seen."""
+        for file in self._all_files():
+            try:
+                about = file.stat().st_size, file.stat().st_mtime_ns
+                if self._known.get(file) != about:
+                    content = file.read_bytes()
+                    self._search(str(file), content + _rows(content) if file.suffix == ".parquet" else content)
+                    self._known[file] = about
+                    self.files.add(str(file))
+            except OSError:
+                continue
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                arguments = (process / "cmdline").read_bytes()
+            except OSError:
+                continue
+            self._search(f"the arguments of process {process.name}", arguments)
+            self.processes.add(arguments.replace(b"\0", b" ").decode("utf-8", "replace"))
+
+    def search(self, name: str, text: str) -> None:
+        """Look into something else."""
+        self._search(name, text.encode())
+
+    def _all_files(self) -> Iterator[Path]:
+        for top in self._folders:
+            for folder, below, names in os.walk(top):
+                below[:] = [name for name in below if name not in LEFT_OUT]
+                yield from (Path(folder, name) for name in names if not name.endswith(LEFT_OUT_ENDINGS))
+
+    def _search(self, where: str, content: bytes) -> None:
+        self.told |= {f"{name} in {where}" for name, forms in self._secrets.items() if any(form in content for form in forms)}
+
+
+def _rows(content: bytes) -> bytes:
+    """What a file of rows says, which is compressed there; nothing while it is being written."""
+    try:
+        return str(pq.read_table(io.BytesIO(content)).to_pylist()).encode()
+    except (pa.ArrowException, OSError):
+        return b""
+
+
+@contextmanager
+def watching(folders: Iterable[Path], secrets: Mapping[str, Iterable[bytes]]) -> Iterator[Watched]:
+    """Looks again and again, and once more when the block has ended. `secrets`: each by its name, in all of its forms."""
+    watched, over = Watched(folders, secrets), threading.Event()
+
+    def look() -> None:
+        while not over.wait(PAUSE_S):
+            watched.look()
+
+    thread = threading.Thread(target=look, name="watching")
+    thread.start()
+    try:
+        yield watched
+    finally:
+        over.set()
+        thread.join()
+        watched.look()
