@@ -28,7 +28,7 @@ SHORT_BYTES = 16 << 20  # of the archive: some 1.5 million entries
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
-    """What every session needs besides `extensions_with`, whoever started its JVM: the catalog, UTC, joins by the tables' layout.
+    """What every session needs besides `extensions_with`, whoever started its JVM: the catalog, UTC, how tables are read.
 
     It has secrets. A session that runs is given it: what Spark is started with, its pages and its event log show.
     """
@@ -38,8 +38,8 @@ def session_conf(settings: Settings) -> dict[str, str]:
         **{f"{catalog}.{name}": value for name, value in _catalog_conf(settings).items() if value},
         f"{catalog}.cache-enabled": "false",  # others commit to the same tables
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.sources.v2.bucketing.enabled": "true",
-        "spark.sql.iceberg.planning.preserve-data-grouping": "true",
+        # Grouped by the tables' partitions, the rows of a day would be read by one task. No join here is by day.
+        "spark.sql.iceberg.planning.preserve-data-grouping": "false",
         "spark.sql.requireAllClusterKeysForCoPartition": "false",  # one shuffle by vin serves a join on (vin, seq)
     }
 

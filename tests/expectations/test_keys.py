@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from expectations._keys import AT_ONCE, standing_twice
 
-MOST_BYTES = 64 << 20  # of NumPy; what Arrow holds at the same time is not seen here, and is some times as much
+MOST_BYTES = 10 * AT_ONCE  # of NumPy; what Arrow holds at the same time is not seen here
 
 
 def hashes(*parts: list[int]) -> pa.ChunkedArray:

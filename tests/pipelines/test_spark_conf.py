@@ -10,12 +10,15 @@ import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from adapters.lake import open_catalog
+from adapters.lake import ensure_tables, open_catalog
 from contracts.errors import Permanent
 from contracts.settings import Settings
+from contracts.tables import IDS
 from pipelines.spark.conf import ICEBERG_EXTENSIONS, REDACTED, S3_JAR, extensions_with, jars_for, session_conf, write_defaults
 from pipelines.spark.session import configure
 from pipelines.spark.ship import libraries_for
+from tests.pipelines.conftest import SparkLake
+from tests.pipelines.makers import at
 from tests.servers import ROOT
 
 AWAY = SecretStr("http://127.0.0.1:1")
@@ -146,3 +149,13 @@ def test_a_sites_own_extensions_are_loaded_beside_icebergs(tmp_path: Path, submi
     assert kept == "kept"
     assert parser.endswith(".IcebergSparkSqlExtensionsParser")
     assert f"Cannot use {SITES}" in done.stderr  # it was looked for
+
+
+def test_what_one_day_has_got_is_read_by_several_tasks(spark_lake: SparkLake) -> None:
+    ensure_tables(spark_lake.catalog)
+    for ms in range(2):
+        entry = {"vin": "V1", "ts": at(ms), "request_id": "task_a_1", "seq": ms, "data_id": "d1", "applied": False}
+        spark_lake.append(IDS, [entry])
+    name = f"{spark_lake.settings.catalog_name}.{IDS.identifier}"
+    rows = spark_lake.spark.read.option("file-open-cost", str(128 << 20)).table(name)
+    assert rows.select("vin", "ts").rdd.getNumPartitions() == 2
