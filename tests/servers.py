@@ -20,6 +20,7 @@ import httpx
 from contracts.embedded_broker import outer_socket
 from contracts.settings import Settings
 from sandbox.platform import broker, rabbitmq
+from tests.warm import Forked, fork_of
 
 ROOT = Path(__file__).parent.parent
 START_S = 60
@@ -79,7 +80,7 @@ def listens(port: int) -> bool:
 class Server:
     """A running server process."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     port: int
     log: Path
 
@@ -109,15 +110,20 @@ def start(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, env={**os.environ, **(env or {})})
-    server = Server(process, port, log)
+    return _started(Server(process, port, log), " ".join(command[:3]), ready)
+
+
+def _started(server: Server, name: str, ready: Callable[[], bool] | None) -> Server:
+    """The server, once it is ready."""
+    process, port, log = server.process, server.port, server.log
 
     def is_up() -> bool:
         if process.poll() is not None:
-            raise RuntimeError(f"{command[0]} ended with {process.returncode}: {log.read_text()[-2000:]}")
+            raise RuntimeError(f"{name} ended with {process.returncode}: {log.read_text()[-2000:]}")
         return ready() if ready else listens(port)
 
     try:
-        wait_until(is_up, within_s=180, what=f"{command[:3]} to listen on {port}; log {log}")
+        wait_until(is_up, within_s=180, what=f"{name} to listen on {port}; log {log}")
     except BaseException:
         server.stop()
         raise
@@ -129,6 +135,14 @@ def start_python(
 ) -> Server:
     """`python -m module`, with `env` on top of the environment."""
     return start([sys.executable, "-m", module, *arguments], port=port, log=log, env=env, ready=ready)
+
+
+def start_service(
+    module: str, *arguments: str, port: int, log: Path, env: Mapping[str, str], ready: Callable[[], bool] | None = None
+) -> Server:
+    """The same of a service that is started often, without its imports (`tests.warm`)."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return _started(Server(fork_of(module, [*arguments], log, env), port, log), module, ready)
 
 
 def start_redis(folder: Path, *, port: int | None = None, append_only: bool = False) -> Server:
@@ -173,7 +187,7 @@ def start_tap(settings: Settings, *, delivered: bool = False) -> Server:
     names = ("home", "host", "mqtt_port", "broker_port", "tap_port", "topic_prefix", "tls", "mqtt_services_port")
     env = {f"MANIFOLD_{name.upper()}": str(getattr(settings, name)) for name in names}
     health = f"http://{settings.host}:{settings.tap_port}/healthz"
-    return start_python(
+    return start_service(
         "tap",
         *(["--delivered"] if delivered else []),
         port=settings.mqtt_port,

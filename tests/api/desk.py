@@ -15,7 +15,7 @@ from adapters.lake import ensure_tables, open_catalog
 from contracts.settings import Settings
 from queues import Policy, Queues
 from sandbox.platform.programs import environment
-from tests.servers import Server, free_port, start_python, start_redis
+from tests.servers import Server, free_port, start_redis, start_service
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ def api_of(settings: Settings, log: Path, *, healthy: bool = True) -> Iterator[S
             return answer.status_code == 200 or not healthy
         return False
 
-    server = start_python("api", port=settings.api_port, log=log, env=environment(settings), ready=ready)
+    server = start_service("api", port=settings.api_port, log=log, env=environment(settings), ready=ready)
     try:
         yield server
     finally:

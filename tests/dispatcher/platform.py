@@ -22,7 +22,7 @@ from contracts.settings import Settings
 from queues import Loader, Policy, Queues, connect
 from sandbox.platform import broker as mosquitto
 from tests.queues.triggers import enqueue_trigger
-from tests.servers import Server, free_port, listens, start, start_python, start_redis
+from tests.servers import Server, free_port, listens, start, start_redis, start_service
 
 T = TypeVar("T")
 _seqs = SeqSource(0)
@@ -46,7 +46,7 @@ class Platform:
         with self.blocking() as redis:
             Loader(redis, Policy.of(self.settings)).mark_loaded(1)
         port, log = self.settings.recorder_port, self.home / "logs" / "recorder.log"
-        self.recorder = start_python(
+        self.recorder = start_service(
             "recorder", port=port, log=log, env=self.env, ready=lambda: health(port).get("direct_enqueue") == "on"
         )
         return self.recorder
@@ -55,7 +55,7 @@ class Platform:
         """`python -m dispatcher --replica <replica>`, until it says that it is ready."""
         port = self.settings.dispatcher_port + replica
         log = self.home / "logs" / f"dispatcher-{replica}.log"
-        server = start_python(
+        server = start_service(
             "dispatcher", "--replica", str(replica), port=port, log=log, env=self.env, ready=lambda: healthy(port)
         )
         self.dispatchers[replica] = server
@@ -64,7 +64,7 @@ class Platform:
     def start_dispatcher_on_the_same_port(self) -> None:
         """A second process by the same number."""
         log = self.home / "logs" / "second.log"
-        server = start_python("dispatcher", port=0, log=log, env=self.env, ready=lambda: False)
+        server = start_service("dispatcher", port=0, log=log, env=self.env, ready=lambda: False)
         server.stop()
 
     def restart_broker(self) -> None:
@@ -171,7 +171,7 @@ def a_platform(home: Path, **overrides: Any) -> Iterator[Platform]:
         started.append(redis := start_redis(home / "redis", port=settings.redis_port, append_only=True))
         command, log = mosquitto.command(settings), home / "logs" / "broker.log"
         started.append(broker := start(command, port=settings.broker_port, log=log))
-        tap = start_python(
+        tap = start_service(
             "tap",
             port=settings.mqtt_port,
             log=home / "logs" / "tap.log",

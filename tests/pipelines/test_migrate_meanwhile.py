@@ -146,7 +146,7 @@ def test_of_a_whole_lake_too(tmp_path: Path) -> None:
     catalog = open_catalog(settings)
     make_old(catalog, {name: old for name, old in SECOND.items() if name != "quality_results"})
     lake = keep(settings, tmp_path / "template")
-    for place in commits_of(migrating(lake))[::7]:
+    for place in commits_of(migrating(lake))[::13]:
         lake.renew()
         migrating(lake).go(place).kill()
         migrate(open_catalog(settings))

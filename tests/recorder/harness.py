@@ -19,7 +19,7 @@ from archive.recorded import RecordedSegments
 from archive.store import Archive
 from contracts import keys, topics
 from contracts.envelope import Envelope, Stream
-from tests.servers import Server, free_port, start_mosquitto, start_python, start_redis, wait_until
+from tests.servers import Server, free_port, start_mosquitto, start_python, start_redis, start_service, wait_until
 
 BOUND_S = 60
 FAST = {"MANIFOLD_JOURNAL_RETRY_SECONDS": "0.05", "MANIFOLD_SEGMENT_MAX_SECONDS": "3600"}
@@ -50,7 +50,8 @@ class Harness:
         }
         log = self.folder / "recorder.log"
         module = [self.module] if clock is None else ["tests.faults.clocked_recorder", str(clock)]
-        self.recorder = start_python(*module, port=port, log=log, env=env, ready=lambda: self.is_healthy(port))
+        start = start_service if module == ["recorder"] else start_python  # others change something before all else is imported
+        self.recorder = start(*module, port=port, log=log, env=env, ready=lambda: self.is_healthy(port))
         return self.recorder
 
     def is_healthy(self, port: int | None = None) -> bool:

@@ -27,7 +27,7 @@ from contracts.envelope import Envelope, Stream
 from contracts.settings import Settings, load_settings
 from contracts.signals import topology
 from contracts.signals.rights import RIGHTS
-from tests.servers import ROOT, Server, answers, free_port, start_python, wait_until
+from tests.servers import ROOT, Server, answers, free_port, start_service, wait_until
 
 NODES = itertools.count(1)
 DEFINITIONS = ROOT / "infra" / "rabbitmq" / "definitions.json"
@@ -138,7 +138,7 @@ class Door:
 
     def start(self, *, healthy: bool = True) -> Server:
         url = f"{self.settings.signals}/healthz"
-        self.server = start_python(
+        self.server = start_service(
             "signals",
             port=self.settings.signals_port,
             log=self.home / "door.log",
