@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 import tarfile
-import time
 import zipfile
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,9 +32,9 @@ from pipelines.spark.ship import CODE, ENVIRONMENT, Shipped, ship
 from queues import EcqLoader, Policy
 from tests.dags.cluster import PATH, SHORT_LIVED, SPARK, WORKERS, Cluster, spark_cluster
 from tests.dags.running import VINS, Platform
-from tests.dags.watching import watching
+from tests.dags.watching import Watched, watching
 from tests.pipelines.makers import NOON_MS
-from tests.servers import ROOT, Server, free_port
+from tests.servers import ROOT, Server, free_port, start_redis, stopping
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 FOLDER = ROOT / "dags"
@@ -94,11 +95,18 @@ class Site:
         return task.execute(context)
 
 
-@pytest.fixture
-def site(tmp_path: Path, own_redis: Server, cluster: Cluster, shipped: Shipped, monkeypatch: pytest.MonkeyPatch) -> Site:
-    ring, blocks = new_key_line(), tmp_path / "home" / "blocks"
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster, shipped: Shipped) -> Iterator[Site]:
+    home = tmp_path_factory.mktemp("site")
+    with stopping(start_redis(home / "redis")) as redis, pytest.MonkeyPatch.context() as monkeypatch:
+        yield site_on(cluster, shipped, home, redis, monkeypatch)
+
+
+def site_on(cluster: Cluster, shipped: Shipped, home: Path, own_redis: Server, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """One whose tasks run in this process, and take what it needs from the environment."""
+    ring, blocks = new_key_line(), home / "blocks"
     more: dict[str, Any] = {"redis_port": own_redis.port, "recorder_port": free_port(), "signals_keys": SecretStr(ring)}
-    settings = Settings(home=tmp_path / "home", **more)
+    settings = Settings(home=home, **more)
     connection = {"conn_type": "spark", "host": cluster.master, "extra": {"properties-file": shipped.defaults}}
     variables = {
         "MANIFOLD_HOME": settings.home,
@@ -112,7 +120,7 @@ def site(tmp_path: Path, own_redis: Server, cluster: Cluster, shipped: Shipped, 
         "SPARK_LOCAL_DIRS": blocks,  # of the driver
         "TMPDIR": blocks,
     }
-    blocks.mkdir(parents=True)
+    blocks.mkdir()
     for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
@@ -124,26 +132,49 @@ def site(tmp_path: Path, own_redis: Server, cluster: Cluster, shipped: Shipped, 
     return Site(platform, DagBag(FOLDER, bundle_path=FOLDER).dags)
 
 
-def test_every_job_runs_on_the_cluster_by_the_connection_alone(site: Site, cluster: Cluster) -> None:
-    platform, dag = site.platform, "ingest_archives"
-    long_ago = platform.archive_batch(datetime.now(UTC) - timedelta(days=40), "task_old")
-    fresh = platform.archive_batch(datetime.now(UTC) - timedelta(minutes=3), "task_new")
-    acknowledged, pending = platform.archive_messages(datetime.now(UTC) - timedelta(minutes=2), CLIENT)
+@dataclass(frozen=True)
+class Taken:
+    """What a run of the DAG has taken in, and what could be seen of it meanwhile."""
 
-    ingested = site.run(dag, "ingest")
-    audited = site.run(dag, "audit")
-    site.run(dag, "publish")
-    populated = site.run(dag, "populate")
-    assert ingested["written"][IDS.name] == len(platform.rows(IDS)) == 2 * len(VINS)
+    results: dict[str, Any]  # by task
+    long_ago: int  # seqs of triggers
+    fresh: int
+    messages: tuple[int, int]  # of a compacted queue: acknowledged, pending
+    watched: Watched
+    log: str  # of the tasks
+
+
+@pytest.fixture(scope="module")
+def taken(site: Site, cluster: Cluster, events: Path) -> Taken:
+    platform, now = site.platform, datetime.now(UTC)
+    long_ago = platform.archive_batch(now - timedelta(days=40), "task_old")
+    fresh = platform.archive_batch(now - timedelta(minutes=3), "task_new")
+    messages = platform.archive_messages(now - timedelta(minutes=2), CLIENT)
+    gateway, ms = platform.gateway(), round(now.timestamp() * 1000) - NOON_MS - 60_000
+    platform.archive_signals(*(gateway.raw(ms + n, "d", SAID, captured=ms + n // 2) for n in range(400)))
+    platform.archive_signals(*(gateway.refused(ms + 500 + n, SAID, "d", digest=str(n // 2)) for n in range(100)))
+    platform.archive_signals(gateway.status(ms, "d", "online"))
+
+    secrets = {"a payload": (WORDS, base64.b64encode(SAID)), **keys_of(platform.settings)}
+    with watching([platform.settings.home, cluster.folder, events], secrets) as watched, redirect_stdout(StringIO()) as log:
+        results = {task: site.run("ingest_archives", task) for task in ("ingest", "audit", "publish", "populate")}
+    return Taken(results, long_ago, fresh, messages, watched, log.getvalue())
+
+
+def test_every_job_runs_on_the_cluster_by_the_connection_alone(site: Site, cluster: Cluster, taken: Taken) -> None:
+    platform, results = site.platform, taken.results
+    acknowledged, pending = taken.messages
+    assert results["ingest"]["written"][IDS.name] == len(platform.rows(IDS)) == 2 * len(VINS)
     assert {row["run_id"] for row in platform.rows(SEGMENTS)} == {RUN}
-    assert (audited["warnings"], {row["run_id"] for row in platform.rows(QUALITY)}) == (1, {RUN})  # these are no right VINs
-    assert (populated["queued"], populated["compacted_queued"]) == (len(VINS), 1)
+    # These are no right VINs.
+    assert (results["audit"]["warnings"], {row["run_id"] for row in platform.rows(QUALITY)}) == (1, {RUN})
+    assert (results["populate"]["queued"], results["populate"]["compacted_queued"]) == (len(VINS), 1)
 
     with Redis(port=platform.redis.port) as redis:
         redis.flushall()
     rebuilt = site.run("rebuild_queues", "rebuild")
     assert (rebuilt["populated"]["queued"], rebuilt["populated"]["compacted_queued"]) == (len(VINS), 1)
-    assert {tuple(platform.pending(vin)) for vin in VINS} == {(fresh,)}
+    assert {tuple(platform.pending(vin)) for vin in VINS} == {(taken.fresh,)}
     with Redis(port=platform.redis.port) as redis:
         queue = EcqLoader(redis, Policy.of(platform.settings)).read_one(CLIENT)
     assert (queue.acked_seq, [(m.seq, m.is_delivered) for m in queue.messages]) == (
@@ -154,7 +185,7 @@ def test_every_job_runs_on_the_cluster_by_the_connection_alone(site: Site, clust
     platform.archive_batch(datetime.now(UTC) - timedelta(minutes=1), "task_newer")
     collected = site.run("collect_garbage", "garbage")
     assert collected["expired"]["count"] == len(VINS)
-    assert {(row["seq"], row["outcome"]) for row in platform.rows(OUTCOMES)} == {(long_ago, "expired")}
+    assert {(row["seq"], row["outcome"]) for row in platform.rows(OUTCOMES)} == {(taken.long_ago, "expired")}
     assert {len(platform.pending(vin)) for vin in VINS} == {2}
 
     compacted = site.run("compact_tables", "compact")
@@ -167,35 +198,23 @@ def test_every_job_runs_on_the_cluster_by_the_connection_alone(site: Site, clust
     assert "Traceback" not in cluster.said()
 
 
-def test_signals_come_to_the_lake_by_the_cluster_and_nothing_shows_what_they_say_or_their_keys(
-    site: Site, cluster: Cluster, events: Path, capsys: pytest.CaptureFixture[str]
+def test_signals_come_to_the_lake_and_nothing_shows_what_they_say_or_their_keys(
+    site: Site, cluster: Cluster, events: Path, taken: Taken
 ) -> None:
-    platform, minutes = site.platform, [round(time.time() * 1000) - NOON_MS - 60_000 * n for n in (5, 4, 3)]
-    raw, refused, at = minutes
-    gateway = platform.gateway()
-    platform.archive_signals(*(gateway.raw(raw + n, "d", SAID, captured=raw + n // 2) for n in range(400)))
-    platform.archive_signals(*(gateway.refused(refused + n, SAID, "d", digest=str(n // 2)) for n in range(100)))
-    platform.archive_signals(gateway.status(at, "d", "online"))
-    secrets = {"a payload": (WORDS, base64.b64encode(SAID)), **keys_of(platform.settings)}
-
-    with watching([platform.settings.home, cluster.folder, events], secrets) as watched:
-        for task in ("ingest", "publish"):  # a run is judged as it is written
-            site.run("ingest_archives", task)
-
+    platform, watched = site.platform, taken.watched
     rows = {table.name: platform.rows(table) for table in (*SIGNAL_TABLES, QUARANTINE)}
     assert [len(rows[name]) for name in rows] == [200, 200, 1, 50]
     processed = rows[XRAY_PROCESSED.name]
     assert {row["problem"] for row in processed} == {None}  # executors have opened all of them
     assert [reading["value"] for row in processed for reading in row["readings"]] == 200 * [4]
-    log = capsys.readouterr().out
-    watched.search("the tasks' logs", log)
+    watched.search("the tasks' logs", taken.log)
     watched.search("the master's pages", httpx.get(f"{cluster.page}/").text + json.dumps(cluster.applications()))
     assert watched.told == set()
     for kind in ("/reports/", f"{events}/", "/stderr", "/shuffle_", "/xray_raw_signals/", "/quarantine/", "/blocks/"):
         assert any(kind in name for name in watched.files), f"{kind} of {len(watched.files)} files"
     for kind in ("SparkSubmit", "CoarseGrainedExecutorBackend"):
         assert any(kind in arguments for arguments in watched.processes), kind
-    assert "run is written" in log
+    assert "run is written" in taken.log
 
 
 def keys_of(settings: Settings) -> dict[str, list[bytes]]:

@@ -32,6 +32,7 @@ from tests.servers import ROOT, Server, answers, free_port, start_service, wait_
 NODES = itertools.count(1)
 DEFINITIONS = ROOT / "infra" / "rabbitmq" / "definitions.json"
 SECRET = "a-secret-of-the-tests"
+FOREIGN = "come by a binding that is not the door's"  # what a door says of messages that came so
 
 
 def now_text(offset_s: float = 0) -> str:

@@ -35,7 +35,7 @@ from contracts.signals.messages import RawSignal, parse_raw
 from contracts.signals.records import read_raw
 from history.signals import device_signals
 from tests.servers import ROOT, wait_until
-from tests.signals.gateway import SECRET, Door, Gateway, body_of, now_text, signed
+from tests.signals.gateway import FOREIGN, SECRET, Door, Gateway, body_of, now_text, signed
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Send = Callable[[Gateway], bytes]
@@ -293,6 +293,7 @@ def test_what_another_has_in_hand_is_tried_again_later_and_then_given_up(door: D
 
     assert (error["code"], error["retryCount"], kept) == (Code.PROCESSING_ERROR, 3, body)
     assert about.headers["x-retry-count"] == 3
+    assert FOREIGN not in door.log
 
 
 def test_a_status_that_is_tried_again_is_still_one(door: Door, gateway: Gateway) -> None:

@@ -14,7 +14,7 @@ from contracts.signals import topology
 from sandbox.platform import rabbitmq as embedded
 from signals._freshness import Backlogs
 from tests.servers import Server, free_port, start_rabbitmq, wait_until
-from tests.signals.gateway import DEFINITIONS, Door, Gateway, body_of, signed
+from tests.signals.gateway import DEFINITIONS, FOREIGN, Door, Gateway, body_of, signed
 
 COUNT, DEVICES, ROUNDS = 4, 12, 5
 
@@ -72,6 +72,7 @@ def test_each_device_is_one_doors_until_that_dies_and_without_partitions_all_is_
         doors[0].server.kill()
         later = send_round(gateway, ROUNDS)
         assert sorted(processed(gateway, len(later))) == sorted(later)
+        assert [door.home for door in doors if FOREIGN in door.log] == []
 
         doors[1].stop()
         waiting = send_round(gateway, ROUNDS + 1)

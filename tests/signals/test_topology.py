@@ -17,7 +17,7 @@ from contracts.settings import Settings
 from contracts.signals import topology
 from sandbox.platform.rabbitmq import MESSAGE_BYTES
 from tests.servers import ROOT, Server, wait_until
-from tests.signals.gateway import DEFINITIONS, Door, Gateway, body_of, signed
+from tests.signals.gateway import DEFINITIONS, FOREIGN, Door, Gateway, body_of, signed
 
 
 def test_the_definitions_that_are_written_down_are_those_of_the_contract() -> None:
@@ -147,6 +147,7 @@ def test_what_comes_by_a_foreign_binding_is_judged_like_all_and_told(door: Door,
     gateway.send_signed()
     gateway.get(topology.PROCESSED)
     assert (gateway.count(topology.DEAD), foreign(door)) == (2, 5)
+    assert FOREIGN in door.log
     assert [exchange for exchange, _ in ways if f"exchange={exchange!r} " not in door.log] == []
 
 
