@@ -22,6 +22,7 @@ from benchmarks.machine import Row, free_ports, report
 from contracts.settings import Settings, load_settings
 from sandbox.platform import airflow, supervise
 from sandbox.platform.airflow_api import AirflowApi
+from sandbox.platform.airflow_users import logged_in
 from sandbox.platform.processes import family
 from sandbox.platform.supervisord import HomeLayout
 
@@ -52,7 +53,7 @@ def of_record(run: Mapping[str, Any], discover: Mapping[str, Any]) -> Run:
 
 def measure(settings: Settings, runs: int) -> tuple[list[Run], float, float]:
     """The runs, the CPU seconds of one, and those that Airflow takes per second when nothing runs."""
-    with AirflowApi(airflow.url(settings)) as api:
+    with logged_in(settings, airflow.url(settings)) as api:
         _until_known(api)
         for _ in range(2):  # the first of all reads what later ones find in memory
             _one(api)

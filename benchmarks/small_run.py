@@ -37,6 +37,7 @@ from contracts.tables import IDS, OUTCOMES
 from contracts.topics import TRIGGER, data_topic
 from sandbox.platform import airflow, supervise
 from sandbox.platform.airflow_api import AirflowApi
+from sandbox.platform.airflow_users import logged_in
 from sandbox.platform.processes import family
 from sandbox.platform.supervisord import HomeLayout
 
@@ -85,7 +86,7 @@ def _write(archive: Path, envelopes: list[Envelope]) -> None:
 
 def measure(settings: Settings, runs: int) -> tuple[list[Run], float, float]:
     """The runs, the CPU seconds of one, and those that Airflow takes per second when nothing runs."""
-    with AirflowApi(airflow.url(settings)) as api:
+    with logged_in(settings, airflow.url(settings)) as api:
         _until_known(api)
         _one(api, settings)  # what later ones find in memory, and the tables
         time.sleep(PAUSE_S)

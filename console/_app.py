@@ -47,6 +47,7 @@ COMMANDS = (
     Command("ship", RUN, "_ship", "ship"),
     Command("certificates", RUN, "_certificates", "app"),
     Command("airflow", RUN, "_airflow", "airflow", passes_on=True),
+    Command("password", RUN, "_airflow", "password"),
     Command("send", ASK, "_send", "send"),
     Command("vin", ASK, "_ask", "vin_app", logs=False),
     Command("batch", ASK, "_ask", "batch_app", logs=False),

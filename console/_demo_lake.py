@@ -20,7 +20,7 @@ from contracts.outcomes import Outcome
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, QUARANTINE, SEGMENTS
 from sandbox.platform.airflow import url
-from sandbox.platform.airflow_api import AirflowApi
+from sandbox.platform.airflow_users import logged_in
 
 DAG = "ingest_archives"
 DAG_WAIT_S = 150.0
@@ -40,7 +40,7 @@ class Rows:
 def run_ingest_dag(settings: Settings) -> tuple[str, float]:
     """Trigger the DAG through Airflow's API; the state in which it ended, and after how many seconds."""
     began = time.monotonic()
-    with AirflowApi(url(settings)) as airflow:
+    with logged_in(settings, url(settings)) as airflow:
         run_id = airflow.trigger_dag(DAG)
         state = airflow.wait(DAG, run_id, within_s=DAG_WAIT_S)
     return state, time.monotonic() - began

@@ -53,6 +53,7 @@ def _places(addresses: supervise.Addresses) -> list[tuple[str, str]]:
     return [
         *_mqtt(addresses),
         ("Airflow", addresses.airflow),
+        ("its log-in", "operator, with what `manifold password` prints"),
         ("Redis", addresses.redis),
         ("archive", addresses.archive),
         ("Iceberg catalog", f"{catalog['name']} ({catalog['type']}) {catalog['uri']}"),

@@ -1,7 +1,7 @@
 """`python -m sandbox.platform.airflow`: the embedded Airflow in the foreground, in one process group, lean enough for two cores.
 
-Its state is under <home>/airflow: SQLite, its own configuration file with generated keys, task logs. Nobody logs in: it listens
-on loopback only, and whoever reaches it is an administrator.
+Its state is under <home>/airflow: SQLite, its own configuration file with generated keys, task logs. It listens on loopback only,
+and whoever comes logs in (`airflow_users`).
 """
 
 import json
@@ -19,6 +19,7 @@ import httpx
 
 from contracts.errors import ManifoldError, Permanent
 from contracts.settings import Settings, load_settings
+from sandbox.platform import airflow_users
 from sandbox.platform.processes import Record, end, family
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +64,8 @@ def _options(settings: Settings) -> dict[str, str]:
         "CORE__LOAD_EXAMPLES": "False",
         "CORE__EXECUTOR": "LocalExecutor",
         "CORE__PARALLELISM": str(WORKERS),
-        "CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": airflow_users.users(),
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(airflow_users.passwords_file(settings)),
         "CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
         "DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "sandbox.platform.airflow_sqlite.CONNECT",
         "API__HOST": settings.loopback,
@@ -136,7 +138,8 @@ def _group() -> Iterator[list[int]]:
 
 
 def _prepare(settings: Settings, env: Mapping[str, str]) -> None:
-    """The database, and Spark's defaults for spark-submit, both at once."""
+    """The passwords, the database, and Spark's defaults for spark-submit; the last two at once."""
+    airflow_users.make_up(settings)
     (settings.home / "airflow").mkdir(parents=True, exist_ok=True)
     migrate = _airflow(("db", "migrate"), env)
     defaults = subprocess.Popen([sys.executable, "-m", "pipelines.spark.conf", str(_spark_folder(settings))], env=env)

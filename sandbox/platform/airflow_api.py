@@ -15,10 +15,14 @@ LOOK_S = 0.5
 
 
 class AirflowApi:
-    """A client of one Airflow; a context manager. `base` is its URL, such as http://127.0.0.1:8080."""
+    """A client of one Airflow; a context manager. `base` is its URL, such as http://127.0.0.1:8080.
 
-    def __init__(self, base: str, *, timeout_s: float = 30) -> None:
+    It logs in as `user` with its first question, and again where its token has become too old.
+    """
+
+    def __init__(self, base: str, user: str, password: str, *, timeout_s: float = 30) -> None:
         self._base = base
+        self._login = {"username": user, "password": password}
         self._client = httpx.Client(base_url=base, timeout=timeout_s)
         self._token = ""
 
@@ -97,7 +101,7 @@ class AirflowApi:
         try:
             answer = self._send(method, path, **body)
             if answer.status_code == httpx.codes.UNAUTHORIZED:  # no token yet, or it is too old
-                self._token = str(self._client.get("/auth/token").raise_for_status().json()["access_token"])
+                self._log_in()
                 answer = self._send(method, path, **body)
         except httpx.HTTPError as exc:
             raise Retryable(f"Airflow at {self._base} does not answer ({exc}); is it running? See `manifold status`") from exc
@@ -108,6 +112,12 @@ class AirflowApi:
         if answer.is_error:
             raise Permanent(f"{method} {path}: Airflow refuses with {answer.status_code}: {_reason(answer)}")
         return answer.json()
+
+    def _log_in(self) -> None:
+        answer = self._client.post("/auth/token", json=self._login)
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            raise Permanent(f"Airflow at {self._base} does not let {self._login['username']} in: {_reason(answer)}")
+        self._token = str(answer.raise_for_status().json()["access_token"])
 
     def _send(self, method: str, path: str, **body: Any) -> httpx.Response:
         headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {self._token}"} if self._token else {})

@@ -29,6 +29,7 @@ from contracts.settings import Settings
 from contracts.tables import Table
 from sandbox.platform import airflow
 from sandbox.platform.airflow_api import AirflowApi
+from sandbox.platform.airflow_users import logged_in
 from sandbox.platform.programs import environment
 from tests.pipelines.signal_makers import Sealing
 from tests.servers import Server, free_port, start_python, start_redis, stopping, wait_until
@@ -162,6 +163,6 @@ def running_platform(home: Path) -> Iterator[Platform]:
             env=env,
             ready=lambda: airflow.is_healthy(settings),
         )
-        with stopping(server), AirflowApi(airflow.url(settings)) as api:
+        with stopping(server), logged_in(settings, airflow.url(settings)) as api:
             wait_until(lambda: all(map(api.knows, DAGS)), within_s=180, what="the DAGs to be read")
             yield Platform(settings, redis, api)

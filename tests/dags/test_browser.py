@@ -13,7 +13,9 @@ import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 from sandbox.platform import airflow
+from sandbox.platform.airflow_users import OPERATOR, password_of
 from tests.dags.running import Ingested, Platform
+from tests.docs.pictures import log_in
 from tests.servers import ROOT, wait_until
 
 CHROMIUM = shutil.which("chromium")
@@ -29,12 +31,14 @@ ENDED_S = 240
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Page]:
+def chromium(running: Platform) -> Iterator[Page]:
+    """A browser in which the operator is logged in."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 750})
         page.set_default_timeout(SEEN_MS)
         expect.set_options(timeout=SEEN_MS)
+        log_in(page, airflow.url(running.settings), password_of(running.settings, OPERATOR))
         yield page
         browser.close()
 

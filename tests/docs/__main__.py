@@ -31,7 +31,8 @@ def replay(page: Path) -> bool:
             told = steps(page.read_text())
             for step in told:
                 if step is told[-1] and os.environ.get("PICTURES"):  # the last one stops the platform
-                    take(f"http://127.0.0.1:{ports['airflow_port']}", ROOT / "docs" / "img")
+                    url, password = f"http://127.0.0.1:{ports['airflow_port']}", shell.run("manifold password").strip()
+                    take(url, password, ROOT / "docs" / "img")
                 command = step.command
                 for usual, port in here.items():
                     command = command.replace(usual, port)

@@ -9,12 +9,22 @@ SETTLED_MS = 3000  # fonts, charts, and what still moves
 DAG = "ingest_archives"
 
 
-def take(airflow: str, folder: Path) -> None:
+def log_in(page: Page, airflow: str, password: str, user: str = "operator") -> None:
+    """Through Airflow's own form, which whoever is not logged in is sent to."""
+    page.goto(airflow)
+    page.get_by_label("Username").fill(user)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("link", name="Dags").first.wait_for()
+
+
+def take(airflow: str, password: str, folder: Path) -> None:
     """The list of the DAGs, the runs of one, and the index of the reports."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 750})
         page.set_default_timeout(120_000)
+        log_in(page, airflow, password)
         _keep(page, f"{airflow}/dags", folder / "airflow-dags.png", ready="verify_queues", then="[aria-label='Show table view']")
         _keep(page, f"{airflow}/dags/{DAG}/runs", folder / "airflow-runs.png", ready="saturday")
         page.set_viewport_size({"width": 1000, "height": 350})

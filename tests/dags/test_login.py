@@ -1,0 +1,53 @@
+"""Who is let in to the embedded Airflow, and to what: by its users, on the Airflow that all these tests share."""
+
+import httpx
+import pytest
+
+from contracts.errors import Permanent
+from sandbox.platform import airflow
+from sandbox.platform.airflow_api import AirflowApi
+from sandbox.platform.airflow_users import ADMIN, OPERATOR, ROLES, VIEWER, logged_in, password_of, passwords_file
+from tests.dags.running import Platform
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+DAG = "ingest_archives"
+
+
+def test_nobody_comes_in_without_a_password(running: Platform) -> None:
+    with httpx.Client(base_url=airflow.url(running.settings)) as stranger:
+        assert stranger.get("/api/v2/dags").status_code == 401
+        assert stranger.post(f"/api/v2/dags/{DAG}/dagRuns", json={"logical_date": None}).status_code == 401
+        assert stranger.get("/auth/token").status_code == 403  # where all are administrators, this is how
+        report = stranger.get("/reports/index.html")
+        assert (report.status_code, "/auth/login" in report.headers["location"]) == (307, True)
+    with (
+        AirflowApi(airflow.url(running.settings), OPERATOR, "guessed") as guessing,
+        pytest.raises(Permanent, match="let operator in"),
+    ):
+        guessing.knows(DAG)
+
+
+def test_a_viewer_reads_and_triggers_nothing(running: Platform) -> None:
+    known = running.run_ids(DAG, "manual")
+    with logged_in(running.settings, airflow.url(running.settings), VIEWER) as viewer:
+        assert viewer.knows(DAG)
+        with pytest.raises(Permanent, match="403"):
+            viewer.trigger_dag(DAG)
+    assert running.run_ids(DAG, "manual") == known
+
+
+def test_an_operator_sets_pools_and_an_admin_too(running: Platform) -> None:
+    for user in (OPERATOR, ADMIN):
+        with logged_in(running.settings, airflow.url(running.settings), user) as api:
+            assert {pool["name"] for pool in api._ask("GET", "/pools")["pools"]} >= {running.settings.spark_pool}
+
+
+def test_passwords_differ_and_stand_in_their_file_alone(running: Platform) -> None:
+    file = passwords_file(running.settings)
+    passwords = {password_of(running.settings, user) for user in ROLES}
+    assert len(passwords) == len(ROLES)
+    assert file.stat().st_mode & 0o077 == 0
+    for other in running.settings.home.rglob("*"):
+        if other.is_file() and other != file:
+            content = other.read_bytes()
+            assert not any(password.encode() in content for password in passwords), other
