@@ -40,6 +40,12 @@ class LakeSettings(BaseSettings):
         SecretStr(""), "gets a POST of JSON with `text` when a DAG's run fails or is late; empty: only the log says so"
     )
     alert_after_seconds: Seconds = _s(3600, "a DAG's run that has not ended so long after it was queued is late")
+    lineage_url: SecretStr = _s(
+        SecretStr(""),
+        "gets OpenLineage events of each run that counts: http(s)://…/api/v1/lineage, or file://… (lines of JSON); empty: none",
+    )
+    lineage_namespace: Annotated[str, Field(min_length=1)] = _s("manifold", "namespace of the jobs in those events")
+    lineage_token: SecretStr = _s(SecretStr(""), "token of the address at lineage_url; empty: none is shown")
     spark_pool: Annotated[str, Field(min_length=1)] = _s(
         "spark",
         "pool of Airflow whose slots bound how many jobs on Spark run at once; it has to exist, as default_pool always does",

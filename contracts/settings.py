@@ -52,6 +52,13 @@ class Settings(DerivedSettings):
             raise ValueError("must have letters, digits and . _ ~ + / = - only, as a header can carry them")
         return token
 
+    @field_validator("lineage_url")
+    @classmethod
+    def _lineage(cls, url: SecretStr) -> SecretStr:
+        if not re.fullmatch(r"(https?://[^/]+.*|file:///.+)?", url.get_secret_value()):
+            raise ValueError("must begin with http://, https:// or file:///")
+        return url
+
     @field_validator("signals_bounds")
     @classmethod
     def _bounds(cls, text: str) -> str:

@@ -22,6 +22,7 @@ from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.chunks import runs_of
 from pipelines.ingest.discover import discover
 from pipelines.ingest.ledger import new_segments
+from pipelines.ingest.lineage import tell_lineage
 from pipelines.ingest.publish import ConcurrentPublish, finish, is_published, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.trends import trends_afterwards
@@ -179,4 +180,5 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
             mine = replace(run, now=run.now + timedelta(seconds=time.monotonic() - began))
             written, judged = ingest_and_judge(mine)
             publish(run.catalog, run.run_id)
+    tell_lineage(run.catalog, run.settings, run.run_id)
     return written, str(judged.report) if judged else None, len(judged.warnings) if judged else 0

@@ -26,6 +26,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(settings: Settings, options: argparse.Namespace) -> str:
     """Whether the run was published; false where it had nothing to publish."""
     from pipelines.catalog import open_lake
+    from pipelines.ingest.lineage import tell_lineage
     from pipelines.ingest.publish import ConcurrentPublish, publish
     from pipelines.ingest.verdict import passed_already
 
@@ -34,6 +35,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
         if passed_already(catalog, settings, run_id) is None:
             raise ConcurrentPublish(f"run {run_id} has not passed the audit as it lies there; ingest it again")
         published = publish(catalog, run_id)
+        tell_lineage(catalog, settings, run_id)
     except ConcurrentPublish as exc:
         sys.stderr.write(f"{exc}; doing so\n")
         _do_again(catalog, settings, run_id)

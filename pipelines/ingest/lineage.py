@@ -1,0 +1,117 @@
+"""What came of what, for a catalog of lineage: two OpenLineage runs for each run of the ingest that counts.
+
+`manifold.ingest` made the tables' snapshots of the archive's streams; `manifold.audit` made the report of those snapshots. All of
+it is read from what was published, so it is told of small runs as of Spark's, and never of rows that do not count. A listener of
+Spark's or Airflow's would see commands and commits to branches, and of a small run nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import NAMESPACE_URL, uuid5
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import EqualTo
+from pyiceberg.table.snapshots import Snapshot
+
+from adapters.lake import where
+from adapters.lineage import tell
+from adapters.reports import open_reports, run_page
+from contracts.settings import Settings
+from contracts.tables import NAMESPACE, SEGMENTS
+from pipelines.ingest.branches import RUN_ID, properties_of
+from pipelines.ingest.publish import PinnedSnapshot, counting, pins_in
+from pipelines.populate.snapshot_range import SnapshotRange
+
+SPEC = "https://openlineage.io/spec"
+PRODUCER = "urn:manifold:lineage"
+ADDED = "added-records"  # Iceberg's word in the summary of a snapshot
+
+Json = dict[str, Any]
+
+
+def tell_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
+    """Whether the lineage of a run was told: false where nobody is to be told, or the run does not count.
+
+    Doing it again tells the same events, under the same ids.
+    """
+    if not settings.lineage_url.get_secret_value():
+        return False
+    ledger = catalog.load_table(SEGMENTS.identifier)
+    run = next((each for each in counting(ledger) if properties_of(each)[RUN_ID] == run_id), None)
+    return run is not None and tell(settings, list(events(catalog, settings, run)))
+
+
+def events(catalog: Catalog, settings: Settings, run: Snapshot) -> Iterator[Json]:
+    """The events of a run that counts, by its snapshot of `ingested_segments`."""
+    tables = [_table(catalog, settings, pinned) for pinned in (*pins_in(run), PinnedSnapshot(SEGMENTS, run.snapshot_id))]
+    yield from _events(settings, run, "ingest", _streams(catalog, settings, run), tables)
+    reports, page = open_reports(settings), run_page(properties_of(run)[RUN_ID])
+    if reports.has(page):
+        read = [{part: table[part] for part in ("namespace", "name", "facets")} for table in tables]
+        yield from _events(settings, run, "audit", read, [_dataset(reports.address(page))])
+
+
+def _events(settings: Settings, run: Snapshot, step: str, inputs: list[Json], outputs: list[Json]) -> Iterator[Json]:
+    run_id, of = properties_of(run)[RUN_ID], settings.lineage_namespace
+    event = {
+        "eventTime": datetime.fromtimestamp(run.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "producer": PRODUCER,
+        "schemaURL": f"{SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent",
+        "job": {"namespace": of, "name": f"manifold.{step}"},
+        "run": {
+            "runId": str(uuid5(NAMESPACE_URL, f"{of}/{step}/{run_id}/{run.snapshot_id}")),
+            "facets": {"externalQuery": _facet("1-0-2", "ExternalQueryRunFacet", externalQueryId=run_id, source="manifold")},
+        },
+        "inputs": inputs,
+    }
+    yield event | {"eventType": "START", "outputs": []}
+    yield event | {"eventType": "COMPLETE", "outputs": outputs}
+
+
+def _streams(catalog: Catalog, settings: Settings, run: Snapshot) -> list[Json]:
+    """The archive's streams, with how many files and messages the run has taken of each; the ledger names the files."""
+    added = SnapshotRange(SEGMENTS, run.parent_snapshot_id, run.snapshot_id, 1)
+    mine = where(EqualTo, "run_id", properties_of(run)[RUN_ID])
+    files, messages = Counter[str](), Counter[str]()
+    for row in added.read(catalog, mine, ("stream", "messages")).to_pylist():
+        files[row["stream"]] += 1
+        messages[row["stream"]] += row["messages"] or 0
+    return [
+        _dataset(f"{settings.archive.rstrip('/')}/{stream}")
+        | {
+            "inputFacets": {
+                "inputStatistics": _facet(
+                    "1-0-0", "InputStatisticsInputDatasetFacet", fileCount=files[stream], rowCount=messages[stream]
+                )
+            }
+        }
+        for stream in sorted(files)
+    ]
+
+
+def _table(catalog: Catalog, settings: Settings, pinned: PinnedSnapshot) -> Json:
+    """A table as the run has written it, by its place, as Spark would name it, and by its name in the catalog."""
+    loaded, name = catalog.load_table(pinned.table.identifier), f"{NAMESPACE}.{pinned.table.name}"
+    written = loaded.snapshot_by_id(pinned.snapshot_id)
+    rows = int(properties_of(written).get(ADDED, "0")) if written else 0
+    known = [{"namespace": settings.lineage_namespace, "name": name, "type": "TABLE"}]
+    return _dataset(
+        loaded.location(),
+        version=_facet("1-0-1", "DatasetVersionDatasetFacet", datasetVersion=str(pinned.snapshot_id)),
+        symlinks=_facet("1-0-1", "SymlinksDatasetFacet", identifiers=known),
+    ) | {"outputFacets": {"outputStatistics": _facet("1-0-2", "OutputStatisticsOutputDatasetFacet", rowCount=rows)}}
+
+
+def _dataset(url: str, **facets: Json) -> Json:
+    """A dataset by OpenLineage's names: of a file its path, of an object its bucket and its key."""
+    parts = urlsplit(url)
+    if parts.scheme in ("", "file"):
+        return {"namespace": "file", "name": parts.path, "facets": facets}
+    return {"namespace": f"{parts.scheme}://{parts.netloc}", "name": parts.path.strip("/"), "facets": facets}
+
+
+def _facet(version: str, name: str, **content: object) -> Json:
+    return {"_producer": PRODUCER, "_schemaURL": f"{SPEC}/facets/{version}/{name}.json#/$defs/{name}", **content}

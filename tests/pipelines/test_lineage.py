@@ -1,0 +1,109 @@
+"""What a run tells a catalog of lineage: archive → tables → report, in OpenLineage's words."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from contracts.envelope import Stream
+from contracts.errors import SettingsError
+from contracts.settings import load_settings
+from contracts.tables import IDS, SEGMENTS
+from pipelines.ingest.lineage import tell_lineage
+from pipelines.ingest.run_all import ingest_audit_publish
+from tests.hook import hook
+from tests.pipelines.conftest import SparkLake, both
+from tests.pipelines.makers import data, outcome, trigger
+from tests.servers import free_port
+
+VIN = "1M8GDM9AXKP042788"
+
+
+@dataclass
+class Graph:
+    """Events as a catalog of lineage puts them together."""
+
+    events: list[dict[str, Any]]
+
+    def run(self, job: str) -> dict[str, Any]:
+        """The end of the only run of a job, which began before it ended."""
+        began, ended = [event for event in self.events if event["job"]["name"] == job]
+        assert (began["eventType"], ended["eventType"]) == ("START", "COMPLETE")
+        assert began["run"] == ended["run"]
+        return ended
+
+    def names(self, job: str, side: str) -> set[str]:
+        return {dataset["name"] for dataset in self.run(job)[side]}
+
+
+def record(lake: SparkLake) -> None:
+    lake.write(Stream.TRIGGER, [trigger(1, [VIN]), trigger(2, [VIN])])
+    lake.write(Stream.DATA, [data(3, "d1", b"one")])
+    lake.write(Stream.OUTCOME, [outcome(4, VIN, 1)])
+
+
+def tell_at(lake: SparkLake, url: str) -> None:
+    lake.settings = lake.settings.model_copy(update={"lineage_url": SecretStr(url)})
+
+
+@both
+def test_archive_tables_and_report_of_one_run_hang_together(spark_lake: SparkLake, tmp_path: Path) -> None:
+    file = tmp_path / "lineage" / "events.jsonl"
+    tell_at(spark_lake, f"file://{file}")
+    record(spark_lake)
+    _, report, _ = ingest_audit_publish(spark_lake.run("scheduled__1", 10))
+    told = file.read_text().splitlines()
+    graph = Graph([json.loads(line) for line in told])
+
+    archive = str(spark_lake.settings.home / "archive")
+    assert graph.names("manifold.ingest", "inputs") == {f"{archive}/{stream}" for stream in ("trigger", "data", "outcome")}
+    read = {Path(each["name"]).name: each["inputFacets"]["inputStatistics"] for each in graph.run("manifold.ingest")["inputs"]}
+    assert (read["trigger"]["fileCount"], read["trigger"]["rowCount"]) == (1, 2)
+
+    ids = spark_lake.catalog.load_table(IDS.identifier)
+    (written,) = (
+        each for each in graph.run("manifold.ingest")["outputs"] if each["name"] == ids.location().removeprefix("file://")
+    )
+    snapshot = ids.current_snapshot()
+    assert snapshot is not None
+    assert written["facets"]["version"]["datasetVersion"] == str(snapshot.snapshot_id)
+    assert written["facets"]["symlinks"]["identifiers"][0]["name"] == "sdv.sdv_fanout_ids"
+    assert written["outputFacets"]["outputStatistics"]["rowCount"] == 2
+
+    assert graph.names("manifold.audit", "inputs") == graph.names("manifold.ingest", "outputs")
+    assert any(name.endswith(f"/{SEGMENTS.name}") for name in graph.names("manifold.audit", "inputs"))
+    assert graph.names("manifold.audit", "outputs") == {str(report).removeprefix("file://")}
+    assert graph.run("manifold.audit")["run"]["facets"]["externalQuery"]["externalQueryId"] == "scheduled__1"
+
+    assert tell_lineage(spark_lake.catalog, spark_lake.settings, "scheduled__1")
+    assert file.read_text().splitlines() == told * 2, "a run that is told again is the same run"
+    assert not tell_lineage(spark_lake.catalog, spark_lake.settings, "another")
+
+
+@pytest.mark.parametrize("is_small", [True], ids=["arrow"])
+def test_an_address_is_sent_each_event(spark_lake: SparkLake) -> None:
+    record(spark_lake)
+    with hook() as (url, told):
+        tell_at(spark_lake, url)
+        ingest_audit_publish(spark_lake.run("run", 10))
+    assert [(event["job"]["name"], event["eventType"]) for event in told] == [
+        (job, kind) for job in ("manifold.ingest", "manifold.audit") for kind in ("START", "COMPLETE")
+    ]
+
+
+@pytest.mark.parametrize("is_small", [True], ids=["arrow"])
+def test_a_run_counts_though_nobody_hears_of_it(spark_lake: SparkLake, caplog: pytest.LogCaptureFixture) -> None:
+    record(spark_lake)
+    tell_at(spark_lake, f"http://somebody:secret@127.0.0.1:{free_port()}/api/v1/lineage")
+    ingest_audit_publish(spark_lake.run("run", 10))
+    assert spark_lake.rows(IDS, "vin") == [VIN, VIN]
+    assert "MANIFOLD_LINEAGE_URL answers ConnectError" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_an_address_of_another_kind_is_refused_without_being_shown() -> None:
+    with pytest.raises(SettingsError, match=r"MANIFOLD_LINEAGE_URL=\*\*\*: .*must begin with"):
+        load_settings(lineage_url="kafka://somebody:secret@broker")
