@@ -32,8 +32,36 @@ ENTRY_B = Cost(121, "| Redis, an owner with one entry; an idle owner that was se
 SEEN_B = Cost(231, "| an idle vehicle that was seen, in Redis | 188 B | 231 B: it expires now |")
 ROWS_S = Cost(238_252, "| a whole run of 10 M ids, of bare Spark; by CPU (load 1) | 238,252 rows/s |")  # on two cores
 REACHED = Cost(4_978, "| delivered and acknowledged, each woken for | 4,978/s |")  # on two cores, all of it
-COSTS = (DISPATCHER_US, REDIS_US, HEARTBEAT_US, HEARTBEAT_REDIS_US, ENTRY_B, SEEN_B, ROWS_S, REACHED)
+EMQX_US = Cost(272, "EMQX 5.8.9 took 214 to 272 µs of CPU a delivery")
+DOOR_US = Cost(578, "| one door | 259; 585; 979/s | 578; 413; 527 µs |")
+RABBITMQ_US = Cost(416, "| RabbitMQ beside one door | | 416; 257; 365 µs |")
+ARCHIVE_B = Cost(19.8, "| archive, a delivery | 19.8, 19.8, 19.8 B |")
+# Of the smallest and the largest of three runs: what each delivery leaves in the lake, and what a run does, however small.
+LAKE_B = Cost(6.1, "| lake, a delivery | 154.3, 23.2, 7.6 B |")
+RUN_B = Cost(444_500, LAKE_B.source)
+COSTS = (
+    EMQX_US,
+    DOOR_US,
+    RABBITMQ_US,
+    ARCHIVE_B,
+    LAKE_B,
+    DISPATCHER_US,
+    REDIS_US,
+    HEARTBEAT_US,
+    HEARTBEAT_REDIS_US,
+    ENTRY_B,
+    SEEN_B,
+    ROWS_S,
+    REACHED,
+)
+PROCESSES = ("dispatcher", "Redis", "recorder", "door")  # of one core each: another core does not help them
 CORES = 2  # of the machine on which they were measured
+ARCHIVE_DAYS = 400  # the setting `archive_retention_days`
+LAKE_DAYS = 365  # by default the lake keeps everything: a year of it
+RUNS_A_DAY, RUN_DAYS = (
+    288,
+    3,
+)  # the settings `ingest_schedule` and `snapshot_retention_days`: older small files were packed and let go
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +73,12 @@ class Fleet:
     deliveries_a_day: float = 10  # for each vehicle
     peak: float = 5  # the busiest time against the mean
     heartbeat_s: float = 300  # between two of one vehicle
+    signals_a_day: float = 10  # of each vehicle's devices, over AMQP
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a fleet needs: rates at its busiest time, processes of one core, memory, Spark's work."""
+    """What a fleet needs: rates at its busiest time, processes of one core, memory, Spark's work, storage."""
 
     deliveries_s: float
     heartbeats_s: float
@@ -58,20 +87,30 @@ class Need:
     redis_masters: int
     recorders: int
     spark_core_hours_a_day: float
+    emqx_cores: int  # for deliveries alone
+    doors: int
+    rabbitmq_cores: int
+    archive_gib: float
+    lake_gib: float
     first: str  # which is full first where there is one of each, and how full one would be
 
 
 def need(fleet: Fleet) -> Need:
-    """What the costs come to. EMQX is not in it: what it takes was not measured."""
+    """What the costs come to. What EMQX takes for a connection and a heartbeat is not in it, because it was not measured."""
     deliveries = fleet.vehicles * fleet.deliveries_a_day / DAY_S * fleet.peak
     heartbeats = fleet.vehicles * fleet.online / fleet.heartbeat_s
+    signals = fleet.vehicles * fleet.signals_a_day / DAY_S * fleet.peak
     cores = {
         "dispatcher": (deliveries * DISPATCHER_US.value + heartbeats * HEARTBEAT_US.value) / 1e6,
         "Redis": (deliveries * REDIS_US.value + heartbeats * HEARTBEAT_REDIS_US.value) / 1e6,
         "recorder": deliveries * RECORDER_US.value / 1e6,
+        "EMQX": deliveries * EMQX_US.value / 1e6,
+        "door": signals * DOOR_US.value / 1e6,
+        "RabbitMQ": signals * RABBITMQ_US.value / 1e6,
     }
     gib = fleet.vehicles * (ENTRY_B.value + SEEN_B.value) * SPARE / 2**30
-    first = max(cores, key=lambda name: cores[name])
+    first = max(PROCESSES, key=lambda name: cores[name])
+    a_day = fleet.vehicles * fleet.deliveries_a_day / 2**30
     rows = fleet.vehicles * fleet.deliveries_a_day * 2  # the entry, and how it ended
     return Need(
         deliveries_s=deliveries,
@@ -81,8 +120,18 @@ def need(fleet: Fleet) -> Need:
         redis_masters=max(ceil(cores["Redis"] / FILLED), ceil(gib / REDIS_GIB)),
         recorders=ceil(cores["recorder"] / FILLED),
         spark_core_hours_a_day=rows / ROWS_S.value * CORES / 3600,
+        emqx_cores=ceil(cores["EMQX"] / FILLED),
+        doors=ceil(cores["door"] / FILLED),
+        rabbitmq_cores=ceil(cores["RabbitMQ"] / FILLED),
+        archive_gib=a_day * ARCHIVE_B.value * ARCHIVE_DAYS,
+        lake_gib=a_day * LAKE_B.value * LAKE_DAYS + RUN_B.value * RUNS_A_DAY * RUN_DAYS / 2**30,
         first=f"{first}, {cores[first]:.0%}",
     )
+
+
+def lake_bytes(deliveries: int) -> float:
+    """What each of so many deliveries leaves in the lake, where one run takes them in."""
+    return LAKE_B.value + RUN_B.value / deliveries
 
 
 def predicted_s() -> float:
@@ -100,6 +149,11 @@ def table(fleets: list[Fleet]) -> str:
         "Redis masters": [str(each.redis_masters) for each in needs],
         "Redis, memory of all": [f"{each.redis_gib:.1f} GiB" for each in needs],
         "recorders": [str(each.recorders) for each in needs],
+        "EMQX, cores for deliveries": [str(each.emqx_cores) for each in needs],
+        "doors for signals": [str(each.doors) for each in needs],
+        "RabbitMQ, cores": [str(each.rabbitmq_cores) for each in needs],
+        f"archive of {ARCHIVE_DAYS} days": [f"{each.archive_gib:,.0f} GiB" for each in needs],
+        f"lake after {LAKE_DAYS} days": [f"{each.lake_gib:,.0f} GiB" for each in needs],
         "Spark, core hours a day": [f"{each.spark_core_hours_a_day:.2f}" for each in needs],
         "full first, with one of each": [each.first for each in needs],
     }
@@ -113,10 +167,10 @@ def main() -> int:
     usual = Fleet(0)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--vehicles", type=int, nargs="+", default=list(FLEETS))
-    for name in ("online", "deliveries_a_day", "peak", "heartbeat_s"):
+    for name in ("online", "deliveries_a_day", "peak", "heartbeat_s", "signals_a_day"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(usual, name))
     given = parser.parse_args()
-    more = (given.online, given.deliveries_a_day, given.peak, given.heartbeat_s)
+    more = (given.online, given.deliveries_a_day, given.peak, given.heartbeat_s, given.signals_a_day)
     sys.stdout.write(table([Fleet(size, *more) for size in given.vehicles]) + "\n")
     return 0
 
