@@ -28,7 +28,7 @@ Service = dict[str, Any]
 # What the images of these servers do before the command that compose.yml gives them, or does not.
 POSTGRES = """
 cd /tmp
-initdb -D $PGDATA -U postgres --pwfile=$POSTGRES_PASSWORD_FILE -A scram-sha-256 --auth-local=trust >/dev/null
+initdb -D $PGDATA -E UTF8 --locale=C.UTF-8 -U postgres --pwfile=$POSTGRES_PASSWORD_FILE -A scram-sha-256 --auth-local=trust >/dev/null
 pg_ctl -D $PGDATA -o '-c listen_addresses=' -w start >/dev/null
 sh /docker-entrypoint-initdb.d/databases.sh
 pg_ctl -D $PGDATA -w stop >/dev/null
@@ -36,6 +36,7 @@ exec postgres -D $PGDATA -c listen_addresses='*'
 """
 COMMANDS: Mapping[str, list[str]] = {"postgres": ["sh", "-euc", POSTGRES], "rabbitmq": ["rabbitmq-server"]}
 VARIABLES = {"postgres": {"PGDATA": "/var/lib/postgresql/data/db"}}
+USERS = {"object-store": "999:999"}  # who owns /data in the image of the tests; its own image has root there
 
 
 @dataclass(slots=True)
@@ -100,6 +101,7 @@ class Composed:
         if entry:
             how, given = [*how, f"--entrypoint={json.dumps(entry[:1])}"], [*entry[1:], *given]
         options = [*how, f"--network=container:{self.name}", "--no-hosts", f"--volume={self.folder}/hosts:/etc/hosts:ro"]
+        options += [f"--user={USERS[service]}"] if service in USERS else []
         options += self._held(found) + self._mounts(found) + self._environment(service, found)
         return podman("run", *options, image, *(str(part).replace("$$", "$") for part in given), timeout=600).stdout
 

@@ -8,5 +8,7 @@ RUN groupadd --gid 999 server && useradd --uid 999 --gid 999 --home-dir /data --
  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server postgresql rabbitmq-server mosquitto wget >/dev/null \
  && rm -rf /var/lib/apt/lists/* \
  && ln -s /usr/lib/postgresql/*/bin/* /usr/local/bin/ 2>/dev/null; \
-    install -d -o 999 -g 999 /data /var/lib/postgresql/data /var/run/postgresql && chmod 700 /var/lib/postgresql/data
+    install -d -o 999 -g 999 /data /var/lib/postgresql/data /var/run/postgresql && chmod 700 /var/lib/postgresql/data \
+ && chmod 1777 /var/run/postgresql
+# That mode because runc gives a tmpfs the mode of the folder below it, and root as its owner.
 COPY versitygw /usr/local/bin/versitygw
