@@ -28,7 +28,8 @@ Service = dict[str, Any]
 # What the images of these servers do before the command that compose.yml gives them, or does not.
 POSTGRES = """
 cd /tmp
-initdb -D $PGDATA -E UTF8 --locale=C.UTF-8 -U postgres --pwfile=$POSTGRES_PASSWORD_FILE -A scram-sha-256 --auth-local=trust >/dev/null
+initdb -D $PGDATA -E UTF8 --locale=C.UTF-8 -U postgres --pwfile=$POSTGRES_PASSWORD_FILE \\
+  -A scram-sha-256 --auth-local=trust >/dev/null
 pg_ctl -D $PGDATA -o '-c listen_addresses=' -w start >/dev/null
 sh /docker-entrypoint-initdb.d/databases.sh
 pg_ctl -D $PGDATA -w stop >/dev/null
