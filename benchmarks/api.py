@@ -1,7 +1,8 @@
 """Latency of the API for a vehicle's queue under load, at a million vehicles; and PyIceberg alone for the same vehicle.
 
 `python -m benchmarks.api [--vins 1000000] [--rate 200] [--seconds 30]`; `benchmarks.million` says what is there. Requests begin
-at fixed times, whether or not earlier ones were answered, and each counts from the time at which it should have begun.
+at fixed times, whether or not earlier ones were answered, and each counts from the time at which it should have begun. The same
+once more while somebody asks heavy questions one after the other: a whole batch, and what was sent to a vehicle.
 """
 
 import argparse
@@ -27,6 +28,8 @@ from tests.servers import answers, start_python, start_redis, stopping
 VINS, RATE, SECONDS = 1_000_000, 200, 30.0
 READS, WARM_UP_S = 30, 3.0
 CONNECTIONS = 32
+HEAVY_S = 120  # that a heavy question may take
+SENT_TO_ALL = "autumn"  # the batch of `benchmarks.million` that waits for 99 of 100 vehicles
 
 
 async def load(url: str, vins: list[str], rate: int) -> list[float]:
@@ -52,6 +55,28 @@ async def load(url: str, vins: list[str], rate: int) -> list[float]:
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(one(n, vin)) for n, vin in enumerate(vins)]
     return [each.result() for each in asked]
+
+
+async def load_beside(url: str, vins: list[str], rate: int) -> tuple[list[float], list[float]]:
+    """The seconds of `load`, and those of each heavy question that was answered meanwhile."""
+    heavy: list[float] = []
+
+    async def ask_heavy() -> None:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(HEAVY_S)) as session:
+            for vin in vins:
+                for path in (f"batches/{SENT_TO_ALL}", f"vins/{vin}/history"):
+                    began = time.perf_counter()
+                    async with session.get(f"{url}/api/v1/{path}") as answer:
+                        await answer.read()
+                        answer.raise_for_status()
+                    heavy.append(time.perf_counter() - began)
+
+    asking = asyncio.create_task(ask_heavy())
+    took = await load(url, vins, rate)
+    if asking.done():
+        asking.result()  # or it has failed
+    asking.cancel()
+    return took, heavy
 
 
 def by_pyiceberg(settings: Settings, vins: list[str]) -> list[float]:
@@ -86,6 +111,7 @@ def measure(settings: Settings, world: World, rate: int, seconds: float) -> list
         before = sum(api.cpu_times()[:2])
         took = asyncio.run(load(settings.api, some(number), rate))
         cpu_s = sum(api.cpu_times()[:2]) - before
+        beside, heavy = asyncio.run(load_beside(settings.api, some(number), rate))
     by_pyiceberg(settings, some(3))
     read = by_pyiceberg(settings, some(READS))
     served = Row(
@@ -94,12 +120,17 @@ def measure(settings: Settings, world: World, rate: int, seconds: float) -> list
         f"p50 {statistics.median(took) * 1000:.1f} ms",
         cpu=f"{cpu_s / number * 1000:.1f} ms of CPU a request",
     )
+    crowded = Row(
+        "the same while a batch of all and a vehicle's history are asked for again and again: p99",
+        f"{_p99(beside) * 1000:.1f} ms",
+        f"p50 {statistics.median(beside) * 1000:.1f} ms; {len(heavy)} heavy answers, p50 {statistics.median(heavy):.2f} s",
+    )
     alone = Row(
         f"the same vehicle by PyIceberg alone, {READS} reads: p99",
         f"{_p99(read) * 1000:.0f} ms",
         f"p50 {statistics.median(read) * 1000:.0f} ms",
     )
-    return [served, alone]
+    return [served, crowded, alone]
 
 
 def run(vins: int = VINS, rate: int = RATE, seconds: float = SECONDS) -> list[Row]:
