@@ -145,12 +145,13 @@ def start_service(
     return _started(Server(fork_of(module, [*arguments], log, env), port, log), module, ready)
 
 
-def start_redis(folder: Path, *, port: int | None = None, append_only: bool = False) -> Server:
-    """A Redis of this test's own."""
+def start_redis(folder: Path, *, port: int | None = None, append_only: bool = False, users: Path | None = None) -> Server:
+    """A Redis of this test's own; `users` is its `aclfile`."""
     port = port or free_port()
     folder.mkdir(parents=True, exist_ok=True)
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
     command += ["--appendonly", "yes" if append_only else "no", "--appendfsync", "everysec"]
+    command += ["--aclfile", str(users)] if users else []
     return start(command, port=port, log=folder / "redis.log")
 
 

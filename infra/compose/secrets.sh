@@ -3,16 +3,18 @@
 # The files themselves may be read by the users that they are mounted for, who are not its owner.
 set -euo pipefail
 cd "$(dirname "$0")"
-rabbitmq=$(cd ../rabbitmq && pwd)
+rabbitmq=$(cd ../rabbitmq && pwd) redis=$(cd ../redis && pwd)
 folder=${1:-secrets}
 [ ! -e "$folder" ] || { echo "$folder is there; remove it (and the volumes, which know its passwords) to start again"; exit 0; }
 new() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
 mkdir -m 700 "$folder.part"
 cd "$folder.part"
 
-redis=$(new) catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) door=$(new) operator=$(new)
+catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) door=$(new) operator=$(new)
 ring=$(python3 -c 'import base64, os; print("k1:" + base64.b64encode(os.urandom(32)).decode(), end="")')
-printf 'user default on nopass resetkeys resetchannels -@all +ping\nuser manifold on >%s ~* &* +@all -acl -debug -replicaof -shutdown\n' "$redis" >redis-users.acl
+declare -A of_redis
+for service in recorder dispatcher signals api jobs; do of_redis[$service]=$(new); done
+for service in "${!of_redis[@]}"; do printf '%s %s\n' "$service" "${of_redis[$service]}"; done | python3 "$redis/users.py" >redis-users.acl
 new >postgres-password
 printf %s "$catalog" >postgres-catalog-password
 printf %s "$airflow" >postgres-airflow-password
@@ -28,8 +30,8 @@ new >grafana-password
 printf '{"admin": "%s", "operator": "%s", "viewer": "%s"}' "$(new)" "$(new)" "$(new)" >passwords.json
 printf '%s %s\n' door "$door" operator "$operator" gateway "$(new)" reader "$(new)" | python3 "$rabbitmq/users.py" >rabbitmq-definitions.json
 for service in recorder dispatcher signals api jobs; do
-  printf 'http_token = "%s"\nredis_url = "redis://manifold:%s@redis:6379/0"\ncatalog_uri = "postgresql+psycopg://catalog:%s@postgres:5432/catalog"\ns3_access_key = "%s"\ns3_secret_key = "%s"\n' \
-    "$token" "$redis" "$catalog" "$access" "$secret" >$service.toml
+  printf 'http_token = "%s"\nredis_url = "redis://%s:%s@redis:6379/0"\ncatalog_uri = "postgresql+psycopg://catalog:%s@postgres:5432/catalog"\ns3_access_key = "%s"\ns3_secret_key = "%s"\n' \
+    "$token" $service "${of_redis[$service]}" "$catalog" "$access" "$secret" >$service.toml
 done
 printf 'emqx_api_key = "manifold"\nemqx_api_secret = "%s"\n' "$emqx" >>dispatcher.toml
 for service in signals api jobs; do printf 'signals_keys = "%s"\n' "$ring" >>$service.toml; done

@@ -3,7 +3,7 @@
 # What exists is left alone. Nothing secret is in a command line or a file of this machine: all goes to kubectl through a pipe.
 set -euo pipefail
 ns=${1:?usage: secrets.sh NAMESPACE}
-rabbitmq=$(cd "$(dirname "$0")/../rabbitmq" && pwd)
+rabbitmq=$(cd "$(dirname "$0")/../rabbitmq" && pwd) redis=$(cd "$(dirname "$0")/../redis" && pwd)
 new() { od -An -N24 -tx1 /dev/urandom | tr -d ' \n'; }
 there() { kubectl -n "$ns" get secret "$1" >/dev/null 2>&1; }
 
@@ -31,10 +31,11 @@ if [ ${#missing[@]} != ${#names[@]} ]; then
   exit 1
 fi
 
-redis=$(new) catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) door=$(new) operator=$(new) hmac=$(new)
+catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) door=$(new) operator=$(new) hmac=$(new)
 ring=$(python3 -c 'import base64, os; print("k1:" + base64.b64encode(os.urandom(32)).decode(), end="")')
-printf 'user default on nopass resetkeys resetchannels -@all +ping\nuser manifold on >%s ~* &* +@all -acl -debug -replicaof -shutdown\n' "$redis" |
-  line users.acl | put redis
+declare -A of_redis
+for service in recorder dispatcher signals api jobs; do of_redis[$service]=$(new); done
+for service in "${!of_redis[@]}"; do printf '%s %s\n' "$service" "${of_redis[$service]}"; done | python3 "$redis/users.py" | line users.acl | put redis
 { new | line password; printf %s "$catalog" | line catalog-password; printf %s "$airflow" | line airflow-password; } | put postgres
 { printf %s "$access" | line access-key; printf %s "$secret" | line secret-key; } | put object-store
 { new | line cookie; new | line dashboard-password; printf 'manifold:%s\n' "$emqx" | line api-keys; } | put emqx
@@ -48,20 +49,20 @@ printf 'user default on nopass resetkeys resetchannels -@all +ping\nuser manifol
 printf '%s %s\n' door "$door" operator "$operator" gateway "$(new)" reader "$(new)" | python3 "$rabbitmq/users.py" | line definitions.json | put rabbitmq
 new | line admin-password | put grafana
 
-settings() { # what a service must know and nobody else may
-  printf 'http_token = "%s"\nredis_url = "redis://manifold:%s@redis.%s.svc:6379/0"\n' "$token" "$redis" "$ns"
+settings() { # SERVICE: what it must know and nobody else may
+  printf 'http_token = "%s"\nredis_url = "redis://%s:%s@redis.%s.svc:6379/0"\n' "$token" "$1" "${of_redis[$1]}" "$ns"
   printf 'catalog_uri = "postgresql+psycopg://catalog:%s@postgres.%s.svc:5432/catalog"\n' "$catalog" "$ns"
   printf 's3_access_key = "%s"\ns3_secret_key = "%s"\n' "$access" "$secret"
 }
 {
-  settings | line recorder.toml
-  for service in api jobs; do { settings; printf 'signals_keys = "%s"\n' "$ring"; } | line $service.toml; done
+  settings recorder | line recorder.toml
+  for service in api jobs; do { settings $service; printf 'signals_keys = "%s"\n' "$ring"; } | line $service.toml; done
   {
-    settings
+    settings signals
     printf 'signals_keys = "%s"\nsignals_hmac_secret = "%s"\n' "$ring" "$hmac"
     printf 'signals_amqp_url = "amqp://door:%s@rabbitmq.%s.svc:5672/"\n' "$door" "$ns"
     printf 'signals_operator_url = "amqp://operator:%s@rabbitmq.%s.svc:5672/"\n' "$operator" "$ns"
   } | line signals.toml
-  { settings; printf 'emqx_api_key = "manifold"\nemqx_api_secret = "%s"\n' "$emqx"; } | line dispatcher.toml
+  { settings dispatcher; printf 'emqx_api_key = "manifold"\nemqx_api_secret = "%s"\n' "$emqx"; } | line dispatcher.toml
   printf %s "$token" | line http-token
 } | put manifold

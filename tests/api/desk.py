@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from pydantic import SecretStr
 from pyiceberg.catalog import Catalog
-from redis.asyncio import Redis
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 from adapters.lake import ensure_tables, open_catalog
 from contracts.settings import Settings
 from queues import Policy, Queues
 from sandbox.platform.programs import environment
+from tests.redis_users import RedisUsers, refused
 from tests.servers import Server, free_port, start_redis, start_service
 
 
@@ -38,7 +41,7 @@ class Desk:
         """What `body` does with the queues."""
 
         async def run() -> Any:
-            async with Redis(port=self.redis.port) as client:
+            async with AsyncRedis(port=self.redis.port) as client:
                 return await body(Queues(client, Policy.of(self.settings)))
 
         return asyncio.run(run())
@@ -74,12 +77,17 @@ def api_of(settings: Settings, log: Path, *, healthy: bool = True) -> Iterator[S
 
 @contextmanager
 def desk_at(folder: Path, **more: Any) -> Iterator[Desk]:
-    """A Redis, an empty lake and an API."""
-    redis = start_redis(folder / "redis")
+    """A Redis, an empty lake and an API, which has the rights in Redis that it has in an environment; no more is asked."""
+    users = RedisUsers(folder / "users")
+    redis = start_redis(folder / "redis", users=users.file)
     try:
         settings = settings_at(folder / "home", redis.port, **more)
         ensure_tables(open_catalog(settings))
-        with api_of(settings, folder / "api.log") as api:
+        as_api = settings.model_copy(update={"redis_url": SecretStr(users.url("api", redis.port))})
+        with api_of(as_api, folder / "api.log") as api:
             yield Desk(settings, redis, api)
+        if redis.process.poll() is None:
+            with Redis(port=redis.port) as asking:
+                assert refused(asking) == []
     finally:
         redis.stop()

@@ -22,6 +22,7 @@ from contracts.settings import Settings
 from queues import Loader, Policy, Queues, connect
 from sandbox.platform import broker as mosquitto
 from tests.queues.triggers import enqueue_trigger
+from tests.redis_users import RedisUsers
 from tests.servers import Server, free_port, listens, start, start_redis, start_service
 
 T = TypeVar("T")
@@ -38,8 +39,13 @@ class Platform:
     redis: Server
     broker: Server
     tap: Server
+    users: RedisUsers | None = None
     recorder: Server | None = None
     dispatchers: dict[int, Server] = field(default_factory=dict)
+
+    def env_of(self, service: str) -> dict[str, str]:
+        """The environment of a service; where Redis has users, with its own."""
+        return self.env | ({"MANIFOLD_REDIS_URL": self.users.url(service, self.redis.port)} if self.users else {})
 
     def start_recorder(self) -> Server:
         """`python -m recorder`, until it hands over to the queues."""
@@ -47,7 +53,7 @@ class Platform:
             Loader(redis, Policy.of(self.settings)).mark_loaded(1)
         port, log = self.settings.recorder_port, self.home / "logs" / "recorder.log"
         self.recorder = start_service(
-            "recorder", port=port, log=log, env=self.env, ready=lambda: health(port).get("direct_enqueue") == "on"
+            "recorder", port=port, log=log, env=self.env_of("recorder"), ready=lambda: health(port).get("direct_enqueue") == "on"
         )
         return self.recorder
 
@@ -56,7 +62,13 @@ class Platform:
         port = self.settings.dispatcher_port + replica
         log = self.home / "logs" / f"dispatcher-{replica}.log"
         server = start_service(
-            "dispatcher", "--replica", str(replica), port=port, log=log, env=self.env, ready=lambda: healthy(port)
+            "dispatcher",
+            "--replica",
+            str(replica),
+            port=port,
+            log=log,
+            env=self.env_of("dispatcher"),
+            ready=lambda: healthy(port),
         )
         self.dispatchers[replica] = server
         return server
@@ -156,8 +168,8 @@ def healthy(port: int) -> bool:
 
 
 @contextmanager
-def a_platform(home: Path, **overrides: Any) -> Iterator[Platform]:
-    """Redis, broker and tap on free ports; dispatchers are started by the test."""
+def a_platform(home: Path, users: RedisUsers | None = None, /, **overrides: Any) -> Iterator[Platform]:
+    """Redis, broker and tap on free ports; dispatchers are started by the test. With `users`, services have no more rights."""
     ports = {
         name: free_port()
         for name in ("mqtt_port", "broker_port", "redis_port", "tap_port", "dispatcher_port", "recorder_port", "api_port")
@@ -168,7 +180,9 @@ def a_platform(home: Path, **overrides: Any) -> Iterator[Platform]:
     env = {f"MANIFOLD_{name.upper()}": str(value) for name, value in given.items()}
     started: list[Server] = []
     try:
-        started.append(redis := start_redis(home / "redis", port=settings.redis_port, append_only=True))
+        started.append(
+            redis := start_redis(home / "redis", port=settings.redis_port, append_only=True, users=users.file if users else None)
+        )
         command, log = mosquitto.command(settings), home / "logs" / "broker.log"
         started.append(broker := start(command, port=settings.broker_port, log=log))
         tap = start_service(
@@ -179,7 +193,7 @@ def a_platform(home: Path, **overrides: Any) -> Iterator[Platform]:
             ready=lambda: healthy(settings.tap_port),
         )
         started.append(tap)
-        platform = Platform(home, settings, env, redis, broker, tap)
+        platform = Platform(home, settings, env, redis, broker, tap, users)
         try:
             yield platform
         finally:

@@ -28,7 +28,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("infra") / "compose"
     folder.mkdir()
     shutil.copy(HERE / "secrets.sh", folder)
-    shutil.copytree(HERE.parent / "rabbitmq", folder.parent / "rabbitmq")
+    for server in ("rabbitmq", "redis"):
+        shutil.copytree(HERE.parent / server, folder.parent / server)
     ran = subprocess.run([folder / "secrets.sh"], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 0, ran.stderr
     return folder / "secrets"
@@ -90,7 +91,9 @@ def test_settings_are_settings(made: Path, service: str, monkeypatch: pytest.Mon
     monkeypatch.setenv("MANIFOLD_FILE", str(made / file))
     settings = load_settings(**plain)
     assert settings.http_token.get_secret_value() == (made / "http-token").read_text()
-    assert settings.redis.partition("@")[0].removeprefix("redis://manifold:") in (made / "redis-users.acl").read_text()
+    user, _, password = settings.redis.partition("@")[0].removeprefix("redis://").partition(":")
+    assert user == {"airflow-scheduler": "jobs"}.get(service, service)
+    assert f"user {user} on >{password} " in (made / "redis-users.acl").read_text()
     assert (made / "postgres-catalog-password").read_text() in settings.catalog
 
 

@@ -14,6 +14,7 @@ from queues import Policy
 from tests.dispatcher.platform import Platform, a_platform
 from tests.dispatcher.platform_client import PlatformClient, trigger
 from tests.dispatcher.vehicle import Vehicle
+from tests.redis_users import RedisUsers, refused
 from tests.servers import wait_until
 
 _batches = itertools.count()
@@ -115,8 +116,8 @@ class Ground:
 
 @contextmanager
 def a_ground(home: Path, **settings: Any) -> Iterator[Ground]:
-    """The sandbox with these settings, up."""
-    with a_platform(home, segment_max_seconds=3600, **settings) as platform:
+    """The sandbox with these settings, up. Services have the rights in Redis of an environment, and ask for no more."""
+    with a_platform(home, RedisUsers(home / "users"), segment_max_seconds=3600, **settings) as platform:
         with ThreadPoolExecutor() as starting:  # side by side: mostly they load modules
             for started in [starting.submit(platform.start_recorder), starting.submit(platform.start_dispatcher)]:
                 started.result()
@@ -125,3 +126,5 @@ def a_ground(home: Path, **settings: Any) -> Iterator[Ground]:
             yield Ground(platform, platform_client)
         finally:
             platform_client.close()
+        with platform.blocking() as redis:
+            assert refused(redis) == []

@@ -1,0 +1,35 @@
+"""`users.py < lines "user password"`: the users of Redis for `aclfile`, each with the rights of rights.json beside this.
+
+Passwords come through standard input, so that none is in a command line. A user who has no rights there is an error, and so is
+one there who has no password. Whoever shows no password may ask whether Redis is there, and nothing else.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+RIGHTS = Path(__file__).with_name("rights.json")
+NOBODY = "user default on nopass resetkeys resetchannels -@all +ping"
+# What every service asks: its connection, the time, how Redis is and, of a cluster, where its keys are. Scripts run with the
+# rights of who calls them. What is dangerous to all (FLUSHALL, KEYS, CONFIG, SHUTDOWN, MONITOR, ACL) is nobody's.
+COMMON = (
+    "+@connection +@transaction +eval +evalsha +script|load +time +wait +command +cluster|slots +cluster|shards +cluster|nodes"
+)
+NEVER = "-@dangerous -@admin +info"
+
+
+def acl(passwords: dict[str, str]) -> str:
+    """The lines of the file."""
+    rights = json.loads(RIGHTS.read_text())
+    if rights.keys() != passwords.keys():
+        raise SystemExit(f"users with rights are {sorted(rights)}, with passwords {sorted(passwords)}")
+    lines = [NOBODY]
+    for user, password in passwords.items():
+        keys = " ".join(f"~{pattern}" for pattern in rights[user]["keys"])
+        may = "+@read +@write" if rights[user]["writes"] else "+@read"
+        lines.append(f"user {user} on >{password} resetchannels {keys} -@all {may} {COMMON} {NEVER}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(acl(dict(line.split() for line in sys.stdin)))

@@ -1,0 +1,81 @@
+"""Least right in Redis: what a service must not do there. The cases of dispatch and of the API are played with these rights."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
+
+from contracts import keys
+from contracts.signals import keys as of_door
+from tests.redis_users import PROGRAM, SERVICES, RedisUsers
+from tests.servers import Server, start_redis, stopping
+
+Act = Callable[[Redis], Any]
+OF_A_VEHICLE, OF_A_DEVICE = keys.pending("V1"), of_door.once("device", "key")
+WRITES = "return redis.call('SET', KEYS[1], 1)"
+
+FOR_NOBODY: dict[str, Act] = {
+    "lose everything": lambda redis: redis.flushall(),
+    "list all keys at once": lambda redis: redis.keys("*"),
+    "read how Redis is set": lambda redis: redis.config_get("*"),
+    "read the users": lambda redis: redis.acl_list(),
+    "hear what others say": lambda redis: redis.execute_command("MONITOR"),
+    "stop Redis": lambda redis: redis.shutdown(nosave=True),
+    "make it a copy of another": lambda redis: redis.replicaof("127.0.0.1", "1"),
+}
+MUST_NOT: list[tuple[str, str, Act]] = [
+    *((service, what, act) for service in SERVICES for what, act in FOR_NOBODY.items()),
+    ("api", "write a queue", lambda redis: redis.zadd(OF_A_VEHICLE, {"1": 1})),
+    ("api", "write a queue in a script", lambda redis: redis.eval(WRITES, 1, OF_A_VEHICLE)),
+    ("api", "say that the queues are whole", lambda redis: redis.set(keys.LOADED, 1)),
+    ("api", "read what the door remembers", lambda redis: redis.get(of_door.once("device", "key"))),
+    ("signals", "read a queue", lambda redis: redis.zrange(OF_A_VEHICLE, 0, -1)),
+    ("signals", "write a queue in a script", lambda redis: redis.eval(WRITES, 1, OF_A_VEHICLE)),
+    ("signals", "record an outcome", lambda redis: redis.xadd(keys.OUTCOMES, {"o": "x"})),
+    ("recorder", "forget what the door remembers", lambda redis: redis.delete(OF_A_DEVICE)),
+    ("recorder", "say how long the queues are", lambda redis: redis.delete(keys.QUEUE_STATS)),
+    ("dispatcher", "forget what the door remembers", lambda redis: redis.delete(OF_A_DEVICE)),
+    ("dispatcher", "give seqs", lambda redis: redis.hset(keys.recorders(0), "place", "claim")),
+    ("dispatcher", "forget what was published twice", lambda redis: redis.delete(keys.dedupe("digest"))),
+]
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory: pytest.TempPathFactory) -> RedisUsers:
+    return RedisUsers(tmp_path_factory.mktemp("users"))
+
+
+@pytest.fixture(scope="module")
+def server(users: RedisUsers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with stopping(start_redis(tmp_path_factory.mktemp("redis"), users=users.file)) as server:
+        yield server
+
+
+@pytest.mark.parametrize(("service", "act"), [pytest.param(s, act, id=f"{s}: {what}") for s, what, act in MUST_NOT])
+def test_what_a_service_must_not(service: str, act: Act, users: RedisUsers, server: Server) -> None:
+    with users.connect(service, server.port) as redis:
+        assert redis.ping()
+        with pytest.raises((NoPermissionError, ResponseError), match=r"(?i)no permission|can't access|can't run|NOPERM"):
+            act(redis)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_needs_its_password(service: str, server: Server) -> None:
+    with Redis(port=server.port, username=service, password="guessed") as redis, pytest.raises(AuthenticationError):
+        redis.ping()
+
+
+def test_a_user_without_rights_and_rights_without_a_user_are_named() -> None:
+    with pytest.raises(SystemExit, match=r"with passwords .*'stranger'"):
+        PROGRAM["acl"](dict.fromkeys((*SERVICES, "stranger"), "secret"))
+    with pytest.raises(SystemExit, match="users with rights are"):
+        PROGRAM["acl"]({"api": "secret"})
+
+
+def test_the_door_does_its_work(users: RedisUsers, server: Server) -> None:
+    with users.connect("signals", server.port) as redis:
+        assert redis.eval(WRITES, 1, OF_A_DEVICE) == b"OK"
+        assert redis.hset(of_door.nonces("device", 1).decode(), "nonce", 1) == 1
+        assert redis.hset(keys.recorders(7), "place", "claim") == 1
