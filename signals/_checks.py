@@ -67,9 +67,8 @@ class Checks:
 
 def inflated(received: Received, max_bytes: int) -> bytes | Refusal:
     """The body, inflated where it came compressed, or why not. Never more than `max_bytes` and one are held."""
-    too_large = Refusal(Code.SIZE_ERROR, "the message is too large", f"body: at most {max_bytes} bytes, inflated or not")
     if len(received.body) > max_bytes:
-        return too_large
+        return _too_large(max_bytes)
     match (received.content_encoding or "").lower():
         case "" | "identity" | "utf-8":
             return received.body
@@ -80,12 +79,16 @@ def inflated(received: Received, max_bytes: int) -> bytes | Refusal:
             except zlib.error:
                 return Refusal(Code.MALFORMED_JSON, "the body is no gzip", "content_encoding: gzip, or none")
             if len(body) > max_bytes:
-                return too_large
+                return _too_large(max_bytes)
             if not unzip.eof or unzip.unused_data:
                 return Refusal(Code.MALFORMED_JSON, "the body is no whole gzip", "body: one member of gzip, and nothing after it")
             return body
         case _:
             return Refusal(Code.SCHEMA_ERROR, "the content encoding is not known", "content_encoding: gzip, or none")
+
+
+def _too_large(max_bytes: int) -> Refusal:
+    return Refusal(Code.SIZE_ERROR, "the message is too large", f"body: at most {max_bytes} bytes, inflated or not")
 
 
 def check_headers(received: Received, said: RawSignal | DeviceStatus) -> Refusal | None:

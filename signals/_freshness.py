@@ -106,4 +106,5 @@ class Backlogs:
 
     def age_s(self, now: float, queue: str = "") -> float:
         """How long what comes now from the queue may have waited; of another queue, or none, the longest of all."""
-        return max(one.age_s(now) for one in ([self._of[queue]] if queue in self._of else self._of.values()))
+        known = self._of.get(queue)
+        return known.age_s(now) if known is not None else max(one.age_s(now) for one in self._of.values())

@@ -11,6 +11,7 @@ from contracts.signals import topology
 from contracts.signals.codes import ErrorReport
 from contracts.signals.messages import RawSignal, processed_message
 from contracts.signals.processing import ProcessedData
+from signals import _frames
 from signals._received import CORRELATION, DEVICE, ERROR, KEPT, LEFT_OUT, OWN_ID, QUEUE, RETRY_COUNT, VERSION, Accepted, Received
 
 JSON = "application/json"
@@ -26,17 +27,27 @@ class Outgoing:
     exchange: str
     key: str
     body: bytes
-    properties: Any
+    properties: Any  # the library's, or how they lie in a frame
     mandatory: bool = True
+
+    def packed(self, channel: int, *, frame_max: int) -> bytes | Exception:
+        """Its frames, or why it has none: a client may have sent what the library cannot send on."""
+        try:
+            about = self.properties if isinstance(self.properties, bytes) else self.properties.marshal()
+            room = frame_max - _frames.AROUND
+            return _frames.publish(channel, self.exchange, self.key, about, self.body, mandatory=self.mandatory, room=room)
+        except Exception as exc:  # noqa: BLE001  # whatever a client has thought of
+            return exc
 
 
 def processed(message: Accepted, said: RawSignal, data: ProcessedData, at: datetime) -> Outgoing:
     """The processed signal. Its message id is the digest of the signal: what is published twice has the same."""
-    body = processed_message(said, data.to_builtins(), at=at, correlation_id=message.correlation_id)
-    headers: dict[str, Any] = {DEVICE: said.device_id, VERSION: said.schema_version}
+    body = processed_message(said, data, at=at, correlation_id=message.correlation_id)
+    headers = {DEVICE: said.device_id, VERSION: said.schema_version}
     if message.correlation_id:
         headers[CORRELATION] = message.correlation_id
-    return _new(topology.EXCHANGE, topology.PROCESSED, body, headers, message_id=message.content, at=at)
+    about = _frames.properties(JSON, headers, message.content, int(at.timestamp()))
+    return Outgoing(topology.EXCHANGE, topology.PROCESSED, body, about)
 
 
 def retry(received: Received, after_ms: int) -> Outgoing:
@@ -57,20 +68,11 @@ def reply(received: Received, report: ErrorReport, at: datetime) -> Outgoing | N
     if not to or not _fits(to) or to in topology.OWN_QUEUES:
         return None
     headers: dict[str, Any] = {CORRELATION: report.correlation_id} if report.correlation_id else {}
-    properties = _properties(headers, message_id=None, at=at)
+    properties: Any = Message(
+        b"", headers=headers, content_type=JSON, delivery_mode=DeliveryMode.PERSISTENT, timestamp=at
+    ).properties
     properties.correlation_id = next(filter(_fits, (received.correlation_property, report.correlation_id)), None)
     return Outgoing("", to, report.to_json(), properties, mandatory=False)
-
-
-def _new(exchange: str, key: str, body: bytes, headers: dict[str, Any], *, message_id: str, at: datetime) -> Outgoing:
-    return Outgoing(exchange, key, body, _properties(headers, message_id=message_id, at=at))
-
-
-def _properties(headers: dict[str, Any], *, message_id: str | None, at: datetime) -> Any:
-    made = Message(
-        b"", headers=headers, content_type=JSON, delivery_mode=DeliveryMode.PERSISTENT, message_id=message_id, timestamp=at
-    )
-    return made.properties
 
 
 def _fits(text: str | None) -> bool:

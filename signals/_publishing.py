@@ -1,10 +1,11 @@
 """What a group brings to RabbitMQ: processed signals, retries, dead letters, and errors for whoever asked for them."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import structlog
+from aio_pika.exceptions import AMQPError
 
 from contracts.signals.codes import ErrorReport
 from contracts.signals.messages import RawSignal
@@ -45,18 +46,17 @@ class Publishing:
         for one, report in reports:
             await self._reply(_outgoing.reply(one.received, report, now), one, session)
 
-    async def _all(self, out: Iterable[Outgoing], session: Session) -> None:
-        wanted = list(out)
-        for one, answer in zip(wanted, await self._answers(wanted, session), strict=True):
-            if isinstance(answer, (*AWAY, asyncio.CancelledError)):
+    async def _all(self, out: Sequence[Outgoing], session: Session) -> None:
+        for one, answer in zip(out, await self._answers(out, session), strict=True):
+            if isinstance(answer, AWAY):
                 raise answer
-            if isinstance(answer, BaseException):
+            if answer is not None:
                 log.warning("headers cannot be sent on", reason=repr(answer)[:200])
                 for again in await self._answers([_outgoing.without_headers(one)], session):
-                    if isinstance(again, BaseException):
+                    if again is not None:
                         raise again
 
-    async def _answers(self, out: Sequence[Outgoing], session: Session) -> list[BaseException | None]:
+    async def _answers(self, out: Sequence[Outgoing], session: Session) -> list[Exception | None]:
         """Of each, None when it is confirmed, or why it is not.
 
         A server that is short of memory or disk says so, and confirms when it has room: it is waited for. One that says nothing
@@ -64,7 +64,7 @@ class Publishing:
         """
         if not out:
             return []
-        publishing = asyncio.gather(*(_sent(one, session) for one in out), return_exceptions=True)
+        publishing = asyncio.ensure_future(session.publish(out))
         publishing.add_done_callback(_looked_at)
         was_blocked = False
         try:
@@ -87,7 +87,10 @@ class Publishing:
             if one.received.reply_to:
                 _metrics.REPLIES.labels("foreign").inc()
             return
-        [failed] = await self._answers([answer], session)
+        try:
+            [failed] = await self._answers([answer], session)
+        except (AMQPError, ConnectionError) as exc:
+            failed = exc
         if failed is None:
             _metrics.REPLIES.labels("sent").inc()
         else:  # a queue that is full, a name that is none; if the session is over, the next step says so
@@ -95,7 +98,7 @@ class Publishing:
             _metrics.REPLIES.labels("foreign").inc()
 
 
-def _looked_at(done: "asyncio.Future[list[BaseException | None]]") -> None:
+def _looked_at(done: "asyncio.Future[list[Exception | None]]") -> None:
     """Whoever was cancelled looks at nothing; the loop would complain of it."""
     if not done.cancelled():
         done.exception()
@@ -103,7 +106,3 @@ def _looked_at(done: "asyncio.Future[list[BaseException | None]]") -> None:
 
 def _report(one: Refused, at: datetime) -> ErrorReport:
     return ErrorReport.of(one.refusal, at=at, correlation_id=one.claims.correlation_id, retry_count=one.received.retry_count)
-
-
-async def _sent(one: Outgoing, session: Session) -> None:
-    await session.publish(one.exchange, one.key, one.body, one.properties, mandatory=one.mandatory)

@@ -41,6 +41,8 @@ class Received:
     def header(self, name: str) -> str | None:
         """A header as text; None where it is not there, or is something else."""
         value = self.headers.get(name)
+        if type(value) is str:
+            return value
         if isinstance(value, bytes | bytearray):
             value = bytes(value).decode("utf-8", "replace")
         return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None

@@ -6,22 +6,24 @@ publish, and acknowledgements have to get through then, because they make room.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-import aio_pika
-from aio_pika.abc import AbstractConnection
+from aio_pika.connection import Connection, make_url
 from aio_pika.exceptions import AMQPError, ChannelInvalidStateError
 
 from contracts.settings import Settings
+from signals import _frames
+from signals._confirms import Confirms
 from signals._decoding import read_any_properties
+from signals._frames import Delivery
+from signals._outgoing import Outgoing
 from signals._received import Received
 from signals._topology import assert_topology
 from signals._ways import Ways
-
-Properties = Any  # of the library that aio-pika stands on
+from signals._wire import Wire
 
 # All that a stay at RabbitMQ may end with; then another one begins.
 AWAY = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
@@ -30,54 +32,55 @@ AWAY = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
 class Session:
     """A stay. `lost` is done when it has ended: then nothing of it can be acknowledged, and RabbitMQ delivers it again."""
 
-    def __init__(self, taking: Any, giving: Any, *, connection: Any) -> None:
-        self._taking, self._giving, self._connection = taking, giving, connection
-        self._tags: list[str] = []
+    def __init__(self, taking: Any, giving: Any, wire_in: Wire, wire_out: Wire) -> None:
+        self._taking, self._giving, self._wire_in, self._wire = taking, giving, wire_in, wire_out
+        self._queues: dict[str, tuple[Ways, Callable[[Received], None]]] = {}  # by consumer
+        self._confirms = Confirms()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.waited_s: Callable[[str], float] = lambda _: 0.0  # how long what comes from a queue may have waited
+        wire_in.delivered, wire_in.channel = self._delivered, int(taking.number)
+        wire_out.confirmed = lambda tag, multiple, taken: self._confirms.settled(tag, multiple=multiple, taken=taken)
+        wire_out.returned, wire_out.ended, wire_out.channel = self._confirms.returned, self._confirms.ended, int(giving.number)
+        for closing in (taking.closing, giving.closing):
+            closing.add_done_callback(self._closed)
 
     async def consume(self, queue: str, take: Callable[[Received], None]) -> None:
         """`take` gets each message of the queue from now on."""
-        ways = Ways(queue)
-
-        async def delivered(message: Any) -> None:
-            way = message.delivery.exchange, message.delivery.routing_key
-            if ways.is_own(*way) or ways.came(*way):
-                take(_received(queue, message, self.waited_s(queue)))
-            else:
-                await self._taking.basic_ack(message.delivery_tag, wait=False)
-
+        consumer = f"door-{len(self._queues)}"
+        self._queues[consumer] = Ways(queue), take
         with ending_is_away():
-            answer = await self._taking.basic_consume(queue, delivered)
-        self._tags.append(str(answer.consumer_tag))
+            await self._taking.basic_consume(queue, _nobody, consumer_tag=consumer)
 
     async def stop_consuming(self) -> None:
         """Nothing more is delivered; what was can still be acknowledged."""
-        tags, self._tags = self._tags, []
         with ending_is_away():
-            for tag in tags:
-                await self._taking.basic_cancel(tag)
+            for consumer in self._queues:
+                await self._taking.basic_cancel(consumer)
 
     async def ack_up_to(self, received: Received) -> None:
         """This message, and every one that was delivered before it, is settled."""
         with ending_is_away():
             await self._taking.basic_ack(received.tag, multiple=True, wait=False)
 
-    async def publish(self, exchange: str, key: str, body: bytes, properties: Properties, *, mandatory: bool = True) -> None:
-        """Return when the server has the message, however long that takes.
+    async def publish(self, out: Sequence[Outgoing]) -> list[Exception | None]:
+        """Return when the server has said of each whether it takes it, however long that takes: None, or why it has not gone.
 
         Raises:
-            AMQPError: it has not, or no queue takes it.
+            AMQPError: one came back, because no queue takes it.
             OSError: the connection is lost.
         """
-        with ending_is_away():
-            await self._giving.basic_publish(
-                body, exchange=exchange, routing_key=key, properties=properties, mandatory=mandatory, wait=False
-            )
+        room, channel = int(self._giving.connection.connection_tune.frame_max), self._wire.channel
+        packed = [one.packed(channel, frame_max=room) for one in out]
+        frames = [one for one in packed if isinstance(one, bytes)]
+        if self._giving.is_closed:
+            raise ConnectionError("the channel was closed")
+        self._wire.write(frames)
+        taken = iter(await self._confirms.all_of(len(frames)) if frames else ())
+        return [one if isinstance(one, Exception) else None if next(taken) else AMQPError("refused") for one in packed]
 
     async def is_blocked(self) -> bool:
         """Whether the server has said that it takes nothing for now, because it is short of memory or disk."""
-        ready = asyncio.ensure_future(self._connection.ready())
+        ready = asyncio.ensure_future(self._giving.connection.ready())
         await asyncio.sleep(0)
         if ready.done():
             return False
@@ -94,6 +97,20 @@ class Session:
         if not self.lost.done():
             self.lost.set_result(why)
 
+    def _closed(self, done: "asyncio.Future[Any]") -> None:
+        self._confirms.ended(_why(done))
+        self.end(_why(done))
+
+    def _delivered(self, found: Sequence[Delivery]) -> None:
+        now = datetime.now(UTC)
+        for one in found:
+            if (consumer := self._queues.get(one.consumer)) is not None:
+                ways, take = consumer
+                if ways.is_own(one.exchange, one.key) or ways.came(one.exchange, one.key):
+                    take(_received(ways.queue, one, now, self.waited_s(ways.queue)))
+                else:
+                    self._wire_in.write([_frames.ack(self._wire_in.channel, one.tag)])
+
 
 @asynccontextmanager
 async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
@@ -106,16 +123,14 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
     options: dict[str, Any] = {"timeout": settings.signals_connect_ms / 1000, "heartbeat": settings.signals_heartbeat_seconds}
     read_any_properties()
     async with contextlib.AsyncExitStack() as stack:
+        wires = {way: Wire() for way in ("in", "out")}
         with ending_is_away():
-            of_in, of_out = [await _connected(stack, url, f"manifold signals {way}", options) for way in ("in", "out")]
+            of_in, of_out = [await _connected(stack, url, f"manifold signals {way}", wires[way], options) for way in wires]
             await assert_topology(of_in, partitions=settings.signals_partitions)
             taking = await (await of_in.channel(publisher_confirms=False)).get_underlay_channel()
-            giving = await (await of_out.channel(publisher_confirms=True, on_return_raises=True)).get_underlay_channel()
+            giving = await (await of_out.channel(publisher_confirms=True)).get_underlay_channel()
             await taking.basic_qos(prefetch_count=settings.signals_prefetch)
-        session = Session(taking, giving, connection=giving.connection)
-        for closing in (taking.closing, giving.closing):
-            closing.add_done_callback(lambda done: session.end(_why(done)))
-        yield session
+        yield Session(taking, giving, wires["in"], wires["out"])
 
 
 @contextlib.contextmanager
@@ -134,13 +149,15 @@ def ending_is_away() -> Iterator[None]:
         raise ConnectionError("the connection has ended") from exc
 
 
-async def _connected(stack: contextlib.AsyncExitStack, url: str, name: str, options: Mapping[str, Any]) -> AbstractConnection:
-    connection: AbstractConnection = await aio_pika.connect(url, client_properties={"connection_name": name}, **options)
+async def _connected(stack: contextlib.AsyncExitStack, url: str, name: str, wire: Wire, options: Mapping[str, Any]) -> Connection:
+    connection = Connection(make_url(url), client_properties={"connection_name": name}, **options)
+    connection.kwargs["transport_factory"] = wire
+    await connection.connect(timeout=options["timeout"])
     stack.push_async_callback(_close, connection)
     return connection
 
 
-async def _close(connection: AbstractConnection) -> None:
+async def _close(connection: Connection) -> None:
     with contextlib.suppress(*AWAY), ending_is_away():
         async with asyncio.timeout(5):
             await connection.close()
@@ -153,19 +170,23 @@ def _why(done: "asyncio.Future[Any]") -> str:
     return f"the channel was closed: {error}" if error else "the channel was closed"
 
 
-def _received(queue: str, message: Any, waited_s: float) -> Received:
-    properties = message.header.properties
+async def _nobody(_: Any) -> None:
+    """The library has a consumer whom no message reaches."""
+
+
+def _received(queue: str, message: Delivery, at: datetime, waited_s: float) -> Received:
+    properties = message.properties
     return Received(
         queue=queue,
         body=message.body,
         headers=properties.headers or {},
-        at=datetime.now(UTC),
+        at=at,
         waited_s=waited_s,
         content_type=properties.content_type,
         content_encoding=properties.content_encoding,
         reply_to=properties.reply_to,
         correlation_property=properties.correlation_id,
-        tag=message.delivery_tag,
-        redelivered=bool(message.redelivered),
+        tag=message.tag,
+        redelivered=message.redelivered,
         properties=properties,
     )

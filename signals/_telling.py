@@ -1,5 +1,6 @@
 """What became of each message, in metrics and in the log."""
 
+import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -9,7 +10,7 @@ from signals import _metrics
 from signals._fate import Fate
 from signals._received import Received
 
-log = structlog.get_logger(__name__)
+log, _stdlib = structlog.get_logger(__name__), logging.getLogger(__name__)
 
 
 def tell(fate: Fate, group: Sequence[Received]) -> None:
@@ -46,6 +47,8 @@ def _log_all(fate: Fate, now: datetime) -> None:
     for received, reason in fate.later:
         about = {"correlation_id": received.correlation_id, "retry_count": received.retry_count}
         _log(log.warning, received, "retried", now, reason=reason, **about)
+    if not _stdlib.isEnabledFor(logging.DEBUG):  # which costs more to find out for each message
+        return
     for status, messages in (("processed", fate.taken), ("duplicate", fate.duplicates)):
         for message in messages:
             named = {"device_id": message.said.device_id, "correlation_id": message.correlation_id}

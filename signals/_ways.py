@@ -21,7 +21,7 @@ class Ways:
     """Those by which messages have come to one queue."""
 
     def __init__(self, queue: str) -> None:
-        self._queue, self._own = queue, _OWN.get(queue, _TO_PARTITIONS)
+        self.queue, self._own = queue, _OWN.get(queue, _TO_PARTITIONS)
         self._said: set[tuple[str, str]] = set()
 
     def is_own(self, exchange: str, key: str) -> bool:
@@ -33,12 +33,12 @@ class Ways:
 
         A dead letter is not: it lies among the dead letters already, and refused again it would come again, and so on for ever.
         """
-        _metrics.FOREIGN.labels(self._queue).inc()
+        _metrics.FOREIGN.labels(self.queue).inc()
         if (exchange, key) not in self._said and len(self._said) < MOST:
             self._said.add((exchange, key))
             log.warning(
                 "messages come by a binding that is not the door's; remove it unless it is meant",
-                queue=self._queue,
+                queue=self.queue,
                 exchange=exchange,
                 routing_key=key,
             )

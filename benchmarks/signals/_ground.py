@@ -23,7 +23,7 @@ from tests.servers import ROOT, Server, answers, free_port, start_python, start_
 
 DEFINITIONS = ROOT / "infra" / "rabbitmq" / "definitions.json"
 WITHIN_S = 600.0
-LOOK_S = 0.05
+LOOK_S = 0.2  # a look takes the door 2 ms
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ for which they are remembered; such a hash goes as a whole. Small hashes have no
 """
 
 import hashlib
+from functools import lru_cache
 
 GENERATIONS = 4  # that one memory of nonces is divided into; a nonce is remembered for up to one more
 _TAG_BYTES, _DIGEST_BYTES = 9, 16
@@ -35,6 +36,7 @@ def digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()[:_DIGEST_BYTES]
 
 
+@lru_cache(maxsize=1 << 16)
 def _tag(device_id: str) -> bytes:
     """Hexadecimal, for a cluster looks for braces."""
     return hashlib.sha256(device_id.encode()).hexdigest()[: 2 * _TAG_BYTES].encode()

@@ -192,10 +192,12 @@ def _refused_payload(said: RawSignal) -> Refusal | None:
     )
 
 
-def processed_message(signal: RawSignal, data: Mapping[str, Any], *, at: datetime, correlation_id: str | None = None) -> bytes:
+def processed_message(
+    signal: RawSignal, data: Struct | Mapping[str, Any], *, at: datetime, correlation_id: str | None = None
+) -> bytes:
     """The processed signal as JSON; `data` has `readings` and `anomalies`, as `processing` gives them."""
     stamp = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    message = {
+    message: dict[str, Any] = {
         "deviceId": signal.device_id,
         "processedAt": stamp,
         "originalPayload": signal.payload,
@@ -203,4 +205,6 @@ def processed_message(signal: RawSignal, data: Mapping[str, Any], *, at: datetim
         "schemaVersion": signal.schema_version,
     }
     known = correlation_id or signal.correlation_id
-    return msgspec.json.encode(message | ({"correlationId": known} if known else {}))
+    if known:
+        message["correlationId"] = known
+    return msgspec.json.encode(message)

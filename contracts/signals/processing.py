@@ -16,6 +16,7 @@ from contracts.signals.tracks import is_track, track_readings
 RULES = 1
 MOST_READINGS = 10_000  # of one signal; what is beyond is left in the payload
 MOST_ANOMALIES = 1_000
+_TYPES = {kind.value: kind for kind in ReadingType}
 _UNIT = re.compile(r"[A-Za-z°µ%/²³ ]{1,16}")  # so that a unit is one, and no place for text
 _SEVERITIES = ((0.1, "low"), (0.5, "medium"), (1.0, "high"))  # by how many widths of the range a value is outside of it
 
@@ -95,7 +96,7 @@ def _reading(entry: Any) -> Reading | None:
         return None
     kind, unit = entry.get("type"), entry.get("unit")
     value, confidence = number(entry.get("value")), entry.get("confidence")
-    if not isinstance(kind, str) or kind not in tuple(ReadingType) or value is None:
+    if not isinstance(kind, str) or kind not in _TYPES or value is None:
         return None
     if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
         return None
@@ -106,7 +107,7 @@ def _reading(entry: Any) -> Reading | None:
 
 
 def _outside(reading: Reading, bounds: Bounds) -> Anomaly | None:
-    within = bounds.get(ReadingType(reading.type))
+    within = bounds.get(_TYPES[reading.type])
     if within is None or unit_of(reading.unit) != within.unit or within.least <= reading.value <= within.most:
         return None
     side = "high" if reading.value > within.most else "low"

@@ -1,6 +1,5 @@
 """How a message is signed: HMAC-SHA256 over algorithm, device, nonce, digest of the body and time."""
 
-import hashlib
 import hmac
 
 ALGORITHM = "sha256"  # as x-algorithm names it
@@ -8,7 +7,7 @@ ALGORITHM = "sha256"  # as x-algorithm names it
 
 def body_digest(body: bytes, secret: str) -> str:
     """The hex HMAC of a body as delivered."""
-    return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    return hmac.digest(secret.encode(), body, ALGORITHM).hex()
 
 
 def signed_text(*, algorithm: str, device_id: str, nonce: str, digest: str, timestamp: str) -> str:
@@ -20,7 +19,7 @@ def signature(body: bytes, secret: str, *, device_id: str, nonce: str, timestamp
     """The signature that a sender with this secret gives."""
     digest = body_digest(body, secret)
     text = signed_text(algorithm=algorithm, device_id=device_id, nonce=nonce, digest=digest, timestamp=timestamp)
-    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(secret.encode(), text.encode(), ALGORITHM).hex()
 
 
 def signed_headers(body: bytes, secret: str, *, device_id: str, nonce: str, timestamp: str) -> dict[str, str]:

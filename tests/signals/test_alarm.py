@@ -125,7 +125,7 @@ def test_who_publishes_when_its_connection_ends_is_told_that_it_ended(
     async def scenario() -> BaseException | None:
         url = connection_url(rabbitmq, as_user=DOOR)
         async with open_session(url, own_door.settings) as session:
-            publishing = asyncio.create_task(session.publish(one.exchange, one.key, one.body, one.properties))
+            publishing = asyncio.create_task(session.publish([one]))
             while not await session.is_blocked():  # noqa: ASYNC110  # asked of the library
                 await asyncio.sleep(0.01)
         await asyncio.wait((publishing,))
