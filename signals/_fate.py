@@ -14,6 +14,9 @@ _REPLAY = Refusal(Code.REPLAY_ERROR, "the nonce is that of another message", "x-
 _CONFLICT = Refusal(Code.IDEMPOTENCY_CONFLICT, "the key is that of another signal", "x-idempotency-key: one for each signal")
 
 
+Key = tuple[str, str]  # of a signal: its device, and its idempotency key
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Refused:
     """A refused message: why, and what it says of itself."""
@@ -52,9 +55,9 @@ class Fate:
         else:
             self.expired.append(Refused.of(received, EXPIRED))
 
-    def note(self, message: Accepted, claim: Claim, held: set[tuple[str, str]]) -> None:
-        """Redis knows this of a message that has passed the checks; `held` has the keys that this group holds."""
-        where = (message.said.device_id, message.key)
+    def note(self, message: Accepted, claim: Claim, held: set[Key]) -> None:
+        """Redis knows this of a message that has passed the checks; `held` has the keys of this group and the one before."""
+        where = _key(message)
         match claim:
             case Claim.NEW | Claim.AGAIN if where not in held:
                 held.add(where)
@@ -68,8 +71,17 @@ class Fate:
             case _:  # processed before, or is being processed in this group
                 self.duplicates.append(message)
 
+    @property
+    def held(self) -> frozenset[Key]:
+        """The keys that the group holds until it is done."""
+        return frozenset(map(_key, self.taken))
+
     def give_up(self, max_retries: int) -> None:
         """What was tried as often as it may be is refused."""
         for received, why in [entry for entry in self.later if entry[0].retry_count >= max_retries]:
             self.later.remove((received, why))
             self.refuse(received, Refusal(Code.PROCESSING_ERROR, NOTHING_LEFT, why))
+
+
+def _key(message: Accepted) -> Key:
+    return message.said.device_id, message.key

@@ -1,7 +1,7 @@
 """What is to become of a group: every message checked, claimed in Redis, and processed."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 import structlog
@@ -11,7 +11,7 @@ from contracts.signals.codes import Refusal
 from contracts.signals.messages import RawSignal
 from contracts.signals.processing import process
 from signals._checks import Checks
-from signals._fate import Fate
+from signals._fate import Fate, Key
 from signals._once import Claim, Once
 from signals._patience import Patience
 from signals._received import Accepted, Judged, Received
@@ -28,8 +28,11 @@ class Judge:
         self._checks, self._once, self._bounds, self._patience = checks, once, bounds, patience
         self._max_retries = max_retries
 
-    async def fate_of(self, group: Sequence[Received]) -> Fate:
-        """What is to become of each message of the group; nothing is recorded or published yet."""
+    async def fate_of(self, group: Sequence[Received], held_before: Collection[Key]) -> Fate:
+        """What is to become of each message of the group; nothing is recorded or published yet.
+
+        `held_before` has the keys of a group that is being published: what has one of them too is a duplicate.
+        """
         fate, good, now = Fate(), list[Accepted](), datetime.now(UTC)
         for received in group:
             if received.is_copy:
@@ -46,7 +49,7 @@ class Judge:
             else:
                 good.append(judged)
         claims = await self._patience.until_done("Redis", lambda: self._once.claim(good)) if good else list[Claim]()
-        held: set[tuple[str, str]] = set()
+        held = set(held_before)
         for message, claim in zip(good, claims, strict=True):
             fate.note(message, claim, held)
         await self._process(fate)

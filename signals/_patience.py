@@ -16,10 +16,15 @@ log = structlog.get_logger(__name__)
 
 
 class Patience:
-    """Tries until it works. `problem` says what is waited for; None: nothing."""
+    """Tries until it works. Several may wait at once, each for its own server."""
 
     def __init__(self) -> None:
-        self.problem: str | None = None
+        self._problems: dict[str, str] = {}  # by server
+
+    @property
+    def problem(self) -> str | None:
+        """What is waited for; None: nothing."""
+        return next(iter(self._problems.values()), None)
 
     async def until_done(self, server: str, work: Callable[[], Awaitable[T]]) -> T:
         """What `work` returns, as soon as the server is there; until then nothing goes on, and RabbitMQ keeps what comes."""
@@ -27,17 +32,21 @@ class Patience:
             try:
                 done = await work()
             except (RedisError, OSError) as exc:
-                self.say(f"{server} is away ({exc}): nothing is let through; it goes on by itself")
+                self.say(server, f"{server} is away ({exc}): nothing is let through; it goes on by itself")
                 await asyncio.sleep(RETRY_S)
             else:
-                self.say(None)
+                self.say(server, None)
                 return done
 
-    def say(self, problem: str | None) -> None:
-        """This is waited for; None: it is there."""
-        if problem is not None and self.problem is None:
+    def say(self, server: str, problem: str | None) -> None:
+        """This is why the server is waited for; None: it is there."""
+        before = self.problem
+        if problem is None:
+            self._problems.pop(server, None)
+        else:
+            self._problems[server] = problem
+        if before is None and problem is not None:
             log.warning("the door waits", reason=problem)
-        if problem is None and self.problem is not None:
+        if before is not None and self.problem is None:
             log.info("the door goes on")
-        self.problem = problem
-        _metrics.WAITING.set(problem is not None)
+        _metrics.WAITING.set(self.problem is not None)

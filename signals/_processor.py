@@ -4,9 +4,10 @@ A message is acknowledged last. Whatever dies before that, RabbitMQ delivers it 
 which the lake takes one, and its processed message may come twice, with the same id.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
+from signals._fate import Fate, Key
 from signals._judging import Judge
 from signals._once import Once
 from signals._patience import Patience
@@ -19,21 +20,25 @@ from signals._tracing import Tracing
 
 
 class Processor:
-    """Settles groups of messages, one after the other."""
+    """Settles groups of messages. While one is being published and acknowledged the next may be judged and recorded."""
 
     def __init__(self, judge: Judge, recording: Recording, publishing: Publishing, once: Once, patience: Patience) -> None:
         self._judge, self._recording, self._publishing = judge, recording, publishing
         self._once, self._patience = once, patience
         self.tracing: Tracing | None = None  # nobody wants spans
 
-    async def settle(self, group: Sequence[Received], session: Session) -> None:
-        """Return when every message of the group is acknowledged.
+    async def begin(self, group: Sequence[Received], held_before: Collection[Key]) -> Fate:
+        """What becomes of the group, once all of it is on disk; `held_before` are keys of a group that is not finished."""
+        fate = await self._judge.fate_of(group, held_before)
+        await self._recording.record(fate)
+        return fate
+
+    async def finish(self, fate: Fate, group: Sequence[Received], session: Session) -> None:
+        """Return when every message of the group is acknowledged. Groups are finished one after the other, as they came.
 
         Raises:
             AMQPError, OSError, TimeoutError: the session is over; its messages come again.
         """
-        fate = await self._judge.fate_of(group)
-        await self._recording.record(fate)
         await self._publishing.publish(fate, session)
         if fate.taken:
             await self._patience.until_done("Redis", lambda: self._once.done(fate.taken))

@@ -16,6 +16,7 @@ from signals._outgoing import Outgoing
 from signals._patience import Patience
 from signals._session import AWAY, Session
 
+RABBITMQ = "RabbitMQ"
 BLOCKED = "RabbitMQ takes nothing, by its alarm of memory or disk: nothing is acknowledged; it goes on by itself"
 
 log = structlog.get_logger(__name__)
@@ -74,11 +75,10 @@ class Publishing:
                     raise TimeoutError(f"RabbitMQ has confirmed nothing for {self._confirm_s:g} s")
                 was_blocked = is_blocked
                 if is_blocked:
-                    self._patience.say(BLOCKED)
+                    self._patience.say(RABBITMQ, BLOCKED)
         finally:
             publishing.cancel()  # which changes nothing where it is done
-            if self._patience.problem == BLOCKED:
-                self._patience.say(None)
+            self._patience.say(RABBITMQ, None)
         return publishing.result()
 
     async def _reply(self, answer: Outgoing | None, one: Refused, session: Session) -> None:

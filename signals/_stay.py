@@ -14,6 +14,7 @@ from contracts.settings import Settings
 from contracts.signals import topology
 from contracts.signals.rights import DOOR
 from signals import _metrics
+from signals._fate import Fate, Key
 from signals._freshness import Backlogs
 from signals._processor import Processor
 from signals._received import Received
@@ -121,22 +122,47 @@ class Stay:
         self._arrived.set()
 
     async def _settle_all(self, session: Session) -> None:
-        """Settle what comes, in groups: what came while the group before was settled is the next one."""
-        while True:
-            if session.lost.done() and not (self._stopping.is_set() and self._waiting):
-                return
-            if not self._waiting:
-                self._arrived.clear()
-                await self._arrived.wait()
-                continue
-            group, size = list[Received](), 0
-            while self._waiting and size < GROUP_BYTES:
-                group.append(self._waiting.popleft())
-                size += len(group[-1].body)
-            await self._processor.settle(group, session)
-            self._settled += 1
-            self.in_hand -= len(group)
-            _metrics.IN_HAND.set(self.in_hand)
+        """Settle what comes, in groups: while one is published and acknowledged, the next is judged and recorded."""
+        finishing: asyncio.Task[None] | None = None
+        held: frozenset[Key] = frozenset()
+        try:
+            while not session.lost.done() or (self._stopping.is_set() and self._waiting):
+                if finishing is not None and finishing.done():
+                    finishing.result()
+                if not self._waiting:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+                    continue
+                group = self._next_group()
+                fate = await self._processor.begin(group, held)
+                held = fate.held
+                if finishing is not None:
+                    await finishing
+                finishing = asyncio.create_task(self._finish(fate, group, session), name="signals.finish")
+                finishing.add_done_callback(lambda _: self._arrived.set())
+            if finishing is not None:
+                await finishing
+        except asyncio.CancelledError:
+            if finishing is not None:
+                finishing.cancel()
+            raise
+        finally:
+            if finishing is not None:
+                await asyncio.wait((finishing,))
+
+    def _next_group(self) -> list[Received]:
+        """What waits, up to half of what may be in hand: the other half is being published meanwhile."""
+        group, size, most = list[Received](), 0, max(1, self._settings.signals_prefetch // 2)
+        while self._waiting and size < GROUP_BYTES and len(group) < most:
+            group.append(self._waiting.popleft())
+            size += len(group[-1].body)
+        return group
+
+    async def _finish(self, fate: Fate, group: list[Received], session: Session) -> None:
+        await self._processor.finish(fate, group, session)
+        self._settled += 1
+        self.in_hand -= len(group)
+        _metrics.IN_HAND.set(self.in_hand)
 
     async def _look_again_and_again(self, session: Session) -> None:
         saved = time.monotonic()

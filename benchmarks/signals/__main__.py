@@ -1,5 +1,6 @@
-"""`python -m benchmarks.signals [--part 0.1]`: the whole run, or a smaller one."""
+"""`python -m benchmarks.signals [--part 0.1] [--case door|ingest|all]`: the whole run, or a smaller one."""
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -9,11 +10,20 @@ from benchmarks.machine import report
 from benchmarks.signals import SETTING, Size, run
 
 
-def main(part: Annotated[float, typer.Option(min=0.001, max=1, help="of the full size")] = 1.0) -> None:
+class Case(StrEnum):
+    """What is measured."""
+
+    ALL, DOOR, INGEST = "all", "door", "ingest"
+
+
+def main(
+    part: Annotated[float, typer.Option(min=0.001, max=1, help="of the full size")] = 1.0,
+    case: Annotated[Case, typer.Option(help="the door, ingest into the lake, or both")] = Case.ALL,
+) -> None:
     """Measure the AMQP door; nothing else should use the machine."""
     configure_logging("benchmark", level="warning")
     size = Size.of(part)
-    report("signals", SETTING.format(size=size), run(size))
+    report("signals", SETTING.format(size=size), run(size, case))
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from benchmarks.machine import Row
-from benchmarks.signals import _door, _latency
+from benchmarks.signals import _door, _ingest, _latency
 from benchmarks.signals._ground import Ground, ground
 
-SETTING = "{size.signals:,} signed signals of 1 KB, as fast as they come"
+SETTING = "{size.signals:,} signed signals of 1 KB, as fast as they come; {size.ingested:,} for ingest"
 ONE_AIM, TWO_AIM, RAW_AIM = 3000, 5000, 0.5
+DOOR, LAKE = "door", "ingest"
 P50_AIM_MS, P99_AIM_MS = 10, 40
 
 
@@ -18,18 +19,23 @@ class Size:
     signals: int = 60_000
     timed: int = 6_000
     large: int = 100
+    ingested: int = 10_000_000
 
     @classmethod
     def of(cls, part: float) -> "Size":
         """This part of the full size."""
         whole = cls()
-        return cls(max(1000, int(whole.signals * part)), max(600, int(whole.timed * part)), max(10, int(whole.large * part)))
+        counts = max(1000, int(whole.signals * part)), max(600, int(whole.timed * part)), max(10, int(whole.large * part))
+        return cls(*counts, max(100_000, int(whole.ingested * part)))
 
 
-def run(size: Size) -> list[Row]:
-    """All figures."""
-    with ground() as place:
-        return _rates(place, size) + _latencies(place, size) + _large(place, size)
+def run(size: Size, case: str = "all") -> list[Row]:
+    """All figures, those of the door, or that of the lake."""
+    rows = list[Row]()
+    if case != LAKE:
+        with ground() as place:
+            rows += _rates(place, size) + _latencies(place, size) + _large(place, size)
+    return rows + (_ingest.ingested(size.ingested) if case != DOOR else [])
 
 
 def _rates(place: Ground, size: Size) -> list[Row]:

@@ -1,0 +1,111 @@
+"""Signals from the archive into the lake, opened and processed, beside bare Spark that writes rows which somebody has decoded.
+
+Bare Spark is given each signal's fields as columns, and its payload as plain JSON; it reads that JSON, and writes both tables'
+rows as Parquet. It opens nothing, looks for no key that is there already, judges no reading, and keeps no ledger.
+"""
+
+import json
+import secrets
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from adapters import secret_files
+from adapters.day_keys import DayKeys
+from adapters.key_ring import new_key_line
+from adapters.lake import open_catalog
+from archive.parsing import SIGNALS, Limits, signals
+from benchmarks.machine import Cost, Row, cost_of
+from contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from contracts.seq import datetime_of, seq_of
+from contracts.settings import Settings
+from contracts.signals.messages import RawSignal
+from contracts.signals.records import raw_envelope
+from contracts.tables import XRAY_PROCESSED, XRAY_RAW
+from pipelines.ingest.publish import publish
+from pipelines.ingest.run import Run
+from pipelines.ingest.write import ingest
+from pipelines.spark.session import session
+
+AIM = 0.5
+LIMITS = Limits(max_ids=0, max_data_bytes=0)  # of other streams
+A_SEGMENT, DEVICES, A_DAY = 100_000, 10_000, timedelta(days=1)
+FIRST = datetime(2026, 3, 1, 12, tzinfo=UTC)
+READINGS = "readings array<struct<type string, value double, unit string, confidence double, name string>>"
+
+
+def ingested(count: int) -> list[Row]:
+    """Both, each once, after a small run of each."""
+    with tempfile.TemporaryDirectory(prefix="manifold-bench-") as name:
+        folder = Path(name)
+        settings = Settings(home=folder / "home", spark_driver_memory="4g")
+        secret_files.made_up(settings.home, secret_files.KEYS, lambda: new_key_line("bench"))
+        with session(settings, "bench") as spark:
+            for day, rows in enumerate((A_SEGMENT, count)):
+                archive, decoded = folder / f"archive-{day}", folder / f"decoded-{day}"
+                own = settings.model_copy(update={"archive_url": f"file://{archive}"})
+                _write(own, archive, decoded, rows, FIRST + day * A_DAY)
+                bare = cost_of(_bare_spark, spark, decoded, folder / f"spark-{day}")
+                ours = cost_of(_whole_run, spark, own, f"day_{day}", rows)
+    return [
+        _speed("bare Spark, of decoded rows to Parquet", count, bare, bare),
+        _speed("ingest and publish", count, ours, bare, AIM),
+    ]
+
+
+def _write(settings: Settings, archive: Path, decoded: Path, count: int, at: datetime) -> None:
+    """The archive, and the same for bare Spark."""
+    keys, first_ms = DayKeys.of(settings), int(at.timestamp() * 1000)
+    decoded.mkdir()
+    for first in range(0, count, A_SEGMENT):
+        plain = list[str]()
+        batch = list(_signals(keys, first_ms, range(first, min(first + A_SEGMENT, count)), plain))
+        file = archive / segment_path(Stream.XRAY_RAW, batch[0].seq, 0)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        table = to_arrow(batch)
+        pq.write_table(table, file, compression="zstd")
+        rows = pa.Table.from_batches(signals(table, LIMITS), SIGNALS).append_column("plain", pa.array(plain))
+        pq.write_table(rows, decoded / f"{first}.parquet", compression="zstd")
+
+
+def _signals(keys: DayKeys, first_ms: int, numbers: range, plain: list[str]) -> Iterator[Envelope]:
+    for number in numbers:
+        seq = seq_of(first_ms + number // 4, 0, number % 4)  # four a millisecond
+        readings = [
+            {"type": "temperature", "value": number % 450 / 10, "unit": "celsius", "confidence": 0.9},
+            {"type": "humidity", "value": number % 97, "unit": "percent"},
+        ]
+        payload = json.dumps({"readings": readings, "note": secrets.token_hex(30)})
+        plain.append(payload)
+        signal = RawSignal(f"device-{number % DEVICES}", datetime_of(seq).isoformat(), "-", "v1")
+        sealed = keys.seal(payload.encode(), seq=seq)
+        yield raw_envelope(seq, datetime_of(seq), signal, sealed, payload=payload.encode(), key=secrets.token_hex(32))
+
+
+def _whole_run(spark: SparkSession, settings: Settings, run_id: str, count: int) -> None:
+    """What `manifold ingest` does with signals, but for the audit."""
+    catalog = open_catalog(settings)
+    done = ingest(Run(spark, catalog, settings, run_id, datetime.now(UTC)))
+    publish(catalog, run_id)
+    assert (done.written[XRAY_RAW.name], done.written[XRAY_PROCESSED.name]) == (count, count), done
+
+
+def _bare_spark(spark: SparkSession, decoded: Path, out: Path) -> None:
+    rows = spark.read.parquet(f"file://{decoded}").withColumn("captured_at", sf.timestamp_micros("captured_us"))
+    raw = rows.drop("plain", "captured_us")
+    raw.write.option("compression", "zstd").parquet(f"file://{out}-raw")
+    said = rows.withColumn("said", sf.from_json("plain", READINGS))
+    wanted = said.select("device_id", "captured_at", "content_digest", "seq", "schema_version", "correlation_id", "said.readings")
+    wanted.write.option("compression", "zstd").parquet(f"file://{out}-processed")
+
+
+def _speed(what: str, rows: int, cost: Cost, limit: Cost, aim: float | None = None) -> Row:
+    ratio, cpu = limit.wall_s / cost.wall_s, limit.cpu_s / cost.cpu_s
+    met = None if aim is None else ratio >= aim
+    return Row(what, f"{rows / cost.wall_s:,.0f} rows/s", f"{ratio:.2f}", "" if aim is None else f"≥ {aim}", met, f"{cpu:.2f}")
