@@ -4,6 +4,7 @@ The library does the same field by field, for every kind of frame there is, and 
 message. What is unusual is left to it.
 """
 
+import struct
 from collections.abc import Mapping
 from struct import Struct
 from typing import Any, NamedTuple
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple
 from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
-METHOD, HEADER, BODY, END = 1, 2, 3, 0xCE  # kinds of frames, and how each ends
+METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8  # kinds of frames
+END = 0xCE  # how each ends
 AROUND = 8  # bytes of a frame besides its content
 DELIVER, RETURN, ACK, NACK = 0x3C003C, 0x3C0032, 0x3C0050, 0x3C0078  # methods, by class and number
 START = Struct(">BHI")  # of a frame: kind, channel, size
@@ -66,7 +68,7 @@ def properties_of(header: bytes) -> Basic.Properties:
     if not flags & _UNUSUAL:
         try:
             return _usual(header, flags)
-        except (_UnusualError, UnicodeDecodeError):
+        except (_UnusualError, UnicodeDecodeError, IndexError, struct.error):
             pass
     read = ContentHeader()
     read.unmarshal(header)
@@ -107,6 +109,8 @@ def _texts(raw: bytes, at: int, end: int) -> dict[str, Any]:
         stop = value + _SIZE.unpack_from(raw, start + 1)[0]
         headers[raw[at + 1 : start].decode()] = raw[value:stop].decode()
         at = stop
+    if at != end:
+        raise _UnusualError
     return headers
 
 

@@ -28,6 +28,8 @@ from signals._wire import Wire
 # All that a stay at RabbitMQ may end with; then another one begins.
 AWAY = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
 
+LARGE_FRAME = 128 << 10  # bytes, where the server sets no limit
+
 
 class Session:
     """A stay. `lost` is done when it has ended: then nothing of it can be acknowledged, and RabbitMQ delivers it again."""
@@ -69,7 +71,7 @@ class Session:
             AMQPError: one came back, because no queue takes it.
             OSError: the connection is lost.
         """
-        room, channel = int(self._giving.connection.connection_tune.frame_max), self._wire.channel
+        room, channel = int(self._giving.connection.connection_tune.frame_max or LARGE_FRAME), self._wire.channel
         packed = [one.packed(channel, frame_max=room) for one in out]
         frames = [one for one in packed if isinstance(one, bytes)]
         if self._giving.is_closed:

@@ -12,7 +12,7 @@ from aio_pika.exceptions import AMQPConnectionError
 from pamqp.heartbeat import Heartbeat
 
 from signals import _frames
-from signals._frames import ACK, AROUND, BODY, DELIVER, END, HEADER, METHOD, METHOD_ID, NACK, RETURN, START, Delivery
+from signals._frames import ACK, AROUND, BODY, DELIVER, END, HEADER, HEARTBEAT, METHOD, METHOD_ID, NACK, RETURN, START, Delivery
 
 Head = tuple[str, int, bool, str, str]  # of a delivery: consumer, tag, whether it came before, exchange, key
 RETURNED: Head = ("", 0, False, "", "")  # no delivery
@@ -78,7 +78,7 @@ class _Frames(asyncio.StreamReaderProtocol):
         while length - at >= AROUND:
             kind, channel, size = START.unpack_from(data, at)
             end = at + size + AROUND
-            if kind > AROUND:  # no frame: a server of another protocol
+            if kind > HEARTBEAT:  # no frame: a server of another protocol
                 end = length
             if end > length:
                 break
