@@ -10,7 +10,7 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from signals._decoding import read_any_properties
-from signals._frames import body_size, properties, properties_of, publish
+from signals._frames import ack, body_size, delivery_of, properties, properties_of, publish
 from signals._received import LEFT_OUT
 
 CONTENT_TYPE, HEADERS, CORRELATION_ID, TIMESTAMP = 1 << 15, 1 << 13, 1 << 10, 1 << 6
@@ -119,3 +119,13 @@ def test_what_is_published_is_read_by_the_library_as_it_was_meant(size: int) -> 
         timestamp=datetime.fromtimestamp(at, UTC),
     )
     assert (header.body_size, sum(len(part.value) for part in parts), len(parts)) == (size, size, -(-size // 100))
+
+
+def test_a_delivery_is_read_as_the_library_reads_it() -> None:
+    sent = Basic.Deliver("door-0", 2**40, True, "iot.xray", "a.key")
+    raw = frame.marshal(sent, 1)[7:-1]
+
+    assert delivery_of(raw) == ("door-0", 2**40, True, "iot.xray", "a.key")
+    assert delivery_of(raw[:-5] + b"\xff\xfe\xfd\xfc\xfb")[4] == "\ufffd" * 5
+    read: Any = frame.unmarshal(ack(7, 2**40))[2]
+    assert (read.name, read.delivery_tag, read.multiple) == ("Basic.Ack", 2**40, False)
