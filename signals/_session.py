@@ -44,7 +44,9 @@ class Session:
         wire_out.confirmed = lambda tag, multiple, taken: self._confirms.settled(tag, multiple=multiple, taken=taken)
         wire_out.returned, wire_out.ended, wire_out.channel = self._confirms.returned, self._confirms.ended, int(giving.number)
         for closing in (taking.closing, giving.closing):
-            closing.add_done_callback(self._closed)
+            closing.add_done_callback(lambda done: self.end(_why(done)))
+        # What is under way there is confirmed all the same where only the other channel has ended: it comes again, and is a duplicate.
+        giving.closing.add_done_callback(lambda done: self._confirms.ended(_why(done)))
 
     async def consume(self, queue: str, take: Callable[[Received], None]) -> None:
         """`take` gets each message of the queue from now on."""
@@ -98,10 +100,6 @@ class Session:
         """This stay is over."""
         if not self.lost.done():
             self.lost.set_result(why)
-
-    def _closed(self, done: "asyncio.Future[Any]") -> None:
-        self._confirms.ended(_why(done))
-        self.end(_why(done))
 
     def _delivered(self, found: Sequence[Delivery]) -> None:
         now = datetime.now(UTC)
