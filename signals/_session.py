@@ -45,7 +45,7 @@ class Session:
         wire_out.returned, wire_out.ended, wire_out.channel = self._confirms.returned, self._confirms.ended, int(giving.number)
         for closing in (taking.closing, giving.closing):
             closing.add_done_callback(lambda done: self.end(_why(done)))
-        # What is under way there is confirmed all the same where only the other channel has ended: it comes again, and is a duplicate.
+        # Where only the other channel has ended, what is under way here is confirmed all the same; it comes again as a duplicate.
         giving.closing.add_done_callback(lambda done: self._confirms.ended(_why(done)))
 
     async def consume(self, queue: str, take: Callable[[Received], None]) -> None:
