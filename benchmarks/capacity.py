@@ -30,11 +30,11 @@ HEARTBEAT_REDIS_US = Cost(
 )
 ENTRY_B = Cost(121, "| Redis, an owner with one entry; an idle owner that was seen (of 1,000,000) | 121 B; 184 B |")
 SEEN_B = Cost(231, "| an idle vehicle that was seen, in Redis | 188 B | 231 B: it expires now |")
-ROWS_S = Cost(238_252, "| a whole run of 10 M ids, of bare Spark; by CPU (load 1) | 238,252 rows/s |")  # on two cores
+ROWS_S = Cost(518_296, "| a whole run of 10 M ids, of bare Spark; by CPU | 518,296 rows/s |")  # on two cores
 REACHED = Cost(4_978, "| delivered and acknowledged, each woken for | 4,978/s |")  # on two cores, all of it
 EMQX_US = Cost(272, "EMQX 5.8.9 took 214 to 272 µs of CPU a delivery")
-DOOR_US = Cost(578, "| one door | 259; 585; 979/s | 578; 413; 527 µs |")
-RABBITMQ_US = Cost(416, "| RabbitMQ beside one door | | 416; 257; 365 µs |")
+DOOR_US = Cost(210, "| one door, 18,000 signals of 1 KB | 259; 585; 979/s | 2,420/s | 578; 413; 527 µs; 210 µs |")
+RABBITMQ_US = Cost(271, "| RabbitMQ beside one door | | | 416; 257; 365 µs; 271 µs |")
 ARCHIVE_B = Cost(19.8, "| archive, a delivery | 19.8, 19.8, 19.8 B |")
 # Of the smallest and the largest of three runs: what each delivery leaves in the lake, and what a run does, however small.
 LAKE_B = Cost(6.1, "| lake, a delivery | 154.3, 23.2, 7.6 B |")
