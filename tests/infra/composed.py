@@ -139,7 +139,7 @@ class Composed:
 @contextmanager
 def composed(name: str, folder: Path, overrides: Mapping[str, str]) -> Iterator[Composed]:
     """Nothing runs yet; all that was started, its volumes and its network are gone at the end of the block."""
-    for room in ("compose", "emqx", "prometheus", "grafana", "rabbitmq"):
+    for room in ("compose", "emqx", "prometheus", "grafana", "rabbitmq", "redis"):
         shutil.copytree(ROOT / "infra" / room, folder / room, ignore=shutil.ignore_patterns("secrets", ".env"))
     services: dict[str, Service] = _compose()["services"]
     (folder / "hosts").write_text("127.0.0.1 localhost " + " ".join(services) + "\n")
