@@ -15,7 +15,9 @@ NOBODY = "user default on nopass resetkeys resetchannels -@all +ping"
 COMMON = (
     "+@connection +@transaction +eval +evalsha +script|load +time +wait +command +cluster|slots +cluster|shards +cluster|nodes"
 )
-NEVER = "-@dangerous -@admin +info"
+NEVER = "-@dangerous -@admin -function +info"
+# Names of keys, which no pattern hides: they have the names of vehicles. For who walks through the queues, and nobody else.
+WALKS = ("scan", "randomkey", "dbsize")
 
 
 def acl(passwords: dict[str, str]) -> str:
@@ -27,7 +29,8 @@ def acl(passwords: dict[str, str]) -> str:
     for user, password in passwords.items():
         keys = " ".join(f"~{pattern}" for pattern in rights[user]["keys"])
         may = "+@read +@write" if rights[user]["writes"] else "+@read"
-        lines.append(f"user {user} on >{password} resetchannels {keys} -@all {may} {COMMON} {NEVER}")
+        sees = " ".join(f"{'+' if rights[user]['walks'] else '-'}{command}" for command in WALKS)
+        lines.append(f"user {user} on >{password} resetchannels {keys} -@all {may} {COMMON} {NEVER} {sees}")
     return "\n".join(lines) + "\n"
 
 

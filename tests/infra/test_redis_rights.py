@@ -22,11 +22,15 @@ FOR_NOBODY: dict[str, Act] = {
     "read how Redis is set": lambda redis: redis.config_get("*"),
     "read the users": lambda redis: redis.acl_list(),
     "hear what others say": lambda redis: redis.execute_command("MONITOR"),
+    "fill Redis with functions": lambda redis: redis.function_load("#!lua name=f\nredis.register_function('f', function() end)"),
+    "forget functions": lambda redis: redis.function_flush(),
     "stop Redis": lambda redis: redis.shutdown(nosave=True),
     "make it a copy of another": lambda redis: redis.replicaof("127.0.0.1", "1"),
 }
 MUST_NOT: list[tuple[str, str, Act]] = [
     *((service, what, act) for service in SERVICES for what, act in FOR_NOBODY.items()),
+    *((service, "name keys", lambda redis: redis.scan(0)) for service in ("recorder", "signals", "api")),
+    *((service, "name a key", lambda redis: redis.randomkey()) for service in ("recorder", "signals", "api")),
     ("api", "write a queue", lambda redis: redis.zadd(OF_A_VEHICLE, {"1": 1})),
     ("api", "write a queue in a script", lambda redis: redis.eval(WRITES, 1, OF_A_VEHICLE)),
     ("api", "say that the queues are whole", lambda redis: redis.set(keys.LOADED, 1)),
