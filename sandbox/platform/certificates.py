@@ -44,6 +44,7 @@ def make_up(settings: Settings) -> None:
             write(folder / ca.certificate, certificate(ca.name, ca_key(folder, ca).public_key(), folder, CA_DAYS, ca, is_ca=True))
     if not (folder / REVOKED).exists():
         write(folder / REVOKED, revocation_list(folder, ()))
+    issued.forget_ended(settings.home)
     renew(settings)
 
 
