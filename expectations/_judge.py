@@ -45,7 +45,8 @@ from expectations._rules import (
     UniqueTogether,
 )
 
-for chatty in ("great_expectations", "py4j"):  # dozens of lines about themselves, in which the run's own would drown
+# Dozens of lines about themselves, in which the run's own would drown. One module of the library sets a level of its own.
+for chatty in ("great_expectations", "great_expectations.data_context.types.base", "py4j"):
     logging.getLogger(chatty).setLevel(logging.WARNING)
 # Counts only: samples of broken rows are looked up once it is known which rules are broken.
 RESULT_FORMAT = {"result_format": "BASIC", "partial_unexpected_count": 0}
