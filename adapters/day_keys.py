@@ -87,12 +87,12 @@ class DayKeys:
             Broken: they are damaged, or of another message.
             OSError: the storage of keys failed.
         """
-        key_id = parts_of(sealed).key_id
-        key = self._keys.get(key_id)
+        parts = parts_of(sealed)
+        key = self._keys.get(parts.key_id)
         if key is None:
             with self._lock:
-                key = self._keys.get(key_id) or self._looked_up(key_id)
-        return unseal(sealed, key, about(seq))
+                key = self._keys.get(parts.key_id) or self._looked_up(parts.key_id)
+        return unseal(parts, key, about(seq))
 
     def wrapped(self) -> Iterator[WrappedKey]:
         """Every day's keys, the oldest first.

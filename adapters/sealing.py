@@ -21,6 +21,7 @@ class Sealed(NamedTuple):
     """The parts of sealed bytes."""
 
     key_id: str
+    header: bytes  # all that comes before the nonce; it is authenticated
     nonce: bytes
     ciphertext: bytes  # with its tag
 
@@ -39,27 +40,39 @@ def parts_of(sealed: bytes) -> Sealed:
     Raises:
         Broken: they were not sealed.
     """
-    if len(sealed) <= len(MAGIC) or not sealed.startswith(MAGIC):
-        raise Broken("these bytes are not sealed; they do not begin as such do")
-    start = len(MAGIC) + 1 + sealed[len(MAGIC)]
-    if len(sealed) < start + NONCE + TAG:
-        raise Broken("sealed bytes are cut off")
-    try:
-        key_id = sealed[len(MAGIC) + 1 : start].decode("ascii")
-    except UnicodeDecodeError as exc:
-        raise Broken("sealed bytes name no key") from exc
-    return Sealed(key_id, sealed[start : start + NONCE], sealed[start + NONCE :])
+    key_id, end = _named(sealed)
+    return Sealed(key_id, sealed[:end], sealed[end : end + NONCE], sealed[end + NONCE :])
 
 
-def unseal(sealed: bytes, key: AESGCM, about: bytes) -> bytes:
+def key_id_of(sealed: bytes) -> str:
+    """The id of the key that opens them.
+
+    Raises:
+        Broken: they were not sealed.
+    """
+    return _named(sealed)[0]
+
+
+def unseal(parts: Sealed, key: AESGCM, about: bytes) -> bytes:
     """The plain bytes.
 
     Raises:
         Broken: they are damaged, or about something else.
     """
-    parts = parts_of(sealed)
-    header = sealed[: len(MAGIC) + 1 + len(parts.key_id)]
     try:
-        return key.decrypt(parts.nonce, parts.ciphertext, header + about)
+        return key.decrypt(parts.nonce, parts.ciphertext, parts.header + about)
     except InvalidTag as exc:
         raise Broken(f"sealed bytes under key {parts.key_id} are damaged, or of another message") from exc
+
+
+def _named(sealed: bytes) -> tuple[str, int]:
+    """The key's id, and where it ends."""
+    if len(sealed) <= len(MAGIC) or not sealed.startswith(MAGIC):
+        raise Broken("these bytes are not sealed; they do not begin as such do")
+    end = len(MAGIC) + 1 + sealed[len(MAGIC)]
+    if len(sealed) < end + NONCE + TAG:
+        raise Broken("sealed bytes are cut off")
+    try:
+        return sealed[len(MAGIC) + 1 : end].decode("ascii"), end
+    except UnicodeDecodeError as exc:
+        raise Broken("sealed bytes name no key") from exc

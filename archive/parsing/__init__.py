@@ -19,7 +19,8 @@ from archive.parsing.fanout import (
     refused_triggers,
     triggers,
 )
-from archive.parsing.signals import PROCESSED, SIGNALS, SIGNALS_BRIEF, STATUSES, Processing, signals, signals_brief, statuses
+from archive.parsing.processing import PROCESSED, Processing
+from archive.parsing.signals import SIGNALS, SIGNALS_BRIEF, STATUSES, signals, signals_brief, statuses
 from contracts.envelope import Stream
 
 # Of each stream, the parser that has a row, or a reason, for every message.

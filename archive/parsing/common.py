@@ -62,13 +62,16 @@ def text(value: str | None) -> str | None:
     return None if value is None else value.encode("utf-8", "replace").decode()
 
 
+def batches(messages: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The messages, some megabytes at a time."""
+    if messages.num_rows:
+        rows = max(1, messages.num_rows * BYTES_A_BATCH // max(messages["payload"].nbytes, 1))
+        yield from messages.to_batches(max_chunksize=rows)
+
+
 def chunks(messages: pa.Table) -> Iterator[list[Row]]:
-    """The messages as Python rows, some megabytes at a time."""
-    if messages.num_rows == 0:
-        return
-    rows = max(1, messages.num_rows * BYTES_A_BATCH // max(messages["payload"].nbytes, 1))
-    for batch in messages.to_batches(max_chunksize=rows):
-        yield batch.to_pylist()
+    """The same as Python rows."""
+    return (batch.to_pylist() for batch in batches(messages))
 
 
 def batch_of(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:

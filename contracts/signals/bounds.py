@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 DEFAULT_BOUNDS = "temperature=-40..85 celsius, humidity=0..100 percent, pressure=300..1100 hpa, motion=0..300 km/h"
 _ENTRY = re.compile(r"(\w+)=([^.\s]+(?:\.\d+)?)\.\.(\S+) (\S+)")
@@ -42,6 +43,7 @@ class Range:
 Bounds = Mapping[ReadingType, Range]
 
 
+@lru_cache(maxsize=1000)
 def unit_of(text: str) -> str:
     """The unit's one name: lower case, and long."""
     plain = text.strip().lower()

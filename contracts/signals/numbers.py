@@ -6,10 +6,11 @@ from typing import Any
 
 def number(value: Any) -> float | None:
     """The value as a finite float; None: it is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if type(value) is float:
+        return value if math.isfinite(value) else None
+    if type(value) is not int:  # true is none
         return None
     try:
-        found = float(value)
+        return float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None

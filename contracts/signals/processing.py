@@ -4,6 +4,7 @@
 """
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -17,7 +18,8 @@ RULES = 1
 MOST_READINGS = 10_000  # of one signal; what is beyond is left in the payload
 MOST_ANOMALIES = 1_000
 _TYPES = {kind.value: kind for kind in ReadingType}
-_UNIT = re.compile(r"[A-Za-z°µ%/²³ ]{1,16}")  # so that a unit is one, and no place for text
+LONGEST_UNIT = 16
+_UNIT = re.compile(r"[A-Za-z°µ%/²³ ]+")  # so that a unit is one, and no place for text
 _SEVERITIES = ((0.1, "low"), (0.5, "medium"), (1.0, "high"))  # by how many widths of the range a value is outside of it
 
 
@@ -31,7 +33,7 @@ class AnomalyType:
 ANOMALIES = (*(f"{kind}_{side}" for kind in ReadingType for side in ("high", "low")), AnomalyType.UNREADABLE, AnomalyType.POINT)
 
 
-class Reading(Struct, frozen=True, omit_defaults=True):
+class Reading(Struct, frozen=True, omit_defaults=True, gc=False):
     """One value."""
 
     type: str
@@ -41,7 +43,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     name: str | None = None  # of readings that are computed: what it is
 
 
-class Anomaly(Struct, frozen=True):
+class Anomaly(Struct, frozen=True, gc=False):
     """Something that is not as it should be."""
 
     type: str
@@ -94,16 +96,20 @@ def _taken_over(entries: list[Any]) -> tuple[list[Reading], int, int]:
 def _reading(entry: Any) -> Reading | None:
     if not isinstance(entry, dict):
         return None
-    kind, unit = entry.get("type"), entry.get("unit")
-    value, confidence = number(entry.get("value")), entry.get("confidence")
+    kind, unit, value = entry.get("type"), entry.get("unit"), number(entry.get("value"))
     if not isinstance(kind, str) or kind not in _TYPES or value is None:
         return None
-    if not isinstance(unit, str) or not _UNIT.fullmatch(unit):
+    if not isinstance(unit, str) or len(unit) > LONGEST_UNIT or not _is_unit(unit):
         return None
+    if (confidence := entry.get("confidence")) is None:
+        return Reading(kind, value, unit)
     sure = number(confidence)
-    if confidence is not None and (sure is None or not 0 <= sure <= 1):
-        return None
-    return Reading(kind, value, unit, sure)
+    return None if sure is None or not 0 <= sure <= 1 else Reading(kind, value, unit, sure)
+
+
+@lru_cache(maxsize=1000)
+def _is_unit(text: str) -> bool:
+    return _UNIT.fullmatch(text) is not None
 
 
 def _outside(reading: Reading, bounds: Bounds) -> Anomaly | None:

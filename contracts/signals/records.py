@@ -18,7 +18,7 @@ _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class RawRecord(Struct, frozen=True, array_like=True):
+class RawRecord(Struct, frozen=True, array_like=True, gc=False):
     """A raw signal, as it lies in the archive."""
 
     device_id: str
@@ -35,7 +35,7 @@ class RawRecord(Struct, frozen=True, array_like=True):
     signal_strength: float | None = None
 
 
-class StatusRecord(Struct, frozen=True, array_like=True):
+class StatusRecord(Struct, frozen=True, array_like=True, gc=False):
     """A device's status, as it lies in the archive; it has no payload."""
 
     device_id: str

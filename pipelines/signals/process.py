@@ -119,9 +119,11 @@ def _made(catalog: Catalog, processing: Processing, at: int, day: date) -> Itera
     scan = catalog.load_table(XRAY_RAW.identifier).scan(_of(day), _READ, snapshot_id=at)
     for batch in scan.to_arrow_batch_reader():
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
-            rows = batch.slice(start, ROWS_AT_ONCE).to_pylist()
-            made = [row | processing.made_of(row["seq"], row.pop("payload")) for row in rows]
-            yield pa.Table.from_pylist(made, schema=XRAY_PROCESSED.arrow_schema)
+            rows = batch.slice(start, ROWS_AT_ONCE)
+            made = processing.made_of(rows["seq"].to_pylist(), rows["payload"].to_pylist())
+            schema = XRAY_PROCESSED.arrow_schema
+            columns = [made[name] if name in made.schema.names else rows[name] for name in schema.names]
+            yield pa.table(columns, names=schema.names).cast(schema)
 
 
 def _of(day: date) -> BooleanExpression:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from adapters.day_keys import DayKeys
 from adapters.key_ring import KeyIsGone, KeyRing, key_ring, new_key_line, read_keys
-from adapters.sealing import MAGIC, Broken, parts_of
+from adapters.sealing import MAGIC, Broken, key_id_of, parts_of
 from contracts.errors import SettingsError
 from contracts.seq import first_seq_at
 from contracts.settings import load_settings
@@ -62,7 +62,7 @@ def test_a_key_that_is_gone_loses_exactly_its_day(tmp_path: Path) -> None:
     sealed = {seq: day_keys(tmp_path, both).seal(b"of %d" % seq, seq=seq) for seq in DAYS}
     ids = [key.key_id for key in day_keys(tmp_path, both).wrapped()]
     assert [key_id[:10] for key_id in ids] == ["2026-03-01", "2026-03-02", "2026-03-03"]
-    assert [parts_of(sealed[seq]).key_id for seq in DAYS] == ids
+    assert [key_id_of(sealed[seq]) for seq in DAYS] == ids
     next(tmp_path.rglob(f"{ids[1]}.json")).unlink()
     left = day_keys(tmp_path, both)
     assert [left.open(sealed[seq], seq=seq) for seq in (DAYS[0], DAYS[2])] == [b"of %d" % DAYS[0], b"of %d" % DAYS[2]]

@@ -1,0 +1,86 @@
+"""What processing makes of the payloads of X-ray signals: opened, and read by the rules."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from adapters.day_keys import DayKeys
+from adapters.key_ring import KeyIsGone
+from adapters.sealing import Broken
+from archive.parsing.columns import batch, fields_of, lists_of
+from archive.parsing.common import Limits, batches
+from archive.parsing.signals import ABOUT, SIGNAL, raw_records
+from contracts.errors import SettingsError
+from contracts.settings import Settings
+from contracts.signals.bounds import Bounds, read_bounds
+from contracts.signals.processing import NOTHING, RULES, Anomaly, ProcessedData, Reading, process
+from contracts.signals.records import RawRecord
+from contracts.tables import XRAY_PROCESSED
+
+_LISTS = [XRAY_PROCESSED.arrow_schema.field(name).remove_metadata() for name in ("readings", "anomalies")]
+MADE = pa.schema(
+    [*_LISTS, pa.field("anomaly_types", pa.string()), pa.field("rules", pa.int32()), pa.field("problem", pa.string())]
+)
+PROCESSED = pa.schema([*SIGNAL, *(pa.field(name, pa.string()) for name in ABOUT), *MADE])
+
+
+@dataclass(frozen=True, slots=True)
+class Processing:
+    """The parser that opens payloads and processes them: one row for each accepted raw signal, and none for others."""
+
+    keys: DayKeys | None  # None: there is no key ring
+    bounds: Bounds
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Processing":
+        """With the keys and bounds of the settings.
+
+        Without a usable key ring payloads stay unread, and the rows say so: other streams of a run need no keys.
+        """
+        try:
+            keys = DayKeys.of(settings)
+        except SettingsError:
+            keys = None
+        return cls(keys, read_bounds(settings.signals_bounds))
+
+    def __call__(self, messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+        """The rows.
+
+        Raises:
+            OSError: the storage of keys failed.
+        """
+        for part in batches(messages):
+            said = raw_records(part, limits)
+            records = [one for one in said if isinstance(one, RawRecord)]
+            accepted = part if len(records) == len(said) else part.filter(pa.array(isinstance(one, RawRecord) for one in said))
+            made = self.made_of(accepted["seq"].to_pylist(), [record.sealed for record in records])
+            common = {name: accepted[name] for name in ("seq", "received_at", "topic")}
+            columns = {**fields_of(records, RawRecord), **common, **{name: made[name] for name in MADE.names}}
+            yield batch(columns, PROCESSED, len(records))
+
+    def made_of(self, seqs: Sequence[int], sealed: Sequence[bytes]) -> pa.RecordBatch:
+        """A row (`MADE`) for each sealed payload: readings, anomalies and rules; or the problem.
+
+        Raises:
+            OSError: the storage of keys failed.
+        """
+        made = [self._opened(seq, one) for seq, one in zip(seqs, sealed, strict=True)]
+        data, readings, anomalies = [said for said, _ in made], MADE.field("readings").type, MADE.field("anomalies").type
+        columns = {
+            "readings": lists_of([said.readings for said in data], Reading, readings),
+            "anomalies": lists_of([said.anomalies for said in data], Anomaly, anomalies),
+            "anomaly_types": [",".join(sorted({anomaly.type for anomaly in said.anomalies})) for said in data],
+            "rules": [RULES] * len(made),
+            "problem": [problem for _, problem in made],
+        }
+        return batch(columns, MADE, len(made))
+
+    def _opened(self, seq: int, sealed: bytes) -> tuple[ProcessedData, str | None]:
+        """What it says, and the problem."""
+        if self.keys is None:
+            return NOTHING, "the key ring cannot be read"
+        try:
+            return process(self.keys.open(sealed, seq=seq), self.bounds), None
+        except (KeyIsGone, Broken) as exc:
+            return NOTHING, str(exc)
