@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import uuid
@@ -266,6 +267,29 @@ def test_the_same_signal_again_is_a_duplicate(door: Door, gateway: Gateway) -> N
 
     assert gateway.count(topology.PROCESSED) == gateway.count(topology.DEAD) == 0
     assert len(door.recorded()) == 2
+
+
+def test_copies_in_groups_that_are_judged_while_the_first_is_published_are_duplicates(door: Door, gateway: Gateway) -> None:
+    """A door that stands still finds several groups waiting when it goes on."""
+    bodies = [body_of(payload=json.dumps({"readings": [], "n": n}).encode()) for n in range(4)]
+    first = [signed(body) for body in bodies]  # the very same message, and the same signal under another nonce
+    assert door.server is not None
+    os.kill(door.server.pid, signal.SIGSTOP)
+    try:
+        for _ in range(25):
+            for body, headers in zip(bodies, first, strict=True):
+                gateway.send(body, headers)
+                gateway.send(body, signed(body))
+    finally:
+        os.kill(door.server.pid, signal.SIGCONT)
+    for _ in bodies:
+        gateway.get(topology.PROCESSED)
+    wait_until(lambda: gateway.count(topology.RAW) == gateway.count(topology.RETRY) == 0)
+    gateway.send_signed()
+    gateway.get(topology.PROCESSED)
+
+    assert gateway.count(topology.PROCESSED) == gateway.count(topology.DEAD) == 0
+    assert len(door.recorded()) == len(bodies) + 1
 
 
 def test_a_status_is_recorded_and_a_bad_one_is_a_dead_letter(door: Door, gateway: Gateway) -> None:
