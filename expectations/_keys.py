@@ -6,15 +6,12 @@ means "at least".
 
 from collections.abc import Sequence
 
-import numpy as np
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from adapters.hashes import AT_ONCE, standing_twice
+
 OFFENDERS = 1000  # keys of one rule that are looked up again in the rows
-# Hashes that the driver compares; of more rows, Spark does, at two to four times the CPU. Each takes eight bytes as it came and
-# eight more where all are sorted: 256 MB.
-AT_ONCE = 1 << 24
 
 
 def repeated(frame: DataFrame, columns: Sequence[str], rows: int) -> DataFrame | None:
@@ -24,7 +21,7 @@ def repeated(frame: DataFrame, columns: Sequence[str], rows: int) -> DataFrame |
     """
     hashed = frame.where(_whole(columns)).select(*columns, sf.xxhash64(*columns).alias("hash"))
     if rows <= AT_ONCE:
-        twice = standing_twice(hashed.select("hash").toArrow()["hash"])
+        twice = standing_twice(hashed.select("hash").toArrow()["hash"])[:OFFENDERS].tolist()
     else:
         found = hashed.groupBy("hash").count().where("count > 1").limit(OFFENDERS).collect()
         twice = [row["hash"] for row in found]
@@ -32,17 +29,6 @@ def repeated(frame: DataFrame, columns: Sequence[str], rows: int) -> DataFrame |
         return None
     suspects = sf.broadcast(frame.sparkSession.createDataFrame([(one,) for one in twice], "hash bigint"))
     return _several(hashed.join(suspects, "hash", "left_semi"), columns)
-
-
-def standing_twice(hashes: pa.ChunkedArray) -> list[int]:
-    """Up to `OFFENDERS` hashes that stand several times, each once, sorted."""
-    found, filled = np.empty(len(hashes), np.int64), 0
-    for chunk in hashes.chunks:
-        found[filled : filled + len(chunk)] = chunk
-        filled += len(chunk)
-    found.sort()
-    twice: list[int] = np.unique(found[1:][found[1:] == found[:-1]])[:OFFENDERS].tolist()
-    return twice
 
 
 def repeated_in(frame: DataFrame, columns: Sequence[str], whole: DataFrame) -> DataFrame | None:

@@ -20,7 +20,7 @@ from archive.parsing.fanout import (
     triggers,
 )
 from archive.parsing.processing import PROCESSED, Processing
-from archive.parsing.signals import SIGNALS, SIGNALS_BRIEF, STATUSES, signals, signals_brief, statuses
+from archive.parsing.signals import SIGNALS, STATUSES, signals, statuses
 from contracts.envelope import Stream
 
 # Of each stream, the parser that has a row, or a reason, for every message.
@@ -44,7 +44,6 @@ __all__ = [
     "PARSERS",
     "PROCESSED",
     "SIGNALS",
-    "SIGNALS_BRIEF",
     "STATUSES",
     "TRIGGERS",
     "EcqKind",
@@ -58,7 +57,6 @@ __all__ = [
     "outcomes",
     "refused_triggers",
     "signals",
-    "signals_brief",
     "statuses",
     "triggers",
 ]

@@ -26,7 +26,6 @@ SIGNAL = [  # of every row of a signal
     pa.field("captured_us", pa.int64()),
     pa.field("content_digest", pa.string()),
 ]
-SIGNALS_BRIEF = pa.schema(SIGNAL)
 SIGNALS = pa.schema(
     [
         *SIGNAL,
@@ -58,13 +57,6 @@ def signals(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
         sealed = columns.pop("sealed")
         key_ids = [None if one is None else key_id_of(one) for one in sealed]
         yield rows_of(part, said, {**columns, "payload": sealed, "key_id": key_ids}, SIGNALS, _refused)
-
-
-def signals_brief(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
-    """The keys of the same, and no message's bytes."""
-    for part in batches(messages):
-        said = raw_records(part, limits)
-        yield rows_of(part, said, {**fields_of(said, RawRecord), "message": pa.nulls(len(said))}, SIGNALS_BRIEF, _refused)
 
 
 def statuses(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:

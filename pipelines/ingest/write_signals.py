@@ -6,12 +6,14 @@ last minutes; what comes later, or by two doors at once, is known here by the ta
 
 from collections.abc import Mapping
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as sf
 
+from adapters.hashes import AT_ONCE, standing_in_both, standing_twice
 from archive import parsing
 from contracts.envelope import Stream
 from contracts.settings import Settings
@@ -24,6 +26,7 @@ from pipelines.ingest.frames import parsed
 from pipelines.ingest.reading import Source
 
 KEY = list(XRAY_RAW.key)
+HASH = f"xxhash64({', '.join(KEY)})"
 FEW = 1_000_000  # seqs that are sent to every worker
 
 log = structlog.get_logger(__name__)
@@ -35,53 +38,66 @@ def parts(settings: Settings) -> tuple[tuple[parsing.Parser, pa.Schema], tuple[p
 
 
 def write_signals(run: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
-    """What the stream `xray_raw` brings; what is refused of it is added to `refused`."""
-    brief = parsed(source, run.spark, parsing.signals_brief, parsing.SIGNALS_BRIEF).persist()
-    try:
-        of_accepted = sf.when(sf.col("reason").isNull(), sf.col("captured_us"))
-        counted = brief.agg(
-            sf.min(of_accepted).alias("first"),
-            sf.max(of_accepted).alias("last"),
-            sf.count(of_accepted).alias("accepted"),
-            sf.count("reason").alias("refused"),
-        ).first()
-        assert counted is not None  # an aggregation has one row
-        if counted["accepted"]:
-            ends = (sf.timestamp_micros(sf.lit(counted[end]).cast("bigint")) for end in ("first", "last"))
-            known = run.main(XRAY_RAW, base[XRAY_RAW.name]).where(sf.col("captured_at").between(*ends)).select(*KEY)
-            again = _again(brief.where("reason is null"), known)
-            for table, (parser, schema) in zip((XRAY_RAW, XRAY_PROCESSED), parts(run.settings), strict=True):
-                rows = signal_rows.rows_of(table, parsed(source, run.spark, parser, schema, with_unreadable=False))
-                run.append(table, rows if again is None else rows.join(again, "seq", "left_anti"), base[table.name])
-        if counted["refused"]:
-            bad = transforms.refused_rows(parsed(source, run.spark, parsing.signals, parsing.SIGNALS), Stream.XRAY_RAW)
-            refused.append(new_rows(run, bad, REFUSED, base[QUARANTINE.name]))
-    finally:
-        brief.unpersist()
+    """What the stream `xray_raw` brings; what is refused of it is added to `refused`.
 
-
-def _again(accepted: DataFrame, known: DataFrame) -> DataFrame | None:
-    """(seq) of messages whose signal is `known`, or was brought by a message before them; None: there are none.
-
-    Hashes are compared first: in most runs no two are alike, and no key is shuffled.
+    Raw signals are written first, and then looked at: their keys alone are read back, which is a tenth of reading the archive
+    once more. Only where the lake has some of them already, as after a door was killed, they are written again without those.
     """
-    mine = accepted.select("seq", "device_id", sf.timestamp_micros("captured_us").alias("captured_at"), "content_digest")
-    hashed = mine.withColumn("hash", sf.xxhash64(*KEY))
-    alike = hashed.groupBy("hash").count().where("count > 1").select("hash")
-    there = known.select(sf.xxhash64(*KEY).alias("hash")).join(hashed.select("hash"), "hash", "left_semi")
-    suspects = alike.union(there).distinct().persist()
+    of_raw, of_processed = parts(run.settings)
+    seen, of_accepted = Observation(), sf.when(sf.col("reason").isNull(), sf.col("captured_us"))
+    found = parsed(source, run.spark, *of_raw).observe(
+        seen, sf.min(of_accepted).alias("first"), sf.max(of_accepted).alias("last"), sf.count("reason").alias("refused")
+    )
+    rows = signal_rows.rows_of(XRAY_RAW, found)
+    run.append(XRAY_RAW, rows, base[XRAY_RAW.name])
+    if run.written[XRAY_RAW.name]:
+        again = _again(run, base[XRAY_RAW.name], seen.get["first"], seen.get["last"])
+        if again is not None:
+            run.undo(XRAY_RAW)
+            run.append(XRAY_RAW, rows.join(again, "seq", "left_anti"), base[XRAY_RAW.name])
+        rows = signal_rows.rows_of(XRAY_PROCESSED, parsed(source, run.spark, *of_processed, with_unreadable=False))
+        new = rows if again is None else rows.join(again, "seq", "left_anti")
+        run.append(XRAY_PROCESSED, new, base[XRAY_PROCESSED.name])
+    else:
+        run.undo(XRAY_RAW)
+    if seen.get["refused"]:
+        bad = transforms.refused_rows(parsed(source, run.spark, *of_raw), Stream.XRAY_RAW)
+        refused.append(new_rows(run, bad, REFUSED, base[QUARANTINE.name]))
+
+
+def _again(run: Attempt, base: int, first_us: int, last_us: int) -> DataFrame | None:
+    """(seq) of messages whose signal main had at `base`, or that another message before them has brought; None: there are none.
+
+    All were captured between these microseconds. Hashes are compared first: in most runs no two are alike, and nothing is
+    shuffled.
+    """
+    bounds = (sf.timestamp_micros(sf.lit(us).cast("bigint")) for us in (first_us, last_us))
+    known = run.main(XRAY_RAW, base).where(sf.col("captured_at").between(*bounds)).select(*KEY)
+    mine = run.added(XRAY_RAW, base).select("seq", *KEY)
+    suspects = _alike(mine, known, run.written[XRAY_RAW.name]).persist()
     try:
         if suspects.isEmpty():
             return None
-        suspected = hashed.join(suspects, "hash", "left_semi")
+        suspected = mine.withColumn("hash", sf.expr(HASH)).join(suspects, "hash", "left_semi")
         first = suspected.groupBy(*KEY).agg(sf.min("seq").alias("seq"))
         new = first.join(known, KEY, "left_anti").select("seq")
-        again = suspected.select("seq").join(new, "seq", "left_anti").localCheckpoint()
+        again = suspected.select("seq").join(new, "seq", "left_anti").localCheckpoint()  # what it is made of may be undone
     finally:
         suspects.unpersist()
     count = again.count()
     log.info("signals that the lake has already are let be", signals=count)
     return sf.broadcast(again) if 0 < count <= FEW else again if count else None
+
+
+def _alike(mine: DataFrame, known: DataFrame, rows: int) -> DataFrame:
+    """(hash) of the keys of `mine`, which has so many rows, that stand there several times, or in `known`; each once."""
+    of_mine, of_known = (frame.selectExpr(f"{HASH} AS hash") for frame in (mine, known))
+    if max(rows, known.count()) > AT_ONCE:
+        twice = of_mine.groupBy("hash").count().where("count > 1").select("hash")
+        return twice.union(of_known.join(of_mine, "hash", "left_semi")).distinct()
+    hashes, others = (frame.toArrow()["hash"] for frame in (of_mine, of_known))
+    found = np.union1d(standing_twice(hashes), standing_in_both(hashes, others))
+    return mine.sparkSession.createDataFrame([(one,) for one in found.tolist()], "hash bigint")
 
 
 def write_status(run: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:

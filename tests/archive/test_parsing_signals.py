@@ -71,7 +71,7 @@ def status(sealing: Sealing, ms: int, kind: str) -> Envelope:
 def test_raw_signals_side_by_side_are_read_as_each_alone(kinds: list[str], keys: DayKeys) -> None:
     messages = [raw(Sealing(keys), ms, kind) for ms, kind in enumerate(kinds)]
     processing = parsing.Processing(keys, read_bounds(DEFAULT_BOUNDS))
-    for parser in (parsing.signals, parsing.signals_brief, processing):
+    for parser in (parsing.signals, processing):
         together = rows(parser, *messages)
         assert together == [row for message in messages for row in rows(parser, message)]
     refused = [row["seq"] for row in rows(parsing.signals, *messages) if row["reason"] is not None]
@@ -100,7 +100,7 @@ def test_statuses_side_by_side_are_read_as_each_alone(kinds: list[str], keys: Da
 )
 def test_what_one_message_comes_to(kind: str, reason: str | None, problem: str | None, keys: DayKeys) -> None:
     message = raw(Sealing(keys), 3, kind)
-    (row,), (brief,) = rows(parsing.signals, message), rows(parsing.signals_brief, message)
+    (row,) = rows(parsing.signals, message)
     processed = rows(parsing.Processing(keys, read_bounds(DEFAULT_BOUNDS)), message)
     if reason is not None:
         assert (reason in row["reason"], row["message"], row["payload"]) == (True, message.payload, None)
@@ -113,8 +113,6 @@ def test_what_one_message_comes_to(kind: str, reason: str | None, problem: str |
         hot = (["temperature", "humidity"], ["temperature_high"], "temperature_high") if kind == "good" else ([], [], "")
         found = ([r["type"] for r in made["readings"]], [a["type"] for a in made["anomalies"]], made["anomaly_types"])
         assert found == hot
-    assert brief["message"] is None
-    assert {name: brief[name] for name in brief if name != "message"} == {name: row[name] for name in brief if name != "message"}
 
 
 def test_without_a_key_ring_rows_say_so(keys: DayKeys) -> None:
