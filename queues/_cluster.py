@@ -1,5 +1,6 @@
 """A Redis Cluster with the interface of a single Redis: each error is a RedisError, and after one the topology is read again."""
 
+from functools import lru_cache
 from typing import Any
 
 from redis.asyncio.cluster import ClusterPipeline, RedisCluster
@@ -17,7 +18,13 @@ _MOVED_AWAY = (RedisConnectionError, RedisTimeoutError, ClusterDownError)  # a n
 
 def is_cluster(redis: object) -> bool:
     """Whether this client speaks with several nodes, between which commands have no order."""
-    return isinstance(redis, Cluster | BlockingCluster)
+    return _is_of_cluster(type(redis))
+
+
+@lru_cache(maxsize=100)
+def _is_of_cluster(kind: type) -> bool:
+    """Kept, because it is asked with every exchange, and the library's classes are abstract: asking takes a microsecond."""
+    return issubclass(kind, (Cluster, BlockingCluster))
 
 
 class Cluster(RedisCluster):
