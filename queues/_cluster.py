@@ -1,6 +1,5 @@
 """A Redis Cluster with the interface of a single Redis: each error is a RedisError, and after one the topology is read again."""
 
-from functools import lru_cache
 from typing import Any
 
 from redis.asyncio.cluster import ClusterPipeline, RedisCluster
@@ -16,15 +15,15 @@ _TORN = (RedisClusterException, AttributeError, IndexError, KeyError, RuntimeErr
 _MOVED_AWAY = (RedisConnectionError, RedisTimeoutError, ClusterDownError)  # a node is gone, or another one serves its slots
 
 
+_known: dict[type, bool] = {}  # kinds of clients: of the library's abstract classes each answer takes some microseconds
+
+
 def is_cluster(redis: object) -> bool:
-    """Whether this client speaks with several nodes, between which commands have no order."""
-    return _is_of_cluster(type(redis))
-
-
-@lru_cache(maxsize=100)
-def _is_of_cluster(kind: type) -> bool:
-    """Kept, because it is asked with every exchange, and the library's classes are abstract: asking takes a microsecond."""
-    return issubclass(kind, (Cluster, BlockingCluster))
+    """Whether this client speaks with several nodes, between which commands have no order. Asked with every exchange."""
+    kind = type(redis)
+    if kind not in _known:
+        _known[kind] = issubclass(kind, (Cluster, BlockingCluster))
+    return _known[kind]
 
 
 class Cluster(RedisCluster):
