@@ -53,3 +53,13 @@ def made_up(home: Path, name: str, make: Callable[[], str] = lambda: secrets.tok
     finally:
         draft.unlink()
     return read(home, name)
+
+
+def write(file: Path, content: bytes) -> None:
+    """A file for this user alone, whole or not at all: somebody may be reading it."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
+        out.write(content)
+        out.flush()
+        os.fsync(out.fileno())
+    draft.replace(file)

@@ -20,8 +20,8 @@ Output = Annotated[Path | None, typer.Option(help="The file to write; without it
 def issue(name: Name, days: Days = 30, output: Output = None, as_json: AsJson = False) -> None:
     """Issue a certificate and its key, in one file that only you can read. An earlier one of that name stays good."""
     from adapters import secret_files
+    from adapters.secret_files import write
     from sandbox.platform import certificates
-    from sandbox.platform.authority import write
 
     home = settings_or_fail().home
     made = certificates.issue(home, name, days=days)

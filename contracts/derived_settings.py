@@ -4,6 +4,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from contracts import catalog_properties
+from contracts.errors import Permanent
 from contracts.faces import LOOPBACK, is_loopback
 from contracts.lake_settings import HousekeepingSettings, LakeSettings, StorageSettings
 from contracts.setting_groups import (
@@ -16,7 +17,7 @@ from contracts.setting_groups import (
 from contracts.signal_settings import SignalSettings
 from contracts.signals.settings import SignalStorageSettings
 from contracts.storage import S3
-from contracts.tls import CA, LOCAL_CLIENT, SECRETS, TlsFiles, TlsSettings
+from contracts.tls import CA, OF_INNER, OF_REDIS, SECRETS, TlsFiles, TlsSettings
 
 SERVICES_PORT = ":1884"  # of the listener for services in infra/emqx
 TOPIC_AND_PROPERTIES = 1 << 20  # bytes: more than any publisher needs for them
@@ -62,8 +63,8 @@ class DerivedSettings(
 
     def local_client(self, of_ca: str, prefix: str) -> dict[str, str]:
         """What a client of the sandbox's own Redis and RabbitMQ adds to their URLs with TLS, by the names of the libraries."""
-        files = self.tls_files(LOCAL_CLIENT)
-        return {of_ca: files.ca, f"{prefix}certfile": files.certificate, f"{prefix}keyfile": files.key or files.certificate}
+        own = f"{self.home}/{SECRETS}/{OF_INNER.format(self.tls_service)}"
+        return {of_ca: self.tls_files("").ca, f"{prefix}certfile": own, f"{prefix}keyfile": own}
 
     @property
     def loopback(self) -> str:
@@ -88,10 +89,28 @@ class DerivedSettings(
 
     @property
     def redis(self) -> str:
-        """URL of Redis, password and all."""
+        """URL of Redis, password and all.
+
+        Raises:
+            Permanent: the password of the sandbox's own cannot be read.
+        """
+        if url := self.redis_url.get_secret_value():
+            return url
         address = f"{self.loopback}:{self.redis_port}/0"
-        own = f"rediss://{address}?{urlencode(self.local_client('ssl_ca_certs', 'ssl_'))}" if self.tls else f"redis://{address}"
-        return self.redis_url.get_secret_value() or own
+        if not self.tls:
+            return f"redis://{address}"
+        user = f"{self.tls_service}:{self._redis_password()}"
+        return f"rediss://{user}@{address}?{urlencode(self.local_client('ssl_ca_certs', 'ssl_'))}"
+
+    def _redis_password(self) -> str:
+        """Read for each use, so that it is in no environment; empty before the first start."""
+        file = self.home / SECRETS / OF_REDIS.format(self.tls_service)
+        try:
+            return file.read_text().strip()
+        except FileNotFoundError:
+            return ""
+        except OSError as exc:
+            raise Permanent(f"the secret in {file} cannot be read ({exc.strerror}); run as the user whose home it is") from exc
 
     @property
     def signals_redis(self) -> str:

@@ -1,7 +1,7 @@
 """The settings of TLS: whether the sandbox speaks it, and the files by which a service shows who it is. Pure."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings
@@ -10,7 +10,11 @@ SECRETS = "secrets"  # the folder of a home with what the sandbox makes up
 CA, SERVER, REVOKED = "ca.pem", "server.pem", "revoked.pem"  # names of files in it; a client's is its common name and .pem
 INNER_CA = "inner-ca.pem"  # whom Redis and RabbitMQ believe: it signs no vehicle, no publisher, and nobody of the front door
 
-LOCAL_CLIENT = "sdv-local"  # the common name of whoever comes to the sandbox's Redis and RabbitMQ
+# Who comes to the sandbox's Redis and RabbitMQ: the services of infra/redis/rights.json, and whoever runs the sandbox.
+Service = Literal["recorder", "dispatcher", "signals", "api", "jobs", "operator"]
+OPERATOR: Service = "operator"
+OF_INNER = "inner-{}.pem"  # the file of the certificate that has a service's name as its common name
+OF_REDIS = "redis_{}"  # the file of the password of the user of that name
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,11 @@ class TlsSettings(BaseSettings):
     )
     mqtt_services_port: Annotated[int, Field(ge=1, le=65535)] = _s(
         1884, "the front door for services and publishers, where tls is set; else they share mqtt_port with the vehicles"
+    )
+    tls_service: Service = _s(
+        "operator",
+        "as whom this process comes to the sandbox's own Redis and RabbitMQ, where tls is set: with that one's certificate, and "
+        "as that user of Redis. `make up` sets it for each service; the operator may do all",
     )
     tls_ca: str = _s("", "file of the certificates that services trust at the broker (mqtts://); empty: those of the system")
     tls_certificate: str = _s("", "file of the certificate that this service shows the broker; empty: none")

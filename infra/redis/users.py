@@ -7,6 +7,7 @@ one there who has no password. Whoever shows no password may ask whether Redis i
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 RIGHTS = Path(__file__).with_name("rights.json")
 NOBODY = "user default on nopass resetkeys resetchannels -@all +ping"
@@ -20,16 +21,22 @@ NEVER = "-@dangerous -@admin -function +info"
 WALKS = ("scan", "randomkey", "dbsize")
 
 
+def rights() -> dict[str, dict[str, Any]]:
+    """What each user may."""
+    found: dict[str, dict[str, Any]] = json.loads(RIGHTS.read_text())
+    return found
+
+
 def acl(passwords: dict[str, str]) -> str:
     """The lines of the file."""
-    rights = json.loads(RIGHTS.read_text())
-    if rights.keys() != passwords.keys():
-        raise SystemExit(f"users with rights are {sorted(rights)}, with passwords {sorted(passwords)}")
+    of_users = rights()
+    if of_users.keys() != passwords.keys():
+        raise SystemExit(f"users with rights are {sorted(of_users)}, with passwords {sorted(passwords)}")
     lines = [NOBODY]
     for user, password in passwords.items():
-        keys = " ".join(f"~{pattern}" for pattern in rights[user]["keys"])
-        may = "+@read +@write" if rights[user]["writes"] else "+@read"
-        sees = " ".join(f"{'+' if rights[user]['walks'] else '-'}{command}" for command in WALKS)
+        keys = " ".join(f"~{pattern}" for pattern in of_users[user]["keys"])
+        may = "+@read +@write" if of_users[user]["writes"] else "+@read"
+        sees = " ".join(f"{'+' if of_users[user]['walks'] else '-'}{command}" for command in WALKS)
         lines.append(f"user {user} on >{password} resetchannels {keys} -@all {may} {COMMON} {NEVER} {sees}")
     return "\n".join(lines) + "\n"
 

@@ -1,6 +1,5 @@
 """The CAs of the sandbox, and what they sign: certificates, and the list of those that are revoked."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -122,11 +121,3 @@ def new_key_pem() -> str:
 def pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
     """A key, in PEM, in the clear."""
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-
-
-def write(file: Path, content: bytes) -> None:
-    """A file for this user alone, whole or not at all: somebody may be reading it."""
-    draft = file.with_name(f".{file.name}.{os.getpid()}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
-        out.write(content)
-    draft.replace(file)

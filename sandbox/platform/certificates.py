@@ -7,17 +7,20 @@ is not where its platform is.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import get_args
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from adapters import secret_files
 from adapters.redis import connect
+from adapters.secret_files import write
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from contracts.tls import LOCAL_CLIENT, REVOKED, SERVER
+from contracts.tls import OF_INNER, REVOKED, SERVER, Service
 from sandbox.platform import issued
 from sandbox.platform.authority import (
     FRONT_DOOR,
@@ -29,7 +32,6 @@ from sandbox.platform.authority import (
     pem_of,
     revocation_list,
     subject_of,
-    write,
 )
 
 CA_DAYS, LEAF_DAYS = 365.0, 30.0
@@ -49,7 +51,7 @@ def make_up(settings: Settings) -> None:
 
 
 def renew(settings: Settings, *, within_days: float = LEAF_DAYS / 3) -> list[str]:
-    """New certificates for those of tap and services that end within so many days, or are another CA's; their names.
+    """New certificates for those of tap and services that end within so many days, or are another CA's; their files.
 
     Nothing has to be started again.
 
@@ -57,17 +59,35 @@ def renew(settings: Settings, *, within_days: float = LEAF_DAYS / 3) -> list[str
         Permanent: there is no CA.
     """
     folder = secret_files.folder(settings.home)
-    names: dict[str, Sequence[str]] = {SERVER.removesuffix(".pem"): hosts_of(settings)}
-    users = settings.mqtt_username_recorder, settings.mqtt_username_dispatcher, settings.mqtt_username_publisher
-    names |= dict.fromkeys((*users, LOCAL_CLIENT), ())
     soon = datetime.now(UTC) + timedelta(days=within_days)
     made = []
-    for name, hosts in names.items():
-        file, ca = folder / f"{name}.pem", INNER if name == LOCAL_CLIENT else FRONT_DOOR
-        if not file.exists() or not _lasts(file, soon, subject_of(folder, ca)):
-            write(file, issue(settings.home, name, hosts=hosts, ca=ca))
-            made.append(name)
+    for leaf in leaves(settings):
+        file = folder / leaf.file
+        if not file.exists() or not _lasts(file, soon, subject_of(folder, leaf.ca)):
+            write(file, issue(settings.home, leaf.name, hosts=leaf.hosts, ca=leaf.ca))
+            made.append(leaf.file)
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A certificate that the sandbox itself shows."""
+
+    file: str  # among the secrets
+    name: str  # its common name
+    ca: Authority
+    hosts: Sequence[str] = ()  # of a server
+
+
+def leaves(settings: Settings) -> list[Leaf]:
+    """The server's, which tap, Redis, RabbitMQ and the API show; those of services at the front door; and behind it."""
+    users = settings.mqtt_username_recorder, settings.mqtt_username_dispatcher, settings.mqtt_username_publisher
+    services: tuple[Service, ...] = get_args(Service)
+    return [
+        Leaf(SERVER, SERVER.removesuffix(".pem"), FRONT_DOOR, hosts_of(settings)),
+        *(Leaf(f"{user}.pem", user, FRONT_DOOR) for user in dict.fromkeys(users)),
+        *(Leaf(OF_INNER.format(service), service, INNER) for service in services),
+    ]
 
 
 def tell_redis(settings: Settings) -> None:

@@ -5,15 +5,15 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import SecretStr
 
 from adapters import secret_files
 from contracts.errors import Permanent
 from contracts.settings import PREFIX, Settings
-from contracts.tls import INNER_CA, SERVER
-from sandbox.platform import airflow, broker, rabbitmq
+from contracts.tls import INNER_CA, OPERATOR, SERVER, Service
+from sandbox.platform import airflow, broker, rabbitmq, redis_users
 from sandbox.platform.ports import Port
 
 SERVERS, SERVICES = "servers", "services"  # services are stopped first: their last words need the servers
@@ -100,6 +100,13 @@ def command(program: Program, settings: Settings) -> list[str]:
             return [sys.executable, "-m", program.kind]
 
 
+def identity_of(program: Program) -> Service:
+    """As whom it comes to Redis and RabbitMQ with TLS; Airflow's tasks are the jobs."""
+    who = "jobs" if program.kind == "airflow" else program.kind
+    known: tuple[Service, ...] = get_args(Service)
+    return next((service for service in known if service == who), OPERATOR)
+
+
 def environment(settings: Settings) -> dict[str, str]:
     """The environment of every child: each effective setting as its variable, and our tools on the PATH.
 
@@ -134,7 +141,7 @@ def _redis_command(settings: Settings) -> list[str]:
     folder = settings.home / "redis"
     folder.mkdir(parents=True, exist_ok=True)
     options: dict[str, object] = {
-        "bind": settings.loopback,  # it asks for no password
+        "bind": settings.loopback,  # without TLS it asks for no password
         "port": settings.redis_port,
         "dir": folder,
         "appendonly": "yes",
@@ -147,4 +154,5 @@ def _redis_command(settings: Settings) -> list[str]:
         secrets = secret_files.folder(settings.home)
         options |= {"port": 0, "tls-port": settings.redis_port, "tls-auth-clients": "yes", "tls-ca-cert-file": secrets / INNER_CA}
         options |= dict.fromkeys(("tls-cert-file", "tls-key-file"), secrets / SERVER)
+        options["aclfile"] = redis_users.write(settings)
     return [binary, *(str(part) for name, value in options.items() for part in (f"--{name}", value))]

@@ -18,9 +18,9 @@ from typing import Any
 from supervisor.xmlrpc import SupervisorTransport
 
 from contracts.errors import Permanent
-from contracts.settings import Settings
+from contracts.settings import PREFIX, Settings
 from sandbox.platform.processes import Record
-from sandbox.platform.programs import SERVERS, Program, command, environment
+from sandbox.platform.programs import SERVERS, Program, command, environment, identity_of
 
 SUPERVISORD = "supervisord"
 _SOCKET_PATH_MAX = 90  # bytes; the system's limit is 103 to 107, and supervisord first binds a longer name
@@ -196,6 +196,7 @@ def _program(layout: HomeLayout, settings: Settings, program: Program) -> list[s
         f"stopwaitsecs={program.stop_s}",
         "stopasgroup=true" if program.kind == "airflow" else "stopasgroup=false",
         "killasgroup=true",
+        *([f'environment={PREFIX}TLS_SERVICE="{identity_of(program)}"'] if settings.tls else []),
         "redirect_stderr=true",
         f"stdout_logfile={_plain(layout.logs / program.log_name)}",
         "stdout_logfile_maxbytes=10MB",

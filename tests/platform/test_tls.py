@@ -3,21 +3,28 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import redis
+from redis import Redis
+from redis.exceptions import AuthenticationError, NoPermissionError
 
 from adapters.publisher import Publisher
+from adapters.redis import connect
 from adapters.tls import client_context, web_context
+from contracts import keys
 from contracts.messages import ReceiptStatus, sha1_hex
 from contracts.settings import Settings
-from contracts.tls import LOCAL_CLIENT, TlsFiles
+from contracts.tls import OF_INNER, OPERATOR, SECRETS, Service, TlsFiles
 from sandbox.fleet import Fleet, vins
 from sandbox.platform import certificates, rabbitmq, supervise
 from tests.conftest import platform_settings
+from tests.redis_users import refused
 from tests.servers import wait_until
 
 PAYLOAD = b"map" * 40_000  # more than one record of TLS holds
@@ -59,12 +66,70 @@ def test_a_batch_reaches_vehicles_that_show_certificates(secure: Settings) -> No
 def test_it_goes_on_when_every_certificate_of_tap_and_services_is_renewed(secure: Settings) -> None:
     before = supervise.status(secure).processes
     shown = of_redis(secure)
-    assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == 5
+    assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == len(certificates.leaves(secure)) == 10
     certificates.tell_redis(secure)
     assert of_redis(secure) != shown
     wait_until(lambda: of_api(secure) == of_redis(secure), what="the API to show the new certificate")
     asyncio.run(deliver(secure, "task_tls_2"))
     assert supervise.status(secure).processes == before
+
+
+def as_service(settings: Settings, service: Service) -> Settings:
+    return settings.model_copy(update={"tls_service": service})
+
+
+def test_each_service_comes_to_redis_as_itself_and_is_refused_nothing(secure: Settings) -> None:
+    asyncio.run(deliver(secure, "task_tls_3"))
+    own: list[Service] = ["recorder", "dispatcher", "api", *(["signals"] if secure.with_signals else [])]  # type: ignore[list-item]
+    with connect(secure.redis) as operator:
+        trust = web_context(secure, secure.api) or True
+        assert httpx.get(f"{secure.api}/api/v1/vins/{vins(1, seed=7)[0]}", verify=trust, trust_env=False).status_code == 200
+        wait_until(lambda: {each["user"] for each in operator.client_list()} == {*own, OPERATOR}, what="each service to be there")
+        assert refused(operator) == []
+
+
+@pytest.mark.parametrize(
+    ("service", "act"),
+    [
+        ("api", lambda redis: redis.set(keys.LOADED, 1)),
+        ("signals", lambda redis: redis.xlen(keys.OUTCOMES)),
+        ("recorder", lambda redis: redis.delete(keys.QUEUE_STATS)),
+        ("dispatcher", lambda redis: redis.hset(keys.recorders(0), "place", "claim")),
+        ("jobs", lambda redis: redis.flushall()),
+    ],
+)
+def test_a_service_must_not_in_redis_what_is_anothers(secure: Settings, service: Service, act: Callable[[Redis], Any]) -> None:
+    with connect(as_service(secure, service).redis) as redis:
+        assert redis.ping()
+        with pytest.raises(NoPermissionError):
+            act(redis)
+    shown, password = inside(secure, service), urlsplit(secure.redis).password
+    with Redis(port=secure.redis_port, ssl=True, ssl_ca_certs=shown.ca, ssl_certfile=shown.certificate) as nobody:
+        assert nobody.ping()
+        with pytest.raises(NoPermissionError):  # a certificate alone opens nothing
+            nobody.get(keys.LOADED)
+        with pytest.raises(AuthenticationError):  # nor does another's password
+            nobody.execute_command("AUTH", service, password)
+    with connect(secure.redis) as operator:
+        operator.acl_log_reset()
+
+
+def test_the_passwords_of_redis_are_in_no_file_but_those_of_secrets(secure: Settings) -> None:
+    passwords = [file.read_text().strip() for file in (secure.home / SECRETS).glob("redis_*")]
+    assert len(passwords) == len(set(passwords)) == 6
+    told = [
+        file.read_text(errors="replace")
+        for place in ("run", "logs")
+        for file in (secure.home / place).iterdir()
+        if file.is_file()
+    ]
+    assert told
+    assert not [text for text in told for password in passwords if password in text]
+
+
+def inside(settings: Settings, service: Service = OPERATOR) -> TlsFiles:
+    """What is shown to Redis and RabbitMQ."""
+    return TlsFiles(settings.tls_files("").ca, str(settings.home / SECRETS / OF_INNER.format(service)))
 
 
 def asked(port: int, context: ssl.SSLContext, said: bytes = b"") -> tuple[bytes, bytes]:
@@ -79,7 +144,7 @@ def asked(port: int, context: ssl.SSLContext, said: bytes = b"") -> tuple[bytes,
 
 def of_redis(settings: Settings) -> bytes:
     """The certificate that Redis shows."""
-    return asked(settings.redis_port, client_context(settings.tls_files(LOCAL_CLIENT)))[0]
+    return asked(settings.redis_port, client_context(inside(settings)))[0]
 
 
 def of_api(settings: Settings) -> bytes:
@@ -101,7 +166,7 @@ def test_the_api_answers_over_tls_alone(secure: Settings) -> None:
 def test_redis_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settings) -> None:
     with pytest.raises(redis.ConnectionError):
         redis.Redis(port=secure.redis_port).ping()
-    ca = secure.tls_files(LOCAL_CLIENT).ca
+    ca = secure.tls_files("").ca
     with pytest.raises(redis.ConnectionError):
         redis.Redis(port=secure.redis_port, ssl=True, ssl_ca_certs=ca).ping()
 
@@ -110,7 +175,7 @@ def test_redis_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settin
 def test_a_certificate_of_the_front_door_opens_neither_redis_nor_rabbitmq(secure: Settings, tmp_path: Path, name: str) -> None:
     file = tmp_path / "client.pem"
     file.write_bytes(certificates.issue(secure.home, name))
-    shown, known = client_context(TlsFiles(secure.tls_files("").ca, str(file))), client_context(secure.tls_files(LOCAL_CLIENT))
+    shown, known = client_context(TlsFiles(secure.tls_files("").ca, str(file))), client_context(inside(secure))
     assert asked(secure.redis_port, known, b"PING\r\n")[1] == b"+PONG\r\n"
     doors = {secure.redis_port: b"PING\r\n"} | ({secure.amqp_port: b"AMQP\0\0\x09\x01"} if secure.with_signals else {})
     for port, said in doors.items():
@@ -122,11 +187,11 @@ def test_rabbitmq_hears_nobody_in_the_clear_or_without_a_certificate(secure: Set
     if not secure.with_signals:
         pytest.skip("rabbitmq-server is not installed; make setup installs it")
     begin = b"AMQP\0\0\x09\x01"
-    known = client_context(secure.tls_files(LOCAL_CLIENT))
+    known = client_context(inside(secure))
     assert asked(secure.amqp_port, known, begin)[1].startswith(b"\1"), "a frame of AMQP"
     with socket.create_connection(("127.0.0.1", secure.amqp_port), 10) as plain:
         plain.sendall(begin)
         assert not plain.recv(64).startswith(b"\1"), "an alert of TLS, or nothing, is no answer"
-    stranger = client_context(TlsFiles(secure.tls_files(LOCAL_CLIENT).ca))
+    stranger = client_context(TlsFiles(secure.tls_files("").ca))
     with pytest.raises(OSError):  # with TLS 1.3 the refusal comes in the place of the first answer
         asked(secure.amqp_port, stranger, begin)

@@ -9,7 +9,7 @@ import pytest
 
 from adapters.tls import client_context, revoked_serials
 from contracts.settings import Settings
-from contracts.tls import CA, LOCAL_CLIENT, REVOKED, SECRETS, SERVER, TlsFiles
+from contracts.tls import CA, OF_INNER, OPERATOR, REVOKED, SECRETS, SERVER, TlsFiles
 from contracts.topics import TRIGGER, request_filter
 from sandbox.platform import certificates
 from sandbox.platform.programs import environment
@@ -123,7 +123,7 @@ def test_without_a_certificate_or_with_a_strangers_nobody_is_let_in(site: Site, 
     certificates.make_up(stranger)
     (tmp_path / "stranger.pem").write_bytes(certificates.issue(tmp_path, "nobody"))
     of_another_ca = client_context(TlsFiles(str(site.secrets / CA), str(tmp_path / "stranger.pem")))
-    of_behind_the_door = client_context(site.settings.tls_files(LOCAL_CLIENT))
+    of_behind_the_door = client_context(TlsFiles(str(site.secrets / CA), str(site.secrets / OF_INNER.format(OPERATOR))))
     for context in (trusts, of_another_ca, of_behind_the_door):
         for port in (site.settings.mqtt_port, site.settings.mqtt_services_port):
             try:
