@@ -4,6 +4,7 @@
 Whoever reaches it can read what goes on and, at the recorder, close segments: without a token it listens on loopback only.
 """
 
+import asyncio
 import hmac
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
@@ -16,6 +17,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest, make_wsgi_app
 
+from adapters.tls import keep_renewed, web_server_context
 from contracts.errors import Permanent
 from contracts.faces import require_token
 
@@ -32,17 +34,27 @@ class Health:
 
 @asynccontextmanager
 async def serve(
-    host: str, port: int, health: Callable[[], Health], routes: Iterable[web.RouteDef] = (), *, token: str = ""
+    host: str,
+    port: int,
+    health: Callable[[], Health],
+    routes: Iterable[web.RouteDef] = (),
+    *,
+    token: str = "",
+    certificate: str = "",
 ) -> AsyncIterator[None]:
     """Serve while the block runs. /healthz answers 200 or 503 with `{"healthy": …, <details>}`; /livez 200, while the loop runs.
+
+    With a `certificate`, the file of one and its key, it speaks HTTPS; a renewed one is shown from the next connection on.
 
     With a `token`, whoever does not show it (`Authorization: Bearer …`) gets 401; but for /livez, and for /healthz without its
     details: the probes of an orchestrator have no secret to show.
 
     Raises:
         Permanent: the port is taken, or the host is not loopback and there is no token.
+        OSError: the certificate cannot be read.
     """
     require_token(host, token)
+    context = web_server_context(certificate) if certificate else None
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -65,18 +77,21 @@ async def serve(
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/livez", livez), *routes])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()
+    renewing = asyncio.create_task(keep_renewed(context, certificate), name="http.certificate") if context else None
     try:
         try:
-            await web.TCPSite(runner, host, port).start()
+            await web.TCPSite(runner, host, port, ssl_context=context).start()
         except OSError as exc:
             raise Permanent(f"cannot listen on {host}:{port} ({exc.strerror}); choose another port") from exc
         yield
     finally:
+        if renewing is not None:
+            renewing.cancel()
         await runner.cleanup()
 
 
 @contextmanager
-def tell_metrics(host: str, port: int, *, token: str = "") -> Iterator[None]:
+def tell_metrics(host: str, port: int, *, token: str = "", certificate: str = "") -> Iterator[None]:
     """/metrics alone, in a thread, while the block runs: for a process without a loop.
 
     Raises:
@@ -94,6 +109,7 @@ def tell_metrics(host: str, port: int, *, token: str = "") -> Iterator[None]:
 
     try:
         server = make_server(host, port, guarded, _Server, _Silent)
+        server.certificate = certificate
     except OSError as exc:
         raise Permanent(f"cannot listen on {host}:{port} ({exc.strerror}); choose another port") from exc
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
@@ -108,6 +124,15 @@ class _Server(ThreadingMixIn, WSGIServer):
     """A slow reader keeps nobody waiting."""
 
     daemon_threads = True
+    certificate = ""
+
+    def get_request(self) -> tuple[Any, Any]:
+        """A connection. Its handshake is left to its own thread, and its certificate is the one of now."""
+        connection, address = super().get_request()
+        if self.certificate:
+            context = web_server_context(self.certificate)
+            connection = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, address
 
 
 class _Silent(WSGIRequestHandler):

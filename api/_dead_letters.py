@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query
 from pyiceberg.catalog import Catalog
 
 from adapters.day_keys import DayKeys
+from adapters.tls import verified
 from api._document import FAILURES
 from api._parameters import Limit
 from api._problems import Missing
@@ -30,10 +31,11 @@ def dead_letter_routes(sources: Sources) -> APIRouter:
         if not settings.with_signals:
             raise Missing("there is no AMQP door here: MANIFOLD_WITH_SIGNALS is false")
         try:
-            async with httpx.AsyncClient(headers=settings.bearer, timeout=WAIT_S, trust_env=False) as client:
+            trust = verified(settings, settings.signals)
+            async with httpx.AsyncClient(headers=settings.bearer, timeout=WAIT_S, trust_env=False, verify=trust) as client:
                 answer = await client.get(f"{settings.signals}/dead-letters{path}", params=query)
                 said = answer.json()
-        except (httpx.HTTPError, ValueError) as exc:
+        except (httpx.HTTPError, OSError, ValueError) as exc:
             raise Retryable(f"the AMQP door cannot be asked ({type(exc).__name__}); see `manifold status`") from exc
         if answer.status_code == httpx.codes.NOT_FOUND and "reason" in said:
             raise Missing(said["reason"])

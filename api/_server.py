@@ -7,20 +7,16 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import structlog
 import uvicorn
 
+from adapters.tls import keep_renewed
 from api._app import application
 from contracts.errors import Permanent
 from contracts.faces import require_token
 from contracts.settings import Settings
-from contracts.tls import SECRETS, SERVER
 
 SETTLE_S = 5  # for answers that are being given when the process is asked to end
 BACKLOG = 2048  # connections that wait to be accepted
-LOOK_S = 1.0  # between two looks at the file of the certificate
-
-log = structlog.get_logger(__name__)
 
 
 class _Server(uvicorn.Server):
@@ -40,21 +36,21 @@ async def serve(settings: Settings) -> None:
     require_token(settings.api_listens, settings.http_token.get_secret_value(), "API_HOST" if settings.api_host else "HOST")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and end are told by the supervisor
     listener = _listen(settings.api_listens, settings.api_port)
-    certificate = str(settings.home / SECRETS / SERVER) if settings.tls else None
-    server = _Server(
-        uvicorn.Config(
-            application(settings),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            ws="none",
-            timeout_graceful_shutdown=SETTLE_S,
-            ssl_certfile=certificate,
-            ssl_keyfile=certificate,
-        )
+    certificate = settings.http_certificate
+    config = uvicorn.Config(
+        application(settings),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=SETTLE_S,
+        ssl_certfile=certificate or None,
+        ssl_keyfile=certificate or None,
     )
+    config.load()
+    server = _Server(config)
 
     def end() -> None:
         server.should_exit = True
@@ -62,27 +58,12 @@ async def serve(settings: Settings) -> None:
     for told in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(told, end)
     with listener:
-        renewing = asyncio.create_task(_renew(server.config, settings), name="api.certificate") if settings.tls else None
+        renewing = asyncio.create_task(keep_renewed(config.ssl, certificate), name="api.certificate") if config.ssl else None
         try:
             await server.serve([listener])
         finally:
             if renewing is not None:
                 renewing.cancel()
-
-
-async def _renew(config: uvicorn.Config, settings: Settings) -> None:
-    """Show a certificate that was renewed from the next connection on."""
-    file = settings.home / SECRETS / SERVER
-    shown = file.stat().st_mtime_ns
-    while True:
-        await asyncio.sleep(LOOK_S)
-        try:
-            now = file.stat().st_mtime_ns
-            if now != shown and config.ssl is not None:
-                config.ssl.load_cert_chain(file)
-                shown = now
-        except OSError as exc:  # the next look may find a whole one
-            log.warning("certificate cannot be read", reason=str(exc))
 
 
 def _listen(host: str, port: int) -> socket.socket:

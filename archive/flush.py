@@ -6,6 +6,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.request import Request, urlopen
 
+from adapters.tls import web_context
 from contracts.settings import Settings
 
 TIMEOUT_S = 60.0  # a segment of many megabytes is written first
@@ -34,7 +35,7 @@ def close_segments(settings: Settings) -> dict[str, str]:
 
 def close_signal_segments(settings: Settings) -> bool:
     """Ask the AMQP door alone, if there is one. Whether nothing is left in a journal of signals, as far as can be told."""
-    return all(isinstance(_ask(f"{url}/flush", settings.bearer), dict) for url in _signals(settings))
+    return all(isinstance(_ask(settings, f"{url}/flush"), dict) for url in _signals(settings))
 
 
 def _failures(answers: dict[str, Answer]) -> dict[str, str]:
@@ -60,7 +61,7 @@ def _unnamed(settings: Settings, answers: Iterable[Answer]) -> Iterator[tuple[st
 
 def _ask_all(settings: Settings) -> dict[str, Answer]:
     """What each door says, by its URL: a text where it cannot be asked, or has not closed them."""
-    return {url: _ask(f"{url}/flush", settings.bearer) for url in (*settings.recorders, *_signals(settings))}
+    return {url: _ask(settings, f"{url}/flush") for url in (*settings.recorders, *_signals(settings))}
 
 
 def _signals(settings: Settings) -> list[str]:
@@ -75,9 +76,10 @@ def _signals(settings: Settings) -> list[str]:
         return []
 
 
-def _ask(url: str, headers: dict[str, str]) -> Answer:
+def _ask(settings: Settings, url: str) -> Answer:
     try:
-        with urlopen(Request(url, method="POST", headers=headers), timeout=TIMEOUT_S) as answer:  # noqa: S310  # settings: http(s)
+        request = Request(url, method="POST", headers=settings.bearer)  # noqa: S310  # settings: http(s)
+        with urlopen(request, timeout=TIMEOUT_S, context=web_context(settings, url)) as answer:  # noqa: S310  # as above
             body = json.load(answer)
     except (OSError, HTTPException) as exc:  # also what urllib raises
         return str(exc)

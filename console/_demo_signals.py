@@ -15,6 +15,7 @@ from pyiceberg.expressions import GreaterThanOrEqual
 
 from adapters.amqp import hmac_secrets
 from adapters.lake import open_catalog, where
+from adapters.tls import verified
 from contracts.envelope import Stream
 from contracts.seq import first_seq_at
 from contracts.settings import Settings
@@ -131,6 +132,8 @@ def _since(catalog: Catalog, table: Table, since: datetime, columns: tuple[str, 
 
 def _ended(settings: Settings) -> int:
     """How many messages the door is done with, as it counts."""
-    page = httpx.get(f"{settings.signals}/metrics", headers=settings.bearer, trust_env=False).text
+    page = httpx.get(
+        f"{settings.signals}/metrics", headers=settings.bearer, trust_env=False, verify=verified(settings, settings.signals)
+    ).text
     samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
     return sum(int(s.value) for s in samples if s.name == "signals_messages_total" and s.labels["outcome"] in ENDS)

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DatabaseError
 
 from adapters.lake import SQLITE, open_catalog
 from adapters.redis import connect
-from adapters.tls import web_context
+from adapters.tls import verified
 from console._broker_probe import probe
 from console._diagnostic import Diagnostic
 from console._doctor_signals import RING_REMEDY, SIGNING_REMEDY, rabbitmq, ring, signatures
@@ -98,7 +98,7 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
         yield _attempt("key ring of signals", lambda: ring(settings), RING_REMEDY)
     if settings.with_airflow:
         url = f"{airflow.url(settings)}{airflow.HEALTH}"
-        yield _attempt("airflow", lambda: _get(url), f"make up; its log is in {settings.home}/logs")
+        yield _attempt("airflow", lambda: _get(settings, url), f"make up; its log is in {settings.home}/logs")
 
 
 def _attempt(check: str, look: Callable[[], str], remedy: str) -> Diagnostic:
@@ -190,8 +190,7 @@ def _of_every_node(settings: Settings, section: str) -> list[Any]:
 
 
 def _direct_enqueue(settings: Settings) -> str:
-    reply = httpx.get(f"http://{settings.host}:{settings.recorder_port}/healthz", headers=settings.bearer, timeout=5)
-    output = str(reply.json().get("direct_enqueue"))
+    output = str(_told(settings, settings.http(settings.recorder_port)).json().get("direct_enqueue"))
     if output.startswith("suspended"):
         raise ValueError(output)
     return output
@@ -206,14 +205,14 @@ def _loaded(settings: Settings) -> str:
 
 
 def _healthz(settings: Settings, port: int) -> str:
-    return _healthy(settings, f"http://{settings.host}:{port}")
+    return _healthy(settings, settings.http(port))
 
 
 def _recorders(settings: Settings) -> str:
     """Whether every recorder that holds a number is one that jobs ask to close its segments."""
     from archive.holders import unasked
 
-    nodes = {httpx.get(f"{url}/healthz", headers=settings.bearer, timeout=5).json().get("node") for url in settings.recorders}
+    nodes = {_told(settings, url).json().get("node") for url in settings.recorders}
     nodes |= {settings.signals_node} if settings.with_signals else set()
     if others := unasked(settings, nodes):
         raise ValueError("nobody asks " + ", ".join(f"node={node} ({holder.where})" for node, holder in sorted(others.items())))
@@ -225,12 +224,16 @@ def _api(settings: Settings) -> str:
 
 
 def _healthy(settings: Settings, service: str) -> str:
-    reply = httpx.get(f"{service}/healthz", headers=settings.bearer, timeout=5, verify=web_context(settings, service) or True)
+    reply = _told(settings, service)
     if reply.status_code != httpx.codes.OK:
         raise ValueError(reply.text)
     return "healthy"
 
 
-def _get(url: str) -> str:
-    httpx.get(url, timeout=5).raise_for_status()
+def _told(settings: Settings, service: str) -> httpx.Response:
+    return httpx.get(f"{service}/healthz", headers=settings.bearer, timeout=5, verify=verified(settings, service))
+
+
+def _get(settings: Settings, url: str) -> str:
+    httpx.get(url, timeout=5, verify=verified(settings, url)).raise_for_status()
     return "healthy"

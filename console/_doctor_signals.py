@@ -3,6 +3,7 @@
 import httpx
 
 from adapters.key_ring import require_ring
+from adapters.tls import verified
 from console._diagnostic import Diagnostic
 from contracts.errors import Permanent
 from contracts.settings import Settings
@@ -28,7 +29,8 @@ def signatures(settings: Settings) -> str:
         ValueError: nothing.
         httpx.HTTPError: it does not say.
     """
-    details = httpx.get(f"{settings.signals}/healthz", headers=settings.bearer, timeout=5).json()
+    trust = verified(settings, settings.signals)
+    details = httpx.get(f"{settings.signals}/healthz", headers=settings.bearer, timeout=5, verify=trust).json()
     if (asked := str(details.get("signatures"))) != "required":
         raise ValueError(asked)
     return asked

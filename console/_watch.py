@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 from rich.live import Live
 
+from adapters.tls import web_context
 from console._output import AsJson, handle_errors, out, settings_or_fail, table
 from console._queue_stats import aged
 from contracts import keys
@@ -105,7 +106,7 @@ async def _counted(settings: Settings) -> Counter[str]:
     ports = [settings.recorder_port, *(settings.dispatcher_port + n for n in range(settings.dispatchers))]
     ports += [settings.signals_port] * settings.with_signals
     wanted = rates_of(settings) | WAITING
-    pages = await asyncio.gather(*(asyncio.to_thread(_page, settings, port) for port in ports))
+    pages = await asyncio.gather(*(asyncio.to_thread(page_of, settings, port) for port in ports))
     counted = Counter[str]()
     for family in text_string_to_metric_families("\n".join(pages)):
         for sample in family.samples:
@@ -115,10 +116,12 @@ async def _counted(settings: Settings) -> Counter[str]:
     return counted
 
 
-def _page(settings: Settings, port: int) -> str:
+def page_of(settings: Settings, port: int) -> str:
+    """The metrics of a service; empty where it does not answer."""
     try:
-        request = Request(f"http://{settings.host}:{port}/metrics", headers=settings.bearer)
-        with urlopen(request, timeout=SCRAPE_WAIT_S) as answer:  # noqa: S310  # http, as above
+        url = f"{settings.http(port)}/metrics"
+        request = Request(url, headers=settings.bearer)  # noqa: S310  # settings: http(s)
+        with urlopen(request, timeout=SCRAPE_WAIT_S, context=web_context(settings, url)) as answer:  # noqa: S310  # as above
             return str(answer.read().decode())
     except (URLError, OSError):
         return ""

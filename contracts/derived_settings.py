@@ -17,7 +17,7 @@ from contracts.setting_groups import (
 from contracts.signal_settings import SignalSettings
 from contracts.signals.settings import SignalStorageSettings
 from contracts.storage import S3
-from contracts.tls import CA, OF_INNER, OF_REDIS, SECRETS, TlsFiles, TlsSettings
+from contracts.tls import CA, OF_INNER, OF_REDIS, SECRETS, SERVER, TlsFiles, TlsSettings
 
 SERVICES_PORT = ":1884"  # of the listener for services in infra/emqx
 TOPIC_AND_PROPERTIES = 1 << 20  # bytes: more than any publisher needs for them
@@ -117,10 +117,19 @@ class DerivedSettings(
         """URL of the Redis of the AMQP door, password and all."""
         return self.signals_redis_url.get_secret_value() or self.redis
 
+    def http(self, port: int) -> str:
+        """Address of a service's own HTTP, at this port of `host`."""
+        return f"{'https' if self.tls else 'http'}://{self.host}:{port}"
+
+    @property
+    def http_certificate(self) -> str:
+        """File of the certificate, and its key, that HTTP shows; empty: it speaks no TLS."""
+        return f"{self.home}/{SECRETS}/{SERVER}" if self.tls else ""
+
     @property
     def signals(self) -> str:
         """HTTP address of the AMQP door."""
-        return f"http://{self.host}:{self.signals_port}"
+        return self.http(self.signals_port)
 
     @property
     def signals_journal_folder(self) -> Path:
@@ -130,7 +139,7 @@ class DerivedSettings(
     @property
     def recorders(self) -> list[str]:
         """HTTP address of each recorder; never empty."""
-        urls = self.recorder_urls or f"http://{self.host}:{self.recorder_port}"
+        urls = self.recorder_urls or self.http(self.recorder_port)
         return [url.rstrip("/") for url in urls.split(",")]
 
     @property

@@ -39,7 +39,7 @@ class TlsSettings(BaseSettings):
     tls: bool = _s(
         False,
         "the sandbox's front door, Redis and RabbitMQ speak TLS, and clients show certificates of a CA that `make up` makes: "
-        "vehicles on mqtt_port, services on mqtt_services_port; the API speaks HTTPS, all other HTTP stays on loopback",
+        "vehicles on mqtt_port, services on mqtt_services_port; Airflow, the API and every service's own HTTP speak HTTPS",
     )
     mqtt_services_port: Annotated[int, Field(ge=1, le=65535)] = _s(
         1884, "the front door for services and publishers, where tls is set; else they share mqtt_port with the vehicles"

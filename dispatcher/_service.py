@@ -91,7 +91,9 @@ class Dispatcher:
             stack.push_async_callback(self._payloads.close)
             stack.push_async_callback(self._messages.close)
             token = self.settings.http_token.get_secret_value()
-            await stack.enter_async_context(serve(self.settings.host, self._port, self.health, token=token))
+            await stack.enter_async_context(
+                serve(self.settings.host, self._port, self.health, token=token, certificate=self.settings.http_certificate)
+            )
             work = asyncio.create_task(self._work(), name="dispatcher.work")
             stopping = asyncio.create_task(stop.wait(), name="dispatcher.stop")
             await asyncio.wait((work, stopping), return_when=asyncio.FIRST_COMPLETED)

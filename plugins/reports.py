@@ -93,10 +93,13 @@ def _document(settings: Settings) -> tuple[int, bytes, str]:
     """Status, content and media type: the API's OpenAPI document, or 503 and the reason where the API does not give it."""
     import httpx
 
+    from adapters.tls import verified
+
     url = f"{settings.api}/api/v1/openapi.json"
     try:
-        answer = httpx.get(url, headers=settings.bearer, timeout=DOCUMENT_WAIT_S).raise_for_status()
-    except httpx.HTTPError as exc:
+        trust = verified(settings, url)
+        answer = httpx.get(url, headers=settings.bearer, timeout=DOCUMENT_WAIT_S, verify=trust).raise_for_status()
+    except (httpx.HTTPError, OSError) as exc:
         return 503, f"{url} does not answer: {exc}; see `manifold status`".encode(), "text/plain"
     return 200, answer.content, "application/json"
 

@@ -122,7 +122,9 @@ class Recorder:
         try:
             token = settings.http_token.get_secret_value()
             routes = [web.post("/flush", self._flush)]
-            async with serve(settings.host, settings.recorder_port, self.health, routes, token=token):
+            async with serve(
+                settings.host, settings.recorder_port, self.health, routes, token=token, certificate=settings.http_certificate
+            ):
                 self._place.enter()
                 if not await _before(told, self._start()):
                     return

@@ -78,9 +78,10 @@ class Signals:
                 door is another's.
         """
         settings = self._settings
-        routes, token = [web.post("/flush", self._flush), *dead_letter_routes(settings)], settings.http_token.get_secret_value()
+        routes = [web.post("/flush", self._flush), *dead_letter_routes(settings)]
+        token, certificate = settings.http_token.get_secret_value(), settings.http_certificate
         try:
-            async with serve(settings.host, settings.signals_port, self.health, routes, token=token):
+            async with serve(settings.host, settings.signals_port, self.health, routes, token=token, certificate=certificate):
                 self._folder.enter()
                 await self._work(stop)
         finally:

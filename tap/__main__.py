@@ -25,7 +25,8 @@ from tap.service import Tap
 async def _main(settings: Settings, tell_delivered: bool) -> None:
     tap = Tap(settings, tell_delivered=tell_delivered)
     REGISTRY.register(TapMetrics(tap))
-    async with serve(settings.host, settings.tap_port, tap.health, token=settings.http_token.get_secret_value()):
+    token, certificate = settings.http_token.get_secret_value(), settings.http_certificate
+    async with serve(settings.host, settings.tap_port, tap.health, token=token, certificate=certificate):
         await tap.run(stop_event())
 
 

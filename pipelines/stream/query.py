@@ -187,7 +187,7 @@ def stream(settings: Settings, *, until_idle: bool = False, for_s: float | None 
         Permanent: `stream_port` cannot be used.
     """
     catalog, token = await_catalog(settings), settings.http_token.get_secret_value()
-    metrics = tell_metrics(settings.host, settings.stream_port, token=token)
+    metrics = tell_metrics(settings.host, settings.stream_port, token=token, certificate=settings.http_certificate)
     with stopping_on_signals() as stop, metrics, session(settings, "stream") as spark:
         limit = threading.Timer(for_s, stop.set) if for_s is not None else None
         if limit is not None:

@@ -17,6 +17,7 @@ from types import FrameType
 
 import httpx
 
+from adapters.tls import verified, written_at
 from contracts.errors import ManifoldError, Permanent
 from contracts.settings import Settings, load_settings
 from sandbox.platform import airflow_users
@@ -25,7 +26,8 @@ from sandbox.platform.processes import Record, end, family
 ROOT = Path(__file__).parents[2]
 HEALTH = "/api/v2/monitor/health"
 # No triggerer: no DAG here defers, and it would cost 150 MB. Logs are read from the folder, not over HTTP.
-COMPONENTS = (("scheduler", "--skip-serve-logs"), ("dag-processor",), ("api-server",))
+API_SERVER = "api-server"
+COMPONENTS = (("scheduler", "--skip-serve-logs"), ("dag-processor",), (API_SERVER,))
 NEEDED = ("metadatabase", "scheduler", "dag_processor")
 STOP_S = 15
 LOOK_S = 0.2
@@ -35,7 +37,7 @@ WORKERS = 2  # tasks that run at once; each idle worker keeps 47 MB
 
 def url(settings: Settings) -> str:
     """The URL of the embedded Airflow."""
-    return f"http://{settings.loopback}:{settings.airflow_port}"
+    return f"{'https' if settings.tls else 'http'}://{settings.loopback}:{settings.airflow_port}"
 
 
 def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -57,8 +59,10 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
 
 
 def _options(settings: Settings) -> dict[str, str]:
-    address = url(settings)
+    address, certificate = url(settings), settings.http_certificate
+    shown = {"CERT": certificate, "KEY": certificate, "CA_FILE": settings.tls_files("").ca} if certificate else {}
     return {
+        **{f"API__SSL_{name}": file for name, file in shown.items()},  # tasks, which come to it too, believe what these name
         "CORE__DAGS_FOLDER": str(ROOT / "dags"),
         "CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
         "CORE__LOAD_EXAMPLES": "False",
@@ -88,9 +92,10 @@ def _options(settings: Settings) -> dict[str, str]:
 def is_healthy(settings: Settings) -> bool:
     """Whether it can take triggers and run tasks: database, scheduler and DAG processor say that they are well."""
     try:
-        answer = httpx.get(f"{url(settings)}{HEALTH}", timeout=2)
+        address = url(settings)
+        answer = httpx.get(f"{address}{HEALTH}", timeout=2, verify=verified(settings, address))
         parts = answer.json() if answer.status_code == httpx.codes.OK else {}
-    except (httpx.HTTPError, ValueError):
+    except (httpx.HTTPError, OSError, ValueError):
         return False
     return all(parts.get(part, {}).get("status") == "healthy" for part in NEEDED)
 
@@ -106,15 +111,38 @@ def run(settings: Settings) -> int:
         _prepare(settings, env)
         started = {part[0]: _airflow(part, env) for part in COMPONENTS}
         pool = _airflow(("pools", "set", settings.spark_pool, str(WORKERS), "jobs on Spark"), env)  # tasks wait for it
+        shown = _renewed_at(settings)
         while not stopping:
             if pool.poll():
                 raise Permanent(f"Airflow could not make the pool {settings.spark_pool}; the reason is above")
+            if (now := _renewed_at(settings)) != shown:
+                _begin_again(started, env)
+                shown = now
             for name, process in started.items():
                 if (status := process.poll()) is not None:
                     sys.stderr.write(f"airflow {name} ended with status {status}; its last words are above\n")
                     return 1
             time.sleep(LOOK_S)
     return 0
+
+
+def _renewed_at(settings: Settings) -> int:
+    """When the certificate was made; 0: there is none, or half a one."""
+    try:
+        return written_at(settings.http_certificate) if settings.http_certificate else 0
+    except OSError:
+        return 0
+
+
+def _begin_again(started: "dict[str, subprocess.Popen[bytes]]", env: Mapping[str, str]) -> None:
+    """The API server reads its certificate when it starts. Tasks that run ask it again until it is there."""
+    started[API_SERVER].terminate()
+    try:
+        started[API_SERVER].wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        started[API_SERVER].kill()
+        started[API_SERVER].wait()
+    started[API_SERVER] = _airflow((API_SERVER,), env)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Airflow's public REST API, as far as the console, the demo and the tests need it: trigger, wait, read logs."""
 
+import ssl
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -15,15 +16,17 @@ LOOK_S = 0.5
 
 
 class AirflowApi:
-    """A client of one Airflow; a context manager. `base` is its URL, such as http://127.0.0.1:8080.
+    """A client of one Airflow; a context manager. `base` is its URL, such as http://127.0.0.1:8080; `verify` is httpx's.
 
     It logs in as `user` with its first question, and again where its token has become too old.
     """
 
-    def __init__(self, base: str, user: str, password: str, *, timeout_s: float = 30) -> None:
+    def __init__(
+        self, base: str, user: str, password: str, *, timeout_s: float = 30, verify: ssl.SSLContext | bool = True
+    ) -> None:
         self._base = base
         self._login = {"username": user, "password": password}
-        self._client = httpx.Client(base_url=base, timeout=timeout_s)
+        self._client = httpx.Client(base_url=base, timeout=timeout_s, verify=verify)
         self._token = ""
 
     def __enter__(self) -> Self:

@@ -8,6 +8,7 @@ import secrets
 from pathlib import Path
 
 from adapters import secret_files
+from adapters.tls import verified
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from sandbox.platform.airflow_api import AirflowApi
@@ -50,4 +51,4 @@ def password_of(settings: Settings, user: str) -> str:
 
 def logged_in(settings: Settings, url: str, user: str = OPERATOR) -> AirflowApi:
     """A client of the embedded Airflow at `url`."""
-    return AirflowApi(url, user, password_of(settings, user))
+    return AirflowApi(url, user, password_of(settings, user), verify=verified(settings, url))

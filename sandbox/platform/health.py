@@ -13,7 +13,7 @@ import redis
 from adapters import secret_files
 from adapters.amqp import shown_url
 from adapters.redis import connect
-from adapters.tls import web_context
+from adapters.tls import verified
 from contracts import keys
 from contracts.embedded_broker import outer_socket
 from contracts.redis_url import split_redis_url
@@ -175,7 +175,7 @@ def _check(program: Program, settings: Settings) -> Check:
         return _listens(settings.loopback, program.ports[0].number)
     headers = {} if program.kind == "airflow" else settings.bearer
     try:
-        trust = web_context(settings, program.health) or True
+        trust = verified(settings, program.health)
         answer = httpx.get(program.health, headers=headers, timeout=_ANSWER_S, trust_env=False, verify=trust)
         details = answer.json()
     except (httpx.HTTPError, OSError) as exc:

@@ -130,7 +130,7 @@ def _spelled(value: Any) -> str:
 
 
 def _healthz(settings: Settings, port: int) -> str:
-    return f"http://{settings.host}:{port}/healthz"
+    return f"{settings.http(port)}/healthz"
 
 
 def _redis_command(settings: Settings) -> list[str]:

@@ -13,16 +13,21 @@ import pytest
 import redis
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError
+from typer.testing import CliRunner
 
 from adapters.publisher import Publisher
 from adapters.redis import connect
 from adapters.tls import client_context, web_context
+from archive.flush import close_segments
+from console import _watch
+from console._app import make_app
 from contracts import keys
 from contracts.messages import ReceiptStatus, sha1_hex
 from contracts.settings import Settings
 from contracts.tls import OF_INNER, OPERATOR, SECRETS, Service, TlsFiles
 from sandbox.fleet import Fleet, vins
 from sandbox.platform import certificates, rabbitmq, supervise
+from sandbox.platform.programs import environment
 from tests.conftest import platform_settings
 from tests.redis_users import refused
 from tests.servers import wait_until
@@ -69,7 +74,8 @@ def test_it_goes_on_when_every_certificate_of_tap_and_services_is_renewed(secure
     assert len(certificates.renew(secure, within_days=certificates.LEAF_DAYS + 1)) == len(certificates.leaves(secure)) == 10
     certificates.tell_redis(secure)
     assert of_redis(secure) != shown
-    wait_until(lambda: of_api(secure) == of_redis(secure), what="the API to show the new certificate")
+    faces = http_of(secure)
+    wait_until(lambda: {of_web(secure, port) for port in faces.values()} == {of_redis(secure)}, what="all to show the new one")
     asyncio.run(deliver(secure, "task_tls_2"))
     assert supervise.status(secure).processes == before
 
@@ -147,20 +153,38 @@ def of_redis(settings: Settings) -> bytes:
     return asked(settings.redis_port, client_context(inside(settings)))[0]
 
 
-def of_api(settings: Settings) -> bytes:
-    """The certificate that the API shows."""
-    return asked(settings.api_port, client_context(TlsFiles(settings.tls_files("").ca)))[0]
+def of_web(settings: Settings, port: int) -> bytes:
+    """The certificate that a service's HTTP shows."""
+    return asked(port, client_context(TlsFiles(settings.tls_files("").ca)))[0]
 
 
-def test_the_api_answers_over_tls_alone(secure: Settings) -> None:
+def http_of(settings: Settings) -> dict[str, int]:
+    """The port of each service's own HTTP."""
+    kinds = ("recorder", "dispatcher", "tap", "api", *(("signals",) if settings.with_signals else ()))
+    return {kind: getattr(settings, f"{kind}_port") for kind in kinds}
+
+
+def test_every_services_http_answers_over_tls_alone(secure: Settings) -> None:
     assert supervise.Addresses.of(secure).api == f"https://127.0.0.1:{secure.api_port}"
-    trust = web_context(secure, secure.api)
-    assert trust is not None
-    assert httpx.get(f"{secure.api}/livez", verify=trust, trust_env=False).status_code == 200
-    with pytest.raises(httpx.TransportError):
-        httpx.get(f"http://127.0.0.1:{secure.api_port}/livez", trust_env=False)
-    with pytest.raises(httpx.TransportError):
-        httpx.get(f"{secure.api}/livez", trust_env=False)
+    for kind, port in http_of(secure).items():
+        url = secure.http(port)
+        trust = web_context(secure, url)
+        assert trust is not None, kind
+        assert httpx.get(f"{url}/livez", verify=trust, trust_env=False).status_code == 200, kind
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://127.0.0.1:{port}/livez", trust_env=False)
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{url}/livez", trust_env=False)
+
+
+def test_jobs_and_console_come_to_services_over_tls(secure: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert close_segments(secure) == {}
+    for name, value in environment(secure).items():
+        monkeypatch.setenv(name, value)
+    told = CliRunner().invoke(make_app("doctor"), ["doctor"])
+    assert told.exit_code == 0, told.output
+    for kind in ("recorder", "dispatcher"):  # as `manifold watch` does, which shows zeros where nobody answers
+        assert f"{kind}_" in _watch.page_of(secure, getattr(secure, f"{kind}_port"))
 
 
 def test_redis_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settings) -> None:

@@ -1,13 +1,15 @@
 """The embedded Airflow as a program: what it reads, and that it leaves nothing behind."""
 
+import socket
 from pathlib import Path
 
 import pytest
 
+from adapters.tls import web_context
 from contracts.settings import Settings
-from sandbox.platform import airflow
+from sandbox.platform import airflow, certificates
 from sandbox.platform.processes import Record, family, wait_gone
-from tests.servers import free_port, start_python
+from tests.servers import free_port, start_python, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -23,9 +25,26 @@ def test_airflow_variables_of_the_caller_do_not_reach_it(tmp_path: Path) -> None
     assert "spark://spark.example:7077" in env["AIRFLOW_CONN_SPARK_DEFAULT"]
 
 
-def test_it_becomes_healthy_and_ends_with_all_of_its_processes(tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path, airflow_port=free_port(), ingest_schedule="")
+def shown(settings: Settings) -> bytes | None:
+    """The certificate that Airflow shows; None: it does not answer."""
+    context = web_context(settings, airflow.url(settings))
+    assert context is not None
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", settings.airflow_port), 5) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+        ):
+            return secured.getpeercert(binary_form=True)
+    except OSError:
+        return None
+
+
+def test_it_becomes_healthy_shows_a_renewed_certificate_and_ends_with_all_of_its_processes(tmp_path: Path) -> None:
+    """With TLS: without, many tests have it."""
+    settings = Settings(home=tmp_path, airflow_port=free_port(), ingest_schedule="", tls=True)
+    certificates.make_up(settings)
     env = {"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_AIRFLOW_PORT": str(settings.airflow_port), "MANIFOLD_INGEST_SCHEDULE": ""}
+    env |= {"MANIFOLD_TLS": "true"}
     server = start_python(
         "sandbox.platform.airflow",
         port=settings.airflow_port,
@@ -33,6 +52,10 @@ def test_it_becomes_healthy_and_ends_with_all_of_its_processes(tmp_path: Path) -
         env=env,
         ready=lambda: airflow.is_healthy(settings),
     )
+    before = shown(settings)
+    certificates.renew(settings, within_days=certificates.LEAF_DAYS + 1)
+    wait_until(lambda: shown(settings) not in (before, None), within_s=60, what="the renewed certificate")
+    wait_until(lambda: airflow.is_healthy(settings), within_s=60, what="Airflow")
     record = Record.of(server.pid)
     assert record is not None
     running = family(record)
