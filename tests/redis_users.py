@@ -27,6 +27,11 @@ class RedisUsers:
         """Where this service finds Redis."""
         return f"redis://{service}:{self._passwords[service]}@127.0.0.1:{port}/0"
 
+    def add_to(self, redis: Redis) -> None:
+        """Make them users of a node that runs."""
+        for line in self.file.read_text().splitlines():
+            redis.execute_command("ACL", "SETUSER", *line.split()[1:])
+
     def connect(self, service: str, port: int) -> Redis:
         """A connection with the rights of this service."""
         return Redis.from_url(self.url(service, port))

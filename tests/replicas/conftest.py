@@ -1,9 +1,10 @@
 """One cluster of three masters for all tests that leave it healthy."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.redis_users import RedisUsers, refused
 from tests.replicas.cluster import LocalCluster, a_cluster
 
 
@@ -11,3 +12,21 @@ from tests.replicas.cluster import LocalCluster, a_cluster
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with a_cluster(tmp_path_factory.mktemp("cluster")) as three_masters:
         yield three_masters
+
+
+@pytest.fixture(scope="session")
+def users(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> RedisUsers:
+    """Those of environments, on each node; without a password everybody may do all, for tests."""
+    users = RedisUsers(tmp_path_factory.mktemp("users"))
+    for node in cluster.clients():
+        users.add_to(node)
+    return users
+
+
+@pytest.fixture
+def url_of(cluster: LocalCluster, users: RedisUsers) -> Iterator[Callable[[str], str]]:
+    """Where a service finds the cluster. Nothing that it does there may be refused."""
+    for node in cluster.clients():
+        node.acl_log_reset()
+    yield lambda service: users.url(service, cluster.nodes[0].port).replace("redis:", "redis+cluster:").removesuffix("/0")
+    assert [line for node in cluster.clients() for line in refused(node)] == []

@@ -1,15 +1,21 @@
 """What jobs and commands do with Redis does not depend on how many nodes it has."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from adapters.redis import connect as connect_blocking
 from console._doctor import examine
+from contracts import keys
 from contracts.queue_names import ecq_queue
 from contracts.seq import seq_of, wall_clock_ms
 from contracts.settings import Settings
+from contracts.signals import keys as of_door
 from history.merge import History
 from pipelines.populate.lock import populate_lock
-from queues import BlockingBatch, Loader, Policy
+from queues import BlockingBatch, Loader, Policy, connect
 from queues.verbs.ecq import Append
 from tests.replicas.cluster import LocalCluster
 
@@ -29,20 +35,40 @@ def test_doctor_asks_every_master(cluster: LocalCluster) -> None:
     assert {finding.check: finding.passed for finding in examine(settings)}["queues"]
 
 
-def test_the_lock_of_populating_holds(cluster: LocalCluster) -> None:
-    with connect_blocking(cluster.url) as redis, populate_lock(redis) as lock:
+@pytest.mark.parametrize("service", ["jobs", "dispatcher", "recorder", "api", "signals"])
+def test_each_service_has_the_rights_that_its_client_needs(url_of: Callable[[str], str], service: str) -> None:
+    """What the libraries ask a cluster by themselves, and scripts on every node."""
+    own = of_door.once("device", "key") if service == "signals" else keys.pending("V")
+
+    async def by_the_other_library() -> None:
+        async with connect(url_of(service)) as redis:
+            assert await redis.script_load("return 1")
+            assert await redis.eval("return redis.call('TTL', KEYS[1])", 1, own) == -2
+
+    asyncio.run(by_the_other_library())
+    with connect_blocking(url_of(service)) as redis:
+        assert redis.ping()
+        assert redis.info("memory", target_nodes="primaries")
+        assert redis.eval("return redis.call('TTL', KEYS[1])", 1, own) == -2
+
+
+def test_the_lock_of_populating_holds(url_of: Callable[[str], str]) -> None:
+    with connect_blocking(url_of("jobs")) as redis, populate_lock(redis) as lock:
         lock.check()
 
 
-def test_a_compacted_queue_is_told_by_the_cluster_alone(cluster: LocalCluster, tmp_path: Path) -> None:
-    settings = Settings(redis_url=cluster.url, home=tmp_path)
+def test_a_compacted_queue_is_told_by_the_cluster_alone(
+    cluster: LocalCluster, url_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    settings = Settings(redis_url=url_of("api"), home=tmp_path)
     cluster.flush()
-    with connect_blocking(cluster.url) as redis:
+    with connect_blocking(url_of("jobs")) as redis:
         Loader(redis, Policy.of(settings)).mark_loaded(1)
+    with connect_blocking(url_of("recorder")) as redis:
         batch, seq = BlockingBatch(redis, Policy.of(settings)), seq_of(wall_clock_ms(), 0, 0)
         batch.add(ecq_queue("}C{"), Append(seq, "k", b"22"), wall_clock_ms())
         batch.run()
-
+    with connect_blocking(url_of("api")) as redis:
         (entry,) = History(settings, redis).compacted_queue("}C{").entries
 
     assert (entry.key, entry.seq, entry.size_bytes, entry.state) == ("k", seq, 2, "pending")

@@ -35,12 +35,12 @@ def url(cluster: LocalCluster) -> str:
 
 
 @pytest.fixture
-def use(cluster: LocalCluster, redis: Redis) -> Callable[..., Any]:
-    """Runs `body(queues)` on a loop of its own."""
+def use(url_of: Callable[[str], str], redis: Redis) -> Callable[..., Any]:
+    """Runs `body(queues)` on a loop of its own, with the dispatcher's rights."""
 
     def run(body: Use, policy: Policy = POLICY) -> Any:
         async def main() -> Any:
-            async with connect_async(cluster.url) as client:
+            async with connect_async(url_of("dispatcher")) as client:
                 return await body(Queues(client, policy))
 
         return asyncio.run(main())
