@@ -47,7 +47,7 @@ def revoke(name: Name, as_json: AsJson = False) -> None:
 
     home = settings_or_fail().home
     mine = [row for row in issued.of_home(home) if row.name == name]
-    found = [row.serial for row in mine if row.issuer == FRONT_DOOR.name]
+    found = [row.serial for row in mine if FRONT_DOOR.is_issuer(row.issuer)]
     if not found:
         fail(
             f"{name} is known behind the front door alone, where nothing can be revoked: remove its file, then make up"

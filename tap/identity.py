@@ -60,7 +60,8 @@ class Certificates:
         """Raises OSError or ValueError where they cannot be read."""
         self._ca, self._server, self._listed = folder / CA, folder / SERVER, folder / REVOKED
         self._stamps = self._look()
-        self.context = server_context(self._ca, self._server)
+        self.context = self._newest = server_context(self._ca, self._server)
+        self.context.sni_callback = self._take_newest
         self._revoked = revoked_serials(self._ca, self._listed)
 
     def renew(self) -> None:
@@ -69,15 +70,17 @@ class Certificates:
         if stamps == self._stamps:
             return
         try:
-            server_context(self._ca, self._server)  # both or neither: a context that takes half of it serves nobody
+            newest = server_context(self._ca, self._server)  # another: one that believes a CA cannot be made to forget it
             self._revoked = revoked_serials(self._ca, self._listed)
-            self.context.load_verify_locations(self._ca)
-            self.context.load_cert_chain(self._server)
         except (OSError, ValueError) as exc:
             log.error("certificates cannot be read", reason=str(exc))  # noqa: TRY400  # the reason says all
             return
-        self._stamps = stamps
+        self._stamps, self._newest = stamps, newest
         log.info("certificates taken", revoked=len(self._revoked))
+
+    def _take_newest(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _of_listener: ssl.SSLContext) -> None:
+        """Each handshake begins with the listener's context, and goes on with the newest; also without a server's name."""
+        connection.context = self._newest
 
     def refuses(self, who: Identity) -> bool:
         """Whether a certificate that was good once is good no longer."""

@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import TypeVar
 
 import httpx
 
+from adapters.tls import verified
 from contracts.embedded_broker import outer_socket
 from contracts.settings import Settings
 from sandbox.platform import broker, rabbitmq
@@ -187,21 +189,22 @@ def start_tap(settings: Settings, *, delivered: bool = False) -> Server:
     """The event tap on `settings.mqtt_port`, its events getting through. The broker may be anyone's."""
     names = ("home", "host", "mqtt_port", "broker_port", "tap_port", "topic_prefix", "tls", "mqtt_services_port")
     env = {f"MANIFOLD_{name.upper()}": str(getattr(settings, name)) for name in names}
-    health = f"http://{settings.host}:{settings.tap_port}/healthz"
+    health = f"{settings.http(settings.tap_port)}/healthz"
+    trust = verified(settings, health)
     return start_service(
         "tap",
         *(["--delivered"] if delivered else []),
         port=settings.mqtt_port,
         log=settings.home / "tap.log",
         env=env,
-        ready=lambda: answers(health),
+        ready=lambda: answers(health, trust=trust),
     )
 
 
-def answers(url: str) -> bool:
+def answers(url: str, *, trust: ssl.SSLContext | bool = True) -> bool:
     """Whether `url` answers with success."""
     try:
-        return httpx.get(url, timeout=5).is_success
+        return httpx.get(url, timeout=5, verify=trust).is_success
     except httpx.TransportError:
         return False
 

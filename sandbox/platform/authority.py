@@ -1,6 +1,6 @@
 """The CAs of the sandbox, and what they sign: certificates, and the list of those that are revoked."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -20,20 +20,46 @@ _CLOCK_SKEW = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A CA: the files with its certificate and its key, and its name."""
+    """A CA: the files with its certificates, its key and its successor's, and the name of the first; later ones add their day."""
 
     certificate: str
     key: str
+    next_key: str
     name: str
 
+    def is_issuer(self, name: str) -> bool:
+        """Whether this is the name of one of them."""
+        return name == self.name or (name.startswith(f"{self.name}, ") and name.removeprefix(f"{self.name}, ")[:1].isdigit())
 
-FRONT_DOOR = Authority(CA, "ca-key.pem", "Manifold sandbox")
-INNER = Authority(INNER_CA, "inner-ca-key.pem", "Manifold sandbox, behind the front door")
+
+FRONT_DOOR = Authority(CA, "ca-key.pem", "ca-next-key.pem", "Manifold sandbox")
+INNER = Authority(INNER_CA, "inner-ca-key.pem", "inner-ca-next-key.pem", "Manifold sandbox, behind the front door")
 
 
-def subject_of(folder: Path, ca: Authority) -> x509.Name:
-    """The name of a CA as certificates have it."""
-    return x509.load_pem_x509_certificate((folder / ca.certificate).read_bytes()).subject
+def believed(folder: Path, ca: Authority) -> list[x509.Certificate]:
+    """The certificates of a CA that are believed: the one that signs, its successor and its predecessors, if there are any."""
+    return x509.load_pem_x509_certificates((folder / ca.certificate).read_bytes())
+
+
+def signer(folder: Path, ca: Authority) -> x509.Certificate:
+    """Of those, the one that signs.
+
+    Raises:
+        Permanent: there is none.
+    """
+    key = ca_key(folder, ca).public_key()
+    found = next((each for each in believed(folder, ca) if each.public_key() == key), None)
+    if found is None:
+        raise Permanent(f"{folder / ca.certificate} has no certificate of the key in {ca.key}: put the files of one CA there")
+    return found
+
+
+def ca_certificate(name: str, key: ec.EllipticCurvePrivateKey, days: float, *, now: datetime) -> bytes:
+    """The certificate of a CA, in PEM; it signs itself."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    public = key.public_key()
+    made = _begun(subject, subject, public, public, now, now + timedelta(days=days), is_ca=True)
+    return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def certificate(
@@ -44,35 +70,48 @@ def certificate(
     ca: Authority,
     *,
     hosts: Sequence[str] = (),
-    is_ca: bool = False,
+    now: datetime | None = None,
 ) -> bytes:
-    """A certificate for this key in PEM, signed by `ca`.
+    """A certificate for this key in PEM, signed by `ca`, with which it ends at the latest.
 
     Raises:
         Permanent: there is no such CA.
     """
-    signer, now = ca_key(folder, ca), datetime.now(UTC)
+    begins, signs = now or datetime.now(UTC), signer(folder, ca)
+    own = ca_key(folder, ca)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    issuer = subject if is_ca else subject_of(folder, ca)
     usage = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
-    made = (
+    ends = min(begins + timedelta(days=days), signs.not_valid_after_utc)
+    made = _begun(subject, signs.subject, key, own.public_key(), begins, ends, is_ca=False)
+    made = made.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+    if hosts:
+        made = made.add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False)
+    return made.sign(own, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def _begun(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    issuers_key: ec.EllipticCurvePublicKey,
+    begins: datetime,
+    ends: datetime,
+    *,
+    is_ca: bool,
+) -> x509.CertificateBuilder:
+    return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCK_SKEW)
-        .not_valid_after(now + timedelta(days=days))
+        .not_valid_before(begins - _CLOCK_SKEW)
+        .not_valid_after(ends)
         .add_extension(x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuers_key), critical=False)
         .add_extension(_key_usage(is_ca=is_ca), critical=True)
     )
-    if not is_ca:
-        made = made.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-    if hosts:
-        made = made.add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False)
-    return made.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def _key_usage(*, is_ca: bool) -> x509.KeyUsage:
@@ -88,13 +127,12 @@ def _general(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def revocation_list(folder: Path, serials: Sequence[int]) -> bytes:
-    """The list of what the CA of the front door has revoked, in PEM."""
-    now = datetime.now(UTC)
-    made = x509.CertificateRevocationListBuilder().issuer_name(subject_of(folder, FRONT_DOOR))
+def revocation_list(folder: Path, revoked: Mapping[int, datetime], *, now: datetime) -> bytes:
+    """The list of what the CA of the front door has revoked, and since when, in PEM."""
+    made = x509.CertificateRevocationListBuilder().issuer_name(signer(folder, FRONT_DOOR).subject)
     made = made.last_update(now - _CLOCK_SKEW).next_update(now + timedelta(days=LISTED_DAYS))
-    for serial in dict.fromkeys(serials):
-        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+    for serial, since in revoked.items():
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(since).build()
         made = made.add_revoked_certificate(entry)
     return made.sign(ca_key(folder, FRONT_DOOR), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
@@ -106,9 +144,18 @@ def ca_key(folder: Path, ca: Authority) -> ec.EllipticCurvePrivateKey:
         Permanent: there is none.
     """
     try:
-        found = serialization.load_pem_private_key((folder / ca.key).read_bytes(), None)
+        return private_key(folder / ca.key)
     except OSError as exc:
         raise Permanent(f"there is no CA in {folder} ({exc.strerror}): MANIFOLD_TLS=true make up makes one") from exc
+
+
+def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    """The key in a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found = serialization.load_pem_private_key(file.read_bytes(), None)
     assert isinstance(found, ec.EllipticCurvePrivateKey)
     return found
 

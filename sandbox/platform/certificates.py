@@ -6,7 +6,10 @@ folder of secrets, for this user alone. Good for a machine of one's own, and for
 is not where its platform is.
 """
 
-from collections.abc import Sequence
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,50 +24,84 @@ from adapters.secret_files import write
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from contracts.tls import OF_INNER, REVOKED, SERVER, Service
-from sandbox.platform import issued
+from sandbox.platform import issued, revocations, succession
 from sandbox.platform.authority import (
     FRONT_DOOR,
     INNER,
+    LISTED_DAYS,
     Authority,
+    ca_certificate,
     ca_key,
     certificate,
     new_key_pem,
     pem_of,
-    revocation_list,
-    subject_of,
+    signer,
 )
+from sandbox.platform.succession import CA_DAYS, Step
 
-CA_DAYS, LEAF_DAYS = 365.0, 30.0
+LEAF_DAYS = 30.0
+RENEWED_DAYS = LEAF_DAYS / 3  # before its end
 
 
-def make_up(settings: Settings) -> None:
-    """The CAs and an empty list of what is revoked, where there are none; lasting certificates for the tap and each service."""
-    folder = secret_files.folder(settings.home)
+def make_up(settings: Settings, *, now: datetime | None = None) -> None:
+    """The CAs and an empty list of what is revoked, where there are none; then all that `keep` does."""
+    folder, today = secret_files.folder(settings.home), now or datetime.now(UTC)
     for ca in (FRONT_DOOR, INNER):
         secret_files.made_up(settings.home, ca.key, new_key_pem)
         if not (folder / ca.certificate).exists():
-            write(folder / ca.certificate, certificate(ca.name, ca_key(folder, ca).public_key(), folder, CA_DAYS, ca, is_ca=True))
-    if not (folder / REVOKED).exists():
-        write(folder / REVOKED, revocation_list(folder, ()))
-    issued.forget_ended(settings.home)
-    renew(settings)
+            write(folder / ca.certificate, ca_certificate(ca.name, ca_key(folder, ca), CA_DAYS, now=today))
+    keep(settings, now=today)
 
 
-def renew(settings: Settings, *, within_days: float = LEAF_DAYS / 3) -> list[str]:
-    """New certificates for those of tap and services that end within so many days, or are another CA's; their files.
+def keep(settings: Settings, *, now: datetime | None = None) -> list[str]:
+    """All that is due by now: CAs that follow one another, certificates of tap and services, the list of what is revoked.
 
-    Nothing has to be started again.
+    To be called now and then; nothing has to be started again. What was done, in words; Redis wants to be told of it.
 
     Raises:
         Permanent: there is no CA.
     """
-    folder = secret_files.folder(settings.home)
-    soon = datetime.now(UTC) + timedelta(days=within_days)
+    home, today = settings.home, now or datetime.now(UTC)
+    done = []
+    with _alone(home):
+        for ca in (FRONT_DOOR, INNER):
+            while step := _step(home, ca, today):
+                done.append(f"{ca.certificate}: {step}")
+        done += renew(settings, now=today)
+        if revocations.keep(home, today):
+            done.append(REVOKED)
+    issued.forget_ended(home, now=today)
+    return done
+
+
+def _step(home: Path, ca: Authority, now: datetime) -> Step | None:
+    """Do what is to be done next with this CA; None: nothing."""
+    folder, revoked_now = secret_files.folder(home), revoked(home)
+    needed = {row.issuer for row in issued.of_home(home, now=now) if row.serial not in revoked_now}
+    step = succession.next_step(succession.standing(folder, ca), needed, now)
+    match step:
+        case Step.ANNOUNCE:
+            succession.announce(home, ca, now)
+        case Step.SUCCEED:
+            succession.succeed(folder, ca)
+        case Step.DROP:
+            revocations.keep(home, now)  # before nobody believes whoever has signed the one that there is
+            succession.drop(folder, ca, needed, now)
+    return step
+
+
+def renew(settings: Settings, *, within_days: float = RENEWED_DAYS, now: datetime | None = None) -> list[str]:
+    """New certificates for those of tap and services that end within so many days, or are another CA's; their files.
+
+    Raises:
+        Permanent: there is no CA.
+    """
+    folder, today = secret_files.folder(settings.home), now or datetime.now(UTC)
     made = []
     for leaf in leaves(settings):
         file = folder / leaf.file
-        if not file.exists() or not _lasts(file, soon, subject_of(folder, leaf.ca)):
-            write(file, issue(settings.home, leaf.name, hosts=leaf.hosts, ca=leaf.ca))
+        if not file.exists() or not _lasts(file, today + timedelta(days=within_days), signer(folder, leaf.ca).subject):
+            write(file, issue(settings.home, leaf.name, hosts=leaf.hosts, ca=leaf.ca, now=today))
             made.append(leaf.file)
     return made
 
@@ -91,14 +128,41 @@ def leaves(settings: Settings) -> list[Leaf]:
 
 
 def tell_redis(settings: Settings) -> None:
-    """Have the Redis of the sandbox read its certificate again: it does so only when it is told.
+    """Have the Redis of the sandbox read its certificate and its CA again: it does so only when it is told.
 
     Raises:
         redis.RedisError: it does not answer.
     """
-    server = str(secret_files.folder(settings.home) / SERVER)
+    folder = secret_files.folder(settings.home)
+    server = str(folder / SERVER)
+    files = ("tls-cert-file", server, "tls-key-file", server, "tls-ca-cert-file", str(folder / INNER.certificate))
     with connect(settings.redis) as redis:
-        redis.execute_command("CONFIG", "SET", "tls-cert-file", server, "tls-key-file", server)
+        redis.execute_command("CONFIG", "SET", *files)
+
+
+def overdue(settings: Settings, *, now: datetime | None = None) -> list[str]:
+    """What should have been done a day ago, in words: nobody keeps the certificates.
+
+    Raises:
+        Permanent: there is no CA.
+        OSError: a file cannot be read.
+    """
+    home, yesterday = settings.home, (now or datetime.now(UTC)) - timedelta(days=1)
+    folder = secret_files.folder(home)
+    found = []
+    for ca in (FRONT_DOOR, INNER):
+        standing = succession.standing(folder, ca)
+        if step := succession.next_step(standing, {name for name, _ in standing.former}, yesterday):
+            found.append(f"{ca.certificate} ends {standing.ends_at:%Y-%m-%d} ({step} is due)")
+    until = yesterday + timedelta(days=RENEWED_DAYS)
+    for leaf in leaves(settings):
+        ends_at = x509.load_pem_x509_certificate((folder / leaf.file).read_bytes()).not_valid_after_utc
+        if ends_at < until:
+            found.append(f"{leaf.file} ends {ends_at:%Y-%m-%d}")
+    listed_until = revocations.ends_at(home)
+    if listed_until is None or listed_until - yesterday < timedelta(days=LISTED_DAYS / 2):
+        found.append(f"{REVOKED} was to be signed anew")
+    return found
 
 
 def hosts_of(settings: Settings) -> Sequence[str]:
@@ -106,10 +170,18 @@ def hosts_of(settings: Settings) -> Sequence[str]:
     return tuple(dict.fromkeys(("localhost", "127.0.0.1", "::1", settings.host)))
 
 
-def issue(home: Path, name: str, *, days: float = LEAF_DAYS, hosts: Sequence[str] = (), ca: Authority = FRONT_DOOR) -> bytes:
+def issue(
+    home: Path,
+    name: str,
+    *,
+    days: float = LEAF_DAYS,
+    hosts: Sequence[str] = (),
+    ca: Authority = FRONT_DOOR,
+    now: datetime | None = None,
+) -> bytes:
     """A certificate with this common name, and its key after it, in PEM; with `hosts` it is a server's, else a client's.
 
-    It is noted among `issued`; its key is kept nowhere.
+    It ends with its CA at the latest. It is noted among `issued`; its key is kept nowhere.
 
     Raises:
         Permanent: there is no CA, or the name is none that a certificate can have.
@@ -118,12 +190,12 @@ def issue(home: Path, name: str, *, days: float = LEAF_DAYS, hosts: Sequence[str
     if not 0 < len(name) <= 64:
         raise Permanent(f"{name!r} has {len(name)} characters: a common name has 1 to 64")
     key = ec.generate_private_key(ec.SECP256R1())
-    made = certificate(name, key.public_key(), folder, days, ca, hosts=hosts)
+    made = certificate(name, key.public_key(), folder, days, ca, hosts=hosts, now=now)
     issued.note(home, made)
     return made + pem_of(key)
 
 
-def revoke(home: Path, serials: Sequence[int]) -> None:
+def revoke(home: Path, serials: Sequence[int], *, now: datetime | None = None) -> None:
     """Put certificates on the list of what is revoked: the tap cuts them off within a second or two.
 
     Those of the inner CA are on no list: Redis and RabbitMQ ask for none.
@@ -131,14 +203,14 @@ def revoke(home: Path, serials: Sequence[int]) -> None:
     Raises:
         Permanent: there is no CA.
     """
-    folder = secret_files.folder(home)
-    write(folder / REVOKED, revocation_list(folder, [*revoked(home), *serials]))
+    today = now or datetime.now(UTC)
+    with _alone(home):
+        revocations.write(home, dict.fromkeys(serials, today) | revocations.listed(home), today)
 
 
 def revoked(home: Path) -> frozenset[int]:
     """The serial numbers of all that are revoked."""
-    file = secret_files.folder(home) / REVOKED
-    return frozenset(each.serial_number for each in x509.load_pem_x509_crl(file.read_bytes())) if file.exists() else frozenset()
+    return frozenset(revocations.listed(home))
 
 
 def serial_of(pem: bytes) -> int:
@@ -149,3 +221,15 @@ def serial_of(pem: bytes) -> int:
 def _lasts(file: Path, until: datetime, issuer: x509.Name) -> bool:
     found = x509.load_pem_x509_certificate(file.read_bytes())
     return found.not_valid_after_utc >= until and found.issuer == issuer
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Nobody else changes CAs or the list meanwhile: the console revokes while the keeper renews."""
+    folder = secret_files.folder(home)
+    lock = os.open(folder / ".authority.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

@@ -23,7 +23,7 @@ from sandbox.platform.programs import Program, programs
 from sandbox.platform.supervisord import HomeLayout, ProgramState, states
 
 REBUILD_NEEDED = "rebuild needed"
-KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals")
+KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals", "keeper")
 _ANSWER_S = 3.0
 
 
@@ -171,6 +171,8 @@ def _check(program: Program, settings: Settings) -> Check:
         return _ask_redis(settings)
     if program.kind == "broker" and settings.tls:
         return _listens_at(str(outer_socket(settings)))
+    if program.health is None and not program.ports:
+        return _runs(settings, program)
     if program.health is None:
         return _listens(settings.loopback, program.ports[0].number)
     headers = {} if program.kind == "airflow" else settings.bearer
@@ -196,6 +198,12 @@ def _airflow(code: int, details: Any) -> Check:
     parts = {name: part.get("status") for name, part in details.items() if isinstance(part, dict)}
     ill = [name for name in airflow.NEEDED if parts.get(name) != "healthy"]
     return Check(not ill, f"not healthy: {', '.join(ill)}" if ill else "", parts)
+
+
+def _runs(settings: Settings, program: Program) -> Check:
+    record = HomeLayout(settings.home).recorded().get(program.name)
+    runs = record is not None and record.process() is not None
+    return Check(runs, "" if runs else "does not run")
 
 
 def _listens(host: str, port: int) -> Check:

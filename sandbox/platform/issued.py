@@ -68,8 +68,12 @@ def forget_ended(home: Path, *, now: datetime | None = None) -> int:
 def of_home(home: Path, *, now: datetime | None = None) -> list[Issued]:
     """All certificates of a home that have not ended by `now`, the oldest first."""
     since = now or datetime.now(UTC)
-    rows = map(_row, _lines(secret_files.folder(home) / FILE))
-    return [row for row in rows if row.ends_at > since]
+    return [row for row in all_of(home) if row.ends_at > since]
+
+
+def all_of(home: Path) -> list[Issued]:
+    """All that are on record, the oldest first; also what has ended, for a while."""
+    return [_row(line) for line in _lines(secret_files.folder(home) / FILE)]
 
 
 @contextmanager

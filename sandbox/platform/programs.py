@@ -28,7 +28,7 @@ class Program:
     group: str
     ports: tuple[Port, ...]
     stop_s: int  # how long it may take to end after SIGTERM
-    health: str | None = None  # URL that answers 200 when it is healthy; None: the server itself is asked
+    health: str | None = None  # URL that answers 200 when it is healthy; None: the server is asked, or whether it runs
 
     @property
     def log_name(self) -> str:
@@ -47,6 +47,8 @@ def programs(settings: Settings) -> list[Program]:
         found.append(Program("tap", "tap", SERVERS, tuple(ports), 10, _healthz(settings, settings.tap_port)))
     if not settings.redis_url.get_secret_value():
         found.append(Program("redis", "redis", SERVERS, (Port("redis_port", settings.redis_port),), 30))
+    if settings.tls:
+        found.append(Program("keeper", "keeper", SERVICES, (), 5))
     port = Port("recorder_port", settings.recorder_port)
     found.append(Program("recorder", "recorder", SERVICES, (port,), 30, _healthz(settings, port.number)))
     for replica in range(settings.dispatchers):
@@ -94,6 +96,8 @@ def command(program: Program, settings: Settings) -> list[str]:
             return rabbitmq.command(settings)
         case "airflow":
             return [sys.executable, "-m", "sandbox.platform.airflow"]
+        case "keeper":
+            return [sys.executable, "-m", "sandbox.platform.keeper"]
         case "dispatcher":
             return [sys.executable, "-m", "dispatcher", "--replica", program.name.rpartition("-")[2]]
         case _:

@@ -1,17 +1,21 @@
 """The tap with TLS: a client is who its certificate says and nobody else, and what was good once may be good no longer."""
 
 import os
+import shutil
 import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from adapters.tls import client_context, revoked_serials
 from contracts.settings import Settings
 from contracts.tls import CA, OF_INNER, OPERATOR, REVOKED, SECRETS, SERVER, TlsFiles
 from contracts.topics import TRIGGER, request_filter
-from sandbox.platform import certificates
+from sandbox.platform import certificates, issued
+from sandbox.platform.authority import FRONT_DOOR, certificate, pem_of
 from sandbox.platform.programs import environment
 from tap.identity import Identity, is_platform, is_vehicle
 from tap.packets import Connect, packet, string
@@ -20,6 +24,8 @@ from tests.servers import Server, free_port, start_embedded_broker, start_tap, w
 from tests.tap.raw_connection import CONNACK, PUBACK, RawConnection, publish
 
 NOT_VALID, NOT_VALID_3_1_1 = 0x85, 2
+TODAY = datetime.now(UTC)
+AGED, ANNOUNCED, LATELY = (TODAY - timedelta(days=days) for days in (310, 65, 6))
 
 
 class Site:
@@ -28,13 +34,19 @@ class Site:
     def __init__(self, home: Path) -> None:
         ports = {name: free_port() for name in ("mqtt_port", "mqtt_services_port", "broker_port", "tap_port")}
         self.settings = Settings(home=home, tls=True, **ports)  # type: ignore[arg-type]  # all of them are ports
-        certificates.make_up(self.settings)
+        self._age()
         self.broker = start_embedded_broker(self.settings)
         try:
             self.tap: Server = start_tap(self.settings)
         except BaseException:
             self.broker.stop()
             raise
+
+    def _age(self) -> None:
+        """Its CA is so old that its successor was announced long ago, and signs from today on: when somebody looks."""
+        certificates.make_up(self.settings, now=AGED)
+        assert certificates.keep(self.settings, now=ANNOUNCED)[:2] == ["ca.pem: announce", "inner-ca.pem: announce"]
+        certificates.keep(self.settings, now=LATELY)
 
     @property
     def secrets(self) -> Path:
@@ -44,10 +56,10 @@ class Site:
         self.tap.stop()
         self.broker.stop()
 
-    def context(self, name: str, *, days: float = 1) -> ssl.SSLContext:
+    def context(self, name: str, *, days: float = 1, now: datetime | None = None) -> ssl.SSLContext:
         """The side of a client that has a certificate with this common name."""
         file = self.secrets / f"issued-{name}.pem"
-        file.write_bytes(certificates.issue(self.settings.home, name, days=days))
+        file.write_bytes(certificates.issue(self.settings.home, name, days=days, now=now))
         return client_context(TlsFiles(str(self.secrets / CA), str(file)))
 
     def vehicle(self, name: str, *, version: int = 5) -> RawConnection:
@@ -240,9 +252,62 @@ def test_the_taps_certificate_is_renewed_while_it_runs(site: Site, vin: str) -> 
     with site.vehicle(f"{vin}-stays") as stays:
         assert stays.open(f"{vin}-stays").reason == 0
         before = shown()
-        assert "server" in certificates.renew(site.settings, within_days=certificates.LEAF_DAYS + 1)
+        assert SERVER in certificates.renew(site.settings, within_days=certificates.LEAF_DAYS + 1)
         wait_until(lambda: shown() != before, within_s=30, what="the new certificate")
         assert stays.listen(request_filter("agent", f"{vin}-stays")).body[-1] == 1
+
+
+def test_a_ca_follows_another_while_the_tap_runs(site: Site, vin: str, tmp_path: Path) -> None:
+    """Whoever took ca.pem when the new one was announced believes the tap then; the old one's vehicles go on until they end."""
+    home = site.settings.home
+    for name in ("ca.pem", "ca-key.pem"):
+        shutil.copy(site.secrets / name, tmp_path)  # of the announcement; and a key that was stolen
+    olds, stolen = site.context(vin, days=40, now=LATELY), site.context(f"{vin}-x", days=40, now=LATELY)
+    with RawConnection(site.settings.mqtt_port, tls=olds) as stays:
+        assert stays.open(vin).reason == 0
+        before = issuer(site, vin, site.context(vin))
+        assert certificates.keep(site.settings, now=TODAY)[:2] == ["ca.pem: succeed", "inner-ca.pem: succeed"]
+        news = site.context(f"{vin}-new", days=90)
+        news.load_verify_locations(tmp_path / "ca.pem")
+        wait_until(lambda: issuer(site, vin, olds) != before, within_s=30, what="the tap to show a certificate of the new CA")
+        for name, context in ((f"{vin}-new", news), (f"{vin}-x", stolen)):
+            with RawConnection(site.settings.mqtt_port, tls=context) as connection:
+                assert connection.open(name).reason == 0
+        assert stays.listen(request_filter("agent", vin)).body[-1] == 1, "nobody was cut off"
+    of_old = [row.serial for row in issued.of_home(home) if row.issuer == FRONT_DOOR.name]
+    certificates.revoke(home, of_old[:-1])
+    assert certificates.keep(site.settings) == [], "one certificate of the old CA still counts"
+    certificates.revoke(home, of_old)
+    assert certificates.keep(site.settings) == ["ca.pem: drop"]
+    wait_until(lambda: not let_in(site, olds, vin), within_s=30, what="the old CA not to be believed")
+    with RawConnection(site.settings.mqtt_port, tls=news) as connection:
+        assert connection.open(f"{vin}-new").reason == 0
+    shutil.copy(site.secrets / CA, tmp_path / "now.pem")
+    forged = forge(tmp_path, f"{vin}-forged")
+    wait_until(lambda: not let_in(site, forged, f"{vin}-forged"), within_s=30, what="the stolen key to open nothing")
+
+
+def issuer(site: Site, name: str, context: ssl.SSLContext) -> str:
+    """The CA of the certificate that the tap shows."""
+    with RawConnection(site.settings.mqtt_port, tls=context) as connection:
+        assert isinstance(connection.socket, ssl.SSLSocket)
+        return str((connection.socket.getpeercert() or {})["issuer"])
+
+
+def let_in(site: Site, context: ssl.SSLContext, name: str) -> bool:
+    try:
+        with RawConnection(site.settings.mqtt_port, tls=context) as connection:
+            return connection.open(name).reason == 0
+    except (EOFError, OSError):
+        return False
+
+
+def forge(folder: Path, name: str) -> ssl.SSLContext:
+    """What somebody signs with a key of the CA that was stolen before it was gone."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    file = folder / "forged.pem"
+    file.write_bytes(certificate(name, key.public_key(), folder, 1, FRONT_DOOR) + pem_of(key))
+    return client_context(TlsFiles(str(folder / "now.pem"), str(file)))
 
 
 def test_files_that_make_no_sense_change_nothing(site: Site, vin: str) -> None:

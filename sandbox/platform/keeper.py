@@ -1,0 +1,55 @@
+"""`python -m sandbox.platform.keeper`: has what is due with CAs and certificates done, while the platform runs with TLS."""
+
+import signal
+import sys
+from threading import Event
+
+import structlog
+from redis.exceptions import RedisError
+
+from adapters.log import configure_logging
+from contracts.errors import ManifoldError
+from contracts.settings import Settings, load_settings
+from sandbox.platform import certificates
+
+LOOK_S = 600.0  # what is due is due for days
+AGAIN_S = 5.0  # Redis does not answer, or the disk is full
+
+log = structlog.get_logger(__name__)
+
+
+def run(settings: Settings, stop: Event) -> None:
+    """Look now and then until `stop`. What cannot be done now is tried again."""
+    own = not settings.redis_url.get_secret_value()
+    untold = own  # by a keeper that was killed in between
+    while not stop.is_set():
+        pause = LOOK_S
+        try:
+            if done := certificates.keep(settings):
+                log.info("certificates kept", done=done)
+                untold = own
+            if untold:
+                certificates.tell_redis(settings)
+                untold = False
+        except (OSError, ValueError, ManifoldError, RedisError) as exc:
+            log.warning("certificates not kept", reason=str(exc))
+            pause = AGAIN_S
+        stop.wait(pause)
+
+
+def main() -> int:
+    """Run with the settings of the environment."""
+    configure_logging("keeper")
+    stop = Event()
+    for told in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(told, lambda *_: stop.set())
+    try:
+        run(load_settings(), stop)
+    except ManifoldError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
