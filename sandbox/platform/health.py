@@ -23,7 +23,8 @@ from sandbox.platform.programs import Program, programs
 from sandbox.platform.supervisord import HomeLayout, ProgramState, states
 
 REBUILD_NEEDED = "rebuild needed"
-KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals", "keeper")
+KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals")
+KEEPER = "keeper"  # told of where it runs: with TLS alone
 _ANSWER_S = 3.0
 
 
@@ -161,8 +162,8 @@ def pids(layout: HomeLayout) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {kind: [] for kind in KINDS}
     for name, record in layout.recorded().items():
         kind = name.partition("-")[0]
-        if kind in found and record.process():
-            found[kind].append(record.pid)
+        if kind in (*KINDS, KEEPER) and record.process():
+            found.setdefault(kind, []).append(record.pid)
     return found
 
 
