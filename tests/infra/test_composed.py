@@ -74,7 +74,7 @@ def test_everything_becomes_healthy(site: Composed) -> None:
 
 def test_a_batch_goes_through_it(site: Composed) -> None:
     site.ask("airflow-scheduler", "manifold", "rebuild")  # a Redis that nobody has loaded takes nothing: as after any loss
-    assert site.ask("recorder", "python", "-c", VEHICLE).split() == ["recorded", "True"]
+    assert "recorded True" in site.ask("recorder", "python", "-c", VEHICLE).splitlines()  # among what clients log
 
 
 def test_the_archive_in_the_store_is_taken_into_the_lake(site: Composed) -> None:
