@@ -115,7 +115,7 @@ def run(settings: Settings) -> int:
         while not stopping:
             if pool.poll():
                 raise Permanent(f"Airflow could not make the pool {settings.spark_pool}; the reason is above")
-            if (now := _renewed_at(settings)) != shown:
+            if (now := _renewed_at(settings)) and now != shown:
                 _begin_again(started, env)
                 shown = now
             for name, process in started.items():
