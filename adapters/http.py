@@ -17,7 +17,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest, make_wsgi_app
 
-from adapters.tls import keep_renewed, web_server_context
+from adapters.renewal import keep_renewed
+from adapters.tls import web_server_context
 from contracts.errors import Permanent
 from contracts.faces import require_token
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from adapters.tls import keep_renewed
+from adapters.renewal import keep_renewed
 from api._app import application
 from contracts.errors import Permanent
 from contracts.faces import require_token

@@ -17,7 +17,8 @@ from types import FrameType
 
 import httpx
 
-from adapters.tls import verified, written_at
+from adapters.renewal import written_at
+from adapters.tls import verified
 from contracts.errors import ManifoldError, Permanent
 from contracts.settings import Settings, load_settings
 from sandbox.platform import airflow_users
