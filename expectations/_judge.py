@@ -26,8 +26,7 @@ from great_expectations.data_context.types.base import ProgressBarsConfig
 from expectations import _custom as custom
 from expectations._arrow_rows import ArrowRows
 from expectations._docs import SITE, WriteDataDocs, site_config
-from expectations._findings import NotInArrow
-from expectations._metrics import AUDIT, LOOKUPS, batch_of, view_of
+from expectations._metrics import AUDIT, LOOKUPS, RAISED, batch_of, view_of
 from expectations._rows import Case
 from expectations._rules import (
     AnyRule,
@@ -162,11 +161,12 @@ def references_of(cases: Sequence[Case]) -> Iterator[None]:
     """The tables in which rules look values up, by the name under which the metrics find them."""
     tables = {table: case.reference(table) for case in cases for table in case.suite.references}
     if isinstance(cases[0].rows, ArrowRows):
-        known = LOOKUPS.set(tables)
+        known, raised = LOOKUPS.set(tables), RAISED.set([])
         try:
             yield
         finally:
             LOOKUPS.reset(known)
+            RAISED.reset(raised)
         return
     before = AUDIT.set(secrets.token_hex(8))
     try:
@@ -187,13 +187,13 @@ def _rows(result: Any) -> int:
     """The number of rows that were judged.
 
     Raises:
-        NotInArrow: a rule has to be judged on Spark.
+        ManifoldError: rows in memory cannot be judged, as the one who asks for them or looks values up says.
         RuntimeError: a rule could not be judged; the message has the library's traceback.
     """
     for one in result.results:
-        if NotInArrow.__name__ in str(one.exception_info):  # the library keeps what a metric raises as text
-            raise NotInArrow(f"{one.expectation_config.meta['rule']} of {result.suite_name} has to be judged on Spark")
         if one.exception_info.get("raised_exception", True):
+            for raised in RAISED.get([]):
+                raise raised
             raise RuntimeError(f"{one.expectation_config} could not be judged: {one.exception_info}")
     return max(int(one.result["element_count"]) for one in result.results)
 

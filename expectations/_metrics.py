@@ -6,7 +6,9 @@ of their own.
 """
 
 import logging
+from collections.abc import Callable
 from contextvars import ContextVar
+from functools import wraps
 from typing import Any
 
 import great_expectations.expectations  # noqa: F401  # registers the metrics that are replaced here
@@ -22,6 +24,7 @@ from great_expectations.validator.metric_configuration import MetricConfiguratio
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from contracts.errors import ManifoldError
 from expectations._arrow_rows import ArrowRows, Lookup
 from expectations._keys import absent, repeated, repeated_in, with_keys
 from expectations._spark_rows import SparkRows
@@ -44,6 +47,8 @@ Given = dict[str, Any]
 AUDIT: ContextVar[str] = ContextVar("AUDIT", default="")
 # By table, how rows in memory find those of the whole table.
 LOOKUPS: ContextVar[dict[str, Lookup]] = ContextVar("LOOKUPS", default={})  # noqa: B039  # never changed
+# Why rows in memory could not be judged. The library keeps what a metric raises as text, and goes on.
+RAISED: ContextVar[list[ManifoldError]] = ContextVar("RAISED")
 
 
 def view_of(table: str) -> str:
@@ -54,6 +59,21 @@ def view_of(table: str) -> str:
 def batch_of(rows: SparkRows | ArrowRows) -> Any:
     """The rows as the library takes them. Columns stay Arrow columns, so that `_arrow` gets them back unchanged."""
     return rows.frame if isinstance(rows, SparkRows) else rows.table.to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def _in_memory(answer: Callable[..., int]) -> Callable[..., int]:
+    """A metric of rows in memory, which leaves in `RAISED` what Manifold raises."""
+
+    @wraps(answer)
+    def told(*args: Any, **given: Any) -> int:
+        try:
+            return answer(*args, **given)
+        except ManifoldError as exc:
+            RAISED.get().append(exc)
+            raise
+
+    registered: Callable[..., int] = metric_value(engine=PandasExecutionEngine)(told)
+    return registered
 
 
 class _WithRows(MetricProvider):  # type: ignore[misc]  # the library is read without its types
@@ -82,7 +102,7 @@ class RowsThatBreak(TableMetricProvider):  # type: ignore[misc]
         asked = sf.count_if(~sf.coalesce(sf.expr(values["sql"]), sf.lit(True)))
         return asked if counted is None else sf.max(sf.lit(counted)), given["metric_domain_kwargs"], {}
 
-    @metric_value(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
+    @_in_memory
     def _pandas(**given: Any) -> int:
         values = given["metric_value_kwargs"]
         counted: int | None = values.get("counted")
@@ -100,7 +120,7 @@ class RowsRepeatedInTable(_WithRows):
         frame, values = _frame(given), given["metric_value_kwargs"]
         return _count(frame, values["columns"], repeated_in(frame, values["columns"], _whole(frame, values["in_table"])))
 
-    @metric_value(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
+    @_in_memory
     def _pandas(**given: Any) -> int:
         values = given["metric_value_kwargs"]
         return _arrow(given).repeated_in(values["columns"], LOOKUPS.get()[values["in_table"]]).count()
@@ -118,7 +138,7 @@ class RowsAbsentFromTable(_WithRows):
         columns, unless, whole = values["columns"], values.get("unless"), _whole(frame, values["in_table"])
         return _count(frame, columns, absent(frame, columns, whole, unless, values.get("bounded_by")), unless)
 
-    @metric_value(engine=PandasExecutionEngine)  # type: ignore[untyped-decorator]
+    @_in_memory
     def _pandas(**given: Any) -> int:
         values = given["metric_value_kwargs"]
         return _arrow(given).absent(values["columns"], LOOKUPS.get()[values["in_table"]], values.get("unless")).count()
@@ -171,7 +191,7 @@ def _replace(name: str, spark: Any, pandas: Any) -> None:
     """Register our function for a metric of the library, under its name and with its arguments."""
     known = registry._registered_metrics[name]
     keys = {"domain_keys": known["metric_domain_keys"], "value_keys": known["metric_value_keys"]}
-    answers = {"_spark": metric_value(SparkDFExecutionEngine)(spark), "_pandas": metric_value(PandasExecutionEngine)(pandas)}
+    answers = {"_spark": metric_value(SparkDFExecutionEngine)(spark), "_pandas": _in_memory(pandas)}
     type(spark.__name__, (_WithRows,), {"metric_name": name, **keys, **answers})
 
 

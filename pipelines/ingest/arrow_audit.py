@@ -1,50 +1,68 @@
-"""What the audit of a small run judges, in this process's memory: the rows that it adds, and where rules look values up."""
+"""What the audit of few rows judges, in this process's memory: the rows that a run adds, and where rules look values up."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, IsNull, Or
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.snapshots import Snapshot
 
 from contracts.seq import datetime_of
 from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
-from pipelines.ingest.arrow_commits import ALL, between, changed_rows, matching
+from pipelines.ingest.arrow_commits import ALL, MOST_MERGED, MOST_READ, between, changed_rows, matching
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.payload_days import is_index_whole, rows_near, spans_of
 from pipelines.ingest.publish import PinnedSnapshot
 from pipelines.populate.snapshot_range import ALL_ROWS, SnapshotRange
 from pipelines.spark.needed import NeedsSpark
 
-MOST_ROWS = 500_000  # of one table
-MOST_BYTES = 128 << 20  # of the files that a run has added to one table
-
 Lookup = Callable[[pa.Table], pa.Table]
 
 
-def rows_of(catalog: Catalog, written: Sequence[PinnedSnapshot]) -> dict[str, pa.Table]:
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much one process holds for an audit."""
+
+    rows: int  # that a run has added to one table
+    bytes: int  # of the files that it has added to one table
+    merged: int  # rows of files that it has written again
+    read: int  # rows of files in which some are looked for
+
+
+ALONE = Bounds(500_000, 128 << 20, MOST_MERGED, MOST_READ)
+# Where Spark runs already, it takes all that takes longer than its some thirty queries of an audit, of 50 ms each.
+BESIDE_SPARK = Bounds(20_000, 16 << 20, 20_000, 200_000)
+
+
+def rows_of(catalog: Catalog, written: Sequence[PinnedSnapshot], bounds: Bounds) -> dict[str, pa.Table]:
     """By table, the rows that each snapshot adds; of a merged table, those that it leaves otherwise than they were.
 
     Raises:
-        NeedsSpark: they are more than this process should hold.
+        NeedsSpark: they are more than the bounds.
     """
-    return {pinned.table.name: _added(catalog, pinned) for pinned in written}
+    added = []
+    for pinned in written:
+        loaded = catalog.load_table(pinned.table.identifier)
+        snapshot = loaded.snapshot_by_id(pinned.snapshot_id)
+        assert snapshot is not None  # it is the head of a branch, or pinned by one
+        added.append((pinned.table, loaded, snapshot))
+        properties = properties_of(snapshot)
+        rows, size = (int(properties.get(f"added-{what}", "0")) for what in ("records", "files-size"))
+        if pinned.table is not META and (rows > bounds.rows or size > bounds.bytes):
+            raise NeedsSpark(f"{rows} rows of {pinned.table.name} are to be judged")
+    return {table.name: _added(catalog, table, loaded, snapshot, bounds) for table, loaded, snapshot in added}
 
 
-def _added(catalog: Catalog, pinned: PinnedSnapshot) -> pa.Table:
-    table = pinned.table
-    loaded = catalog.load_table(table.identifier)
-    snapshot = loaded.snapshot_by_id(pinned.snapshot_id)
-    assert snapshot is not None  # it is the head of a branch, or pinned by one
-    assert snapshot.parent_snapshot_id is not None  # a run begins from main
+def _added(catalog: Catalog, table: Table, loaded: IcebergTable, snapshot: Snapshot, bounds: Bounds) -> pa.Table:
+    before = snapshot.parent_snapshot_id
+    assert before is not None  # a run begins from main
     if table is META:
-        return changed_rows(loaded, snapshot.parent_snapshot_id, snapshot.snapshot_id)
-    properties = properties_of(snapshot)
-    rows, size = (int(properties.get(f"added-{what}", "0")) for what in ("records", "files-size"))
-    if rows > MOST_ROWS or size > MOST_BYTES:
-        raise NeedsSpark(f"{rows} rows of {table.name} are to be judged")
-    added = SnapshotRange(table, snapshot.parent_snapshot_id, snapshot.snapshot_id, 1)
+        return changed_rows(loaded, before, snapshot.snapshot_id, most=bounds.merged)
+    added = SnapshotRange(table, before, snapshot.snapshot_id, 1)
     return added.read(catalog, ALL_ROWS, table.arrow_schema.names).select(table.arrow_schema.names).cast(_nullable(table))
 
 
@@ -53,22 +71,24 @@ def _nullable(table: Table) -> pa.Schema:
     return pa.schema([pa.field(column.name, column.type) for column in table.columns])
 
 
-def lookups(catalog: Catalog, written: Sequence[PinnedSnapshot], added: Mapping[str, pa.Table]) -> Mapping[str, Lookup]:
+def lookups(
+    catalog: Catalog, written: Sequence[PinnedSnapshot], added: Mapping[str, pa.Table], bounds: Bounds
+) -> Mapping[str, Lookup]:
     """By table in which rules look values up: what finds the rows with certain values, the run's own among them.
 
     Of the ledger only rows that can be about the run's segments are looked at: those of their days, and of none. Of the payloads
-    only those of the days that can hold what the run has seen.
+    only those of the days that can hold what the run has seen. A look-up raises `NeedsSpark` beyond the bounds.
     """
     versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
     looked_in = (META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, *([XRAY_RAW] if XRAY_RAW.name in versions else []))
-    found = {table.name: _lookup(catalog, table, versions.get(table.name)) for table in looked_in}
+    found = {table.name: _lookup(catalog, table, versions.get(table.name), bounds) for table in looked_in}
     named, stored = _days(added, META, "stored_at"), _days(added, DATA, "first_seen_at")
     near = rows_near(spans_of(named, stored)) if is_index_whole(catalog, versions) else ALL
-    found[DATA.name] = _lookup(catalog, DATA, versions.get(DATA.name), near)
+    found[DATA.name] = _lookup(catalog, DATA, versions.get(DATA.name), bounds, near)
     days = pc.min_max(added[SEGMENTS.name]["began_at"]).as_py()
     of_none: BooleanExpression = IsNull(term="began_at")
     within = of_none if days["min"] is None else Or(of_none, between("began_at", days["min"], days["max"]))
-    return found | {SEGMENTS.name: _lookup(catalog, SEGMENTS, versions.get(SEGMENTS.name), within)}
+    return found | {SEGMENTS.name: _lookup(catalog, SEGMENTS, versions.get(SEGMENTS.name), bounds, within)}
 
 
 def _days(added: Mapping[str, pa.Table], table: Table, column: str) -> list[date | None]:
@@ -79,7 +99,7 @@ def _days(added: Mapping[str, pa.Table], table: Table, column: str) -> list[date
     return days
 
 
-def _lookup(catalog: Catalog, table: Table, version: int | None, within: BooleanExpression = ALL) -> Lookup:
+def _lookup(catalog: Catalog, table: Table, version: int | None, bounds: Bounds, within: BooleanExpression = ALL) -> Lookup:
     def find(keys: pa.Table) -> pa.Table:
         snapshot_id = version or catalog.load_table(table.identifier).metadata.current_snapshot_id
         assert snapshot_id is not None  # every table has one from its making on
@@ -90,6 +110,6 @@ def _lookup(catalog: Catalog, table: Table, version: int | None, within: Boolean
             near = And(near, between("seq", first, last), between(table.day_of, datetime_of(first), datetime_of(last)))
         if "captured_at" in keys.column_names and keys.num_rows:
             near = And(near, between("captured_at", *pc.min_max(keys["captured_at"]).as_py().values()))
-        return matching(catalog, table, snapshot_id, keys, keys.column_names, near)
+        return matching(catalog, table, snapshot_id, keys, keys.column_names, near, most=bounds.read)
 
     return find

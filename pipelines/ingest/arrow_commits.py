@@ -30,12 +30,19 @@ def between(column: str, first: datetime | int, last: datetime | int) -> Boolean
 
 
 def matching(
-    catalog: Catalog, table: Table, snapshot_id: int, keys: pa.Table, columns: Sequence[str], within: BooleanExpression = ALL
+    catalog: Catalog,
+    table: Table,
+    snapshot_id: int,
+    keys: pa.Table,
+    columns: Sequence[str],
+    within: BooleanExpression = ALL,
+    *,
+    most: int = MOST_READ,
 ) -> pa.Table:
     """These columns of the rows whose values in the columns of `keys` are among those there; only rows `within` are looked at.
 
     Raises:
-        NeedsSpark: too many rows would have to be looked at.
+        NeedsSpark: more than `most` rows would have to be looked at.
     """
     loaded, last = catalog.load_table(table.identifier), keys.column_names[-1]
     schema = pa.schema([table.arrow_schema.field(name) for name in columns])
@@ -46,7 +53,7 @@ def matching(
         within = And(within, In(term=last, literals=set(wanted.to_pylist())))
     scan = loaded.scan(within, tuple(columns), snapshot_id=snapshot_id)
     rows = sum(task.file.record_count for task in scan.plan_files())
-    if rows > MOST_READ:
+    if rows > most:
         raise NeedsSpark(f"{rows} rows of {table.name} are to be looked through")
     known = set(zip(*(keys[name].to_pylist() for name in keys.column_names), strict=True))
     found = []
@@ -94,12 +101,16 @@ def merge_meta(catalog: Catalog, changes: Rows, branch: str, properties: Mapping
             files.append_data_file(file)
 
 
-def changed_rows(table: IcebergTable, before: int, after: int) -> pa.Table:
-    """The rows that a merge has left otherwise than they were, or added."""
+def changed_rows(table: IcebergTable, before: int, after: int, *, most: int = MOST_MERGED) -> pa.Table:
+    """The rows that a merge has left otherwise than they were, or added.
+
+    Raises:
+        NeedsSpark: the merge has written more than `most` rows, those among them that are as they were.
+    """
     had, has = (_files(table, snapshot_id) for snapshot_id in (before, after))
     old = [task for key, task in had.items() if key not in has]
     new = [task for key, task in has.items() if key not in had]
-    if (rows := sum(task.file.record_count for task in (*old, *new))) > 2 * MOST_MERGED:
+    if (rows := sum(task.file.record_count for task in (*old, *new))) > 2 * most:
         raise NeedsSpark(f"{rows} rows of {table.name()[-1]} are to be compared")
     names = table.schema().column_names
     was = {row["data_id"]: row for row in _read(table, old, names).to_pylist()}

@@ -1,11 +1,10 @@
 """The audit of a run, between writing and publishing: `python -m pipelines audit --run-id …`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
 from functools import partial
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
@@ -18,8 +17,7 @@ from adapters.reports import open_reports
 from contracts.errors import Permanent
 from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
 from expectations import Audit, NotInArrow, audit
-from pipelines.ingest import arrow_audit
-from pipelines.ingest.arrow_audit import Lookup
+from pipelines.ingest.arrow_audit import ALONE, BESIDE_SPARK, Bounds, lookups, rows_of
 from pipelines.ingest.branches import COUNTED, RUN_ID, head_of, properties_of
 from pipelines.ingest.payload_days import DAY_OF, is_index_whole, spans_of
 from pipelines.ingest.publish import PinnedSnapshot, counts, pins_in
@@ -56,36 +54,50 @@ def audit_run(run: Run) -> Audit | None:
         log.info("run has nothing to judge", run_id=run_id)
         return None
     written = [*pins_in(head), PinnedSnapshot(SEGMENTS, head.snapshot_id)]
-    frames: Mapping[str, DataFrame | pa.Table]
-    references: Mapping[str, DataFrame | Lookup]
-    if run.spark is None:
-        added = arrow_audit.rows_of(catalog, written)
-        frames, references = added, arrow_audit.lookups(catalog, written, added)
-    else:
-        frames, references = _frames(run, run.spark, head, written)
+    judge = partial(
+        audit,
+        run_id=run_id,
+        as_of=run.now,
+        reports=open_reports(settings),
+        keep=settings.report_max,
+        data_wait=timedelta(seconds=settings.data_wait_seconds),
+        counted=json.loads(properties_of(head).get(COUNTED, "{}")),
+        keep_results=partial(keep_verdict, catalog, head),
+    )
     try:
-        result = audit(
-            frames,
-            run_id=run_id,
-            as_of=run.now,
-            reports=open_reports(settings),
-            keep=settings.report_max,
-            references=references,
-            data_wait=timedelta(seconds=settings.data_wait_seconds),
-            counted=json.loads(properties_of(head).get(COUNTED, "{}")),
-            keep_results=partial(keep_verdict, catalog, head),
-        )
-    except NotInArrow as exc:
-        raise NeedsSpark(str(exc)) from exc
-    finally:
-        if isinstance(merged := frames.get(META.name), DataFrame):
-            merged.unpersist()
+        result = _in_memory(judge, catalog, written, ALONE if run.spark is None else BESIDE_SPARK)
+    except (NeedsSpark, NotInArrow) as exc:
+        if run.spark is None:
+            raise NeedsSpark(str(exc)) from exc
+        result = _on_spark(judge, run, run.spark, head, written)
     for warning in result.warnings:
         log.warning("run breaks a rule", run_id=run_id, rule=str(warning))
     if not result.passed:
         raise AuditFailed(result)
     log.info("run is judged", run_id=run_id, passed=result.passed, warnings=len(result.warnings), report=str(result.report))
     return result
+
+
+def _in_memory(judge: Callable[..., Audit], catalog: Catalog, written: Sequence[PinnedSnapshot], bounds: Bounds) -> Audit:
+    """The judgement of rows in this process.
+
+    Raises:
+        NeedsSpark: they are too many, or what they refer to is; nothing has been written.
+        NotInArrow: a rule has no other form than Spark's; nothing has been written.
+    """
+    added = rows_of(catalog, written, bounds)
+    return judge(added, references=lookups(catalog, written, added, bounds))
+
+
+def _on_spark(
+    judge: Callable[..., Audit], run: Run, spark: SparkSession, head: Snapshot, written: Sequence[PinnedSnapshot]
+) -> Audit:
+    frames, references = _frames(run, spark, head, written)
+    try:
+        return judge(frames, references=references)
+    finally:
+        if META.name in frames:
+            frames[META.name].unpersist()
 
 
 def _frames(

@@ -1,7 +1,7 @@
 """A lake and an archive of its own for each test, over one Spark for all."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from archive.segment import Interval, Selection
 from contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from contracts.settings import Settings
 from contracts.tables import Table
+from pipelines.ingest import audit
+from pipelines.ingest.arrow_audit import BESIDE_SPARK
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
@@ -86,6 +88,12 @@ def new_session(spark: SparkSession, settings: Settings) -> SparkSession:
 def is_small() -> bool:
     """Whether runs do without Spark; `both` asks a module's tests of both."""
     return False
+
+
+@pytest.fixture
+def judged_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run on Spark is judged there, however few rows it has."""
+    monkeypatch.setattr(audit, "BESIDE_SPARK", replace(BESIDE_SPARK, rows=0))
 
 
 both = pytest.mark.parametrize("is_small", [False, True], ids=["spark", "arrow"])

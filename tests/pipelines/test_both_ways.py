@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from contracts.envelope import Envelope, Stream
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome
 from contracts.tables import META, QUALITY, RUN_TABLES, Table
-from pipelines.ingest import arrow_path
+from pipelines.ingest import arrow_path, audit
+from pipelines.ingest.arrow_audit import ALONE
 from pipelines.ingest.branches import COUNTED, properties_of
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.ingest.write import ingest
@@ -72,6 +74,7 @@ def verdicts(spark_lake: SparkLake) -> list[Any]:
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.usefixtures("judged_on_spark")
 def test_the_same_segments_make_the_same_tables_and_the_same_verdicts(
     new_spark_lake: Callable[..., SparkLake], tmp_path: Path
 ) -> None:
@@ -108,3 +111,25 @@ def test_what_is_too_much_is_left_to_spark_and_spark_takes_it(spark_lake: SparkL
     ingest_audit_publish(spark_lake.run("run", 10))
     assert spark_lake.rows(RUN_TABLES[2], "vin") == ["V1", "V2", "V3"]
     assert at(2) in spark_lake.rows(RUN_TABLES[0], "first_seen_at")
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["alone", "beside Spark"])
+def test_an_audit_that_would_look_through_too_many_rows_is_left_to_spark(
+    spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    spark_lake.write(Stream.OUTCOME, [outcome(2, "V1", 1, Outcome.DELIVERED)])
+    spark_lake.small = small
+    run = spark_lake.run("run", 10)
+    ingest(run)
+    monkeypatch.setattr(audit, "ALONE" if small else "BESIDE_SPARK", replace(ALONE, read=0))
+    with pytest.raises(NeedsSpark, match="rows of ingested_segments are to be looked through") if small else nullcontext():
+        audit.audit_run(run)
+    assert bool(verdicts(spark_lake)) != small
+
+
+def test_few_rows_are_judged_in_memory_beside_spark(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(audit, "_on_spark")
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"], "d1")])
+    spark_lake.write(Stream.DATA, [data(2, "d1", b"one")])
+    ingest_audit_publish(spark_lake.run("run", 10))
+    assert verdicts(spark_lake)

@@ -75,6 +75,7 @@ def old(spark_lake: SparkLake) -> SparkLake:
     return spark_lake
 
 
+@pytest.mark.usefixtures("judged_on_spark")
 @both
 def test_a_run_is_judged_without_a_look_into_days_of_which_it_says_nothing(old: SparkLake) -> None:
     files = old.catalog.load_table(DATA.identifier).scan().plan_files()
@@ -126,6 +127,7 @@ def names_are_lost(lake: SparkLake, patched: pytest.MonkeyPatch) -> None:
     patched.setattr(arrow_commits, "merged_meta", only_of)
 
 
+@pytest.mark.usefixtures("judged_on_spark")
 @both
 @pytest.mark.parametrize(
     ("fault", "rules"),

@@ -61,6 +61,7 @@ def test_signals_and_statuses_become_rows(spark_lake: SparkLake, door: Door) -> 
 
 
 @both
+@pytest.mark.usefixtures("judged_on_spark")
 def test_a_signal_is_one_row_whichever_messages_bring_it(spark_lake: SparkLake, door: Door) -> None:
     once = [door.raw(1, "d", b"a", captured=1), door.raw(2, "d", b"a", captured=1), door.raw(3, "d", b"b", captured=1)]
     spark_lake.write(Stream.XRAY_RAW, once)
