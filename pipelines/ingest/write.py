@@ -200,10 +200,9 @@ def _write_outcomes(run: Attempt, todo: Plan, refused: list[DataFrame]) -> None:
 
 def _known_outcomes(run: Attempt, todo: Plan, first: int, last: int) -> DataFrame:
     """(vin, seq) in the lake between two entries' seqs: only those days' files, and of them only those with such seqs."""
-    instants = run.spark.range(1).select(sf.lit(first).alias("a"), sf.lit(last).alias("b"))
-    bounds = instants.select(transforms.instant_of("a").alias("a"), transforms.instant_of("b").alias("b")).first()
-    assert bounds is not None  # a range of one has one row
-    of_days = run.main(OUTCOMES, todo.base[OUTCOMES.name]).where(sf.col("accepted_at").between(bounds["a"], bounds["b"]))
+    of_days = run.main(OUTCOMES, todo.base[OUTCOMES.name]).where(
+        sf.col("accepted_at").between(datetime_of(first), datetime_of(last))
+    )
     return of_days.where(sf.col("seq").between(first, last)).select("vin", "seq")
 
 
