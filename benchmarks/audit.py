@@ -74,6 +74,7 @@ def whole_audit(spark: SparkSession, settings: Settings, number: int, now: datet
         reports=open_reports(settings),
         keep=10,
         references=frames,
+        lookups={},
         data_wait=timedelta(hours=1),
     )
     assert result.passed, result

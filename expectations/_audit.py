@@ -38,7 +38,8 @@ def audit(
     as_of: datetime,
     reports: Files,
     keep: int,
-    references: "Mapping[str, DataFrame | Lookup]",
+    references: "Mapping[str, DataFrame]",
+    lookups: "Mapping[str, Lookup]",
     data_wait: timedelta,
     counted: Mapping[str, Mapping[str, int]] | None = None,
     keep_results: Callable[[pa.Table], object] = lambda _: None,
@@ -47,7 +48,7 @@ def audit(
 
     Args:
         frames: by table name, the rows that the run adds (of `sdv_fanout_meta`: those it has merged); a missing table has none.
-            All in Spark, or all in memory.
+            Each in Spark or in memory.
         run_id: names the run in the reports; a second judgement replaces its pages.
         as_of: the instant of the judgement, timezone-aware; the clock is not read.
         reports: the store of the HTML reports; `index.html` in it lists the runs.
@@ -55,13 +56,14 @@ def audit(
         references: by table name, all rows of a table *with the run's own*, for rules that look values up: `sdv_fanout_data`
             and `sdv_fanout_meta` (data_id), `sdv_fanout_ids` (vin, seq), `ecq_payload` (client_id, seq, ts), `ecq_seqno`
             (client_id), `ingested_segments` (path). No other column is read. Rows that have no value of the run's may be left
-            out. For rows in memory: a function that finds the rows of the whole table with certain values in these columns.
+            out. For rules about rows in Spark.
+        lookups: for rules about rows in memory, the same as functions that find the rows with certain values in these columns.
         data_wait: how long a trigger may be without its data before that is a warning.
         counted: by table and name of a count (`counted` of a rule), how many rows break the rule, where the parser has counted.
         keep_results: called last, with the rows of `quality_results`.
 
     Raises:
-        Permanent: the run id cannot name a folder, a frame names no table with a suite, or a reference is missing.
+        Permanent: the run id cannot name a folder, a frame names no table with a suite, or a reference or a look-up is missing.
     """
     if not RUN_ID.fullmatch(run_id):
         raise Permanent(
@@ -71,10 +73,10 @@ def audit(
     if unknown := sorted(frames.keys() - suites.keys()):
         raise Permanent(f"no suite for {', '.join(unknown)}; write expectations/suites/<table>.yaml, or leave the table out")
     known = counted or {}
-    cases = [
-        Case(suites[table], _rows(frame), references, run_id, as_of, data_wait, known.get(table, {}))
-        for table, frame in frames.items()
-    ]
+    cases = []
+    for table, frame in frames.items():
+        whole = lookups if isinstance(frame, pa.Table) else references
+        cases.append(Case(suites[table], _rows(frame), whole, run_id, as_of, data_wait, known.get(table, {})))
     # It takes some three seconds to import, and whoever only reads suites or verdicts does without.
     from expectations._judge import judge
 

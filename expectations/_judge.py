@@ -129,12 +129,15 @@ def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path, pu
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     context.add_data_docs_site(SITE, site_config(site))
-    in_memory = isinstance(cases[0].rows, ArrowRows)
-    source = context.data_sources.add_pandas("lake") if in_memory else context.data_sources.add_spark("lake", persist=False)
+    sources: dict[bool, Any] = {}
+    if any(_is_in_memory(case) for case in cases):
+        sources[True] = context.data_sources.add_pandas("memory")
+    if not all(_is_in_memory(case) for case in cases):
+        sources[False] = context.data_sources.add_spark("lake", persist=False)
     definitions = []
     for case in cases:
         table = case.suite.table
-        batch = source.add_dataframe_asset(table).add_batch_definition_whole_dataframe("run")
+        batch = sources[_is_in_memory(case)].add_dataframe_asset(table).add_batch_definition_whole_dataframe("run")
         suite = context.suites.add(_suite(case))
         definition = gx.ValidationDefinition(name=table, data=batch, suite=suite)
         definitions.append(context.validation_definitions.add(definition))
@@ -159,24 +162,24 @@ def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path, pu
 @contextmanager
 def references_of(cases: Sequence[Case]) -> Iterator[None]:
     """The tables in which rules look values up, by the name under which the metrics find them."""
-    tables = {table: case.reference(table) for case in cases for table in case.suite.references}
-    if isinstance(cases[0].rows, ArrowRows):
-        known, raised = LOOKUPS.set(tables), RAISED.set([])
-        try:
-            yield
-        finally:
-            LOOKUPS.reset(known)
-            RAISED.reset(raised)
-        return
-    before = AUDIT.set(secrets.token_hex(8))
+    tables: dict[bool, dict[str, Any]] = {True: {}, False: {}}
+    for case in cases:
+        tables[_is_in_memory(case)] |= {table: case.reference(table) for table in case.suite.references}
+    known, raised, before = LOOKUPS.set(tables[True]), RAISED.set([]), AUDIT.set(secrets.token_hex(8))
     try:
-        for table, whole in tables.items():
+        for table, whole in tables[False].items():
             whole.createOrReplaceTempView(view_of(table))
         yield
     finally:
-        for table, whole in tables.items():
+        for table, whole in tables[False].items():
             whole.sparkSession.catalog.dropTempView(view_of(table))
         AUDIT.reset(before)
+        RAISED.reset(raised)
+        LOOKUPS.reset(known)
+
+
+def _is_in_memory(case: Case) -> bool:
+    return isinstance(case.rows, ArrowRows)
 
 
 def _verdicts(result: CheckpointResult) -> Verdicts:

@@ -48,7 +48,7 @@ class Case:
 
     suite: Suite
     rows: "SparkRows | ArrowRows"
-    references: "Mapping[str, DataFrame | Lookup]"
+    references: "Mapping[str, DataFrame] | Mapping[str, Lookup]"  # in the form of `rows`
     run_id: str
     as_of: datetime
     data_wait: timedelta
@@ -78,7 +78,8 @@ class Case:
         """
         if table not in self.references:
             raise Permanent(
-                f"the rules of {self.suite.table} look values up in {table}; pass references[{table!r}], the run's rows included"
+                f"the rules of {self.suite.table} look values up in {table}; pass references[{table!r}] or lookups[{table!r}], "
+                "with the run's rows"
             )
         return self.references[table]
 

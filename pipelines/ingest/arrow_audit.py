@@ -8,14 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, IsNull, Or
-from pyiceberg.table import Table as IcebergTable
-from pyiceberg.table.snapshots import Snapshot
 
 from contracts.seq import datetime_of
 from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
 from pipelines.ingest.arrow_commits import ALL, MOST_MERGED, MOST_READ, between, changed_rows, matching
 from pipelines.ingest.branches import properties_of
-from pipelines.ingest.payload_days import is_index_whole, rows_near, spans_of
+from pipelines.ingest.payload_days import DAY_OF, is_index_whole, rows_near, spans_of
 from pipelines.ingest.publish import PinnedSnapshot
 from pipelines.populate.snapshot_range import ALL_ROWS, SnapshotRange
 from pipelines.spark.needed import NeedsSpark
@@ -34,34 +32,27 @@ class Bounds:
 
 
 ALONE = Bounds(500_000, 128 << 20, MOST_MERGED, MOST_READ)
-# Where Spark runs already, it takes all that takes longer than its some thirty queries of an audit, of 50 ms each.
+# Where Spark runs, it is asked where that is quicker: it takes some five queries for a table, of 50 ms each.
 BESIDE_SPARK = Bounds(20_000, 16 << 20, 20_000, 200_000)
+NOTHING = Bounds(-1, -1, -1, -1)
 
 
-def rows_of(catalog: Catalog, written: Sequence[PinnedSnapshot], bounds: Bounds) -> dict[str, pa.Table]:
-    """By table, the rows that each snapshot adds; of a merged table, those that it leaves otherwise than they were.
+def rows_of(catalog: Catalog, pinned: PinnedSnapshot, bounds: Bounds) -> pa.Table:
+    """The rows that a run's snapshot adds; of a merged table, those that it leaves otherwise than they were.
 
     Raises:
         NeedsSpark: they are more than the bounds.
     """
-    added = []
-    for pinned in written:
-        loaded = catalog.load_table(pinned.table.identifier)
-        snapshot = loaded.snapshot_by_id(pinned.snapshot_id)
-        assert snapshot is not None  # it is the head of a branch, or pinned by one
-        added.append((pinned.table, loaded, snapshot))
-        properties = properties_of(snapshot)
-        rows, size = (int(properties.get(f"added-{what}", "0")) for what in ("records", "files-size"))
-        if pinned.table is not META and (rows > bounds.rows or size > bounds.bytes):
-            raise NeedsSpark(f"{rows} rows of {pinned.table.name} are to be judged")
-    return {table.name: _added(catalog, table, loaded, snapshot, bounds) for table, loaded, snapshot in added}
-
-
-def _added(catalog: Catalog, table: Table, loaded: IcebergTable, snapshot: Snapshot, bounds: Bounds) -> pa.Table:
-    before = snapshot.parent_snapshot_id
+    table, loaded = pinned.table, catalog.load_table(pinned.table.identifier)
+    snapshot = loaded.snapshot_by_id(pinned.snapshot_id)
+    assert snapshot is not None  # it is the head of a branch, or pinned by one
+    before, properties = snapshot.parent_snapshot_id, properties_of(snapshot)
     assert before is not None  # a run begins from main
     if table is META:
         return changed_rows(loaded, before, snapshot.snapshot_id, most=bounds.merged)
+    rows, size = (int(properties.get(f"added-{what}", "0")) for what in ("records", "files-size"))
+    if rows > bounds.rows or size > bounds.bytes:
+        raise NeedsSpark(f"{rows} rows of {table.name} are to be judged")
     added = SnapshotRange(table, before, snapshot.snapshot_id, 1)
     return added.read(catalog, ALL_ROWS, table.arrow_schema.names).select(table.arrow_schema.names).cast(_nullable(table))
 
@@ -74,7 +65,7 @@ def _nullable(table: Table) -> pa.Schema:
 def lookups(
     catalog: Catalog, written: Sequence[PinnedSnapshot], added: Mapping[str, pa.Table], bounds: Bounds
 ) -> Mapping[str, Lookup]:
-    """By table in which rules look values up: what finds the rows with certain values, the run's own among them.
+    """By table in which rules about `added` look values up: what finds the rows with certain values, the run's own among them.
 
     Of the ledger only rows that can be about the run's segments are looked at: those of their days, and of none. Of the payloads
     only those of the days that can hold what the run has seen. A look-up raises `NeedsSpark` beyond the bounds.
@@ -82,20 +73,21 @@ def lookups(
     versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
     looked_in = (META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, *([XRAY_RAW] if XRAY_RAW.name in versions else []))
     found = {table.name: _lookup(catalog, table, versions.get(table.name), bounds) for table in looked_in}
-    named, stored = _days(added, META, "stored_at"), _days(added, DATA, "first_seen_at")
-    near = rows_near(spans_of(named, stored)) if is_index_whole(catalog, versions) else ALL
+    is_seen_here = {META.name, DATA.name} & versions.keys() <= added.keys()
+    spans = spans_of(days_of(added.get(META.name), "stored_at"), days_of(added.get(DATA.name), DAY_OF)) if is_seen_here else None
+    near = rows_near(spans) if is_index_whole(catalog, versions) else ALL
     found[DATA.name] = _lookup(catalog, DATA, versions.get(DATA.name), bounds, near)
+    if SEGMENTS.name not in added:
+        return found
     days = pc.min_max(added[SEGMENTS.name]["began_at"]).as_py()
     of_none: BooleanExpression = IsNull(term="began_at")
     within = of_none if days["min"] is None else Or(of_none, between("began_at", days["min"], days["max"]))
     return found | {SEGMENTS.name: _lookup(catalog, SEGMENTS, versions.get(SEGMENTS.name), bounds, within)}
 
 
-def _days(added: Mapping[str, pa.Table], table: Table, column: str) -> list[date | None]:
-    """The days in a column of the rows that the run adds."""
-    days: list[date | None] = (
-        pc.unique(pc.cast(added[table.name][column], pa.date32())).to_pylist() if table.name in added else []
-    )
+def days_of(rows: pa.Table | None, column: str) -> list[date | None]:
+    """The days in a column; none where there are no rows."""
+    days: list[date | None] = [] if rows is None else pc.unique(pc.cast(rows[column], pa.date32())).to_pylist()
     return days
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
 from functools import partial
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
@@ -17,7 +18,7 @@ from adapters.reports import open_reports
 from contracts.errors import Permanent
 from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
 from expectations import Audit, NotInArrow, audit
-from pipelines.ingest.arrow_audit import ALONE, BESIDE_SPARK, Bounds, lookups, rows_of
+from pipelines.ingest.arrow_audit import ALONE, BESIDE_SPARK, NOTHING, Bounds, days_of, lookups, rows_of
 from pipelines.ingest.branches import COUNTED, RUN_ID, head_of, properties_of
 from pipelines.ingest.payload_days import DAY_OF, is_index_whole, spans_of
 from pipelines.ingest.publish import PinnedSnapshot, counts, pins_in
@@ -65,11 +66,11 @@ def audit_run(run: Run) -> Audit | None:
         keep_results=partial(keep_verdict, catalog, head),
     )
     try:
-        result = _in_memory(judge, catalog, written, ALONE if run.spark is None else BESIDE_SPARK)
+        result = _judged(judge, run, head, written, ALONE if run.spark is None else BESIDE_SPARK)
     except (NeedsSpark, NotInArrow) as exc:
         if run.spark is None:
             raise NeedsSpark(str(exc)) from exc
-        result = _on_spark(judge, run, run.spark, head, written)
+        result = _judged(judge, run, head, written, NOTHING)
     for warning in result.warnings:
         log.warning("run breaks a rule", run_id=run_id, rule=str(warning))
     if not result.passed:
@@ -78,41 +79,48 @@ def audit_run(run: Run) -> Audit | None:
     return result
 
 
-def _in_memory(judge: Callable[..., Audit], catalog: Catalog, written: Sequence[PinnedSnapshot], bounds: Bounds) -> Audit:
-    """The judgement of rows in this process.
+def _judged(judge: Callable[..., Audit], run: Run, head: Snapshot, written: Sequence[PinnedSnapshot], bounds: Bounds) -> Audit:
+    """The judgement of what the run adds: of tables within the bounds in this process, of the others on Spark.
 
     Raises:
-        NeedsSpark: they are too many, or what they refer to is; nothing has been written.
+        NeedsSpark: the run has none, or what rows in memory refer to is too much; nothing has been written.
         NotInArrow: a rule has no other form than Spark's; nothing has been written.
     """
-    added = rows_of(catalog, written, bounds)
-    return judge(added, references=lookups(catalog, written, added, bounds))
-
-
-def _on_spark(
-    judge: Callable[..., Audit], run: Run, spark: SparkSession, head: Snapshot, written: Sequence[PinnedSnapshot]
-) -> Audit:
-    frames, references = _frames(run, spark, head, written)
+    few: dict[str, pa.Table] = {}
+    many: list[PinnedSnapshot] = []
+    for pinned in written:
+        try:
+            few[pinned.table.name] = rows_of(run.catalog, pinned, bounds)
+        except NeedsSpark:
+            if run.spark is None:
+                raise
+            many.append(pinned)
+    found = lookups(run.catalog, written, few, bounds)
+    if run.spark is None or not many:
+        return judge(few, references={}, lookups=found)
+    frames = {pinned.table.name: _added(run, run.spark, pinned) for pinned in many}
     try:
-        return judge(frames, references=references)
+        # Rows in memory first: what they refer to may turn out to be too much.
+        return judge(few | frames, references=_references(run, run.spark, head, written, few | frames), lookups=found)
     finally:
         if META.name in frames:
             frames[META.name].unpersist()
 
 
-def _frames(
-    run: Run, spark: SparkSession, head: Snapshot, written: Sequence[PinnedSnapshot]
-) -> tuple[dict[str, DataFrame], dict[str, DataFrame]]:
-    """By table, the rows that the run adds, and the tables in which rules look values up."""
+def _references(
+    run: Run, spark: SparkSession, head: Snapshot, written: Sequence[PinnedSnapshot], added: Mapping[str, DataFrame | pa.Table]
+) -> dict[str, DataFrame]:
+    """The tables in which rules about rows in Spark look values up."""
     versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
-    frames = {pinned.table.name: _added(run, spark, pinned) for pinned in written}
+    on_spark = {name for name, rows in added.items() if isinstance(rows, DataFrame)}
     references = {table.name: _whole(run, spark, table, versions) for table in REFERENCES}
-    references[SEGMENTS.name] = references[SEGMENTS.name].where(_same_days(run.catalog, head))
-    if is_index_whole(run.catalog, versions):
-        references[DATA.name] = references[DATA.name].where(_near_payloads(frames))
-    if XRAY_RAW.name in frames:
-        references[XRAY_RAW.name] = _captured_between(_whole(run, spark, XRAY_RAW, versions), frames[XRAY_RAW.name])
-    return frames, references
+    if SEGMENTS.name in on_spark:
+        references[SEGMENTS.name] = references[SEGMENTS.name].where(_same_days(run.catalog, head))
+    if on_spark & {META.name, DATA.name} and is_index_whole(run.catalog, versions):
+        references[DATA.name] = references[DATA.name].where(_near_payloads(added))
+    if XRAY_RAW.name in on_spark:
+        references[XRAY_RAW.name] = _captured_between(_whole(run, spark, XRAY_RAW, versions), added[XRAY_RAW.name])
+    return references
 
 
 def _captured_between(whole: DataFrame, added: DataFrame) -> DataFrame:
@@ -121,9 +129,9 @@ def _captured_between(whole: DataFrame, added: DataFrame) -> DataFrame:
     return whole.where(sf.col("captured_at").between(sf.lit(first), sf.lit(last)))
 
 
-def _near_payloads(frames: Mapping[str, DataFrame]) -> Column:
+def _near_payloads(added: Mapping[str, DataFrame | pa.Table]) -> Column:
     """The payloads of the days that can hold what the run has seen, and those of no day. `payload_days.rows_near` in Spark."""
-    spans = spans_of(_days(frames, META, "stored_at"), _days(frames, DATA, DAY_OF))
+    spans = spans_of(_days(added, META, "stored_at"), _days(added, DATA, DAY_OF))
     if spans is None:
         return sf.lit(True)  # no condition
     near = sf.col(DAY_OF).isNull()
@@ -132,11 +140,12 @@ def _near_payloads(frames: Mapping[str, DataFrame]) -> Column:
     return near
 
 
-def _days(frames: Mapping[str, DataFrame], table: Table, column: str) -> list[date | None]:
+def _days(added: Mapping[str, DataFrame | pa.Table], table: Table, column: str) -> list[date | None]:
     """The days in a column of the rows that the run adds."""
-    if table.name not in frames:
-        return []
-    return [row["day"] for row in frames[table.name].select(sf.to_date(column).alias("day")).distinct().collect()]
+    rows = added.get(table.name)
+    if isinstance(rows, DataFrame):
+        return [row["day"] for row in rows.select(sf.to_date(column).alias("day")).distinct().collect()]
+    return days_of(rows, column)
 
 
 def _same_days(catalog: Catalog, head: Snapshot) -> Column:

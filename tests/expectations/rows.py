@@ -1,6 +1,6 @@
 """The rows of one small, good run; a test changes what it is about."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -105,16 +105,25 @@ def frame(spark: SparkSession | None, table: str, rows: Sequence[Row]) -> Any:
     return found.coalesce(1).localCheckpoint()  # read in Spark from here on, and not made again for each look
 
 
-def judged(spark: SparkSession | None, rows: Mapping[str, Sequence[Row]], reports: Path, **changed: Any) -> Audit:
-    """The audit of a run that adds `rows` to tables that have nothing of them; of the others, what a good run adds."""
-    frames = {table: frame(spark, table, found) for table, found in rows.items()}
-    others = {table: frame(spark, table, found) for table, found in good().items() if table not in rows and table in LOOKED_UP}
-    known = {table: lookup_in(found) if spark is None else found for table, found in (others | frames).items()}
-    right: dict[str, Any] = {
-        "run_id": RUN,
-        "as_of": NOON,
-        "reports": Files(reports.as_uri()),
-        "keep": 10,
-        "references": known,
-    }
+def judged(
+    spark: SparkSession | None,
+    rows: Mapping[str, Sequence[Row]],
+    reports: Path,
+    *,
+    stored: Mapping[str, Sequence[Row]] | None = None,
+    in_memory: Collection[str] = (),
+    **changed: Any,
+) -> Audit:
+    """The audit of a run that adds `rows` to tables that have nothing of them; of the others, what a good run adds.
+
+    `stored` are all rows of some tables, the run's with them; rows of the tables `in_memory` are in memory beside Spark, too.
+    """
+    frames = {table: frame(None if table in in_memory else spark, table, found) for table, found in rows.items()}
+    right: dict[str, Any] = {"run_id": RUN, "as_of": NOON, "reports": Files(reports.as_uri()), "keep": 10}
+    whole = {table: found for table, found in good().items() if table in LOOKED_UP} | dict(rows) | dict(stored or {})
+    references = {}
+    if spark is not None:
+        shared = frames.keys() - set(in_memory) - (stored or {}).keys()
+        references = {table: frames[table] if table in shared else frame(spark, table, found) for table, found in whole.items()}
+    right |= {"references": references, "lookups": {name: lookup_in(frame(None, name, found)) for name, found in whole.items()}}
     return audit(frames, **{**right, "data_wait": timedelta(hours=1), **changed})

@@ -14,13 +14,12 @@ from pyspark.sql import SparkSession
 from adapters.files import Files
 from contracts.errors import Permanent
 from expectations import Severity, load_suites, publish_trends, results_of
-from expectations._arrow_rows import lookup_in
 from expectations._judge import references_of
 from expectations._metrics import view_of
 from expectations._rows import Case
 from expectations._spark_rows import SparkRows
 from tests.expectations.broken import FOUND, broken
-from tests.expectations.rows import NOON, SEQ, VIN, data, entry, frame, good, judged, meta, refused, segment
+from tests.expectations.rows import NOON, SEQ, VIN, data, entry, frame, good, judged, meta, outcome, refused, segment
 
 pytestmark = pytest.mark.slow
 
@@ -137,16 +136,31 @@ def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too
     assert old.passed
 
 
-def known(whole: Any) -> Any:
-    return lookup_in(whole) if isinstance(whole, pa.Table) else whole
-
-
 def test_rows_that_are_in_the_table_already_count_for_uniqueness(engine: SparkSession | None, tmp_path: Path) -> None:
-    whole = frame(engine, "ingested_segments", [segment(run_id="an earlier one"), segment()])
+    stored = {"ingested_segments": [segment(run_id="an earlier one"), segment()]}
 
-    result = judged(engine, {"ingested_segments": [segment()]}, tmp_path, references={"ingested_segments": known(whole)})
+    result = judged(engine, {"ingested_segments": [segment()]}, tmp_path, stored=stored)
 
     assert [finding.rule for finding in result.failures] == ["path_is_unique"]
+
+
+def test_of_one_run_some_tables_may_be_in_memory_and_others_in_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Each looks values up in tables of the other kind."""
+    rows = {
+        "sdv_fanout_ids": [entry(), entry(SEQ + 5, data_id="unknown")],
+        "sdv_fanout_meta": [meta(), meta("not-stored")],
+        "sdv_fanout_outcomes": [outcome(), outcome(SEQ + 9)],
+        "ingested_segments": [segment()],
+    }
+    result = judged(spark, rows, tmp_path, in_memory=["sdv_fanout_outcomes", "sdv_fanout_meta"], data_wait=timedelta(seconds=1))
+
+    found = {(finding.table, finding.rule, finding.rows) for finding in (*result.failures, *result.warnings)}
+    assert found == {
+        ("sdv_fanout_ids", "data_id_is_known", 1),
+        ("sdv_fanout_meta", "data_id_is_known", 1),
+        ("sdv_fanout_outcomes", "vin_seq_is_known", 1),
+    }
+    assert result.rows == {table: len(rows.get(table, [])) for table in result.rows}
 
 
 def test_two_audits_at_once_in_one_session_look_values_up_in_tables_of_their_own(spark: SparkSession) -> None:
@@ -243,12 +257,10 @@ def test_every_link_of_the_pages_leads_somewhere(engine: SparkSession | None, tm
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        pytest.param({"references": {}}, "pass references\\['sdv_fanout_meta'\\]", id="a reference is missing"),
+        pytest.param({"references": {}, "lookups": {}}, "pass references\\['sdv_fanout_meta'\\]", id="a reference is missing"),
         pytest.param({"run_id": "../other"}, "names a folder of the reports", id="a run id that is a path"),
     ],
 )
-def test_what_the_caller_forgot_is_named(
-    engine: SparkSession | None, tmp_path: Path, changed: dict[str, object], says: str
-) -> None:
+def test_what_the_caller_forgot_is_named(engine: SparkSession | None, tmp_path: Path, changed: dict[str, Any], says: str) -> None:
     with pytest.raises(Permanent, match=says):
         judged(engine, {"sdv_fanout_ids": [entry(vin=VIN)]}, tmp_path, **changed)

@@ -14,7 +14,7 @@ from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome
 from contracts.tables import META, QUALITY, RUN_TABLES, Table
 from pipelines.ingest import arrow_path, audit
-from pipelines.ingest.arrow_audit import ALONE
+from pipelines.ingest.arrow_audit import ALONE, BESIDE_SPARK
 from pipelines.ingest.branches import COUNTED, properties_of
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.ingest.write import ingest
@@ -74,9 +74,8 @@ def verdicts(spark_lake: SparkLake) -> list[Any]:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.usefixtures("judged_on_spark")
 def test_the_same_segments_make_the_same_tables_and_the_same_verdicts(
-    new_spark_lake: Callable[..., SparkLake], tmp_path: Path
+    new_spark_lake: Callable[..., SparkLake], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another archive each time: one is a minute of Spark, and nothing is learnt from the same one again."""
     seed = random.SystemRandom().getrandbits(32)
@@ -84,6 +83,7 @@ def test_the_same_segments_make_the_same_tables_and_the_same_verdicts(
     places = [new_spark_lake(tmp_path / ("arrow" if small else "spark"), small=small) for small in (False, True)]
     for run in (0, 1):
         numbers, counted = [], []
+        monkeypatch.setattr(audit, "BESIDE_SPARK", replace(BESIDE_SPARK, rows=12 * run))  # all on Spark; then some tables of each
         for each in places:
             write(each, random.Random(f"{seed} {run}"), 1000 * run)
             done, _, warnings = ingest_audit_publish(each.run(f"run{run}", 5000 + run))
