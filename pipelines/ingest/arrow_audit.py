@@ -7,7 +7,7 @@ from datetime import date
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import And, BooleanExpression, IsNull, Or
+from pyiceberg.expressions import And, BooleanExpression, IsNull
 
 from contracts.seq import datetime_of
 from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
@@ -75,13 +75,13 @@ def lookups(
     found = {table.name: _lookup(catalog, table, versions.get(table.name), bounds) for table in looked_in}
     is_seen_here = {META.name, DATA.name} & versions.keys() <= added.keys()
     spans = spans_of(days_of(added.get(META.name), "stored_at"), days_of(added.get(DATA.name), DAY_OF)) if is_seen_here else None
-    near = rows_near(spans) if is_index_whole(catalog, versions) else ALL
+    near = rows_near(spans) if is_index_whole(catalog, versions) else [ALL]
     found[DATA.name] = _lookup(catalog, DATA, versions.get(DATA.name), bounds, near)
     if SEGMENTS.name not in added:
         return found
     days = pc.min_max(added[SEGMENTS.name]["began_at"]).as_py()
     of_none: BooleanExpression = IsNull(term="began_at")
-    within = of_none if days["min"] is None else Or(of_none, between("began_at", days["min"], days["max"]))
+    within = [of_none, *([between("began_at", days["min"], days["max"])] if days["min"] else [])]
     return found | {SEGMENTS.name: _lookup(catalog, SEGMENTS, versions.get(SEGMENTS.name), bounds, within)}
 
 
@@ -91,17 +91,20 @@ def days_of(rows: pa.Table | None, column: str) -> list[date | None]:
     return days
 
 
-def _lookup(catalog: Catalog, table: Table, version: int | None, bounds: Bounds, within: BooleanExpression = ALL) -> Lookup:
+def _lookup(
+    catalog: Catalog, table: Table, version: int | None, bounds: Bounds, within: Sequence[BooleanExpression] = (ALL,)
+) -> Lookup:
     def find(keys: pa.Table) -> pa.Table:
         snapshot_id = version or catalog.load_table(table.identifier).metadata.current_snapshot_id
         assert snapshot_id is not None  # every table has one from its making on
-        near = within
+        near: BooleanExpression = ALL
         if "seq" in keys.column_names and keys.num_rows:  # the day of such a table's rows is that of their seq
             first, last = pc.min_max(keys["seq"]).as_py().values()
             assert table.day_of is not None
-            near = And(near, between("seq", first, last), between(table.day_of, datetime_of(first), datetime_of(last)))
+            near = And(between("seq", first, last), between(table.day_of, datetime_of(first), datetime_of(last)))
         if "captured_at" in keys.column_names and keys.num_rows:
             near = And(near, between("captured_at", *pc.min_max(keys["captured_at"]).as_py().values()))
-        return matching(catalog, table, snapshot_id, keys, keys.column_names, near, most=bounds.read)
+        filters = (And(each, near) for each in within)
+        return matching(catalog, table, snapshot_id, keys, keys.column_names, *filters, most=bounds.read)
 
     return find

@@ -35,11 +35,13 @@ def matching(
     snapshot_id: int,
     keys: pa.Table,
     columns: Sequence[str],
-    within: BooleanExpression = ALL,
-    *,
+    *within: BooleanExpression,
     most: int = MOST_READ,
 ) -> pa.Table:
-    """These columns of the rows whose values in the columns of `keys` are among those there; only rows `within` are looked at.
+    """These columns of the rows whose values in the columns of `keys` are among those there.
+
+    Only rows `within` are looked at, of which none is in two of these. One filter after the other: PyIceberg cannot compare a
+    partition that is null, which it meets where a filter is about those of no day and others.
 
     Raises:
         NeedsSpark: more than `most` rows would have to be looked at.
@@ -49,15 +51,14 @@ def matching(
     wanted = pc.unique(keys[last])
     if not len(wanted):
         return schema.empty_table()
-    if len(wanted) <= FEW_LITERALS:
-        within = And(within, In(term=last, literals=set(wanted.to_pylist())))
-    scan = loaded.scan(within, tuple(columns), snapshot_id=snapshot_id)
-    rows = sum(task.file.record_count for task in scan.plan_files())
+    named = In(term=last, literals=set(wanted.to_pylist())) if len(wanted) <= FEW_LITERALS else ALL
+    scans = [loaded.scan(And(each, named), tuple(columns), snapshot_id=snapshot_id) for each in within or (ALL,)]
+    rows = sum(task.file.record_count for scan in scans for task in scan.plan_files())
     if rows > most:
         raise NeedsSpark(f"{rows} rows of {table.name} are to be looked through")
     known = set(zip(*(keys[name].to_pylist() for name in keys.column_names), strict=True))
     found = []
-    for batch in scan.to_arrow_batch_reader():
+    for batch in (batch for scan in scans for batch in scan.to_arrow_batch_reader()):
         near = pa.Table.from_batches([batch]).select(list(columns)).cast(schema)
         near = near.filter(pc.is_in(near[last], wanted))
         mine = zip(*(near[name].to_pylist() for name in keys.column_names), strict=True)

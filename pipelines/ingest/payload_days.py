@@ -5,8 +5,9 @@ what the run itself stores lies where its own rows say. A payload of which the i
 where payloads and index are not equally many: an index that has lost a row takes the payload for new.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
+from functools import reduce
 from itertools import pairwise
 
 import structlog
@@ -77,14 +78,12 @@ def spans_of(named: Collection[date | None], stored: Collection[date | None]) ->
     return [(_began(first), _began(last + A_DAY) - AN_INSTANT) for first, last in spans]
 
 
-def rows_near(spans: list[Span] | None) -> BooleanExpression:
-    """The rows of these days, and those of none."""
+def rows_near(spans: list[Span] | None) -> Sequence[BooleanExpression]:
+    """Filters for the rows of these days, and for those of none."""
     if spans is None:
-        return ALL
-    near: BooleanExpression = IsNull(term=DAY_OF)
-    for first, last in spans:
-        near = Or(near, between(DAY_OF, first, last))
-    return near
+        return [ALL]
+    of_none: BooleanExpression = IsNull(term=DAY_OF)
+    return [of_none, *([reduce(Or, (between(DAY_OF, first, last) for first, last in spans))] if spans else [])]
 
 
 def _began(day: date) -> datetime:

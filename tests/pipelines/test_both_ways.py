@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from adapters.lake import ensure_tables
 from contracts.envelope import Envelope, Stream
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome
-from contracts.tables import META, QUALITY, RUN_TABLES, Table
+from contracts.tables import META, QUALITY, RUN_TABLES, SEGMENTS, Table
 from pipelines.ingest import arrow_path, audit
 from pipelines.ingest.arrow_audit import ALONE, BESIDE_SPARK
 from pipelines.ingest.branches import COUNTED, properties_of
@@ -127,8 +128,19 @@ def test_an_audit_that_would_look_through_too_many_rows_is_left_to_spark(
     assert bool(verdicts(spark_lake)) != small
 
 
+def test_a_ledger_with_segments_of_no_day_is_looked_through(spark_lake: SparkLake) -> None:
+    """Their paths say no day. Of the library see https://github.com/apache/iceberg-python/issues/3498."""
+    spark_lake.small = True
+    ensure_tables(spark_lake.catalog)
+    of_no_day = {"stream": "trigger", "messages": 1, "run_id": "earlier", "ingested_at": at(0)}
+    spark_lake.append(SEGMENTS, [of_no_day | {"path": f"trigger/{name}.jsonl"} for name in ("a", "z")])
+    spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"], "d1")])
+    ingest_audit_publish(spark_lake.run("run", 10))
+    assert spark_lake.rows(SEGMENTS, "run_id") == ["earlier", "earlier", "run"]
+
+
 def test_few_rows_are_judged_in_memory_beside_spark(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(audit, "_on_spark")
+    monkeypatch.delattr(audit, "_references")
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"], "d1")])
     spark_lake.write(Stream.DATA, [data(2, "d1", b"one")])
     ingest_audit_publish(spark_lake.run("run", 10))
