@@ -16,14 +16,14 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["AIRFLOW__CORE__PLUGINS_FOLDER"] = str(ROOT / "plugins")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """One Airflow for all tests that run DAGs."""
     with running_platform(tmp_path_factory.mktemp("airflow")) as platform:
         yield platform
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ingested(running: Platform) -> Ingested:
     """A run of `ingest_archives` that took in one batch, just now."""
     seq = running.archive_batch(datetime.now(UTC) - timedelta(minutes=3), "task_map_1")
