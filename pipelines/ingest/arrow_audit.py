@@ -73,8 +73,7 @@ def lookups(
     versions = {pinned.table.name: pinned.snapshot_id for pinned in written}
     looked_in = (META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, *([XRAY_RAW] if XRAY_RAW.name in versions else []))
     found = {table.name: _lookup(catalog, table, versions.get(table.name), bounds) for table in looked_in}
-    is_seen_here = {META.name, DATA.name} & versions.keys() <= added.keys()
-    spans = spans_of(days_of(added.get(META.name), "stored_at"), days_of(added.get(DATA.name), DAY_OF)) if is_seen_here else None
+    spans = spans_of(days_of(added.get(META.name), "stored_at"), days_of(added.get(DATA.name), DAY_OF))
     near = rows_near(spans) if is_index_whole(catalog, versions) else [ALL]
     found[DATA.name] = _lookup(catalog, DATA, versions.get(DATA.name), bounds, near)
     if SEGMENTS.name not in added:

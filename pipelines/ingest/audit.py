@@ -29,6 +29,7 @@ from pipelines.spark.needed import NeedsSpark
 
 # A file packs ten rows into the bytes of one, so the usual 128 MiB are all that a run has written, and one task would judge it.
 SMALL_SPLITS = {"split-size": str(8 << 20), "file-open-cost": str(1 << 20)}
+TOGETHER = (DATA, META)  # the days of both tell where in the payloads something is looked for
 REFERENCES = (DATA, META, IDS, ECQ_PAYLOAD, ECQ_SEQNO, SEGMENTS)  # the tables that rules look values up in
 
 log = structlog.get_logger(__name__)
@@ -95,6 +96,8 @@ def _judged(judge: Callable[..., Audit], run: Run, head: Snapshot, written: Sequ
             if run.spark is None:
                 raise
             many.append(pinned)
+    if any(pinned.table in TOGETHER for pinned in many):
+        many += [pinned for pinned in written if pinned.table in TOGETHER and few.pop(pinned.table.name, None) is not None]
     found = lookups(run.catalog, written, few, bounds)
     if run.spark is None or not many:
         return judge(few, references={}, lookups=found)
