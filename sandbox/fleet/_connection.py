@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 _FIRST_REFUSAL = 0x80
+_HANDSHAKES = ThreadPoolExecutor(8, "handshake")  # of TLS: a server that is stopped holds up whoever waits for it, for 5 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +64,29 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
         self._problem = ""
-        self._client = self._new_client(endpoint, hello)
+        self._client, self._is_secure = self._new_client(endpoint, hello), endpoint.secure is not None
 
     def open(self) -> None:
-        """Connect and send CONNECT. Blocks for the handshakes of TCP and TLS only.
+        """Connect and send CONNECT. Blocks for the handshake of TCP; of that of TLS, which goes on beside, `on_lost` tells.
 
         Raises:
             OSError: nobody listens there.
         """
-        self._client.reconnect()
+        if self._is_secure:
+            self._loop.run_in_executor(_HANDSHAKES, self._client.reconnect).add_done_callback(self._shaken)
+        else:
+            self._client.reconnect()
+            self._begin()
+
+    def _shaken(self, done: "asyncio.Future[Any]") -> None:
+        if problem := done.exception():
+            self._tell_lost(str(problem))
+        elif self._listener is not None:
+            self._begin()
+        elif (sock := self._client.socket()) is not None:  # closed meanwhile
+            sock.close()
+
+    def _begin(self) -> None:
         sock = self._client.socket()
         assert isinstance(sock, socket.socket)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

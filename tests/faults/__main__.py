@@ -24,13 +24,14 @@ def main(
     seeds: Annotated[str, typer.Option(help="runs, by their seeds: 1,2,3")] = "1",
     vehicles: Annotated[int, typer.Option(min=10, help="how many vehicles")] = 40,
     wipes: Annotated[bool, typer.Option(help="also wipe Redis and rebuild it")] = True,
+    tls: Annotated[bool, typer.Option(envvar="MANIFOLD_TLS", help="with TLS, and what can go wrong with it")] = False,
     folder: Annotated[Path | None, typer.Option(help="where the runs keep their state; default: a temporary folder")] = None,
 ) -> None:
     """Zero lost, out of order and resurrected is success; a run that failed keeps its history."""
     root = folder or Path(tempfile.mkdtemp(prefix="manifold-faults-"))
     results: list[Result] = []
     for seed in [int(seed) for seed in seeds.split(",")]:
-        plan = Plan(seed, minutes * 60, root / f"seed-{seed}", vehicles=vehicles, wipes=wipes)
+        plan = Plan(seed, minutes * 60, root / f"seed-{seed}", vehicles=vehicles, wipes=wipes, tls=tls)
         try:
             results.append(play(plan, lambda what, s=seed: console.log(f"seed {s}: {what}", highlight=False)))  # type: ignore[misc]
         except ManifoldError as exc:

@@ -7,18 +7,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
 import redis.asyncio as redis
 
+from adapters import secret_files
 from adapters.mqtt import Mqtt
 from contracts import keys
 from contracts.settings import Settings
 from contracts.topics import Sign, sign_topic
-from sandbox.platform import supervise
+from sandbox.platform import certificates, supervise
 from sandbox.platform.health import pids
 from sandbox.platform.programs import environment
 from sandbox.platform.supervisord import HomeLayout
@@ -29,6 +30,7 @@ from tests.faults.history import History, Line, What
 
 HEAL_S, LOOK_S = 180.0, 0.3
 KINDS = ("broker", "tap", "redis", "recorder", "dispatcher")
+KEEPER = "keeper"  # with TLS
 FULL_BYTES = 64  # no record fits
 STEPS_S = (-300, -61, 90, 240)
 LOUD, SIGNS_AT_ONCE = "LOUD", 500
@@ -45,6 +47,7 @@ class Harm(StrEnum):
     CLOCK = "clock steps"
     FLOOD = "a vehicle floods with signs"
     BACK = f"{WENT_BACK}: killed, and what it wrote in the last seconds is not in its file"
+    RENEW = "every certificate of tap and services renewed"
     POPULATE = "ingest and populate, as Airflow does every five minutes"
     WIPE = f"{WIPED} everything (FLUSHALL), then populate, then rebuild"
 
@@ -61,7 +64,7 @@ class Fault:
         return f"{self.harm}" + (f" of {self.kind}" if self.kind else "")
 
 
-def faults(rng: Random, *, stop_s: float, wipes: bool) -> Iterator[Fault]:
+def faults(rng: Random, *, stop_s: float, wipes: bool, tls: bool = False) -> Iterator[Fault]:
     """Without end: rounds in which each fault comes once, in an order of the seed's."""
     while True:
         kinds = [Fault(Harm.KILL, kind) for kind in KINDS] + [Fault(Harm.STOP, kind, stop_s) for kind in KINDS]
@@ -69,6 +72,7 @@ def faults(rng: Random, *, stop_s: float, wipes: bool) -> Iterator[Fault]:
         kinds += [Fault(Harm.FLOOD, lasts_s=3.0)]
         kinds += [Fault(Harm.CLOCK, "recorder", stop_s / 3)] * 2 + [Fault(Harm.BACK, "redis", stop_s / 3)]
         kinds += [Fault(Harm.POPULATE), Fault(Harm.WIPE)] if wipes else []
+        kinds += [Fault(Harm.RENEW), Fault(Harm.KILL, KEEPER)] if tls else []
         rng.shuffle(kinds)
         yield from kinds
 
@@ -76,8 +80,8 @@ def faults(rng: Random, *, stop_s: float, wipes: bool) -> Iterator[Fault]:
 class Injector:
     """Carries faults out on the platform of these settings."""
 
-    def __init__(self, settings: Settings, history: History, cutter: Cutter, clock: Clock, rng: Random) -> None:
-        self._settings, self._history, self._cutter, self._clock, self._rng = settings, history, cutter, clock, rng
+    def __init__(self, settings: Settings, history: History, cutters: Sequence[Cutter], clock: Clock, rng: Random) -> None:
+        self._settings, self._history, self._cutters, self._clock, self._rng = settings, history, cutters, clock, rng
         self.done: list[tuple[str, float]] = []  # each fault, and how many seconds until the platform was healthy again
 
     async def inject(self, fault: Fault) -> None:
@@ -98,6 +102,7 @@ class Injector:
             Harm.CLOCK: self._step,
             Harm.FLOOD: self._flood,
             Harm.WIPE: self._wipe,
+            Harm.RENEW: self._renew,
         }
         try:
             await doing[fault.harm](fault)
@@ -137,9 +142,11 @@ class Injector:
             os.kill(pid, signal.SIGCONT)
 
     async def _cut(self, fault: Fault) -> None:
-        self._cutter.cut(0.7)
+        for cutter in self._cutters:
+            cutter.cut(0.7)
         await asyncio.sleep(fault.lasts_s)
-        self._cutter.heal()
+        for cutter in self._cutters:
+            cutter.heal()
 
     async def _fill(self, fault: Fault) -> None:
         """No file of the recorder may grow: a disk that is full, for root too."""
@@ -162,7 +169,10 @@ class Injector:
 
     async def _flood(self, fault: Fault) -> None:
         """As many heartbeats of one vehicle, which is nobody's, as the broker takes."""
-        async with Mqtt(self._settings.mqtt, LOUD) as vehicle, asyncio.timeout(HEAL_S):
+        home, files = self._settings.home, self._settings.tls_files(LOUD)
+        if self._settings.tls:
+            secret_files.write(secret_files.folder(home) / f"{LOUD}.pem", certificates.issue(home, LOUD))
+        async with Mqtt(self._settings.mqtt_for_vehicles, LOUD, tls=files) as vehicle, asyncio.timeout(HEAL_S):
             await vehicle.wait_connected()
             until = time.monotonic() + fault.lasts_s
             while time.monotonic() < until:
@@ -183,6 +193,10 @@ class Injector:
                 await asyncio.sleep(LOOK_S)
             while await _mark(client) in (before, None):  # noqa: ASYNC110  # moved when all that was lost is there again
                 await asyncio.sleep(LOOK_S)
+
+    async def _renew(self, _: Fault) -> None:
+        await asyncio.to_thread(certificates.renew, self._settings, within_days=certificates.LEAF_DAYS + 1)
+        await asyncio.to_thread(certificates.tell_redis, self._settings)
 
     async def _populate(self, _: Fault) -> None:
         await self._job("pipelines", "run_all")

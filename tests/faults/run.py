@@ -40,7 +40,8 @@ RECEIPT_S = 8.0  # after which the platform publishes the same again
 QUIET_S, LOOK_S = 90.0, 0.3  # without anything new being delivered, and between two looks
 KEYS, REWINDS, WRITE_EVERY_S = 5, 0.02, 0.1  # of compacted queues: keys of a client, share of rewinds, seconds between writes
 BACKLOG = 4000  # accepted and not delivered: publishers wait, as they do where a platform is behind
-PORTS = ("mqtt_port", "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port", "api_port")
+DOORS = ("mqtt_port", "mqtt_services_port")
+PORTS = (*DOORS, "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port", "api_port")
 ROADS = Behaviour(
     heartbeat_s=3.0,
     think_s=(0.0, 0.05),
@@ -68,6 +69,7 @@ class Plan:
     stop_s: float = 30.0
     calm_s: float = 5.0  # between two faults
     wipes: bool = True
+    tls: bool = False
     only: tuple[Fault, ...] = ()  # these and no others
 
 
@@ -94,6 +96,7 @@ def settings_of(plan: Plan) -> Settings:
     return load_settings(
         ecq_rewinds_per_hour=0,
         home=plan.home,
+        tls=plan.tls,
         with_airflow=False,
         with_signals=False,
         dispatchers=2,
@@ -162,10 +165,12 @@ class _Run:
     async def play(self) -> None:
         """Everybody comes, all of it happens, everything heals, everything ends."""
         settings, plan = self._settings, self._plan
-        cables = Cutter(settings.host, settings.mqtt_port, Random(f"cutter/{plan.seed}"))
-        async with cables as cutter, Monitor(settings, self._history):
-            door = settings.model_copy(update={"mqtt_port": cutter.port})
-            injector = Injector(settings, self._history, cutter, self._clock, Random(f"injector/{plan.seed}"))
+        async with contextlib.AsyncExitStack() as stack:
+            rng, doors = Random(f"cutter/{plan.seed}"), DOORS if plan.tls else DOORS[:1]
+            cutters = [await stack.enter_async_context(Cutter(settings.host, getattr(settings, name), rng)) for name in doors]
+            await stack.enter_async_context(Monitor(settings, self._history))
+            door = settings.model_copy(update={name: cutter.port for name, cutter in zip(doors, cutters, strict=True)})
+            injector = Injector(settings, self._history, cutters, self._clock, Random(f"injector/{plan.seed}"))
             await injector.healthy()
             async with Fleet(door, self._vins, seed=plan.seed, behaviour=ROADS, listener=self._witness) as fleet:
                 await fleet.connect()
@@ -181,7 +186,7 @@ class _Run:
 
     async def _harm(self, injector: Injector) -> None:
         plan, ends_at = self._plan, time.monotonic() + self._plan.seconds
-        endless = faults(self._rng, stop_s=plan.stop_s, wipes=plan.wipes)
+        endless = faults(self._rng, stop_s=plan.stop_s, wipes=plan.wipes, tls=plan.tls)
         try:
             await asyncio.sleep(plan.calm_s)
             for fault in plan.only or endless:

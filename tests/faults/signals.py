@@ -111,7 +111,7 @@ async def _harm(plan: Plan, settings: Settings, gateways: Gateways, say: Say) ->
     rng = Random(f"signals/{plan.seed}")
     history = History(plan.home / "history.jsonl")
     cutter, clock = Cutter(settings.host, settings.mqtt_port, rng), Clock(plan.home / "clock")  # which are let be
-    injector = Injector(settings, history, cutter, clock, rng)
+    injector = Injector(settings, history, [cutter], clock, rng)
     try:
         await injector.healthy()
         for fault in faults(rng, plan.stop_s):

@@ -6,16 +6,19 @@ import json
 import re
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pyarrow.parquet as pq
 
+from adapters.tls import client_context, verified
 from contracts import keys
 from contracts.ecq import EcqAck
 from contracts.envelope import Stream
 from contracts.outcomes import OutcomeRecord
 from contracts.queue_names import ecq_queue
 from contracts.settings import Settings
+from contracts.tls import TlsFiles
 from contracts.topics import ecq_of
 from sandbox.fleet import Received
 from tests.faults.history import History, Line, What
@@ -66,7 +69,7 @@ class Monitor:
     """Redis's own MONITOR: every command that changes a queue, in Redis's order and by its clock. `async with Monitor(…)`."""
 
     def __init__(self, settings: Settings, history: History) -> None:
-        self._host, self._port, self._history = settings.host, settings.redis_port, history
+        self._settings, self._history = settings, history
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Monitor":
@@ -85,8 +88,15 @@ class Monitor:
             await asyncio.sleep(_AGAIN_S)
 
     async def _listen(self) -> None:
-        reader, writer = await asyncio.open_connection(self._host, self._port, limit=_LINE_BYTES)
+        of, tls = self._settings, None
+        if of.tls:
+            shown = of.local_client("ca", "")
+            tls = client_context(TlsFiles(shown["ca"], shown["certfile"], shown["keyfile"]))
+        reader, writer = await asyncio.open_connection(of.host, of.redis_port, limit=_LINE_BYTES, ssl=tls)
         try:
+            if tls is not None:
+                url = urlsplit(of.redis)
+                writer.write(f"AUTH {url.username} {url.password}\r\n".encode())
             writer.write(b"MONITOR\r\n")
             while line := await reader.readline():
                 for told in lines_of(line.decode(errors="replace")):
@@ -132,7 +142,8 @@ def tell_recorded(settings: Settings, history: History) -> None:
     Raises:
         httpx.HTTPError: the recorder did not close them.
     """
-    httpx.post(f"http://{settings.host}:{settings.recorder_port}/flush", timeout=60).raise_for_status()
+    url = settings.http(settings.recorder_port)
+    httpx.post(f"{url}/flush", timeout=60, verify=verified(settings, url)).raise_for_status()
     archive = Path(settings.archive.removeprefix("file://"))
     for segment in sorted((archive / Stream.OUTCOME).glob("dt=*/hour=*/*.parquet")):
         for payload in pq.ParquetFile(segment).read(["payload"]).column("payload").to_pylist():
