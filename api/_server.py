@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from adapters.expiry import tell_expiry
 from adapters.renewal import keep_renewed
 from api._app import application
 from contracts.errors import Permanent
@@ -37,6 +38,7 @@ async def serve(settings: Settings) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and end are told by the supervisor
     listener = _listen(settings.api_listens, settings.api_port)
     certificate = settings.http_certificate
+    tell_expiry(settings)
     config = uvicorn.Config(
         application(settings),
         log_config=None,

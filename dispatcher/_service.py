@@ -9,6 +9,7 @@ import structlog
 from redis.exceptions import RedisError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
+from adapters.expiry import tell_expiry
 from adapters.http import Health, serve
 from adapters.lag import watch_lag
 from adapters.mqtt import Mqtt
@@ -90,6 +91,7 @@ class Dispatcher:
             stack.callback(self._lake.close)
             stack.push_async_callback(self._payloads.close)
             stack.push_async_callback(self._messages.close)
+            tell_expiry(self.settings, self.settings.mqtt_username_dispatcher)
             token = self.settings.http_token.get_secret_value()
             await stack.enter_async_context(
                 serve(self.settings.host, self._port, self.health, token=token, certificate=self.settings.http_certificate)

@@ -7,6 +7,7 @@ from typing import Any
 import structlog
 from aiohttp import web
 
+from adapters.expiry import tell_expiry
 from adapters.http import Health, serve
 from adapters.lag import watch_lag
 from adapters.mqtt import Message, Mqtt
@@ -120,6 +121,7 @@ class Recorder:
         settings = self._settings
         told: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
         try:
+            tell_expiry(settings, settings.mqtt_username_recorder)
             token = settings.http_token.get_secret_value()
             routes = [web.post("/flush", self._flush)]
             async with serve(

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from adapters.amqp import hmac_secrets
 from adapters.day_keys import DayKeys
+from adapters.expiry import tell_expiry
 from adapters.http import Health, serve
 from adapters.lag import watch_lag
 from archive.claims import ArchiveClaims, RedisClaims
@@ -78,6 +79,7 @@ class Signals:
                 door is another's.
         """
         settings = self._settings
+        tell_expiry(settings)
         routes = [web.post("/flush", self._flush), *dead_letter_routes(settings)]
         token, certificate = settings.http_token.get_secret_value(), settings.http_certificate
         try:

@@ -13,11 +13,13 @@ import typer
 import uvloop
 from prometheus_client import REGISTRY
 
+from adapters.expiry import Kind, tell_expiry
 from adapters.http import serve
 from adapters.log import configure_logging
 from adapters.service import stop_event
 from contracts.errors import ManifoldError
 from contracts.settings import Settings, load_settings
+from contracts.tls import INNER_CA, OF_INNER, REVOKED, SECRETS
 from tap._metrics import TapMetrics
 from tap.service import Tap
 
@@ -25,9 +27,19 @@ from tap.service import Tap
 async def _main(settings: Settings, tell_delivered: bool) -> None:
     tap = Tap(settings, tell_delivered=tell_delivered)
     REGISTRY.register(TapMetrics(tap))
+    tell_expiry(settings, others=_nobody_elses(settings))
     token, certificate = settings.http_token.get_secret_value(), settings.http_certificate
     async with serve(settings.host, settings.tap_port, tap.health, token=token, certificate=certificate):
         await tap.run(stop_event())
+
+
+def _nobody_elses(settings: Settings) -> dict[str, Kind]:
+    """Files of certificates of which no other service tells: of jobs and console, and whom Redis and RabbitMQ believe."""
+    if not settings.tls:
+        return {}
+    shown = (OF_INNER.format("jobs"), f"{settings.mqtt_username_publisher}.pem")
+    kinds = dict.fromkeys(shown, Kind.CERTIFICATE) | {INNER_CA: Kind.CA, REVOKED: Kind.REVOKED}
+    return {f"{settings.home}/{SECRETS}/{name}": kind for name, kind in kinds.items()}
 
 
 def main(

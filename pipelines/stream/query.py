@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from redis.exceptions import RedisError
 
+from adapters.expiry import tell_expiry
 from adapters.http import tell_metrics
 from adapters.lake import ensure_tables
 from archive.segment import Segment
@@ -187,6 +188,7 @@ def stream(settings: Settings, *, until_idle: bool = False, for_s: float | None 
         Permanent: `stream_port` cannot be used.
     """
     catalog, token = await_catalog(settings), settings.http_token.get_secret_value()
+    tell_expiry(settings)
     metrics = tell_metrics(settings.host, settings.stream_port, token=token, certificate=settings.http_certificate)
     with stopping_on_signals() as stop, metrics, session(settings, "stream") as spark:
         limit = threading.Timer(for_s, stop.set) if for_s is not None else None

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 import redis
+from cryptography import x509
+from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError
@@ -19,14 +22,14 @@ from typer.testing import CliRunner
 
 from adapters.publisher import Publisher
 from adapters.redis import connect
-from adapters.tls import client_context, web_context
+from adapters.tls import client_context, verified, web_context
 from archive.flush import close_segments
 from console import _watch
 from console._app import make_app
 from contracts import keys
 from contracts.messages import ReceiptStatus, sha1_hex
 from contracts.settings import Settings
-from contracts.tls import OF_INNER, OPERATOR, SECRETS, Service, TlsFiles
+from contracts.tls import OF_INNER, OPERATOR, SECRETS, SERVER, Service, TlsFiles
 from sandbox.fleet import Fleet, vins
 from sandbox.platform import certificates, rabbitmq, supervise
 from sandbox.platform.programs import environment
@@ -78,8 +81,35 @@ def test_it_goes_on_when_every_certificate_of_tap_and_services_is_renewed(secure
     assert of_redis(secure) != shown
     faces = http_of(secure)
     wait_until(lambda: {of_web(secure, port) for port in faces.values()} == {of_redis(secure)}, what="all to show the new one")
+    assert set(expiries(secure).values()) >= {kept_until(secure)}, "and what is told of it is new"
     asyncio.run(deliver(secure, "task_tls_2"))
     assert supervise.status(secure).processes == before
+
+
+def expiries(settings: Settings) -> dict[str, float]:
+    """The files of certificates of which the services tell, and when each ends."""
+    found: dict[str, float] = {}
+    for port in http_of(settings).values():
+        page = httpx.get(f"{settings.http(port)}/metrics", verify=verified(settings, settings.http(port)), trust_env=False).text
+        for family in text_string_to_metric_families(page):
+            if family.name == "manifold_certificate_expires_timestamp_seconds":
+                found |= {sample.labels["file"]: sample.value for sample in family.samples}
+    return found
+
+
+def kept_until(settings: Settings) -> float:
+    """When the server's certificate ends."""
+    return x509.load_pem_x509_certificate((settings.home / SECRETS / SERVER).read_bytes()).not_valid_after_utc.timestamp()
+
+
+def test_of_every_certificate_ca_and_list_somebody_tells_when_it_ends(secure: Settings) -> None:
+    told, folder = expiries(secure), secure.home / SECRETS
+    unused = set() if secure.with_signals else {OF_INNER.format("signals")}
+    assert set(told) == {
+        str(file) for file in folder.glob("*.pem") if not file.name.endswith("-key.pem") and file.name not in unused
+    }
+    assert told[str(folder / SERVER)] == kept_until(secure)
+    assert min(told.values()) > time.time() + 6 * 86400
 
 
 def as_service(settings: Settings, service: Service) -> Settings:

@@ -1,0 +1,77 @@
+"""How long the certificates hold that a service shows and believes, for Prometheus; nothing is told where there are none."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+
+from prometheus_client import Gauge
+
+from contracts.settings import Settings
+
+
+class Kind(StrEnum):
+    """What a file has."""
+
+    CERTIFICATE = "certificate"  # and what lies between it and its CA: the first to end counts
+    CA = "ca"  # one follows another: the last to end counts
+    REVOKED = "revoked"  # a list; it ends when it should have been signed anew
+
+
+EXPIRES = Gauge(
+    "manifold_certificate_expires_timestamp_seconds",
+    "when what a file has of certificates ends, in seconds since 1970; 0: the file cannot be read",
+    ["file", "kind"],
+)
+
+
+def tell_expiry(settings: Settings, user: str = "", others: Mapping[str, Kind] | None = None) -> None:
+    """Have /metrics tell of the files of this service: looked at for each answer, so that what is renewed is told at once.
+
+    `user` is its name at the broker, empty where it does not go there; `others` are files that it uses besides.
+    """
+    for file, kind in {**_own(settings, user), **(others or {})}.items():
+        EXPIRES.labels(file, kind.value).set_function(partial(ends_at, file, kind))
+
+
+def ends_at(file: str, kind: Kind) -> float:
+    """When it ends, in seconds since 1970; 0: it cannot be read."""
+    try:
+        return _ENDS[kind](Path(file).read_bytes()).timestamp()
+    except (OSError, ValueError):
+        return 0.0
+
+
+def _own(settings: Settings, user: str) -> dict[str, Kind]:
+    """What it shows: to who asks by HTTP, to the broker, to the sandbox's Redis; and whom it believes."""
+    of_broker = settings.tls_files(user)
+    shown = {settings.http_certificate, of_broker.certificate if user else ""}
+    if settings.tls and not settings.redis_url.get_secret_value():
+        shown.add(settings.local_client("", "")["certfile"])
+    found = dict.fromkeys(sorted(shown), Kind.CERTIFICATE) | {of_broker.ca: Kind.CA}
+    return {file: kind for file, kind in found.items() if file}
+
+
+def _first(content: bytes) -> datetime:
+    from cryptography import x509  # takes a while that who has no certificates need not wait
+
+    return min(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(content))
+
+
+def _last(content: bytes) -> datetime:
+    from cryptography import x509
+
+    return max(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(content))
+
+
+def _signed_anew(content: bytes) -> datetime:
+    from cryptography import x509
+
+    until = x509.load_pem_x509_crl(content).next_update_utc
+    if until is None:
+        raise ValueError("it does not say until when it holds")
+    return until
+
+
+_ENDS: Mapping[Kind, Callable[[bytes], datetime]] = {Kind.CERTIFICATE: _first, Kind.CA: _last, Kind.REVOKED: _signed_anew}
