@@ -14,14 +14,18 @@ SERVICES = ("recorder", "dispatcher", "signals", "api", "jobs")
 
 
 class RedisUsers:
-    """Passwords made up, and the file of users."""
+    """Passwords made up, and the file of users. `exact`: as it is in environments, and tests come as the user `tests`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, exact: bool = False) -> None:
         self._passwords = {service: secrets.token_hex(8) for service in SERVICES}
         of_environments = PROGRAM["acl"](self._passwords)
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / "users.acl"
-        self.file.write_text(of_environments.replace(PROGRAM["NOBODY"], "user default on nopass ~* &* +@all"))
+        if exact:
+            self._passwords["tests"] = secrets.token_hex(8)
+            self.file.write_text(f"{of_environments}user tests on >{self._passwords['tests']} ~* &* +@all\n")
+        else:
+            self.file.write_text(of_environments.replace(PROGRAM["NOBODY"], "user default on nopass ~* &* +@all"))
 
     def url(self, service: str, port: int) -> str:
         """Where this service finds Redis."""

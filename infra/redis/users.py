@@ -1,7 +1,7 @@
 """`users.py < lines "user password"`: the users of Redis for `aclfile`, each with the rights of rights.json beside this.
 
 Passwords come through standard input, so that none is in a command line. A user who has no rights there is an error, and so is
-one there who has no password. Whoever shows no password may ask whether Redis is there, and nothing else.
+one there who has no password. The user `probe`, with any password, may ask whether Redis is there, and nothing else.
 """
 
 import json
@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 RIGHTS = Path(__file__).with_name("rights.json")
-NOBODY = "user default on nopass resetkeys resetchannels -@all +ping"
+# Nobody can be `default`, and it may do all: as that user Redis plays the transactions of its file at its start, scripts among
+# them, and drops without a word what that user may not (redis/redis#14541).
+NOBODY = "user default off resetpass ~* &* +@all"
+PROBE = "user probe on nopass resetkeys resetchannels -@all +ping"
 # What every service asks: its connection, the time, how Redis is and, of a cluster, where its keys are. Scripts run with the
 # rights of who calls them. What is dangerous to all (FLUSHALL, KEYS, CONFIG, SHUTDOWN, MONITOR, ACL) is nobody's.
 COMMON = (
@@ -32,7 +35,7 @@ def acl(passwords: dict[str, str]) -> str:
     of_users = rights()
     if of_users.keys() != passwords.keys():
         raise SystemExit(f"users with rights are {sorted(of_users)}, with passwords {sorted(passwords)}")
-    lines = [NOBODY]
+    lines = [NOBODY, PROBE]
     for user, password in passwords.items():
         keys = " ".join(f"~{pattern}" for pattern in of_users[user]["keys"])
         may = "+@read +@write" if of_users[user]["writes"] else "+@read"

@@ -1,6 +1,7 @@
 """Least right in Redis: what a service must not do there. The cases of dispatch and of the API are played with these rights."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from redis.exceptions import AuthenticationError, NoPermissionError, ResponseErr
 
 from contracts import keys
 from contracts.signals import keys as of_door
-from tests.redis_users import PROGRAM, SERVICES, RedisUsers
+from tests.redis_users import PROGRAM, SERVICES, RedisUsers, refused
 from tests.servers import Server, start_redis, stopping
 
 Act = Callable[[Redis], Any]
@@ -69,6 +70,21 @@ def test_what_a_service_must_not(service: str, act: Act, users: RedisUsers, serv
 def test_a_service_needs_its_password(service: str, server: Server) -> None:
     with Redis(port=server.port, username=service, password="guessed") as redis, pytest.raises(AuthenticationError):
         redis.ping()
+
+
+def test_what_services_wrote_is_there_again_after_a_restart(tmp_path: Path) -> None:
+    """Redis plays the transactions of its file, scripts among them, as the user default, and drops what that may not."""
+    users = RedisUsers(tmp_path, exact=True)
+    written = {OF_A_VEHICLE: "1", keys.done("V1"): "2"}
+    with stopping(start_redis(tmp_path / "redis", append_only=True, users=users.file)) as server:
+        with users.connect("recorder", server.port) as redis:
+            redis.eval("for n, key in ipairs(KEYS) do redis.call('SET', key, ARGV[n]) end", 2, *written, *written.values())
+        server.stop()
+    with stopping(start_redis(tmp_path / "redis", append_only=True, users=users.file)) as server:
+        with users.connect("recorder", server.port) as redis:
+            assert redis.mget(*written) == [b"1", b"2"]
+        with users.connect("tests", server.port) as redis:
+            assert refused(redis) == []
 
 
 def test_a_user_without_rights_and_rights_without_a_user_are_named() -> None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from redis import Redis
-from redis.exceptions import NoPermissionError
+from redis.exceptions import AuthenticationError, NoPermissionError
 
 from contracts.settings import load_settings
 from contracts.signals import rights
@@ -86,7 +86,10 @@ def test_redis_takes_its_users_and_a_stranger_may_only_ask_whether_it_is_there(
         str(tmp_path / "users.acl"),
     ]
     with stopping(start(command, port=port, log=tmp_path / "redis.log")):
-        with Redis(port=port) as stranger:
+        for who in ({}, {"username": "default", "password": "any"}, {"username": "default", "password": ""}):
+            with Redis(port=port, **who) as stranger, pytest.raises(AuthenticationError):
+                stranger.ping()
+        with Redis(port=port, username="probe", password="any") as stranger:
             assert stranger.ping()
             with pytest.raises(NoPermissionError):
                 stranger.get("p:VIN")

@@ -19,6 +19,7 @@ from archive.recorded import RecordedSegments
 from archive.store import Archive
 from contracts import keys, topics
 from contracts.envelope import Envelope, Stream
+from tests.redis_users import RedisUsers
 from tests.servers import Server, free_port, start_mosquitto, start_python, start_redis, start_service, wait_until
 
 BOUND_S = 60
@@ -32,6 +33,7 @@ class Harness:
     folder: Path
     broker: Server
     redis_server: Server
+    users: RedisUsers  # of an environment: the recorder has the rights that it has there
     env: dict[str, str] = field(default_factory=dict)
     recorder: Server | None = None
     module: str = "recorder"  # what `python -m` runs
@@ -42,7 +44,7 @@ class Harness:
         env = {
             "MANIFOLD_HOME": str(self.folder / "home"),
             "MANIFOLD_MQTT_PORT": str(self.broker.port),
-            "MANIFOLD_REDIS_PORT": str(self.redis_server.port),
+            "MANIFOLD_REDIS_URL": self.users.url("recorder", self.redis_server.port),
             "MANIFOLD_RECORDER_PORT": str(port),
             **FAST,
             **self.env,
@@ -90,7 +92,7 @@ class Harness:
 
     @property
     def redis(self) -> redis.Redis:
-        return redis.Redis(port=self.redis_server.port)
+        return self.users.connect("tests", self.redis_server.port)
 
     def load(self) -> None:
         """Say that the queues hold everything, as a rebuild does."""
@@ -123,7 +125,7 @@ class Harness:
         """Start Redis again on its port, as another process; `wiped`: with nothing in it."""
         self.redis_server.kill()
         folder = self.folder / ("redis" if not wiped else f"redis-{free_port()}")
-        self.redis_server = start_redis(folder, port=self.redis_server.port, append_only=True)
+        self.redis_server = start_redis(folder, port=self.redis_server.port, append_only=True, users=self.users.file)
 
     def written(self) -> int:
         """How much Redis has written to its file by now."""
@@ -133,7 +135,8 @@ class Harness:
         """Start Redis again as it was when it had written so much, with all its marks: as a backup does, or a lagging replica."""
         self.redis_server.kill()
         os.truncate(self._redis_file, written)
-        self.redis_server = start_redis(self.folder / "redis", port=self.redis_server.port, append_only=True)
+        port, users = self.redis_server.port, self.users.file
+        self.redis_server = start_redis(self.folder / "redis", port=port, append_only=True, users=users)
 
     @property
     def _redis_file(self) -> Path:
@@ -156,11 +159,12 @@ def harness(folder: Path, **env: str) -> Iterator[Harness]:
     """A broker, a Redis and a recorder that is not started yet, for one test alone."""
     broker = start_mosquitto(folder / "broker")
     try:
-        redis_server = start_redis(folder / "redis", append_only=True)
+        users = RedisUsers(folder / "users", exact=True)
+        redis_server = start_redis(folder / "redis", append_only=True, users=users.file)
     except BaseException:
         broker.stop()
         raise
-    home = Harness(folder, broker, redis_server, {f"MANIFOLD_{name.upper()}": value for name, value in env.items()})
+    home = Harness(folder, broker, redis_server, users, {f"MANIFOLD_{name.upper()}": value for name, value in env.items()})
     try:
         yield home
     finally:
