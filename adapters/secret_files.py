@@ -55,6 +55,18 @@ def made_up(home: Path, name: str, make: Callable[[], str] = lambda: secrets.tok
     return read(home, name)
 
 
+def sweep(home: Path) -> None:
+    """Have the drafts gone of those who were killed before a secret was whole.
+
+    Raises:
+        OSError: one cannot be removed.
+    """
+    for draft in folder(home).glob(".*.*"):
+        pid = draft.name.rpartition(".")[2]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            draft.unlink(missing_ok=True)
+
+
 def write(file: Path, content: bytes) -> None:
     """A file for this user alone, whole or not at all: somebody may be reading it."""
     draft = file.with_name(f".{file.name}.{os.getpid()}")

@@ -71,6 +71,7 @@ def keep(settings: Settings, *, now: datetime | None = None) -> list[str]:
         if revocations.keep(home, today):
             done.append(REVOKED)
     issued.forget_ended(home, now=today)
+    secret_files.sweep(home)
     return done
 
 

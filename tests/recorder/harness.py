@@ -33,18 +33,19 @@ class Harness:
     folder: Path
     broker: Server
     redis_server: Server
-    users: RedisUsers  # of an environment: the recorder has the rights that it has there
     env: dict[str, str] = field(default_factory=dict)
     recorder: Server | None = None
     module: str = "recorder"  # what `python -m` runs
+    users: RedisUsers | None = None  # of an environment: the recorder has the rights that it has there; None: it may do all
 
     def start(self, *, clock: Path | None = None, **settings: object) -> Server:
         """Start the recorder and wait until it takes messages; `clock`: the file that moves its wall clock."""
-        port = free_port()
+        port, port_of_redis = free_port(), self.redis_server.port
         env = {
             "MANIFOLD_HOME": str(self.folder / "home"),
             "MANIFOLD_MQTT_PORT": str(self.broker.port),
-            "MANIFOLD_REDIS_URL": self.users.url("recorder", self.redis_server.port),
+            "MANIFOLD_REDIS_URL": self.users.url("recorder", port_of_redis) if self.users else "",
+            "MANIFOLD_REDIS_PORT": str(port_of_redis),
             "MANIFOLD_RECORDER_PORT": str(port),
             **FAST,
             **self.env,
@@ -92,7 +93,8 @@ class Harness:
 
     @property
     def redis(self) -> redis.Redis:
-        return self.users.connect("tests", self.redis_server.port)
+        port = self.redis_server.port
+        return redis.Redis(port=port) if self.users is None else self.users.connect("tests", port)
 
     def load(self) -> None:
         """Say that the queues hold everything, as a rebuild does."""
@@ -125,7 +127,7 @@ class Harness:
         """Start Redis again on its port, as another process; `wiped`: with nothing in it."""
         self.redis_server.kill()
         folder = self.folder / ("redis" if not wiped else f"redis-{free_port()}")
-        self.redis_server = start_redis(folder, port=self.redis_server.port, append_only=True, users=self.users.file)
+        self.redis_server = start_redis(folder, port=self.redis_server.port, append_only=True, users=self._users_file)
 
     def written(self) -> int:
         """How much Redis has written to its file by now."""
@@ -135,8 +137,12 @@ class Harness:
         """Start Redis again as it was when it had written so much, with all its marks: as a backup does, or a lagging replica."""
         self.redis_server.kill()
         os.truncate(self._redis_file, written)
-        port, users = self.redis_server.port, self.users.file
+        port, users = self.redis_server.port, self._users_file
         self.redis_server = start_redis(self.folder / "redis", port=port, append_only=True, users=users)
+
+    @property
+    def _users_file(self) -> Path | None:
+        return self.users.file if self.users is not None else None
 
     @property
     def _redis_file(self) -> Path:
@@ -164,7 +170,8 @@ def harness(folder: Path, **env: str) -> Iterator[Harness]:
     except BaseException:
         broker.stop()
         raise
-    home = Harness(folder, broker, redis_server, users, {f"MANIFOLD_{name.upper()}": value for name, value in env.items()})
+    spelled = {f"MANIFOLD_{name.upper()}": value for name, value in env.items()}
+    home = Harness(folder, broker, redis_server, spelled, users=users)
     try:
         yield home
     finally:

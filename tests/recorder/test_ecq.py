@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 from adapters.mqtt import Mqtt
 from contracts import keys
@@ -321,7 +320,7 @@ def test_what_a_rebuild_had_not_found_in_the_lake_is_queued_after_it(tmp_path: P
             trigger_seq = (await publisher.trigger(["REBUILT"], "r"))["seq"]
             home.redis.flushall()
             await asyncio.to_thread(home.wait_direct_enqueue, "suspended")
-            with redis.Redis(port=home.redis_server.port) as client:  # the lake had the trigger, but not yet `a` and `b`
+            with home.redis as client:  # the lake had the trigger, but not yet `a` and `b`
                 Loader(client, Policy.of(Settings(home=home.folder))).mark_loaded(
                     1, {0: trigger_seq}, {0: in_lake} if some_in_lake else {}
                 )

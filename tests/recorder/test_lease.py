@@ -41,7 +41,7 @@ def home(tmp_path: Path) -> Iterator[Harness]:
 
 def elsewhere(home: Harness) -> Harness:
     """What another host would run, misconfigured: all the same but the disk."""
-    return Harness(home.folder.parent / "there", home.broker, home.redis_server, home.env)
+    return Harness(home.folder.parent / "there", home.broker, home.redis_server, home.env, users=home.users)
 
 
 def publish(home: Harness, *names: str) -> list[int]:

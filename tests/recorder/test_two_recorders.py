@@ -35,7 +35,7 @@ def two(tmp_path: Path) -> Iterator[tuple[Harness, Harness]]:
         stopping(start_mosquitto(tmp_path / "other-broker")) as broker,
     ):
         one.load()
-        other = Harness(tmp_path / "other", broker, one.redis_server, one.env | {"MANIFOLD_NODE": "1"})
+        other = Harness(tmp_path / "other", broker, one.redis_server, one.env | {"MANIFOLD_NODE": "1"}, users=one.users)
         one.start()
         other.start()
         try:
