@@ -6,6 +6,8 @@ from pathlib import Path
 
 import structlog
 
+from adapters.tls import web_server_context
+
 LOOK_S = 1.0  # between two looks at a certificate that may have been renewed
 
 log = structlog.get_logger(__name__)
@@ -27,6 +29,7 @@ async def keep_renewed(context: ssl.SSLContext, certificate: str) -> None:
         await asyncio.sleep(LOOK_S)
         try:
             if (now := written_at(certificate)) != shown:
+                web_server_context(certificate)  # of half a file the other would keep a certificate without its key
                 context.load_cert_chain(certificate)
                 shown = now
         except OSError as exc:  # the next look may find a whole one

@@ -47,11 +47,16 @@ def signer(folder: Path, ca: Authority) -> x509.Certificate:
     Raises:
         Permanent: there is none.
     """
-    key = ca_key(folder, ca).public_key()
-    found = next((each for each in believed(folder, ca) if each.public_key() == key), None)
+    return _signer_and_key(folder, ca)[0]
+
+
+def _signer_and_key(folder: Path, ca: Authority) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Of one moment: another may sign in the next one."""
+    key = ca_key(folder, ca)
+    found = next((each for each in believed(folder, ca) if each.public_key() == key.public_key()), None)
     if found is None:
         raise Permanent(f"{folder / ca.certificate} has no certificate of the key in {ca.key}: put the files of one CA there")
-    return found
+    return found, key
 
 
 def ca_certificate(name: str, key: ec.EllipticCurvePrivateKey, days: float, *, now: datetime) -> bytes:
@@ -77,8 +82,7 @@ def certificate(
     Raises:
         Permanent: there is no such CA.
     """
-    begins, signs = now or datetime.now(UTC), signer(folder, ca)
-    own = ca_key(folder, ca)
+    begins, (signs, own) = now or datetime.now(UTC), _signer_and_key(folder, ca)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     usage = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
     ends = min(begins + timedelta(days=days), signs.not_valid_after_utc)
@@ -129,12 +133,13 @@ def _general(host: str) -> x509.GeneralName:
 
 def revocation_list(folder: Path, revoked: Mapping[int, datetime], *, now: datetime) -> bytes:
     """The list of what the CA of the front door has revoked, and since when, in PEM."""
-    made = x509.CertificateRevocationListBuilder().issuer_name(signer(folder, FRONT_DOOR).subject)
+    signs, own = _signer_and_key(folder, FRONT_DOOR)
+    made = x509.CertificateRevocationListBuilder().issuer_name(signs.subject)
     made = made.last_update(now - _CLOCK_SKEW).next_update(now + timedelta(days=LISTED_DAYS))
     for serial, since in revoked.items():
         entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(since).build()
         made = made.add_revoked_certificate(entry)
-    return made.sign(ca_key(folder, FRONT_DOOR), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    return made.sign(own, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def ca_key(folder: Path, ca: Authority) -> ec.EllipticCurvePrivateKey:

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from adapters import secret_files
 from adapters.redis import connect
+from adapters.renewal import written_at
 from adapters.secret_files import write
 from contracts.errors import Permanent
 from contracts.settings import Settings
@@ -41,6 +42,7 @@ from sandbox.platform.succession import CA_DAYS, Step
 
 LEAF_DAYS = 30.0
 RENEWED_DAYS = LEAF_DAYS / 3  # before its end
+ANSWER_S = 5.0  # in which Redis answers
 
 
 def make_up(settings: Settings, *, now: datetime | None = None) -> None:
@@ -128,6 +130,15 @@ def leaves(settings: Settings) -> list[Leaf]:
     ]
 
 
+def of_redis(settings: Settings) -> tuple[int, ...]:
+    """Which state of its files Redis should have: another one whenever one of them was written.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    return tuple(written_at(str(secret_files.folder(settings.home) / file)) for file in (SERVER, INNER.certificate))
+
+
 def tell_redis(settings: Settings) -> None:
     """Have the Redis of the sandbox read its certificate and its CA again: it does so only when it is told.
 
@@ -137,7 +148,7 @@ def tell_redis(settings: Settings) -> None:
     folder = secret_files.folder(settings.home)
     server = str(folder / SERVER)
     files = ("tls-cert-file", server, "tls-key-file", server, "tls-ca-cert-file", str(folder / INNER.certificate))
-    with connect(settings.redis) as redis:
+    with connect(settings.redis, socket_connect_timeout=ANSWER_S, socket_timeout=ANSWER_S) as redis:
         redis.execute_command("CONFIG", "SET", *files)
 
 
@@ -220,7 +231,10 @@ def serial_of(pem: bytes) -> int:
 
 
 def _lasts(file: Path, until: datetime, issuer: x509.Name) -> bool:
-    found = x509.load_pem_x509_certificate(file.read_bytes())
+    try:
+        found = x509.load_pem_x509_certificate(file.read_bytes())
+    except ValueError:  # half a file
+        return False
     return found.not_valid_after_utc >= until and found.issuer == issuer
 
 

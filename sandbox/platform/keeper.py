@@ -20,20 +20,27 @@ log = structlog.get_logger(__name__)
 
 def run(settings: Settings, stop: Event) -> None:
     """Look now and then until `stop`. What cannot be done now is tried again."""
-    own = not settings.redis_url.get_secret_value()
-    untold = own  # by a keeper that was killed in between
+    told = None  # which files Redis has taken, as far as this keeper knows
+
+    def keep() -> None:
+        if done := certificates.keep(settings):
+            log.info("certificates kept", done=done)
+
+    def tell() -> None:
+        """Whoever has renewed them, and however far a keeper before came that was killed."""
+        nonlocal told
+        if (found := certificates.of_redis(settings)) != told:
+            certificates.tell_redis(settings)
+            told = found
+
     while not stop.is_set():
         pause = LOOK_S
-        try:
-            if done := certificates.keep(settings):
-                log.info("certificates kept", done=done)
-                untold = own
-            if untold:
-                certificates.tell_redis(settings)
-                untold = False
-        except (OSError, ValueError, ManifoldError, RedisError) as exc:
-            log.warning("certificates not kept", reason=str(exc))
-            pause = AGAIN_S
+        for step in (keep, tell) if not settings.redis_url.get_secret_value() else (keep,):
+            try:
+                step()
+            except (OSError, ValueError, ManifoldError, RedisError) as exc:
+                log.warning("certificates not kept", reason=str(exc))
+                pause = AGAIN_S
         stop.wait(pause)
 
 

@@ -131,7 +131,7 @@ class Injector:
     async def _replaced(self, kind: str, pid: int) -> None:
         """The supervisor has started another in its place: until then an old answer may look healthy."""
         async with asyncio.timeout(HEAL_S):
-            while pid in (found := pids(HomeLayout(self._settings.home))[kind]) or not found:  # noqa: ASYNC110
+            while pid in (found := pids(HomeLayout(self._settings.home)).get(kind, [])) or not found:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
 
     async def _stop(self, fault: Fault) -> None:

@@ -1,25 +1,33 @@
 """The keeper: killed between any two steps, with Redis away or stopped, and while one CA follows another at a Redis that runs."""
 
+import asyncio
 import os
 import shutil
 import signal
+import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 from cryptography import x509
+from structlog.testing import capture_logs
 
-from adapters.tls import revoked_serials, server_context, web_server_context
+from adapters import renewal
+from adapters.redis import connect
+from adapters.tls import client_context, revoked_serials, server_context, web_server_context
 from contracts.settings import Settings
-from contracts.tls import CA, REVOKED, SECRETS, SERVER
-from sandbox.platform import certificates, issued, succession
+from contracts.tls import CA, OF_INNER, OPERATOR, REVOKED, SECRETS, SERVER, TlsFiles
+from sandbox.platform import authority, certificates, issued, keeper, succession
 from sandbox.platform.authority import FRONT_DOOR, INNER, Authority, believed, signer
-from tests.servers import free_port
+from sandbox.platform.programs import command, programs
+from tests.servers import free_port, start, stopping, wait_until
 
 NOW = datetime.now(UTC)
 CHANGES = ("open", "os.rename", "os.link", "os.remove")  # what Python tells of before it is done
@@ -127,3 +135,107 @@ def test_killed_between_any_two_steps_it_leaves_all_whole_and_the_next_one_ends_
         drafts = [file.name for file in (settings.home / SECRETS).glob(".*") if file.name != ".authority.lock"]
         assert drafts == []
     assert number > 4
+
+
+@contextmanager
+def keeping(settings: Settings) -> Iterator[None]:
+    """A keeper that looks without a pause; it ends as soon as it is told to."""
+    stop = Event()
+    loop = Thread(target=keeper.run, args=(settings, stop), daemon=True)
+    loop.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        loop.join(10)
+    assert not loop.is_alive(), "it hangs"
+
+
+def seen(settings: Settings, certificate: str) -> tuple[bytes, bytes]:
+    """What Redis shows to a client with that certificate, and answers: empty where it refuses it."""
+    ca = settings.tls_files("").ca
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", settings.redis_port), 10) as plain,
+            client_context(TlsFiles(ca, certificate)).wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+        ):
+            secured.sendall(b"PING\r\n")
+            return secured.getpeercert(binary_form=True) or b"", secured.recv(64)
+    except OSError:
+        return b"", b""
+
+
+def shows_what_is_there(settings: Settings) -> bool:
+    folder = settings.home / SECRETS
+    own = ssl.PEM_cert_to_DER_cert((folder / SERVER).read_text().partition("-----BEGIN PRIVATE")[0])
+    return seen(settings, str(folder / OF_INNER.format(OPERATOR)))[0] == own
+
+
+def test_redis_takes_what_is_renewed_also_when_it_was_away_and_one_inner_ca_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, former = aged(tmp_path), tmp_path / "former.pem"
+    shutil.copy(tmp_path / SECRETS / OF_INNER.format(OPERATOR), former)
+    for pause in ("LOOK_S", "AGAIN_S"):
+        monkeypatch.setattr(keeper, pause, 0.05)
+    monkeypatch.setattr(certificates, "ANSWER_S", 0.5)
+    program = next(each for each in programs(settings) if each.kind == "redis")
+    server = start(command(program, settings), port=settings.redis_port, log=tmp_path / "redis.log")
+    with stopping(server), connect(settings.redis) as client:
+        stays = client.client_id()
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            with keeping(settings):
+                wait_until(lambda: not certificates.overdue(settings), what="all to be renewed while Redis does not answer")
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        with keeping(settings):
+            wait_until(lambda: shows_what_is_there(settings), what="Redis to show the renewed certificate")
+            assert seen(settings, str(former))[1], "what the former CA signed is good until it ends"
+            (tmp_path / SECRETS / OF_INNER.format("jobs")).write_text("half a file")
+            certificates.renew(settings, within_days=certificates.LEAF_DAYS + 1)
+            wait_until(lambda: shows_what_is_there(settings), what="Redis to show what somebody else has renewed")
+            certificates.revoke(tmp_path, [row.serial for row in issued.of_home(tmp_path) if row.issuer == INNER.name])
+            wait_until(lambda: not seen(settings, str(former))[1], what="the former CA to be believed no longer")
+            assert seen(settings, str(tmp_path / SECRETS / OF_INNER.format("jobs")))[1]
+        assert client.client_id() == stays, "who was connected stays so"
+
+
+def test_what_is_issued_while_one_ca_follows_the_other_is_signed_by_whom_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(tmp_path)
+    folder = tmp_path / SECRETS
+
+    def in_between(*of: Any) -> list[x509.Certificate]:
+        monkeypatch.undo()
+        succession.succeed(folder, FRONT_DOOR)
+        return believed(*of)
+
+    monkeypatch.setattr(authority, "believed", in_between)
+    made = x509.load_pem_x509_certificate(certificates.issue(tmp_path, "vehicle"))
+    made.verify_directly_issued_by(next(each for each in believed(folder, FRONT_DOOR) if each.subject == made.issuer))
+
+
+def test_half_a_file_takes_no_server_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificates.make_up(Settings(home=tmp_path, tls=True))
+    file = tmp_path / SECRETS / SERVER
+    context = web_server_context(str(file))
+    monkeypatch.setattr(renewal, "LOOK_S", 0.01)
+
+    async def scenario() -> None:
+        keeping = asyncio.create_task(renewal.keep_renewed(context, str(file)))
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+        await asyncio.sleep(0)
+        certificates.renew(Settings(home=tmp_path, tls=True), within_days=certificates.LEAF_DAYS + 1)
+        file.write_text(file.read_text().partition("-----BEGIN PRIVATE")[0])
+        with capture_logs() as told:
+            while not told:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        asks = client_context(TlsFiles(str(tmp_path / SECRETS / CA)))
+        _, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1], ssl=asks)
+        writer.close()
+        keeping.cancel()
+        server.close()
+
+    asyncio.run(scenario())
