@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from tests.faults.history import read
-from tests.faults.injector import KINDS, Fault, Harm, faults
+from tests.faults.injector import KEEPER, KINDS, Fault, Harm, faults
 from tests.faults.run import Plan, play
 from tests.faults.stories import stories
 
@@ -40,10 +40,10 @@ def test_faults_cost_no_message_no_order_and_bring_nothing_back(tmp_path: Path) 
 
 def test_a_seed_gives_the_same_faults_again_and_every_round_has_them_all() -> None:
     def round_of(seed: int) -> list[Fault]:
-        source = faults(Random(seed), stop_s=30, wipes=True)
-        return [next(source) for _ in range(19)]
+        source = faults(Random(seed), stop_s=30, wipes=True, tls=True)
+        return [next(source) for _ in range(21)]
 
     assert round_of(1) == round_of(1) != round_of(2)
-    assert {fault.kind for fault in round_of(1) if fault.harm is Harm.KILL} == set(KINDS)
+    assert {fault.kind for fault in round_of(1) if fault.harm is Harm.KILL} == {*KINDS, KEEPER}
     assert {fault.kind for fault in round_of(1) if fault.harm is Harm.STOP} == set(KINDS)
     assert {fault.harm for fault in round_of(1)} == set(Harm)
