@@ -112,6 +112,7 @@ class Lease:
         self._refuse_if_away(away, rivals)
         for other in self._of_others(again):
             if other.epoch >= self._epoch or other not in found:
+                self._place.forget()  # or, begun again with no store to ask, it would give what the other takes for released
                 await self._hear(self._claim(self._after_ms, released=True))
                 raise Permanent(self._held_by(other))
         after = last_seq if self._after_ms == last_ms else seq_of(self._after_ms, self._node, MAX_COUNTER)
