@@ -1,4 +1,4 @@
-"""Who says that a recorder number is theirs: one claim a place, in the archive and in Redis."""
+"""Who says that a recorder number is theirs: one claim for each epoch of a place, in the archive and in Redis."""
 
 import asyncio
 from typing import Any, Protocol
@@ -18,7 +18,10 @@ ANSWER_S = 5.0  # a store that takes longer counts as away
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a recorder says of itself. Only its own place writes it. Instants are Unix milliseconds by its own clock."""
+    """What a recorder says of itself. Only its own place writes it. Instants are Unix milliseconds by its own clock.
+
+    Each epoch of a place has a claim of its own, so that whoever removes one that is over, late, does not remove its successor.
+    """
 
     place: str
     journal: str
@@ -29,6 +32,11 @@ class Claim(msgspec.Struct, frozen=True):
     until_ms: int  # ... or can reach nobody to say it to; then none later than this
     released: bool = False  # it has ended, and gave none later than upto_ms
 
+    @property
+    def name(self) -> str:
+        """Under what stores keep it."""
+        return f"{self.place}.{self.epoch}"
+
 
 class Store(Protocol):
     """Keeps the claims of one number. What `put` has returned from, every later `claims` of anybody has, and never less.
@@ -38,13 +46,13 @@ class Store(Protocol):
     """
 
     async def put(self, claim: Claim) -> None:
-        """Write one's own claim, in place of the one before."""
+        """Write one's own claim, in place of the one before of the same epoch."""
 
     async def claims(self) -> list[Claim]:
         """All claims."""
 
-    async def remove(self, place: str) -> None:
-        """Forget a claim."""
+    async def remove(self, claim: Claim) -> None:
+        """Forget a claim, whatever its place has made of it since."""
 
 
 class ArchiveClaims:
@@ -60,19 +68,19 @@ class ArchiveClaims:
     async def put(self, claim: Claim) -> None:
         """As `Store` has it."""
         wire = msgspec.json.encode(claim)
-        await self._ask(lambda: write_bytes(self._fs, self._root, self._path(claim.place), wire))
+        await self._ask(lambda: write_bytes(self._fs, self._root, self._path(claim), wire))
 
     async def claims(self) -> list[Claim]:
         """As `Store` has it."""
         found: list[Claim] = await self._ask(self._read)
         return found
 
-    async def remove(self, place: str) -> None:
+    async def remove(self, claim: Claim) -> None:
         """As `Store` has it."""
-        await self._ask(lambda: self._fs.delete_file(f"{self._root}/{self._path(place)}"))
+        await self._ask(lambda: self._fs.delete_file(f"{self._root}/{self._path(claim)}"))
 
-    def _path(self, place: str) -> str:
-        return f"{self._folder}/{place}.json"
+    def _path(self, claim: Claim) -> str:
+        return f"{self._folder}/{claim.name}.json"
 
     def _read(self) -> list[Claim]:
         selector = pafs.FileSelector(f"{self._root}/{self._folder}", allow_not_found=True)
@@ -110,7 +118,7 @@ class RedisClaims:
 
     async def put(self, claim: Claim) -> None:
         """As `Store` has it."""
-        await self._ask("HSET", self._key, claim.place, msgspec.json.encode(claim))
+        await self._ask("HSET", self._key, claim.name, msgspec.json.encode(claim))
 
     async def claims(self) -> list[Claim]:
         """As `Store` has it."""
@@ -120,9 +128,9 @@ class RedisClaims:
         except (msgspec.MsgspecError, TypeError) as exc:
             raise Retryable(f"Redis: {self._key} holds no claims: {exc}") from exc
 
-    async def remove(self, place: str) -> None:
+    async def remove(self, claim: Claim) -> None:
         """As `Store` has it."""
-        await self._ask("HDEL", self._key, place)
+        await self._ask("HDEL", self._key, claim.name)
 
     async def _ask(self, *command: Any) -> Any:
         try:

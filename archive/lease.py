@@ -86,7 +86,7 @@ class Lease:
             await self._renew()
 
     async def release(self) -> None:
-        """Say which seq was the last, so that whoever comes next need not wait. Nothing is given any more.
+        """Say which seq was the last, so that whoever comes next need not wait. Nothing is given any more; `keep` has ended.
 
         While the archive is away the number is kept: this place can then go on without asking.
         """
@@ -118,7 +118,7 @@ class Lease:
         after = last_seq if self._after_ms == last_ms else seq_of(self._after_ms, self._node, MAX_COUNTER)
         seqs = SeqSource(self._node, after=after, clock_ms=self._clock_ms)
         self._grant(seqs, claim, away)
-        for former in self._of_others(found):
+        for former in {each.name: each for each in found if each.name != claim.name}.values():
             await self._forget(former)
         return seqs
 
@@ -203,7 +203,7 @@ class Lease:
     async def _forget(self, former: Claim) -> None:
         for store in self._stores:
             try:
-                await store.remove(former.place)
+                await store.remove(former)
             except Retryable as exc:
                 log.debug("claim not removed", reason=str(exc))
 
