@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import httpx
 from contracts.settings import Settings
 
 FILE = "file://"
-TIMEOUT_S = 10
+TIMEOUT_S = 10  # for all events of a run
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,9 @@ def _append(file: Path, events: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _send(url: str, token: str, events: Sequence[Mapping[str, Any]]) -> None:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    with httpx.Client(headers=headers, timeout=TIMEOUT_S) as client:
+    headers, until = {"Authorization": f"Bearer {token}"} if token else {}, time.monotonic() + TIMEOUT_S
+    with httpx.Client(headers=headers) as client:
         for event in events:
-            client.post(url, json=event).raise_for_status()
+            if (left := until - time.monotonic()) <= 0:
+                raise httpx.ReadTimeout("the events before this one took all of the time")
+            client.post(url, json=event, timeout=left).raise_for_status()

@@ -26,6 +26,7 @@ from contracts.tables import ECQ_STATE, META, OUTCOMES, SEGMENTS
 from expectations import Audit, Finding
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import head_of
+from pipelines.ingest.lineage import tell_held_back
 from pipelines.ingest.planning import Aside
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.write import ingest
@@ -63,6 +64,7 @@ def ingest_and_judge(run: Run) -> tuple[Ingested, Audit | None]:
         except AuditFailed as exc:
             more = aside | offenders(run, exc.result)
             if attempt + 1 == ROUNDS or len(more) == len(aside) or len(more) > max(ALWAYS, SHARE * sum(written.read.values())):
+                tell_held_back(run.catalog, run.settings, run.run_id, exc.result)
                 raise
             aside = more
             log.warning("run breaks a rule; it is written again without what offends", run_id=run.run_id, aside=len(aside))

@@ -2,16 +2,18 @@
 
 `manifold.ingest` made the tables' snapshots of the archive's streams; `manifold.audit` made the report of those snapshots. All of
 it is read from what was published, so it is told of small runs as of Spark's, and never of rows that do not count. A listener of
-Spark's or Airflow's would see commands and commits to branches, and of a small run nothing.
+Spark's or Airflow's would see commands and commits to branches, and of a small run nothing. Of a run that the audit holds back
+both are told to have failed: what the ingest read, what the audit judged, and which rules are broken; no table has come of it.
 """
 
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid5
 
+import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table.snapshots import Snapshot
@@ -21,13 +23,19 @@ from adapters.lineage import tell
 from adapters.reports import open_reports, run_page
 from contracts.settings import Settings
 from contracts.tables import NAMESPACE, SEGMENTS
-from pipelines.ingest.branches import RUN_ID, properties_of
+from pipelines.ingest.branches import PINS, RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import PinnedSnapshot, counting, pins_in
 from pipelines.populate.snapshot_range import SnapshotRange
+
+if TYPE_CHECKING:
+    from expectations import Audit  # brings Great Expectations
 
 SPEC = "https://openlineage.io/spec"
 PRODUCER = "urn:manifold:lineage"
 ADDED = "added-records"  # Iceberg's word in the summary of a snapshot
+MESSAGE = 2000  # characters of an error
+
+log = structlog.get_logger(__name__)
 
 Json = dict[str, Any]
 
@@ -44,6 +52,18 @@ def tell_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
     return run is not None and tell(settings, list(events(catalog, settings, run)))
 
 
+def tell_held_back(catalog: Catalog, settings: Settings, run_id: str, audit: "Audit") -> bool:
+    """Whether it was told that the audit holds a run back. Nothing that goes wrong here reaches whoever holds it back."""
+    if not settings.lineage_url.get_secret_value():
+        return False
+    try:
+        head = head_of(catalog, SEGMENTS, run_id)
+        return head is not None and PINS in properties_of(head) and tell(settings, list(_failed(catalog, settings, head, audit)))
+    except Exception as exc:  # noqa: BLE001  # the verdict must not be lost behind it
+        log.warning("the lineage of a run that is held back was not told", run_id=run_id, reason=repr(exc))
+        return False
+
+
 def events(catalog: Catalog, settings: Settings, run: Snapshot) -> Iterator[Json]:
     """The events of a run that counts, by its snapshot of `ingested_segments`."""
     tables = [_table(catalog, settings, pinned) for pinned in (*pins_in(run), PinnedSnapshot(SEGMENTS, run.snapshot_id))]
@@ -54,9 +74,29 @@ def events(catalog: Catalog, settings: Settings, run: Snapshot) -> Iterator[Json
         yield from _events(settings, run, "audit", read, [_dataset(reports.address(page))])
 
 
-def _events(settings: Settings, run: Snapshot, step: str, inputs: list[Json], outputs: list[Json]) -> Iterator[Json]:
+def _failed(catalog: Catalog, settings: Settings, run: Snapshot, audit: "Audit") -> Iterator[Json]:
+    """The events of a run that is held back, by its snapshot on its branch of `ingested_segments`. Values of rows are not told."""
+    broken: dict[str, list[Json]] = {}
+    for finding in (*audit.failures, *audit.warnings):
+        broken.setdefault(finding.table, []).append({"assertion": finding.rule, "success": False})
+    judged = []
+    for pinned in (*pins_in(run), PinnedSnapshot(SEGMENTS, run.snapshot_id)):
+        table = _table(catalog, settings, pinned)
+        rules = _facet("1-0-1", "DataQualityAssertionsDatasetFacet", assertions=broken.get(pinned.table.name, []))
+        judged.append(
+            {part: table[part] for part in ("namespace", "name", "facets")} | {"inputFacets": {"dataQualityAssertions": rules}}
+        )
+    why = "; ".join(f"{f.table}: {f.rule} does not hold for {f.rows} of {f.of} rows ({f.why})" for f in audit.failures)
+    why = f"held back by the audit: {why}"[:MESSAGE]
+    yield from _events(settings, run, "ingest", _streams(catalog, settings, run), [], why)
+    yield from _events(settings, run, "audit", judged, [_dataset(audit.report)], why)
+
+
+def _events(
+    settings: Settings, run: Snapshot, step: str, inputs: list[Json], outputs: list[Json], why_failed: str = ""
+) -> Iterator[Json]:
     run_id, of = properties_of(run)[RUN_ID], settings.lineage_namespace
-    event = {
+    event: Json = {
         "eventTime": datetime.fromtimestamp(run.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds"),
         "producer": PRODUCER,
         "schemaURL": f"{SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent",
@@ -68,7 +108,10 @@ def _events(settings: Settings, run: Snapshot, step: str, inputs: list[Json], ou
         "inputs": inputs,
     }
     yield event | {"eventType": "START", "outputs": []}
-    yield event | {"eventType": "COMPLETE", "outputs": outputs}
+    if why_failed:
+        said = _facet("1-0-0", "ErrorMessageRunFacet", message=why_failed, programmingLanguage="PYTHON")
+        event |= {"run": {"runId": event["run"]["runId"], "facets": event["run"]["facets"] | {"errorMessage": said}}}
+    yield event | {"eventType": "FAIL" if why_failed else "COMPLETE", "outputs": outputs}
 
 
 def _streams(catalog: Catalog, settings: Settings, run: Snapshot) -> list[Json]:

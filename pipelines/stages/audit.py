@@ -31,12 +31,17 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     known = passed_already(catalog, settings, run_id)
     if known is not None:
         return json.dumps({"run_id": run_id, **known})
-    from pipelines.ingest.audit import audit_run
+    from pipelines.ingest.audit import AuditFailed, audit_run
+    from pipelines.ingest.lineage import tell_held_back
     from pipelines.ingest.run import Run
     from pipelines.ingest.trends import trends_if_held_back
 
     def work(spark: "SparkSession | None") -> "Audit | None":
-        return audit_run(Run(spark, catalog, settings, run_id, datetime.now(UTC)))
+        try:
+            return audit_run(Run(spark, catalog, settings, run_id, datetime.now(UTC)))
+        except AuditFailed as exc:
+            tell_held_back(catalog, settings, run_id, exc.result)
+            raise
 
     with trends_if_held_back(settings):
         if options.without_spark:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
@@ -12,7 +13,9 @@ from contracts.envelope import Stream
 from contracts.errors import SettingsError
 from contracts.settings import load_settings
 from contracts.tables import IDS, SEGMENTS
-from pipelines.ingest.lineage import tell_lineage
+from pipelines.ingest import arrow_rows
+from pipelines.ingest.audit import AuditFailed
+from pipelines.ingest.lineage import tell_held_back, tell_lineage
 from pipelines.ingest.run_all import ingest_audit_publish
 from tests.hook import hook
 from tests.pipelines.conftest import SparkLake, both
@@ -92,6 +95,49 @@ def test_an_address_is_sent_each_event(spark_lake: SparkLake) -> None:
     assert [(event["job"]["name"], event["eventType"]) for event in told] == [
         (job, kind) for job in ("manifold.ingest", "manifold.audit") for kind in ("START", "COMPLETE")
     ]
+
+
+@pytest.mark.parametrize("is_small", [True], ids=["arrow"])
+def test_a_run_that_is_held_back_has_failed_and_the_rules_that_it_breaks_are_named(
+    spark_lake: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, right = tmp_path / "events.jsonl", arrow_rows.ids_rows
+    tell_at(spark_lake, f"file://{file}")
+    spark_lake.write(Stream.TRIGGER, [trigger(ms, [f"V{ms}"]) for ms in range(20)])
+    with monkeypatch.context() as patched:
+        patched.setattr(arrow_rows, "ids_rows", lambda triggers: pa.concat_tables([right(triggers)] * 2))
+        with pytest.raises(AuditFailed) as held_back:
+            ingest_audit_publish(spark_lake.run("run", 10))
+    told = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(event["job"]["name"], event["eventType"]) for event in told] == [
+        (job, kind) for job in ("manifold.ingest", "manifold.audit") for kind in ("START", "FAIL")
+    ]
+    began, failed, _, judged = told
+    assert "errorMessage" not in began["run"]["facets"]
+    assert "sdv_fanout_ids: " in failed["run"]["facets"]["errorMessage"]["message"]
+    assert (failed["inputs"][0]["inputFacets"]["inputStatistics"]["rowCount"], failed["outputs"]) == (20, [])
+    rules = {
+        Path(each["name"]).name: [rule["assertion"] for rule in each["inputFacets"]["dataQualityAssertions"]["assertions"]]
+        for each in judged["inputs"]
+    }
+    result = held_back.value.result
+    assert rules[IDS.name] == [each.rule for each in (*result.failures, *result.warnings) if each.table == IDS.name] != []
+    assert rules[SEGMENTS.name] == []
+    assert judged["outputs"][0]["name"] == result.report.removeprefix("file://")
+    assert "V1" not in file.read_text()
+
+    before = len(told)
+    monkeypatch.setattr(spark_lake.catalog, "load_table", broken)
+    assert not tell_held_back(spark_lake.catalog, spark_lake.settings, "run", result), "what goes wrong is no reason to stop"
+    monkeypatch.undo()
+    ingest_audit_publish(spark_lake.run("run", 20))
+    again = [json.loads(line) for line in file.read_text().splitlines()][before:]
+    assert [event["eventType"] for event in again] == ["START", "COMPLETE"] * 2
+    assert {event["run"]["runId"] for event in again}.isdisjoint(event["run"]["runId"] for event in told)
+
+
+def broken(*_: object) -> None:
+    raise RuntimeError("the catalog is away")
 
 
 @pytest.mark.parametrize("is_small", [True], ids=["arrow"])
