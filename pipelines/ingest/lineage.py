@@ -70,12 +70,11 @@ def events(catalog: Catalog, settings: Settings, run: Snapshot) -> Iterator[Json
     yield from _events(settings, run, "ingest", _streams(catalog, settings, run), tables)
     reports, page = open_reports(settings), run_page(properties_of(run)[RUN_ID])
     if reports.has(page):
-        read = [{part: table[part] for part in ("namespace", "name", "facets")} for table in tables]
-        yield from _events(settings, run, "audit", read, [_dataset(reports.address(page))])
+        yield from _events(settings, run, "audit", list(map(_as_input, tables)), [_dataset(reports.address(page))])
 
 
 def _failed(catalog: Catalog, settings: Settings, run: Snapshot, audit: "Audit") -> Iterator[Json]:
-    """The events of a run that is held back, by its snapshot on its branch of `ingested_segments`. Values of rows are not told."""
+    """The events of a run that is held back, by the head of its branch of `ingested_segments`. No values of rows are told."""
     broken: dict[str, list[Json]] = {}
     for finding in (*audit.failures, *audit.warnings):
         broken.setdefault(finding.table, []).append({"assertion": finding.rule, "success": False})
@@ -83,9 +82,7 @@ def _failed(catalog: Catalog, settings: Settings, run: Snapshot, audit: "Audit")
     for pinned in (*pins_in(run), PinnedSnapshot(SEGMENTS, run.snapshot_id)):
         table = _table(catalog, settings, pinned)
         rules = _facet("1-0-1", "DataQualityAssertionsDatasetFacet", assertions=broken.get(pinned.table.name, []))
-        judged.append(
-            {part: table[part] for part in ("namespace", "name", "facets")} | {"inputFacets": {"dataQualityAssertions": rules}}
-        )
+        judged.append(_as_input(table) | {"inputFacets": {"dataQualityAssertions": rules}})
     why = "; ".join(f"{f.table}: {f.rule} does not hold for {f.rows} of {f.of} rows ({f.why})" for f in audit.failures)
     why = f"held back by the audit: {why}"[:MESSAGE]
     yield from _events(settings, run, "ingest", _streams(catalog, settings, run), [], why)
@@ -146,6 +143,10 @@ def _table(catalog: Catalog, settings: Settings, pinned: PinnedSnapshot) -> Json
         version=_facet("1-0-1", "DatasetVersionDatasetFacet", datasetVersion=str(pinned.snapshot_id)),
         symlinks=_facet("1-0-1", "SymlinksDatasetFacet", identifiers=known),
     ) | {"outputFacets": {"outputStatistics": _facet("1-0-2", "OutputStatisticsOutputDatasetFacet", rowCount=rows)}}
+
+
+def _as_input(table: Json) -> Json:
+    return {part: table[part] for part in ("namespace", "name", "facets")}
 
 
 def _dataset(url: str, **facets: Json) -> Json:
