@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from adapters.mqtt import Message
@@ -21,6 +21,7 @@ from contracts.seq import seq_of
 from contracts.settings import Settings
 from recorder._dedupe import DedupeWindow
 from recorder._parser import DIGEST, PACKET_ID, Parser
+from recorder._rewind_limit import KEPT_BYTES
 from tests.recorder.harness import trigger
 
 
@@ -85,6 +86,7 @@ TOPICS = (
 )
 
 
+@example("$ECQ/r/V1", b"[" * 1025, [], None)
 @given(
     topic=st.sampled_from(TOPICS),
     payload=st.binary(max_size=200) | st.builds(lambda depth: b'{"ids": [' + b"[" * depth, st.integers(0, 1100)),
@@ -97,7 +99,8 @@ def test_whatever_comes_is_an_envelope_that_can_be_written(
     parser = Parser(Settings(max_data_bytes=100, max_trigger_bytes=1000), DedupeWindow(1))
     taken = parser.take(Message(topic, payload, user_properties=properties, unreadable=unreadable))
     (written,) = scan(frames([taken.envelope])).envelopes()
-    assert (written.payload, written.topic, written.refused_because) == (payload, topic, taken.refused_because)
+    kept = payload[:KEPT_BYTES] if topic.startswith(topics.ECQ_REWIND_PREFIX) else payload
+    assert (written.payload, written.topic, written.refused_because) == (kept, topic, taken.refused_because)
     assert unreadable is None or unreadable in str(taken.refused_because)
     assert len(str(taken.refused_because)) < 1000
     json.loads(taken.receipt.to_wire())
