@@ -220,11 +220,12 @@ def test_jobs_and_console_come_to_services_over_tls(secure: Settings, monkeypatc
 
 
 def test_redis_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settings) -> None:
+    at_once = Retry(NoBackoff(), 0)
     with pytest.raises(redis.ConnectionError):
-        redis.Redis(port=secure.redis_port).ping()
+        redis.Redis(port=secure.redis_port, retry=at_once).ping()
     ca = secure.tls_files("").ca
     with pytest.raises(redis.ConnectionError):
-        redis.Redis(port=secure.redis_port, ssl=True, ssl_ca_certs=ca).ping()
+        redis.Redis(port=secure.redis_port, ssl=True, ssl_ca_certs=ca, retry=at_once).ping()
 
 
 @pytest.mark.parametrize("name", ["5YJBT6ZE7T7002409", "sdv-dispatcher"])
