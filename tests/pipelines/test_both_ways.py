@@ -140,7 +140,7 @@ def test_a_ledger_with_segments_of_no_day_is_looked_through(spark_lake: SparkLak
 
 
 def test_few_rows_are_judged_in_memory_beside_spark(spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(audit, "_references")
+    monkeypatch.delattr(audit, "added")
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1", "V2"], "d1")])
     spark_lake.write(Stream.DATA, [data(2, "d1", b"one")])
     ingest_audit_publish(spark_lake.run("run", 10))
