@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -39,7 +39,7 @@ def ask(sql: str, **tables: pa.Table) -> pa.Table:
         import duckdb
     except ImportError as exc:  # a driver on a cluster
         raise NotInArrow("DuckDB is not installed here, so rules are judged on Spark") from exc
-    with _database(os.getpid()).cursor() as session:
+    with _database().cursor() as session:
         session.execute("SET TimeZone = 'UTC'")
         for name, table in tables.items():
             session.register(name, table)  # seen by this session alone
@@ -49,15 +49,25 @@ def ask(sql: str, **tables: pa.Table) -> pa.Table:
             raise NotInArrow(f"a rule cannot be judged without Spark: {' '.join(str(exc).split())[:300]}") from exc
 
 
-@lru_cache(maxsize=1)
-def _database(_: int) -> "duckdb.DuckDBPyConnection":
-    """An empty database of the process with this id. To make one takes 16 ms, and an audit asks some sixty times."""
+@cache
+def _database() -> "duckdb.DuckDBPyConnection":
+    """An empty database of this process. To make one takes 16 ms, and an audit asks some sixty times."""
     import duckdb
 
     database = duckdb.connect(config=CONFIG)
     for macro in MACROS:
         database.execute(f"CREATE MACRO {macro}")
     return database
+
+
+def _close() -> None:
+    """A forked process must not have it: at its end it would wait for threads that only its parent has."""
+    if _database.cache_info().currsize:
+        _database().close()
+        _database.cache_clear()
+
+
+os.register_at_fork(before=_close)
 
 
 class ArrowRows:
