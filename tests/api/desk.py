@@ -41,7 +41,7 @@ class Desk:
         """What `body` does with the queues."""
 
         async def run() -> Any:
-            async with AsyncRedis(port=self.redis.port) as client:
+            async with AsyncRedis.from_url(self.settings.redis) as client:
                 return await body(Queues(client, Policy.of(self.settings)))
 
         return asyncio.run(run())

@@ -10,6 +10,7 @@ import httpx
 import pytest
 import schemathesis
 from hypothesis import given
+from pydantic import SecretStr
 
 from contracts import keys
 from contracts.ecq import EcqAck
@@ -57,7 +58,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with running_harness(folder) as harness:
         settings = settings_at(folder / "home", harness.redis_server.port, mqtt_port=harness.broker.port)
         settings = settings.model_copy(update={"recorder_port": harness.running.port})
-        with api_of(settings, folder / "api.log") as api:
+        assert harness.users is not None  # the recorder comes with its rights, and so does the API
+        settings, as_api = (
+            settings.model_copy(update={"redis_url": SecretStr(harness.users.url(user, harness.redis_server.port))})
+            for user in ("tests", "api")
+        )
+        with api_of(as_api, folder / "api.log") as api:
             yield Place(Desk(settings, harness.redis_server, api), harness)
 
 
