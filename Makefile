@@ -55,7 +55,7 @@ check: $(READY) ## format, lint, import rules, types, and the tests that need no
 	.venv/bin/ruff check .
 	.venv/bin/lint-imports
 	.venv/bin/mypy
-	.venv/bin/pytest -q -m "not slow" $(FAST)
+	.venv/bin/pytest -q --numprocesses $(or $(WORKERS),2) --dist loadscope --no-loadscope-reorder -m "not slow" $(FAST)
 
 fix: $(READY) ## format, and repair what lint can repair
 	.venv/bin/ruff format .
