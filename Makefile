@@ -5,6 +5,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin
 READY := .tools/ready
 STORES := .tools/stores.ready
 FAST := tests/contracts tests/adapters tests/docs tests/infra tests/queues $(wildcard tests/dispatcher/test_step_*.py) tests/faults/test_checker.py tests/signals/test_checks.py
+# the tests of a module stay together, and begin in the order of the tree
+SHARED := --numprocesses $(or $(WORKERS),2) --dist loadscope --no-loadscope-reorder
 
 .PHONY: help setup stores demo up down status test check cluster image compose fix bench lock clean
 
@@ -34,7 +36,7 @@ status: $(READY) ## how it is
 	@.venv/bin/manifold status
 
 test: $(READY) $(STORES) ## all tests, against real servers on loopback, WORKERS=2 at a time
-	@.venv/bin/pytest --numprocesses $(or $(WORKERS),2) --dist loadscope --no-loadscope-reorder
+	@.venv/bin/pytest $(SHARED)
 
 faults: $(READY) ## harm a platform for MINUTES=10, for each of SEEDS=1,2; prove that nothing is lost
 	@.venv/bin/python -m tests.faults --minutes $(or $(MINUTES),10) --seeds $(or $(SEEDS),1)
@@ -55,7 +57,7 @@ check: $(READY) ## format, lint, import rules, types, and the tests that need no
 	.venv/bin/ruff check .
 	.venv/bin/lint-imports
 	.venv/bin/mypy
-	.venv/bin/pytest -q --numprocesses $(or $(WORKERS),2) --dist loadscope --no-loadscope-reorder -m "not slow" $(FAST)
+	.venv/bin/pytest -q $(SHARED) -m "not slow" $(FAST)
 
 fix: $(READY) ## format, and repair what lint can repair
 	.venv/bin/ruff format .
