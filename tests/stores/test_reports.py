@@ -78,7 +78,7 @@ def test_runs_are_listed_and_the_oldest_go(reports: Files, tmp_path: Path) -> No
 
 def test_airflow_shows_them_from_there_and_says_so_where_the_store_refuses(reports: Files, s3: S3, tmp_path: Path) -> None:
     application = runpy.run_path(str(ROOT / "plugins" / "reports.py"))["application"]  # as Airflow loads it
-    publish(reports, tmp_path, "run", NOON)
+    publish(reports, tmp_path / "worker", "run", NOON)  # the gateway keeps its own files beside it
 
     def answers(secret: str, *paths: str) -> list[tuple[int, str]]:
         settings = Settings(
