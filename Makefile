@@ -5,8 +5,8 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH):/usr/sbin
 READY := .tools/ready
 STORES := .tools/stores.ready
 FAST := tests/contracts tests/adapters tests/docs tests/infra tests/queues $(wildcard tests/dispatcher/test_step_*.py) tests/faults/test_checker.py tests/signals/test_checks.py
-# the tests of a module stay together, and begin in the order of the tree
-SHARED := --numprocesses $(or $(WORKERS),2) --dist loadscope --no-loadscope-reorder
+# the tests of a module stay together, and begin in the order of the tree; a third process uses what two cores have left while others wait
+SHARED := --numprocesses $(or $(WORKERS),3) --dist loadscope --no-loadscope-reorder
 
 .PHONY: help setup stores demo up down status test check cluster image compose fix bench lock clean
 
@@ -35,7 +35,7 @@ down: ## stop it
 status: $(READY) ## how it is
 	@.venv/bin/manifold status
 
-test: $(READY) $(STORES) ## all tests, against real servers on loopback, WORKERS=2 at a time
+test: $(READY) $(STORES) ## all tests, against real servers on loopback, WORKERS=3 at a time
 	@.venv/bin/pytest $(SHARED)
 
 faults: $(READY) ## harm a platform for MINUTES=10, for each of SEEDS=1,2; prove that nothing is lost
