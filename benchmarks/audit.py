@@ -3,8 +3,6 @@
 `python -m benchmarks.audit [--rows 10000000]`: a run that adds so many rows to `sdv_fanout_ids`, the table that has the most.
 """
 
-import argparse
-import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from pyspark.sql import functions as sf
 
 from adapters.lake import ensure_tables, open_catalog
 from adapters.reports import open_reports
+from benchmarks.command import count_of, in_a_folder
 from benchmarks.machine import Cost, Row, cost_of, report
 from contracts.seq import EPOCH_MS, TIME_SHIFT, seq_of
 from contracts.settings import Settings
@@ -106,12 +105,9 @@ def measure(rows: int, folder: Path) -> list[Row]:
 
 def run(rows: int = ROWS) -> list[Row]:
     """Measure in a folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="manifold-bench-") as folder:
-        return measure(rows, Path(folder))
+    return in_a_folder(measure, rows)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    rows = parser.parse_args().rows
+    rows = count_of(__doc__, "rows", ROWS)
     report("audit", f"{rows:,} rows of {IDS.name}", run(rows))

@@ -3,8 +3,6 @@
 `python -m benchmarks.compaction [--files 4000]`: ten days of ids in as many small files of 1,000 rows, written by forty commits.
 """
 
-import argparse
-import tempfile
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from adapters.lake import ensure_tables, open_catalog, where
+from benchmarks.command import count_of, in_a_folder
 from benchmarks.lakes import vin_of
 from benchmarks.machine import Cost, Row, cost_of, report
 from contracts.seq import EPOCH_MS, TIME_SHIFT
@@ -102,12 +101,9 @@ def _change(what: str, before: Cost, after: Cost, times: int) -> Row:
 
 def run(files: int = FILES) -> list[Row]:
     """Measure in a folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="manifold-bench-") as folder:
-        return measure(files, Path(folder))
+    return in_a_folder(measure, files)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=FILES)
-    files = parser.parse_args().files
+    files = count_of(__doc__, "files", FILES)
     report("compaction", f"{files:,} files of {ROWS_A_FILE:,} rows", run(files))

@@ -3,14 +3,13 @@
 `python -m benchmarks.ecq_rebuild [--keys 10000000]`, ten keys a client; a tenth of the messages is acknowledged.
 """
 
-import argparse
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import functions as sf
 
 from adapters.lake import ensure_tables, open_catalog
+from benchmarks.command import count_of, in_a_folder
 from benchmarks.lakes import empty_redis
 from benchmarks.machine import Cost, Row, cost_of, report
 from contracts import keys
@@ -70,12 +69,9 @@ def measure(count: int, folder: Path) -> list[Row]:
 
 def run(count: int = KEYS) -> list[Row]:
     """Measure in a folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="manifold-bench-") as folder:
-        return measure(count, Path(folder))
+    return in_a_folder(measure, count)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keys", type=int, default=KEYS)
-    count = parser.parse_args().keys
+    count = count_of(__doc__, "keys", KEYS)
     report("ecq-rebuild", f"{count:,} live keys, {KEYS_A_CLIENT} a client", run(count))

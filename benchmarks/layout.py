@@ -5,7 +5,6 @@ partitions, distribution and order. Each is then asked for one vehicle's history
 Ratios are to arrival order in day partitions, which is what Manifold writes.
 """
 
-import argparse
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from adapters.lake import open_catalog, where
+from benchmarks.command import count_of
 from benchmarks.lakes import vin_of
 from benchmarks.machine import Cost, Row, cost_of, report
 from contracts.seq import EPOCH_MS, TIME_SHIFT
@@ -164,7 +164,5 @@ def _row(what: str, cost: Cost, base: Cost, more: str = "") -> Row:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    count = parser.parse_args().rows
+    count = count_of(__doc__, "rows", ROWS)
     report("layout", f"{count:,} rows of a day, {VEHICLES:,} vehicles", run(count))

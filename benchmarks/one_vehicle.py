@@ -1,12 +1,12 @@
 """Cost of long lists of one vehicle: thousands parked, each for other data, and thousands that were superseded."""
 
-import argparse
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from adapters.log import configure_logging
+from benchmarks.command import count_of
 from benchmarks.dispatch._memory import a_redis
 from benchmarks.machine import Row, report
 from contracts.events import Connected
@@ -120,7 +120,5 @@ def _measured(entries: int, work: Callable[[Queues, Sequence[int]], Awaitable[fl
 
 if __name__ == "__main__":
     configure_logging("benchmark", level="warning")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--entries", type=int, default=ENTRIES)
-    size = parser.parse_args().entries
+    size = count_of(__doc__, "entries", ENTRIES)
     report("one_vehicle", SETTING.format(entries=size), run(size))

@@ -3,10 +3,9 @@
 `python -m benchmarks.populate [--entries 10000000]`, twenty entries a vehicle.
 """
 
-import argparse
-import tempfile
 from pathlib import Path
 
+from benchmarks.command import count_of, in_a_folder
 from benchmarks.lakes import ENTRIES, ENTRIES_A_VEHICLE, full_lake, vin_of, zadd_alone
 from benchmarks.machine import Row, report
 from contracts import keys
@@ -30,12 +29,9 @@ def measure(entries: int, folder: Path) -> list[Row]:
 
 def run(entries: int = ENTRIES) -> list[Row]:
     """Measure in a folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="manifold-bench-") as folder:
-        return measure(entries, Path(folder))
+    return in_a_folder(measure, entries)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--entries", type=int, default=ENTRIES)
-    entries = parser.parse_args().entries
+    entries = count_of(__doc__, "entries", ENTRIES)
     report("populate", f"{entries:,} entries, {ENTRIES_A_VEHICLE} a vehicle", run(entries))

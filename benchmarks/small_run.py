@@ -14,35 +14,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import psutil
 import pyarrow.parquet as pq
-from tenacity import Retrying, retry, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from adapters.lake import open_catalog
 from adapters.log import configure_logging
 from adapters.redis import connect
-from benchmarks.machine import Cost, Row, cost_of, free_ports, report
+from benchmarks.airflow_runs import DAG, WITHIN_S, Load, measure, platform
+from benchmarks.machine import Cost, Row, cost_of, report
 from contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import seq_of
-from contracts.settings import Settings, load_settings
+from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
 from contracts.topics import TRIGGER, data_topic
-from sandbox.platform import airflow, supervise
 from sandbox.platform.airflow_api import AirflowApi
-from sandbox.platform.airflow_users import logged_in
-from sandbox.platform.processes import family
-from sandbox.platform.supervisord import HomeLayout
 
-DAG, TASKS = "ingest_archives", ("discover", "ingest", "audit", "publish", "populate")
-RUNS, PAUSE_S, IDLE_S, WITHIN_S = 5, 2.3, 30, 300
+TASKS = ("discover", "ingest", "audit", "publish", "populate")
+RUNS, IDLE_S = 5, 30
 VEHICLES, ENDED, PAYLOAD = 200, 150, 64 << 10
 LOOK_S = 0.1
 NODE = 900  # no recorder's
@@ -84,29 +79,7 @@ def _write(archive: Path, envelopes: list[Envelope]) -> None:
     pq.write_table(to_arrow(envelopes), file)
 
 
-def measure(settings: Settings, runs: int) -> tuple[list[Run], float, float]:
-    """The runs, the CPU seconds of one, and those that Airflow takes per second when nothing runs."""
-    with logged_in(settings, airflow.url(settings)) as api:
-        _until_known(api)
-        _one(api, settings)  # what later ones find in memory, and the tables
-        time.sleep(PAUSE_S)
-        idle = _cpu_s(settings)
-        time.sleep(IDLE_S)
-        idle_rate = (_cpu_s(settings) - idle) / IDLE_S
-        cpu, began, done = _cpu_s(settings), time.monotonic(), []
-        for _ in range(runs):
-            done.append(_one(api, settings))
-            time.sleep(PAUSE_S)
-        beyond = _cpu_s(settings) - cpu - idle_rate * (time.monotonic() - began)
-    return done, beyond / runs, idle_rate
-
-
-@retry(retry=retry_if_result(lambda known: not known), wait=wait_fixed(0.5), stop=stop_after_delay(WITHIN_S))
-def _until_known(api: AirflowApi) -> bool:
-    return api.knows(DAG)
-
-
-def _one(api: AirflowApi, settings: Settings) -> Run:
+def _one(settings: Settings, api: AirflowApi) -> Run:
     write_segments(Path(settings.archive.removeprefix("file://")), time.time_ns() // 1_000_000 - 1000)
     before = _rows(settings)
     run_id = api.trigger_dag(DAG)
@@ -142,15 +115,6 @@ def _rows(settings: Settings) -> tuple[int, int]:
     return ids, ended
 
 
-def _cpu_s(settings: Settings) -> float:
-    """CPU seconds of Airflow and of all that it has started, also of what has ended."""
-    total = 0.0
-    for process in family(HomeLayout(settings.home).recorded()["airflow"]):
-        with suppress(psutil.NoSuchProcess):
-            total += sum(process.cpu_times()[:4])
-    return total
-
-
 def measure_rebuild(settings: Settings) -> tuple[int, Cost]:
     """How many entries `manifold rebuild` queued in a Redis that was wiped, and what it took."""
     with connect(settings.redis) as redis:
@@ -172,24 +136,18 @@ def _chosen(settings: Settings) -> dict[str, Any]:
 
 def run(runs: int = RUNS, *, with_rebuild: bool = False) -> list[Row]:
     """Measure on a platform of its own."""
-    with TemporaryDirectory(prefix="manifold-bench-") as folder:
-        # Only what the benchmark triggers runs, so that nothing is in its way.
-        none = {f"{what}_schedule": "" for what in ("ingest", "compact", "garbage", "verify", "check")}
-        settings = load_settings(home=Path(folder), with_airflow=True, with_signals=False, **none, **free_ports())
-        supervise.up(settings)
-        try:
-            rows = _report(*measure(settings, runs))
-            if with_rebuild:
-                queued, cost = measure_rebuild(settings)
-                met = cost.wall_s <= AIM_REBUILD_S
-                rows.append(Row(f"rebuild of {queued} entries", f"{cost.wall_s:.1f} s", aim=f"≤ {AIM_REBUILD_S:g} s", met=met))
-                rows.append(Row("… its CPU", f"{cost.cpu_s:.1f} s"))
-            return rows
-        finally:
-            supervise.down(settings)
+    with platform() as settings:
+        rows = _report(*measure(settings, partial(_one, settings), runs, idle_s=IDLE_S))
+        if with_rebuild:
+            queued, cost = measure_rebuild(settings)
+            met = cost.wall_s <= AIM_REBUILD_S
+            rows.append(Row(f"rebuild of {queued} entries", f"{cost.wall_s:.1f} s", aim=f"≤ {AIM_REBUILD_S:g} s", met=met))
+            rows.append(Row("… its CPU", f"{cost.cpu_s:.1f} s"))
+        return rows
 
 
-def _report(runs: list[Run], cpu_s: float, idle_rate: float) -> list[Row]:
+def _report(runs: list[Run], load: Load) -> list[Row]:
+    cpu_s = load.run_cpu_s
     whole = [each.published for each in runs]
     median = statistics.median(whole)
     rows = [
@@ -197,7 +155,7 @@ def _report(runs: list[Run], cpu_s: float, idle_rate: float) -> list[Row]:
         Row("due → published, worst", f"{max(whole):.1f} s"),
         Row("due → success of the run, median", f"{statistics.median(each.ended for each in runs):.1f} s"),
         Row("CPU of one run, all of Airflow and its tasks", f"{cpu_s:.1f} s", aim=f"≤ {AIM_CPU_S:g} s", met=cpu_s <= AIM_CPU_S),
-        Row("CPU of Airflow when nothing runs", f"{idle_rate * 100:.0f} % of a core"),
+        Row("CPU of Airflow when nothing runs", f"{load.idle_rate * 100:.0f} % of a core"),
         Row("… until the scheduler takes the run up", f"{statistics.median(each.begun for each in runs):.1f} s"),
     ]
     before = "begun"
