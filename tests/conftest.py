@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 import structlog
 from pyspark.sql import SparkSession
+from redis import Redis
 
 from contracts.settings import Settings, load_settings
 from pipelines.spark.conf import SHORT_JVM
@@ -35,6 +36,20 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One Redis for all tests that isolate themselves by owner names."""
     with stopping(start_redis(tmp_path_factory.mktemp("redis"))) as server:
         yield server
+
+
+@pytest.fixture
+def redis(redis_server: Server) -> Iterator[Redis]:
+    """A blocking client of that Redis, emptied."""
+    with Redis(port=redis_server.port) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def url(redis_server: Server) -> str:
+    """Where that Redis is."""
+    return f"redis://127.0.0.1:{redis_server.port}/0"
 
 
 @pytest.fixture

@@ -95,6 +95,15 @@ class Server:
         self.process.kill()
         self.process.wait()
 
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """It neither reads nor answers during the block."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """SIGTERM, then SIGKILL for what does not listen."""
         if self.process.poll() is None:

@@ -9,20 +9,13 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from adapters.ecq_payloads import StoredMessage, messages, read_messages
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import open_catalog
 from contracts.seq import datetime_of, first_seq_at
 from contracts.settings import Settings
 from contracts.tables import ECQ_PAYLOAD
 from tests.adapters.test_payloads import NOON, bytes_read
 
 KIB = 1024
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    catalog = open_catalog(Settings(home=tmp_path))
-    ensure_tables(catalog)
-    return catalog
 
 
 def seq_on(day: int, n: int = 0) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import open_catalog
 from adapters.payloads import read_payload, read_payloads
 from contracts.settings import Settings
 from contracts.tables import DATA, META, PAYLOAD_INDEX
@@ -16,13 +16,6 @@ from tests.lake_rows import append_payloads
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KIB = 1024
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    catalog = open_catalog(Settings(home=tmp_path))
-    ensure_tables(catalog)
-    return catalog
 
 
 def bytes_read(question: Callable[[], object]) -> int:

@@ -94,16 +94,8 @@ class EcqWorld(World):
 
     async def forget_last_second(self) -> None:
         """Redis dies and comes back with what its file has; the recorder then brings in again what it lacks."""
-        owners = [key for vehicle in self.vehicles for key in {*keys.owner_keys(vehicle.vin), *keys.ecq_keys(vehicle.vin)}]
-        owners.append(keys.deadlines(0))
-        kept = [await self.redis.execute_command("DUMP", key) for key in owners]
-        for _ in range(self.rng.randrange(15)):
-            self.now += self.rng.randrange(1, 50)
-            await self._move(harm=False)
-        for key, value in zip(owners, kept, strict=True):
-            await self.redis.execute_command("DEL", key)
-            if value is not None:
-                await self.redis.execute_command("RESTORE", key, 0, value)
+        of_both = ({*keys.owner_keys(vehicle.vin), *keys.ecq_keys(vehicle.vin)} for vehicle in self.vehicles)
+        await self.go_back([key for of_one in of_both for key in of_one])
         self.wipes.append(self.now)
         for vehicle in self.vehicles:
             await self._bring_in_again(vehicle.vin)

@@ -1,8 +1,6 @@
 """A vehicle that sends far too much takes no more than its share: the others are heard, and nothing grows."""
 
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -22,16 +20,6 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         yield it
 
 
-@contextmanager
-def redis_standing_still(platform: Platform) -> Iterator[None]:
-    """Redis answers nothing during the block."""
-    platform.redis.process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        platform.redis.process.send_signal(signal.SIGCONT)
-
-
 def heartbeats(platform: Platform) -> float:
     """How many the dispatcher has read."""
     return platform.metric('manifold_dispatcher_events_total{event="heartbeat"}')
@@ -47,7 +35,7 @@ def flood(vehicle: Vehicle, *, qos: int, count: int = FLOOD) -> None:
 def test_a_flood_of_signs_is_taken_at_once_and_the_others_are_heard(platform: Platform, qos: int) -> None:
     loud, quiet = Vehicle(platform).connect(), Vehicle(platform).connect()
     before, merged = heartbeats(platform), platform.metric("manifold_dispatcher_merged_events_total")
-    with redis_standing_still(platform):
+    with platform.redis.standing_still():
         flood(loud, qos=qos)
         quiet.say(Sign.HEARTBEAT)
         wait_until(lambda: heartbeats(platform) == before + FLOOD + 1, what="all signs to be read while none can be noted")

@@ -156,21 +156,24 @@ class World(Replicas):
 
     async def forget_last_second(self) -> None:
         """Redis dies and comes back with what its file has; the recorder then offers its last minutes again, in order."""
-        owners = [key for vehicle in self.vehicles for key in keys.owner_keys(vehicle.vin)]
-        owners.append(keys.deadlines(0))
         began = self.now
-        kept = [await self.redis.execute_command("DUMP", key) for key in owners]
-        for _ in range(self.rng.randrange(15)):
-            self.now += self.rng.randrange(1, 50)
-            await self._move(harm=False)
-        for key, value in zip(owners, kept, strict=True):
-            await self.redis.execute_command("DEL", key)
-            if value is not None:
-                await self.redis.execute_command("RESTORE", key, 0, value)
+        await self.go_back([key for vehicle in self.vehicles for key in keys.owner_keys(vehicle.vin)])
         self.harm(f"{WIPED} its last second", began)
         for vehicle in self.vehicles:
             if seqs := [seq for vin, seq in self.accepted[-20:] if vin == vehicle.vin]:
                 await self._offer(vehicle.vin, seqs)
+
+    async def go_back(self, of_owners: list[str]) -> None:
+        """Some moves, after which these keys and the deadlines are what they were before."""
+        remembered = [*of_owners, keys.deadlines(0)]
+        kept = [await self.redis.execute_command("DUMP", key) for key in remembered]
+        for _ in range(self.rng.randrange(15)):
+            self.now += self.rng.randrange(1, 50)
+            await self._move(harm=False)
+        for key, value in zip(remembered, kept, strict=True):
+            await self.redis.execute_command("DEL", key)
+            if value is not None:
+                await self.redis.execute_command("RESTORE", key, 0, value)
 
     # The end ----------------------------------------------------------------------------------------------------------
 

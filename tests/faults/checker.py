@@ -32,16 +32,11 @@ from typing import Any
 
 from contracts.outcomes import Outcome
 from contracts.queue_names import is_ecq
-from tests.faults.ecq_checker import EcqVerdict, check_queue
+from tests.faults.ecq_checker import DRAIN_S, LATE_S, NEAR_S, EcqVerdict, Entry, check_queue
 from tests.faults.history import Line, What
 
-NEAR_S = 5.0  # after a fault has ended: who reconnects within that time is still in its shadow
-LATE_S = 45.0  # how long a copy may lie in the sockets of a stopped process (30 s at most), and some
-DRAIN_S = 2.0  # outcomes leave Redis for the journal within a second; and some
 WIPED = "Redis lost"  # how the note of a fault begins in which Redis forgets something
 WENT_BACK = "Redis went back"  # of one after which Redis is as it was when the fault began
-
-Entry = tuple[str, int]
 
 
 @dataclass

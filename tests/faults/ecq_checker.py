@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from tests.faults.history import Line, What
 
-NEAR_S = 5.0
-LATE_S = 45.0
-DRAIN_S = 2.0
+NEAR_S = 5.0  # after a fault has ended: who reconnects within that time is still in its shadow
+LATE_S = 45.0  # how long a copy may lie in the sockets of a stopped process (30 s at most), and some
+DRAIN_S = 2.0  # outcomes leave Redis for the journal within a second; and some
 
 Entry = tuple[str, int]
 

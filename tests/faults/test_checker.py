@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.faults.checker import DRAIN_S, LATE_S, NEAR_S, WENT_BACK, WIPED, check
+from tests.faults.checker import WENT_BACK, WIPED, check
+from tests.faults.ecq_checker import DRAIN_S, LATE_S, NEAR_S
 from tests.faults.history import History, Line, What, about, read
 
 DEADLINE_S = 5.0

@@ -1,6 +1,6 @@
 """A lake and an archive of its own for each test, over one Spark for all."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
-from redis import Redis
 
 from adapters.lake import open_catalog
 from archive.segment import Interval, Selection
@@ -27,7 +26,6 @@ from pipelines.spark.session import configure
 from tests.conftest import for_few_rows
 from tests.pipelines.lakes import Lake, new_lake
 from tests.pipelines.makers import at
-from tests.servers import Server
 
 
 @dataclass
@@ -124,11 +122,3 @@ def another_spark_lake(new_spark_lake: Callable[..., SparkLake], tmp_path: Path,
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """Without Spark; `renew` it at the beginning of a test."""
     return new_lake(tmp_path_factory.mktemp("lake"))
-
-
-@pytest.fixture
-def redis(redis_server: Server) -> Iterator[Redis]:
-    """The Redis of all tests, emptied."""
-    with Redis(port=redis_server.port) as client:
-        client.flushall()
-        yield client

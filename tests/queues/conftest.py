@@ -1,7 +1,7 @@
-"""Clients of the session's Redis, and the queues over it."""
+"""The queues over the session's Redis."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -20,20 +20,6 @@ POLICY = Policy(
     wake_shards=4,
     compaction=False,
 )
-
-
-@pytest.fixture
-def redis(redis_server: Server) -> Iterator[Redis]:
-    """A blocking client of an empty Redis."""
-    with Redis(port=redis_server.port) as client:
-        client.flushall()
-        yield client
-
-
-@pytest.fixture
-def url(redis_server: Server) -> str:
-    """Where that Redis is."""
-    return f"redis://127.0.0.1:{redis_server.port}/0"
 
 
 @pytest.fixture

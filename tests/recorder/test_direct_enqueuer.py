@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -27,13 +26,6 @@ from tests.servers import Server
 
 WINDOW_MS = 900_000
 Scenario = Callable[[DirectEnqueuer, Queues], Awaitable[None]]
-
-
-@pytest.fixture
-def redis(redis_server: Server) -> Any:
-    with Redis(port=redis_server.port) as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture

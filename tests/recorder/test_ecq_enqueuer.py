@@ -35,18 +35,6 @@ Scenario = Callable[[DirectEnqueuer, Queues], Awaitable[None]]
 
 
 @pytest.fixture
-def redis(redis_server: Server) -> Any:
-    with Redis(port=redis_server.port) as client:
-        client.flushall()
-        yield client
-
-
-@pytest.fixture
-def url(redis_server: Server) -> str:
-    return f"redis://127.0.0.1:{redis_server.port}/0"
-
-
-@pytest.fixture
 def parser(tmp_path: Path) -> Parser:
     return Parser(Settings(home=tmp_path), DedupeWindow(1))
 

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from redis import Redis
 
+from adapters.redis import connect as connect_blocking
 from tests.redis_users import RedisUsers, refused
 from tests.replicas.cluster import LocalCluster, a_cluster
 
@@ -12,6 +14,20 @@ from tests.replicas.cluster import LocalCluster, a_cluster
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with a_cluster(tmp_path_factory.mktemp("cluster")) as three_masters:
         yield three_masters
+
+
+@pytest.fixture
+def redis(cluster: LocalCluster) -> Iterator[Redis]:
+    """A blocking client of an empty cluster."""
+    cluster.flush()
+    with connect_blocking(cluster.url) as client:
+        yield client
+
+
+@pytest.fixture
+def url(cluster: LocalCluster) -> str:
+    """A node of that cluster."""
+    return cluster.url
 
 
 @pytest.fixture(scope="session")

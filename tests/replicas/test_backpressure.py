@@ -1,8 +1,6 @@
 """A broker that does not keep up slows the dispatcher, and nothing grows."""
 
-import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -31,16 +29,6 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     with a_platform(tmp_path_factory.mktemp("pressure"), **small) as it:
         it.start_dispatcher()
         yield it
-
-
-@contextmanager
-def standing_still(platform: Platform) -> Iterator[None]:
-    """The broker's door neither reads nor answers during the block."""
-    platform.tap.process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        platform.tap.process.send_signal(signal.SIGCONT)
 
 
 def resident_mib(platform: Platform) -> float:
@@ -79,7 +67,7 @@ def test_large_payloads_for_many_vehicles_do_not_multiply_in_memory(platform: Pl
     last.say(Sign.ONLINE)
     wait_until(lambda: platform.presence(last.vin).get("connected") == "yes")
     before = resident_mib(platform)
-    with standing_still(platform):
+    with platform.tap.standing_still():
         platform.ask(queue)
         assert most_mib_until_it_stands_still(platform) - before < MOST_MIB
 

@@ -1,13 +1,12 @@
 """Everything that is promised of the queues, once more with Redis Cluster below them."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from redis import Redis
 
-from adapters.redis import connect as connect_blocking
 from contracts.errors import Retryable
 from queues import Loader, Policy, Queues
 from queues import connect as connect_async
@@ -18,20 +17,6 @@ from tests.queues.test_outcomes import *  # noqa: F403
 from tests.queues.test_queue_stats import *  # noqa: F403  # its tests run here with the fixtures of this module
 from tests.queues.test_queues import *  # noqa: F403
 from tests.replicas.cluster import LocalCluster
-
-
-@pytest.fixture
-def redis(cluster: LocalCluster) -> Iterator[Redis]:
-    """A blocking client of an empty cluster."""
-    cluster.flush()
-    with connect_blocking(cluster.url) as client:
-        yield client
-
-
-@pytest.fixture
-def url(cluster: LocalCluster) -> str:
-    """A node of that cluster."""
-    return cluster.url
 
 
 @pytest.fixture
