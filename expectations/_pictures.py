@@ -3,15 +3,13 @@
 import base64
 from collections.abc import Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from expectations._charts import Chart, Judgement
 from expectations._rules import Severity
-
-if TYPE_CHECKING:
-    from expectations._trends import Chart, Judgement
 
 INCHES = (3.6, 1.25)
 INK, QUIET, ROWS = "#1c2430", "#9aa4b1", "#3d6096"
@@ -29,7 +27,7 @@ STYLE = {
 }
 
 
-def picture_of(chart: "Chart", judgements: Sequence["Judgement"]) -> str:
+def picture_of(chart: Chart, judgements: Sequence[Judgement]) -> str:
     """The chart as a `data:` URL: a bar for each judgement, the oldest at the left, a dot where a rule was kept."""
     last = len(judgements) - 1
     with mpl.rc_context(STYLE):
@@ -62,7 +60,7 @@ def picture_of(chart: "Chart", judgements: Sequence["Judgement"]) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue()).decode()}"
 
 
-def _short(chart: "Chart", value: float) -> str:
+def _short(chart: Chart, value: float) -> str:
     if chart.rule is not None:
         return f"{value:.2%}" if value < 0.1 else f"{value:.0%}"
     for unit, word in ((1e6, "M"), (1e3, "k")):

@@ -28,7 +28,8 @@ from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.trends import trends_afterwards
 from pipelines.ingest.write import written_result
 from pipelines.populate.load import Populated, populate
-from pipelines.spark.needed import GREAT_EXPECTATIONS, is_small, without_spark_or_with
+from pipelines.spark.conf import GREAT_EXPECTATIONS
+from pipelines.spark.needed import is_small, without_spark_or_with
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,6 +22,8 @@ EXTENSIONS = "spark.sql.extensions"
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 REDACTED = "spark.sql.redaction.options.regex"  # names of what no page, no event log and no plan of Spark shows
 CLASS_ARCHIVE = "spark.jsa"  # beside the jars: what the JVM has parsed of them once (`pipelines.spark.classes` makes it)
+SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and has its own master and memory
+GREAT_EXPECTATIONS = ("great_expectations",)  # what an audit imports: three seconds of CPU
 # A short job ends before the optimising compiler has paid for itself.
 SHORT_JVM = "-XX:TieredStopAtLevel=1"
 SHORT_BYTES = 16 << 20  # of the archive: some 1.5 million entries

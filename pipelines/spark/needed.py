@@ -9,12 +9,10 @@ import structlog
 
 from contracts.errors import Retryable
 from contracts.settings import Settings
+from pipelines.spark.conf import SUBMITTED
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SUBMITTED = "PYSPARK_GATEWAY_PORT"  # spark-submit has started the JVM, and has its own master and memory
-GREAT_EXPECTATIONS = ("great_expectations",)  # what an audit imports: three seconds of CPU
 
 T = TypeVar("T")
 

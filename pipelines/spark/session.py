@@ -12,10 +12,19 @@ from pyspark.sql import SparkSession
 
 from contracts.errors import Permanent
 from contracts.settings import Settings
-from pipelines.spark.conf import EXTENSIONS, REDACTED, extensions_with, jars_for, launch_conf, redacted, session_conf
-from pipelines.spark.needed import GREAT_EXPECTATIONS, SUBMITTED
+from pipelines.spark.conf import (
+    EXTENSIONS,
+    GREAT_EXPECTATIONS,
+    REDACTED,
+    SUBMITTED,
+    extensions_with,
+    jars_for,
+    launch_conf,
+    redacted,
+    session_conf,
+)
 
-__all__ = ["GREAT_EXPECTATIONS", "SUBMITTED", "configure", "open_session", "session"]
+__all__ = ["GREAT_EXPECTATIONS", "configure", "open_session", "session"]
 
 
 def open_session(settings: Settings, job: str, *, java_options: str = "") -> SparkSession:

@@ -8,7 +8,8 @@ import pytest
 
 from contracts.settings import Settings
 from pipelines.spark import session
-from pipelines.spark.needed import SUBMITTED, NeedsSpark, is_small, without_spark_or_with
+from pipelines.spark.conf import SUBMITTED
+from pipelines.spark.needed import NeedsSpark, is_small, without_spark_or_with
 
 
 @pytest.fixture
