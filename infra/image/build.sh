@@ -40,7 +40,8 @@ printf '[global]\n' >"$work/pip"
 [ -z "$index" ] || printf 'index-url = %s\n' "$index" >>"$work/pip"
 secrets+=(--secret "id=pip,src=$work/pip")
 arguments=(--build-arg "VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)" --build-arg "REVISION=$(git rev-parse HEAD 2>/dev/null || echo unknown)")
-arguments+=(--build-arg "MAVEN=${DEFAULT_ARTIFACT_REPOSITORY:?set it to a Maven repository (https://…), where the jars of Spark are}")
+maven=$(SPARK_LOCAL_IP=127.0.0.1 .venv/bin/python infra/image/repository.py 2>"$work/spark") || { cat "$work/spark" >&2; fail "Spark names no Maven repository"; }
+arguments+=(--build-arg "MAVEN=$maven")
 
 say "$image"
 buildah bud --quiet --layers --format docker --network host --pull-never --ignorefile infra/image/Dockerfile.dockerignore \

@@ -31,10 +31,10 @@ def test_the_readmes_commands_prepare_what_they_need(verb: str, steps: list[str]
     assert done_by(verb, tmp_path) == steps
 
 
-def test_before_a_change_lands_the_checks_and_the_readmes_command_are_run_and_nothing_else() -> None:
+def test_before_a_change_lands_the_checks_the_readmes_command_and_the_image_are_run_and_nothing_else() -> None:
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
 
-    assert [line for line in lines if line.startswith("make")] == ["make check", "make test"]
+    assert [line for line in lines if line.startswith("make")] == ["make check", "make test", "make image"]
 
 
 def test_a_test_whose_server_is_missing_is_skipped_with_the_remedy(tmp_path: Path) -> None:
