@@ -66,11 +66,11 @@ def terraform(root: Path, *arguments: str, env: dict[str, str] | None = None) ->
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=env)
 
 
-def planned(root: Path, name: str) -> Environment:
-    """One environment, planned."""
+def planned(root: Path, name: str, *variables: str) -> Environment:
+    """One environment, planned, with further variables (`-var=…`)."""
     plan = root / f"{name}.plan"
-    variables = f"-var-file=environments/{name}/terraform.tfvars"
-    ran = terraform(root, "plan", "-no-color", "-input=false", "-lock=false", variables, f"-out={plan}")
+    given = [f"-var-file=environments/{name}/terraform.tfvars", *variables]
+    ran = terraform(root, "plan", "-no-color", "-input=false", "-lock=false", *given, f"-out={plan}")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     shown = json.loads(terraform(root, "show", "-json", str(plan)).stdout)
     outputs = {key: found.get("value") for key, found in shown["planned_values"]["outputs"].items()}

@@ -2,18 +2,20 @@ locals {
   given = {
     site     = var.site, image = var.image, airflow = var.airflow, spark = var.spark, secret = var.secret, manifold_secret = var.manifold_secret
     checksum = sha256(jsonencode([var.airflow, var.spark, local.spark_defaults]))
-    release  = substr(sha256(jsonencode([var.image, var.spark.slots])), 0, 8)
   }
   spark_defaults   = templatefile("${path.module}/manifests/spark-defaults.conf.tftpl", { site = var.site, image = var.image, spark = var.spark })
   spark_driver     = templatefile("${path.module}/manifests/spark-driver.yaml.tftpl", { site = var.site, manifold_secret = var.manifold_secret })
   spark_executor   = templatefile("${path.module}/manifests/spark-executor.yaml.tftpl", { site = var.site, manifold_secret = var.manifold_secret })
   worker           = templatefile("${path.module}/manifests/worker.yaml.tftpl", local.given)
+  unnamed_migrate  = templatefile("${path.module}/manifests/migrate.yaml.tftpl", merge(local.given, { release = "" }))
+  release          = substr(sha256(local.unnamed_migrate), 0, 8)
   roles            = { api-server = "api-server", scheduler = "scheduler", dag-processor = "dag-processor", triggerer = "triggerer" }
   with_cluster_api = ["scheduler"]
   documents = concat(
     [templatefile("${path.module}/manifests/common.yaml.tftpl", merge(local.given, {
       files = { "spark-defaults.conf" = local.spark_defaults, "spark-driver.yaml" = local.spark_driver, "spark-executor.yaml" = local.spark_executor, "worker.yaml" = local.worker }
     }))],
+    [templatefile("${path.module}/manifests/migrate.yaml.tftpl", merge(local.given, { release = local.release }))],
     [for role in keys(local.roles) : templatefile("${path.module}/manifests/process.yaml.tftpl", merge(local.given, { role = role, jobs = contains(local.with_cluster_api, role) }))],
   )
 }
