@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Builds what `make cluster` runs, into .tools/cluster: Kubernetes' API server and kubectl, Terraform's provider; and fetches etcd.
-# Some minutes of two cores, and 3 GB of Go's cache, once. Nothing is started. What cannot be had is named. Safe to run again.
+# Builds what `make cluster` runs, into .tools/cluster: Kubernetes' servers and kubectl, KWOK, Terraform's provider; and fetches etcd.
+# FIXME of two cores, and 3 GB of Go's cache, once. Nothing is started. What cannot be had is named. Safe to run again.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . infra/packages.sh
 tools=$PWD/.tools/cluster
 provider=github.com/gavinbunney/terraform-provider-kubectl@v1.19.0
+kwok=sigs.k8s.io/kwok/cmd/kwok@v0.7.0
 mkdir -p "$tools"
 
 fail() { printf 'cluster: %s\n' "$*" >&2; exit 1; }
@@ -16,11 +17,15 @@ if [ ! -x "$tools/terraform-provider-kubectl" ]; then
   echo "==> Terraform's provider for Kubernetes' objects"
   GOBIN=$tools nice go install $provider || fail "go could not build $provider; its own message is above"
 fi
+if [ ! -x "$tools/kwok" ]; then
+  echo "==> kwok"
+  GOBIN=$tools nice go install -ldflags "-s -w" $kwok || fail "go could not build $kwok; its own message is above"
+fi
 [ -x "$tools/kubectl" ] || ! command -v kubectl >/dev/null || ln -sf "$(command -v kubectl)" "$tools/kubectl"
-for program in kube-apiserver kubectl; do
+for program in kube-apiserver kube-controller-manager kube-scheduler kubectl; do
   if [ ! -x "$tools/$program" ]; then
     echo "==> $program"
-    (cd infra/cluster && nice go build -o "$tools/$program.part" "k8s.io/kubernetes/cmd/$program") || fail "go could not build $program; its own message is above"
+    (cd infra/cluster && nice go build -ldflags "-s -w" -o "$tools/$program.part" "k8s.io/kubernetes/cmd/$program") || fail "go could not build $program; its own message is above"
     mv "$tools/$program.part" "$tools/$program"
   fi
 done

@@ -1,4 +1,4 @@
-"""A Kubernetes API server of the tests' own, without nodes: it checks, keeps and answers, and nothing runs."""
+"""A Kubernetes cluster of the tests' own: its servers are real, its nodes are simulated, and no container runs."""
 
 import json
 import os
@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.infra.control_plane import PROGRAMS, TOKEN, TOOLS, control_plane
 from tests.infra.environments import terraform
-from tests.servers import ROOT, free_port, start, stopping
 
-TOOLS = ROOT / ".tools" / "cluster"
-PROGRAMS = ("etcd", "kube-apiserver", "kubectl", "terraform-provider-kubectl")
-TOKEN = "of-the-administrator"  # of a server that lives as long as its test, on loopback
+ZONES = ("a", "b", "c")
+NODES = {f"{zone}-{number}": zone for zone in ZONES for number in (1, 2)}
+STORAGE_CLASS = "replicated-ssd"
 Json = dict[str, Any]
 
 
@@ -30,10 +28,10 @@ def missing() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """An API server, and its administrator's kubeconfig."""
+    """The cluster as its administrator sees it."""
 
     folder: Path
-    kubeconfig: Path
+    client: httpx.Client
 
     @property
     def env(self) -> dict[str, str]:
@@ -42,7 +40,7 @@ class Cluster:
         return {
             **os.environ,
             "PATH": tools,
-            "KUBECONFIG": str(self.kubeconfig),
+            "KUBECONFIG": str(self.folder / "kubeconfig"),
             "TF_CLI_CONFIG_FILE": str(self.folder / "terraformrc"),
         }
 
@@ -51,11 +49,22 @@ class Cluster:
         command = [str(TOOLS / "kubectl"), *arguments]
         return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, env=self.env)
 
+    def did(self, *arguments: str, given: str | None = None) -> str:
+        """What kubectl printed; it has to succeed."""
+        ran = self.kubectl(*arguments, given=given)
+        assert ran.returncode == 0, f"kubectl {' '.join(arguments)}: {ran.stdout}{ran.stderr}"
+        return ran.stdout
+
     def get(self, kinds: str, *arguments: str) -> list[Json]:
         """The objects of these kinds."""
-        ran = self.kubectl("get", kinds, *arguments, "-o", "json")
-        assert ran.returncode == 0, ran.stderr
-        found: list[Json] = json.loads(ran.stdout)["items"]
+        found: list[Json] = json.loads(self.did("get", kinds, *arguments, "-o", "json"))["items"]
+        return found
+
+    def ask(self, path: str) -> Json:
+        """What the API server answers under that path."""
+        answer = self.client.get(path)
+        answer.raise_for_status()
+        found: Json = answer.json()
         return found
 
     def may(self, account: str, verb: str, resource: str, namespace: str) -> bool:
@@ -71,64 +80,51 @@ class Cluster:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """An API server and its etcd, until the block ends."""
-    etcd_port, peer_port, port = free_port(), free_port(), free_port()
-    etcd = [str(TOOLS / "etcd"), "--data-dir", str(folder / "etcd"), "--unsafe-no-fsync"]
-    etcd += ["--listen-client-urls", f"http://127.0.0.1:{etcd_port}", "--advertise-client-urls", f"http://127.0.0.1:{etcd_port}"]
-    etcd += [
-        "--listen-peer-urls",
-        f"http://127.0.0.1:{peer_port}",
-        "--initial-advertise-peer-urls",
-        f"http://127.0.0.1:{peer_port}",
-    ]
-    etcd += ["--initial-cluster", f"default=http://127.0.0.1:{peer_port}"]
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
-    )
-    (folder / "accounts.pem").write_bytes(pem)
-    (folder / "tokens.csv").write_text(f"{TOKEN},administrator,1,system:masters\n")
-    api = {
-        "etcd-servers": f"http://127.0.0.1:{etcd_port}",
-        "bind-address": "127.0.0.1",
-        "secure-port": port,
-        "cert-dir": folder / "certificates",
-        "token-auth-file": folder / "tokens.csv",
-        "authorization-mode": "RBAC",
-        "service-cluster-ip-range": "10.0.0.0/24",
-        "service-account-issuer": "https://kubernetes.default.svc",
-        "service-account-key-file": folder / "accounts.pem",
-        "service-account-signing-key-file": folder / "accounts.pem",
-        # It would ask for accounts that a controller makes, which is not here.
-        "disable-admission-plugins": "ServiceAccount",
-    }
-    command = [str(TOOLS / "kube-apiserver"), *(f"--{name}={value}" for name, value in api.items())]
-
-    def ready() -> bool:
-        try:
-            headers = {"Authorization": f"Bearer {TOKEN}"}
-            return httpx.get(f"https://127.0.0.1:{port}/readyz", verify=False, headers=headers, timeout=5).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    with (
-        stopping(start(etcd, port=etcd_port, log=folder / "etcd.log")),
-        stopping(start(command, port=port, log=folder / "api.log", ready=ready)),
-    ):
+    """A cluster of six nodes in three zones, with volumes, until the block ends."""
+    with control_plane(folder) as api, _client(api) as client:
         (folder / "terraformrc").write_text(
             f'provider_installation {{\n  dev_overrides {{ "gavinbunney/kubectl" = "{TOOLS}" }}\n  direct {{}}\n}}\n'
         )
-        (folder / "kubeconfig").write_text(json.dumps(_kubeconfig(port)))
-        yield Cluster(folder, folder / "kubeconfig")
+        found = Cluster(folder, client)
+        found.did("create", "-f", "-", given=json.dumps({"apiVersion": "v1", "kind": "List", "items": [*_nodes(), *_volumes()]}))
+        found.did("wait", "--for=condition=Ready", "node", "--all", "--timeout=60s")
+        yield found
 
 
-def _kubeconfig(port: int) -> Json:
-    server = {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
-        "clusters": [{"name": "test", "cluster": server}],
-        "users": [{"name": "test", "user": {"token": TOKEN}}],
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+def _client(api: str) -> httpx.Client:
+    return httpx.Client(base_url=api, verify=False, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60)
+
+
+def _nodes() -> Iterator[Json]:
+    capacity = {"cpu": "16", "memory": "64Gi", "pods": "110", "ephemeral-storage": "100Gi"}
+    for name, zone in NODES.items():
+        labels = {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": zone, "kubelet": "simulated"}
+        yield {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": labels},
+            "status": {"capacity": capacity, "allocatable": capacity},
+        }
+
+
+def _volumes() -> Iterator[Json]:
+    """Disks that are bound to their zone, as those of a cloud are: a claim gets one when its pod gets its node."""
+    yield {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": STORAGE_CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer",
     }
+    for zone in ZONES:
+        here = {"matchExpressions": [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": [zone]}]}
+        for number in range(16):
+            spec = {
+                "storageClassName": STORAGE_CLASS,
+                "capacity": {"storage": "200Gi"},
+                "accessModes": ["ReadWriteOncePod" if number % 2 else "ReadWriteOnce"],
+                "local": {"path": f"/disks/{number}"},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [here]}},
+            }
+            metadata = {"name": f"{zone}-{number}"}
+            yield {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": spec}

@@ -2,22 +2,17 @@
 
 import json
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.infra.applied import NAMESPACE, Applied, applied
 from tests.infra.cluster import Cluster, cluster, missing
 from tests.infra.environments import Environment, offline_copy, planned
-from tests.servers import ROOT
 
-NAMESPACE = "manifold"
 KINDS = (
     "configmaps,deployments,jobs,networkpolicies,poddisruptionbudgets,rolebindings,roles,serviceaccounts,services,statefulsets"
 )
-VARIABLES = ("-var-file=environments/local/terraform.tfvars", "-var=wait_for_rollout=false")
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,34 +33,19 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def root(api: Cluster) -> Path:
-    """The root as it is, applied."""
-    for room in ("terraform", "emqx", "rabbitmq", "prometheus", "grafana"):
-        shutil.copytree(ROOT / "infra" / room, api.folder / "infra" / room, ignore=shutil.ignore_patterns(".terraform*"))
-    root = api.folder / "infra" / "terraform"
-    made = subprocess.run([root / "secrets.sh", NAMESPACE], capture_output=True, text=True, env=api.env, timeout=120)
-    assert made.returncode == 0, made.stderr
-    assert api.terraform(root, "get", "-no-color").returncode == 0
-    _apply(api, root)
-    return root
+def local(api: Cluster) -> Applied:
+    return applied(api, "local")
 
 
-def _variables(api: Cluster) -> list[str]:
-    return [*VARIABLES, f"-var=kubeconfig={api.kubeconfig}"]
-
-
-def _apply(api: Cluster, root: Path) -> None:
-    ran = api.terraform(root, "apply", "-no-color", "-auto-approve", *_variables(api))
-    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
-
-
-def test_every_object_is_there(api: Cluster, root: Path, environment: Environment) -> None:
+def test_every_object_is_there(api: Cluster, local: Applied, environment: Environment) -> None:
     found = {(each["kind"], each["metadata"]["name"]) for each in api.get(KINDS, "-n", NAMESPACE)}
     planned = {(each["kind"], each["metadata"]["name"]) for each in environment.objects if each["kind"] != "Namespace"}
     assert planned - found == set()
 
 
-def test_secrets_has_every_key_that_pods_ask_for_and_makes_none_twice(api: Cluster, root: Path, environment: Environment) -> None:
+def test_secrets_has_every_key_that_pods_ask_for_and_makes_none_twice(
+    api: Cluster, local: Applied, environment: Environment
+) -> None:
     secrets = {each["metadata"]["name"]: set(each["data"]) for each in api.get("secrets", "-n", NAMESPACE)}
     for name, template in environment.templates().items():
         for volume in template["spec"]["volumes"]:
@@ -74,11 +54,10 @@ def test_secrets_has_every_key_that_pods_ask_for_and_makes_none_twice(api: Clust
                     secret = source["secret"]
                     keys = {item["key"] for item in secret.get("items", [])}
                     assert keys <= secrets[secret.get("secretName", secret.get("name"))], name
-    again = subprocess.run([root / "secrets.sh", NAMESPACE], capture_output=True, text=True, env=api.env, timeout=120)
-    assert again.stdout.startswith("all there")
+    assert local.secrets().startswith("all there")
 
 
-def test_every_pod_is_let_in_by_the_server(api: Cluster, root: Path, environment: Environment) -> None:
+def test_every_pod_is_let_in_by_the_server(api: Cluster, local: Applied, environment: Environment) -> None:
     """Of a Deployment the server only warns where its pods break the namespace's rules: here they are offered themselves."""
     for name, template in environment.templates().items():
         pod = {"apiVersion": "v1", "kind": "Pod", "spec": json.loads(json.dumps(template["spec"]))}
@@ -93,7 +72,7 @@ def test_every_pod_is_let_in_by_the_server(api: Cluster, root: Path, environment
         assert "Warning" not in ran.stderr, f"{name}: {ran.stderr}"
 
 
-def test_rights_are_those_that_are_needed(api: Cluster, root: Path) -> None:
+def test_rights_are_those_that_are_needed(api: Cluster, local: Applied) -> None:
     assert all(api.may("airflow-jobs", verb, "pods", NAMESPACE) for verb in ("create", "get", "list", "watch", "delete"))
     assert api.may("airflow-jobs", "create", "configmaps", NAMESPACE)
     assert api.may("airflow-jobs", "get", "pods/log", NAMESPACE)
@@ -111,30 +90,27 @@ def test_rights_are_those_that_are_needed(api: Cluster, root: Path) -> None:
     assert elsewhere.stdout.strip() == "no"
 
 
-def test_nothing_differs_after_apply_and_what_somebody_changed_is_seen_and_put_back(api: Cluster, root: Path) -> None:
-    def plan() -> subprocess.CompletedProcess[str]:
-        return api.terraform(root, "plan", "-no-color", "-detailed-exitcode", *_variables(api))
-
-    same = plan()
+def test_nothing_differs_after_apply_and_what_somebody_changed_is_seen_and_put_back(api: Cluster, local: Applied) -> None:
+    same = local.terraform("plan", "-detailed-exitcode")
     assert same.returncode == 0, same.stdout[-4000:] + same.stderr[-2000:]
-    scaled = api.kubectl("-n", NAMESPACE, "scale", "statefulset", "recorder", "--replicas=0")
-    assert scaled.returncode == 0, scaled.stderr
-    gone = api.kubectl("-n", NAMESPACE, "delete", "networkpolicy", "redis")
-    assert gone.returncode == 0, gone.stderr
-    drift = plan()
+    api.did("-n", NAMESPACE, "scale", "statefulset", "recorder", "--replicas=0")
+    api.did("-n", NAMESPACE, "delete", "networkpolicy", "redis")
+    drift = local.terraform("plan", "-detailed-exitcode")
     assert drift.returncode == 2, drift.stdout[-4000:] + drift.stderr[-2000:]
     assert 'this["StatefulSet recorder"]' in drift.stdout
     assert 'this["NetworkPolicy redis"]' in drift.stdout
-    _apply(api, root)
-    assert plan().returncode == 0
-    (recorder,) = (each for each in api.get("statefulsets", "-n", NAMESPACE) if each["metadata"]["name"] == "recorder")
-    assert recorder["spec"]["replicas"] == 1
+    local.apply()
+    assert local.terraform("plan", "-detailed-exitcode").returncode == 0
+    (recorder,) = (each for each in local.controllers("statefulsets") if each["metadata"]["name"] == "recorder")
+    assert recorder["status"]["availableReplicas"] == 1
 
 
-def test_destroy_leaves_nothing(api: Cluster, root: Path) -> None:
-    ran = api.terraform(root, "destroy", "-no-color", "-auto-approve", *_variables(api))
-    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
-    assert api.get(KINDS, "-n", NAMESPACE, "-l", "app.kubernetes.io/part-of=manifold") == []
-    # Without the controller that empties it, a namespace that was deleted waits for its end.
-    left = [each["metadata"].get("deletionTimestamp") for each in api.get("namespaces") if each["metadata"]["name"] == NAMESPACE]
-    assert None not in left
+def test_destroy_leaves_nothing_and_all_can_be_made_again_at_once(api: Cluster, local: Applied) -> None:
+    """What a namespace holds goes with it: pods that finished, claims of volumes, Secrets."""
+    assert api.get("persistentvolumeclaims", "-n", NAMESPACE)
+    local.destroy()
+    assert NAMESPACE not in {each["metadata"]["name"] for each in api.get("namespaces")}
+    assert api.get("clusterroles,clusterrolebindings", "-l", "app.kubernetes.io/part-of=manifold") == []
+    assert "Bound" not in {each["status"]["phase"] for each in api.get("persistentvolumes")}
+    local.secrets()
+    local.apply()

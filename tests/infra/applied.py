@@ -1,0 +1,80 @@
+"""An environment on the tests' cluster, as Terraform applies it: the root as it is, with its provider."""
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.infra.cluster import Cluster, Json
+from tests.servers import ROOT
+
+NAMESPACE = "manifold"
+ROOMS = ("terraform", "emqx", "rabbitmq", "redis", "prometheus", "grafana")
+Ran = subprocess.CompletedProcess[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A copy of the root whose state is one environment's."""
+
+    api: Cluster
+    root: Path
+    environment: str
+
+    def terraform(self, verb: str, *arguments: str) -> Ran:
+        """Run a verb of Terraform's that takes variables; whether it succeeded is for the caller to look at."""
+        given = [f"-var-file=environments/{self.environment}/terraform.tfvars", f"-var=kubeconfig={self.api.folder}/kubeconfig"]
+        return self.api.terraform(self.root, verb, "-no-color", *given, *arguments)
+
+    def apply(self, *arguments: str) -> None:
+        """Apply; all has to run as it was applied when Terraform is back."""
+        _succeeded(self.terraform("apply", "-auto-approve", *arguments))
+        assert self.unsettled() == [], "apply returns when all runs, and not before"
+
+    def destroy(self) -> None:
+        """Take it away."""
+        _succeeded(self.terraform("destroy", "-auto-approve"))
+
+    def secrets(self) -> str:
+        """What secrets.sh says; it has to succeed."""
+        command = [str(self.root / "secrets.sh"), NAMESPACE]
+        made = subprocess.run(command, capture_output=True, text=True, env=self.api.env, timeout=120)
+        assert made.returncode == 0, made.stderr
+        return made.stdout
+
+    def controllers(self, kind: str) -> list[Json]:
+        """The Deployments, StatefulSets (`deployments`, `statefulsets`) or Jobs (`jobs`)."""
+        group = "batch" if kind == "jobs" else "apps"
+        found: list[Json] = self.api.ask(f"/apis/{group}/v1/namespaces/{NAMESPACE}/{kind}")["items"]
+        return found
+
+    def unsettled(self) -> list[str]:
+        """What does not, or not yet, run as it was applied."""
+        running = [each for kind in ("deployments", "statefulsets") for each in self.controllers(kind) if not _settled(each)]
+        jobs = [each for each in self.controllers("jobs") if not each["status"].get("succeeded")]
+        return [each["metadata"]["name"] for each in [*running, *jobs]]
+
+
+def applied(api: Cluster, environment: str, *variables: str) -> Applied:
+    """The environment, with its secrets, running."""
+    infra = api.folder / environment
+    for room in ROOMS:
+        shutil.copytree(
+            ROOT / "infra" / room, infra / room, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*", "backend.tf")
+        )
+    found = Applied(api, infra / "terraform", environment)
+    found.secrets()
+    _succeeded(api.terraform(found.root, "get", "-no-color"))
+    found.apply(*variables)
+    return found
+
+
+def _settled(each: Json) -> bool:
+    """Whether a Deployment or a StatefulSet has seen its last change, and all its replicas are of it and available."""
+    wanted, status = each["spec"]["replicas"], each["status"]
+    seen = status.get("observedGeneration") == each["metadata"]["generation"]
+    return seen and all(status.get(name, 0) == wanted for name in ("replicas", "updatedReplicas", "availableReplicas"))
+
+
+def _succeeded(ran: Ran) -> None:
+    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]
