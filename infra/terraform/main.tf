@@ -25,6 +25,13 @@ locals {
     warehouse        = "s3://${var.object_store.bucket}/warehouse"
     reports          = "s3://${var.object_store.bucket}/reports"
   }, var.settings)
+
+  manifests = merge(
+    module.namespace.manifests,
+    module.manifold.manifests,
+    module.airflow.manifests,
+    [for made in concat(module.emqx, module.redis, module.postgres, module.rabbitmq, module.object_store, module.observability) : made.manifests]...
+  )
 }
 
 module "namespace" {

@@ -30,12 +30,7 @@ output "settings" {
 
 output "manifests" {
   description = "The YAML of every object, by kind and name."
-  value = merge(
-    module.namespace.manifests,
-    module.manifold.manifests,
-    module.airflow.manifests,
-    [for made in concat(module.emqx, module.redis, module.postgres, module.rabbitmq, module.object_store, module.observability) : made.manifests]...
-  )
+  value       = local.manifests
 }
 
 output "files" {

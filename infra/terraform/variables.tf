@@ -55,7 +55,7 @@ variable "storage_class" {
 }
 
 variable "wait_for_rollout" {
-  description = "Whether apply returns only when everything runs; false where no kubelet is."
+  description = "Whether apply returns only when everything runs, and destroy when everything is gone; apply asks with kubectl. false where no kubelet is."
   type        = bool
   default     = true
 }

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.infra import history
 from tests.infra.applied import NAMESPACE, Applied, applied
 from tests.infra.cluster import Cluster, cluster, missing
 from tests.infra.environments import Environment, offline_copy, planned
@@ -13,6 +14,7 @@ from tests.infra.environments import Environment, offline_copy, planned
 KINDS = (
     "configmaps,deployments,jobs,networkpolicies,poddisruptionbudgets,rolebindings,roles,serviceaccounts,services,statefulsets"
 )
+SERVERS, USERS = {"emqx", "redis", "postgres", "object-store"}, {"recorder", "dispatcher", "api", "signals", "airflow"}
 
 pytestmark = [
     pytest.mark.slow,
@@ -108,7 +110,15 @@ def test_nothing_differs_after_apply_and_what_somebody_changed_is_seen_and_put_b
 def test_destroy_leaves_nothing_and_all_can_be_made_again_at_once(api: Cluster, local: Applied) -> None:
     """What a namespace holds goes with it: pods that finished, claims of volumes, Secrets."""
     assert api.get("persistentvolumeclaims", "-n", NAMESPACE)
+    before = history.now(api, NAMESPACE)
     local.destroy()
+    moments = history.since(api, NAMESPACE, before)
+    assert moments[-1] == {}
+    for moment in moments:
+        if any(pod.ending for pod in moment.values() if pod.app in SERVERS):
+            assert not {pod.app for pod in moment.values()} & USERS, (
+                "who still settles what it took has its servers until it ends"
+            )
     assert NAMESPACE not in {each["metadata"]["name"] for each in api.get("namespaces")}
     assert api.get("clusterroles,clusterrolebindings", "-l", "app.kubernetes.io/part-of=manifold") == []
     assert "Bound" not in {each["status"]["phase"] for each in api.get("persistentvolumes")}

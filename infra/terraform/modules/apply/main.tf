@@ -16,4 +16,7 @@ resource "kubectl_manifest" "this" {
   server_side_apply = true
   force_conflicts   = true
   wait_for_rollout  = var.wait_for_rollout
+
+  # Who settles what it took has its servers until it has ended, and a namespace that is still being emptied takes nothing new.
+  wait = var.wait_for_rollout && contains(["Namespace", "Deployment", "StatefulSet", "Job"], yamldecode(each.value).kind)
 }

@@ -4,7 +4,7 @@ variable "documents" {
 }
 
 variable "wait_for_rollout" {
-  description = "Return when what was applied runs, and not before."
+  description = "Wait until Deployments run, and until what is taken away is gone."
   type        = bool
   default     = true
 }
