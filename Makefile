@@ -41,9 +41,9 @@ test: $(READY) $(STORES) ## all tests, against real servers on loopback, WORKERS
 faults: $(READY) ## harm a platform for MINUTES=10, for each of SEEDS=1,2; prove that nothing is lost
 	@.venv/bin/python -m tests.faults --minutes $(or $(MINUTES),10) --seeds $(or $(SEEDS),1)
 
-cluster: $(READY) ## the environment `local` on a real Kubernetes API server, without nodes; builds that once, some minutes
+cluster: $(READY) ## environments on Kubernetes' own servers, with nodes that are simulated; builds them once, some minutes; see infra/cluster/README.md
 	@infra/cluster/setup.sh
-	@CLUSTER=1 .venv/bin/pytest -q tests/infra/test_cluster.py
+	@CLUSTER=1 .venv/bin/pytest -q tests/infra/test_cluster.py tests/infra/test_nodes.py tests/infra/test_rollouts.py
 
 image: $(READY) ## the container image, built with Buildah and without a registry, then tested; see infra/image/README.md
 	@infra/image/build.sh

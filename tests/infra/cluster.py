@@ -96,7 +96,7 @@ def _client(api: str) -> httpx.Client:
 
 
 def _nodes() -> Iterator[Json]:
-    capacity = {"cpu": "16", "memory": "64Gi", "pods": "110", "ephemeral-storage": "100Gi"}
+    capacity = {"cpu": "32", "memory": "128Gi", "pods": "110", "ephemeral-storage": "100Gi"}
     for name, zone in NODES.items():
         labels = {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": zone, "kubelet": "simulated"}
         yield {
@@ -115,6 +115,7 @@ def _volumes() -> Iterator[Json]:
         "metadata": {"name": STORAGE_CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
         "provisioner": "kubernetes.io/no-provisioner",
         "volumeBindingMode": "WaitForFirstConsumer",
+        "allowVolumeExpansion": True,
     }
     for zone in ZONES:
         here = {"matchExpressions": [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": [zone]}]}
