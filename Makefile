@@ -41,7 +41,7 @@ test: $(READY) $(STORES) ## all tests, against real servers on loopback, WORKERS
 faults: $(READY) ## harm a platform for MINUTES=10, for each of SEEDS=1,2; prove that nothing is lost
 	@.venv/bin/python -m tests.faults --minutes $(or $(MINUTES),10) --seeds $(or $(SEEDS),1)
 
-cluster: $(READY) ## environments on Kubernetes' own servers, with nodes that are simulated; builds them once, some minutes; see infra/cluster/README.md
+cluster: $(READY) ## environments on Kubernetes' own servers, with simulated nodes; builds them once; see infra/cluster/README.md
 	@infra/cluster/setup.sh
 	@CLUSTER=1 .venv/bin/pytest -q tests/infra/test_cluster.py tests/infra/test_nodes.py tests/infra/test_rollouts.py
 
