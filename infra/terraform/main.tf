@@ -8,6 +8,7 @@ locals {
     image_pull_secrets = var.image_pull_secrets
     zones              = var.zones
     wait_for_rollout   = var.wait_for_rollout
+    kubectl            = "--kubeconfig='${pathexpand(var.kubeconfig)}'${var.kube_context == null ? "" : " --context='${var.kube_context}'"}"
   }
 
   mqtt_url    = var.emqx.in_cluster ? module.emqx[0].mqtt_url : var.emqx.mqtt_url
@@ -25,13 +26,6 @@ locals {
     warehouse        = "s3://${var.object_store.bucket}/warehouse"
     reports          = "s3://${var.object_store.bucket}/reports"
   }, var.settings)
-
-  manifests = merge(
-    module.namespace.manifests,
-    module.manifold.manifests,
-    module.airflow.manifests,
-    [for made in concat(module.emqx, module.redis, module.postgres, module.rabbitmq, module.object_store, module.observability) : made.manifests]...
-  )
 }
 
 module "namespace" {

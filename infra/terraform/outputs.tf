@@ -30,7 +30,12 @@ output "settings" {
 
 output "manifests" {
   description = "The YAML of every object, by kind and name."
-  value       = local.manifests
+  value = merge(
+    module.namespace.manifests,
+    module.manifold.manifests,
+    module.airflow.manifests,
+    [for made in concat(module.emqx, module.redis, module.postgres, module.rabbitmq, module.object_store, module.observability) : made.manifests]...
+  )
 }
 
 output "files" {

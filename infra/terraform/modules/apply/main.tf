@@ -20,3 +20,22 @@ resource "kubectl_manifest" "this" {
   # Who settles what it took has its servers until it has ended, and a namespace that is still being emptied takes nothing new.
   wait = var.wait_for_rollout && contains(["Namespace", "Deployment", "StatefulSet", "Job"], yamldecode(each.value).kind)
 }
+
+locals {
+  asks = { StatefulSet = "rollout status", Job = "wait --for=condition=Complete" }
+  slow = { for name, text in local.manifests : name => yamldecode(text) if contains(keys(local.asks), yamldecode(text).kind) }
+}
+
+# The provider waits for Deployments alone; what else has to run, or to have run, kubectl waits for whenever it was applied anew.
+resource "terraform_data" "rolled_out" {
+  for_each         = var.wait_for_rollout ? local.slow : {}
+  triggers_replace = kubectl_manifest.this[each.key].uid
+
+  lifecycle {
+    replace_triggered_by = [kubectl_manifest.this[each.key]]
+  }
+
+  provisioner "local-exec" {
+    command = "kubectl ${var.kubectl} -n ${each.value.metadata.namespace} ${local.asks[each.value.kind]} ${each.value.kind}/${each.value.metadata.name} --timeout=15m"
+  }
+}

@@ -4,7 +4,12 @@ variable "documents" {
 }
 
 variable "wait_for_rollout" {
-  description = "Wait until Deployments run, and until what is taken away is gone."
+  description = "Wait until what was applied runs, and until what is taken away is gone."
   type        = bool
   default     = true
+}
+
+variable "kubectl" {
+  description = "Options by which kubectl finds the cluster."
+  type        = string
 }

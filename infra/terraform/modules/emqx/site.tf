@@ -1,5 +1,5 @@
 variable "site" {
-  description = "What all modules share: namespace, environment, storage class, Secrets for images, spread over zones, waiting."
+  description = "What all modules share: namespace, environment, storage class, Secrets for images, spread over zones, waiting, and kubectl's options."
   type = object({
     namespace          = string
     environment        = string
@@ -7,5 +7,6 @@ variable "site" {
     image_pull_secrets = list(string)
     zones              = bool
     wait_for_rollout   = bool
+    kubectl            = string
   })
 }

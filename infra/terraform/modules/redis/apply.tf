@@ -2,6 +2,7 @@ module "apply" {
   source           = "../apply"
   documents        = local.documents
   wait_for_rollout = var.site.wait_for_rollout
+  kubectl          = var.site.kubectl
 }
 
 output "manifests" {
