@@ -88,7 +88,7 @@ def test_a_version_that_does_not_start_takes_one_of_each_and_no_api(api: Cluster
     back = production.terraform("apply", "-auto-approve", "-var=wait_for_rollout=false")
     assert back.returncode == 0, back.stderr
     wait_until(lambda: set(production.unsettled()) == {"recorder", "signals"}, what="all but these to be as before")
-    api.did("-n", NAMESPACE, "delete", "pod", "recorder-2", "signals-2")
+    api.did("-n", NAMESPACE, "delete", "pod", "recorder-2", "signals-2", "--wait=false")
     wait_until(lambda: not production.unsettled(), what="these, too")
 
 

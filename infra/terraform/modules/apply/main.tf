@@ -23,12 +23,12 @@ resource "kubectl_manifest" "this" {
 
 locals {
   asks = { StatefulSet = "rollout status", Job = "wait --for=condition=Complete" }
-  slow = { for name, text in local.manifests : name => yamldecode(text) if contains(keys(local.asks), yamldecode(text).kind) }
+  slow = { for name, text in local.manifests : name => yamldecode(text) if var.wait_for_rollout && contains(keys(local.asks), yamldecode(text).kind) }
 }
 
 # The provider waits for Deployments alone; what else has to run, or to have run, kubectl waits for whenever it was applied anew.
 resource "terraform_data" "rolled_out" {
-  for_each         = var.wait_for_rollout ? local.slow : {}
+  for_each         = local.slow
   triggers_replace = kubectl_manifest.this[each.key].uid
 
   lifecycle {
