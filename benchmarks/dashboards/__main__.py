@@ -43,7 +43,8 @@ def main(
     for name, board in dashboards().items():
         file = into / f"dashboard-{name}.png"
         said = SAID.format(name=name, every=EVERY_S, day=datetime.fromtimestamp(kept["at"], UTC), **kept["of"])
-        empty = draw(board, _from(kept["series"]), file, said=said)
+        during = kept["at"], kept["at"] + kept["of"]["minutes"] * 60
+        empty = draw(board, _from(kept["series"]), file, during=during, said=said)
         sys.stdout.write(f"{file}: {file.stat().st_size // 1000} kB; without data: {', '.join(empty) or 'none'}\n")
 
 
