@@ -48,7 +48,8 @@ class JobRun:
     def of(self, work: Callable[[], R]) -> R:
         """What `work` returns, or raises, with what became of it told."""
         start = begun(self._settings, self._run, self._began, self._places(self._reads))
-        tell(self._settings, [start])
+        with self._quietly():
+            tell(self._settings, [start])
         how, why = Ended.ABORT, ""
         with watching() as seen:
             outer = UNDER.set(self._run)
@@ -90,7 +91,7 @@ class JobRun:
         try:
             yield
         except Exception as exc:  # noqa: BLE001  # the job is done, whatever is told of it
-            log.warning("what a job has written was not told", job=self._run.job, reason=type(exc).__name__)
+            log.warning("the lineage of a job was not told whole", job=self._run.job, reason=type(exc).__name__)
 
 
 def _changed(
