@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from adapters.log import configure_logging
+from benchmarks.command import PREFIX
 from benchmarks.dashboards._draw import draw
 from benchmarks.dashboards._load import Load, run
 from benchmarks.machine import facts, free_ports
@@ -55,7 +56,7 @@ def _from(series: dict[str, list[Any]]) -> Callable[[str], list[Any]]:
 def _at_work(minutes: float) -> dict[str, Any]:
     """What Prometheus says of every expression after a platform has worked for so long."""
     load = Load()
-    with TemporaryDirectory(prefix="manifold-bench-") as folder:
+    with TemporaryDirectory(prefix=PREFIX) as folder:
         more = {"signals_port": free_port(), "amqp_port": free_port(), "dispatchers": 2}
         settings = load_settings(home=Path(folder) / "home", with_airflow=False, **(free_ports() | more))
         supervise.up(settings)

@@ -24,6 +24,7 @@ from sandbox.platform.programs import environment
 
 ROADS = replace(DRIVING, compacted_queues=True, heartbeat_s=20.0)
 SEED = 1
+SIGNED_AT_ONCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ async def run(settings: Settings, load: Load, for_s: float) -> None:
             _every(load.ingest_every_s, lambda: asyncio.to_thread(_ingest, settings)),
         ]
         if settings.with_signals:
-            works.append(_signals(settings, load, for_s))
+            works.append(_every(0, _Signals(settings, load).send))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(for_s), asyncio.TaskGroup() as tasks:
                 for work in works:
@@ -97,10 +98,16 @@ class _Writes:
         await self._platform.write(client, key, self._chance.randbytes(100))
 
 
-async def _signals(settings: Settings, load: Load, for_s: float) -> None:
-    mix = SignalMix(SEED, 20, hmac_secrets(settings)[0])
-    made = list(mix.messages(round(load.signals_per_s * for_s), datetime.now(UTC)))
-    await publish(settings, made, seed=SEED, rate=load.signals_per_s)
+class _Signals:
+    """What gateways send of 20 devices, some of it hostile; signed as it is sent, for what is signed is soon too old."""
+
+    def __init__(self, settings: Settings, load: Load) -> None:
+        self._settings, self._per_s = settings, load.signals_per_s
+        self._mix = SignalMix(SEED, 20, hmac_secrets(settings)[0])
+
+    async def send(self) -> None:
+        made = list(self._mix.messages(round(self._per_s * SIGNED_AT_ONCE_S), datetime.now(UTC)))
+        await publish(self._settings, made, seed=SEED, rate=self._per_s)
 
 
 async def _ask(settings: Settings, known: Sequence[Owner]) -> None:
