@@ -120,4 +120,4 @@ async def _ask(settings: Settings, known: Sequence[Owner]) -> None:
 def _ingest(settings: Settings) -> None:
     """As Airflow would, in a process of its own."""
     command = [sys.executable, "-m", "pipelines", "run_all"]
-    subprocess.run(command, env=environment(settings), capture_output=True, check=False)
+    subprocess.run(command, env=environment(settings), capture_output=True, check=True)
