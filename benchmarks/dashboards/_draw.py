@@ -10,8 +10,9 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, DateFormatter, date2num
+from matplotlib.dates import DateFormatter, date2num
 from matplotlib.figure import Figure
+from matplotlib.ticker import LinearLocator
 from PIL import Image
 
 from benchmarks.dashboards._units import SUFFIX, shown, ticks
@@ -123,7 +124,7 @@ def _lines(axes: Axes, panel: Json, series: Series, inch: tuple[float, float]) -
             inner.axhline(step["value"], color=JUDGED[step["color"]], linestyle=":", linewidth=1)
     at_values = [0, 1] if "mappings" in defaults else ticks(most, defaults["unit"])
     inner.set_yticks(at_values, [words(value) for value in at_values])
-    inner.xaxis.set_major_locator(AutoDateLocator(maxticks=7))
+    inner.xaxis.set_major_locator(LinearLocator(6))
     inner.xaxis.set_major_formatter(DateFormatter("%H:%M"))
     inner.tick_params(length=2, labelsize=7)
     inner.grid(color="#e3e7ec", linewidth=0.6)
@@ -133,5 +134,8 @@ def _lines(axes: Axes, panel: Json, series: Series, inch: tuple[float, float]) -
     more = len(handles) - MOST_NAMED
     names = [*names[: MOST_NAMED - 1], f"… and {more + 1} more"] if more > 0 else names
     options = {"ncols": 2, "frameon": False, "fontsize": 7, "handlelength": 1.2, "columnspacing": 1.2, "labelspacing": 0.25}
-    axes.legend(handles[:MOST_NAMED], names, loc="lower left", bbox_to_anchor=(0.02, -0.02), borderaxespad=0.3, **options)
+    at_foot = {"loc": "lower left", "bbox_to_anchor": (0.02, -0.02), "borderaxespad": 0.3}
+    legend = axes.legend(handles[:MOST_NAMED], names, **at_foot, **options)
+    for line in legend.get_lines():
+        line.set_linewidth(3)  # whose colour is seen
     return inner
