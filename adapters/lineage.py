@@ -1,11 +1,18 @@
-"""Tells a catalog of lineage what OpenLineage events say: appended to a file, a line each, or sent by POST to an address."""
+"""Tells a catalog of lineage what OpenLineage events say: appended to a file, a line each, or sent by POST to an address.
 
+Nobody waits for it: what is to be told goes to a thread of its own, in its order, and is given up where the catalog is away, or
+takes too long. At its end the process waits for what is still to be told, for `TIMEOUT_S` and no longer.
+"""
+
+import atexit
 import json
 import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from queue import Full, Queue
+from threading import Lock, Thread
 from typing import Any
 
 import httpx
@@ -13,30 +20,83 @@ import httpx
 from contracts.settings import Settings
 
 FILE = "file://"
-TIMEOUT_S = 10  # for all events of a run
+TIMEOUT_S = 10.0
+MOST_BYTES = 256 << 10  # of an event: ours have some ten thousand
+MOST_WAITING = 256  # calls of `tell` whose events are not told yet
 
 log = logging.getLogger(__name__)
+Address = tuple[str, str]  # URL, and token
 
 
 def tell(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether all of them were told. What the caller was about goes on, either way; the log says it, too."""
-    url = settings.lineage_url.get_secret_value()
-    try:
-        if url.startswith(FILE):
-            _append(Path(url.removeprefix(FILE)), events)
-        else:
-            _send(url, settings.lineage_token.get_secret_value(), events)
-    except (OSError, httpx.HTTPError, httpx.InvalidURL) as exc:
-        # Its text may have the address, which may have a password.
-        log.warning("the lineage of a run was not told: MANIFOLD_LINEAGE_URL answers %s", type(exc).__name__)
+    """Whether these events are going to be told, if it can be done. Returns at once; the log says what was not told."""
+    address = settings.lineage_url.get_secret_value(), settings.lineage_token.get_secret_value()
+    told = [json.dumps(event).encode() for event in events]
+    if any(len(event) > MOST_BYTES for event in told):
+        log.warning("the lineage of a run was not told: an event has more than %d bytes", MOST_BYTES)
         return False
-    return True
+    return _teller(address).take(told)
 
 
-def _append(file: Path, events: Sequence[Mapping[str, Any]]) -> None:
+def settle(within_s: float | None = None) -> bool:
+    """Wait until all is told or given up; false where it was not within so many seconds (None: `TIMEOUT_S`)."""
+    until = time.monotonic() + (TIMEOUT_S if within_s is None else within_s)
+    settled = [teller.settle(until - time.monotonic()) for teller in list(_tellers.values())]
+    return all(settled)
+
+
+class _Teller:
+    """Tells one address."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self._url, self._headers = url, {"Authorization": f"Bearer {token}"} if token else {}
+        self._waiting: Queue[list[bytes]] = Queue(MOST_WAITING)
+        self._answers = True  # the log says when that changes
+        Thread(target=self._run, name="lineage", daemon=True).start()
+
+    def take(self, events: list[bytes]) -> bool:
+        try:
+            self._waiting.put_nowait(events)
+        except Full:
+            log.warning("the lineage of a run was not told: %d others wait for MANIFOLD_LINEAGE_URL", MOST_WAITING)
+            return False
+        return True
+
+    def settle(self, within_s: float) -> bool:
+        waiting = self._waiting
+        with waiting.all_tasks_done:
+            done = waiting.all_tasks_done.wait_for(lambda: not waiting.unfinished_tasks, max(within_s, 0))
+        if not done:
+            log.warning("the lineage of %d runs was not told: MANIFOLD_LINEAGE_URL takes too long", waiting.unfinished_tasks)
+        return done
+
+    def _run(self) -> None:
+        while True:
+            events = self._waiting.get()
+            try:
+                self._tell(events)
+                self._answers = True
+            except Exception as exc:  # noqa: BLE001  # the next may be told
+                if self._answers:  # its text may have the address, which may have a password
+                    log.warning("the lineage of a run was not told: MANIFOLD_LINEAGE_URL answers %s", type(exc).__name__)
+                self._answers = False
+            finally:
+                self._waiting.task_done()
+
+    def _tell(self, events: list[bytes]) -> None:
+        if self._url.startswith(FILE):
+            _append(Path(self._url.removeprefix(FILE)), b"".join(event + b"\n" for event in events))
+            return
+        headers = self._headers | {"Content-Type": "application/json"}
+        with httpx.Client(headers=headers, timeout=TIMEOUT_S) as client:
+            for event in events:
+                with client.stream("POST", self._url, content=event) as answer:  # its body, of any size, is not read
+                    answer.raise_for_status()
+
+
+def _append(file: Path, lines: bytes) -> None:
     """One write, so that those of two runs do not mix."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps(event) + "\n" for event in events).encode()
     to = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(to, lines)
@@ -44,10 +104,14 @@ def _append(file: Path, events: Sequence[Mapping[str, Any]]) -> None:
         os.close(to)
 
 
-def _send(url: str, token: str, events: Sequence[Mapping[str, Any]]) -> None:
-    headers, until = {"Authorization": f"Bearer {token}"} if token else {}, time.monotonic() + TIMEOUT_S
-    with httpx.Client(headers=headers) as client:
-        for event in events:
-            if (left := until - time.monotonic()) <= 0:
-                raise httpx.ReadTimeout("the events before this one took all of the time")
-            client.post(url, json=event, timeout=left).raise_for_status()
+_tellers: dict[Address, _Teller] = {}
+_making = Lock()
+
+
+def _teller(address: Address) -> _Teller:
+    with _making:
+        if not _tellers:
+            atexit.register(settle)
+        if address not in _tellers:
+            _tellers[address] = _Teller(*address)
+        return _tellers[address]

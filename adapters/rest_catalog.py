@@ -8,8 +8,12 @@ from functools import partial
 from typing import Any
 
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.table import CommitTableResponse
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.update import TableRequirement, TableUpdate
 from requests import Session
 
+from adapters.committed import note_commit
 from contracts.errors import Permanent
 
 CONNECT, ANSWER = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"  # as Iceberg's Java side names them
@@ -24,6 +28,14 @@ class PatientRestCatalog(RestCatalog):
     Raises:
         Permanent: a limit among the properties is no number of milliseconds.
     """
+
+    def commit_table(
+        self, table: IcebergTable, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """Commit, and note it."""
+        response: CommitTableResponse = super().commit_table(table, requirements, updates)
+        note_commit(table.name(), updates)
+        return response
 
     def _config_headers(self, session: Session) -> None:
         # What PyIceberg does first with each session that it makes: those for a token and the configuration are used at once.

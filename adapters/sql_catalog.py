@@ -21,6 +21,8 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy import bindparam, select
 
+from adapters.committed import note_commit
+
 Identifier = tuple[str, ...]
 TABLES = IcebergTables.__table__
 LOCATION = select(TABLES.c.metadata_location).where(
@@ -66,6 +68,7 @@ class RememberingSqlCatalog(SqlCatalog):
         """Commit, and know what was committed."""
         response = super().commit_table(table, requirements, updates)
         self._known[table.name()] = response.metadata_location, response.metadata
+        note_commit(table.name(), updates)
         return response
 
     def _update_and_stage_table(

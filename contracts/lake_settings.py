@@ -42,9 +42,12 @@ class LakeSettings(BaseSettings):
     alert_after_seconds: Seconds = _s(3600, "a DAG's run that has not ended so long after it was queued is late")
     lineage_url: SecretStr = _s(
         SecretStr(""),
-        "gets OpenLineage events of each run that counts: http(s)://…/api/v1/lineage, or file://… (lines of JSON); empty: none",
+        "gets OpenLineage events of runs and jobs: http(s)://…/api/v1/lineage, or file://… (lines of JSON); empty: none",
     )
     lineage_namespace: Annotated[str, Field(min_length=1)] = _s("manifold", "namespace of the jobs in those events")
+    lineage_parent: str = _s(
+        "", "the run that starts a job, for those events: <namespace>/<job>/<run id>, as Airflow's tasks say it; empty: none"
+    )
     lineage_token: SecretStr = _s(SecretStr(""), "token of the address at lineage_url; empty: none is shown")
     spark_pool: Annotated[str, Field(min_length=1)] = _s(
         "spark",

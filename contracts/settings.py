@@ -18,6 +18,7 @@ from pydantic_settings import (
 from contracts import catalog_properties
 from contracts.derived_settings import DerivedSettings
 from contracts.errors import SettingsError
+from contracts.lineage import RunName
 from contracts.signal_settings import CONTRACT_NAMES
 from contracts.signals.bounds import read_bounds
 
@@ -58,6 +59,11 @@ class Settings(DerivedSettings):
         if not re.fullmatch(r"(https?://[^/]+.*|file:///.+)?", url.get_secret_value()):
             raise ValueError("must begin with http://, https:// or file:///")
         return url
+
+    @field_validator("lineage_parent")
+    @classmethod
+    def _parent(cls, text: str) -> str:
+        return str(RunName.parse(text)) if text else ""
 
     @field_validator("signals_bounds")
     @classmethod

@@ -31,6 +31,7 @@ from airflow.sdk.configuration import conf
 
 from contracts.settings import load_settings
 from dags._connections import settings_of, write_file
+from dags._lineage import lineage_parent
 
 if TYPE_CHECKING:
     from adapters.files import Files
@@ -83,7 +84,7 @@ class SubprocessOperator(BaseOperator):
         if (done := _done_already(context, self.done_by)) is not None:
             return done
         os.environ.update(_from_connections())  # of this task's own process, which the job inherits
-        status, said, result = _run(self._hook, self.arguments)
+        status, said, result = _run(self._hook, [*self.arguments, *lineage_parent(context)])
         if status != DONE:
             raise _failure(self.task_id, said, again=status != PERMANENT)
         return result
@@ -143,7 +144,7 @@ class SparkJob(SparkSubmitOperator):
             return done
         from adapters.reports import open_reports  # DAG files are read again and again, and need no Arrow
 
-        given = [argument for argument in self.application_args or [] if argument]
+        given = [*filter(None, self.application_args or []), *lineage_parent(context)]
         connected = _from_connections()
         os.environ.update(connected)  # of this task's own process: spark-submit inherits it
         if self.plain_first:

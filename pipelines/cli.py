@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     settings: Settings | None = None
     try:
-        settings = load_settings()
+        settings = load_settings(**({"lineage_parent": options.lineage_parent} if options.lineage_parent else {}))
         configure_logging(f"pipelines-{options.stage}", json=settings.log_format == "json")
         with naming_the_catalog(settings):
             answer: dict[str, Any] = json.loads(stage_of(options.stage).run(settings, options))
@@ -91,5 +91,6 @@ def make_parser() -> argparse.ArgumentParser:
         taken.add_argument(
             "--result", metavar="FILE", help="a file, or its URL (file://, s3://), that gets the result too, also a bad one"
         )
+        taken.add_argument("--lineage-parent", metavar="RUN", help="the run that starts this one: <namespace>/<job>/<run id>")
         stage.options(taken)
     return parser

@@ -3,7 +3,8 @@
     python infra/grafana/build.py
 
 A panel is a title, queries (PromQL, and a legend for each series), a unit of Grafana's, and a word about it; a `stat` shows one
-number. Panels are laid out in the order in which they stand.
+number. `limits` are where it becomes orange, or red: those of the alert rules. A `flag` is 0 or 1, shown as no or yes, and says
+which of them is well. Panels are laid out in the order in which they stand.
 """
 
 import json
@@ -17,6 +18,7 @@ HERE = Path(__file__).parent
 COLUMNS = 24  # of Grafana's grid
 SIZES = {"stat": (6, 4), "timeseries": (12, 8)}  # columns and rows of a panel
 SOURCE = {"type": "prometheus", "uid": "${source}"}
+WORDS = [{"type": "value", "options": {"0": {"text": "no"}, "1": {"text": "yes"}}}]
 Json = dict[str, Any]
 
 
@@ -72,9 +74,21 @@ def _panel(number: int, kind: str, panel: Json) -> Json:
         "title": panel["title"],
         "description": panel.get("about", ""),
         "datasource": SOURCE,
-        "fieldConfig": {"defaults": {"unit": panel.get("unit", "short"), "min": 0}, "overrides": []},
+        "fieldConfig": {"defaults": {"unit": panel.get("unit", "short"), "min": 0, **_judged(kind, panel)}, "overrides": []},
         "targets": targets,
     }
+
+
+def _judged(kind: str, panel: Json) -> Json:
+    """From which value on it is well or not."""
+    if "flag" in panel:
+        well, ill = {"color": "green"}, {"color": "red"}
+        steps = [ill | {"value": None}, well | {"value": 1}] if panel["flag"] else [well | {"value": None}, ill | {"value": 1}]
+        return {"max": 1, "mappings": WORDS, "thresholds": {"mode": "absolute", "steps": steps}}
+    limits = [{"color": color, "value": value} for color, value in panel.get("limits", {}).items()]
+    steps = [{"color": "green", "value": None}, *limits]
+    shown = {"custom": {"thresholdsStyle": {"mode": "line"}}} if limits and kind == "timeseries" else {}
+    return {"thresholds": {"mode": "absolute", "steps": steps}, **shown}
 
 
 if __name__ == "__main__":

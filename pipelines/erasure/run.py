@@ -49,6 +49,7 @@ from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.ledger import Ledger
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.removal import remove_rows
+from pipelines.lineage import told
 from pipelines.populate.lock import populate_lock
 
 ROUNDS = 3
@@ -85,6 +86,7 @@ class Erased:
         return json.dumps(asdict(self), default=str)
 
 
+@told("erase", reads=["archive", "queues"], writes=["archive", "queues"])
 def erase_vehicle(settings: Settings, vin: str, *, why: str, wait_s: float, say: Callable[[str], object]) -> Erased:
     """`erase` from all that these settings name, of what was accepted until now."""
     return erase(await_catalog(settings), settings, vin, why=why, now=datetime.now(UTC), wait_s=wait_s, say=say)

@@ -9,9 +9,7 @@ both are told to have failed: what the ingest read, what the audit judged, and w
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from uuid import NAMESPACE_URL, uuid5
+from typing import TYPE_CHECKING
 
 import structlog
 from pyiceberg.catalog import Catalog
@@ -21,35 +19,35 @@ from pyiceberg.table.snapshots import Snapshot
 from adapters.lake import where
 from adapters.lineage import tell
 from adapters.reports import open_reports, run_page
+from contracts.lineage import RunName, run_uuid
 from contracts.settings import Settings
-from contracts.tables import NAMESPACE, SEGMENTS
+from contracts.tables import SEGMENTS
 from pipelines.ingest.branches import PINS, RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import PinnedSnapshot, counting, pins_in
+from pipelines.lineage.datasets import dataset, written
+from pipelines.lineage.events import Ended, Json, begun, ended, facet
 from pipelines.populate.snapshot_range import SnapshotRange
 
 if TYPE_CHECKING:
     from expectations import Audit  # brings Great Expectations
 
-SPEC = "https://openlineage.io/spec"
-PRODUCER = "urn:manifold:lineage"
-ADDED = "added-records"  # Iceberg's word in the summary of a snapshot
-MESSAGE = 2000  # characters of an error
-
 log = structlog.get_logger(__name__)
-
-Json = dict[str, Any]
 
 
 def tell_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
-    """Whether the lineage of a run was told: false where nobody is to be told, or the run does not count.
+    """Whether the lineage of a run is told: false where nobody is to be told, or the run does not count.
 
-    Doing it again tells the same events, under the same ids.
+    Doing it again tells the same events, under the same ids. Nothing that goes wrong here reaches whoever has published the run.
     """
     if not settings.lineage_url.get_secret_value():
         return False
-    ledger = catalog.load_table(SEGMENTS.identifier)
-    run = next((each for each in counting(ledger) if properties_of(each)[RUN_ID] == run_id), None)
-    return run is not None and tell(settings, list(events(catalog, settings, run)))
+    try:
+        ledger = catalog.load_table(SEGMENTS.identifier)
+        run = next((each for each in counting(ledger) if properties_of(each)[RUN_ID] == run_id), None)
+        return run is not None and tell(settings, list(events(catalog, settings, run)))
+    except Exception as exc:  # noqa: BLE001  # the run counts
+        log.warning("the lineage of a run that counts was not told", run_id=run_id, reason=repr(exc))
+        return False
 
 
 def tell_held_back(catalog: Catalog, settings: Settings, run_id: str, audit: "Audit") -> bool:
@@ -70,7 +68,7 @@ def events(catalog: Catalog, settings: Settings, run: Snapshot) -> Iterator[Json
     yield from _events(settings, run, "ingest", _streams(catalog, settings, run), tables)
     reports, page = open_reports(settings), run_page(properties_of(run)[RUN_ID])
     if reports.has(page):
-        yield from _events(settings, run, "audit", list(map(_as_input, tables)), [_dataset(reports.address(page))])
+        yield from _events(settings, run, "audit", list(map(_as_input, tables)), [dataset(reports.address(page))])
 
 
 def _failed(catalog: Catalog, settings: Settings, run: Snapshot, audit: "Audit") -> Iterator[Json]:
@@ -81,34 +79,24 @@ def _failed(catalog: Catalog, settings: Settings, run: Snapshot, audit: "Audit")
     judged = []
     for pinned in (*pins_in(run), PinnedSnapshot(SEGMENTS, run.snapshot_id)):
         table = _table(catalog, settings, pinned)
-        rules = _facet("1-0-1", "DataQualityAssertionsDatasetFacet", assertions=broken.get(pinned.table.name, []))
+        rules = facet("1-0-1", "DataQualityAssertionsDatasetFacet", assertions=broken.get(pinned.table.name, []))
         judged.append(_as_input(table) | {"inputFacets": {"dataQualityAssertions": rules}})
     why = "; ".join(f"{f.table}: {f.rule} does not hold for {f.rows} of {f.of} rows ({f.why})" for f in audit.failures)
-    why = f"held back by the audit: {why}"[:MESSAGE]
+    why = f"held back by the audit: {why}"
     yield from _events(settings, run, "ingest", _streams(catalog, settings, run), [], why)
-    yield from _events(settings, run, "audit", judged, [_dataset(audit.report)], why)
+    yield from _events(settings, run, "audit", judged, [dataset(audit.report)], why)
 
 
 def _events(
     settings: Settings, run: Snapshot, step: str, inputs: list[Json], outputs: list[Json], why_failed: str = ""
 ) -> Iterator[Json]:
     run_id, of = properties_of(run)[RUN_ID], settings.lineage_namespace
-    event: Json = {
-        "eventTime": datetime.fromtimestamp(run.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds"),
-        "producer": PRODUCER,
-        "schemaURL": f"{SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent",
-        "job": {"namespace": of, "name": f"manifold.{step}"},
-        "run": {
-            "runId": str(uuid5(NAMESPACE_URL, f"{of}/{step}/{run_id}/{run.snapshot_id}")),
-            "facets": {"externalQuery": _facet("1-0-2", "ExternalQueryRunFacet", externalQueryId=run_id, source="manifold")},
-        },
-        "inputs": inputs,
-    }
-    yield event | {"eventType": "START", "outputs": []}
-    if why_failed:
-        said = _facet("1-0-0", "ErrorMessageRunFacet", message=why_failed, programmingLanguage="PYTHON")
-        event |= {"run": {"runId": event["run"]["runId"], "facets": event["run"]["facets"] | {"errorMessage": said}}}
-    yield event | {"eventType": "FAIL" if why_failed else "COMPLETE", "outputs": outputs}
+    at = datetime.fromtimestamp(run.timestamp_ms / 1000, UTC)
+    named = RunName(of, f"manifold.{step}", run_uuid(at, f"{of}.{step}.{run_id}.{run.snapshot_id}"))
+    known = facet("1-0-2", "ExternalQueryRunFacet", externalQueryId=run_id, source="manifold")
+    start = begun(settings, named, at, inputs, externalQuery=known)
+    yield start
+    yield ended(start, Ended.FAIL if why_failed else Ended.COMPLETE, at, outputs, why_failed)
 
 
 def _streams(catalog: Catalog, settings: Settings, run: Snapshot) -> list[Json]:
@@ -120,10 +108,10 @@ def _streams(catalog: Catalog, settings: Settings, run: Snapshot) -> list[Json]:
         files[row["stream"]] += 1
         messages[row["stream"]] += row["messages"] or 0
     return [
-        _dataset(f"{settings.archive.rstrip('/')}/{stream}")
+        dataset(f"{settings.archive.rstrip('/')}/{stream}")
         | {
             "inputFacets": {
-                "inputStatistics": _facet(
+                "inputStatistics": facet(
                     "1-0-0", "InputStatisticsInputDatasetFacet", fileCount=files[stream], rowCount=messages[stream]
                 )
             }
@@ -133,29 +121,11 @@ def _streams(catalog: Catalog, settings: Settings, run: Snapshot) -> list[Json]:
 
 
 def _table(catalog: Catalog, settings: Settings, pinned: PinnedSnapshot) -> Json:
-    """A table as the run has written it, by its place, as Spark would name it, and by its name in the catalog."""
-    loaded, name = catalog.load_table(pinned.table.identifier), f"{NAMESPACE}.{pinned.table.name}"
-    written = loaded.snapshot_by_id(pinned.snapshot_id)
-    rows = int(properties_of(written).get(ADDED, "0")) if written else 0
-    known = [{"namespace": settings.lineage_namespace, "name": name, "type": "TABLE"}]
-    return _dataset(
-        loaded.location(),
-        version=_facet("1-0-1", "DatasetVersionDatasetFacet", datasetVersion=str(pinned.snapshot_id)),
-        symlinks=_facet("1-0-1", "SymlinksDatasetFacet", identifiers=known),
-    ) | {"outputFacets": {"outputStatistics": _facet("1-0-2", "OutputStatisticsOutputDatasetFacet", rowCount=rows)}}
+    """A table as the run has written it."""
+    loaded = catalog.load_table(pinned.table.identifier)
+    snapshot = loaded.snapshot_by_id(pinned.snapshot_id)
+    return written(settings, loaded, [snapshot] if snapshot else [], pinned.snapshot_id)
 
 
 def _as_input(table: Json) -> Json:
     return {part: table[part] for part in ("namespace", "name", "facets")}
-
-
-def _dataset(url: str, **facets: Json) -> Json:
-    """A dataset by OpenLineage's names: of a file its path, of an object its bucket and its key."""
-    parts = urlsplit(url)
-    if parts.scheme in ("", "file"):
-        return {"namespace": "file", "name": parts.path, "facets": facets}
-    return {"namespace": f"{parts.scheme}://{parts.netloc}", "name": parts.path.strip("/"), "facets": facets}
-
-
-def _facet(version: str, name: str, **content: object) -> Json:
-    return {"_producer": PRODUCER, "_schemaURL": f"{SPEC}/facets/{version}/{name}.json#/$defs/{name}", **content}

@@ -27,6 +27,7 @@ from pipelines.ingest.publish import ConcurrentPublish, finish, is_published, pu
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.trends import trends_afterwards
 from pipelines.ingest.write import written_result
+from pipelines.lineage import told
 from pipelines.populate.load import Populated, populate
 from pipelines.spark.conf import GREAT_EXPECTATIONS
 from pipelines.spark.needed import is_small, without_spark_or_with
@@ -118,6 +119,7 @@ def run_all(
         return without_spark_or_with(settings, job, work, **how, java_options=found.java_options, meanwhile=judging)
 
 
+@told("rebuild", reads=["archive"], writes=["queues"])
 def rebuild(settings: Settings, *, flush_first: bool = True, without_spark: bool = False) -> RunResult:
     """Take in everything recorded, offer everything pending, and mark the queues as loaded."""
     return run_all(settings, flush_first=flush_first, everything=True, without_spark=without_spark)

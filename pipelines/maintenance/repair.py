@@ -37,12 +37,14 @@ from pipelines.ingest.refused_bytes import refused_for_their_bytes
 from pipelines.ingest.removal import remove_rows
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_in_chunks, new_run_id
+from pipelines.lineage import told
 from pipelines.maintenance.check import Checked, Comparison, check, disagreements
 from pipelines.maintenance.check_plan import REPAIRABLE, Found, Trouble
 
 log = structlog.get_logger(__name__)
 
 
+@told("repair", reads=["archive"])
 def repair(
     spark: SparkSession, catalog: Catalog, settings: Settings, *, now: datetime, interval: Interval | None = None
 ) -> Checked:

@@ -27,6 +27,7 @@ from pipelines.ingest.ledger import ledger_of, missing_segments, pruned_before
 from pipelines.ingest.publish import current_snapshots, finish
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_in_chunks
+from pipelines.lineage import told
 from pipelines.populate.lock import populate_lock
 from pipelines.spark.session import GREAT_EXPECTATIONS, session
 
@@ -46,6 +47,7 @@ class Restored:
         return json.dumps(asdict(self))
 
 
+@told("restore", reads=["archive"])
 def restore_lake(settings: Settings, *, without_history: bool = False) -> Restored:
     """`restore` of the lake of these settings, with all that the recorder has written until now."""
     flush(settings)

@@ -29,6 +29,7 @@ from pipelines.ingest.contents import replace_content
 from pipelines.ingest.ledger import Ledger
 from pipelines.ingest.publish import counting, main_snapshots, pins_in
 from pipelines.ingest.repeating import is_change_of
+from pipelines.lineage import told
 
 EXPIRED = (
     "the lake's history does not reach back to it (MANIFOLD_SNAPSHOT_RETENTION_DAYS); manifold lake restore makes the lake again "
@@ -52,6 +53,7 @@ class RolledBack:
         return json.dumps(asdict(self))
 
 
+@told("rollback")
 def rollback_run(settings: Settings, run_id: str) -> RolledBack:
     """`rollback` in the lake of these settings, now."""
     return rollback(await_catalog(settings), settings, run_id=run_id, now=datetime.now(UTC))

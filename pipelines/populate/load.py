@@ -18,8 +18,9 @@ from contracts import keys
 from contracts.envelope import Stream
 from contracts.queue_names import ecq_queue
 from contracts.settings import Settings
-from contracts.tables import IDS, OUTCOMES
+from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, IDS, META, OUTCOMES
 from pipelines.ingest.publish import finish
+from pipelines.lineage import told
 from pipelines.populate import ecq, ecq_news
 from pipelines.populate.arrow_path import ended_by_arrow, pending_by_arrow, unpopulated, wanted_since
 from pipelines.populate.lock import populate_lock
@@ -35,6 +36,8 @@ MOST_NAMED = 20  # vehicles, where something is to be said of many
 REBUILD_NEEDED = "rebuild needed: Redis does not hold what is pending; trigger rebuild_queues, or run `manifold rebuild`"
 REMEMBERED = timedelta(days=2)  # how far back the ended entries of an unknown Redis are looked up
 SETTLED = timedelta(minutes=10)  # what was loaded so long ago is in Redis's file for good
+
+READ = (DATA, META, IDS, OUTCOMES, ECQ_PAYLOAD, ECQ_INDEX, ECQ_STATE)
 
 log = structlog.get_logger(__name__)
 
@@ -74,6 +77,7 @@ class Populated:
         return json.dumps(asdict(self))
 
 
+@told("populate", reads=READ, writes=["queues"])
 def populate(
     spark: SparkSession | None, catalog: Catalog, settings: Settings, *, now: datetime, everything: bool = False
 ) -> Populated:

@@ -26,6 +26,7 @@ from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.remaking import remake_days
 from pipelines.ingest.removal import days_of
+from pipelines.lineage import told
 
 ROWS_AT_ONCE = 50_000
 A_DAY = timedelta(days=1)
@@ -47,6 +48,7 @@ class Processed:
         return json.dumps(asdict(self))
 
 
+@told("process_signals", reads=[XRAY_RAW])
 def process_again(
     catalog: Catalog,
     settings: Settings,

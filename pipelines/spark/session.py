@@ -10,6 +10,7 @@ from importlib import import_module
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from adapters.committed import note_application
 from contracts.errors import Permanent
 from contracts.settings import Settings
 from pipelines.spark.conf import (
@@ -66,6 +67,7 @@ def session(settings: Settings, job: str, *, java_options: str = "", meanwhile: 
     with ThreadPoolExecutor(1, "import") as pool:
         imported = [pool.submit(import_module, name) for name in meanwhile]
         spark = open_session(settings, job, java_options=java_options)
+        note_application(spark.sparkContext.applicationId)
         try:
             yield spark
             for module in imported:

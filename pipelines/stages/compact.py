@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from contracts.settings import Settings
 from pipelines.arguments import add_run_id
+from pipelines.lineage import told
 
 if TYPE_CHECKING:
     from pipelines.maintenance.compact import Compacted
@@ -22,6 +23,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     return compact_tables(settings).to_json()
 
 
+@told("compact")
 def compact_tables(settings: Settings) -> "Compacted":
     """Compact all tables; returns what was done, by table. Spark starts only where there is work."""
     from pipelines.catalog import await_catalog

@@ -7,6 +7,7 @@ import structlog
 
 from contracts.settings import Settings
 from pipelines.arguments import add_run_id
+from pipelines.lineage import told
 
 log = structlog.get_logger(__name__)
 
@@ -19,10 +20,17 @@ def options(parser: argparse.ArgumentParser) -> None:
 def run(settings: Settings, options: argparse.Namespace) -> str:
     """The result as JSON: how many keys were wrapped again, and which the ring cannot unwrap."""
     del options
+    wrapped, gone = rotate_keys(settings)
+    return json.dumps({"wrapped": wrapped, "gone": gone})
+
+
+@told("rotate_keys", reads=["keys"], writes=["keys"])
+def rotate_keys(settings: Settings) -> tuple[int, list[str]]:
+    """How many keys were wrapped again, and those that the ring cannot unwrap."""
     from adapters.day_keys import DayKeys
 
     wrapped, gone = DayKeys.of(settings).rotate()
     if gone:
         log.warning("the key ring cannot unwrap these keys: what is sealed under them cannot be read", keys=gone)
     log.info("keys are rotated", wrapped=wrapped, gone=len(gone))
-    return json.dumps({"wrapped": wrapped, "gone": gone})
+    return wrapped, gone

@@ -151,6 +151,7 @@ def running_platform(home: Path) -> Iterator[Platform]:
             client.set(keys.LOADED, 1)  # nothing is missing in queues of a fresh platform
         more: dict[str, Any] = {"redis_port": redis.port, "airflow_port": free_port(), "recorder_port": free_port()}
         # Nothing runs but what is triggered.
+        more["lineage_url"] = f"file://{home / 'lineage.jsonl'}"
         more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "")
         settings = Settings(home=home, spark_driver_memory="1g", **more)
         secret_files.made_up(home, secret_files.KEYS, new_key_line)

@@ -6,13 +6,17 @@ a cluster does, which says no more than that it failed.
 
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
+from contracts.lineage import RunName, task_run
 from dags._jobs import JOBS, PIPELINES, SparkJob, SubprocessOperator
+from tests.lineage import told_in
 from tests.servers import free_port
 
 SUBMIT = """#!{python}
@@ -133,6 +137,26 @@ def test_what_an_earlier_task_has_done_is_not_done_again_unless_it_is_cleared(tm
         for undone in (told(None), told({"run_id": "run"}), told(result, try_number=2)):
             with pytest.raises(AirflowException):
                 attempt.execute(undone)
+
+
+def test_a_job_is_told_as_part_of_its_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, due = tmp_path / "home" / "events.jsonl", datetime(2026, 3, 1, tzinfo=UTC)
+    task = SimpleNamespace(dag_id="housekeeping", task_id="job", try_number=2, map_index=-1)
+    run = SimpleNamespace(logical_date=None, run_after=due)  # as Airflow has it of a run that somebody has triggered
+    context: Any = {"ti": task, "dag_run": run}
+
+    def both() -> None:
+        job("migrate").execute(context)
+        SubprocessOperator(task_id="job", arguments=["migrate"]).execute(context)
+
+    both()
+    assert not file.exists(), "nobody is to be told"
+    monkeypatch.setenv("MANIFOLD_LINEAGE_URL", f"file://{file}")
+    monkeypatch.setenv("OPENLINEAGE_NAMESPACE", "airflow-here")
+    both()
+    parents = [event["run"]["facets"]["parent"] for event in told_in(file)]
+    named = task_run("airflow-here", "housekeeping", "job", attempt=2, mapped=-1, due=due)
+    assert [RunName(p["job"]["namespace"], p["job"]["name"], p["run"]["runId"]) for p in parents] == [named] * 4
 
 
 def test_a_sites_own_options_of_the_driver_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

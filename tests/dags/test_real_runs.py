@@ -11,9 +11,11 @@ from adapters.day_keys import DayKeys
 from adapters.key_ring import new_key_line
 from contracts import keys
 from contracts.errors import Permanent
+from contracts.lineage import task_run
 from contracts.tables import DATA, IDS, SEGMENTS, XRAY_PROCESSED, XRAY_RAW
 from queues import Loader, Policy
 from tests.dags.running import RUN_S, VINS, Ingested, Platform
+from tests.lineage import names, runs_of, told_in
 from tests.pipelines.makers import NOON_MS
 from tests.pipelines.signal_makers import readings
 
@@ -43,6 +45,22 @@ def test_a_run_takes_the_archive_into_the_lake_and_the_queues_and_says_so_in_num
     assert results["ingest"]["written"][IDS.name] >= len(VINS)
     assert results["populate"]["queued"] >= len(VINS)
     assert all(result["seconds"] >= 0 for result in results.values())
+
+
+def test_the_lineage_of_a_run_hangs_together_from_the_task_to_the_report(running: Platform, ingested: Ingested) -> None:
+    events = told_in(running.settings.home / "lineage.jsonl")
+    known = [each for each in events if ingested.run_id == each["run"]["facets"].get("externalQuery", {}).get("externalQueryId")]
+    assert [(each["job"]["name"], each["eventType"]) for each in known] == [
+        (job, kind) for job in ("manifold.ingest", "manifold.audit") for kind in ("START", "COMPLETE")
+    ]
+    due = datetime.fromisoformat(running.api.run("ingest_archives", ingested.run_id)["run_after"])
+    task = task_run("default", "ingest_archives", "ingest", attempt=1, mapped=-1, due=due)
+    parents = [each["run"]["facets"]["parent"] for each in known]
+    assert {(p["job"]["name"], p["run"]["runId"]) for p in parents} == {(task.job, task.run_id)}
+    assert names(known[1]["outputs"]) == names(known[3]["inputs"])
+    assert known[3]["outputs"][0]["name"].endswith(f"runs/{ingested.run_id}/index.html")
+    populated = [each for run in runs_of(events, "populate") for each in run if each["eventType"] == "COMPLETE"]
+    assert names(populated[0]["outputs"]) == ["queues"]
 
 
 def test_a_run_that_has_nothing_to_do_says_so_and_its_other_tasks_are_skipped(running: Platform, ingested: Ingested) -> None:

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import httpx
 import pytest
@@ -13,15 +12,14 @@ from redis import Redis
 
 from contracts import keys, topics
 from contracts.settings import Settings
-from tests.infra.seen import PROMETHEUS, expressions
-from tests.servers import Server, answers, free_port, start, stopping, wait_until
+from tests.infra.prometheus import ask, scraping, targets
+from tests.infra.seen import expressions
+from tests.servers import Server, wait_until
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed: apt-get install prometheus"),
 ]
-
-CLIENT = httpx.Client(timeout=20)
 
 # What a platform that has served one vehicle, and refused one message, has to show.
 QUIET = (
@@ -38,31 +36,8 @@ QUIET = (
 @pytest.fixture(scope="module")
 def prometheus(platform: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Scrapes every service of the platform each second."""
-    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
-    shutil.copytree(PROMETHEUS, folder / "etc")
-    config = folder / "etc" / "prometheus.yml"
-    config.write_text(config.read_text().replace("_interval: 15s", "_interval: 1s"))
-    (folder / "etc" / "targets" / "manifold.yml").write_text(json.dumps(targets(platform)))
-    command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
-    command.append(f"--web.listen-address=127.0.0.1:{port}")
-    ready = f"http://127.0.0.1:{port}/-/ready"
-    with stopping(start(command, port=port, log=folder / "log", ready=lambda: answers(ready))) as server:
+    with scraping(platform, tmp_path_factory.mktemp("prometheus")) as server:
         yield server
-
-
-def targets(platform: Settings) -> list[dict[str, Any]]:
-    """As `infra/prometheus/targets/manifold.yml`, at the ports of this platform."""
-    ports = {"recorder": platform.recorder_port, "tap": platform.tap_port, "api": platform.api_port}
-    ports["dispatcher"] = platform.dispatcher_port
-    return [{"targets": [f"127.0.0.1:{port}"], "labels": {"service": name}} for name, port in ports.items()]
-
-
-def ask(prometheus: Server, expression: str) -> list[Any]:
-    """The series that an expression has now; one that is not understood fails the test."""
-    answer = CLIENT.get(f"http://127.0.0.1:{prometheus.port}/api/v1/query", params={"query": expression}).json()
-    assert answer["status"] == "success", f"{expression}: {answer}"
-    found: list[Any] = answer["data"]["result"]
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,23 +1,22 @@
 """What a run tells a catalog of lineage: archive → tables → report, in OpenLineage's words."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pydantic import SecretStr
 
+from adapters.lineage import settle
 from contracts.envelope import Stream
 from contracts.errors import SettingsError
 from contracts.settings import load_settings
 from contracts.tables import IDS, SEGMENTS
-from pipelines.ingest import arrow_rows
+from pipelines.ingest import arrow_rows, lineage
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.lineage import tell_held_back, tell_lineage
 from pipelines.ingest.run_all import ingest_audit_publish
-from tests.hook import hook
+from tests.lineage import backend, says, telling, told_in
 from tests.pipelines.conftest import SparkLake, both
 from tests.pipelines.makers import data, outcome, trigger
 from tests.servers import free_port
@@ -49,7 +48,7 @@ def record(lake: SparkLake) -> None:
 
 
 def tell_at(lake: SparkLake, url: str) -> None:
-    lake.settings = lake.settings.model_copy(update={"lineage_url": SecretStr(url)})
+    lake.settings = telling(lake.settings, url)
 
 
 @both
@@ -58,8 +57,8 @@ def test_archive_tables_and_report_of_one_run_hang_together(spark_lake: SparkLak
     tell_at(spark_lake, f"file://{file}")
     record(spark_lake)
     _, report, _ = ingest_audit_publish(spark_lake.run("scheduled__1", 10))
-    told = file.read_text().splitlines()
-    graph = Graph([json.loads(line) for line in told])
+    told = told_in(file)
+    graph = Graph(told)
 
     archive = str(spark_lake.settings.home / "archive")
     assert graph.names("manifold.ingest", "inputs") == {f"{archive}/{stream}" for stream in ("trigger", "data", "outcome")}
@@ -82,17 +81,18 @@ def test_archive_tables_and_report_of_one_run_hang_together(spark_lake: SparkLak
     assert graph.run("manifold.audit")["run"]["facets"]["externalQuery"]["externalQueryId"] == "scheduled__1"
 
     assert tell_lineage(spark_lake.catalog, spark_lake.settings, "scheduled__1")
-    assert file.read_text().splitlines() == told * 2, "a run that is told again is the same run"
+    assert told_in(file) == told * 2, "a run that is told again is the same run"
     assert not tell_lineage(spark_lake.catalog, spark_lake.settings, "another")
 
 
 @pytest.mark.parametrize("is_small", [True], ids=["arrow"])
 def test_an_address_is_sent_each_event(spark_lake: SparkLake) -> None:
     record(spark_lake)
-    with hook() as (url, told):
-        tell_at(spark_lake, url)
+    with backend(says(201)) as catalog:
+        tell_at(spark_lake, catalog.url)
         ingest_audit_publish(spark_lake.run("run", 10))
-    assert [(event["job"]["name"], event["eventType"]) for event in told] == [
+        assert settle(60)
+    assert [(event["job"]["name"], event["eventType"]) for event in catalog.got] == [
         (job, kind) for job in ("manifold.ingest", "manifold.audit") for kind in ("START", "COMPLETE")
     ]
 
@@ -108,7 +108,7 @@ def test_a_run_that_is_held_back_has_failed_and_the_rules_that_it_breaks_are_nam
         patched.setattr(arrow_rows, "ids_rows", lambda triggers: pa.concat_tables([right(triggers)] * 2))
         with pytest.raises(AuditFailed) as held_back:
             ingest_audit_publish(spark_lake.run("run", 10))
-    told = [json.loads(line) for line in file.read_text().splitlines()]
+    told = told_in(file)
     assert [(event["job"]["name"], event["eventType"]) for event in told] == [
         (job, kind) for job in ("manifold.ingest", "manifold.audit") for kind in ("START", "FAIL")
     ]
@@ -131,7 +131,7 @@ def test_a_run_that_is_held_back_has_failed_and_the_rules_that_it_breaks_are_nam
     assert not tell_held_back(spark_lake.catalog, spark_lake.settings, "run", result), "what goes wrong is no reason to stop"
     monkeypatch.undo()
     ingest_audit_publish(spark_lake.run("run", 20))
-    again = [json.loads(line) for line in file.read_text().splitlines()][before:]
+    again = told_in(file)[before:]
     assert [event["eventType"] for event in again] == ["START", "COMPLETE"] * 2
     assert {event["run"]["runId"] for event in again}.isdisjoint(event["run"]["runId"] for event in told)
 
@@ -145,6 +145,7 @@ def test_a_run_counts_though_nobody_hears_of_it(spark_lake: SparkLake, caplog: p
     record(spark_lake)
     tell_at(spark_lake, f"http://somebody:secret@127.0.0.1:{free_port()}/api/v1/lineage")
     ingest_audit_publish(spark_lake.run("run", 10))
+    assert settle(60)
     assert spark_lake.rows(IDS, "vin") == [VIN, VIN]
     assert "MANIFOLD_LINEAGE_URL answers ConnectError" in caplog.text
     assert "secret" not in caplog.text
@@ -153,3 +154,21 @@ def test_a_run_counts_though_nobody_hears_of_it(spark_lake: SparkLake, caplog: p
 def test_an_address_of_another_kind_is_refused_without_being_shown() -> None:
     with pytest.raises(SettingsError, match=r"MANIFOLD_LINEAGE_URL=\*\*\*: .*must begin with"):
         load_settings(lineage_url="kafka://somebody:secret@broker")
+
+
+@pytest.mark.parametrize("is_small", [True], ids=["arrow"])
+def test_a_run_counts_though_what_it_wrote_cannot_be_told(
+    spark_lake: SparkLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(spark_lake)
+    tell_at(spark_lake, f"file://{tmp_path / 'events.jsonl'}")
+    monkeypatch.setattr(lineage, "counting", broken)
+    ingest_audit_publish(spark_lake.run("run", 10))
+    assert spark_lake.rows(IDS, "vin") == [VIN, VIN]
+    assert told_in(tmp_path / "events.jsonl") == []
+
+
+@pytest.mark.parametrize("text", ["no run", "/job/01940f6c-8000-7a0d-8000-000000000001", "airflow/a.b/1"])
+def test_a_parent_that_names_no_run_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="MANIFOLD_LINEAGE_PARENT"):
+        load_settings(lineage_parent=text)

@@ -49,6 +49,7 @@ def test_a_stage_says_what_it_is_for_and_takes_what_it_took(name: str, capsys: p
     assert (stages.stage_of(name).__doc__ or "").split()[0] in usage
     assert {word.strip("[],") for word in usage.split() if word.strip("[],").startswith("--")} == {
         "--help",
+        "--lineage-parent",
         "--result",
         *PER_STAGE[name].split(),
     }

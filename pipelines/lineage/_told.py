@@ -1,0 +1,41 @@
+"""`@told`: a job that changes tables or queues tells that it began, what it read and wrote, and how it ended.
+
+Stages have it on their functions, so nothing is loaded here before somebody is to be told.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+
+from contracts.settings import Settings
+
+if TYPE_CHECKING:
+    from contracts.tables import Table
+
+Place = Literal["archive", "keys", "queues"]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def told(
+    job: str, *, reads: "Sequence[Table | Place]" = (), writes: Sequence[Place] = (), unless: str = ""
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Tell of each run of a function that takes the settings, as the job `manifold.<job>`.
+
+    `reads` are inputs besides the tables that it changes, `writes` outputs besides them; `unless` names an argument with which it
+    changes nothing, and is not told. Nothing that goes wrong in telling reaches the job, and none of its arguments is told.
+    """
+
+    def decorate(work: Callable[P, R]) -> Callable[P, R]:
+        @wraps(work)
+        def telling(*args: P.args, **kwargs: P.kwargs) -> R:
+            settings = next(each for each in (*args, *kwargs.values()) if isinstance(each, Settings))
+            if not settings.lineage_url.get_secret_value() or kwargs.get(unless):
+                return work(*args, **kwargs)
+            from pipelines.lineage.jobs import JobRun
+
+            return JobRun(settings, job, reads, writes).of(lambda: work(*args, **kwargs))
+
+        return telling
+
+    return decorate

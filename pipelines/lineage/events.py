@@ -1,0 +1,65 @@
+"""The events of a run, as OpenLineage has them (2-0-2): where it begins, and how it ends."""
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from contracts.lineage import RunName
+from contracts.settings import Settings
+
+SPEC = "https://openlineage.io/spec"
+PRODUCER = "urn:manifold:lineage"
+MESSAGE = 2000  # characters of an error
+
+Json = dict[str, Any]
+
+
+class Ended(StrEnum):
+    """How a run ended."""
+
+    COMPLETE = "COMPLETE"
+    FAIL = "FAIL"
+    ABORT = "ABORT"  # it was stopped, or began again in another way
+
+
+# The job inside which something is done here, if it is told itself.
+UNDER: ContextVar[RunName | None] = ContextVar("UNDER", default=None)
+
+
+def facet(version: str, name: str, **content: object) -> Json:
+    """A facet of the specification."""
+    return {"_producer": PRODUCER, "_schemaURL": f"{SPEC}/facets/{version}/{name}.json#/$defs/{name}", **content}
+
+
+def begun(settings: Settings, run: RunName, at: datetime, inputs: Sequence[Json] = (), **facets: Json) -> Json:
+    """The event that a run has begun. Its parent is the job that does it here, else the one that `lineage_parent` names."""
+    parent = UNDER.get() or (RunName.parse(settings.lineage_parent) if settings.lineage_parent else None)
+    if parent is not None:
+        known = {"run": {"runId": parent.run_id}, "job": {"namespace": parent.namespace, "name": parent.job}}
+        facets = {"parent": facet("1-1-0", "ParentRunFacet", **known), **facets}
+    return {
+        "eventTime": at.astimezone(UTC).isoformat(timespec="milliseconds"),
+        "eventType": "START",
+        "producer": PRODUCER,
+        "schemaURL": f"{SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent",
+        "job": {"namespace": run.namespace, "name": run.job},
+        "run": {"runId": run.run_id, "facets": facets},
+        "inputs": list(inputs),
+        "outputs": [],
+    }
+
+
+def ended(start: Json, how: Ended, at: datetime, outputs: Sequence[Json] = (), why: str = "", **more: object) -> Json:
+    """The event that the run of `start` has ended; `why` it failed must have no values of rows."""
+    facets = dict(start["run"]["facets"])
+    if why:
+        facets["errorMessage"] = facet("1-0-0", "ErrorMessageRunFacet", message=why[:MESSAGE], programmingLanguage="PYTHON")
+    return start | {
+        "eventTime": at.astimezone(UTC).isoformat(timespec="milliseconds"),
+        "eventType": how.value,
+        "run": {"runId": start["run"]["runId"], "facets": facets},
+        "outputs": list(outputs),
+        **more,
+    }
