@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
@@ -16,11 +17,12 @@ from contracts.signals import topology
 from contracts.signals.codes import ErrorReport
 from contracts.signals.messages import RawSignal, processed_message
 from contracts.signals.processing import ProcessedData
+from signals._decoding import MOST_HEADERS
 from signals._received import CORRELATION, DEVICE, ERROR, KEPT, LEFT_OUT, OWN_ID, QUEUE, RETRY_COUNT, VERSION, Accepted, Received
 
 JSON, PERSISTENT = "application/json", 2
-MAX_PROPERTIES = 100_000  # bytes; a frame has 128 KiB, and the server adds headers of its own
-MAX_OWN = 10_000  # characters of a header that the door writes
+MAX_PROPERTIES = MOST_HEADERS - 4000  # bytes: what is sent on is read again, as a copy, with headers of the server's own
+MAX_OWN = 10_000  # bytes of a header that the door writes
 MAX_SHORT = 255  # bytes of a text that is a property
 
 
@@ -40,15 +42,20 @@ class Outgoing:
         `room` is how much of the body fits into one frame.
         """
         try:
-            return [frame.marshal(one, channel) for one in self._frames(room)]
+            where = _where(channel, self.exchange, self.key, self.mandatory)
+            return [where, *(frame.marshal(one, channel) for one in self._content(room))]
         except Exception as exc:  # noqa: BLE001  # whatever a client has thought of
             return exc
 
-    def _frames(self, room: int) -> Iterator[FrameTypes]:
-        yield Basic.Publish(exchange=self.exchange, routing_key=self.key, mandatory=self.mandatory)
+    def _content(self, room: int) -> Iterator[FrameTypes]:
         yield ContentHeader(0, len(self.body), self.properties)
         for start in range(0, len(self.body), room):
             yield ContentBody(self.body[start : start + room])
+
+
+@lru_cache(maxsize=64)  # nearly all go to the same few places
+def _where(channel: int, exchange: str, key: str, mandatory: bool) -> bytes:
+    return frame.marshal(Basic.Publish(exchange=exchange, routing_key=key, mandatory=mandatory), channel)
 
 
 def processed(message: Accepted, said: RawSignal, data: ProcessedData, at: datetime) -> Outgoing:
@@ -113,7 +120,7 @@ def _again(received: Received, exchange: str, key: str, added: dict[str, Any], *
 
 def _is_own(value: Any) -> bool:
     """Whether a header may be one that the door has written: a client may use its name for something larger."""
-    return type(value) is int or (type(value) is str and len(value) <= MAX_OWN)
+    return type(value) is int or (type(value) is str and len(value.encode()) <= MAX_OWN)
 
 
 def _can_be_sent(one: Outgoing) -> bool:
