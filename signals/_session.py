@@ -63,8 +63,7 @@ class Session:
 
     async def ack_up_to(self, received: Received) -> None:
         """This message, and every one that was delivered before it, is settled."""
-        with ending_is_away():
-            await self._taking.basic_ack(received.tag, multiple=True, wait=False)
+        _write(self._taking, self._wire_in, [marshal(Basic.Ack(received.tag, multiple=True), self._wire_in.channel)])
 
     async def publish(self, out: Sequence[Outgoing]) -> list[Exception | None]:
         """Return when the server has said of each whether it takes it, however long that takes: None, or why it has not gone.
@@ -109,9 +108,7 @@ class Session:
         """Of each, None when its frames are on their way, or why it has none."""
         room = int(self._giving.connection.connection_tune.frame_max or LARGE_FRAME) - AROUND
         packed = [one.packed(self._wire.channel, room=room) for one in out]
-        if self._giving.is_closed:
-            raise ConnectionError("the channel was closed")
-        self._wire.write([frame for one in packed if not isinstance(one, Exception) for frame in one])
+        _write(self._giving, self._wire, [frame for one in packed if not isinstance(one, Exception) for frame in one])
         return [one if isinstance(one, Exception) else None for one in packed]
 
     def _delivered(self, found: Sequence[Delivery]) -> None:
@@ -175,6 +172,17 @@ async def _close(connection: Connection) -> None:
     with contextlib.suppress(*AWAY), ending_is_away():
         async with asyncio.timeout(5):
             await connection.close()
+
+
+def _write(channel: Any, wire: Wire, frames: Sequence[bytes]) -> None:
+    """The frames go out, unless the channel or its connection has ended.
+
+    Raises:
+        ConnectionError: it has.
+    """
+    if channel.is_closed:
+        raise ConnectionError("the channel was closed")
+    wire.write(frames)
 
 
 def _why(done: "asyncio.Future[Any]") -> str:
