@@ -18,7 +18,20 @@ from contracts.signals.codes import ErrorReport
 from contracts.signals.messages import RawSignal, processed_message
 from contracts.signals.processing import ProcessedData
 from signals._decoding import MOST_HEADERS
-from signals._received import CORRELATION, DEVICE, ERROR, KEPT, LEFT_OUT, OWN_ID, QUEUE, RETRY_COUNT, VERSION, Accepted, Received
+from signals._received import (
+    CORRELATION,
+    DEVICE,
+    ERROR,
+    KEPT,
+    LEFT_OUT,
+    OWN_ID,
+    QUEUE,
+    RETRY_COUNT,
+    ROUTES,
+    VERSION,
+    Accepted,
+    Received,
+)
 
 JSON, PERSISTENT = "application/json", 2
 MAX_PROPERTIES = MOST_HEADERS - 4000  # bytes: what is sent on is read again, as a copy, with headers of the server's own
@@ -108,7 +121,7 @@ def without_headers(one: Outgoing) -> Outgoing:
 def _again(received: Received, exchange: str, key: str, added: dict[str, Any], *, expiration: str | None) -> Outgoing:
     """The bytes as they came, and all properties but those that the way asks for, as far as they fit into one frame."""
     old, queue = received.properties, topology.STATUS if received.is_status else topology.RAW
-    headers = dict(received.headers) | added | {QUEUE: queue}
+    headers = {name: value for name, value in received.headers.items() if name not in ROUTES} | added | {QUEUE: queue}
     made = Basic.Properties(headers=headers, delivery_mode=PERSISTENT)
     for name in KEPT:
         setattr(made, name, getattr(old, name, None))

@@ -87,3 +87,15 @@ def test_what_was_sent_on_is_still_what_it_was(queue: str) -> None:
     sent_on += [retry(one, 1000) for one in again]
 
     assert [received(dict(one.properties.headers)).is_status for one in sent_on] == [queue == topology.STATUS] * 6
+
+
+@pytest.mark.parametrize("name", ["CC", "BCC"])
+def test_a_sender_brings_nothing_into_other_queues_by_what_the_door_sends_on(name: str) -> None:
+    """RabbitMQ routes by these headers, too, and the door may publish to queues of which its senders may not."""
+    first = received({name: [topology.PROCESSED], "mine": "a"})
+    again = received({"mine": "a"})
+
+    for one in (retry(first, 1000), dead_letter(first, report())):
+        assert name not in one.properties.headers
+        assert one.properties.headers["mine"] == "a"
+    assert first.digest == again.digest
