@@ -32,6 +32,7 @@ from signals._received import (
     Accepted,
     Received,
 )
+from signals._wire import AROUND
 
 JSON, PERSISTENT = "application/json", 2
 MAX_PROPERTIES = MOST_HEADERS - 4000  # bytes: what is sent on is read again, as a copy, with headers of the server's own
@@ -56,9 +57,12 @@ class Outgoing:
         """
         try:
             where = _where(channel, self.exchange, self.key, self.mandatory)
-            return [where, *(frame.marshal(one, channel) for one in self._content(room))]
+            frames = [where, *(frame.marshal(one, channel) for one in self._content(room))]
         except Exception as exc:  # noqa: BLE001  # whatever a client has thought of
             return exc
+        if len(frames[1]) > room + AROUND:  # a server that agreed to smaller frames would end the connection, again and again
+            return ValueError(f"the properties do not fit into a frame, which has room for {room} bytes")
+        return frames
 
     def _content(self, room: int) -> Iterator[FrameTypes]:
         yield ContentHeader(0, len(self.body), self.properties)

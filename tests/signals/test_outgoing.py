@@ -11,8 +11,9 @@ from contracts.signals import topology
 from contracts.signals.codes import Code, ErrorReport, Refusal
 from contracts.signals.messages import parse_raw
 from signals._decoding import MOST_HEADERS
-from signals._outgoing import dead_letter, reply, retry
+from signals._outgoing import dead_letter, reply, retry, without_headers
 from signals._received import Received
+from signals._wire import AROUND
 from tests.signals.gateway import body_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -99,3 +100,14 @@ def test_a_sender_brings_nothing_into_other_queues_by_what_the_door_sends_on(nam
         assert name not in one.properties.headers
         assert one.properties.headers["mine"] == "a"
     assert first.digest == again.digest
+
+
+def test_properties_that_a_server_with_small_frames_does_not_take_are_left_out() -> None:
+    room = 8192 - AROUND
+    large = dead_letter(received({"a": "b" * 9000}, body=b"x" * 20_000), report())
+    frames = without_headers(large).packed(1, room=room)
+
+    assert isinstance(large.packed(1, room=room), ValueError)
+    assert isinstance(frames, list)
+    assert len(frames) == 2 + 3
+    assert max(map(len, frames)) == 8192
