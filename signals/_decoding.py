@@ -1,8 +1,8 @@
 """Properties that AMQP allows and the library cannot read: they are read as far as they can be.
 
-A publisher may send a correlation id that is no text, a time beyond the calendar, or headers as deep as a frame is long. The
-server passes all of that on. A client that gives up on it loses its connection, is delivered the same message again, and loses
-the next one: nothing behind that message is ever read.
+A publisher may send a correlation id that is no text, a time beyond the calendar, headers as deep as a frame is long, or as many
+as fit into one. The server passes all of that on. A client that gives up on it loses its connection, is delivered the same
+message again, and loses the next one: nothing behind that message is ever read.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from pamqp import decode
 
 from signals._received import LEFT_OUT
 
+MOST_HEADERS = 32 << 10  # bytes: for each entry the library copies all that follow, 0.4 s for the 128 KiB that a frame may have
 _UNREADABLE = "headers that cannot be read"
 
 _timestamp: Callable[[bytes], tuple[int, Any]] = decode.timestamp
@@ -38,10 +39,13 @@ def timestamp(data: bytes) -> tuple[int, Any]:
 
 def table(data: bytes) -> tuple[int, Any]:
     """A table, or one header that says that the others are left out."""
-    try:
-        return _table(data)
-    except (ValueError, OverflowError, OSError, RecursionError):
-        return 4 + int.from_bytes(data[:4], "big"), {LEFT_OUT: _UNREADABLE}
+    size = int.from_bytes(data[:4], "big")
+    if size <= MOST_HEADERS:
+        try:
+            return _table(data)
+        except (ValueError, OverflowError, OSError, RecursionError):
+            pass
+    return 4 + size, {LEFT_OUT: _UNREADABLE}
 
 
 def read_any_properties() -> None:

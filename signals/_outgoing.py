@@ -1,22 +1,42 @@
 """What the door publishes: processed signals, retries, dead letters, replies. Pure: each is an address, a body and properties."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
-from aio_pika import DeliveryMode, Message
+from pamqp import frame
+from pamqp.body import ContentBody
+from pamqp.commands import Basic
+from pamqp.frame import FrameTypes
+from pamqp.header import ContentHeader
 
 from contracts.signals import topology
 from contracts.signals.codes import ErrorReport
 from contracts.signals.messages import RawSignal, processed_message
 from contracts.signals.processing import ProcessedData
-from signals import _frames
-from signals._received import CORRELATION, DEVICE, ERROR, KEPT, LEFT_OUT, OWN_ID, QUEUE, RETRY_COUNT, VERSION, Accepted, Received
+from signals._decoding import MOST_HEADERS
+from signals._received import (
+    CORRELATION,
+    DEVICE,
+    ERROR,
+    KEPT,
+    LEFT_OUT,
+    OWN_ID,
+    QUEUE,
+    RETRY_COUNT,
+    ROUTES,
+    VERSION,
+    Accepted,
+    Received,
+)
+from signals._wire import AROUND
 
-JSON = "application/json"
-MAX_PROPERTIES = 100_000  # bytes; a frame has 128 KiB, and the server adds headers of its own
-MAX_OWN = 10_000  # characters of a header that the door writes
+JSON, PERSISTENT = "application/json", 2
+MAX_PROPERTIES = MOST_HEADERS - 4000  # bytes: what is sent on is read again, as a copy, with headers of the server's own
+MAX_OWN = 10_000  # bytes of a header that the door writes
 MAX_SHORT = 255  # bytes of a text that is a property
 
 
@@ -27,26 +47,41 @@ class Outgoing:
     exchange: str
     key: str
     body: bytes
-    properties: Any  # the library's, or how they lie in a frame
+    properties: Any  # Basic.Properties, of which the library says that each field may be missing
     mandatory: bool = True
 
-    def packed(self, channel: int, *, frame_max: int) -> bytes | Exception:
-        """Its frames, or why it has none: a client may have sent what the library cannot send on."""
+    def packed(self, channel: int, *, room: int) -> list[bytes] | Exception:
+        """Its frames, or why it has none: a client may have sent what the library cannot send on.
+
+        `room` is how much of the body fits into one frame.
+        """
         try:
-            about = self.properties if isinstance(self.properties, bytes) else self.properties.marshal()
-            room = frame_max - _frames.AROUND
-            return _frames.publish(channel, self.exchange, self.key, about, self.body, mandatory=self.mandatory, room=room)
+            where = _where(channel, self.exchange, self.key, self.mandatory)
+            frames = [where, *(frame.marshal(one, channel) for one in self._content(room))]
         except Exception as exc:  # noqa: BLE001  # whatever a client has thought of
             return exc
+        if len(frames[1]) > room + AROUND:  # a server that agreed to smaller frames would end the connection, again and again
+            return ValueError(f"the properties do not fit into a frame, which has room for {room} bytes")
+        return frames
+
+    def _content(self, room: int) -> Iterator[FrameTypes]:
+        yield ContentHeader(0, len(self.body), self.properties)
+        for start in range(0, len(self.body), room):
+            yield ContentBody(self.body[start : start + room])
+
+
+@lru_cache(maxsize=64)  # nearly all go to the same few places
+def _where(channel: int, exchange: str, key: str, mandatory: bool) -> bytes:
+    return frame.marshal(Basic.Publish(exchange=exchange, routing_key=key, mandatory=mandatory), channel)
 
 
 def processed(message: Accepted, said: RawSignal, data: ProcessedData, at: datetime) -> Outgoing:
     """The processed signal. Its message id is the digest of the signal: what is published twice has the same."""
     body = processed_message(said, data, at=at, correlation_id=message.correlation_id)
-    headers = {DEVICE: said.device_id, VERSION: said.schema_version}
+    headers: dict[str, Any] = {DEVICE: said.device_id, VERSION: said.schema_version}
     if message.correlation_id:
         headers[CORRELATION] = message.correlation_id
-    about = _frames.properties(JSON, headers, message.content, int(at.timestamp()))
+    about = Basic.Properties(JSON, headers=headers, delivery_mode=PERSISTENT, message_id=message.content, timestamp=at)
     return Outgoing(topology.EXCHANGE, topology.PROCESSED, body, about)
 
 
@@ -68,11 +103,9 @@ def reply(received: Received, report: ErrorReport, at: datetime) -> Outgoing | N
     if not to or not _fits(to) or to in topology.OWN_QUEUES:
         return None
     headers: dict[str, Any] = {CORRELATION: report.correlation_id} if report.correlation_id else {}
-    properties: Any = Message(
-        b"", headers=headers, content_type=JSON, delivery_mode=DeliveryMode.PERSISTENT, timestamp=at
-    ).properties
-    properties.correlation_id = next(filter(_fits, (received.correlation_property, report.correlation_id)), None)
-    return Outgoing("", to, report.to_json(), properties, mandatory=False)
+    known = next(filter(_fits, (received.correlation_property, report.correlation_id)), None)
+    about = Basic.Properties(JSON, headers=headers, delivery_mode=PERSISTENT, correlation_id=known, timestamp=at)
+    return Outgoing("", to, report.to_json(), about, mandatory=False)
 
 
 def _fits(text: str | None) -> bool:
@@ -83,8 +116,7 @@ def without_headers(one: Outgoing) -> Outgoing:
     """The same with the door's own headers only: a client may have sent what the library cannot send on."""
     headers = one.properties.headers or {}
     own = {name: headers[name] for name in (ERROR, QUEUE, RETRY_COUNT) if _is_own(headers.get(name))}
-    made: Any = Message(b"", headers=own | {LEFT_OUT: "headers that cannot be sent on"}, delivery_mode=DeliveryMode.PERSISTENT)
-    properties = made.properties
+    properties = Basic.Properties(headers=own | {LEFT_OUT: "headers that cannot be sent on"}, delivery_mode=PERSISTENT)
     for name in ("expiration", "content_type", "content_encoding"):  # without which it waits, or is read, otherwise
         setattr(properties, name, getattr(one.properties, name, None))
     return replace(one, properties=properties)
@@ -93,8 +125,8 @@ def without_headers(one: Outgoing) -> Outgoing:
 def _again(received: Received, exchange: str, key: str, added: dict[str, Any], *, expiration: str | None) -> Outgoing:
     """The bytes as they came, and all properties but those that the way asks for, as far as they fit into one frame."""
     old, queue = received.properties, topology.STATUS if received.is_status else topology.RAW
-    headers = dict(received.headers) | added | {QUEUE: queue}
-    made: Any = Message(b"", headers=headers, delivery_mode=DeliveryMode.PERSISTENT).properties
+    headers = {name: value for name, value in received.headers.items() if name not in ROUTES} | added | {QUEUE: queue}
+    made = Basic.Properties(headers=headers, delivery_mode=PERSISTENT)
     for name in KEPT:
         setattr(made, name, getattr(old, name, None))
     made.message_id = made.message_id or f"{OWN_ID}{uuid4().hex}"
@@ -105,7 +137,7 @@ def _again(received: Received, exchange: str, key: str, added: dict[str, Any], *
 
 def _is_own(value: Any) -> bool:
     """Whether a header may be one that the door has written: a client may use its name for something larger."""
-    return type(value) is int or (type(value) is str and len(value) <= MAX_OWN)
+    return type(value) is int or (type(value) is str and len(value.encode()) <= MAX_OWN)
 
 
 def _can_be_sent(one: Outgoing) -> bool:

@@ -13,8 +13,12 @@ from contracts.signals.messages import DeviceStatus, RawSignal
 RETRY_COUNT, ERROR, QUEUE = "x-retry-count", "x-error", "x-queue"  # the door's own
 LEFT_OUT = "x-left-out"  # instead of headers that cannot be read, or sent on
 DEATH = "x-death"  # RabbitMQ's own: in which queues a message has expired; a client may write it too
-# Headers that say where a message has been, and nothing of what it is.
-OF_THE_WAY = (ERROR, RETRY_COUNT, QUEUE, DEATH, "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason")
+ROUTES = (
+    "CC",
+    "BCC",
+)  # by which other keys the server is to bring it, on its sender's word: not said again with the door's rights
+# Headers that say where a message has been, or goes, and nothing of what it is.
+OF_THE_WAY = (ERROR, RETRY_COUNT, QUEUE, DEATH, "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason", *ROUTES)
 KEPT = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "timestamp", "message_type", "app_id")
 OWN_ID = "sdv-door-"  # how ids begin that the door gives to what had none; else its library would, with each publish
 CORRELATION, DEVICE, VERSION, IDEMPOTENCY = "x-correlation-id", "x-device-id", "x-schema-version", "x-idempotency-key"

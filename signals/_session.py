@@ -13,17 +13,17 @@ from typing import Any
 
 from aio_pika.connection import Connection, make_url
 from aio_pika.exceptions import AMQPError, ChannelInvalidStateError
+from pamqp.commands import Basic
+from pamqp.frame import marshal
 
 from contracts.settings import Settings
-from signals import _frames
 from signals._confirms import Confirms
 from signals._decoding import read_any_properties
-from signals._frames import Delivery
 from signals._outgoing import Outgoing
 from signals._received import Received
 from signals._topology import assert_topology
 from signals._ways import Ways
-from signals._wire import Wire
+from signals._wire import AROUND, Delivery, Wire
 
 # All that a stay at RabbitMQ may end with; then another one begins.
 AWAY = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
@@ -63,8 +63,7 @@ class Session:
 
     async def ack_up_to(self, received: Received) -> None:
         """This message, and every one that was delivered before it, is settled."""
-        with ending_is_away():
-            await self._taking.basic_ack(received.tag, multiple=True, wait=False)
+        _write(self._taking, self._wire_in, [marshal(Basic.Ack(received.tag, multiple=True), self._wire_in.channel)])
 
     async def publish(self, out: Sequence[Outgoing]) -> list[Exception | None]:
         """Return when the server has said of each whether it takes it, however long that takes: None, or why it has not gone.
@@ -73,14 +72,18 @@ class Session:
             AMQPError: one came back, because no queue takes it.
             OSError: the connection is lost.
         """
-        room, channel = int(self._giving.connection.connection_tune.frame_max or LARGE_FRAME), self._wire.channel
-        packed = [one.packed(channel, frame_max=room) for one in out]
-        frames = [one for one in packed if isinstance(one, bytes)]
-        if self._giving.is_closed:
-            raise ConnectionError("the channel was closed")
-        self._wire.write(frames)
-        taken = iter(await self._confirms.all_of(len(frames)) if frames else ())
-        return [one if isinstance(one, Exception) else None if next(taken) else AMQPError("refused") for one in packed]
+        failed = self._written(out)
+        count = failed.count(None)
+        taken = iter(await self._confirms.all_of(count) if count else ())
+        return [why if why is not None or next(taken) else AMQPError("refused") for why in failed]
+
+    def pause(self) -> None:
+        """Nothing more is read, and so nothing delivered, until `go_on`; what is acknowledged meanwhile goes out."""
+        self._wire_in.pause()
+
+    def go_on(self) -> None:
+        """Read again."""
+        self._wire_in.go_on()
 
     async def is_blocked(self) -> bool:
         """Whether the server has said that it takes nothing for now, because it is short of memory or disk."""
@@ -101,15 +104,23 @@ class Session:
         if not self.lost.done():
             self.lost.set_result(why)
 
+    def _written(self, out: Sequence[Outgoing]) -> list[Exception | None]:
+        """Of each, None when its frames are on their way, or why it has none."""
+        room = int(self._giving.connection.connection_tune.frame_max or LARGE_FRAME) - AROUND
+        packed = [one.packed(self._wire.channel, room=room) for one in out]
+        _write(self._giving, self._wire, [frame for one in packed if not isinstance(one, Exception) for frame in one])
+        return [one if isinstance(one, Exception) else None for one in packed]
+
     def _delivered(self, found: Sequence[Delivery]) -> None:
         now = datetime.now(UTC)
         for one in found:
-            if (consumer := self._queues.get(one.consumer)) is not None:
+            by = one.by
+            if (consumer := self._queues.get(by.consumer_tag)) is not None:
                 ways, take = consumer
-                if ways.is_own(one.exchange, one.key) or ways.came(one.exchange, one.key):
+                if ways.is_own(by.exchange, by.routing_key) or ways.came(by.exchange, by.routing_key):
                     take(_received(ways.queue, one, now, self.waited_s(ways.queue)))
                 else:
-                    self._wire_in.write([_frames.ack(self._wire_in.channel, one.tag)])
+                    self._wire_in.write([marshal(Basic.Ack(by.delivery_tag), self._wire_in.channel)])
 
 
 @asynccontextmanager
@@ -163,6 +174,17 @@ async def _close(connection: Connection) -> None:
             await connection.close()
 
 
+def _write(channel: Any, wire: Wire, frames: Sequence[bytes]) -> None:
+    """The frames go out, unless the channel or its connection has ended.
+
+    Raises:
+        ConnectionError: it has.
+    """
+    if channel.is_closed:
+        raise ConnectionError("the channel was closed")
+    wire.write(frames)
+
+
 def _why(done: "asyncio.Future[Any]") -> str:
     if done.cancelled():
         return "the channel was closed"
@@ -186,7 +208,7 @@ def _received(queue: str, message: Delivery, at: datetime, waited_s: float) -> R
         content_encoding=properties.content_encoding,
         reply_to=properties.reply_to,
         correlation_property=properties.correlation_id,
-        tag=message.tag,
-        redelivered=message.redelivered,
+        tag=message.by.delivery_tag,
+        redelivered=message.by.redelivered,
         properties=properties,
     )

@@ -24,7 +24,8 @@ from signals._state import StateFile
 LOOK_S = 1.0  # between two looks at the queues
 SAVE_S = 10.0  # between two notes of when the raw queue was last empty
 AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 15.0  # between two tries to reach RabbitMQ
-GROUP_BYTES = 8 << 20  # bodies that are settled together
+GROUP_BYTES = 4 << 20  # bodies that are settled together
+HELD_BYTES = 64 << 20  # bodies in hand, above which nothing more is read until half of them are settled
 WATCHED = (topology.RETRY, topology.DEAD, topology.STATUS, topology.PROCESSED, topology.DEAD_COPY)
 
 log = structlog.get_logger(__name__)
@@ -37,7 +38,7 @@ class Stay:
         self.problem: str | None = "not connected yet"
         self._of_signals = (topology.RAW, *(queue.name for queue in topology.partitions(settings.signals_partitions)))
         self.backlog = Backlogs(self._of_signals, settings.signals_nonce_seconds, in_flight=settings.signals_prefetch)
-        self.in_hand = 0
+        self.in_hand = self._held = 0  # messages, and bytes of their bodies
         self._settings, self._processor, self._state = settings, processor, state
         self._waiting: deque[Received] = deque()
         self._arrived = asyncio.Event()
@@ -100,7 +101,7 @@ class Stay:
                 await asyncio.wait((settling, looking))
             finally:  # unless the process ends, and waits no longer
                 settling.cancel()
-                self._session, self.in_hand = None, 0
+                self._session, self.in_hand, self._held = None, 0, 0
                 _metrics.IN_HAND.set(0)
                 _metrics.CONNECTED.set(0)
         if not looking.cancelled():
@@ -118,6 +119,9 @@ class Stay:
         self.backlog.took(received.queue)
         self._waiting.append(received)
         self.in_hand += 1
+        self._held += len(received.body)
+        if self._held > HELD_BYTES and self._session is not None:
+            self._session.pause()
         _metrics.IN_HAND.set(self.in_hand)
         self._arrived.set()
 
@@ -162,6 +166,9 @@ class Stay:
         await self._processor.finish(fate, group, session)
         self._settled += 1
         self.in_hand -= len(group)
+        before, self._held = self._held, self._held - sum(len(received.body) for received in group)
+        if self._held <= HELD_BYTES // 2 < before:
+            session.go_on()
         _metrics.IN_HAND.set(self.in_hand)
 
     async def _look_again_and_again(self, session: Session) -> None:

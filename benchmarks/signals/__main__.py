@@ -1,4 +1,4 @@
-"""`python -m benchmarks.signals [--part 0.1] [--case door|ingest|all]`: the whole run, or a smaller one."""
+"""`python -m benchmarks.signals [--part 0.1] [--case door|ingest|libraries|all]`: the whole run, or a smaller one."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -13,12 +13,14 @@ from benchmarks.signals import SETTING, Size, run
 class Case(StrEnum):
     """What is measured."""
 
-    ALL, DOOR, INGEST = "all", "door", "ingest"
+    ALL, DOOR, INGEST, LIBRARIES = "all", "door", "ingest", "libraries"
 
 
 def main(
     part: Annotated[float, typer.Option(min=0.001, max=1, help="of the full size")] = 1.0,
-    case: Annotated[Case, typer.Option(help="the door, ingest into the lake, or both")] = Case.ALL,
+    case: Annotated[
+        Case, typer.Option(help="the door, ingest into the lake, what each library takes for a message, or all")
+    ] = Case.ALL,
 ) -> None:
     """Measure the AMQP door; nothing else should use the machine."""
     configure_logging("benchmark", level="warning")

@@ -20,9 +20,9 @@ class Rate:
     load_us: float
 
 
-def sustained(ground: Ground, count: int, doors: int, *, seed: int) -> Rate:
-    """Signals of 1 KB, as fast as they can be published, beside the doors that process them."""
-    with ground.doors(doors) as running, load(ground.url, ground.secret, count, seed=seed) as publisher:
+def sustained(ground: Ground, count: int, doors: int, *, seed: int, **more: object) -> Rate:
+    """Signals of 1 KB, as fast as they can be published, beside the doors that process them; `more` are settings of these."""
+    with ground.doors(doors, **more) as running, load(ground.url, ground.secret, count, seed=seed) as publisher:
         of_doors, of_rabbitmq, began = _cpu(running), ground.cpu_s(), time.monotonic()
         publisher.send(None)
         ended = wait_for(running, count)

@@ -1,6 +1,8 @@
 """What is measured: RabbitMQ and Redis of a run's own, and doors, which are started for each figure."""
 
+import os
 import secrets
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,6 +20,7 @@ from adapters.amqp import connection_url, hmac_secrets
 from adapters.key_ring import new_key_line
 from contracts.settings import Settings, load_settings
 from contracts.signals import topology
+from sandbox.platform import rabbitmq as embedded
 from sandbox.platform.programs import environment
 from tests.servers import ROOT, Server, answers, free_port, start_python, start_rabbitmq, start_redis
 
@@ -93,6 +96,21 @@ class Ground:
             channel = connection.channel()
             for queue in topology.QUEUES:
                 channel.queue_purge(queue.name)
+
+    @contextmanager
+    def second_version(self) -> Iterator[None]:
+        """Queues keep messages in RabbitMQ's second way while the block runs; by a policy, for their arguments are fixed."""
+        self._ctl("set_policy", "second-version", ".*", '{"queue-version": 2}', "--apply-to", "queues")
+        try:
+            yield
+        finally:
+            self._ctl("clear_policy", "second-version")
+
+    def _ctl(self, *words: str) -> None:
+        script = embedded.server_script()
+        assert script is not None
+        env = os.environ | embedded.environment(self.settings)
+        subprocess.run([str(script.with_name("rabbitmqctl")), *words], env=env, check=True, capture_output=True)
 
     def cpu_s(self) -> float:
         """CPU seconds of RabbitMQ since it began."""

@@ -5,9 +5,10 @@ Any bytes in, a message or a refusal out.
 
 import binascii
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -43,8 +44,8 @@ class Metadata(Struct, frozen=True, rename="camel", omit_defaults=True):
     signal_strength: Decibels | None = None  # dBm
 
 
-class RawSignal(Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """A signal as a gateway publishes it."""
+class RawSignal(Struct, frozen=True, dict=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A signal as a gateway publishes it. What is decoded of it once, to see whether it can be, is kept."""
 
     device_id: DeviceId
     captured_at: str  # as it was sent: the idempotency key is made of this text
@@ -53,12 +54,12 @@ class RawSignal(Struct, frozen=True, rename="camel", omit_defaults=True, forbid_
     metadata: Metadata | None = None
     correlation_id: str | None = None
 
-    @property
+    @cached_property
     def payload_bytes(self) -> bytes:
         """The payload, decoded."""
         return binascii.a2b_base64(self.payload, strict_mode=True)
 
-    @property
+    @cached_property
     def captured(self) -> datetime:
         """The instant of `captured_at`, in UTC."""
         return instant(self.captured_at)
@@ -87,7 +88,7 @@ class Health(Struct, frozen=True, rename="camel", omit_defaults=True):
     uptime: Annotated[float, Meta(ge=0)] | None = None  # seconds
 
 
-class DeviceStatus(Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+class DeviceStatus(Struct, frozen=True, dict=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """What a device is, and since when that is known."""
 
     device_id: DeviceId
@@ -96,7 +97,7 @@ class DeviceStatus(Struct, frozen=True, rename="camel", omit_defaults=True, forb
     health: Health | None = None
     correlation_id: str | None = None
 
-    @property
+    @cached_property
     def seen(self) -> datetime:
         """The instant of `last_seen`, in UTC."""
         return instant(self.last_seen)
@@ -129,7 +130,8 @@ def parse_raw(body: bytes) -> RawSignal | Refusal:
         return said
     if said.schema_version not in RAW_VERSIONS:
         return _unknown_version(said.schema_version)
-    return _refused_instant("capturedAt", said.captured_at) or _refused_id(said.correlation_id) or _refused_payload(said) or said
+    refused = _refused_instant("capturedAt", said.captured_at, lambda: said.captured)
+    return refused or _refused_id(said.correlation_id) or _refused_payload(said) or said
 
 
 def parse_status(body: bytes) -> DeviceStatus | Refusal:
@@ -137,7 +139,7 @@ def parse_status(body: bytes) -> DeviceStatus | Refusal:
     said = _read(body, DeviceStatus)
     if isinstance(said, Refusal):
         return said
-    return _refused_instant("lastSeen", said.last_seen) or _refused_id(said.correlation_id) or said
+    return _refused_instant("lastSeen", said.last_seen, lambda: said.seen) or _refused_id(said.correlation_id) or said
 
 
 def _read(body: bytes, model: type[_Message]) -> _Message | Refusal:
@@ -164,9 +166,9 @@ def _unknown_version(version: str) -> Refusal:
     return Refusal(Code.VERSION_ERROR, f"schema version {version[:20]!r} is not known", f"schemaVersion: send one of {known}")
 
 
-def _refused_instant(field: str, text: str) -> Refusal | None:
+def _refused_instant(field: str, text: str, read: Callable[[], datetime]) -> Refusal | None:
     try:
-        instant(text)
+        read()
     except ValueError:
         return Refusal(Code.SCHEMA_ERROR, f"{field} {text[:60]!r} is no time", f"{field}: send {ISO_8601}")
     return None

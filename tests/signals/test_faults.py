@@ -12,12 +12,14 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from adapters import secret_files
 from contracts.settings import Settings, load_settings
 from contracts.signals import topology
 from contracts.signals.records import read_raw
 from sandbox.platform import rabbitmq as embedded
+from signals._stay import HELD_BYTES
 from tests.servers import Server, free_port, start_rabbitmq, start_redis, wait_until
 from tests.signals.gateway import DEFINITIONS, Door, Gateway, body_of, signed
 
@@ -27,6 +29,12 @@ pytestmark = pytest.mark.slow
 def health(door: Door) -> dict[str, Any]:
     found: dict[str, Any] = httpx.get(f"{door.settings.signals}/healthz", timeout=5).json()
     return found
+
+
+def settled(door: Door) -> int:
+    """Messages that it has acknowledged, whatever became of them."""
+    families = text_string_to_metric_families(httpx.get(f"{door.settings.signals}/metrics").text)
+    return sum(int(one.value) for family in families for one in family.samples if one.name == "signals_messages_total")
 
 
 def devices_recorded(door: Door) -> list[str]:
@@ -220,3 +228,21 @@ def test_a_rabbitmq_that_hangs_keeps_nobody_for_good(own_door: Door, rabbitmq: S
 
     assert set(drain(gateway, 100)) == names
     assert gateway.count(topology.DEAD) == 0
+
+
+def test_what_is_in_hand_is_bounded_in_bytes_whatever_the_prefetch(own_door: Door, own_redis: Server, gateway: Gateway) -> None:
+    count, body = 90, body_of(payload=b"x" * 750_000)
+    for _ in range(count):
+        gateway.send_signed(body)
+    with stopped(own_redis.pid):
+        own_door.with_settings(signals_prefetch=1000).start(healthy=False)
+        looks = list[int]()
+
+        def comes_no_more() -> bool:
+            looks.append(health(own_door)["in_hand"])
+            return looks[-1] > 0 and looks[-20:] == looks[-1:] * 20
+
+        wait_until(comes_no_more, within_s=60)
+    wait_until(lambda: settled(own_door) == count, within_s=60)
+
+    assert looks[-1] * len(body) < HELD_BYTES + (2 << 20)

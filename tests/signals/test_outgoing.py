@@ -10,11 +10,12 @@ import pytest
 from contracts.signals import topology
 from contracts.signals.codes import Code, ErrorReport, Refusal
 from contracts.signals.messages import parse_raw
-from signals._outgoing import dead_letter, reply, retry
+from signals._decoding import MOST_HEADERS
+from signals._outgoing import dead_letter, reply, retry, without_headers
 from signals._received import Received
+from signals._wire import AROUND
 from tests.signals.gateway import body_of
 
-FRAME = 128 << 10  # bytes, as RabbitMQ and its clients agree
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REFUSAL = Refusal(Code.SCHEMA_ERROR, "a field is not as the schema has it", "send another")
 
@@ -47,12 +48,13 @@ def test_the_error_of_a_field_with_a_long_name_is_short() -> None:
         pytest.param({f"{n}€": "😀" * 9 for n in range(2500)}, id="many"),
         pytest.param({"a": [0.5] * 9000, "b": "😀" * 20_000}, id="numbers"),
         pytest.param({"x-retry-count": "9" * 120_000, "x-error": "9" * 120_000}, id="of the door's own names"),
+        pytest.param({"x-error": "😀" * 9999, "a": "b" * 30_000}, id="of the door's own names, in four bytes a character"),
         pytest.param({"a": {1, 2}}, id="of a kind that cannot be sent"),
     ],
 )
-def test_headers_that_fit_into_no_frame_are_left_out(headers: dict[str, Any]) -> None:
+def test_headers_that_are_too_large_to_be_read_again_are_left_out(headers: dict[str, Any]) -> None:
     for one in (retry(received(headers), 1000), dead_letter(received(headers), report())):
-        assert len(one.properties.marshal()) < FRAME
+        assert len(one.properties.marshal()) < MOST_HEADERS  # or it is not read when it comes again
         assert "x-left-out" in one.properties.headers
         assert one.properties.content_encoding == "gzip"  # or its body would be read as plain
 
@@ -86,3 +88,26 @@ def test_what_was_sent_on_is_still_what_it_was(queue: str) -> None:
     sent_on += [retry(one, 1000) for one in again]
 
     assert [received(dict(one.properties.headers)).is_status for one in sent_on] == [queue == topology.STATUS] * 6
+
+
+@pytest.mark.parametrize("name", ["CC", "BCC"])
+def test_a_sender_brings_nothing_into_other_queues_by_what_the_door_sends_on(name: str) -> None:
+    """RabbitMQ routes by these headers, too, and the door may publish to queues of which its senders may not."""
+    first = received({name: [topology.PROCESSED], "mine": "a"})
+    again = received({"mine": "a"})
+
+    for one in (retry(first, 1000), dead_letter(first, report())):
+        assert name not in one.properties.headers
+        assert one.properties.headers["mine"] == "a"
+    assert first.digest == again.digest
+
+
+def test_properties_that_a_server_with_small_frames_does_not_take_are_left_out() -> None:
+    room = 8192 - AROUND
+    large = dead_letter(received({"a": "b" * 9000}, body=b"x" * 20_000), report())
+    frames = without_headers(large).packed(1, room=room)
+
+    assert isinstance(large.packed(1, room=room), ValueError)
+    assert isinstance(frames, list)
+    assert len(frames) == 2 + 3
+    assert max(map(len, frames)) == 8192
