@@ -77,9 +77,7 @@ class Attempt:
 
     def append_files(self, table: Table, files: Sequence[DataFile], base: int) -> None:
         """Append rows that lie in files of the table already to its branch."""
-        self.write(
-            table, base, lambda branch, properties: append_files(self.catalog, table, files, properties, branch=branch)
-        )
+        self.write(table, base, lambda branch, properties: append_files(self.catalog, table, files, properties, branch=branch))
 
     def append(self, table: Table, rows: DataFrame, base: int) -> None:
         """Append to the table's branch, in the order in which rows come."""
