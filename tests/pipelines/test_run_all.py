@@ -1,7 +1,5 @@
 """All stages together: judged before they are published, and what fails the audit stays off main."""
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 
@@ -9,7 +7,7 @@ from archive.flush import flush
 from contracts.envelope import Stream
 from contracts.settings import Settings
 from contracts.tables import IDS, SEGMENTS
-from pipelines.ingest import arrow_rows, transforms
+from pipelines.ingest import arrow_rows
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import branch_of
 from pipelines.ingest.run_all import ingest_audit_publish
