@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,12 @@ class DataFiles:
         for file in files:
             file.spec_id = self.metadata.default_spec_id
         return files
+
+    def remove(self, files: Iterable[DataFile]) -> None:
+        """Remove files that no snapshot will know. What cannot be removed is an orphan, and goes with the others."""
+        for file in files:
+            with suppress(OSError):
+                self.io.delete(file.file_path)
 
 
 @patiently

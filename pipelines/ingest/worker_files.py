@@ -1,8 +1,8 @@
 """Rows that Spark's workers write themselves: each reads its part of the archive once, and writes the tables' files with PyArrow.
 
 Spark hands out the work and gathers which files were written; the driver commits them. So a message is parsed once for all the
-tables that it is for, and its rows do not go through the JVM, which takes ten times as long from Arrow to Parquet. What a worker
-has written that fails afterwards is an orphan, and goes with the others.
+tables that it is for, and its rows do not go through the JVM, which takes ten times as long from Arrow to Parquet. A worker that
+fails removes what it has written; what others had written by then, or it was killed over, is an orphan and goes with the others.
 """
 
 import pickle
@@ -67,18 +67,27 @@ def write_files(run: Attempt, source: Source, work: Work[Told], *, but: Sequence
 def _writer(read: Reader, work: Work[Told], tables: Sequence[DataFiles], left_out: "Broadcast[pa.Array]") -> _Write:
     def write(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         piles = [_Pile(files) for files in tables]
-        told = []
-        for batch in read(places):
-            refused, accepted = parted(pa.Table.from_batches([batch]))
-            if len(left_out.value):
-                accepted = accepted.filter(pc.invert(pc.is_in(accepted["seq"], left_out.value)))
-            told.append(work.tell(refused, accepted))
-            for pile, (_, rows_of) in zip(piles, work.tables, strict=True):
-                pile.add(rows_of(accepted))
-        files = {table.name: pile.close() for pile, (table, _) in zip(piles, work.tables, strict=True)}
-        yield pa.RecordBatch.from_pylist([{"written": pickle.dumps(Written(files, told))}])
+        try:
+            written = _written(read(places), work, piles, left_out.value)
+        except BaseException:  # Spark may try it again, with other files
+            for pile in piles:
+                pile.remove()
+            raise
+        yield pa.RecordBatch.from_pylist([{"written": pickle.dumps(written)}])
 
     return write
+
+
+def _written(batches: Iterable[pa.RecordBatch], work: Work[Told], piles: "Sequence[_Pile]", left_out: pa.Array) -> Written[Told]:
+    told = []
+    for batch in batches:
+        refused, accepted = parted(pa.Table.from_batches([batch]))
+        if len(left_out):
+            accepted = accepted.filter(pc.invert(pc.is_in(accepted["seq"], left_out)))
+        told.append(work.tell(refused, accepted))
+        for pile, (_, rows_of) in zip(piles, work.tables, strict=True):
+            pile.add(rows_of(accepted))
+    return Written({table.name: pile.close() for pile, (table, _) in zip(piles, work.tables, strict=True)}, told)
 
 
 class _Pile:
@@ -102,6 +111,10 @@ class _Pile:
         if self._rows:
             self._write()
         return self._files
+
+    def remove(self) -> None:
+        """Take back all of it."""
+        self._target.remove(self._files)
 
     def _write(self) -> None:
         self._files += self._target.write(pa.concat_tables(self._rows))
