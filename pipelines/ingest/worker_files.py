@@ -23,7 +23,7 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.frames import Reader, spread
 from pipelines.ingest.reading import Source
 
-FILE_BYTES = 128 << 20  # of one table's rows in a worker's memory, which then become a file
+FILE_BYTES = 64 << 20  # of one table's rows in a worker's memory, which then become a file
 # Level 1 saves some CPU time, and packs VINs in arrival order better than the usual level 3; compaction writes again.
 LEVEL = 1
 
