@@ -1,7 +1,7 @@
 """Data files of a table, written with PyArrow by whoever has the rows, and committed together by another: no Spark."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +66,7 @@ class DataFiles:
 
 @patiently
 def append_files(
-    catalog: Catalog, table: Table, files: Iterable[DataFile], properties: Mapping[str, str], *, branch: str = MAIN
+    catalog: Catalog, table: Table, files: Sequence[DataFile], properties: Mapping[str, str], *, branch: str = MAIN
 ) -> None:
     """Append files that were written for the table to a branch, as one snapshot.
 
