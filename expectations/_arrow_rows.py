@@ -1,7 +1,8 @@
 # ruff: noqa: S608  # names of columns and conditions are those of our own suites
-"""Rows in memory, queried with DuckDB as `SparkRows` are with Spark: the same conditions give the same answers.
+"""Rows in Arrow, queried with DuckDB as `SparkRows` are with Spark: the same conditions give the same answers.
 
-A condition that DuckDB cannot evaluate raises `NotInArrow`, and the caller uses Spark.
+They lie in this process's memory, or in files of which each question reads the columns that it is about. A condition that DuckDB
+cannot evaluate raises `NotInArrow`, and the caller uses Spark.
 """
 
 import json
@@ -9,16 +10,20 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 
+from adapters.hashes import standing_twice
+from expectations._conditions import DUCKDB
 from expectations._findings import NotInArrow
 
 if TYPE_CHECKING:
     import duckdb
 
 OFFENDERS = 1000  # keys of one rule that are looked up again in the rows
+ALL = "SELECT * FROM rows"
 # Spark's functions that the suites use and DuckDB knows by another name.
 MACROS = (
     "unix_millis(t) AS epoch_ms(t)",
@@ -29,11 +34,12 @@ MACROS = (
 # Nothing but what it is given: no files, no net, no variables of this program.
 CONFIG = {"threads": 2, "enable_external_access": False, "autoload_known_extensions": False, "python_enable_replacements": False}
 
+Source: TypeAlias = pa.Table | ds.Dataset
 # The rows of a whole table whose values in the columns of what it is given are among these, those of the run with them.
 Lookup = Callable[[pa.Table], pa.Table]
 
 
-def ask(sql: str, **tables: pa.Table) -> pa.Table:
+def ask(sql: str, **tables: Source) -> pa.Table:
     """The rows of an SQL query over these tables."""
     try:
         import duckdb
@@ -71,55 +77,73 @@ os.register_at_fork(before=_close)
 
 
 class ArrowRows:
-    """Some rows of one table, with the methods of `SparkRows`."""
+    """Some rows of one table, with the methods of `SparkRows`, and like those looked for when something is asked of them."""
 
-    text, quote = "E", '"'  # before the quotes of a text, and around a name
+    words = DUCKDB
 
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
+    def __init__(self, source: Source, sql: str = ALL, **others: pa.Table) -> None:
+        self._source, self._sql, self._others = source, sql, others
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns' names."""
+        names: list[str] = self._source.schema.names
+        return names
 
     def count(self) -> int:
         """The number of rows."""
-        return int(self.table.num_rows)
+        if self._sql != ALL:
+            return int(self._ask("SELECT count(*) AS n FROM those")["n"][0].as_py())
+        return int(self._source.num_rows if isinstance(self._source, pa.Table) else self._source.count_rows())
 
     def breaking(self, condition: str) -> "ArrowRows":
         """The rows for which `condition` is false."""
-        return self._those(f"SELECT * FROM rows WHERE NOT coalesce({condition}, true)")
+        return ArrowRows(self._source, f"SELECT * FROM rows WHERE NOT coalesce({condition}, true)")
 
     def repeated(self, columns: Sequence[str], _: int = 0) -> "ArrowRows":
-        """The rows whose key stands in several of these rows; keys with a null do not count."""
-        keys = f"SELECT {_listed(columns)} FROM rows WHERE {_whole(columns)} GROUP BY ALL HAVING count(*) > 1 LIMIT {OFFENDERS}"
-        return self._those(f"SELECT rows.* FROM rows SEMI JOIN ({keys}) USING ({_listed(columns)})")
+        """The rows of up to `OFFENDERS` keys that stand in several of these rows; keys with a null do not count.
+
+        Hashes of the keys are compared first, eight bytes a row; then the keys whose hash stands twice.
+        """
+        whole, hashed = _whole(columns), f"(hash({_listed(columns)}) >> 1)::BIGINT"
+        hashes = self._ask(f"SELECT {hashed} AS hash FROM rows WHERE {whole}")["hash"]
+        suspects = pa.table({"hash": standing_twice(hashes)[:OFFENDERS]})
+        if not suspects.num_rows:
+            return ArrowRows(self._source, f"{ALL} LIMIT 0")
+        of_suspects = f"SELECT * FROM rows WHERE {whole} AND {hashed} IN (SELECT hash FROM suspects)"
+        keys = f"SELECT {_listed(columns)} FROM ({of_suspects}) GROUP BY ALL HAVING count(*) > 1 LIMIT {OFFENDERS}"
+        return self._with_keys(columns, self._ask(keys, suspects=suspects))
 
     def repeated_in(self, columns: Sequence[str], find: Lookup) -> "ArrowRows":
         """The rows whose key stands in several rows of a whole table."""
         keys = f"SELECT {_listed(columns)} FROM found GROUP BY ALL HAVING count(*) > 1 LIMIT {OFFENDERS}"
-        return self._those(
-            f"SELECT rows.* FROM rows SEMI JOIN ({keys}) USING ({_listed(columns)})", found=find(self._keys(columns))
-        )
+        return self._with_keys(columns, ask(keys, found=find(self._keys(columns, _whole(columns)))))
 
     def absent(self, columns: Sequence[str], find: Lookup, unless: str | None, _: str | None = None) -> "ArrowRows":
         """The rows whose key is not in a whole table, except those for which `unless` is true."""
         asked = f"{_whole(columns)} AND NOT coalesce({unless}, false)" if unless else _whole(columns)
-        mine = ArrowRows(self._those(f"SELECT * FROM rows WHERE {asked}").table)
-        found = find(mine._keys(columns))
-        return mine._those(f"SELECT rows.* FROM rows ANTI JOIN found USING ({_listed(columns)})", found=found)
+        found = find(self._keys(columns, asked))
+        mine = f"(SELECT * FROM rows WHERE {asked}) AS mine"
+        return ArrowRows(self._source, f"SELECT mine.* FROM {mine} ANTI JOIN found USING ({_listed(columns)})", found=found)
 
     def samples(self, columns: Sequence[str], most: int) -> tuple[str, ...]:
         """A few of them, as JSON objects."""
-        rows = self.table.select(list(columns)).slice(0, most).to_pylist()
+        rows = self._ask(f"SELECT {_listed(columns)} FROM those LIMIT {most}").to_pylist()
         return tuple(json.dumps(row, default=_shown, ensure_ascii=False, separators=(",", ":")) for row in rows)
 
     def keys(self, columns: Sequence[str], most: int) -> tuple[tuple[Any, ...], ...]:
         """Up to `most` different values of these columns."""
-        found = ask(f"SELECT DISTINCT {_listed(columns)} FROM rows LIMIT {most}", rows=self.table)
+        found = self._ask(f"SELECT DISTINCT {_listed(columns)} FROM those LIMIT {most}")
         return tuple(tuple(row.values()) for row in found.to_pylist())
 
-    def _keys(self, columns: Sequence[str]) -> pa.Table:
-        return ask(f"SELECT DISTINCT {_listed(columns)} FROM rows WHERE {_whole(columns)}", rows=self.table)
+    def _keys(self, columns: Sequence[str], asked: str) -> pa.Table:
+        return self._ask(f"SELECT DISTINCT {_listed(columns)} FROM rows WHERE {asked}")
 
-    def _those(self, sql: str, **tables: pa.Table) -> "ArrowRows":
-        return ArrowRows(ask(sql, rows=self.table, **tables))
+    def _with_keys(self, columns: Sequence[str], keys: pa.Table) -> "ArrowRows":
+        return ArrowRows(self._source, f"SELECT rows.* FROM rows SEMI JOIN keys USING ({_listed(columns)})", keys=keys)
+
+    def _ask(self, sql: str, **more: pa.Table) -> pa.Table:
+        return ask(f"WITH those AS ({self._sql}) {sql}", rows=self._source, **self._others, **more)
 
 
 def lookup_in(table: pa.Table) -> Lookup:

@@ -21,6 +21,7 @@ from expectations._rules import NotNull, Severity
 from expectations._suites import load_suites
 
 if TYPE_CHECKING:
+    import pyarrow.dataset as ds
     from pyspark.sql import DataFrame
 
     from expectations._arrow_rows import ArrowRows, Lookup
@@ -32,7 +33,7 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.~:+-]*")
 
 
 def audit(
-    frames: "Mapping[str, DataFrame | pa.Table]",
+    frames: "Mapping[str, DataFrame | pa.Table | ds.Dataset]",
     *,
     run_id: str,
     as_of: datetime,
@@ -48,7 +49,7 @@ def audit(
 
     Args:
         frames: by table name, the rows that the run adds (of `sdv_fanout_meta`: those it has merged); a missing table has none.
-            Each in Spark or in memory.
+            Each in Spark, in memory, or in files that DuckDB reads.
         run_id: names the run in the reports; a second judgement replaces its pages.
         as_of: the instant of the judgement, timezone-aware; the clock is not read.
         reports: the store of the HTML reports; `index.html` in it lists the runs.
@@ -57,7 +58,8 @@ def audit(
             and `sdv_fanout_meta` (data_id), `sdv_fanout_ids` (vin, seq), `ecq_payload` (client_id, seq, ts), `ecq_seqno`
             (client_id), `ingested_segments` (path). No other column is read. Rows that have no value of the run's may be left
             out. For rules about rows in Spark.
-        lookups: for rules about rows in memory, the same as functions that find the rows with certain values in these columns.
+        lookups: for rules about rows that are not in Spark, the same as functions that find the rows with certain values in these
+            columns.
         data_wait: how long a trigger may be without its data before that is a warning.
         counted: by table and name of a count (`counted` of a rule), how many rows break the rule, where the parser has counted.
         keep_results: called last, with the rows of `quality_results`.
@@ -75,7 +77,7 @@ def audit(
     known = counted or {}
     cases = []
     for table, frame in frames.items():
-        whole = lookups if isinstance(frame, pa.Table) else references
+        whole = lookups if _is_arrow(frame) else references
         cases.append(Case(suites[table], _rows(frame), whole, run_id, as_of, data_wait, known.get(table, {})))
     # It takes some three seconds to import, and whoever only reads suites or verdicts does without.
     from expectations._judge import judge
@@ -94,14 +96,20 @@ def audit(
     return judged[0]
 
 
-def _rows(frame: "DataFrame | pa.Table") -> "SparkRows | ArrowRows":
-    if isinstance(frame, pa.Table):
+def _rows(frame: "DataFrame | pa.Table | ds.Dataset") -> "SparkRows | ArrowRows":
+    if _is_arrow(frame):
         from expectations._arrow_rows import ArrowRows
 
         return ArrowRows(frame)
     from expectations._spark_rows import SparkRows
 
     return SparkRows(frame)
+
+
+def _is_arrow(frame: "DataFrame | pa.Table | ds.Dataset") -> bool:
+    from pyarrow import dataset  # which takes its time
+
+    return isinstance(frame, pa.Table | dataset.Dataset)
 
 
 def _audit(run_id: str, cases: Sequence[Case], verdicts: "Verdicts", reports: Files) -> Audit:

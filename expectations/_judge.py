@@ -26,7 +26,7 @@ from great_expectations.data_context.types.base import ProgressBarsConfig
 from expectations import _custom as custom
 from expectations._arrow_rows import ArrowRows
 from expectations._docs import SITE, WriteDataDocs, site_config
-from expectations._metrics import AUDIT, LOOKUPS, RAISED, batch_of, view_of
+from expectations._metrics import AUDIT, BY_DUCKDB, LOOKUPS, RAISED, batch_of, view_of
 from expectations._rows import Case
 from expectations._rules import (
     AnyRule,
@@ -150,7 +150,7 @@ def judge(cases: Sequence[Case], *, run_id: str, as_of: datetime, site: Path, pu
     )
     for action, step in zip(checkpoint.actions[1:], (publish, keep), strict=True):
         action._step = step  # of the copies that the checkpoint has made
-    frames = {case.suite.table: batch_of(case.rows) for case in cases}
+    frames = {case.suite.table: batch_of(case.suite.table, case.rows) for case in cases}
     with references_of(cases):
         try:
             checkpoint.run(batch_parameters=frames, run_id=gx.RunIdentifier(run_name=run_id, run_time=as_of))
@@ -165,6 +165,7 @@ def references_of(cases: Sequence[Case]) -> Iterator[None]:
     tables: dict[bool, dict[str, Any]] = {True: {}, False: {}}
     for case in cases:
         tables[_is_in_memory(case)] |= {table: case.reference(table) for table in case.suite.references}
+    rows = BY_DUCKDB.set({case.suite.table: case.rows for case in cases if isinstance(case.rows, ArrowRows)})
     known, raised, before = LOOKUPS.set(tables[True]), RAISED.set([]), AUDIT.set(secrets.token_hex(8))
     try:
         for table, whole in tables[False].items():
@@ -176,6 +177,7 @@ def references_of(cases: Sequence[Case]) -> Iterator[None]:
         AUDIT.reset(before)
         RAISED.reset(raised)
         LOOKUPS.reset(known)
+        BY_DUCKDB.reset(rows)
 
 
 def _is_in_memory(case: Case) -> bool:
@@ -242,9 +244,8 @@ def _expectations(case: Case, rule: AnyRule) -> Iterator[gxe.Expectation]:
         case Matches():
             yield gxe.ExpectColumnValuesToMatchRegex(column=rule.column, regex=rule.regex, **about)
         case NotLess():
-            # Null counts as true. To Spark a comparison with null breaks nothing, and leaving rows out takes one more pass.
-            left_out = "either_value_is_missing" if isinstance(case.rows, ArrowRows) else "neither"
-            pair = {"column_A": rule.column_A, "column_B": rule.column_B, "or_equal": True, "ignore_row_if": left_out}
+            # Null counts as true: a comparison with null breaks nothing, and leaving rows out would take one more pass.
+            pair = {"column_A": rule.column_A, "column_B": rule.column_B, "or_equal": True, "ignore_row_if": "neither"}
             yield gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair, **about)
         case Iso3779():
             sql, counted = case.condition(rule), case.counted.get(rule.counted or "")

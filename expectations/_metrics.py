@@ -6,14 +6,13 @@ of their own.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import wraps
 from typing import Any
 
 import great_expectations.expectations  # noqa: F401  # registers the metrics that are replaced here
 import pandas as pd
-import pyarrow as pa
 from great_expectations.core.metric_domain_types import MetricDomainTypes
 from great_expectations.core.metric_function_types import MetricPartialFunctionTypes
 from great_expectations.execution_engine import PandasExecutionEngine, SparkDFExecutionEngine
@@ -26,27 +25,34 @@ from pyspark.sql import functions as sf
 
 from contracts.errors import ManifoldError
 from expectations._arrow_rows import ArrowRows, Lookup
+from expectations._conditions import DUCKDB
 from expectations._keys import absent, repeated, repeated_in, with_keys
 from expectations._spark_rows import SparkRows
 
 ROW_COUNT = "table.row_count"
 OF_ROWS, OF_REPEATED, OF_ABSENT = "rows.unexpected_count", "keys.repeated_count", "keys.absent_count"
 UNIQUE, UNIQUE_TOGETHER = "column_values.unique", "compound_columns.unique"
-MAPPED = (
-    "column_pair_values.a_greater_than_b",
-    "column_values.between",
-    "column_values.in_set",
-    "column_values.match_regex",
-    "column_values.nonnull",
-    UNIQUE,
-    UNIQUE_TOGETHER,
-)
 
+TABLE = "manifold.table"  # under which a frame that is given to the library names its table
 Given = dict[str, Any]
+Condition = Callable[[Given, Given], str]  # of a metric's domain and values
+
+NOT_LESS = "column_pair_values.a_greater_than_b"
+# Metrics about one row, by what DuckDB is asked in their place; Spark has the library's own, which are aggregates.
+OF_ONE_ROW: Mapping[str, Condition] = {
+    "column_values.between": lambda of, by: DUCKDB.between(of["column"], by["min_value"], by["max_value"]),
+    "column_values.in_set": lambda of, by: DUCKDB.in_set(of["column"], by["value_set"]),
+    "column_values.match_regex": lambda of, by: DUCKDB.matches(of["column"], by["regex"]),
+    "column_values.nonnull": lambda of, _: DUCKDB.not_null([of["column"]]),
+    NOT_LESS: lambda of, _: DUCKDB.not_less(of["column_A"], of["column_B"]),
+}
+MAPPED = (*OF_ONE_ROW, UNIQUE, UNIQUE_TOGETHER)
 # Which audit this thread is at: a stream and a batch ingest may have theirs in one session of Spark.
 AUDIT: ContextVar[str] = ContextVar("AUDIT", default="")
 # By table, how rows in memory find those of the whole table.
 LOOKUPS: ContextVar[dict[str, Lookup]] = ContextVar("LOOKUPS", default={})  # noqa: B039  # never changed
+# By table, the rows that are judged by DuckDB. The library is given none of them: it asks for numbers, and gets them from here.
+BY_DUCKDB: ContextVar[dict[str, ArrowRows]] = ContextVar("BY_DUCKDB", default={})  # noqa: B039  # never changed
 # Why rows in memory could not be judged. The library keeps what a metric raises as text, and goes on.
 RAISED: ContextVar[list[ManifoldError]] = ContextVar("RAISED")
 
@@ -56,9 +62,13 @@ def view_of(table: str) -> str:
     return f"manifold_audit_{AUDIT.get()}_{table}"
 
 
-def batch_of(rows: SparkRows | ArrowRows) -> Any:
-    """The rows as the library takes them. Columns stay Arrow columns, so that `_arrow` gets them back unchanged."""
-    return rows.frame if isinstance(rows, SparkRows) else rows.table.to_pandas(types_mapper=pd.ArrowDtype)
+def batch_of(table: str, rows: SparkRows | ArrowRows) -> Any:
+    """The rows as the library takes them; of those that DuckDB judges, an empty frame with their columns and the table's name."""
+    if isinstance(rows, SparkRows):
+        return rows.frame
+    frame = pd.DataFrame(columns=rows.columns)
+    frame.attrs[TABLE] = table
+    return frame
 
 
 def _in_memory(answer: Callable[..., int]) -> Callable[..., int]:
@@ -153,7 +163,7 @@ def _frame(given: Given) -> DataFrame:
 def _arrow(given: Given) -> ArrowRows:
     engine: PandasExecutionEngine = given["execution_engine"]
     frame = engine.get_domain_records({"batch_id": given["metric_domain_kwargs"].get("batch_id")})
-    return ArrowRows(pa.Table.from_pandas(frame, preserve_index=False))
+    return BY_DUCKDB.get()[frame.attrs[TABLE]]
 
 
 def _whole(frame: DataFrame, table: str) -> DataFrame:
@@ -179,6 +189,17 @@ def _columns(given: Given) -> list[str]:
     return domain.get("column_list") or [domain["column"]]
 
 
+def _arrow_rows_that_break(condition: Condition) -> Callable[..., int]:
+    def count(**given: Any) -> int:
+        return _arrow(given).breaking(condition(given["metric_domain_kwargs"], given["metric_value_kwargs"])).count()
+
+    return count
+
+
+def _row_count(**given: Any) -> int:
+    return _arrow(given).count()
+
+
 def _all_rows(**given: Any) -> int:
     return int(given["metrics"][ROW_COUNT])
 
@@ -187,22 +208,28 @@ def _no_values(**_: Any) -> list[Any]:
     return []
 
 
-def _replace(name: str, spark: Any, pandas: Any) -> None:
-    """Register our function for a metric of the library, under its name and with its arguments."""
+def _replace(name: str, *, spark: Callable[..., Any] | None = None, pandas: Callable[..., Any], kind: type = _WithRows) -> None:
+    """Register our functions for a metric of the library, under its name and with its arguments."""
     known = registry._registered_metrics[name]
-    keys = {"domain_keys": known["metric_domain_keys"], "value_keys": known["metric_value_keys"]}
-    answers = {"_spark": metric_value(SparkDFExecutionEngine)(spark), "_pandas": _in_memory(pandas)}
-    type(spark.__name__, (_WithRows,), {"metric_name": name, **keys, **answers})
+    answers: Given = {"domain_keys": known["metric_domain_keys"], "value_keys": known["metric_value_keys"]}
+    answers["_pandas"] = _in_memory(pandas)
+    if spark is not None:
+        answers["_spark"] = metric_value(SparkDFExecutionEngine)(spark)
+    type(pandas.__name__, (kind,), {"metric_name": name, **answers})
 
 
 _log = logging.getLogger(registry.__name__)
 _level = _log.level
 _log.setLevel(logging.ERROR)  # it warns of what is meant here
 try:
+    _replace(ROW_COUNT, pandas=_row_count, kind=MetricProvider)
     for _name in MAPPED:
-        _replace(f"{_name}.unexpected_values", _no_values, _no_values)
+        _replace(f"{_name}.unexpected_values", spark=_no_values, pandas=_no_values)
+    for _name, _condition in OF_ONE_ROW.items():
+        _replace(f"{_name}.unexpected_count", pandas=_arrow_rows_that_break(_condition))
     for _name in (UNIQUE, UNIQUE_TOGETHER):
-        _replace(f"{_name}.unexpected_count", _rows_repeated, _arrow_rows_repeated)
-    _replace(f"{UNIQUE_TOGETHER}.filtered_row_count", _all_rows, _all_rows)
+        _replace(f"{_name}.unexpected_count", spark=_rows_repeated, pandas=_arrow_rows_repeated)
+    _replace(f"{UNIQUE_TOGETHER}.filtered_row_count", spark=_all_rows, pandas=_all_rows)
+    _replace(f"{NOT_LESS}.filtered_row_count", pandas=_all_rows)
 finally:
     _log.setLevel(_level)

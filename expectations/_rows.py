@@ -6,7 +6,7 @@ The SQL is Spark's. DuckDB understands all of it that the suites use, and querie
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from contracts.errors import Permanent
@@ -68,7 +68,7 @@ class Case:
             "data_wait": self.data_wait,
             "clock_tolerance": CLOCK_TOLERANCE,
         }
-        return _PLACE.sub(lambda place: self._literal(values[place[1]]), condition)
+        return _PLACE.sub(lambda place: self.rows.words.literal(values[place[1]]), condition)
 
     def reference(self, table: str) -> Any:
         """All rows of a table in which a rule looks values up, in the form of `rows`.
@@ -98,46 +98,26 @@ class Case:
 
     def condition(self, rule: AnyRule) -> str:
         """The SQL condition that is true of a row that keeps the rule. Only for rules about one row."""
+        words = self.rows.words
         match rule:
             case NotNull(columns=columns):
-                return " AND ".join(f"{self._name(column)} IS NOT NULL" for column in columns)
-            case InSet(column=column, value_set=words):
-                return f"{self._name(column)} IN ({', '.join(map(self._literal, self.value(words)))})"
+                return words.not_null(columns)
+            case InSet(column=column, value_set=values):
+                return words.in_set(column, self.value(values))
             case Between(column=column, min_value=least, max_value=most):
-                name = self._name(column)
-                upper = "" if most is None else f" AND {name} <= {self._literal(self.value(most))}"
-                return f"{name} >= {self._literal(self.value(least))}{upper}"
+                return words.between(column, self.value(least), self.value(most))
             case Matches(column=column, regex=regex):
-                return f"regexp_like({self._name(column)}, {self._literal(regex)})"
+                return words.matches(column, regex)
             case NotLess(column_A=greater, column_B=less):
-                return f"{self._name(greater)} >= {self._name(less)}"
+                return words.not_less(greater, less)
             case Iso3779(column=column):
                 return iso_3779(column)
             case Holds(sql=sql):
                 return f"({self.sql(sql)})"
         raise AssertionError(rule)
 
-    def _literal(self, value: Any) -> str:
-        return _literal(value, self.rows.text)
-
-    def _name(self, column: str) -> str:
-        return f"{self.rows.quote}{column}{self.rows.quote}"
-
     def samples(self, rule: AnyRule, offending: "SparkRows | ArrowRows") -> tuple[str, ...]:
         """A few of the offending rows, as JSON objects: the key, and the columns that the rule is about."""
         payloads = {"payload"}  # too long to show
         shown = [name for name in dict.fromkeys((*self.suite.contract.key, *columns_of(rule))) if name not in payloads]
         return offending.samples(shown, SAMPLES)
-
-
-def _literal(value: Any, text: str) -> str:
-    match value:
-        case datetime():
-            return f"TIMESTAMP '{value.astimezone(UTC).isoformat()}'"
-        case timedelta():
-            return f"INTERVAL '{value.total_seconds():f}' SECOND"
-        case str():
-            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-            return f"{text}'{escaped}'"
-        case _:
-            return str(value)

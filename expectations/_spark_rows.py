@@ -6,13 +6,14 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from expectations._conditions import SPARK
 from expectations._keys import absent, repeated, repeated_in, with_keys
 
 
 class SparkRows:
     """Some rows of one table."""
 
-    text, quote = "", "`"  # before the quotes of a text in which backslashes escape, and around a name: "at" is a word of SQL
+    words = SPARK
 
     def __init__(self, frame: DataFrame) -> None:
         self.frame = frame

@@ -8,9 +8,9 @@ import pyarrow as pa
 from adapters.day_keys import DayKeys
 from adapters.key_ring import KeyIsGone
 from adapters.sealing import Broken
-from archive.parsing.columns import batch, fields_of, lists_of
+from archive.parsing.columns import batch, lists_of
 from archive.parsing.common import Limits, batches
-from archive.parsing.signals import ABOUT, SIGNAL, raw_records
+from archive.parsing.signals import SIGNALS, raw_records, signal_rows
 from contracts.errors import SettingsError
 from contracts.settings import Settings
 from contracts.signals.bounds import Bounds, read_bounds
@@ -22,12 +22,15 @@ _LISTS = [XRAY_PROCESSED.arrow_schema.field(name).remove_metadata() for name in 
 MADE = pa.schema(
     [*_LISTS, pa.field("anomaly_types", pa.string()), pa.field("rules", pa.int32()), pa.field("problem", pa.string())]
 )
-PROCESSED = pa.schema([*SIGNAL, *(pa.field(name, pa.string()) for name in ABOUT), *MADE])
+PROCESSED = pa.schema([*SIGNALS, *MADE])
 
 
 @dataclass(frozen=True, slots=True)
 class Processing:
-    """The parser that opens payloads and processes them: one row for each accepted raw signal, and none for others."""
+    """The parser that opens payloads and processes them: the row of `signals` for each message, and what is made of it.
+
+    A message is read once for both of its rows.
+    """
 
     keys: DayKeys | None  # None: there is no key ring
     bounds: Bounds
@@ -52,12 +55,15 @@ class Processing:
         """
         for part in batches(messages):
             said = raw_records(part, limits)
-            records = [one for one in said if isinstance(one, RawRecord)]
-            accepted = part if len(records) == len(said) else part.filter(pa.array(isinstance(one, RawRecord) for one in said))
-            made = self.made_of(accepted["seq"].to_pylist(), [record.sealed for record in records])
-            common = {name: accepted[name] for name in ("seq", "received_at", "topic")}
-            columns = {**fields_of(records, RawRecord), **common, **{name: made[name] for name in MADE.names}}
-            yield batch(columns, PROCESSED, len(records))
+            places = [place for place, one in enumerate(said) if isinstance(one, RawRecord)]
+            sealed = [one.sealed for one in said if isinstance(one, RawRecord)]
+            made = self.made_of(part["seq"].take(pa.array(places, pa.int64())).to_pylist(), sealed)
+            if len(places) < len(said):
+                of_each: list[int | None] = [None] * len(said)
+                for row, place in enumerate(places):
+                    of_each[place] = row
+                made = made.take(pa.array(of_each, pa.int64()))
+            yield pa.RecordBatch.from_arrays([*signal_rows(part, said).columns, *made.columns], schema=PROCESSED)
 
     def made_of(self, seqs: Sequence[int], sealed: Sequence[bytes]) -> pa.RecordBatch:
         """A row (`MADE`) for each sealed payload: readings, anomalies and rules; or the problem.

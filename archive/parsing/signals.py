@@ -1,7 +1,7 @@
 """Messages of X-ray signals: records of raw signals, and devices' status."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -15,21 +15,16 @@ from contracts.signals.records import DIGEST, RawRecord, StatusRecord, read_raw,
 
 _HEX_256 = re.compile(r"[0-9a-f]{64}")
 _EARLIEST_US = -62_135_596_800_000_000  # the first microsecond of the year 1
-ABOUT = ("schema_version", "correlation_id")
 _MEASURED = ("latitude", "longitude", "altitude", "battery", "signal_strength")
 
 _DIGEST = pa.field("digest", pa.string())  # of what is refused: the same however often it is delivered
-SIGNAL = [  # of every row of a signal
-    *COMMON,
-    _DIGEST,
-    pa.field("device_id", pa.string()),
-    pa.field("captured_us", pa.int64()),
-    pa.field("content_digest", pa.string()),
-]
 SIGNALS = pa.schema(
     [
-        *SIGNAL,
-        *(pa.field(name, pa.string()) for name in (*ABOUT, "idempotency_key")),
+        *COMMON,
+        _DIGEST,
+        pa.field("device_id", pa.string()),
+        pa.field("captured_us", pa.int64()),
+        *(pa.field(name, pa.string()) for name in ("content_digest", "schema_version", "correlation_id", "idempotency_key")),
         *(pa.field(name, pa.float64()) for name in _MEASURED),
         pa.field("key_id", pa.string()),
         pa.field("payload", pa.binary()),
@@ -51,12 +46,15 @@ STATUSES = pa.schema(
 
 def signals(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """One row for each message, accepted or refused; payloads stay sealed."""
-    for part in batches(messages):
-        said = raw_records(part, limits)
-        columns = fields_of(said, RawRecord)
-        sealed = columns.pop("sealed")
-        key_ids = [None if one is None else key_id_of(one) for one in sealed]
-        yield rows_of(part, said, {**columns, "payload": sealed, "key_id": key_ids}, SIGNALS, _refused)
+    return (signal_rows(part, raw_records(part, limits)) for part in batches(messages))
+
+
+def signal_rows(messages: pa.RecordBatch, said: Sequence[RawRecord | Refused]) -> pa.RecordBatch:
+    """The rows of messages of which it is known what each says."""
+    columns = fields_of(said, RawRecord)
+    sealed = columns.pop("sealed")
+    key_ids = [None if one is None else key_id_of(one) for one in sealed]
+    return rows_of(messages, said, {**columns, "payload": sealed, "key_id": key_ids}, SIGNALS, _refused)
 
 
 def statuses(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:

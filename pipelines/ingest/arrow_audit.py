@@ -1,4 +1,4 @@
-"""What the audit of few rows judges, in this process's memory: the rows that a run adds, and where rules look values up."""
+"""What the audit judges without Spark: the rows that a run adds, in memory or in their files, and where rules look values up."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,9 +6,12 @@ from datetime import date
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, IsNull
+from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from adapters.hashes import AT_ONCE
 from contracts.seq import datetime_of
 from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
 from pipelines.ingest.arrow_commits import ALL, MOST_MERGED, MOST_READ, between, changed_rows, matching
@@ -29,11 +32,12 @@ class Bounds:
     bytes: int  # of the files that it has added to one table
     merged: int  # rows of files that it has written again
     read: int  # rows of files in which some are looked for
+    in_files: int = 0  # that a run has added to one table, and that are left in its files
 
 
 ALONE = Bounds(500_000, 128 << 20, MOST_MERGED, MOST_READ)
 # Where Spark runs, it is asked where that is quicker: it takes some five queries for a table, of 50 ms each.
-BESIDE_SPARK = Bounds(20_000, 16 << 20, 20_000, 200_000)
+BESIDE_SPARK = Bounds(20_000, 16 << 20, 20_000, 200_000, AT_ONCE)
 NOTHING = Bounds(-1, -1, -1, -1)
 
 
@@ -55,6 +59,29 @@ def rows_of(catalog: Catalog, pinned: PinnedSnapshot, bounds: Bounds) -> pa.Tabl
         raise NeedsSpark(f"{rows} rows of {table.name} are to be judged")
     added = SnapshotRange(table, before, snapshot.snapshot_id, 1)
     return added.read(catalog, ALL_ROWS, table.arrow_schema.names).select(table.arrow_schema.names).cast(_nullable(table))
+
+
+def files_of(catalog: Catalog, pinned: PinnedSnapshot, bounds: Bounds) -> ds.Dataset | None:
+    """The rows that a run's snapshot adds to the table of entries, in the files that it has written.
+
+    DuckDB reads of them what a rule is about, and no more of it is in memory than it works at. That takes a sixth of what Spark
+    takes for the same questions. The rules of other tables with as many rows look up as many values, for which Spark is needed.
+
+    None: it is another table; there are more rows than the bounds; or PyArrow does not reach the table's storage.
+    """
+    table, loaded = pinned.table, catalog.load_table(pinned.table.identifier)
+    if table is not IDS or not isinstance(loaded.io, PyArrowFileIO):
+        return None
+    snapshot = loaded.snapshot_by_id(pinned.snapshot_id)
+    assert snapshot is not None  # it is the head of a branch, or pinned by one
+    added = SnapshotRange(table, snapshot.parent_snapshot_id, snapshot.snapshot_id, 1)
+    tasks = list(added.scan(catalog).plan_files())
+    if not 0 < sum(task.file.record_count for task in tasks) <= bounds.in_files:
+        return None
+    places = [loaded.io.parse_location(task.file.file_path, loaded.io.properties) for task in tasks]
+    scheme, netloc, _ = places[0]
+    storage = loaded.io.fs_by_scheme(scheme, netloc)
+    return ds.dataset([path for _, _, path in places], _nullable(table), "parquet", filesystem=storage)
 
 
 def _nullable(table: Table) -> pa.Schema:

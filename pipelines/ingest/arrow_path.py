@@ -21,7 +21,7 @@ from pipelines.ingest.reading import Source, read_files
 from pipelines.ingest.run import Ingested
 from pipelines.ingest.write import COUNTED, FEW, bounds_of_refusals, source_of, table_of_known_data
 from pipelines.ingest.write_ecq import write_ecq_by_arrow
-from pipelines.ingest.write_signals import parts, write_signals_by_arrow, write_status_by_arrow
+from pipelines.ingest.write_signals import write_signals_by_arrow, write_status_by_arrow
 from pipelines.spark.needed import NeedsSpark
 
 STREAMS = frozenset({Stream.TRIGGER, Stream.DATA, Stream.OUTCOME, Stream.ECQ, *SIGNALS})
@@ -47,10 +47,8 @@ def write_by_arrow(run: Attempt, todo: Plan) -> Ingested:
     if todo.of(Stream.ECQ):
         write_ecq_by_arrow(run, _parsed(run, todo, Stream.ECQ, parsing.ecq, parsing.ECQ), todo.base, refused)
     if todo.of(Stream.XRAY_RAW):
-        of_raw, of_processed = parts(run.settings)
-        signals = _parsed(run, todo, Stream.XRAY_RAW, *of_raw)
-        processed = _parsed(run, todo, Stream.XRAY_RAW, *of_processed, with_unreadable=False)
-        write_signals_by_arrow(run, signals, processed, todo.base, refused)
+        signals = _parsed(run, todo, Stream.XRAY_RAW, parsing.Processing.of(run.settings), parsing.PROCESSED)
+        write_signals_by_arrow(run, signals, todo.base, refused)
     if todo.of(Stream.XRAY_STATUS):
         write_status_by_arrow(run, _parsed(run, todo, Stream.XRAY_STATUS, parsing.statuses, parsing.STATUSES), todo.base, refused)
     if refused:

@@ -2,12 +2,14 @@
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
+from pyiceberg.manifest import DataFile
 from pyspark.sql import DataFrame, SparkSession
 
 from adapters.commits import append_rows
+from adapters.data_files import append_files
 from contracts.errors import Retryable
 from contracts.tables import SEGMENTS, Table
 from pipelines.ingest.branches import (
@@ -72,6 +74,10 @@ class Attempt:
     def put(self, table: Table, rows: pa.Table, base: int) -> None:
         """Append rows that are in memory to the table's branch."""
         self.write(table, base, lambda branch, properties: append_rows(self.catalog, table, rows, properties, branch=branch))
+
+    def append_files(self, table: Table, files: Sequence[DataFile], base: int) -> None:
+        """Append rows that lie in files of the table already to its branch."""
+        self.write(table, base, lambda branch, properties: append_files(self.catalog, table, files, properties, branch=branch))
 
     def append(self, table: Table, rows: DataFrame, base: int) -> None:
         """Append to the table's branch, in the order in which rows come."""

@@ -12,7 +12,7 @@ from adapters.reports import open_reports
 from contracts.errors import Permanent
 from contracts.tables import DATA, META, SEGMENTS
 from expectations import Audit, NotInArrow, audit
-from pipelines.ingest.arrow_audit import ALONE, BESIDE_SPARK, NOTHING, Bounds, lookups, rows_of
+from pipelines.ingest.arrow_audit import ALONE, BESIDE_SPARK, NOTHING, Bounds, files_of, lookups, rows_of
 from pipelines.ingest.branches import COUNTED, RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import PinnedSnapshot, counts, pins_in
 from pipelines.ingest.run import Run
@@ -86,6 +86,8 @@ def _judged(judge: Callable[..., Audit], run: Run, written: Sequence[PinnedSnaps
             if run.spark is None:
                 raise
             many.append(pinned)
+    in_files = {pinned.table.name: rows for pinned in many if (rows := files_of(run.catalog, pinned, bounds)) is not None}
+    many = [pinned for pinned in many if pinned.table.name not in in_files]
     if any(pinned.table in TOGETHER for pinned in many):
         many += [pinned for pinned in written if pinned.table in TOGETHER and few.pop(pinned.table.name, None) is not None]
     found = lookups(run.catalog, written, few, bounds)
@@ -95,7 +97,7 @@ def _judged(judge: Callable[..., Audit], run: Run, written: Sequence[PinnedSnaps
     whole = Wholes(run, run.spark, written, few | frames)
     asked = {table: or_on_spark(find, whole, table) for table, find in found.items()}
     try:
-        return judge(few | frames, references=whole, lookups=asked)
+        return judge(few | in_files | frames, references=whole, lookups=asked)
     finally:
         if META.name in frames:
             frames[META.name].unpersist()

@@ -14,19 +14,27 @@ from pipelines.ingest.reading import File, Source, read_files
 
 PARTITIONS_A_CORE = 4
 
-_Reader = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+Reader = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def parsed(source: Source, spark: SparkSession, parser: Parser, schema: pa.Schema, *, with_unreadable: bool = True) -> DataFrame:
     """The parsed messages; and one refused row for each file that is no segment, with the file's bytes as its message."""
+    places, read = spread(source, spark, parser, schema if with_unreadable else None)
+    return places.mapInArrow(read, from_arrow_schema(schema))
+
+
+def spread(source: Source, spark: SparkSession, parser: Parser, unreadable: pa.Schema | None) -> tuple[DataFrame, Reader]:
+    """The places of the source's parts, one a partition; and what reads and parses, on a worker, the parts at some places.
+
+    `unreadable` is as `read_files` has it.
+    """
     parts = _balanced(source.segments, spark.sparkContext.defaultParallelism * PARTITIONS_A_CORE)
     files = [[source.file(segment) for segment in part] for part in parts]
     # To each worker once, and not with each task.
     listed = spark.sparkContext.broadcast((files, dict(source.aside)))
-    read = _reader(listed, source.archive, parser, source.limits, schema if with_unreadable else None)
-    # The places of the parts, one a partition: no Python is needed to make them, and no shuffle to spread them.
+    # No Python is needed to make them, and no shuffle to spread them.
     places = spark.range(0, len(parts), 1, max(1, len(parts)))
-    return places.mapInArrow(read, from_arrow_schema(schema))
+    return places, _reader(listed, source.archive, parser, source.limits, unreadable)
 
 
 def _reader(
@@ -35,7 +43,7 @@ def _reader(
     parser: Parser,
     limits: Limits,
     unreadable: pa.Schema | None,
-) -> _Reader:
+) -> Reader:
     def read(places: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts, aside = listed.value
         files = (file for batch in places for place in batch["id"].to_pylist() for file in parts[place])

@@ -18,13 +18,6 @@ def instant_of(seq: str) -> Column:
     return sf.timestamp_millis(sf.shiftright(sf.col(seq), TIME_SHIFT) + sf.lit(EPOCH_MS))
 
 
-def ids_rows(triggers: DataFrame) -> DataFrame:
-    """One row for each VIN of each accepted trigger."""
-    accepted = triggers.where("reason is null")
-    exploded = accepted.select("seq", "request_id", "data_id", "applied", sf.explode("vins").alias("vin"))
-    return exploded.select("vin", instant_of("seq").alias("ts"), "request_id", "seq", "data_id", "applied")
-
-
 def judged(sightings: DataFrame, known: DataFrame) -> DataFrame:
     """Accepted data messages (seq, received_at, data_id, sha1) against what is `known` (data_id, sha1).
 

@@ -1,11 +1,14 @@
 """Archive to the run's branches: `python -m pipelines ingest`. New segments become rows; main stays as it is."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 from pyiceberg.catalog import Catalog
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from adapters.lake import ensure_tables
@@ -15,7 +18,7 @@ from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.seq import datetime_of
 from contracts.tables import DATA, IDS, META, OUTCOMES, PAYLOAD_INDEX, QUARANTINE, SEGMENTS, Table
-from pipelines.ingest import transforms
+from pipelines.ingest import arrow_rows, transforms
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import RESULT, RUN_ID, properties_of
@@ -25,6 +28,7 @@ from pipelines.ingest.planning import Aside, Plan
 from pipelines.ingest.publish import is_published
 from pipelines.ingest.reading import Source
 from pipelines.ingest.run import Ingested, Run
+from pipelines.ingest.worker_files import Work, write_files
 from pipelines.ingest.write_ecq import write_ecq
 from pipelines.ingest.write_signals import write_signals, write_status
 
@@ -162,20 +166,23 @@ def _write_ids(run: Attempt, todo: Plan, refused: list[DataFrame], *, but: Seque
     if not todo.of(Stream.TRIGGER):
         return False
     source = source_of(run, todo, Stream.TRIGGER)
-    seen, taken = Observation(), Observation()
-    rows = parsed(source, run.spark, parsing.triggers, parsing.TRIGGERS)
-    observed = rows.observe(seen, sf.count("reason").alias("refused"), sf.count("has_data").alias("with_data"))
-    wanted = observed.where(~sf.col("seq").isin(list(but))) if but else observed
-    summed = {"vins": sf.size("vins")} | {name: sf.col(name) for name in COUNTED}
-    sums = [sf.coalesce(sf.sum(what), sf.lit(0)).alias(name) for name, what in summed.items()]
-    counted = wanted.where("reason is null").observe(taken, *sums)
-    run.append(IDS, transforms.ids_rows(counted), todo.base[IDS.name])
-    if taken.get["vins"] == run.written[IDS.name]:  # or they are not counts of what is written
-        run.counted[IDS.name] = {name: taken.get[name] for name in COUNTED}
-    if seen.get["refused"]:
+    work = Work(parsing.triggers, parsing.TRIGGERS, ((IDS, arrow_rows.ids_rows),), _told_of_triggers)
+    written = write_files(run, source, work, but=but)
+    run.append_files(IDS, written.files[IDS.name], todo.base[IDS.name])
+    told = sum(written.told, Counter[str]())
+    if told["vins"] == run.written[IDS.name]:  # or they are not counts of what is written
+        run.counted[IDS.name] = {name: told[name] for name in COUNTED}
+    if told["refused"]:
         bad = parsed(source, run.spark, parsing.refused_triggers, parsing.TRIGGERS)
         refused.append(transforms.refused_rows(bad, Stream.TRIGGER))
-    return bool(seen.get["with_data"])
+    return bool(told["with_data"])
+
+
+def _told_of_triggers(refused: pa.Table, accepted: pa.Table) -> Counter[str]:
+    """How many were refused; of those accepted, how many bring data, how many VINs they name, and the counts of `COUNTED`."""
+    counted = {name: pc.sum(accepted[name]).as_py() or 0 for name in COUNTED}
+    vins = pc.sum(pc.list_value_length(accepted["vins"])).as_py() or 0
+    return Counter(refused=refused.num_rows, with_data=pc.count(accepted["has_data"]).as_py(), vins=vins, **counted)
 
 
 def _write_outcomes(run: Attempt, todo: Plan, refused: list[DataFrame]) -> None:

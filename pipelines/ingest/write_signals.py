@@ -5,18 +5,19 @@ last minutes; what comes later, or by two doors at once, is known here by the ta
 """
 
 from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from adapters.hashes import AT_ONCE, standing_in_both, standing_twice
 from archive import parsing
 from contracts.envelope import Stream
-from contracts.settings import Settings
 from contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 from pipelines.ingest import arrow_rows, signal_rows, transforms
 from pipelines.ingest.arrow_commits import between, matching
@@ -24,49 +25,56 @@ from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.delivered_again import REFUSED, STATUS, new_rows, new_rows_by_arrow
 from pipelines.ingest.frames import parsed
 from pipelines.ingest.reading import Source
+from pipelines.ingest.worker_files import Work, write_files
 
 KEY = list(XRAY_RAW.key)
 HASH = f"xxhash64({', '.join(KEY)})"
-FEW = 1_000_000  # seqs that are sent to every worker
 
 log = structlog.get_logger(__name__)
 
 
-def parts(settings: Settings) -> tuple[tuple[parsing.Parser, pa.Schema], tuple[parsing.Parser, pa.Schema]]:
-    """How a raw signal is read for its own row, and for what processing makes of it: parsers, and their schemas."""
-    return (parsing.signals, parsing.SIGNALS), (parsing.Processing.of(settings), parsing.PROCESSED)
+class _Seen(NamedTuple):
+    """What workers tell of some messages."""
+
+    refused: int
+    first_us: int | None  # of what was accepted, when it was captured
+    last_us: int | None
 
 
 def write_signals(run: Attempt, source: Source, base: Mapping[str, int], refused: list[DataFrame]) -> None:
     """What the stream `xray_raw` brings; what is refused of it is added to `refused`.
 
-    Raw signals are written first, and then looked at: their keys alone are read back, which is a tenth of reading the archive
-    once more. Only where the lake has some of them already, as after a door was killed, they are written again without those.
+    Both rows of a signal are written in one pass over the archive, and then looked at: the keys alone are read back, which is a
+    tenth of reading the archive once more. Only where the lake has some of them already, as after a door was killed, all is
+    written again without those.
     """
-    of_raw, of_processed = parts(run.settings)
-    seen, of_accepted = Observation(), sf.when(sf.col("reason").isNull(), sf.col("captured_us"))
-    found = parsed(source, run.spark, *of_raw).observe(
-        seen, sf.min(of_accepted).alias("first"), sf.max(of_accepted).alias("last"), sf.count("reason").alias("refused")
+    work = Work(
+        parsing.Processing.of(run.settings),
+        parsing.PROCESSED,
+        tuple((table, partial(signal_rows.table_of, table)) for table in (XRAY_RAW, XRAY_PROCESSED)),
+        _seen,
     )
-    rows = signal_rows.rows_of(XRAY_RAW, found)
-    run.append(XRAY_RAW, rows, base[XRAY_RAW.name])
-    if run.written[XRAY_RAW.name]:
-        again = _again(run, base[XRAY_RAW.name], seen.get["first"], seen.get["last"])
-        if again is not None:
+    written = write_files(run, source, work)
+    instants = [us for seen in written.told for us in (seen.first_us, seen.last_us) if us is not None]
+    if instants:
+        run.append_files(XRAY_RAW, written.files[XRAY_RAW.name], base[XRAY_RAW.name])
+        if again := _again(run, base[XRAY_RAW.name], min(instants), max(instants)):
             run.undo(XRAY_RAW)
-            run.append(XRAY_RAW, rows.join(again, "seq", "left_anti"), base[XRAY_RAW.name])
-        rows = signal_rows.rows_of(XRAY_PROCESSED, parsed(source, run.spark, *of_processed, with_unreadable=False))
-        new = rows if again is None else rows.join(again, "seq", "left_anti")
-        run.append(XRAY_PROCESSED, new, base[XRAY_PROCESSED.name])
-    else:
-        run.undo(XRAY_RAW)
-    if seen.get["refused"]:
-        bad = transforms.refused_rows(parsed(source, run.spark, *of_raw), Stream.XRAY_RAW)
+            written = write_files(run, source, work, but=again)
+            run.append_files(XRAY_RAW, written.files[XRAY_RAW.name], base[XRAY_RAW.name])
+        run.append_files(XRAY_PROCESSED, written.files[XRAY_PROCESSED.name], base[XRAY_PROCESSED.name])
+    if any(seen.refused for seen in written.told):
+        bad = transforms.refused_rows(parsed(source, run.spark, parsing.signals, parsing.SIGNALS), Stream.XRAY_RAW)
         refused.append(new_rows(run, bad, REFUSED, base[QUARANTINE.name]))
 
 
-def _again(run: Attempt, base: int, first_us: int, last_us: int) -> DataFrame | None:
-    """(seq) of messages whose signal main had at `base`, or that another message before them has brought; None: there are none.
+def _seen(refused: pa.Table, accepted: pa.Table) -> _Seen:
+    span = pc.min_max(accepted["captured_us"]).as_py()
+    return _Seen(refused.num_rows, span["min"], span["max"])
+
+
+def _again(run: Attempt, base: int, first_us: int, last_us: int) -> list[int]:
+    """The seqs of messages whose signal main had at `base`, or that another message before them has brought.
 
     All were captured between these microseconds. Hashes are compared first: in most runs no two are alike, and nothing is
     shuffled.
@@ -77,16 +85,15 @@ def _again(run: Attempt, base: int, first_us: int, last_us: int) -> DataFrame | 
     suspects = _alike(mine, known, run.written[XRAY_RAW.name]).persist()
     try:
         if suspects.isEmpty():
-            return None
+            return []
         suspected = mine.withColumn("hash", sf.expr(HASH)).join(suspects, "hash", "left_semi")
         first = suspected.groupBy(*KEY).agg(sf.min("seq").alias("seq"))
         new = first.join(known, KEY, "left_anti").select("seq")
-        again = suspected.select("seq").join(new, "seq", "left_anti").localCheckpoint()  # what it is made of may be undone
+        again: list[int] = suspected.select("seq").join(new, "seq", "left_anti").toArrow()["seq"].to_pylist()
     finally:
         suspects.unpersist()
-    count = again.count()
-    log.info("signals that the lake has already are let be", signals=count)
-    return sf.broadcast(again) if 0 < count <= FEW else again if count else None
+    log.info("signals that the lake has already are let be", signals=len(again))
+    return again
 
 
 def _alike(mine: DataFrame, known: DataFrame, rows: int) -> DataFrame:
@@ -114,13 +121,12 @@ def write_status(run: Attempt, source: Source, base: Mapping[str, int], refused:
         found.unpersist()
 
 
-def write_signals_by_arrow(
-    run: Attempt, messages: pa.Table, processed: pa.Table, base: Mapping[str, int], refused: list[pa.Table]
-) -> None:
-    """The same of raw signals that are in memory (`archive.parsing.SIGNALS` and `PROCESSED`)."""
+def write_signals_by_arrow(run: Attempt, messages: pa.Table, base: Mapping[str, int], refused: list[pa.Table]) -> None:
+    """The same of raw signals that are in memory (`archive.parsing.PROCESSED`)."""
     bad, accepted = arrow_rows.parted(messages)
     if accepted.num_rows:
-        rows = signal_rows.table_of(XRAY_RAW, signal_rows.once(accepted))
+        first = signal_rows.once(accepted)
+        rows = signal_rows.table_of(XRAY_RAW, first)
         ends = pc.min_max(rows["captured_at"]).as_py()
         near = between("captured_at", ends["min"], ends["max"])
         known = matching(run.catalog, XRAY_RAW, base[XRAY_RAW.name], rows.select(KEY), KEY, near)
@@ -128,7 +134,7 @@ def write_signals_by_arrow(
         if new.num_rows < accepted.num_rows:
             log.info("signals that the lake has already are let be", signals=accepted.num_rows - new.num_rows)
         run.put(XRAY_RAW, new, base[XRAY_RAW.name])
-        of_new = processed.filter(pc.is_in(processed["seq"], value_set=new["seq"].combine_chunks()))
+        of_new = first.filter(pc.is_in(first["seq"], value_set=new["seq"].combine_chunks()))
         run.put(XRAY_PROCESSED, signal_rows.table_of(XRAY_PROCESSED, of_new), base[XRAY_PROCESSED.name])
     if bad.num_rows:
         rows = arrow_rows.refused_rows(bad, Stream.XRAY_RAW)

@@ -29,7 +29,7 @@ PACKAGES = ("adapters", "archive", "contracts", "expectations", "pipelines", "qu
 # Distributions that workers import, with what those need. Pyspark is Spark's own, in each node's installation.
 FOR_WORKERS = (
     *("cryptography", "hiredis", "httpx", "msgspec", "orjson", "pandas", "pyarrow", "pydantic-settings", "pyiceberg"),
-    *("redis", "sqlalchemy", "structlog", "tenacity"),
+    *("pyiceberg-core", "redis", "sqlalchemy", "structlog", "tenacity"),
 )
 FOR_DRIVERS = (
     "aiohttp",
@@ -39,7 +39,6 @@ FOR_DRIVERS = (
     "prometheus-client",
     "psycopg",
     "psycopg-binary",
-    "pyiceberg-core",
     "ruamel-yaml",
 )
 FOR_SIGNATURES = ("boto3",)  # Manifold does not bring it

@@ -74,9 +74,9 @@ def test_raw_signals_side_by_side_are_read_as_each_alone(kinds: list[str], keys:
     for parser in (parsing.signals, processing):
         together = rows(parser, *messages)
         assert together == [row for message in messages for row in rows(parser, message)]
-    refused = [row["seq"] for row in rows(parsing.signals, *messages) if row["reason"] is not None]
-    accepted = [row["seq"] for row in rows(processing, *messages)]
-    assert sorted(refused + accepted) == [message.seq for message in messages]
+    raw_rows, processed = rows(parsing.signals, *messages), rows(processing, *messages)
+    assert [{name: row[name] for name in parsing.SIGNALS.names} for row in processed] == raw_rows
+    assert [row["rules"] is None for row in processed] == [row["reason"] is not None for row in raw_rows]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -101,12 +101,11 @@ def test_statuses_side_by_side_are_read_as_each_alone(kinds: list[str], keys: Da
 def test_what_one_message_comes_to(kind: str, reason: str | None, problem: str | None, keys: DayKeys) -> None:
     message = raw(Sealing(keys), 3, kind)
     (row,) = rows(parsing.signals, message)
-    processed = rows(parsing.Processing(keys, read_bounds(DEFAULT_BOUNDS)), message)
+    (made,) = rows(parsing.Processing(keys, read_bounds(DEFAULT_BOUNDS)), message)
     if reason is not None:
         assert (reason in row["reason"], row["message"], row["payload"]) == (True, message.payload, None)
-        assert processed == []
+        assert [made[name] for name in ("readings", "anomalies", "anomaly_types", "rules", "problem")] == [None] * 5
     else:
-        (made,) = processed
         assert (row["reason"], row["message"], row["key_id"] is not None) == (None, None, True)
         assert (made["device_id"], made["captured_us"]) == (row["device_id"], row["captured_us"])
         assert made["problem"] is None if problem is None else problem in made["problem"]

@@ -4,6 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import for_few_rows
+from tests.expectations.rows import Engine
 
 
 @pytest.fixture(scope="session")
@@ -12,9 +13,11 @@ def spark(one_spark: SparkSession) -> SparkSession:
     return for_few_rows(one_spark.newSession())
 
 
-@pytest.fixture(params=["spark", "arrow"])
-def engine(request: pytest.FixtureRequest) -> SparkSession | None:
-    """What holds the rows: Spark, or this process (None)."""
+@pytest.fixture(params=["spark", "arrow", "files"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """What holds the rows."""
+    if request.param == "files":
+        return tmp_path_factory.mktemp("rows")
     if request.param == "arrow":
         return None
     session: SparkSession = request.getfixturevalue("spark")

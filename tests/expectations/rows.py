@@ -3,9 +3,11 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from adapters.files import Files
@@ -21,6 +23,7 @@ RUN = "manual__2026-03-01T12:00:00+00:00"
 VIN = "1HGCM82633A004352"
 LOOKED_UP = ("sdv_fanout_data", "sdv_fanout_meta", "sdv_fanout_ids", "ecq_payload", "ecq_seqno", "ingested_segments")
 Row = dict[str, Any]
+Engine: TypeAlias = SparkSession | Path | None  # what holds the rows: Spark, files in this folder, or this process
 
 
 def data(data_id: str = "map-1", payload: bytes = b"tiles", **changed: Any) -> Row:
@@ -95,18 +98,28 @@ def good() -> dict[str, list[Row]]:
     }
 
 
-def frame(spark: SparkSession | None, table: str, rows: Sequence[Row]) -> Any:
+def frame(engine: Engine, table: str, rows: Sequence[Row]) -> Any:
     """Rows as the table would hold them, in memory where there is no Spark. Nulls are let through: some rules are about them."""
     contract = next(t for t in tables.EVERY_TABLE if t.name == table)
-    if spark is None:
-        return pa.table({c.name: pa.array([row[c.name] for row in rows], c.type) for c in contract.columns})
+    if not isinstance(engine, SparkSession):
+        found = pa.table({c.name: pa.array([row[c.name] for row in rows], c.type) for c in contract.columns})
+        return found if engine is None else _in_files(engine / table, found)
     schema = contract.spark_schema.replace(" not null", "")
-    found = spark.createDataFrame([tuple(row[c.name] for c in contract.columns) for row in rows], schema)
-    return found.coalesce(1).localCheckpoint()  # read in Spark from here on, and not made again for each look
+    made = engine.createDataFrame([tuple(row[c.name] for c in contract.columns) for row in rows], schema)
+    return made.coalesce(1).localCheckpoint()  # read in Spark from here on, and not made again for each look
+
+
+def _in_files(folder: Path, rows: pa.Table) -> ds.Dataset:
+    """Two files, with more than one row group where there are more than two rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    half = rows.num_rows // 2
+    for number, part in enumerate((rows.slice(0, half), rows.slice(half))):
+        pq.write_table(part, folder / f"{number}.parquet", row_group_size=1)
+    return ds.dataset([str(file) for file in sorted(folder.iterdir())], rows.schema, "parquet")
 
 
 def judged(
-    spark: SparkSession | None,
+    engine: Engine,
     rows: Mapping[str, Sequence[Row]],
     reports: Path,
     *,
@@ -118,12 +131,12 @@ def judged(
 
     `stored` are all rows of some tables, the run's with them; rows of the tables `in_memory` are in memory beside Spark, too.
     """
-    frames = {table: frame(None if table in in_memory else spark, table, found) for table, found in rows.items()}
+    frames = {table: frame(None if table in in_memory else engine, table, found) for table, found in rows.items()}
     right: dict[str, Any] = {"run_id": RUN, "as_of": NOON, "reports": Files(reports.as_uri()), "keep": 10}
     whole = {table: found for table, found in good().items() if table in LOOKED_UP} | dict(rows) | dict(stored or {})
     references = {}
-    if spark is not None:
+    if isinstance(engine, SparkSession):
         shared = frames.keys() - set(in_memory) - (stored or {}).keys()
-        references = {table: frames[table] if table in shared else frame(spark, table, found) for table, found in whole.items()}
+        references = {table: frames[table] if table in shared else frame(engine, table, found) for table, found in whole.items()}
     right |= {"references": references, "lookups": {name: lookup_in(frame(None, name, found)) for name, found in whole.items()}}
     return audit(frames, **{**right, "data_wait": timedelta(hours=1), **changed})

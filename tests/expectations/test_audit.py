@@ -19,12 +19,12 @@ from expectations._metrics import view_of
 from expectations._rows import Case
 from expectations._spark_rows import SparkRows
 from tests.expectations.broken import FOUND, broken
-from tests.expectations.rows import NOON, SEQ, VIN, data, entry, frame, good, judged, meta, outcome, refused, segment
+from tests.expectations.rows import NOON, SEQ, VIN, Engine, data, entry, frame, good, judged, meta, outcome, refused, segment
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(engine: SparkSession | None, tmp_path: Path) -> None:
+def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(engine: Engine, tmp_path: Path) -> None:
     result = judged(engine, good(), tmp_path)
 
     assert result.passed
@@ -34,7 +34,7 @@ def test_a_good_run_passes_without_a_word_and_its_report_lists_every_table(engin
     assert all(table in page for table in good())
 
 
-def test_each_broken_rule_is_found_with_its_severity_and_its_rows(engine: SparkSession | None, tmp_path: Path) -> None:
+def test_each_broken_rule_is_found_with_its_severity_and_its_rows(engine: Engine, tmp_path: Path) -> None:
     result = judged(engine, broken(), tmp_path, data_wait=timedelta(seconds=1))
 
     found = (*result.failures, *result.warnings)
@@ -42,7 +42,7 @@ def test_each_broken_rule_is_found_with_its_severity_and_its_rows(engine: SparkS
     assert {(finding.table, finding.rule): (finding.severity.value, finding.rows) for finding in found} == FOUND
 
 
-def test_a_failure_names_the_rule_the_reason_and_the_rows(engine: SparkSession | None, tmp_path: Path) -> None:
+def test_a_failure_names_the_rule_the_reason_and_the_rows(engine: Engine, tmp_path: Path) -> None:
     rows = {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)], "sdv_fanout_meta": [meta(), meta("other-bytes")]}
     result = judged(engine, rows, tmp_path)
 
@@ -55,7 +55,7 @@ def test_a_failure_names_the_rule_the_reason_and_the_rows(engine: SparkSession |
 
 
 def test_each_rule_leaves_a_row_that_says_how_it_was_kept_and_these_rows_keep_the_rules_of_their_own(
-    engine: SparkSession | None, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
     added = {"sdv_fanout_data": [data(), data("other-bytes", sha1="00" * 20)], "sdv_fanout_meta": [meta(), meta("other-bytes")]}
     result = judged(engine, added, tmp_path)
@@ -80,7 +80,7 @@ def test_each_rule_leaves_a_row_that_says_how_it_was_kept_and_these_rows_keep_th
     }
 
 
-def test_data_docs_read_in_sentences_with_severity_and_reason(engine: SparkSession | None, tmp_path: Path) -> None:
+def test_data_docs_read_in_sentences_with_severity_and_reason(engine: Engine, tmp_path: Path) -> None:
     judged(engine, {"sdv_fanout_ids": [entry(), entry(SEQ + 2, ts=NOON)]}, tmp_path)
 
     (page,) = (tmp_path / "validations" / "sdv_fanout_ids").rglob("*.html")
@@ -100,7 +100,7 @@ def test_data_docs_read_in_sentences_with_severity_and_reason(engine: SparkSessi
     assert "[true]" not in shown.lower()
 
 
-def test_what_the_parser_has_counted_is_not_asked_again(engine: SparkSession | None, tmp_path: Path) -> None:
+def test_what_the_parser_has_counted_is_not_asked_again(engine: Engine, tmp_path: Path) -> None:
     # An earlier release has also counted what its parser refuses, which says nothing of the rows.
     counted = {"sdv_fanout_ids": {"odd_vins": 0, "malformed_vins": 0}}
 
@@ -112,7 +112,7 @@ def test_what_the_parser_has_counted_is_not_asked_again(engine: SparkSession | N
     assert [(finding.rule, finding.rows, len(finding.samples)) for finding in other.warnings] == [("vin_is_iso_3779", 1, 1)]
 
 
-def test_the_verdict_is_kept_when_the_pages_can_be_read(engine: SparkSession | None, tmp_path: Path) -> None:
+def test_the_verdict_is_kept_when_the_pages_can_be_read(engine: Engine, tmp_path: Path) -> None:
     kept: list[tuple[int, bool]] = []
 
     def keep(rows: pa.Table) -> None:
@@ -123,9 +123,7 @@ def test_the_verdict_is_kept_when_the_pages_can_be_read(engine: SparkSession | N
     assert kept == [(len(load_suites()["quarantine"].rules), True)]
 
 
-def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too_long(
-    engine: SparkSession | None, tmp_path: Path
-) -> None:
+def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too_long(engine: Engine, tmp_path: Path) -> None:
     rows = {"sdv_fanout_ids": [entry(), entry(SEQ + 2, data_id="to-come")]}
 
     young = judged(engine, rows, tmp_path, data_wait=timedelta(minutes=5))
@@ -136,7 +134,7 @@ def test_a_trigger_may_wait_for_its_data_and_is_a_warning_when_it_has_waited_too
     assert old.passed
 
 
-def test_rows_that_are_in_the_table_already_count_for_uniqueness(engine: SparkSession | None, tmp_path: Path) -> None:
+def test_rows_that_are_in_the_table_already_count_for_uniqueness(engine: Engine, tmp_path: Path) -> None:
     stored = {"ingested_segments": [segment(run_id="an earlier one"), segment()]}
 
     result = judged(engine, {"ingested_segments": [segment()]}, tmp_path, stored=stored)
@@ -178,7 +176,7 @@ def test_two_audits_at_once_in_one_session_look_values_up_in_tables_of_their_own
         assert spark.table(view_of("ingested_segments")).count() == 1
 
 
-def test_a_run_that_adds_nothing_passes_and_still_has_its_page(engine: SparkSession | None, tmp_path: Path) -> None:
+def test_a_run_that_adds_nothing_passes_and_still_has_its_page(engine: Engine, tmp_path: Path) -> None:
     result = judged(engine, {"sdv_fanout_ids": []}, tmp_path)
 
     assert result.passed
@@ -186,7 +184,7 @@ def test_a_run_that_adds_nothing_passes_and_still_has_its_page(engine: SparkSess
     assert "nothing to judge" in Path(result.report).read_text()
 
 
-def test_the_folder_keeps_the_newest_runs_and_the_index_lists_them(engine: SparkSession | None, tmp_path: Path) -> None:
+def test_the_folder_keeps_the_newest_runs_and_the_index_lists_them(engine: Engine, tmp_path: Path) -> None:
     for hour, run_id in enumerate(("first", "second", "third")):
         judged(engine, {"quarantine": [refused()]}, tmp_path, run_id=run_id, as_of=NOON + timedelta(hours=hour), keep=2)
 
@@ -198,7 +196,7 @@ def test_the_folder_keeps_the_newest_runs_and_the_index_lists_them(engine: Spark
     assert "first" not in index
 
 
-def test_judging_a_run_again_replaces_its_pages(engine: SparkSession | None, tmp_path: Path) -> None:
+def test_judging_a_run_again_replaces_its_pages(engine: Engine, tmp_path: Path) -> None:
     judged(engine, {"quarantine": [refused(reason="")]}, tmp_path)
     again = judged(engine, {"quarantine": [refused()]}, tmp_path, as_of=NOON + timedelta(minutes=1))
 
@@ -242,7 +240,7 @@ class Links(HTMLParser):
         self.found += [value or "" for name, value in attrs if name == "href"]
 
 
-def test_every_link_of_the_pages_leads_somewhere(engine: SparkSession | None, tmp_path: Path) -> None:
+def test_every_link_of_the_pages_leads_somewhere(engine: Engine, tmp_path: Path) -> None:
     result = judged(engine, {"quarantine": [refused(reason="")]}, tmp_path)
     report = Path(result.report)
     publish_trends(results_of(result, NOON).to_pylist(), Files(tmp_path.as_uri()))
@@ -261,6 +259,6 @@ def test_every_link_of_the_pages_leads_somewhere(engine: SparkSession | None, tm
         pytest.param({"run_id": "../other"}, "names a folder of the reports", id="a run id that is a path"),
     ],
 )
-def test_what_the_caller_forgot_is_named(engine: SparkSession | None, tmp_path: Path, changed: dict[str, Any], says: str) -> None:
+def test_what_the_caller_forgot_is_named(engine: Engine, tmp_path: Path, changed: dict[str, Any], says: str) -> None:
     with pytest.raises(Permanent, match=says):
         judged(engine, {"sdv_fanout_ids": [entry(vin=VIN)]}, tmp_path, **changed)

@@ -91,6 +91,12 @@ def is_small() -> bool:
 @pytest.fixture
 def judged_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run on Spark is judged there, however few rows it has."""
+    monkeypatch.setattr(audit, "BESIDE_SPARK", replace(BESIDE_SPARK, rows=0, in_files=0))
+
+
+@pytest.fixture
+def judged_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries of a run on Spark are judged in their files, however few they are."""
     monkeypatch.setattr(audit, "BESIDE_SPARK", replace(BESIDE_SPARK, rows=0))
 
 

@@ -25,7 +25,7 @@ def test_a_task_is_as_large_whether_there_are_few_files_or_many(
     sent: list[int] = []
     make = frames._reader
 
-    def noting(*given: object) -> frames._Reader:
+    def noting(*given: object) -> frames.Reader:
         reader = make(*given)  # type: ignore[arg-type]
         sent.append(len(CloudPickleSerializer().dumps(reader)))  # type: ignore[no-untyped-call]  # Spark's
         return reader

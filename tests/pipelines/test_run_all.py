@@ -1,7 +1,5 @@
 """All stages together: judged before they are published, and what fails the audit stays off main."""
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 
@@ -9,7 +7,7 @@ from archive.flush import flush
 from contracts.envelope import Stream
 from contracts.settings import Settings
 from contracts.tables import IDS, SEGMENTS
-from pipelines.ingest import arrow_rows, transforms
+from pipelines.ingest import arrow_rows
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import branch_of
 from pipelines.ingest.run_all import ingest_audit_publish
@@ -37,16 +35,10 @@ def test_a_run_is_judged_and_then_published(spark_lake: SparkLake) -> None:
 def test_a_run_that_breaks_a_rule_stays_off_main_and_says_which_rows(
     spark_lake: SparkLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows_are_made_by = arrow_rows if spark_lake.small else transforms
-    right = rows_are_made_by.ids_rows
-
-    def wrong(triggers: Any) -> Any:
-        rows = right(triggers)
-        return pa.concat_tables([rows, rows]) if spark_lake.small else rows.unionAll(rows)
-
+    right = arrow_rows.ids_rows
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"])])
     with monkeypatch.context() as patched:
-        patched.setattr(rows_are_made_by, "ids_rows", wrong)
+        patched.setattr(arrow_rows, "ids_rows", lambda triggers: pa.concat_tables([right(triggers)] * 2))
         ingest(spark_lake.run("run", 10))
     with pytest.raises(AuditFailed, match=r"(?s)sdv_fanout_ids.*V1"):
         audit_run(spark_lake.run("run", 10))
