@@ -38,15 +38,15 @@ def verified(settings: Settings, url: str) -> ssl.SSLContext | bool:
     return web_context(settings, url) or True
 
 
-def web_server_context(certificate: str) -> ssl.SSLContext:
-    """For HTTP: whoever comes need show no certificate; TLS 1.2 or newer. `certificate` has the key too.
+def web_server_context(shown: TlsFiles) -> ssl.SSLContext:
+    """For HTTP: whoever comes need show no certificate; TLS 1.2 or newer.
 
     Raises:
         OSError: the file cannot be read, or is no certificate or key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate)
+    context.load_cert_chain(shown.certificate, shown.key or None)
     return context
 
 
