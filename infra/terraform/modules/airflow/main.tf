@@ -1,12 +1,12 @@
 locals {
   given = {
-    site     = var.site, image = var.image, airflow = var.airflow, spark = var.spark, secret = var.secret, manifold_secret = var.manifold_secret
-    checksum = sha256(jsonencode([var.airflow, var.spark, local.spark_defaults]))
+    site     = var.site, image = var.image, airflow = var.airflow, spark = var.spark, secret = var.secret, manifold_secret = var.manifold_secret, certificate = var.certificate, store_in_cluster = var.store_in_cluster
+    checksum = sha256(jsonencode([var.airflow, var.spark, var.store_in_cluster]))
     release  = substr(sha256(jsonencode([var.image, var.spark.slots])), 0, 8)
   }
-  spark_defaults   = templatefile("${path.module}/manifests/spark-defaults.conf.tftpl", { site = var.site, image = var.image, spark = var.spark })
-  spark_driver     = templatefile("${path.module}/manifests/spark-driver.yaml.tftpl", { site = var.site, manifold_secret = var.manifold_secret })
-  spark_executor   = templatefile("${path.module}/manifests/spark-executor.yaml.tftpl", { site = var.site, manifold_secret = var.manifold_secret })
+  spark_defaults   = templatefile("${path.module}/manifests/spark-defaults.conf.tftpl", local.given)
+  spark_driver     = templatefile("${path.module}/manifests/spark-driver.yaml.tftpl", local.given)
+  spark_executor   = templatefile("${path.module}/manifests/spark-executor.yaml.tftpl", local.given)
   worker           = templatefile("${path.module}/manifests/worker.yaml.tftpl", local.given)
   roles            = { api-server = "api-server", scheduler = "scheduler", dag-processor = "dag-processor", triggerer = "triggerer" }
   with_cluster_api = ["scheduler"]
@@ -20,7 +20,7 @@ locals {
 
 output "url" {
   description = "Airflow's pages, inside the cluster."
-  value       = "http://airflow.${var.site.namespace}.svc:8080"
+  value       = "https://airflow.${var.site.namespace}.svc:8080"
 }
 
 output "spark_files" {
