@@ -40,11 +40,12 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def root(api: Cluster) -> Path:
     """The root as it is, applied."""
-    for room in ("terraform", "emqx", "rabbitmq", "prometheus", "grafana"):
+    for room in ("terraform", "emqx", "rabbitmq", "redis", "prometheus", "grafana"):
         shutil.copytree(ROOT / "infra" / room, api.folder / "infra" / room, ignore=shutil.ignore_patterns(".terraform*"))
     root = api.folder / "infra" / "terraform"
-    made = subprocess.run([root / "secrets.sh", NAMESPACE], capture_output=True, text=True, env=api.env, timeout=120)
-    assert made.returncode == 0, made.stderr
+    for script in ("secrets.sh", "certificates.sh"):
+        made = subprocess.run([root / script, NAMESPACE], capture_output=True, text=True, env=api.env, timeout=120)
+        assert made.returncode == 0, made.stderr
     assert api.terraform(root, "get", "-no-color").returncode == 0
     _apply(api, root)
     return root
@@ -76,6 +77,20 @@ def test_secrets_has_every_key_that_pods_ask_for_and_makes_none_twice(api: Clust
                     assert keys <= secrets[secret.get("secretName", secret.get("name"))], name
     again = subprocess.run([root / "secrets.sh", NAMESPACE], capture_output=True, text=True, env=api.env, timeout=120)
     assert again.stdout.startswith("all there")
+    certificates = subprocess.run([root / "certificates.sh", NAMESPACE], capture_output=True, text=True, env=api.env, timeout=120)
+    assert (certificates.returncode, certificates.stdout) == (0, "")
+
+
+def test_a_certificate_that_ends_soon_is_put_in_the_place_of_the_old_one(api: Cluster, root: Path) -> None:
+    def certificates(*arguments: str) -> str:
+        command = [root / "certificates.sh", NAMESPACE, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=api.env, timeout=120, check=True).stdout
+
+    vehicle = certificates("--vehicle", "1M8GDM9AXKP042788")
+    short = json.dumps({"stringData": {"tls.crt": vehicle.partition("-----BEGIN PRIVATE KEY-----")[0]}})  # of 30 days
+    assert api.kubectl("-n", NAMESPACE, "patch", "secret", "redis-tls", "--type=merge", "-p", short).returncode == 0
+    assert certificates() == f"redis-tls: redis.{NAMESPACE}.svc\n"
+    assert certificates() == ""
 
 
 def test_every_pod_is_let_in_by_the_server(api: Cluster, root: Path, environment: Environment) -> None:
