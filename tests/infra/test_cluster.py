@@ -83,8 +83,10 @@ def test_secrets_has_every_key_that_pods_ask_for_and_makes_none_twice(api: Clust
 
 def test_a_certificate_that_ends_soon_is_put_in_the_place_of_the_old_one(api: Cluster, root: Path) -> None:
     def certificates(*arguments: str) -> str:
-        command = [root / "certificates.sh", NAMESPACE, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=api.env, timeout=120, check=True).stdout
+        command = [str(root / "certificates.sh"), NAMESPACE, *arguments]
+        ran = subprocess.run(command, capture_output=True, text=True, env=api.env, timeout=120)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
 
     vehicle = certificates("--vehicle", "1M8GDM9AXKP042788")
     short = json.dumps({"stringData": {"tls.crt": vehicle.partition("-----BEGIN PRIVATE KEY-----")[0]}})  # of 30 days
@@ -106,6 +108,11 @@ def test_every_pod_is_let_in_by_the_server(api: Cluster, root: Path, environment
         ran = api.kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-", given=json.dumps(pod))
         assert ran.returncode == 0, f"{name}: {ran.stderr}"
         assert "Warning" not in ran.stderr, f"{name}: {ran.stderr}"
+
+
+def test_the_example_of_a_publisher_is_let_in(api: Cluster, root: Path) -> None:
+    ran = api.kubectl("-n", NAMESPACE, "create", "--dry-run=server", "-f", str(root / "examples" / "publisher.yaml"))
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_rights_are_those_that_are_needed(api: Cluster, root: Path) -> None:

@@ -1,6 +1,7 @@
 """The servers of an environment as its manifests configure them, and services that come to them with what its scripts made up."""
 
 import asyncio
+import json
 import os
 import shutil
 import socket
@@ -28,7 +29,7 @@ from tests.infra.erlang import erlang
 from tests.infra.made import made_up
 from tests.infra.tls_site import FACES, Site, servers
 from tests.redis_users import SERVICES
-from tests.servers import ROOT, wait_until
+from tests.servers import ROOT, start, stopping, wait_until
 from tests.stores.servers import VERSITYGW, postgresql_programs, require
 
 pytestmark = [
@@ -185,7 +186,47 @@ def test_services_run_as_the_environment_sets_them_and_a_run_of_the_pipelines_go
             for service in FACES:
                 wait_until(lambda service=service: health(service).status_code == 200, within_s=60, what=f"{service} healthy")  # type: ignore[misc]
             prometheus_sees(site, "manifold", *(site.ports[service] for service in FACES))
-        job("ingest", "--json")
+            assert "recorded" in publish(site)
+        assert json.loads(job("ingest", "--json"))["ingested"]["segments"] >= 1
+
+
+def publish(site: Site) -> str:
+    """What `manifold send` says to a publisher with a certificate for outside, in one file with its key and the authority."""
+    file, data = site.folder / "publisher.pem", site.folder / "map.bin"
+    file.write_text(site.made.run("certificates.sh", "--client", "sdv-pub-console").stdout)
+    data.write_bytes(b"by TLS")
+    own = {"MANIFOLD_TLS_CERTIFICATE": str(file), "MANIFOLD_TLS_KEY": "", "MANIFOLD_TLS_CA": str(file)}
+    given = {name: value for name, value in site.variables("jobs").items() if name != "MANIFOLD_FILE"} | own
+    command = [sys.executable, "-m", "console", "send", "1M8GDM9AXKP042788", "--data", str(data)]
+    ran = subprocess.run(command, env={**os.environ, **given}, cwd=site.folder, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_airflow_keeps_its_database_and_shows_its_pages_by_tls_and_its_health_to_its_own_pod(site: Site) -> None:
+    env, logs = site.airflow(), site.folder / "logs"
+    airflow = str(Path(sys.executable).with_name("airflow"))
+    subprocess.run([airflow, "db", "migrate"], env={**os.environ, **env}, check=True, capture_output=True, timeout=300)
+    pages, health = site.ports["airflow"], site.ports["health"]
+    trust = client_context(TlsFiles(files(site, "airflow").ca))
+
+    def healthy() -> bool:
+        try:
+            parts = httpx.get(f"https://localhost:{pages}/api/v2/monitor/health", verify=trust, trust_env=False, timeout=5).json()
+        except httpx.TransportError:
+            return False
+        return [parts[part]["status"] for part in ("metadatabase", "scheduler")] == ["healthy"] * 2
+
+    with (
+        stopping(start([airflow, "api-server"], port=pages, log=logs / "api-server.log", env=env)),
+        stopping(start([airflow, "scheduler"], port=health, log=logs / "scheduler.log", env=env)),
+    ):
+        wait_until(healthy, within_s=120, what="Airflow to be healthy")
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"http://localhost:{pages}/api/v2/version", trust_env=False)
+        listening = Path("/proc/net/tcp").read_text().splitlines() + Path("/proc/net/tcp6").read_text().splitlines()
+        addresses = {line.split()[1].partition(":")[0] for line in listening if line.split()[1].endswith(f":{health:04X}")}
+        assert addresses == {"0100007F"}, "127.0.0.1 alone"
 
 
 def prometheus_sees(site: Site, job: str, *targets: int) -> None:

@@ -23,7 +23,7 @@ from contracts.settings import Settings
 from sandbox.platform import rabbitmq
 from tests.infra.environments import Environment, Json
 from tests.infra.made import Made
-from tests.servers import Server, free_port, start, stopping, wait_until
+from tests.servers import ROOT, Server, free_port, start, stopping, wait_until
 from tests.stores.servers import VERSITYGW, postgresql_programs, unprivileged
 
 SERVERS = {"redis": 6379, "postgres": 5432, "rabbitmq": 5671, "object-store": 7070, "emqx": 8884}
@@ -38,7 +38,9 @@ class Site:
     folder: Path
     environment: Environment
     made: Made
-    ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in (*SERVERS, *FACES, "metrics")})
+    ports: dict[str, int] = field(
+        default_factory=lambda: {name: free_port() for name in (*SERVERS, *FACES, "metrics", "airflow", "health", "logs")}
+    )
 
     def certificate(self, of: str) -> Path:
         """The folder with the certificate of a server or service."""
@@ -79,6 +81,23 @@ class Site:
             "MANIFOLD_MQTT_SHARED": "off",
         }  # Mosquitto shares no $ topics
         return given | own | {f"MANIFOLD_{name.upper()}_PORT": str(self.ports[name]) for name in FACES}
+
+    def airflow(self) -> dict[str, str]:
+        """The environment of Airflow's pods. Ports that no variable of theirs names are taken from `ports`, too."""
+        home = self.folder / "airflow"
+        folders = {"/etc/airflow-secret": home / "secret", "/var/lib/airflow": home, "/opt/manifold": ROOT}
+        given = {name: _moved(self.here(value, "airflow"), folders) for name, value in self.data("airflow").items()}
+        address = f"https://localhost:{self.ports['airflow']}"
+        given = {name: value.replace("https://airflow.manifold.svc:8080", address) for name, value in given.items()}
+        ports = {"API__PORT": "airflow", "SCHEDULER__SCHEDULER_HEALTH_CHECK_SERVER_PORT": "health"}
+        ports |= {"LOGGING__WORKER_LOG_SERVER_PORT": "logs"}
+        for key, value in self.made.secret("airflow").items():
+            (home / "secret").mkdir(parents=True, exist_ok=True)
+            (home / "secret" / key).write_text(self.here(value, "airflow"))
+        shutil.copy(home / "secret" / "passwords.json", home)  # as the pod's first container does
+        tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        named = {f"AIRFLOW__{name}": str(self.ports[port]) for name, port in ports.items()}
+        return self.variables("jobs") | given | named | {"PATH": tools, "PYTHONPATH": str(ROOT)}
 
     @contextmanager
     def service(self, name: str) -> Iterator[Server]:
