@@ -53,6 +53,8 @@ def test_every_secret_that_terraform_names_is_made_and_no_other(made: Made) -> N
     named = re.findall(r'optional\(string, "([\w-]+-tls)"\)', (TERRAFORM / "variables.tf").read_text())
     assert {name for name, _ in leaves(made)} == {*named}
     assert {"ca", "vehicle-ca"} | {*named} == made.secrets().keys()
+    page = (TERRAFORM / "README.md").read_text().partition("## Certificates")[2].partition("## Rights")[0]
+    assert {*re.findall(r"`([\w-]+-tls)`", page)} == {*named}
 
 
 def test_each_certificate_is_its_authoritys_and_its_keys(made: Made, tmp_path: Path) -> None:

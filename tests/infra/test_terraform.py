@@ -156,7 +156,7 @@ def test_manifolds_variables_are_settings_and_none_is_secret(environment: Enviro
 
 
 def test_secrets_are_files_and_the_readme_lists_their_keys(environments: dict[str, Environment]) -> None:
-    page = (TERRAFORM / "README.md").read_text().partition("## Secrets")[2].partition("## Rights")[0]
+    page = (TERRAFORM / "README.md").read_text().partition("## Secrets")[2].partition("## Certificates")[0]
     listed = {
         row[0]: set(re.findall(r"`([^`]+)`", row[1])) for row in re.findall(r"^\| `([\w.-]+)` \| (.*?) \|", page, re.MULTILINE)
     }
