@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from adapters.tls import outside_context
 from contracts.settings import Settings
 
 FILE = "file://"
@@ -25,7 +26,7 @@ def tell(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
         if url.startswith(FILE):
             _append(Path(url.removeprefix(FILE)), events)
         else:
-            _send(url, settings.lineage_token.get_secret_value(), events)
+            _send(url, settings, events)
     except (OSError, httpx.HTTPError, httpx.InvalidURL) as exc:
         # Its text may have the address, which may have a password.
         log.warning("the lineage of a run was not told: MANIFOLD_LINEAGE_URL answers %s", type(exc).__name__)
@@ -44,9 +45,10 @@ def _append(file: Path, events: Sequence[Mapping[str, Any]]) -> None:
         os.close(to)
 
 
-def _send(url: str, token: str, events: Sequence[Mapping[str, Any]]) -> None:
-    headers, until = {"Authorization": f"Bearer {token}"} if token else {}, time.monotonic() + TIMEOUT_S
-    with httpx.Client(headers=headers) as client:
+def _send(url: str, settings: Settings, events: Sequence[Mapping[str, Any]]) -> None:
+    token, until = settings.lineage_token.get_secret_value(), time.monotonic() + TIMEOUT_S
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with httpx.Client(headers=headers, verify=outside_context(settings)) as client:
         for event in events:
             if (left := until - time.monotonic()) <= 0:
                 raise httpx.ReadTimeout("the events before this one took all of the time")

@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 
 from contracts.settings import Settings
-from contracts.tls import TlsFiles
+from contracts.tls import NO_FILES, TlsFiles
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
@@ -36,6 +36,20 @@ def verified(settings: Settings, url: str) -> ssl.SSLContext | bool:
         OSError: as `web_context`.
     """
     return web_context(settings, url) or True
+
+
+def outside_context(settings: Settings) -> ssl.SSLContext:
+    """For a request to whoever the settings name outside of Manifold: believes whom the system does, and whom `tls_ca` names.
+
+    httpx would ask SSL_CERT_FILE alone, which in an environment has the authority of its object store.
+
+    Raises:
+        OSError: the file of the CA cannot be read.
+    """
+    context = client_context(NO_FILES)
+    if settings.tls_ca:
+        context.load_verify_locations(settings.tls_ca)
+    return context
 
 
 def web_server_context(shown: TlsFiles) -> ssl.SSLContext:

@@ -3,26 +3,28 @@
 #                                         renews what ends within 30 days. HOSTs: names under which vehicles and gateways come from outside.
 # certificates.sh NAMESPACE --vehicle ID  writes a vehicle's certificate, its key and whom it may believe to standard output; DAYS=30
 # certificates.sh NAMESPACE --client NAME the same for a publisher (sdv-pub-…), sdv-listener, or a gateway or reader of RabbitMQ.
-# Two authorities, with their keys, are the Secrets `ca` (whoever is inside, and publishers) and `vehicle-ca`: cert-manager takes both as they
-# are, and can do all of this in the place of this script. No key is in a command line or a file of this machine.
+# Two authorities, with their keys, are the Secrets `ca` (whoever is inside, and publishers) and `vehicle-ca` of the namespace NAMESPACE-ca, in
+# which nothing runs: Airflow's tasks may make pods in NAMESPACE, and so may mount what is there. No key is in a command line or a file here.
 set -euo pipefail
 ns=${1:?usage: certificates.sh NAMESPACE [HOST… | --vehicle ID | --client NAME]}
 shift
 ca_days=3650 leaf_days=90 renewed_days=30
 
+home() { case $1 in ca | vehicle-ca) echo "$ns-ca" ;; *) echo "$ns" ;; esac; }
+
 # get SECRET KEY: its content, or nothing where there is no such Secret; where the cluster does not answer, this ends here
-get() { kubectl -n "$ns" get secret "$1" --ignore-not-found -o "jsonpath={.data['${2/./\\.}']}" | base64 -d; }
+get() { kubectl -n "$(home "$1")" get secret "$1" --ignore-not-found -o "jsonpath={.data['${2/./\\.}']}" | base64 -d; }
 
 # put SECRET CERTIFICATE KEY CA: a new one, or in the place of the one that is there
 put() {
   local verb=create there
-  there=$(kubectl -n "$ns" get secret "$1" --ignore-not-found -o name)
+  there=$(kubectl -n "$(home "$1")" get secret "$1" --ignore-not-found -o name)
   [ -z "$there" ] || verb=replace
   printf '%s\0%s\0%s' "$2" "$3" "$4" | python3 -c '
 import json, sys
 values = dict(zip(("tls.crt", "tls.key", "ca.crt"), (each.rstrip() + "\n" for each in sys.stdin.read().split("\0"))))
 print(json.dumps({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "stringData": values,
-                  "metadata": {"name": sys.argv[1], "namespace": sys.argv[2]}}))' "$1" "$ns" | kubectl "$verb" -f - >/dev/null
+                  "metadata": {"name": sys.argv[1], "namespace": sys.argv[2]}}))' "$1" "$(home "$1")" | kubectl "$verb" -f - >/dev/null
 }
 
 new_key() { openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 2>/dev/null; }
@@ -44,7 +46,7 @@ signed() {
   local usage=$3 days=$4 name=$2 ca_key extensions
   ca=$(get "$1" tls.crt)
   ca_key=$(get "$1" tls.key)
-  [ -n "$ca_key" ] || { echo "there is no authority $1 in $ns: run $0 $ns" >&2; exit 1; }
+  [ -n "$ca_key" ] || { echo "there is no authority $1 in $ns-ca: run $0 $ns" >&2; exit 1; }
   key=$(new_key)
   shift 4
   extensions=$(printf 'basicConstraints=critical,CA:false\nkeyUsage=critical,digitalSignature\nextendedKeyUsage=%s\nauthorityKeyIdentifier=keyid\n' "$usage")
@@ -82,7 +84,7 @@ case ${1:-} in
   ;;
 esac
 
-kubectl get namespace "$ns" >/dev/null 2>&1 || kubectl create namespace "$ns" >/dev/null
+for namespace in "$ns" "$ns-ca"; do kubectl get namespace "$namespace" >/dev/null 2>&1 || kubectl create namespace "$namespace" >/dev/null; done
 authority ca "Manifold's services"
 authority vehicle-ca "Manifold's vehicles"
 both=serverAuth,clientAuth here=(localhost 127.0.0.1)

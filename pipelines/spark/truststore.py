@@ -1,4 +1,4 @@
-"""Whom Java believes, made of PEM: a JVM reads no such bundle, and an object store may show what a site's own authority has signed.
+"""Whom Java believes, made of PEM: a JVM reads no such bundle, and a store may show what a site's own authority has signed.
 
 `python -m pipelines.spark.truststore <PEM> <file>` writes the file; a JVM uses it with `-Djavax.net.ssl.trustStore=<file>`.
 """

@@ -20,6 +20,8 @@ def main(arguments: list[str]) -> int:
         return 1
     if "-f" in arguments:
         given = json.load(sys.stdin)
+        with (KEPT / "namespaces").open("a") as log:
+            log.write(f"{given['metadata']['namespace']}/{given['metadata']['name']}\n")
         file = KEPT / f"{given['metadata']['name']}.json"
         if file.exists() != ("replace" in arguments):
             sys.stderr.write(f"{file.stem}: not to be had or already there\n")

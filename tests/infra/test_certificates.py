@@ -123,6 +123,12 @@ def test_what_holds_is_left_and_what_ends_soon_is_made_anew(made: Made) -> None:
     assert {name for name in before if before[name] != after[name]} == {"redis-tls"}
 
 
+def test_authorities_are_where_no_pod_runs(made: Made) -> None:
+    """Whoever may make pods in a namespace may mount its Secrets."""
+    kept = (made.folder / "namespaces").read_text().split()
+    assert {each for each in kept if not each.startswith(f"{NAMESPACE}/")} == {f"{NAMESPACE}-ca/ca", f"{NAMESPACE}-ca/vehicle-ca"}
+
+
 def test_where_the_cluster_does_not_answer_no_authority_is_made_anew(made: Made) -> None:
     before = made.secrets()
     (made.folder / "away").touch()
