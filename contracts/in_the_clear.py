@@ -1,4 +1,4 @@
-"""Which settings send something over a network in the clear. Pure."""
+"""Which addresses settings name, and which of them are in the clear. Pure."""
 
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
@@ -14,13 +14,14 @@ VERIFIED = {"verify-ca", "verify-full"}  # modes in which PostgreSQL's client kn
 
 def in_the_clear(settings: DerivedSettings) -> list[str]:
     """A sentence, without secrets, for each setting by which a process talks or listens in the clear beyond loopback."""
-    found = [f"MANIFOLD_{name.upper()} {said}" for name, url in _urls(settings) if (said := _said(url))]
+    found = [f"MANIFOLD_{name.upper()} {said}" for name, url in addresses(settings) if (said := _said(url))]
     if not settings.http_shows.certificate and not all(map(is_loopback, (settings.host, settings.api_listens))):
         found.append("MANIFOLD_HTTP_CERTIFICATE must name a certificate, because HTTP listens beyond loopback")
     return found
 
 
-def _urls(settings: DerivedSettings) -> Iterator[tuple[str, str]]:
+def addresses(settings: DerivedSettings) -> Iterator[tuple[str, str]]:
+    """The URL of everybody whom a process asks, or an empty text, by the name of the setting; they may have secrets."""
     yield "mqtt_url", settings.mqtt
     yield "mqtt_vehicle_url", settings.mqtt_vehicle_url
     yield "emqx_api_url", settings.emqx_api_url

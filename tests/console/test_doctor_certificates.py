@@ -1,9 +1,15 @@
 """What `manifold doctor` says of the certificates that settings name: in an environment nobody else looks at the files."""
 
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from console import _doctor_certificates
 from console._doctor_certificates import certificates
@@ -51,6 +57,45 @@ def test_what_holds_for_a_while_passes(by: str, files: dict[str, str], tmp_path:
     assert found is not None
     assert found.passed
     assert found.seen.startswith("the first ends ")
+
+
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_server_that_shows_what_is_about_to_end_is_named(
+    newest: ssl.TLSVersion, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis reads its certificate once: renewed files say nothing of what it shows. It asks for a certificate, too."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files["certificate"], tmp_path / "tls.key")
+    context.load_verify_locations(files["ca"])
+    context.verify_mode, context.maximum_version = ssl.CERT_REQUIRED, newest
+    query = f"ssl_ca_certs={files['ca']}&ssl_certfile={files['certificate']}&ssl_keyfile={tmp_path}/tls.key"
+    with listening(context) as port:
+        given = Settings(home=tmp_path, redis_url=SecretStr(f"rediss://u:hidden@127.0.0.1:{port}/0?{query}"))
+        found = certificates(given)
+        monkeypatch.setattr(_doctor_certificates, "SPARE", timedelta(hours=1))
+        passed = certificates(given)
+    assert found is not None
+    assert passed is not None
+    assert f"what redis_url (127.0.0.1) shows ends {datetime.now(UTC) + timedelta(days=1):%Y-%m-%d}" in found.seen
+    assert "hidden" not in found.seen + found.remedy
+    assert (found.passed, passed.passed) == (False, True)
+
+
+@contextmanager
+def listening(context: ssl.SSLContext) -> Iterator[int]:
+    """A server that shakes hands with whoever comes, and says nothing; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with suppress(OSError), context.wrap_socket(connection, server_side=True) as secured:
+                        secured.recv(1)
+
+        threading.Thread(target=greet, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
 
 
 def test_what_cannot_be_read_is_named_and_without_certificates_nothing_is_said(tmp_path: Path) -> None:
