@@ -123,6 +123,10 @@ variable "settings" {
     condition     = alltrue([for name in keys(var.settings) : can(regex("^[a-z][a-z0-9_]*$", name)) && !can(regex("(password|secret|token|redis_url|catalog_uri|signals_keys)", name))])
     error_message = "settings must have names in lower case without MANIFOLD_, and no secrets: those go into the Secret that secrets.manifold names."
   }
+  validation {
+    condition     = alltrue([for name in keys(var.settings) : !can(regex("^(require_tls|http_certificate|http_key)$", name))])
+    error_message = "settings must not say require_tls, http_certificate or http_key: in an environment nothing listens in the clear."
+  }
 }
 
 variable "recorders" {

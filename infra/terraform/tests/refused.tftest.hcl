@@ -78,6 +78,12 @@ run "a_secret_among_the_settings" {
   expect_failures = [var.settings]
 }
 
+run "tls_turned_off" {
+  command = plan
+  variables { settings = { require_tls = "false" } }
+  expect_failures = [var.settings]
+}
+
 run "a_setting_by_its_variable" {
   command = plan
   variables { settings = { MANIFOLD_DIRECT_ENQUEUE = "false" } }
