@@ -7,6 +7,7 @@ import logging
 
 import httpx
 
+from adapters.tls import outside_context
 from contracts.settings import Settings
 
 TIMEOUT_S = 10
@@ -21,8 +22,9 @@ def alert(settings: Settings, what: str, text: str, **more: object) -> bool:
         log.warning("%s (nobody is told: MANIFOLD_ALERT_URL is empty)", text)
         return False
     try:
-        httpx.post(url, json={"text": text, "what": what, **more}, timeout=TIMEOUT_S).raise_for_status()
-    except httpx.HTTPError as exc:
+        said = {"text": text, "what": what, **more}
+        httpx.post(url, json=said, timeout=TIMEOUT_S, verify=outside_context(settings)).raise_for_status()
+    except (OSError, httpx.HTTPError) as exc:
         log.warning("%s (nobody is told: MANIFOLD_ALERT_URL answers %s)", text, type(exc).__name__)
         return False
     log.warning("%s (told)", text)

@@ -5,6 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 from prometheus_client import Gauge
 
@@ -19,6 +20,11 @@ class Kind(StrEnum):
     REVOKED = "revoked"  # a list; it ends when it should have been signed anew
 
 
+# Options of URLs that name files: of Redis, of RabbitMQ, of PostgreSQL.
+_IN_URLS: Mapping[str, Kind] = {
+    **dict.fromkeys(("ssl_certfile", "certfile", "sslcert"), Kind.CERTIFICATE),
+    **dict.fromkeys(("ssl_ca_certs", "cafile", "sslrootcert"), Kind.CA),
+}
 EXPIRES = Gauge(
     "manifold_certificate_expires_timestamp_seconds",
     "when what a file has of certificates ends, in seconds since 1970; 0: the file cannot be read",
@@ -31,7 +37,7 @@ def tell_expiry(settings: Settings, user: str = "", others: Mapping[str, Kind] |
 
     `user` is its name at the broker, empty where it does not go there; `others` are files that it uses besides.
     """
-    for file, kind in {**_own(settings, user), **(others or {})}.items():
+    for file, kind in {**files_of(settings, user), **(others or {})}.items():
         EXPIRES.labels(file, kind.value).set_function(partial(ends_at, file, kind))
 
 
@@ -43,13 +49,17 @@ def ends_at(file: str, kind: Kind) -> float:
         return 0.0
 
 
-def _own(settings: Settings, user: str) -> dict[str, Kind]:
-    """What it shows: to who asks by HTTP, to the broker, to the sandbox's Redis; and whom it believes."""
+def files_of(settings: Settings, user: str) -> dict[str, Kind]:
+    """What a service shows, and whom it believes: by HTTP, at the broker as `user`, at Redis, RabbitMQ and the catalog."""
     of_broker = settings.tls_files(user)
-    shown = {settings.http_certificate, of_broker.certificate if user else ""}
+    shown = {settings.http_shows.certificate, of_broker.certificate if user else ""}
     if settings.tls and not settings.redis_url.get_secret_value():
         shown.add(settings.local_client("", "")["certfile"])
     found = dict.fromkeys(sorted(shown), Kind.CERTIFICATE) | {of_broker.ca: Kind.CA}
+    secret = (settings.redis_url, settings.signals_redis_url, settings.signals_amqp_url, settings.signals_operator_url)
+    for url in (*secret, settings.catalog_uri):
+        named = parse_qsl(urlsplit(url.get_secret_value()).query)
+        found |= {file: _IN_URLS[option] for option, file in named if option in _IN_URLS}
     return {file: kind for file, kind in found.items() if file}
 
 

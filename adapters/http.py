@@ -21,6 +21,7 @@ from adapters.renewal import keep_renewed
 from adapters.tls import web_server_context
 from contracts.errors import Permanent
 from contracts.faces import require_token
+from contracts.tls import NO_FILES, TlsFiles
 
 REFUSED = {"WWW-Authenticate": "Bearer"}
 
@@ -41,11 +42,11 @@ async def serve(
     routes: Iterable[web.RouteDef] = (),
     *,
     token: str = "",
-    certificate: str = "",
+    shown: TlsFiles = NO_FILES,
 ) -> AsyncIterator[None]:
     """Serve while the block runs. /healthz answers 200 or 503 with `{"healthy": …, <details>}`; /livez 200, while the loop runs.
 
-    With a `certificate`, the file of one and its key, it speaks HTTPS; a renewed one is shown from the next connection on.
+    Where a certificate is `shown`, it speaks HTTPS; a renewed one is shown from the next connection on.
 
     With a `token`, whoever does not show it (`Authorization: Bearer …`) gets 401; but for /livez, and for /healthz without its
     details: the probes of an orchestrator have no secret to show.
@@ -55,7 +56,7 @@ async def serve(
         OSError: the certificate cannot be read.
     """
     require_token(host, token)
-    context = web_server_context(certificate) if certificate else None
+    context = web_server_context(shown) if shown.certificate else None
 
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
@@ -78,7 +79,7 @@ async def serve(
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/livez", livez), *routes])
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()
-    renewing = asyncio.create_task(keep_renewed(context, certificate), name="http.certificate") if context else None
+    renewing = asyncio.create_task(keep_renewed(context, shown), name="http.certificate") if context else None
     try:
         try:
             await web.TCPSite(runner, host, port, ssl_context=context).start()
@@ -92,7 +93,7 @@ async def serve(
 
 
 @contextmanager
-def tell_metrics(host: str, port: int, *, token: str = "", certificate: str = "") -> Iterator[None]:
+def tell_metrics(host: str, port: int, *, token: str = "", shown: TlsFiles = NO_FILES) -> Iterator[None]:
     """/metrics alone, in a thread, while the block runs: for a process without a loop.
 
     Raises:
@@ -110,7 +111,7 @@ def tell_metrics(host: str, port: int, *, token: str = "", certificate: str = ""
 
     try:
         server = make_server(host, port, guarded, _Server, _Silent)
-        server.certificate = certificate
+        server.shown = shown
     except OSError as exc:
         raise Permanent(f"cannot listen on {host}:{port} ({exc.strerror}); choose another port") from exc
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
@@ -125,13 +126,13 @@ class _Server(ThreadingMixIn, WSGIServer):
     """A slow reader keeps nobody waiting."""
 
     daemon_threads = True
-    certificate = ""
+    shown = NO_FILES
 
     def get_request(self) -> tuple[Any, Any]:
         """A connection. Its handshake is left to its own thread, and its certificate is the one of now."""
         connection, address = super().get_request()
-        if self.certificate:
-            context = web_server_context(self.certificate)
+        if self.shown.certificate:
+            context = web_server_context(self.shown)
             connection = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         return connection, address
 

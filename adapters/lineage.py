@@ -9,14 +9,17 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from queue import Full, Queue
+from ssl import SSLContext
 from threading import Lock, Thread
 from typing import Any
 
 import httpx
 
+from adapters.tls import outside_context
 from contracts.settings import Settings
 
 FILE = "file://"
@@ -30,12 +33,11 @@ Address = tuple[str, str]  # URL, and token
 
 def tell(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
     """Whether these events are going to be told, if it can be done. Returns at once; the log says what was not told."""
-    address = settings.lineage_url.get_secret_value(), settings.lineage_token.get_secret_value()
     told = [json.dumps(event).encode() for event in events]
     if any(len(event) > MOST_BYTES for event in told):
         log.warning("the lineage of a run was not told: an event has more than %d bytes", MOST_BYTES)
         return False
-    return _teller(address).take(told)
+    return _teller(settings).take(told)
 
 
 def settle(within_s: float | None = None) -> bool:
@@ -48,8 +50,8 @@ def settle(within_s: float | None = None) -> bool:
 class _Teller:
     """Tells one address."""
 
-    def __init__(self, url: str, token: str) -> None:
-        self._url, self._headers = url, {"Authorization": f"Bearer {token}"} if token else {}
+    def __init__(self, url: str, token: str, trust: Callable[[], SSLContext]) -> None:
+        self._url, self._headers, self._trust = url, {"Authorization": f"Bearer {token}"} if token else {}, trust
         self._waiting: Queue[list[bytes]] = Queue(MOST_WAITING)
         self._answers = True  # the log says when that changes
         Thread(target=self._run, name="lineage", daemon=True).start()
@@ -88,7 +90,7 @@ class _Teller:
             _append(Path(self._url.removeprefix(FILE)), b"".join(event + b"\n" for event in events))
             return
         headers = self._headers | {"Content-Type": "application/json"}
-        with httpx.Client(headers=headers, timeout=TIMEOUT_S) as client:
+        with httpx.Client(headers=headers, timeout=TIMEOUT_S, verify=self._trust()) as client:
             for event in events:
                 with client.stream("POST", self._url, content=event) as answer:  # its body, of any size, is not read
                     answer.raise_for_status()
@@ -108,10 +110,11 @@ _tellers: dict[Address, _Teller] = {}
 _making = Lock()
 
 
-def _teller(address: Address) -> _Teller:
+def _teller(settings: Settings) -> _Teller:
+    address = settings.lineage_url.get_secret_value(), settings.lineage_token.get_secret_value()
     with _making:
         if not _tellers:
             atexit.register(settle)
         if address not in _tellers:
-            _tellers[address] = _Teller(*address)
+            _tellers[address] = _Teller(*address, trust=partial(outside_context, settings))
         return _tellers[address]

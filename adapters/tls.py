@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 
 from contracts.settings import Settings
-from contracts.tls import TlsFiles
+from contracts.tls import NO_FILES, TlsFiles
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
@@ -38,15 +38,29 @@ def verified(settings: Settings, url: str) -> ssl.SSLContext | bool:
     return web_context(settings, url) or True
 
 
-def web_server_context(certificate: str) -> ssl.SSLContext:
-    """For HTTP: whoever comes need show no certificate; TLS 1.2 or newer. `certificate` has the key too.
+def outside_context(settings: Settings) -> ssl.SSLContext:
+    """For a request to whoever the settings name outside of Manifold: believes whom the system does, and whom `tls_ca` names.
+
+    httpx would ask SSL_CERT_FILE alone, which in an environment has the authority of its object store.
+
+    Raises:
+        OSError: the file of the CA cannot be read.
+    """
+    context = client_context(NO_FILES)
+    if settings.tls_ca:
+        context.load_verify_locations(settings.tls_ca)
+    return context
+
+
+def web_server_context(shown: TlsFiles) -> ssl.SSLContext:
+    """For HTTP: whoever comes need show no certificate; TLS 1.2 or newer.
 
     Raises:
         OSError: the file cannot be read, or is no certificate or key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate)
+    context.load_cert_chain(shown.certificate, shown.key or None)
     return context
 
 

@@ -37,7 +37,7 @@ async def serve(settings: Settings) -> None:
     require_token(settings.api_listens, settings.http_token.get_secret_value(), "API_HOST" if settings.api_host else "HOST")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and end are told by the supervisor
     listener = _listen(settings.api_listens, settings.api_port)
-    certificate = settings.http_certificate
+    shown = settings.http_shows
     tell_expiry(settings)
     config = uvicorn.Config(
         application(settings),
@@ -48,8 +48,8 @@ async def serve(settings: Settings) -> None:
         proxy_headers=False,
         ws="none",
         timeout_graceful_shutdown=SETTLE_S,
-        ssl_certfile=certificate or None,
-        ssl_keyfile=certificate or None,
+        ssl_certfile=shown.certificate or None,
+        ssl_keyfile=shown.key or None,
     )
     config.load()
     server = _Server(config)
@@ -60,7 +60,7 @@ async def serve(settings: Settings) -> None:
     for told in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(told, end)
     with listener:
-        renewing = asyncio.create_task(keep_renewed(config.ssl, certificate), name="api.certificate") if config.ssl else None
+        renewing = asyncio.create_task(keep_renewed(config.ssl, shown), name="api.certificate") if config.ssl else None
         try:
             await server.serve([listener])
         finally:

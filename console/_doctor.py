@@ -21,6 +21,7 @@ from adapters.redis import connect
 from adapters.tls import verified
 from console._broker_probe import probe
 from console._diagnostic import Diagnostic
+from console._doctor_certificates import certificates
 from console._doctor_signals import RING_REMEDY, SIGNING_REMEDY, rabbitmq, ring, signatures
 from console._output import FAILED, AsJson, handle_errors, out, print_json, settings_or_fail, table
 from contracts import keys
@@ -85,12 +86,8 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     yield _attempt(
         "recorders", lambda: _recorders(settings), "name the address of each in MANIFOLD_RECORDER_URLS, of every job too"
     )
-    if settings.tls:
-        yield _attempt(
-            "certificates",
-            lambda: _certificates(settings),
-            f"make up; why nobody renews them is in {settings.home}/logs/keeper.log",
-        )
+    if of_certificates := certificates(settings):
+        yield of_certificates
     yield _attempt("api", lambda: _api(settings), f"make up; its log is in {settings.home}/logs")
     yield _attempt(
         "direct enqueue", lambda: _direct_enqueue(settings), "cure what it says; what is recorded meanwhile is offered then"
@@ -112,15 +109,6 @@ def _attempt(check: str, look: Callable[[], str], remedy: str) -> Diagnostic:
         return Diagnostic(check, True, look())
     except (RedisError, httpx.HTTPError, DatabaseError, NoSuchNamespaceError, OSError, ValueError) as exc:
         return Diagnostic(check, False, " ".join(str(exc).split())[:200] or type(exc).__name__, remedy)
-
-
-def _certificates(settings: Settings) -> str:
-    """Whether CAs, certificates and the list of what is revoked are renewed in time."""
-    from sandbox.platform import certificates  # the library of certificates takes a while that others need not wait
-
-    if late := certificates.overdue(settings):
-        raise ValueError("; ".join(late))
-    return "none is about to end"
 
 
 def _java() -> Diagnostic:

@@ -17,7 +17,7 @@ from contracts.setting_groups import (
 from contracts.signal_settings import SignalSettings
 from contracts.signals.settings import SignalStorageSettings
 from contracts.storage import S3
-from contracts.tls import CA, OF_INNER, OF_REDIS, SECRETS, SERVER, TlsFiles, TlsSettings
+from contracts.tls import CA, NO_FILES, OF_INNER, OF_REDIS, SECRETS, SERVER, TlsFiles, TlsSettings
 
 SERVICES_PORT = ":1884"  # of the listener for services in infra/emqx
 TOPIC_AND_PROPERTIES = 1 << 20  # bytes: more than any publisher needs for them
@@ -119,12 +119,14 @@ class DerivedSettings(
 
     def http(self, port: int) -> str:
         """Address of a service's own HTTP, at this port of `host`."""
-        return f"{'https' if self.tls else 'http'}://{self.host}:{port}"
+        return f"{'https' if self.http_shows.certificate else 'http'}://{self.host}:{port}"
 
     @property
-    def http_certificate(self) -> str:
-        """File of the certificate, and its key, that HTTP shows; empty: it speaks no TLS."""
-        return f"{self.home}/{SECRETS}/{SERVER}" if self.tls else ""
+    def http_shows(self) -> TlsFiles:
+        """What HTTP shows; no certificate: it speaks no TLS. The sandbox's own has its key in the same file."""
+        if self.http_certificate:
+            return TlsFiles(certificate=self.http_certificate, key=self.http_key)
+        return TlsFiles(certificate=f"{self.home}/{SECRETS}/{SERVER}") if self.tls else NO_FILES
 
     @property
     def signals(self) -> str:
@@ -150,7 +152,7 @@ class DerivedSettings(
     @property
     def api(self) -> str:
         """HTTP address of the API."""
-        scheme = "https" if self.tls else "http"
+        scheme = "https" if self.http_shows.certificate else "http"
         return self.api_url.rstrip("/") or f"{scheme}://{self.api_listens}:{self.api_port}"
 
     @property

@@ -18,6 +18,7 @@ from pydantic_settings import (
 from contracts import catalog_properties
 from contracts.derived_settings import DerivedSettings
 from contracts.errors import SettingsError
+from contracts.in_the_clear import in_the_clear
 from contracts.lineage import RunName
 from contracts.signal_settings import CONTRACT_NAMES
 from contracts.signals.bounds import read_bounds
@@ -132,8 +133,8 @@ def load_settings(**overrides: Any) -> Settings:
         raise SettingsError("; ".join(unknown + [_problem(dict(error)) for error in exc.errors()])) from exc
     except ValueError as exc:  # the file is not TOML
         raise SettingsError(f"{settings_file()}: {exc}; correct the file") from exc
-    if unknown:
-        raise SettingsError("; ".join(unknown))
+    if wrong := unknown + (in_the_clear(settings) if settings.require_tls else []):
+        raise SettingsError("; ".join(wrong))
     return settings
 
 

@@ -49,6 +49,18 @@ class TlsSettings(BaseSettings):
         "as whom this process comes to the sandbox's own Redis and RabbitMQ, where tls is set: with that one's certificate, and "
         "as that user of Redis. `make up` sets it for each service; the operator may do all",
     )
-    tls_ca: str = _s("", "file of the certificates that services trust at the broker (mqtts://); empty: those of the system")
+    require_tls: bool = _s(
+        False, "refuse to start where a setting would talk, or listen, in the clear beyond this machine: what an environment sets"
+    )
+    tls_ca: str = _s(
+        "",
+        "file of the certificates that services trust at the broker (mqtts://), at each other's HTTP and at EMQX's API; empty: "
+        "those of the system",
+    )
     tls_certificate: str = _s("", "file of the certificate that this service shows the broker; empty: none")
     tls_key: str = _s("", "file of the key of tls_certificate; empty: it is in that file too")
+    http_certificate: str = _s(
+        "",
+        "file of the certificate that the services' HTTP shows, which then is HTTPS; empty: in the clear, but where tls is set",
+    )
+    http_key: str = _s("", "file of the key of http_certificate; empty: it is in that file too")

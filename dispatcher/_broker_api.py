@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import aiohttp
 
+from adapters.tls import web_context
 from contracts.errors import Retryable
 from contracts.settings import Settings
 
@@ -52,20 +53,26 @@ def session_of(row: Mapping[str, Any]) -> Session:
 
 
 class BrokerApi:
-    """`async with BrokerApi(settings) as api`.
+    """`async with BrokerApi(settings) as api`. By HTTPS it believes whom `tls_ca` names.
 
     Raises:
         Retryable: from every method, where the API is away, refuses the key, or answers with something else.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._url = settings.emqx_api_url.rstrip("/")
+        self._settings, self._url = settings, settings.emqx_api_url.rstrip("/")
         login = f"{settings.emqx_api_key}:{settings.emqx_api_secret.get_secret_value()}"
         self._headers = {"Authorization": f"Basic {b64encode(login.encode()).decode()}"}
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        self._http = aiohttp.ClientSession(headers=self._headers, timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
+        try:
+            trust = web_context(self._settings, self._url)
+        except OSError as exc:
+            raise Retryable(f"tls_ca={self._settings.tls_ca!r} cannot be read ({exc}); is it being renewed?") from exc
+        connector = aiohttp.TCPConnector(ssl=trust or True)
+        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+        self._http = aiohttp.ClientSession(headers=self._headers, connector=connector, timeout=timeout)
         return self
 
     async def __aexit__(self, _t: type[BaseException] | None, _e: BaseException | None, _b: TracebackType | None) -> None:

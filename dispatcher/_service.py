@@ -94,7 +94,7 @@ class Dispatcher:
             tell_expiry(self.settings, self.settings.mqtt_username_dispatcher)
             token = self.settings.http_token.get_secret_value()
             await stack.enter_async_context(
-                serve(self.settings.host, self._port, self.health, token=token, certificate=self.settings.http_certificate)
+                serve(self.settings.host, self._port, self.health, token=token, shown=self.settings.http_shows)
             )
             work = asyncio.create_task(self._work(), name="dispatcher.work")
             stopping = asyncio.create_task(stop.wait(), name="dispatcher.stop")

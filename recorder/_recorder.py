@@ -124,9 +124,7 @@ class Recorder:
             tell_expiry(settings, settings.mqtt_username_recorder)
             token = settings.http_token.get_secret_value()
             routes = [web.post("/flush", self._flush)]
-            async with serve(
-                settings.host, settings.recorder_port, self.health, routes, token=token, certificate=settings.http_certificate
-            ):
+            async with serve(settings.host, settings.recorder_port, self.health, routes, token=token, shown=settings.http_shows):
                 self._place.enter()
                 if not await _before(told, self._start()):
                     return

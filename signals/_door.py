@@ -81,9 +81,9 @@ class Signals:
         settings = self._settings
         tell_expiry(settings)
         routes = [web.post("/flush", self._flush), *dead_letter_routes(settings)]
-        token, certificate = settings.http_token.get_secret_value(), settings.http_certificate
+        token, shown = settings.http_token.get_secret_value(), settings.http_shows
         try:
-            async with serve(settings.host, settings.signals_port, self.health, routes, token=token, certificate=certificate):
+            async with serve(settings.host, settings.signals_port, self.health, routes, token=token, shown=shown):
                 self._folder.enter()
                 await self._work(stop)
         finally:

@@ -28,8 +28,8 @@ async def _main(settings: Settings, tell_delivered: bool) -> None:
     tap = Tap(settings, tell_delivered=tell_delivered)
     REGISTRY.register(TapMetrics(tap))
     tell_expiry(settings, others=_nobody_elses(settings))
-    token, certificate = settings.http_token.get_secret_value(), settings.http_certificate
-    async with serve(settings.host, settings.tap_port, tap.health, token=token, certificate=certificate):
+    token, shown = settings.http_token.get_secret_value(), settings.http_shows
+    async with serve(settings.host, settings.tap_port, tap.health, token=token, shown=shown):
         await tap.run(stop_event())
 
 

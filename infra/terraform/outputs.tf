@@ -16,10 +16,10 @@ output "airflow" {
 output "log_in" {
   description = "What to type to get to each page from here, and to its password."
   value = merge({
-    airflow = "kubectl -n ${var.namespace} port-forward svc/airflow 8080 (http://127.0.0.1:8080, user admin; its password: kubectl -n ${var.namespace} get secret ${var.secrets.airflow} -o jsonpath='{.data.passwords\\.json}' | base64 -d)"
-    api     = "kubectl -n ${var.namespace} port-forward svc/api 9104 (http://127.0.0.1:9104/api/v1; token: kubectl -n ${var.namespace} get secret ${var.secrets.manifold} -o jsonpath='{.data.http-token}' | base64 -d)"
+    airflow = "kubectl -n ${var.namespace} port-forward svc/airflow 8080 (https://127.0.0.1:8080, user admin; its password: kubectl -n ${var.namespace} get secret ${var.secrets.airflow} -o jsonpath='{.data.passwords\\.json}' | base64 -d)"
+    api     = "kubectl -n ${var.namespace} port-forward svc/api 9104 (https://127.0.0.1:9104/api/v1; token: kubectl -n ${var.namespace} get secret ${var.secrets.manifold} -o jsonpath='{.data.http-token}' | base64 -d)"
     }, var.observability.enabled ? {
-    grafana = "kubectl -n ${var.namespace} port-forward svc/grafana 3000 (http://127.0.0.1:3000, user admin; its password: kubectl -n ${var.namespace} get secret ${var.secrets.grafana} -o jsonpath='{.data.admin-password}' | base64 -d)"
+    grafana = "kubectl -n ${var.namespace} port-forward svc/grafana 3000 (https://127.0.0.1:3000, user admin; its password: kubectl -n ${var.namespace} get secret ${var.secrets.grafana} -o jsonpath='{.data.admin-password}' | base64 -d)"
   } : {})
 }
 

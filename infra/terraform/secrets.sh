@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # secrets.sh NAMESPACE: makes up the Secrets of an environment whose services are all in the cluster, and the namespace where it is missing.
-# What exists is left alone. Nothing secret is in a command line or a file of this machine: all goes to kubectl through a pipe.
+# Their addresses are of TLS: certificates.sh makes the certificates, which lie in each pod at the same place. What exists is left alone. Nothing secret is in a command line or a file of this machine: all goes to kubectl through a pipe.
 set -euo pipefail
 ns=${1:?usage: secrets.sh NAMESPACE}
 rabbitmq=$(cd "$(dirname "$0")/../rabbitmq" && pwd) redis=$(cd "$(dirname "$0")/../redis" && pwd)
@@ -31,6 +31,8 @@ if [ ${#missing[@]} != ${#names[@]} ]; then
   exit 1
 fi
 
+tls=/etc/manifold-tls of_postgres="sslmode=verify-full&sslrootcert=$tls/ca.crt"
+of_redis_url="ssl_ca_certs=$tls/ca.crt&ssl_certfile=$tls/tls.crt&ssl_keyfile=$tls/tls.key" of_amqp="cafile=$tls/ca.crt&certfile=$tls/tls.crt&keyfile=$tls/tls.key"
 catalog=$(new) airflow=$(new) access=$(new) secret=$(new) token=$(new) emqx=$(new) door=$(new) operator=$(new) hmac=$(new)
 ring=$(python3 -c 'import base64, os; print("k1:" + base64.b64encode(os.urandom(32)).decode(), end="")')
 declare -A of_redis
@@ -40,7 +42,7 @@ for service in "${!of_redis[@]}"; do printf '%s %s\n' "$service" "${of_redis[$se
 { printf %s "$access" | line access-key; printf %s "$secret" | line secret-key; } | put object-store
 { new | line cookie; new | line dashboard-password; printf 'manifold:%s\n' "$emqx" | line api-keys; } | put emqx
 {
-  printf 'postgresql+psycopg://airflow:%s@postgres.%s.svc:5432/airflow' "$airflow" "$ns" | line sql-alchemy-conn
+  printf 'postgresql+psycopg://airflow:%s@postgres.%s.svc:5432/airflow?%s' "$airflow" "$ns" "$of_postgres" | line sql-alchemy-conn
   python3 -c 'import base64, os; print(base64.urlsafe_b64encode(os.urandom(32)).decode(), end="")' | line fernet-key
   new | line api-secret-key
   new | line jwt-secret
@@ -50,8 +52,8 @@ printf '%s %s\n' door "$door" operator "$operator" gateway "$(new)" reader "$(ne
 new | line admin-password | put grafana
 
 settings() { # SERVICE: what it must know and nobody else may
-  printf 'http_token = "%s"\nredis_url = "redis://%s:%s@redis.%s.svc:6379/0"\n' "$token" "$1" "${of_redis[$1]}" "$ns"
-  printf 'catalog_uri = "postgresql+psycopg://catalog:%s@postgres.%s.svc:5432/catalog"\n' "$catalog" "$ns"
+  printf 'http_token = "%s"\nredis_url = "rediss://%s:%s@redis.%s.svc:6379/0?%s"\n' "$token" "$1" "${of_redis[$1]}" "$ns" "$of_redis_url"
+  printf 'catalog_uri = "postgresql+psycopg://catalog:%s@postgres.%s.svc:5432/catalog?%s"\n' "$catalog" "$ns" "$of_postgres"
   printf 's3_access_key = "%s"\ns3_secret_key = "%s"\n' "$access" "$secret"
 }
 {
@@ -60,8 +62,8 @@ settings() { # SERVICE: what it must know and nobody else may
   {
     settings signals
     printf 'signals_keys = "%s"\nsignals_hmac_secret = "%s"\n' "$ring" "$hmac"
-    printf 'signals_amqp_url = "amqp://door:%s@rabbitmq.%s.svc:5672/"\n' "$door" "$ns"
-    printf 'signals_operator_url = "amqp://operator:%s@rabbitmq.%s.svc:5672/"\n' "$operator" "$ns"
+    printf 'signals_amqp_url = "amqps://door:%s@rabbitmq.%s.svc:5671/?%s"\n' "$door" "$ns" "$of_amqp"
+    printf 'signals_operator_url = "amqps://operator:%s@rabbitmq.%s.svc:5671/?%s"\n' "$operator" "$ns" "$of_amqp"
   } | line signals.toml
   { settings dispatcher; printf 'emqx_api_key = "manifold"\nemqx_api_secret = "%s"\n' "$emqx"; } | line dispatcher.toml
   printf %s "$token" | line http-token

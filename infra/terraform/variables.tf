@@ -95,6 +95,26 @@ variable "secrets" {
   default = {}
 }
 
+variable "certificates" {
+  description = "Names of the Secrets with tls.crt, tls.key and ca.crt (as cert-manager makes them, or certificates.sh); the README says what each must have."
+  type = object({
+    recorder      = optional(string, "recorder-tls")
+    dispatcher    = optional(string, "dispatcher-tls")
+    signals       = optional(string, "signals-tls")
+    api           = optional(string, "api-tls")
+    airflow       = optional(string, "airflow-tls")
+    emqx          = optional(string, "emqx-tls")
+    emqx_vehicles = optional(string, "emqx-vehicles-tls")
+    redis         = optional(string, "redis-tls")
+    postgres      = optional(string, "postgres-tls")
+    rabbitmq      = optional(string, "rabbitmq-tls")
+    object_store  = optional(string, "object-store-tls")
+    prometheus    = optional(string, "prometheus-tls")
+    grafana       = optional(string, "grafana-tls")
+  })
+  default = {}
+}
+
 variable "settings" {
   description = "Further settings of Manifold (MANIFOLD_…), none of them secret: { ingest_schedule = \"*/5 * * * *\" }."
   type        = map(string)
@@ -102,6 +122,10 @@ variable "settings" {
   validation {
     condition     = alltrue([for name in keys(var.settings) : can(regex("^[a-z][a-z0-9_]*$", name)) && !can(regex("(password|secret|token|redis_url|catalog_uri|signals_keys)", name))])
     error_message = "settings must have names in lower case without MANIFOLD_, and no secrets: those go into the Secret that secrets.manifold names."
+  }
+  validation {
+    condition     = alltrue([for name in keys(var.settings) : !can(regex("^(require_tls|http_certificate|http_key)$", name))])
+    error_message = "settings must not say require_tls, http_certificate or http_key: in an environment nothing listens in the clear."
   }
 }
 
@@ -164,7 +188,7 @@ variable "spark" {
 }
 
 variable "emqx" {
-  description = "The broker: in the cluster, or, with in_cluster = false, somebody else's at mqtt_url (services) and vehicle_url, with infra/emqx's rules. tls_secret: Secret with tls.crt, tls.key, ca.crt for the vehicles' listener."
+  description = "The broker: in the cluster, or, with in_cluster = false, somebody else's at mqtt_url (services) and vehicle_url, with infra/emqx's rules."
   type = object({
     in_cluster   = optional(bool, true)
     replicas     = optional(number, 1)
@@ -173,23 +197,22 @@ variable "emqx" {
     cpu          = optional(string, "2")
     memory       = optional(string, "2Gi")
     service_type = optional(string, "ClusterIP")
-    tls_secret   = optional(string, "")
     mqtt_url     = optional(string, "")
     vehicle_url  = optional(string, "")
     api_url      = optional(string, "")
   })
   default = {}
   validation {
-    condition     = var.emqx.in_cluster || can(regex("^mqtts?://[^/@]+:[0-9]+$", var.emqx.mqtt_url))
-    error_message = "emqx.mqtt_url must be mqtt://host:port or mqtts://host:port, without a password, where emqx.in_cluster is false."
+    condition     = var.emqx.in_cluster || can(regex("^mqtts://[^/@]+:[0-9]+$", var.emqx.mqtt_url))
+    error_message = "emqx.mqtt_url must be mqtts://host:port, without a password, where emqx.in_cluster is false."
   }
   validation {
     condition     = contains(["ClusterIP", "NodePort", "LoadBalancer"], var.emqx.service_type)
     error_message = "emqx.service_type must be ClusterIP, NodePort or LoadBalancer."
   }
   validation {
-    condition     = var.environment == "local" || !var.emqx.in_cluster || var.emqx.tls_secret != ""
-    error_message = "emqx.tls_secret must name a Secret outside local: vehicles do not connect in the clear."
+    condition     = can(regex("^(mqtts://[^/@]+:[0-9]+)?$", var.emqx.vehicle_url)) && can(regex("^(https://.+)?$", var.emqx.api_url))
+    error_message = "emqx.vehicle_url must be mqtts://host:port and emqx.api_url https://…, or empty: nothing goes in the clear."
   }
 }
 
@@ -229,8 +252,8 @@ variable "object_store" {
     error_message = "object_store.bucket must be a bucket's name: 3 to 63 of a-z, 0-9, . and -."
   }
   validation {
-    condition     = can(regex("^(https?://[^/]+)?$", var.object_store.endpoint))
-    error_message = "object_store.endpoint must be http(s)://host[:port], or empty for AWS."
+    condition     = can(regex("^(https://[^/]+)?$", var.object_store.endpoint))
+    error_message = "object_store.endpoint must be https://host[:port], or empty for AWS."
   }
 }
 
@@ -245,7 +268,7 @@ variable "airflow" {
 }
 
 variable "observability" {
-  description = "Prometheus with Manifold's rules, and Grafana with its dashboards; enabled = false where a site has its own. alertmanager: host:port that gets the alerts."
+  description = "Prometheus with Manifold's rules, and Grafana with its dashboards; enabled = false where a site has its own. alertmanager: host:port that gets the alerts, by HTTPS."
   type        = object({ enabled = optional(bool, true), prometheus_image = optional(string, "prom/prometheus:v3.2.1"), grafana_image = optional(string, "grafana/grafana:11.5.2"), volume = optional(string, "20Gi"), retention = optional(string, "15d"), alertmanager = optional(string, "") })
   default     = {}
   validation {

@@ -189,7 +189,7 @@ def stream(settings: Settings, *, until_idle: bool = False, for_s: float | None 
     """
     catalog, token = await_catalog(settings), settings.http_token.get_secret_value()
     tell_expiry(settings)
-    metrics = tell_metrics(settings.host, settings.stream_port, token=token, certificate=settings.http_certificate)
+    metrics = tell_metrics(settings.host, settings.stream_port, token=token, shown=settings.http_shows)
     with stopping_on_signals() as stop, metrics, session(settings, "stream") as spark:
         limit = threading.Timer(for_s, stop.set) if for_s is not None else None
         if limit is not None:

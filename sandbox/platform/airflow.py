@@ -60,7 +60,7 @@ def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, s
 
 
 def _options(settings: Settings) -> dict[str, str]:
-    address, certificate = url(settings), settings.http_certificate
+    address, certificate = url(settings), settings.http_shows.certificate
     shown = {"CERT": certificate, "KEY": certificate, "CA_FILE": settings.tls_files("").ca} if certificate else {}
     return {
         **{f"API__SSL_{name}": file for name, file in shown.items()},  # tasks, which come to it too, believe what these name
@@ -130,7 +130,8 @@ def run(settings: Settings) -> int:
 def _renewed_at(settings: Settings) -> int:
     """When the certificate was made; 0: there is none, or half a one."""
     try:
-        return written_at(settings.http_certificate) if settings.http_certificate else 0
+        certificate = settings.http_shows.certificate
+        return written_at(certificate) if certificate else 0
     except OSError:
         return 0
 

@@ -38,7 +38,14 @@ class Applied:
 
     def secrets(self) -> str:
         """What secrets.sh says; it has to succeed."""
-        command = [str(self.root / "secrets.sh"), NAMESPACE]
+        return self._says("secrets.sh")
+
+    def certificates(self, *arguments: str) -> str:
+        """What certificates.sh says; it has to succeed."""
+        return self._says("certificates.sh", *arguments)
+
+    def _says(self, script: str, *arguments: str) -> str:
+        command = [str(self.root / script), NAMESPACE, *arguments]
         made = subprocess.run(command, capture_output=True, text=True, env=self.api.env, timeout=120)
         assert made.returncode == 0, made.stderr
         return made.stdout
@@ -65,6 +72,7 @@ def applied(api: Cluster, environment: str, *variables: str) -> Applied:
         )
     found = Applied(api, infra / "terraform", environment)
     found.secrets()
+    found.certificates()
     _succeeded(api.terraform(found.root, "get", "-no-color"))
     found.apply(*variables)
     return found

@@ -57,6 +57,15 @@ def test_secrets_has_every_key_that_pods_ask_for_and_makes_none_twice(
                     keys = {item["key"] for item in secret.get("items", [])}
                     assert keys <= secrets[secret.get("secretName", secret.get("name"))], name
     assert local.secrets().startswith("all there")
+    assert local.certificates() == ""
+
+
+def test_a_certificate_that_ends_soon_is_put_in_the_place_of_the_old_one(api: Cluster, local: Applied) -> None:
+    vehicle = local.certificates("--vehicle", "1M8GDM9AXKP042788")
+    short = json.dumps({"stringData": {"tls.crt": vehicle.partition("-----BEGIN PRIVATE KEY-----")[0]}})  # of 30 days
+    api.did("-n", NAMESPACE, "patch", "secret", "redis-tls", "--type=merge", "-p", short)
+    assert local.certificates() == f"redis-tls: redis.{NAMESPACE}.svc\n"
+    assert local.certificates() == ""
 
 
 def test_every_pod_is_let_in_by_the_server(api: Cluster, local: Applied, environment: Environment) -> None:
@@ -72,6 +81,11 @@ def test_every_pod_is_let_in_by_the_server(api: Cluster, local: Applied, environ
         ran = api.kubectl("create", "--dry-run=server", "--validate=strict", "-f", "-", given=json.dumps(pod))
         assert ran.returncode == 0, f"{name}: {ran.stderr}"
         assert "Warning" not in ran.stderr, f"{name}: {ran.stderr}"
+
+
+def test_the_example_of_a_publisher_is_let_in(api: Cluster, local: Applied) -> None:
+    ran = api.kubectl("-n", NAMESPACE, "create", "--dry-run=server", "-f", str(local.root / "examples" / "publisher.yaml"))
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_rights_are_those_that_are_needed(api: Cluster, local: Applied) -> None:

@@ -1,7 +1,6 @@
 """The Secrets that infra/terraform/secrets.sh makes up: what services and Redis take, and in nobody's command line."""
 
 import json
-import subprocess
 import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,29 +13,16 @@ from redis.retry import Retry
 
 from contracts.settings import load_settings
 from contracts.signals import rights
-from tests.infra.environments import TERRAFORM
+from tests.infra.made import made_up
 from tests.redis_users import SERVICES
 from tests.servers import free_port, start, stopping
-
-# Stands where kubectl would: it has no Secret yet, and keeps what it is given and how it was called.
-KUBECTL = """#!/bin/sh
-echo "$@" >> "$KEPT/called"
-case "$*" in *create*-f*) cat >> "$KEPT/given"; echo ---- >> "$KEPT/given";; *get*) exit 1;; esac
-"""
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     """What each Secret holds, by its name."""
-    folder = tmp_path_factory.mktemp("secrets")
-    (folder / "kubectl").write_text(KUBECTL)
-    (folder / "kubectl").chmod(0o755)
-    env = {"PATH": f"{folder}:/usr/bin:/bin", "KEPT": str(folder)}
-    ran = subprocess.run([TERRAFORM / "secrets.sh", "manifold"], capture_output=True, text=True, env=env, timeout=60)
-    assert ran.returncode == 0, ran.stderr
-    given = [json.loads(text) for text in (folder / "given").read_text().split("----\n") if text]
-    secrets = {each["metadata"]["name"]: each["stringData"] for each in given}
-    called = (folder / "called").read_text()
+    made = made_up(tmp_path_factory.mktemp("secrets") / "kept", "secrets.sh")
+    secrets, called = made.secrets(), made.called()
     assert not any(value in called for values in secrets.values() for value in values.values())
     return secrets
 
@@ -47,9 +33,9 @@ def test_the_settings_file_of_a_service_is_one(
 ) -> None:
     (tmp_path / "manifold.toml").write_text(made["manifold"][f"{service}.toml"])
     monkeypatch.setenv("MANIFOLD_FILE", str(tmp_path / "manifold.toml"))
-    settings = load_settings(host="0.0.0.0")
+    settings = load_settings(host="0.0.0.0", mqtt_url="mqtts://emqx:8884", http_certificate="/etc/tls.crt", require_tls=True)
     assert settings.http_token.get_secret_value() == made["manifold"]["http-token"]
-    assert settings.redis.startswith(f"redis://{service}:")
+    assert settings.redis.startswith(f"rediss://{service}:")
     assert settings.s3.secret_key == made["object-store"]["secret-key"]
     assert made["postgres"]["catalog-password"] in settings.catalog
     assert bool(settings.signals_keys.get_secret_value()) == (service in {"signals", "api", "jobs"})
@@ -66,8 +52,8 @@ def test_passwords_agree_and_differ_where_they_should(made: dict[str, dict[str, 
     assert passwords.keys() == rights.RIGHTS.keys()
     assert len(set(passwords.values())) == len(passwords)
     assert [user for user in passwords if passwords[user] in "".join(made["manifold"].values())] == ["door", "operator"]
-    assert f"amqp://door:{passwords['door']}@rabbitmq.manifold.svc" in made["manifold"]["signals.toml"]
-    assert f"amqp://operator:{passwords['operator']}@rabbitmq.manifold.svc" in made["manifold"]["signals.toml"]
+    assert f"amqps://door:{passwords['door']}@rabbitmq.manifold.svc" in made["manifold"]["signals.toml"]
+    assert f"amqps://operator:{passwords['operator']}@rabbitmq.manifold.svc" in made["manifold"]["signals.toml"]
     assert made["emqx"]["cookie"].isalnum()
 
 

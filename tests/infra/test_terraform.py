@@ -143,6 +143,9 @@ def test_what_is_mounted_is_there(environment: Environment) -> None:
 
 def test_manifolds_variables_are_settings_and_none_is_secret(environment: Environment, tmp_path: Path) -> None:
     (given,) = (each["data"] for each in environment.of_kind("ConfigMap") if each["metadata"]["name"] == "manifold")
+    others = {name: given.pop(name) for name in list(given) if not name.startswith("MANIFOLD_")}
+    own_store = environment.outputs["settings"]["s3_endpoint"].startswith("https://object-store.")
+    assert others == ({"SSL_CERT_FILE": given["MANIFOLD_TLS_CA"]} if own_store else {})
     names = {name.removeprefix("MANIFOLD_").lower() for name in given}
     assert names <= Settings.model_fields.keys()
     values = {name.removeprefix("MANIFOLD_").lower(): value for name, value in given.items()}
@@ -153,7 +156,7 @@ def test_manifolds_variables_are_settings_and_none_is_secret(environment: Enviro
 
 
 def test_secrets_are_files_and_the_readme_lists_their_keys(environments: dict[str, Environment]) -> None:
-    page = (TERRAFORM / "README.md").read_text().partition("## Secrets")[2].partition("## Rights")[0]
+    page = (TERRAFORM / "README.md").read_text().partition("## Secrets")[2].partition("## Certificates")[0]
     listed = {
         row[0]: set(re.findall(r"`([^`]+)`", row[1])) for row in re.findall(r"^\| `([\w.-]+)` \| (.*?) \|", page, re.MULTILINE)
     }
@@ -173,16 +176,16 @@ def test_secrets_are_files_and_the_readme_lists_their_keys(environments: dict[st
                         asked.setdefault(variable["valueFrom"]["secretKeyRef"]["name"], set()).add(
                             variable["valueFrom"]["secretKeyRef"]["key"]
                         )
-    tls = asked.pop("emqx-tls")
-    assert tls == set()  # all of it is mounted
-    assert asked.keys() == listed.keys() - {"emqx.tls_secret"}
+    certificates = {name for name in asked if name.endswith("-tls")}  # in a table of their own
+    assert {key for name in certificates for key in asked.pop(name)} == set()  # all of each is mounted
+    assert asked.keys() == listed.keys()
     assert {name: keys - listed[name] for name, keys in asked.items() if keys - listed[name]} == {}
     assert by_variable == {"EMQX_NODE__COOKIE", "EMQX_DASHBOARD__DEFAULT_PASSWORD", "ROOT_ACCESS_KEY", "ROOT_SECRET_KEY"}
 
 
 def test_emqx_gets_the_projects_own_files(environments: dict[str, Environment]) -> None:
     (given,) = (each["data"] for each in environments["local"].of_kind("ConfigMap") if each["metadata"]["name"] == "emqx")
-    for name in ("manifold.conf", "acl.conf"):
+    for name in ("manifold.conf", "acl.conf", "tls.conf", "ssl_dist.conf"):
         assert given[name].rstrip() == (TERRAFORM.parent / "emqx" / name).read_text().rstrip()
 
 

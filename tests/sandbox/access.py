@@ -6,7 +6,7 @@ A word of the asked filter is compared as it stands, so `#` passes where a rule 
 import re
 from dataclasses import dataclass
 
-_RULE = re.compile(r"^\{(allow|deny), (all|\{[a-z]+, .*?\})(?:, (all|publish|subscribe)(?:, (all|\[.*\]))?)?\}\.$", re.MULTILINE)
+_RULE = re.compile(r"^\{(allow|deny), (all|\{[a-z_]+, .*?\})(?:, (all|publish|subscribe)(?:, (all|\[.*\]))?)?\}\.$", re.MULTILINE)
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -16,6 +16,7 @@ class Client:
 
     client_id: str
     username: str = ""
+    vehicle: str = ""  # the name in its certificate, where it came by the listener for vehicles of tls.conf
 
 
 def allows(rules: str, client: Client, action: str, topic: str) -> bool:
@@ -32,8 +33,9 @@ def allows(rules: str, client: Client, action: str, topic: str) -> bool:
 def _is(who: str, client: Client) -> bool:
     if who == "all":
         return True
-    text = client.username if who.startswith("{username") else client.client_id
-    (pattern,) = _TEXT.findall(who)
+    texts = {"username": client.username, "clientid": client.client_id, "client_attr": client.vehicle}
+    text = texts[who[1:].partition(",")[0]]
+    pattern = _TEXT.findall(who)[-1]
     return bool(re.search(pattern, text)) if "{re," in who else pattern == text
 
 

@@ -105,7 +105,11 @@ VEHICLE, LISTENER, PUBLISHER = Client("V1"), Client("sdv-hears", "sdv-listener")
 RECORDER, DISPATCHER = Client("sdv-recorder-0", "sdv-recorder"), Client("sdv-dispatcher-0", "sdv-dispatcher")
 FORMS = ("", "$share/g/", "$exclusive/")
 NOT_OF_V1 = ("$ECQ/V2/#", "$ECQ/V2/a", "$ECQ/+/#", "$ECQ/+/a", "$ECQ/#", "$ECQ/w/#", "$ECQ/w/V1/#", "$ECQ/r/#", "$ECQ/r/V1")
+MINTED = [Client(it.username, it.username, vehicle=it.username) for it in (LISTENER, PUBLISHER, RECORDER, DISPATCHER)]
 MAY = [
+    (Client("V1", "V1", vehicle="V1"), "subscribe", "agent/V1/#"),
+    (Client("sdv-pub-a:a-1", "sdv-pub-a"), "publish", "$SDV-FANOUT/trigger"),  # as tls.conf makes client ids
+    (Client("sdv-recorder:sdv-recorder-0", "sdv-recorder"), "subscribe", "$share/sdv-recorders/$SDV-FANOUT/#"),
     (VEHICLE, "subscribe", "agent/V1/proxy/request/+"),
     (VEHICLE, "subscribe", "agent/V1/proxy/request/#"),
     (VEHICLE, "subscribe", "agent/V1/#"),
@@ -127,6 +131,12 @@ MAY = [
     (DISPATCHER, "publish", "$ECQ/V1/a/b"),
 ]
 MAY_NOT = [
+    # A certificate of the vehicles' authority with the name of a service.
+    (MINTED[0], "subscribe", "ecp/#"),
+    (MINTED[1], "publish", "$SDV-FANOUT/trigger"),
+    (MINTED[1], "subscribe", "sdv/receipt/sdv-pub-a/1"),
+    *((MINTED[2], "subscribe", name) for name in RECORDER_FILTERS),
+    (MINTED[3], "publish", "agent/V1/proxy/request/task_1"),
     (VEHICLE, "subscribe", "agent/V2/proxy/request/+"),
     (VEHICLE, "subscribe", "agent/+/proxy/request/+"),
     (VEHICLE, "subscribe", "agent/#"),
@@ -171,6 +181,18 @@ def test_emqx_lets_everybody_do_what_is_theirs(client: Client, action: str, topi
 @pytest.mark.parametrize(("client", "action", "topic"), MAY_NOT)
 def test_emqx_lets_nobody_do_what_is_anothers(client: Client, action: str, topic: str) -> None:
     assert not allows((EMQX / "acl.conf").read_text(), client, action, topic)
+
+
+def test_emqx_takes_a_name_from_a_certificate_and_no_session_of_another_name() -> None:
+    """How EMQX makes a client id of that expression was tried with its own code, by hand."""
+    text = (EMQX / "tls.conf").read_text()
+    vehicles, _, services = text.partition("zones.platform.mqtt {")
+    assert all(f"peer_cert_as_{name} = cn" in vehicles for name in ("clientid", "username"))
+    assert 'client_attrs_init = [{ expression = "cn", set_as_attr = vehicle }]' in vehicles
+    services = services.partition("}")[0]
+    assert "peer_cert_as_username = cn" in services
+    assert "client_attrs_init = []" in services
+    assert "clientid_override = \"concat([username, ':', clientid])\"" in services
 
 
 def test_emqx_does_not_remember_what_it_denied_while_it_was_starting() -> None:

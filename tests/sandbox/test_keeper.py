@@ -85,7 +85,7 @@ def assert_whole(settings: Settings) -> None:
     """Whoever reads any file now finds it whole, with its key, and signed by whom all believe."""
     folder = settings.home / SECRETS
     for leaf in certificates.leaves(settings):
-        context = web_server_context(str(folder / leaf.file))  # refuses a key of another certificate
+        context = web_server_context(TlsFiles(certificate=str(folder / leaf.file)))  # refuses a key of another certificate
         assert isinstance(context, ssl.SSLContext)
         shown = x509.load_pem_x509_certificate((folder / leaf.file).read_bytes())
         by = next(each for each in believed(folder, leaf.ca) if each.subject == shown.issuer)
@@ -220,11 +220,11 @@ def test_what_is_issued_while_one_ca_follows_the_other_is_signed_by_whom_it_name
 def test_half_a_file_takes_no_server_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificates.make_up(Settings(home=tmp_path, tls=True))
     file = tmp_path / SECRETS / SERVER
-    context = web_server_context(str(file))
+    context = web_server_context(TlsFiles(certificate=str(file)))
     monkeypatch.setattr(renewal, "LOOK_S", 0.01)
 
     async def scenario() -> None:
-        keeping = asyncio.create_task(renewal.keep_renewed(context, str(file)))
+        keeping = asyncio.create_task(renewal.keep_renewed(context, TlsFiles(certificate=str(file))))
         server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
         await asyncio.sleep(0)
         certificates.renew(Settings(home=tmp_path, tls=True), within_days=certificates.LEAF_DAYS + 1)

@@ -93,7 +93,7 @@ def postgresql(folder: Path, identity: Identity | None = None) -> Iterator[str]:
     programs = postgresql_programs()
     assert programs is not None
     folder.mkdir(parents=True)
-    user, data, port = _unprivileged(folder), folder / "data", free_port()
+    user, data, port = unprivileged(folder), folder / "data", free_port()
     subprocess.run(
         [programs / "initdb", "-D", data, "-U", "manifold", "-A", "trust", "--no-sync", "-E", "UTF8"],
         user=user,
@@ -118,7 +118,7 @@ def postgresql(folder: Path, identity: Identity | None = None) -> Iterator[str]:
         server.stop()
 
 
-def _unprivileged(folder: Path) -> int | None:
+def unprivileged(folder: Path) -> int | None:
     """PostgreSQL refuses to run as root: whom to run it as, to whom the folder then belongs."""
     if os.geteuid() != 0:
         return None

@@ -3,7 +3,6 @@
 variables {
   environment = "staging"
   image       = "registry.example/manifold:1"
-  emqx        = { tls_secret = "emqx-tls" }
 }
 
 run "what_is_right_is_taken" {
@@ -12,6 +11,10 @@ run "what_is_right_is_taken" {
   assert {
     condition     = output.mqtt.vehicles == "mqtts://emqx-vehicles.manifold.svc:8883"
     error_message = "vehicles must come by TLS, but are sent to ${output.mqtt.vehicles}"
+  }
+  assert {
+    condition     = output.settings.require_tls == "true" && output.mqtt.services == "mqtts://emqx.manifold.svc:8884"
+    error_message = "services must refuse what goes in the clear, and come to the broker by TLS, not at ${output.mqtt.services}"
   }
 }
 
@@ -75,6 +78,12 @@ run "a_secret_among_the_settings" {
   expect_failures = [var.settings]
 }
 
+run "tls_turned_off" {
+  command = plan
+  variables { settings = { require_tls = "false" } }
+  expect_failures = [var.settings]
+}
+
 run "a_setting_by_its_variable" {
   command = plan
   variables { settings = { MANIFOLD_DIRECT_ENQUEUE = "false" } }
@@ -125,14 +134,32 @@ run "somebody_elses_broker_without_an_address" {
 
 run "a_password_in_an_address" {
   command = plan
-  variables { emqx = { in_cluster = false, mqtt_url = "mqtt://user:secret@broker:1883" } }
+  variables { emqx = { in_cluster = false, mqtt_url = "mqtts://user:secret@broker:8884" } }
+  expect_failures = [var.emqx]
+}
+
+run "services_in_the_clear" {
+  command = plan
+  variables { emqx = { in_cluster = false, mqtt_url = "mqtt://broker:1884" } }
   expect_failures = [var.emqx]
 }
 
 run "vehicles_in_the_clear" {
   command = plan
-  variables { emqx = {} }
+  variables { emqx = { in_cluster = false, mqtt_url = "mqtts://broker:8884", vehicle_url = "mqtt://broker:1883" } }
   expect_failures = [var.emqx]
+}
+
+run "sessions_in_the_clear" {
+  command = plan
+  variables { emqx = { in_cluster = false, mqtt_url = "mqtts://broker:8884", api_url = "http://broker:18083/api/v5" } }
+  expect_failures = [var.emqx]
+}
+
+run "a_store_in_the_clear" {
+  command = plan
+  variables { object_store = { in_cluster = false, endpoint = "http://store:9000" } }
+  expect_failures = [var.object_store]
 }
 
 run "a_bucket_that_is_none" {

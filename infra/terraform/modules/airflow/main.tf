@@ -1,11 +1,11 @@
 locals {
-  given = {
-    site     = var.site, image = var.image, airflow = var.airflow, spark = var.spark, secret = var.secret, manifold_secret = var.manifold_secret
-    checksum = sha256(jsonencode([var.airflow, var.spark, local.spark_defaults]))
+  of_all = {
+    site = var.site, image = var.image, airflow = var.airflow, spark = var.spark, secret = var.secret, manifold_secret = var.manifold_secret, certificate = var.certificate, store_in_cluster = var.store_in_cluster
   }
-  spark_defaults   = templatefile("${path.module}/manifests/spark-defaults.conf.tftpl", { site = var.site, image = var.image, spark = var.spark })
-  spark_driver     = templatefile("${path.module}/manifests/spark-driver.yaml.tftpl", { site = var.site, manifold_secret = var.manifold_secret })
-  spark_executor   = templatefile("${path.module}/manifests/spark-executor.yaml.tftpl", { site = var.site, manifold_secret = var.manifold_secret })
+  given            = merge(local.of_all, { checksum = sha256(jsonencode([var.airflow, var.spark, var.store_in_cluster, local.spark_defaults])) })
+  spark_defaults   = templatefile("${path.module}/manifests/spark-defaults.conf.tftpl", local.of_all)
+  spark_driver     = templatefile("${path.module}/manifests/spark-driver.yaml.tftpl", local.of_all)
+  spark_executor   = templatefile("${path.module}/manifests/spark-executor.yaml.tftpl", local.of_all)
   worker           = templatefile("${path.module}/manifests/worker.yaml.tftpl", local.given)
   unnamed_migrate  = templatefile("${path.module}/manifests/migrate.yaml.tftpl", merge(local.given, { release = "" }))
   release          = substr(sha256(local.unnamed_migrate), 0, 8)
@@ -22,7 +22,7 @@ locals {
 
 output "url" {
   description = "Airflow's pages, inside the cluster."
-  value       = "http://airflow.${var.site.namespace}.svc:8080"
+  value       = "https://airflow.${var.site.namespace}.svc:8080"
 }
 
 output "spark_files" {

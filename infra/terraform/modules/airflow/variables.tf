@@ -22,3 +22,13 @@ variable "manifold_secret" {
   description = "Name of Manifold's Secret, of which jobs get jobs.toml."
   type        = string
 }
+
+variable "certificate" {
+  description = "Name of the Secret with tls.crt, tls.key and ca.crt: what Airflow's pages show, with what jobs come to servers, and whom they believe."
+  type        = string
+}
+
+variable "store_in_cluster" {
+  description = "Whether the object store shows a certificate of the same authority: Java then believes that one, and no other."
+  type        = bool
+}

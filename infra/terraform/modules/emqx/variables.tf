@@ -18,9 +18,9 @@ variable "service_type" {
   type        = string
 }
 
-variable "tls_secret" {
-  description = "Secret with tls.crt, tls.key and ca.crt: vehicles then come by TLS with client certificates, on 8883. Empty: in the clear, on 1883."
-  type        = string
+variable "certificates" {
+  description = "Names of two Secrets with tls.crt, tls.key and ca.crt: what vehicles are shown, and what services and other nodes are; each ca.crt says whose certificates are taken there."
+  type        = object({ vehicles = string, services = string })
 }
 
 variable "files" {

@@ -1,5 +1,5 @@
 locals {
-  recorder_urls = join(",", [for n in range(var.recorders.replicas) : "http://recorder-${n}.recorder.${var.site.namespace}.svc:9101"])
+  recorder_urls = join(",", [for n in range(var.recorders.replicas) : "https://recorder-${n}.recorder.${var.site.namespace}.svc:9101"])
   settings = merge({
     home          = "/var/lib/manifold"
     host          = "0.0.0.0"
@@ -7,13 +7,23 @@ locals {
     mqtt_shared   = "on"
     recorder_urls = local.recorder_urls
     dispatchers   = tostring(var.dispatchers.replicas)
-    api_url       = "http://api.${var.site.namespace}.svc:9104"
+    api_url       = "https://api.${var.site.namespace}.svc:9104"
     with_airflow  = "false"
-    with_signals  = tostring(var.signals.replicas > 0)
+    require_tls   = "true"
+    # Each pod's own, in the same place: whom it believes, and what it shows, to servers and to whoever asks it.
+    tls_ca           = "/etc/manifold-tls/ca.crt"
+    tls_certificate  = "/etc/manifold-tls/tls.crt"
+    tls_key          = "/etc/manifold-tls/tls.key"
+    http_certificate = "/etc/manifold-tls/tls.crt"
+    http_key         = "/etc/manifold-tls/tls.key"
+    with_signals     = tostring(var.signals.replicas > 0)
   }, var.settings)
-  environment = { for name, value in local.settings : "MANIFOLD_${upper(name)}" => value }
+  # What reads a bundle of authorities from a variable only: the client of the object store.
+  trust       = var.store_in_cluster ? { SSL_CERT_FILE = local.settings.tls_ca } : {}
+  environment = merge({ for name, value in local.settings : "MANIFOLD_${upper(name)}" => value }, local.trust)
   given = {
-    site = var.site, image = var.image, secret = var.secret, checksum = sha256(jsonencode(local.environment))
+    site         = var.site, image = var.image, secret = var.secret, checksum = sha256(jsonencode(local.environment))
+    certificates = var.certificates
   }
   documents = concat([
     templatefile("${path.module}/manifests/settings.yaml.tftpl", merge(local.given, { environment = local.environment })),
@@ -27,7 +37,7 @@ locals {
 
 output "api_url" {
   description = "The API, inside the cluster."
-  value       = "http://api.${var.site.namespace}.svc:9104"
+  value       = "https://api.${var.site.namespace}.svc:9104"
 }
 
 output "settings" {

@@ -8,6 +8,16 @@ variable "secret" {
   type        = string
 }
 
+variable "certificates" {
+  description = "Names of Secrets with tls.crt, tls.key and ca.crt, one for each service: what it shows, to servers and by HTTP, and whom it believes."
+  type        = object({ recorder = string, dispatcher = string, signals = string, api = string })
+}
+
+variable "store_in_cluster" {
+  description = "Whether the object store shows a certificate of the same authority, and not one that every system trusts."
+  type        = bool
+}
+
 variable "settings" {
   description = "Settings that all services share, by name, none of them secret."
   type        = map(string)

@@ -1,5 +1,5 @@
 locals {
   documents = [templatefile("${path.module}/manifests/object_store.yaml.tftpl", {
-    site = var.site, server = var.server, secret = var.secret, region = var.region, bucket = var.bucket
+    site = var.site, server = var.server, secret = var.secret, certificate = var.certificate, region = var.region, bucket = var.bucket
   })]
 }

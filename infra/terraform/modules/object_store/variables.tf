@@ -17,3 +17,8 @@ variable "bucket" {
   description = "Bucket that is made."
   type        = string
 }
+
+variable "certificate" {
+  description = "Name of the Secret with tls.crt, tls.key and ca.crt, which is shown to whoever connects."
+  type        = string
+}

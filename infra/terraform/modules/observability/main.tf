@@ -1,12 +1,13 @@
 locals {
   configuration = templatefile("${path.module}/manifests/prometheus.yml.tftpl", { site = var.site, alertmanager = var.observability.alertmanager })
+  web           = yamlencode({ tls_server_config = { cert_file = "/etc/prometheus-tls/tls.crt", key_file = "/etc/prometheus-tls/tls.key" } })
   documents = [
     templatefile("${path.module}/manifests/prometheus.yaml.tftpl", {
-      site  = var.site, observability = var.observability, secret = var.manifold_secret
-      files = merge({ "prometheus.yml" = local.configuration }, var.rules), checksum = sha256(jsonencode([local.configuration, var.rules]))
+      site  = var.site, observability = var.observability, secret = var.manifold_secret, certificate = var.certificates.prometheus
+      files = merge({ "prometheus.yml" = local.configuration, "web.yml" = local.web }, var.rules), checksum = sha256(jsonencode([local.configuration, var.rules]))
     }),
     templatefile("${path.module}/manifests/grafana.yaml.tftpl", {
-      site     = var.site, observability = var.observability, secret = var.grafana_secret, dashboards = var.dashboards
+      site     = var.site, observability = var.observability, secret = var.grafana_secret, dashboards = var.dashboards, certificate = var.certificates.grafana
       checksum = sha256(jsonencode(var.dashboards))
     }),
   ]
@@ -14,12 +15,12 @@ locals {
 
 output "prometheus_url" {
   description = "Prometheus, inside the cluster."
-  value       = "http://prometheus.${var.site.namespace}.svc:9090"
+  value       = "https://prometheus.${var.site.namespace}.svc:9090"
 }
 
 output "grafana_url" {
   description = "Grafana, inside the cluster."
-  value       = "http://grafana.${var.site.namespace}.svc:3000"
+  value       = "https://grafana.${var.site.namespace}.svc:3000"
 }
 
 output "prometheus_configuration" {

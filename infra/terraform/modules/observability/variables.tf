@@ -13,6 +13,11 @@ variable "grafana_secret" {
   type        = string
 }
 
+variable "certificates" {
+  description = "Names of Secrets with tls.crt, tls.key and ca.crt: what Prometheus and Grafana show, and whom they believe."
+  type        = object({ prometheus = string, grafana = string })
+}
+
 variable "rules" {
   description = "Alert rules by file name, as infra/prometheus has them."
   type        = map(string)

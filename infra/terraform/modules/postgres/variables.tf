@@ -7,3 +7,8 @@ variable "secret" {
   description = "Name of the Secret; the README says which keys it has."
   type        = string
 }
+
+variable "certificate" {
+  description = "Name of the Secret with tls.crt, tls.key and ca.crt, which is shown to whoever connects."
+  type        = string
+}

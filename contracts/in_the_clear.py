@@ -1,0 +1,56 @@
+"""Which addresses settings name, and which of them are in the clear. Pure."""
+
+from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
+
+from contracts import catalog_properties
+from contracts.derived_settings import DerivedSettings
+from contracts.faces import is_loopback
+from contracts.redis_url import split_redis_url
+
+SAFE = {"mqtt": "mqtts", "tcp": "mqtts", "redis": "rediss", "amqp": "amqps", "http": "https"}  # by what is in the clear
+VERIFIED = {"verify-ca", "verify-full"}  # modes in which PostgreSQL's client knows whom it talks to
+
+
+def in_the_clear(settings: DerivedSettings) -> list[str]:
+    """A sentence, without secrets, for each setting by which a process talks or listens in the clear beyond loopback."""
+    found = [f"MANIFOLD_{name.upper()} {said}" for name, url in addresses(settings) if (said := _said(url))]
+    if not settings.http_shows.certificate and not all(map(is_loopback, (settings.host, settings.api_listens))):
+        found.append("MANIFOLD_HTTP_CERTIFICATE must name a certificate, because HTTP listens beyond loopback")
+    return found
+
+
+def addresses(settings: DerivedSettings) -> Iterator[tuple[str, str]]:
+    """The URL of everybody whom a process asks, or an empty text, by the name of the setting; they may have secrets."""
+    yield "mqtt_url", settings.mqtt
+    yield "mqtt_vehicle_url", settings.mqtt_vehicle_url
+    yield "emqx_api_url", settings.emqx_api_url
+    yield "redis_url", split_redis_url(settings.redis_url.get_secret_value())[0]
+    yield "signals_redis_url", split_redis_url(settings.signals_redis_url.get_secret_value())[0]
+    yield "signals_amqp_url", settings.signals_amqp_url.get_secret_value()
+    yield "signals_operator_url", settings.signals_operator_url.get_secret_value()
+    yield "signals_traces_url", settings.signals_traces_url
+    yield "s3_endpoint", settings.s3_endpoint
+    yield "catalog_uri", settings.catalog_uri.get_secret_value()
+    yield "api_url", settings.api_url
+    yield "lineage_url", settings.lineage_url.get_secret_value()
+    yield "alert_url", settings.alert_url.get_secret_value()
+    for url in settings.recorder_urls.split(","):
+        yield "recorder_urls", url
+    for url in catalog_properties.read(settings.catalog_properties.get_secret_value()).values():
+        yield "catalog_properties", url
+
+
+def _said(url: str) -> str:
+    """What is wrong with the URL, and the remedy; empty: nothing."""
+    try:
+        parts = urlsplit(url)
+        query = parse_qs(parts.query)
+        named = parts.hostname or query.get("host", [""])[0]
+    except ValueError:  # no URL, such as other properties of a catalog
+        return ""
+    if not named or named.startswith("/") or is_loopback(named):
+        return ""
+    if parts.scheme.startswith("postgresql"):
+        return "" if VERIFIED & {*query.get("sslmode", [])} else "must ask for sslmode=verify-full"
+    return f"must begin with {SAFE[parts.scheme]}://" if parts.scheme in SAFE else ""

@@ -1,0 +1,54 @@
+"""Nodes of Erlang that find each other by an epmd of their own."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.settings import Settings
+from sandbox.platform import rabbitmq
+from tests.servers import free_port, start, stopping
+
+COOKIE = "of-tests"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One that waits to be reached."""
+
+    epmd_port: int
+
+    def pings(self, optfile: str, folder: Path) -> str:
+        """What another node says of it, with that content of -ssl_dist_optfile; empty: without TLS. `pong` or `pang`."""
+        ask = "io:format(\"~p\", [net_adm:ping('a@localhost')]), halt()."
+        command = [*_command(f"{folder.name}@localhost", optfile, folder), "-eval", ask]
+        ran = subprocess.run(command, env=_environment(self.epmd_port), capture_output=True, text=True, timeout=60)
+        return ran.stdout[:4]  # what follows is said of the connection
+
+
+@contextmanager
+def erlang(optfile: str, folder: Path) -> Iterator[Node]:
+    """The node a@localhost, with that content of -ssl_dist_optfile."""
+    settings = Settings(home=folder, amqp_port=free_port())
+    port = rabbitmq.epmd_port(settings)
+    ready = folder / "ready"
+    folder.mkdir()
+    with stopping(start(rabbitmq.epmd_command(settings), port=port, log=folder / "epmd.log")):
+        say = f'file:write_file("{ready}", "").'
+        command = [*_command("a@localhost", optfile, folder), "-eval", say]
+        with stopping(start(command, port=port, log=folder / "log", env=_environment(port), ready=ready.exists)):
+            yield Node(port)
+
+
+def _command(name: str, optfile: str, folder: Path) -> list[str]:
+    folder.mkdir(exist_ok=True)
+    file = folder / "ssl_dist.conf"
+    file.write_text(optfile)
+    secured = ["-proto_dist", "inet_tls", "-ssl_dist_optfile", str(file)] if optfile else []
+    return ["erl", "-noshell", "-start_epmd", "false", "-sname", name, "-setcookie", COOKIE, *secured]
+
+
+def _environment(epmd_port: int) -> dict[str, str]:
+    return {**os.environ, "ERL_EPMD_PORT": str(epmd_port), "ERL_EPMD_ADDRESS": "127.0.0.1"}

@@ -1,0 +1,179 @@
+"""The certificates that infra/terraform/certificates.sh makes: of whom, for whom, until when, and in nobody's command line."""
+
+import json
+import re
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tests.infra.environments import TERRAFORM, Environment, offline_copy, planned
+from tests.infra.made import NAMESPACE, Made, made_up
+
+SCRIPT = "certificates.sh"
+CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """All of them, for vehicles and gateways that come from outside by two names."""
+    made = made_up(tmp_path_factory.mktemp("certificates") / "kept")
+    ran = made.run(SCRIPT, "cars.example", "203.0.113.7")
+    assert ran.returncode == 0, ran.stderr
+    return made
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return planned(offline_copy(tmp_path_factory.mktemp("infra")), "local")
+
+
+def certificate(pem: str) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(pem.encode())
+
+
+def name_of(found: x509.Certificate) -> str:
+    return str(found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def hosts_of(found: x509.Certificate) -> set[str]:
+    return {*found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)}
+
+
+def uses_of(found: x509.Certificate) -> set[x509.ObjectIdentifier]:
+    return {*found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value}
+
+
+def leaves(made: Made) -> Iterator[tuple[str, dict[str, str]]]:
+    yield from ((name, keys) for name, keys in made.secrets().items() if name.endswith("-tls"))
+
+
+def test_every_secret_that_terraform_names_is_made_and_no_other(made: Made) -> None:
+    named = re.findall(r'optional\(string, "([\w-]+-tls)"\)', (TERRAFORM / "variables.tf").read_text())
+    assert {name for name, _ in leaves(made)} == {*named}
+    assert {"ca", "vehicle-ca"} | {*named} == made.secrets().keys()
+    page = (TERRAFORM / "README.md").read_text().partition("## Certificates")[2].partition("## Rights")[0]
+    assert {*re.findall(r"`([\w-]+-tls)`", page)} == {*named}
+
+
+def test_each_certificate_is_its_authoritys_and_its_keys(made: Made, tmp_path: Path) -> None:
+    for name, keys in leaves(made):
+        authority = made.secret("vehicle-ca" if name == "emqx-vehicles-tls" else "ca")["tls.crt"]
+        assert keys["ca.crt"] == authority, name
+        found = certificate(keys["tls.crt"])
+        found.verify_directly_issued_by(certificate(authority))
+        assert timedelta(days=89) < found.not_valid_after_utc - datetime.now(UTC) < timedelta(days=90), name
+        folder = made.mount(name, tmp_path / name)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(folder / "tls.crt", folder / "tls.key")
+
+
+def test_services_are_known_to_servers_and_servers_are_no_clients(made: Made) -> None:
+    both = {
+        name: name_of(certificate(keys["tls.crt"]))
+        for name, keys in leaves(made)
+        if CLIENT in uses_of(certificate(keys["tls.crt"]))
+    }
+    services = {f"{name}-tls": f"sdv-{name}" for name in ("recorder", "dispatcher", "signals", "api", "airflow")}
+    assert both == services | {"emqx-tls": "emqx.manifold.svc"}  # whose nodes are each other's clients
+    assert all(SERVER in uses_of(certificate(keys["tls.crt"])) for _, keys in leaves(made))
+
+
+def test_every_address_that_is_given_to_anybody_is_in_its_servers_certificate(made: Made, environment: Environment) -> None:
+    hosts = {host for name, keys in leaves(made) for host in hosts_of(certificate(keys["tls.crt"]))}
+    texts = json.dumps([environment.objects, environment.outputs]) + json.dumps(made_up_addresses(made))
+    asked = {
+        urlsplit(url).hostname or ""
+        for url in re.findall(r"\b(?:https|mqtts|rediss|amqps|postgresql\+psycopg)://[^\s\"'\\]+", texts)
+    }
+    asked |= set(re.findall(r"server_name: ([\w.-]+)", texts))
+    ours = {host for host in asked if host.endswith(f".{NAMESPACE}.svc")}
+    assert len(ours) > 8
+    assert {host for host in ours if host not in hosts and f"*.{host.partition('.')[2]}" not in hosts} == set()
+
+
+def made_up_addresses(made: Made) -> list[dict[str, str]]:
+    ran = made.run("secrets.sh")
+    assert ran.returncode == 0, ran.stderr
+    return [made.secret("manifold"), made.secret("airflow")]
+
+
+def test_a_node_of_emqx_is_named_as_erlang_looks_for_it(made: Made, environment: Environment) -> None:
+    (emqx,) = (each for each in environment.of_kind("StatefulSet") if each["metadata"]["name"] == "emqx")
+    variables = {each["name"]: each.get("value", "") for each in emqx["spec"]["template"]["spec"]["containers"][0]["env"]}
+    host = variables["EMQX_NODE__NAME"].partition("@")[2].replace("$(POD_NAME)", "emqx-0")
+    assert host in hosts_of(certificate(made.secret("emqx-tls")["tls.crt"]))  # Erlang takes no wildcard
+
+
+def test_no_key_is_in_a_command_line(made: Made) -> None:
+    lines = {line for _, keys in leaves(made) for line in keys["tls.key"].splitlines() if "PRIVATE KEY" not in line}
+    assert len(lines) > 13
+    assert not any(line in made.called() for line in lines)
+
+
+def test_what_holds_is_left_and_what_ends_soon_is_made_anew(made: Made) -> None:
+    before = {name: keys["tls.crt"] for name, keys in made.secrets().items() if "tls.crt" in keys}
+    assert made.run(SCRIPT).stdout == ""
+    old = made.run(SCRIPT, "--client", "sdv-pub-old").stdout  # it holds for 30 days: such a one is renewed
+    end = "-----END CERTIFICATE-----\n"
+    file = made.folder / "redis-tls.json"
+    file.write_text(json.dumps(made.secret("redis-tls") | {"tls.crt": old.partition(end)[0] + end}))
+    assert made.run(SCRIPT).stdout == "redis-tls: redis.manifold.svc\n"
+    after = {name: keys["tls.crt"] for name, keys in made.secrets().items() if "tls.crt" in keys}
+    assert {name for name in before if before[name] != after[name]} == {"redis-tls"}
+
+
+def test_authorities_are_where_no_pod_runs(made: Made) -> None:
+    """Whoever may make pods in a namespace may mount its Secrets."""
+    kept = (made.folder / "namespaces").read_text().split()
+    assert {each for each in kept if not each.startswith(f"{NAMESPACE}/")} == {f"{NAMESPACE}-ca/ca", f"{NAMESPACE}-ca/vehicle-ca"}
+
+
+def test_where_the_cluster_does_not_answer_no_authority_is_made_anew(made: Made) -> None:
+    before = made.secrets()
+    (made.folder / "away").touch()
+    try:
+        assert made.run(SCRIPT).returncode != 0
+        assert made.run(SCRIPT, "--vehicle", "V1").returncode != 0
+    finally:
+        (made.folder / "away").unlink()
+    assert made.secrets() == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "authority"), [("--vehicle", "1M8GDM9AXKP042788", "vehicle-ca"), ("--client", "sdv-pub-a", "ca")]
+)
+def test_one_for_outside_is_a_client_of_its_authority(made: Made, kind: str, name: str, authority: str) -> None:
+    first, second = x509.load_pem_x509_certificates(made.run(SCRIPT, kind, name).stdout.encode())
+    assert (name_of(first), uses_of(first)) == (name, {CLIENT})
+    assert second == certificate(made.secret(authority)["tls.crt"])
+    first.verify_directly_issued_by(second)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("--vehicle", "sdv-recorder"),
+        ("--client", "sdv-recorder"),
+        ("--client", "sdv-pub-"),
+        ("--vehicle", "a/b"),
+        ("--vehicle", ""),
+    ],
+)
+def test_nobody_from_outside_is_a_service(made: Made, kind: str, name: str) -> None:
+    ran = made.run(SCRIPT, kind, name)
+    assert ran.returncode != 0
+    assert "CERTIFICATE" not in ran.stdout
+
+
+def test_names_from_outside_are_in_what_vehicles_and_gateways_see(made: Made) -> None:
+    for name in ("emqx-vehicles-tls", "rabbitmq-tls"):
+        found = certificate(made.secret(name)["tls.crt"])
+        of = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert "cars.example" in hosts_of(found)
+        assert "203.0.113.7" in {str(address) for address in of.get_values_for_type(x509.IPAddress)}
+    assert "cars.example" not in hosts_of(certificate(made.secret("redis-tls")["tls.crt"]))
