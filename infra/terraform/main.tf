@@ -91,7 +91,7 @@ module "object_store" {
 
 module "manifold" {
   source           = "./modules/manifold"
-  depends_on       = [module.namespace, module.emqx, module.redis, module.postgres, module.object_store]
+  depends_on       = [module.namespace, module.emqx, module.redis, module.postgres, module.rabbitmq, module.object_store]
   site             = local.site
   image            = var.image
   secret           = var.secrets.manifold

@@ -14,7 +14,8 @@ from tests.infra.environments import Environment, offline_copy, planned
 KINDS = (
     "configmaps,deployments,jobs,networkpolicies,poddisruptionbudgets,rolebindings,roles,serviceaccounts,services,statefulsets"
 )
-SERVERS, USERS = {"emqx", "redis", "postgres", "object-store"}, {"recorder", "dispatcher", "api", "signals", "airflow"}
+SERVERS = {"emqx", "redis", "postgres", "rabbitmq", "object-store"}
+USERS = {"recorder", "dispatcher", "api", "signals", "airflow"}
 
 pytestmark = [
     pytest.mark.slow,
