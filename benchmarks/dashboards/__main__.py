@@ -67,7 +67,7 @@ def _at_work(minutes: float) -> dict[str, Any]:
                 series = _series(prometheus, began, time.time())
         finally:
             supervise.down(settings)
-    of = {"minutes": minutes, "vehicles": load.vehicles, "machine": facts()["machine"]}
+    of = {"minutes": minutes, "vehicles": load.vehicles, "machine": facts()["machine"].partition("-")[0]}
     return {"at": began, "of": of, "series": series}
 
 

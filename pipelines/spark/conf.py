@@ -10,7 +10,6 @@ from pathlib import Path
 from contracts.catalog_properties import signs
 from contracts.errors import ManifoldError
 from contracts.settings import Settings, load_settings
-from pipelines.spark.jdbc import jdbc
 
 ICEBERG_JAR = "iceberg-spark-runtime-4.1_2.13-1.12.0.jar"
 SQLITE_JAR = "sqlite-jdbc-3.54.1.0.jar"
@@ -63,6 +62,8 @@ def _catalog_conf(settings: Settings) -> dict[str, str]:
         conf["io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
     if settings.catalog_type == "rest":
         return conf | {"type": "rest", "uri": settings.catalog} | settings.catalog_options
+    from pipelines.spark.jdbc import jdbc  # here, because SQLAlchemy takes its time, and stages are listed without it
+
     return conf | {"type": "jdbc", "jdbc.schema-version": "V1"} | jdbc(settings.catalog) | settings.catalog_options
 
 

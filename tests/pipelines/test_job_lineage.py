@@ -23,6 +23,7 @@ from contracts.tables import ERASURES, IDS, SEGMENTS, XRAY_RAW
 from pipelines.erasure.run import erase_vehicle
 from pipelines.ingest.run_all import ingest_audit_publish, rebuild
 from pipelines.lineage import jobs, told
+from pipelines.maintenance.repair import repair
 from pipelines.maintenance.rollback import rollback_run
 from pipelines.populate.load import Populated, populate
 from pipelines.signals.process import process_again
@@ -238,6 +239,12 @@ JOBS: dict[str, tuple[Callable[[Settings], object], str, list[str], list[str]]] 
         "FAIL",
         ["archive", "queues"],
         [ERASURES.name],
+    ),
+    "repair": (
+        lambda settings: repair(None, open_catalog(settings), settings, now=at(10)),  # type: ignore[arg-type]  # no Spark
+        "COMPLETE",
+        ["archive"],
+        [],
     ),
     "rotate_keys": (rotate_keys, "COMPLETE", ["keys"], ["keys"]),
     "process_signals": (
