@@ -28,7 +28,7 @@ MOST_BYTES = 256 << 10  # of an event: ours have some ten thousand
 MOST_WAITING = 256  # calls of `tell` whose events are not told yet
 
 log = logging.getLogger(__name__)
-Address = tuple[str, str]  # URL, and token
+Address = tuple[str, str, str]  # URL, token, and file of a CA
 
 
 def tell(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
@@ -111,10 +111,11 @@ _making = Lock()
 
 
 def _teller(settings: Settings) -> _Teller:
-    address = settings.lineage_url.get_secret_value(), settings.lineage_token.get_secret_value()
+    url, token = settings.lineage_url.get_secret_value(), settings.lineage_token.get_secret_value()
+    address = url, token, str(settings.tls_ca)
     with _making:
         if not _tellers:
             atexit.register(settle)
         if address not in _tellers:
-            _tellers[address] = _Teller(*address, trust=partial(outside_context, settings))
+            _tellers[address] = _Teller(url, token, partial(outside_context, settings))
         return _tellers[address]

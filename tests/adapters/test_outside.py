@@ -4,13 +4,14 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from adapters.alert import alert
-from adapters.lineage import tell
+from adapters.lineage import settle, tell
 from contracts.settings import Settings
 from tests.stores.identities import Identity, new_identity
 
@@ -20,16 +21,34 @@ def identity() -> Identity:
     return new_identity("outside")
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Somebody who takes whatever is posted."""
+
+    url: str
+    taken: list[bytes]
+
+    def was_told(self, **more: str) -> tuple[bool, bool]:
+        """Whether an alert, and an event of lineage, were taken here."""
+        settings = Settings(alert_url=self.url, lineage_url=self.url, **more)  # type: ignore[arg-type]  # addresses may be secret
+        alerted = alert(settings, "held back", "a run")
+        before = len(self.taken)
+        assert tell(settings, [{"eventType": "START"}])
+        assert settle(60)
+        return alerted, len(self.taken) > before
+
+
 @pytest.fixture
-def url(identity: Identity, tmp_path: Path) -> Iterator[str]:
-    """Of somebody outside who takes whatever is posted."""
+def outside(identity: Identity, tmp_path: Path) -> Iterator[Outside]:
     identity.write(tmp_path / "tls.crt", tmp_path / "tls.key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
 
+    taken = list[bytes]()
+
     class Taker(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
+            taken.append(self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(204)
             self.end_headers()
 
@@ -39,19 +58,13 @@ def url(identity: Identity, tmp_path: Path) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Taker)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"https://127.0.0.1:{server.server_port}/"
+    yield Outside(f"https://127.0.0.1:{server.server_port}/", taken)
     server.shutdown()
     server.server_close()
 
 
-def told(url: str, **more: str) -> tuple[bool, bool]:
-    """Whether an alert, and an event of lineage, were taken there."""
-    settings = Settings(alert_url=url, lineage_url=url, **more)  # type: ignore[arg-type]  # addresses may be secret
-    return alert(settings, "held back", "a run"), tell(settings, [{"eventType": "START"}])
-
-
 def test_an_authority_of_the_system_is_believed_beside_that_of_the_object_store(
-    url: str, identity: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    outside: Outside, identity: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in a pod: SSL_CERT_FILE names the store's authority, and the system has its own in a folder."""
     store, system = new_identity("store").write_authority(tmp_path / "store.crt"), tmp_path / "system"
@@ -60,10 +73,12 @@ def test_an_authority_of_the_system_is_believed_beside_that_of_the_object_store(
     subprocess.run(["openssl", "rehash", system], check=True)
     monkeypatch.setenv("SSL_CERT_FILE", str(store))
     monkeypatch.setenv("SSL_CERT_DIR", str(system))
-    assert told(url) == (True, True)
+    assert outside.was_told() == (True, True)
 
 
-def test_an_authority_of_the_settings_is_believed_and_a_strangers_is_not(url: str, identity: Identity, tmp_path: Path) -> None:
-    assert told(url, tls_ca=str(identity.write_authority(tmp_path / "ca.crt"))) == (True, True)
-    assert told(url) == (False, False)
-    assert told(url, tls_ca=str(tmp_path / "gone.crt")) == (False, False)
+def test_an_authority_of_the_settings_is_believed_and_a_strangers_is_not(
+    outside: Outside, identity: Identity, tmp_path: Path
+) -> None:
+    assert outside.was_told(tls_ca=str(identity.write_authority(tmp_path / "ca.crt"))) == (True, True)
+    assert outside.was_told() == (False, False)
+    assert outside.was_told(tls_ca=str(tmp_path / "gone.crt")) == (False, False)
