@@ -1,13 +1,10 @@
 """`python -m signals`: one AMQP door, until SIGTERM or SIGINT."""
 
-import gc
 import sys
 
 from adapters.service import run_service, stop_event
 from contracts.settings import Settings
 from signals import Signals
-
-GC_OBJECTS = 20_000  # new objects between two collections
 
 
 async def serve(settings: Settings) -> None:
@@ -17,8 +14,6 @@ async def serve(settings: Settings) -> None:
 
 def main() -> int:
     """The exit status: 0 after an orderly end, 2 for what the operator has to change."""
-    gc.freeze()  # what is loaded by now stays, and is not looked through again
-    gc.set_threshold(GC_OBJECTS, 20, 50)
     return run_service("signals", serve)
 
 
