@@ -109,7 +109,7 @@ class ArrowRows:
         hashes = self._ask(f"SELECT {hashed} AS hash FROM rows WHERE {whole}")["hash"]
         suspects = pa.table({"hash": standing_twice(hashes)[:OFFENDERS]})
         if not suspects.num_rows:
-            return ArrowRows(self._source, f"{ALL} LIMIT 0")
+            return self._with_keys(columns, suspects)
         of_suspects = f"SELECT * FROM rows WHERE {whole} AND {hashed} IN (SELECT hash FROM suspects)"
         keys = f"SELECT {_listed(columns)} FROM ({of_suspects}) GROUP BY ALL HAVING count(*) > 1 LIMIT {OFFENDERS}"
         return self._with_keys(columns, self._ask(keys, suspects=suspects))
@@ -122,9 +122,9 @@ class ArrowRows:
     def absent(self, columns: Sequence[str], find: Lookup, unless: str | None, _: str | None = None) -> "ArrowRows":
         """The rows whose key is not in a whole table, except those for which `unless` is true."""
         asked = f"{_whole(columns)} AND NOT coalesce({unless}, false)" if unless else _whole(columns)
-        found = find(self._keys(columns, asked))
-        mine = f"(SELECT * FROM rows WHERE {asked}) AS mine"
-        return ArrowRows(self._source, f"SELECT mine.* FROM {mine} ANTI JOIN found USING ({_listed(columns)})", found=found)
+        keys = self._keys(columns, asked)
+        unknown = ask(f"SELECT keys.* FROM keys ANTI JOIN found USING ({_listed(columns)})", keys=keys, found=find(keys))
+        return self._with_keys(columns, unknown, asked)
 
     def samples(self, columns: Sequence[str], most: int) -> tuple[str, ...]:
         """A few of them, as JSON objects."""
@@ -139,8 +139,12 @@ class ArrowRows:
     def _keys(self, columns: Sequence[str], asked: str) -> pa.Table:
         return self._ask(f"SELECT DISTINCT {_listed(columns)} FROM rows WHERE {asked}")
 
-    def _with_keys(self, columns: Sequence[str], keys: pa.Table) -> "ArrowRows":
-        return ArrowRows(self._source, f"SELECT rows.* FROM rows SEMI JOIN keys USING ({_listed(columns)})", keys=keys)
+    def _with_keys(self, columns: Sequence[str], keys: pa.Table, asked: str = "true") -> "ArrowRows":
+        """The rows among those asked for that have one of these keys; where there are none, nobody looks for them."""
+        if not keys.num_rows:
+            return ArrowRows(self._source, f"{ALL} LIMIT 0")
+        mine = f"(SELECT * FROM rows WHERE {asked}) AS mine"
+        return ArrowRows(self._source, f"SELECT mine.* FROM {mine} SEMI JOIN keys USING ({_listed(columns)})", keys=keys)
 
     def _ask(self, sql: str, **more: pa.Table) -> pa.Table:
         return ask(f"WITH those AS ({self._sql}) {sql}", rows=self._source, **self._others, **more)

@@ -13,7 +13,7 @@ from adapters.lake import open_catalog
 from archive.segment import Interval
 from contracts.envelope import Stream
 from contracts.tables import DATA, IDS, META, QUARANTINE, RUN_TABLES, SEGMENTS, TABLES, Table
-from pipelines.ingest import aside, run_all
+from pipelines.ingest import aside, run_all, write
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, head_of
@@ -114,8 +114,10 @@ class Death:
 
 
 WRITING = {
-    "before the first write": Death(Attempt, "append"),
-    "ids are committed, the reply is lost": Death(Attempt, "append", IDS, after=True),
+    "before the first write": Death(write, "write_files"),
+    "workers have written files that nobody commits": Death(write, "write_files", after=True),
+    "ids are committed, the reply is lost": Death(Attempt, "append_files", IDS, after=True),
+    "before payloads are written": Death(Attempt, "append", DATA),
     "meta are merged, the reply is lost": Death(Attempt, "merge", META, after=True),
     "before the run is whole": Death(Attempt, "close"),
 }
