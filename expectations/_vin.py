@@ -3,7 +3,7 @@
 As `contracts.names.is_iso_3779_vin`, without a Python worker for each row.
 """
 
-# 49 CFR 565.15(c), table III: the value of a character is the last digit of its place here, counted from 0; a dot stands for none.
+# 49 CFR 565.15(c), table III: a character's value is the last digit of its place here, counted from 0; a dot stands for none.
 PLACES = "0123456789.ABCDEFGH..JKLMN.P.R..STUVWXYZ"
 WEIGHTS = (8, 7, 6, 5, 4, 3, 2, 10, 0, 9, 8, 7, 6, 5, 4, 3, 2)  # table IV; place 9 is the check digit itself
 _WEIGHED = tuple((place, weight) for place, weight in enumerate(WEIGHTS, 1) if weight)
