@@ -19,7 +19,8 @@ from contracts.errors import Retryable
 from contracts.tables import Table
 
 GROUP_BYTES, GROUP_ROWS = "write.parquet.row-group-size-bytes", "write.parquet.row-group-limit"
-LEVEL = "write.parquet.compression-level"
+CODEC, LEVEL = "write.parquet.compression-codec", "write.parquet.compression-level"
+LEVELLED = ("zstd", "gzip", "brotli")  # the first is what a table has that names none
 NO_HISTORY: Mapping[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}, "current_snapshot_id": None}
 
 # PyIceberg says so of what Spark alone takes from the table's properties; the size of row groups is minded here.
@@ -35,8 +36,15 @@ class DataFiles:
 
     @classmethod
     def of(cls, table: IcebergTable, *, level: int) -> "DataFiles":
-        """Those of the table as it was loaded, packed at this level of its codec. Its history is left out: it may be long."""
-        properties = table.metadata.properties | {LEVEL: str(level)}
+        """Those of the table as it was loaded, packed at this level of its codec. Its history is left out: it may be long.
+
+        A codec without levels is used as it is: with one, Arrow refuses to write.
+        """
+        properties = table.metadata.properties
+        if properties.get(CODEC, LEVELLED[0]).lower() in LEVELLED:
+            properties = properties | {LEVEL: str(level)}
+        else:
+            properties = {name: value for name, value in properties.items() if name != LEVEL}
         return cls(table.metadata.model_copy(update={**NO_HISTORY, "properties": properties}), table.io)
 
     def write(self, rows: pa.Table) -> list[DataFile]:

@@ -21,6 +21,7 @@ from pyiceberg.table import Table as IcebergTable
 from sqlalchemy.exc import DatabaseError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
+import adapters.text_bounds  # noqa: F401  # what is written into the lake may hold any text
 from adapters.lake_schema import iceberg_schema, iceberg_type, partition_spec
 from adapters.versions import properties_at_birth, require_known, version_of
 from contracts.catalog_properties import signs

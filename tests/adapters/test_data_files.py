@@ -8,10 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import DataFile
 
-from adapters.commits import append_nothing
-from adapters.data_files import GROUP_BYTES, DataFiles, append_files
+from adapters.commits import append_nothing, append_rows
+from adapters.data_files import CODEC, GROUP_BYTES, DataFiles, append_files
 from adapters.lake import ensure_tables, open_catalog
 from contracts.errors import Retryable
 from contracts.settings import Settings
@@ -76,6 +77,26 @@ def test_row_groups_are_as_small_as_the_table_asks_for(catalog: Catalog) -> None
         change.set_properties({GROUP_BYTES: str(many.nbytes // 8)})
     (file,) = written(catalog, many)
     assert parquet(file).num_row_groups in {8, 9}
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip", "snappy", "lz4", "uncompressed", "brotli"])
+def test_a_table_is_written_with_the_codec_that_it_asks_for(catalog: Catalog, codec: str) -> None:
+    """Arrow refuses a level for a codec that has none."""
+    with catalog.load_table(IDS.identifier).transaction() as change:
+        change.set_properties({CODEC: codec})
+    (file,) = written(catalog, entries(NOON))
+    assert parquet(file).row_group(0).column(0).compression == codec.upper()
+
+
+@pytest.mark.parametrize("text", ["\ud7ff", "\uffff", "\U0010ffff", "\U0010ffff" * 20, "é", "🚗"])
+def test_any_text_is_written_and_found_by_its_bounds(catalog: Catalog, text: str) -> None:
+    """A bound is cut after 16 characters and raised; what follows U+D7FF in Unicode is no character."""
+    values = [f"{'a' * 15}{text}{'b' * 5}", f"{text * 16}b", f"{'a' * 15}{text}"]
+    for value in values:
+        append_files(catalog, IDS, written(catalog, entries(NOON, vin=value)), {})
+    append_rows(catalog, IDS, entries(NOON, vin=values[0]), {})
+    loaded = catalog.load_table(IDS.identifier)
+    assert [loaded.scan(EqualTo("vin", value)).to_arrow().num_rows for value in values] == [2, 1, 1]
 
 
 def test_what_is_sent_to_workers_does_not_grow_with_the_tables_history(catalog: Catalog) -> None:

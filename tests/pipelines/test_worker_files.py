@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
@@ -16,7 +17,7 @@ from contracts.envelope import Stream, to_arrow
 from contracts.settings import Settings
 from contracts.tables import IDS
 from pipelines.ingest import arrow_rows, worker_files
-from pipelines.ingest.worker_files import Work, Written
+from pipelines.ingest.worker_files import Rows, Work, Written
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import seq_at, trigger
 
@@ -42,13 +43,13 @@ def counts(refused: pa.Table, accepted: pa.Table) -> tuple[int, int]:
     return refused.num_rows, accepted.num_rows
 
 
-WORK: Work[tuple[int, int]] = Work(parsing.triggers, parsing.TRIGGERS, ((IDS, arrow_rows.ids_rows),), counts)
-
-
-def work_of(catalog: Catalog, batches: Iterable[pa.RecordBatch], *but: int) -> Written[tuple[int, int]]:
+def work_of(
+    catalog: Catalog, batches: Iterable[pa.RecordBatch], *but: int, rows_of: Rows = arrow_rows.ids_rows
+) -> Written[tuple[int, int]]:
     """What one worker makes of one part."""
     target = DataFiles.of(catalog.load_table(IDS.identifier), level=1)
-    write = worker_files._writer(lambda _: batches, WORK, [target], Shared(*but))  # type: ignore[arg-type]  # as Spark's
+    work = Work(parsing.triggers, parsing.TRIGGERS, ((IDS, rows_of),), counts)
+    write = worker_files._writer(lambda _: batches, work, [target], Shared(*but))  # type: ignore[arg-type]  # as Spark's
     (answer,) = write([])
     written: Written[tuple[int, int]] = pickle.loads(answer["written"][0].as_py())
     return written
@@ -79,6 +80,26 @@ def test_what_is_left_out_is_in_no_file_and_in_no_count(catalog: Catalog) -> Non
     written = work_of(catalog, batches, seq_at(1))
     assert [file.record_count for file in written.files[IDS.name]] == [2]
     assert written.told == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_rows_of_a_large_trigger_are_made_some_at_a_time(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With short VINs and long names they are forty times as large as what a worker was given."""
+    vins = [f"V{number}" for number in range(25_000)]
+    (batch,) = parsing.triggers(to_arrow([trigger(1, vins), trigger(2, vins)]), parsing.Limits(max_ids=25_000, max_data_bytes=10))
+    made: list[int] = []
+
+    def rows_of(accepted: pa.Table) -> pa.Table:
+        rows = arrow_rows.ids_rows(accepted)
+        made.append(rows.num_rows)
+        return rows
+
+    monkeypatch.setattr(worker_files, "PART_BYTES", 1)
+    (file,) = work_of(catalog, [batch], rows_of=rows_of).files[IDS.name]
+    assert max(made) == parsing.IDS_A_ROW
+    found = pq.read_table(file.file_path.removeprefix("file://"))
+    assert list(zip(found["seq"].to_pylist(), found["vin"].to_pylist(), strict=True)) == [
+        (seq, vin) for seq in (seq_at(1), seq_at(2)) for vin in vins
+    ]
 
 
 def test_a_worker_that_fails_leaves_nothing(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
