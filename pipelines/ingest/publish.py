@@ -14,7 +14,7 @@ Maintenance that changes what ingest relies on (rows of data, meta, outcomes) ha
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -63,11 +63,13 @@ class PinnedSnapshot:
     snapshot_id: int
 
 
-def publish(catalog: Catalog, run_id: str) -> bool:
+def publish(catalog: Catalog, run_id: str, may: Callable[[Snapshot], bool] = lambda _: True) -> bool:
     """Make the run count, and bring it to every main; false if it has nothing to publish. Doing it again changes nothing.
 
+    `may` is asked about the very snapshot that would count.
+
     Raises:
-        ConcurrentPublish: another run was published since this one began.
+        ConcurrentPublish: another run was published since this one began; or what lies there now may not be published.
     """
     written = head_of(catalog, SEGMENTS, run_id)
     mine = written is not None and properties_of(written).get(RUN_ID) == run_id
@@ -76,6 +78,8 @@ def publish(catalog: Catalog, run_id: str) -> bool:
     elif written is None or not mine or written.parent_snapshot_id is None:
         log.info("run has nothing to publish", run_id=run_id)
         return False
+    elif not may(written):
+        raise ConcurrentPublish(f"run {run_id} was written again, and this attempt has passed no audit; ingest it again")
     elif not _move_main(catalog, SEGMENTS, written.parent_snapshot_id, written.snapshot_id):
         raise ConcurrentPublish(f"run {run_id} began before another run was published; ingest it again")
     else:

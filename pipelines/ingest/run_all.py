@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -26,6 +27,7 @@ from pipelines.ingest.lineage import tell_lineage
 from pipelines.ingest.publish import ConcurrentPublish, finish, is_published, publish
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.trends import trends_afterwards
+from pipelines.ingest.verdict import may_be_published
 from pipelines.ingest.write import written_result
 from pipelines.lineage import told
 from pipelines.populate.load import Populated, populate
@@ -182,6 +184,6 @@ def ingest_audit_publish(run: Run) -> tuple[Ingested, str | None, int]:
             # An instant of its own: the verdict on an earlier attempt is not about it.
             mine = replace(run, now=run.now + timedelta(seconds=time.monotonic() - began))
             written, judged = ingest_and_judge(mine)
-            publish(run.catalog, run.run_id)
+            publish(run.catalog, run.run_id, partial(may_be_published, run.catalog))
     tell_lineage(run.catalog, run.settings, run.run_id)
     return written, str(judged.report) if judged else None, len(judged.warnings) if judged else 0

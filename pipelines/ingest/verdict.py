@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, EqualTo
 from pyiceberg.table.snapshots import Snapshot
@@ -22,15 +23,31 @@ from pipelines.ingest.branches import ATTEMPT, BEGAN, RUN_ID, ancestors, branch_
 from pipelines.ingest.publish import counts
 
 JUDGED_AT = "manifold.judged-at"  # of `quality_results` only: the instant that the rows of this verdict have
+PASSED = "manifold.passed"  # of `quality_results` only: whether the verdict lets the attempt be published
 BROKEN, ERROR = "broken", "error"  # the table's words; the package of the rules would bring Spark's library
 
 
 def keep_verdict(catalog: Catalog, judged: Snapshot, rows: pa.Table) -> None:
     """Append the rows of a verdict, about the attempt that has written `judged` to its branch of `ingested_segments`."""
     properties = {name: value for name, value in properties_of(judged).items() if name in (RUN_ID, ATTEMPT)}
+    broken = pc.and_(pc.equal(rows["severity"], ERROR), pc.equal(rows["outcome"], BROKEN))
+    properties[PASSED] = "false" if pc.any(broken).as_py() else "true"
     if rows.num_rows:
         properties[JUDGED_AT] = rows["at"][0].as_py().isoformat()  # they all have the same
     append_rows(catalog, QUALITY, rows, properties)
+
+
+def may_be_published(catalog: Catalog, written: Snapshot) -> bool:
+    """Whether the newest verdict on the attempt that has written this snapshot of `ingested_segments` is good; no rows are read.
+
+    Two processes may be at one run: while one judges its attempt, the other may put another in its place.
+    """
+    mine = properties_of(written)
+    for snapshot in ancestors(catalog.load_table(QUALITY.identifier)):
+        said = properties_of(snapshot)
+        if PASSED in said and all(said.get(name) == mine.get(name) for name in (RUN_ID, ATTEMPT)):
+            return said[PASSED] == "true"
+    return False
 
 
 def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[str, Any] | None:

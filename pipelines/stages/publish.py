@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from contracts.errors import Permanent
@@ -28,13 +29,13 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
     from pipelines.catalog import open_lake
     from pipelines.ingest.lineage import tell_lineage
     from pipelines.ingest.publish import ConcurrentPublish, publish
-    from pipelines.ingest.verdict import passed_already
+    from pipelines.ingest.verdict import may_be_published, passed_already
 
     catalog, run_id = open_lake(settings), options.run_id
     try:
         if passed_already(catalog, settings, run_id) is None:
             raise ConcurrentPublish(f"run {run_id} has not passed the audit as it lies there; ingest it again")
-        published = publish(catalog, run_id)
+        published = publish(catalog, run_id, partial(may_be_published, catalog))
         tell_lineage(catalog, settings, run_id)
     except ConcurrentPublish as exc:
         sys.stderr.write(f"{exc}; doing so\n")

@@ -11,15 +11,15 @@ from adapters.lake import ensure_tables, open_catalog
 from contracts.envelope import Stream
 from contracts.errors import Permanent
 from contracts.tables import IDS, QUALITY, SEGMENTS
-from expectations import Audit, results_of
+from expectations import Audit, Finding, Severity, results_of
 from pipelines.ingest import run_all
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import head_of
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import publish
-from pipelines.ingest.run import Run
+from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.run_all import ingest_audit_publish, ingest_in_chunks
-from pipelines.ingest.verdict import keep_verdict, passed_already
+from pipelines.ingest.verdict import keep_verdict, may_be_published, passed_already
 from pipelines.stages import publish as publish_stage
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
@@ -91,6 +91,43 @@ def test_each_attempt_has_an_instant_of_its_own(lake: Lake, monkeypatch: pytest.
     assert (judged_before, len(mine) > 0) == ([None, None], True)
     keys = [(row["run_id"], row["suite"], row["rule"], row["at"]) for row in read(catalog, QUALITY)]
     assert len(keys) == len(set(keys))
+
+
+def test_what_another_process_has_put_in_its_place_meanwhile_is_not_published_with_its_verdict(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.renew()
+    catalog = open_catalog(lake.settings)
+    paths = [lake.archive(Stream.TRIGGER, [trigger(n * 9000, [f"V{n}"])]) for n in range(2)]
+    judged: list[object] = []
+
+    def write_and_judge(run: Run) -> tuple[Ingested, None]:
+        written(lake, RUN, 0, paths[:1])
+        keep_verdict(catalog, head(catalog, RUN), results_of(Audit(RUN, True, (), (), {IDS.name: 1}, "page"), run.now))
+        judged.append(head(catalog, RUN).snapshot_id)
+        if len(judged) == 1:
+            written(lake, RUN, 1, paths)  # the same run in another process: with more, which nobody has judged
+        return Ingested(RUN), None
+
+    monkeypatch.setattr(run_all, "ingest_and_judge", write_and_judge)
+    ingest_audit_publish(a_run(lake, RUN, 0))
+    assert {row["vin"] for row in read(catalog, IDS)} == {"V0"}
+    current = catalog.load_table(SEGMENTS.identifier).current_snapshot()
+    assert current is not None
+    assert current.snapshot_id == judged[-1]
+
+
+def test_a_verdict_that_is_bad_is_no_leave_to_publish(lake: Lake) -> None:
+    lake.renew()
+    catalog = open_catalog(lake.settings)
+    lake.archive(Stream.TRIGGER, [trigger(1, ["V1"])])
+    written(lake, RUN, 0)
+    mine = head(catalog, RUN)
+    assert not may_be_published(catalog, mine)
+    finding = Finding(IDS.name, "vin_seq_is_unique", Severity.ERROR, "a rule", "a reason to have it", 1, 1, (), ())
+    for passed, findings in ((True, ()), (False, (finding,)), (True, ())):
+        keep_verdict(catalog, mine, results_of(Audit(RUN, passed, findings, (), {IDS.name: 1}, "page"), at(0)))
+        assert may_be_published(catalog, mine) is passed
 
 
 @pytest.mark.parametrize("ms", [-60_000, 60_000], ids=["behind", "ahead"])
