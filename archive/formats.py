@@ -3,6 +3,7 @@
 No Spark: the workers read with this too, and so does whoever looks into a file.
 """
 
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ PARQUET = ".parquet"
 JSON_LINES = (".jsonl", ".json")
 SUFFIXES = (PARQUET, *JSON_LINES, *(line + zipped for line in JSON_LINES for zipped in COMPRESSED))
 REQUIRED = ("topic", "payload")
+# What Python takes for an instant; a column of Arrow's holds more.
+ENDS = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+FIRST, LAST = (pa.scalar(end, pa.timestamp("us", tz="UTC")) for end in ENDS)
 
 
 def decode(path: str, content: bytes) -> DecodedFile:
@@ -61,6 +65,7 @@ def _from_parquet(path: str, content: bytes) -> DecodedFile:
     check_columns(table.schema)
     try:
         columns = {field.name: _column(table, field) for field in SEGMENT_SCHEMA}
+        pa.table(columns).validate(full=True)  # a text that is no UTF-8 would end whoever reads it, and not this file alone
     except (pa.ArrowException, ValueError) as exc:
         raise Unreadable(f"columns are not of the envelope's types ({one_line(exc)})") from exc
     derived = "seq" not in table.schema.names
@@ -73,6 +78,9 @@ def _from_parquet(path: str, content: bytes) -> DecodedFile:
         raise Unreadable("a seq is negative")
     if columns["received_at"].null_count:
         columns["received_at"] = _given_at(columns)
+    instants = columns["received_at"]
+    if pc.any(pc.or_(pc.less(instants, FIRST), pc.greater(instants, LAST))).as_py():
+        raise Unreadable("a received_at lies in no year from 1 to 9999")
     return DecodedFile(pa.table(columns), derived)
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from archive.content import DERIVED, Unreadable
-from archive.formats import decode
+from archive.formats import ENDS, decode
 from contracts.envelope import SEGMENT_SCHEMA, to_arrow
 from contracts.seq import MAX_SEQ, SKIPPED_MS, datetime_of, unix_ms_of
 from contracts.topics import TRIGGER
@@ -165,6 +165,30 @@ def test_headers_of_a_broker_cannot_speak_for_manifold() -> None:
 def test_a_file_that_is_no_segment_says_why(path: str, content: bytes, word: str) -> None:
     with pytest.raises(Unreadable, match=word):
         decode(path, content)
+
+
+@pytest.mark.parametrize("column", ["topic", "refused_because", "headers"])
+def test_a_text_that_is_no_utf_8_makes_a_file_no_segment(column: str) -> None:
+    """Nothing else could be done with it: whoever made a Python text of it would end, and the run with it."""
+    text = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())
+    columns = {"topic": pa.array(["t"]), "payload": pa.array(["p"]), "seq": pa.array([seq_at(1)])}
+    columns[column] = pa.MapArray.from_arrays([0, 1], pa.array(["name"]), text) if column == "headers" else text
+    with pytest.raises(Unreadable, match="UTF8"):
+        decode("trigger/x.parquet", parquet(pa.table(columns)))
+
+
+@pytest.mark.parametrize("us", [-(2**62), -62_135_596_800_000_001, 253_402_300_800_000_000, 2**62])
+def test_an_instant_of_no_year_makes_a_file_no_segment(us: int) -> None:
+    instants = pa.array([0, us], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    columns = {"topic": ["t"] * 2, "payload": ["p"] * 2, "seq": [seq_at(1), seq_at(2)], "received_at": instants}
+    with pytest.raises(Unreadable, match="no year"):
+        decode("trigger/x.parquet", parquet(pa.table(columns)))
+
+
+def test_the_first_and_the_last_instant_are_some() -> None:
+    columns = {"topic": ["t"] * 2, "payload": ["p"] * 2, "seq": [seq_at(1), seq_at(2)], "received_at": list(ENDS)}
+    found = rows_of(parquet(pa.table(columns)), "trigger/x.parquet")
+    assert tuple(row["received_at"] for row in found) == ENDS
 
 
 def test_the_greatest_seq_is_one() -> None:
