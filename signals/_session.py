@@ -90,7 +90,7 @@ class Session:
         self._wire_in.go_on()
 
     def leave(self) -> None:
-        """Until the connection is closed nobody takes what is still delivered, which comes again; it is read, for its end comes behind it."""
+        """Nobody takes what is still delivered, which comes again. It is read all the same: the connection's end is behind it."""
         self._queues.clear()
         self._wire_in.go_on()
 
