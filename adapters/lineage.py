@@ -110,6 +110,16 @@ _tellers: dict[Address, _Teller] = {}
 _making = Lock()
 
 
+def _forked() -> None:
+    """No thread goes on in a forked process: it gets tellers of its own, and what waits is told by its parent."""
+    global _making
+    _making = Lock()
+    _tellers.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def _teller(settings: Settings) -> _Teller:
     url, token = settings.lineage_url.get_secret_value(), settings.lineage_token.get_secret_value()
     address = url, token, str(settings.tls_ca)

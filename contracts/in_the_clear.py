@@ -10,6 +10,8 @@ from contracts.redis_url import split_redis_url
 
 SAFE = {"mqtt": "mqtts", "tcp": "mqtts", "redis": "rediss", "amqp": "amqps", "http": "https"}  # by what is in the clear
 VERIFIED = {"verify-ca", "verify-full"}  # modes in which PostgreSQL's client knows whom it talks to
+# Options of URLs by which the clients of Redis and of RabbitMQ believe anybody, and what each must be.
+BELIEVES = {"rediss": {"ssl_cert_reqs": {"required"}, "ssl_check_hostname": {"true", "1"}}, "amqps": {"no_verify_ssl": {"0"}}}
 
 
 def in_the_clear(settings: DerivedSettings) -> list[str]:
@@ -46,11 +48,19 @@ def _said(url: str) -> str:
     try:
         parts = urlsplit(url)
         query = parse_qs(parts.query)
-        named = parts.hostname or query.get("host", [""])[0]
+        named = [
+            parts.hostname or "",
+            *query.get("host", []),
+            *query.get("hostaddr", []),
+        ]  # PostgreSQL's options are asked before
     except ValueError:  # no URL, such as other properties of a catalog
         return ""
-    if not named or named.startswith("/") or is_loopback(named):
+    if all(not name or name.startswith("/") or is_loopback(name) for name in named):
         return ""
     if parts.scheme.startswith("postgresql"):
-        return "" if VERIFIED & {*query.get("sslmode", [])} else "must ask for sslmode=verify-full"
+        modes = {*query.get("sslmode", [])}
+        return "" if modes and modes <= VERIFIED else "must ask for sslmode=verify-full"
+    for option, right in BELIEVES.get(parts.scheme, {}).items():
+        if not {value.lower() for value in query.get(option, [])} <= right:
+            return f"must not have {option}, or whoever answers is believed"
     return f"must begin with {SAFE[parts.scheme]}://" if parts.scheme in SAFE else ""

@@ -58,6 +58,10 @@ class Backlog:
         if self._mark is not None and self._taken >= self._mark[1]:
             self.empty_at, self._mark = max(self.empty_at, self._mark[0]), None
 
+    def paused(self) -> None:
+        """Nothing more is read: what has been delivered meanwhile waits, although the queue may be empty."""
+        self.count = max(self.count, 1)
+
     def lost_sight(self) -> None:
         """The connection was lost: what was in hand is in the queue again, in front, and its count is another."""
         self._mark = None
@@ -98,6 +102,11 @@ class Backlogs:
         """One message of the queue was delivered, if it is one of these."""
         if queue in self._of:
             self._of[queue].took()
+
+    def paused(self) -> None:
+        """Nothing more is read for a while, of whichever queue; the next look at each tells how it is."""
+        for one in self._of.values():
+            one.paused()
 
     def lost_sight(self) -> None:
         """The connection was lost."""

@@ -6,7 +6,7 @@ publish, and acknowledgements have to get through then, because they make room.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -43,6 +43,10 @@ class Session:
         wire_in.delivered, wire_in.channel = self._delivered, int(taking.number)
         wire_out.confirmed = lambda tag, multiple, taken: self._confirms.settled(tag, multiple=multiple, taken=taken)
         wire_out.returned, wire_out.ended, wire_out.channel = self._confirms.returned, self._confirms.ended, int(giving.number)
+        # Where a queue is deleted and made again between two looks at it, nothing else says that nobody reads it any more.
+        taking.on_consumer_cancel_callbacks.add(
+            lambda _: self.end("RabbitMQ has cancelled a consumer, as when its queue is deleted")
+        )
         for closing in (taking.closing, giving.closing):
             closing.add_done_callback(lambda done: self.end(_why(done)))
         # Where only the other channel has ended, what is under way here is confirmed all the same; it comes again as a duplicate.
@@ -83,6 +87,11 @@ class Session:
 
     def go_on(self) -> None:
         """Read again."""
+        self._wire_in.go_on()
+
+    def leave(self) -> None:
+        """Nobody takes what is still delivered, which comes again. It is read all the same: the connection's end is behind it."""
+        self._queues.clear()
         self._wire_in.go_on()
 
     async def is_blocked(self) -> bool:
@@ -131,12 +140,12 @@ async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
         Permanent: an exchange or queue is there with other arguments.
         AMQPError, OSError, TimeoutError: RabbitMQ is away, or refuses; the text has no password.
     """
-    options: dict[str, Any] = {"timeout": settings.signals_connect_ms / 1000, "heartbeat": settings.signals_heartbeat_seconds}
+    within_s, to = settings.signals_connect_ms / 1000, make_url(url, heartbeat=settings.signals_heartbeat_seconds)
     read_any_properties()
     async with contextlib.AsyncExitStack() as stack:
         wires = {way: Wire() for way in ("in", "out")}
         with ending_is_away():
-            of_in, of_out = [await _connected(stack, url, f"manifold signals {way}", wires[way], options) for way in wires]
+            of_in, of_out = [await _connected(stack, to, f"manifold signals {way}", wires[way], within_s) for way in wires]
             await assert_topology(of_in, partitions=settings.signals_partitions)
             taking = await (await of_in.channel(publisher_confirms=False)).get_underlay_channel()
             giving = await (await of_out.channel(publisher_confirms=True)).get_underlay_channel()
@@ -160,10 +169,10 @@ def ending_is_away() -> Iterator[None]:
         raise ConnectionError("the connection has ended") from exc
 
 
-async def _connected(stack: contextlib.AsyncExitStack, url: str, name: str, wire: Wire, options: Mapping[str, Any]) -> Connection:
-    connection = Connection(make_url(url), client_properties={"connection_name": name}, **options)
+async def _connected(stack: contextlib.AsyncExitStack, to: Any, name: str, wire: Wire, within_s: float) -> Connection:
+    connection = Connection(to, client_properties={"connection_name": name})
     connection.kwargs["transport_factory"] = wire
-    await connection.connect(timeout=options["timeout"])
+    await connection.connect(timeout=within_s)
     stack.push_async_callback(_close, connection)
     return connection
 

@@ -101,6 +101,7 @@ class Stay:
                 await asyncio.wait((settling, looking))
             finally:  # unless the process ends, and waits no longer
                 settling.cancel()
+                session.leave()
                 self._session, self.in_hand, self._held = None, 0, 0
                 _metrics.IN_HAND.set(0)
                 _metrics.CONNECTED.set(0)
@@ -122,6 +123,7 @@ class Stay:
         self._held += len(received.body)
         if self._held > HELD_BYTES and self._session is not None:
             self._session.pause()
+            self.backlog.paused()
         _metrics.IN_HAND.set(self.in_hand)
         self._arrived.set()
 
@@ -183,7 +185,8 @@ class Stay:
     async def _look(self, session: Session) -> None:
         """How much waits in each queue; and since when the raw queue was not empty."""
         for queue in self._of_signals:
-            self.backlog.saw(queue, await session.count(queue), time.time())
+            asked_at = time.time()  # the answer may be read much later, behind what is not read now
+            self.backlog.saw(queue, await session.count(queue), asked_at)
         _metrics.DEPTH.labels(topology.RAW).set(self.backlog.count)  # with its partitions
         for queue in WATCHED:
             _metrics.DEPTH.labels(queue).set(await session.count(queue))

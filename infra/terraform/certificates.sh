@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # certificates.sh NAMESPACE [HOST…]       makes the certificates of an environment, each in a Secret with tls.crt, tls.key and ca.crt, and
-#                                         renews what ends within 30 days. HOSTs: names under which vehicles and gateways come from outside.
+#                                         renews what ends within 30 days. HOSTs: names under which vehicles and gateways come from outside;
+#                                         a certificate keeps those that it has, until its Secret is deleted.
 # certificates.sh NAMESPACE --vehicle ID  writes a vehicle's certificate, its key and whom it may believe to standard output; DAYS=30
 # certificates.sh NAMESPACE --client NAME the same for a publisher (sdv-pub-…), sdv-listener, or a gateway or reader of RabbitMQ.
 # Two authorities, with their keys, are the Secrets `ca` (whoever is inside, and publishers) and `vehicle-ca` of the namespace NAMESPACE-ca, in
@@ -15,16 +16,13 @@ home() { case $1 in ca | vehicle-ca) echo "$ns-ca" ;; *) echo "$ns" ;; esac; }
 # get SECRET KEY: its content, or nothing where there is no such Secret; where the cluster does not answer, this ends here
 get() { kubectl -n "$(home "$1")" get secret "$1" --ignore-not-found -o "jsonpath={.data['${2/./\\.}']}" | base64 -d; }
 
-# put SECRET CERTIFICATE KEY CA: a new one, or in the place of the one that is there
+# put VERB SECRET CERTIFICATE KEY CA: `create` one, which fails where another run has made it meanwhile, or `replace` the one that is there
 put() {
-  local verb=create there
-  there=$(kubectl -n "$(home "$1")" get secret "$1" --ignore-not-found -o name)
-  [ -z "$there" ] || verb=replace
-  printf '%s\0%s\0%s' "$2" "$3" "$4" | python3 -c '
+  printf '%s\0%s\0%s' "$3" "$4" "$5" | python3 -c '
 import json, sys
 values = dict(zip(("tls.crt", "tls.key", "ca.crt"), (each.rstrip() + "\n" for each in sys.stdin.read().split("\0"))))
 print(json.dumps({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "stringData": values,
-                  "metadata": {"name": sys.argv[1], "namespace": sys.argv[2]}}))' "$1" "$(home "$1")" | kubectl "$verb" -f - >/dev/null
+                  "metadata": {"name": sys.argv[1], "namespace": sys.argv[2]}}))' "$2" "$(home "$2")" | kubectl "$1" -f - >/dev/null
 }
 
 new_key() { openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 2>/dev/null; }
@@ -37,7 +35,7 @@ authority() {
   key=$(new_key)
   certificate=$(openssl req -x509 -new -key <(printf %s "$key") -subj "/CN=$2" -days $ca_days \
     -addext basicConstraints=critical,CA:true,pathlen:0 -addext keyUsage=critical,keyCertSign,cRLSign)
-  put "$1" "$certificate" "$key" "$certificate"
+  put create "$1" "$certificate" "$key" "$certificate"
   echo "$1: $2"
 }
 
@@ -56,14 +54,23 @@ signed() {
       -extfile <(printf %s "$extensions") 2>/dev/null)
 }
 
-# leaf SECRET CA NAME USAGE HOST…: where there is none, or it ends soon
+# hosts_of CERTIFICATE: the names in it, a line each
+hosts_of() { openssl x509 -noout -ext subjectAltName <<<"$1" | tr , '\n' | sed -n 's/^ *DNS://p; s/^ *IP Address://p'; }
+
+# leaf SECRET CA NAME USAGE HOST…: where there is none, or it ends soon, or it lacks a name
 leaf() {
-  local secret=$1 authority=$2 name=$3 usage=$4
+  local secret=$1 authority=$2 name=$3 usage=$4 verb=create there='' host lacks='' hosts
   shift 4
   certificate=$(get "$secret" tls.crt)
-  ! openssl x509 -noout -checkend $((renewed_days * 86400)) <<<"$certificate" >/dev/null 2>&1 || return 0
-  signed "$authority" "$name" "$usage" $leaf_days "$@"
-  put "$secret" "$certificate" "$key" "$ca"
+  if [ -n "$certificate" ]; then
+    verb=replace
+    there=$(hosts_of "$certificate" 2>/dev/null) || there=''
+    for host; do grep -qxF -e "$host" <<<"$there" || lacks=$host; done
+    [ -n "$lacks" ] || ! openssl x509 -noout -checkend $((renewed_days * 86400)) <<<"$certificate" >/dev/null 2>&1 || return 0
+  fi
+  mapfile -t hosts < <(printf '%s\n' "$@" "$there" | sed '/^$/d' | sort -u)
+  signed "$authority" "$name" "$usage" $leaf_days "${hosts[@]}"
+  put $verb "$secret" "$certificate" "$key" "$ca"
   echo "$secret: $name"
 }
 
@@ -82,6 +89,7 @@ case ${1:-} in
   printf '%s\n%s\n%s\n' "$certificate" "$key" "$ca"
   exit
   ;;
+-*) echo "usage: $0 NAMESPACE [HOST… | --vehicle ID | --client NAME]" >&2; exit 1 ;;
 esac
 
 for namespace in "$ns" "$ns-ca"; do kubectl get namespace "$namespace" >/dev/null 2>&1 || kubectl create namespace "$namespace" >/dev/null; done

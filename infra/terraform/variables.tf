@@ -120,7 +120,7 @@ variable "settings" {
   type        = map(string)
   default     = {}
   validation {
-    condition     = alltrue([for name in keys(var.settings) : can(regex("^[a-z][a-z0-9_]*$", name)) && !can(regex("(password|secret|token|redis_url|catalog_uri|signals_keys)", name))])
+    condition     = alltrue([for name in keys(var.settings) : can(regex("^[a-z][a-z0-9_]*$", name)) && !can(regex("(password|secret|token|access_key|hmac_accepted|redis_url|amqp_url|operator_url|alert_url|lineage_url|catalog_uri|catalog_properties|signals_keys)", name))])
     error_message = "settings must have names in lower case without MANIFOLD_, and no secrets: those go into the Secret that secrets.manifold names."
   }
   validation {

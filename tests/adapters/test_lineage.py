@@ -126,3 +126,23 @@ for url in sys.argv[2:]:
         goes_on.set()
     assert (done.returncode, told_in(file)) == (0, [{"n": 1}]), done.stderr
     assert "takes too long" in done.stderr
+
+
+def test_a_forked_process_tells_what_is_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    script = """
+import os, sys
+from pydantic import SecretStr
+from adapters.lineage import settle, tell
+from contracts.settings import Settings
+settings = Settings(home=sys.argv[1], lineage_url=SecretStr(sys.argv[2]))
+tell(settings, [{"n": 1}])
+assert settle()
+if (child := os.fork()) == 0:
+    tell(settings, [{"n": 2}])
+    os._exit(not settle(5))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    command = [sys.executable, "-c", script, str(tmp_path), f"file://{file}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, told_in(file)) == (0, [{"n": 1}, {"n": 2}]), done.stderr

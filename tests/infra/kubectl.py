@@ -32,7 +32,9 @@ def main(arguments: list[str]) -> int:
         return 0
     (name,) = (after for before, after in pairwise(arguments) if before == "secret")
     file = KEPT / f"{name}.json"
-    if not file.exists():
+    unseen = KEPT / f"{name}.unseen"  # another run makes it right after this look
+    if not file.exists() or unseen.exists():
+        unseen.unlink(missing_ok=True)
         return 0 if "--ignore-not-found" in arguments else 1
     if asked := re.search(r"jsonpath=\{\.data\['(.+)'\]\}", " ".join(arguments)):
         sys.stdout.write(b64encode(json.loads(file.read_text())[asked[1].replace("\\", "")].encode()).decode())

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tests.infra.environments import TERRAFORM, Environment, offline_copy, planned
@@ -125,6 +127,54 @@ def test_what_holds_is_left_and_what_ends_soon_is_made_anew(made: Made) -> None:
     assert made.run(SCRIPT).stdout == "redis-tls: redis.manifold.svc\n"
     after = {name: keys["tls.crt"] for name, keys in made.secrets().items() if "tls.crt" in keys}
     assert {name for name in before if before[name] != after[name]} == {"redis-tls"}
+
+
+def ending_soon(made: Made, secret: str, authority: str) -> None:
+    """The Secret has the same certificate for ten days only."""
+    now, by = certificate(made.secret(secret)["tls.crt"]), made.secret(authority)
+    names = now.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    start, end = now.not_valid_before_utc, datetime.now(UTC) + timedelta(days=10)
+    builder = x509.CertificateBuilder(certificate(by["tls.crt"]).subject, now.subject, now.public_key(), 1, start, end)
+    key = load_pem_private_key(by["tls.key"].encode(), None)
+    old = builder.add_extension(names, critical=False).sign(key, SHA256())  # type: ignore[arg-type]  # of those kinds that sign
+    text = old.public_bytes(Encoding.PEM).decode()
+    (made.folder / f"{secret}.json").write_text(json.dumps(made.secret(secret) | {"tls.crt": text}))
+
+
+def test_a_run_that_names_nobody_outside_cuts_nobody_outside_off(made: Made) -> None:
+    """As the one of each week does, which renews it in two months."""
+    ending_soon(made, "emqx-vehicles-tls", "vehicle-ca")
+    before = hosts_of(certificate(made.secret("emqx-vehicles-tls")["tls.crt"]))
+    assert made.run(SCRIPT).stdout == "emqx-vehicles-tls: emqx-vehicles.manifold.svc\n"
+    found = certificate(made.secret("emqx-vehicles-tls")["tls.crt"])
+    assert hosts_of(found) == before >= {"cars.example"}
+    assert found.not_valid_after_utc - datetime.now(UTC) > timedelta(days=89)
+
+
+def test_a_name_from_outside_that_is_new_is_in_what_is_shown(made: Made) -> None:
+    said = made.run(SCRIPT, "cars.example", "more.example", "203.0.113.7").stdout
+    assert said.split()[::2] == ["emqx-vehicles-tls:", "rabbitmq-tls:"]
+    assert hosts_of(certificate(made.secret("rabbitmq-tls")["tls.crt"])) >= {
+        "cars.example",
+        "more.example",
+        "rabbitmq.manifold.svc",
+    }
+    assert made.run(SCRIPT, "more.example").stdout == ""
+
+
+def test_of_two_first_runs_at_once_one_ends_and_the_authority_stays(made: Made) -> None:
+    """Each has looked before the other has made it."""
+    before = made.secrets()
+    for authority in ("ca", "vehicle-ca"):
+        (made.folder / f"{authority}.unseen").touch()
+        assert made.run(SCRIPT).returncode != 0
+    assert made.secrets() == before
+
+
+def test_a_word_that_is_no_name_is_in_no_certificate(made: Made) -> None:
+    ran = made.run(SCRIPT, "--vehicel", "V1")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("usage: ")
 
 
 def test_authorities_are_where_no_pod_runs(made: Made) -> None:

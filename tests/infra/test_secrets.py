@@ -1,18 +1,21 @@
 """The Secrets that infra/terraform/secrets.sh makes up: what services and Redis take, and in nobody's command line."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from pydantic import SecretStr
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.retry import Retry
 
-from contracts.settings import load_settings
+from contracts.settings import Settings, load_settings
 from contracts.signals import rights
+from tests.infra.environments import TERRAFORM
 from tests.infra.made import made_up
 from tests.redis_users import SERVICES
 from tests.servers import free_port, start, stopping
@@ -90,3 +93,11 @@ def test_redis_takes_its_users_and_a_stranger_may_only_ask_whether_it_is_there(
             user, password = urlsplit(told).username, urlsplit(told).password
             with Redis(port=port, username=user, password=password) as ours:
                 assert (user, ours.ping()) == (service, True)
+
+
+def test_no_secret_is_taken_among_the_settings_that_everybody_sees() -> None:
+    """They are in Terraform's state, and in a ConfigMap."""
+    refused = re.findall(r'!can\(regex\("(\(password[^"]*\))"', (TERRAFORM / "variables.tf").read_text())[0]
+    secret = [name for name, field in Settings.model_fields.items() if field.annotation is SecretStr]
+    assert len(secret) > 10
+    assert [name for name in secret if not re.search(refused, name)] == []

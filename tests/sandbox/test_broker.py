@@ -184,11 +184,15 @@ def test_emqx_lets_nobody_do_what_is_anothers(client: Client, action: str, topic
 
 
 def test_emqx_takes_a_name_from_a_certificate_and_no_session_of_another_name() -> None:
-    """How EMQX makes a client id of that expression was tried with its own code, by hand."""
+    """How EMQX makes client ids of these expressions was tried with its own code, by hand.
+
+    Of a certificate without a common name it takes the user name and the client id that CONNECT has.
+    """
     text = (EMQX / "tls.conf").read_text()
     vehicles, _, services = text.partition("zones.platform.mqtt {")
     assert all(f"peer_cert_as_{name} = cn" in vehicles for name in ("clientid", "username"))
-    assert 'client_attrs_init = [{ expression = "cn", set_as_attr = vehicle }]' in vehicles
+    assert 'client_attrs_init = [{ expression = "username", set_as_attr = vehicle }]' in vehicles
+    assert "clientid_override = \"regex_replace(clientid, '^sdv-', 'vehicle:sdv-')\"" in vehicles
     services = services.partition("}")[0]
     assert "peer_cert_as_username = cn" in services
     assert "client_attrs_init = []" in services

@@ -191,6 +191,15 @@ def test_a_queue_that_is_written_all_the_time_is_no_reason_to_allow_an_hour() ->
     assert max(ages) <= 4
 
 
+def test_what_lay_in_a_connection_that_was_not_read_has_waited_although_its_queue_is_empty() -> None:
+    backlog = Backlog(3600)
+    backlog.saw(0, 10_000)
+    backlog.paused()
+    assert backlog.age_s(10_120) == 120
+    backlog.saw(0, 10_121)
+    assert backlog.age_s(10_122) == 0
+
+
 def test_a_queue_that_is_not_read_is_as_old_as_it_is() -> None:
     backlog = Backlog(3600, empty_at=10_000, in_flight=50)
     for second in range(1, 1000):
