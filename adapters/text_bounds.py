@@ -28,6 +28,6 @@ def upper_bound(value: str, length: int | None) -> str | None:
     return raisable[:-1] + (FIRST_AFTER if last == LAST_BEFORE_HALVES else chr(ord(last) + 1))
 
 
-truncate.truncate_upper_bound_text_string = upper_bound
+truncate.truncate_upper_bound_text_string = upper_bound  # type: ignore[assignment]  # its names of arguments are not used
 if writer := sys.modules.get("pyiceberg.io.pyarrow"):  # which takes the function with it when it is imported
     writer.truncate_upper_bound_text_string = upper_bound  # type: ignore[attr-defined]

@@ -24,8 +24,8 @@ def repeated(frame: DataFrame, columns: Sequence[str], rows: int) -> DataFrame |
     if rows <= AT_ONCE:
         twice = standing_twice(hashed.select("hash").toArrow()["hash"])[:OFFENDERS].tolist()
     else:
-        found = hashed.groupBy("hash").count().where("count > 1").limit(OFFENDERS).collect()
-        twice = [row["hash"] for row in found]
+        rows_twice = hashed.groupBy("hash").count().where("count > 1").limit(OFFENDERS).collect()
+        twice = [row["hash"] for row in rows_twice]
     if not twice:
         return None
     suspects = sf.broadcast(frame.sparkSession.createDataFrame([(one,) for one in twice], "hash bigint"))

@@ -96,7 +96,7 @@ def test_any_text_is_written_and_found_by_its_bounds(catalog: Catalog, text: str
         append_files(catalog, IDS, written(catalog, entries(NOON, vin=value)), {})
     append_rows(catalog, IDS, entries(NOON, vin=values[0]), {})
     loaded = catalog.load_table(IDS.identifier)
-    assert [loaded.scan(EqualTo("vin", value)).to_arrow().num_rows for value in values] == [2, 1, 1]
+    assert [loaded.scan(EqualTo(term="vin", value=value)).to_arrow().num_rows for value in values] == [2, 1, 1]
 
 
 def test_what_is_sent_to_workers_does_not_grow_with_the_tables_history(catalog: Catalog) -> None:
