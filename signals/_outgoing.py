@@ -38,6 +38,9 @@ JSON, PERSISTENT = "application/json", 2
 MAX_PROPERTIES = MOST_HEADERS - 4000  # bytes: what is sent on is read again, as a copy, with headers of the server's own
 MAX_OWN = 10_000  # bytes of a header that the door writes
 MAX_SHORT = 255  # bytes of a text that is a property
+DIRECT = (
+    "amq.rabbitmq.reply-to"  # RabbitMQ ends the channel of whoever says it and has not asked for answers; by AMQP 1.0 it comes
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,6 +132,8 @@ def _again(received: Received, exchange: str, key: str, added: dict[str, Any], *
     made = Basic.Properties(headers=headers, delivery_mode=PERSISTENT)
     for name in KEPT:
         setattr(made, name, getattr(old, name, None))
+    if made.reply_to == DIRECT:
+        made.reply_to = None
     made.message_id = made.message_id or f"{OWN_ID}{uuid4().hex}"
     made.expiration = expiration
     one = Outgoing(exchange, key, received.body, made)

@@ -1,16 +1,21 @@
 """A stay that is over: what its connection still brings is nobody's."""
 
 import asyncio
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pamqp.commands import Basic
 
+from adapters.amqp import connection_url
 from contracts.settings import Settings
 from contracts.signals import topology
+from contracts.signals.codes import Code, ErrorReport, Refusal
+from contracts.signals.rights import DOOR
+from signals._outgoing import dead_letter, retry
 from signals._received import Received
-from signals._session import Session
+from signals._session import Session, open_session
 from signals._wire import Frames, Wire
 from tests.servers import wait_until
 from tests.signals.gateway import Door, Gateway
@@ -53,7 +58,7 @@ def test_a_consumer_that_the_server_cancels_ends_the_stay() -> None:
         session = Session(taking, channel(2), Wire(), Wire())
         for tell in taking.on_consumer_cancel_callbacks:
             tell(Basic.Cancel("door-0"))
-        return await session.lost
+        return session.lost.result() if session.lost.done() else ""
 
     assert "cancelled a consumer" in asyncio.run(scenario())
 
@@ -76,3 +81,17 @@ def test_the_doors_connections_have_the_heartbeat_of_the_settings(own_door: Door
     own_door.with_settings(signals_heartbeat_seconds=7).start()
     lines = ctl(rabbitmq, "-q", "list_connections", "user", "timeout").splitlines()
     assert [line.split()[1] for line in lines if line.split()[:1] == ["door"]].count("7") == 2
+
+
+@pytest.mark.slow
+def test_who_asks_for_an_answer_in_a_way_that_only_its_sender_may_ends_no_connection(own_door: Door, rabbitmq: Settings) -> None:
+    """Such a message comes from clients of AMQP 1.0, and would come again, and so on for ever."""
+    about = Basic.Properties(reply_to="amq.rabbitmq.reply-to")
+    message = Received(queue=topology.RAW, body=b"{}", headers={}, at=datetime.now(UTC), properties=about)
+    report = ErrorReport.of(Refusal(Code.SCHEMA_ERROR, "no", "other"), at=message.at, correlation_id=None, retry_count=0)
+
+    async def scenario() -> list[Exception | None]:
+        async with open_session(connection_url(rabbitmq, as_user=DOOR), own_door.settings) as session:
+            return await session.publish([retry(message, 1000), dead_letter(message, report)])
+
+    assert asyncio.run(scenario()) == [None, None]
