@@ -4,6 +4,7 @@ No Spark: the workers read with this too, and so does whoever looks into a file.
 """
 
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,7 @@ PARQUET = ".parquet"
 JSON_LINES = (".jsonl", ".json")
 SUFFIXES = (PARQUET, *JSON_LINES, *(line + zipped for line in JSON_LINES for zipped in COMPRESSED))
 REQUIRED = ("topic", "payload")
-# What Python takes for an instant; a column of Arrow's holds more.
 ENDS = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
-FIRST, LAST = (pa.scalar(end, pa.timestamp("us", tz="UTC")) for end in ENDS)
 
 
 def decode(path: str, content: bytes) -> DecodedFile:
@@ -57,6 +56,13 @@ def check_columns(schema: pa.Schema) -> None:
         raise Unreadable("columns seq and received_at are missing; one of them must be there")
 
 
+@cache  # and not when it is imported: the first conversion of a Python value loads pandas
+def _ends_of_time() -> tuple[pa.Scalar, pa.Scalar]:
+    """The first and the last instant that Python can hold; a column of Arrow's holds more."""
+    first, last = (pa.scalar(end, pa.timestamp("us", tz="UTC")) for end in ENDS)
+    return first, last
+
+
 def _from_parquet(path: str, content: bytes) -> DecodedFile:
     try:
         table = pq.ParquetFile(pa.BufferReader(content)).read()  # read_table loads data sets, and those pandas: half a second
@@ -78,8 +84,8 @@ def _from_parquet(path: str, content: bytes) -> DecodedFile:
         raise Unreadable("a seq is negative")
     if columns["received_at"].null_count:
         columns["received_at"] = _given_at(columns)
-    instants = columns["received_at"]
-    if pc.any(pc.or_(pc.less(instants, FIRST), pc.greater(instants, LAST))).as_py():
+    instants, (first, last) = columns["received_at"], _ends_of_time()
+    if pc.any(pc.or_(pc.less(instants, first), pc.greater(instants, last))).as_py():
         raise Unreadable("a received_at lies in no year from 1 to 9999")
     return DecodedFile(pa.table(columns), derived)
 
