@@ -27,6 +27,9 @@ from pipelines.ingest.publish import pins_of
 from pipelines.ingest.run import Ingested, Run
 from pipelines.spark.needed import NeedsSpark
 
+# Of compression: it saves some CPU time, and packs VINs in arrival order better than the usual 3; compaction writes again.
+LEVEL = 1
+
 Change = Callable[[str, dict[str, str]], object]  # puts one snapshot with these properties on this branch
 
 
@@ -82,8 +85,7 @@ class Attempt:
     def append(self, table: Table, rows: DataFrame, base: int) -> None:
         """Append to the table's branch, in the order in which rows come."""
         create_branch(self.catalog, table, self.run_id, base)
-        # Level 1 saves some CPU time, and packs VINs in arrival order better than the usual level 3; compaction writes again.
-        options = {"fanout-enabled": "true", "compression-level": "1"}
+        options = {"fanout-enabled": "true", "compression-level": str(LEVEL)}
         writer = rows.writeTo(self.name(table, on_branch=True)).options(**options)
         for name, value in self.properties.items():
             writer = writer.option(f"snapshot-property.{name}", value)

@@ -2,7 +2,8 @@
 
 Spark hands out the work and gathers which files were written; the driver commits them. So a message is parsed once for all the
 tables that it is for, and its rows do not go through the JVM, which takes ten times as long from Arrow to Parquet. A worker that
-fails removes what it has written; what others had written by then, or it was killed over, is an orphan and goes with the others.
+fails removes the files that were whole; what it was writing just then, or was killed over, and what others had written by then,
+are orphans and go with the others.
 """
 
 import pickle
@@ -19,15 +20,13 @@ from adapters.data_files import DataFiles
 from archive.parsing import Parser
 from contracts.tables import Table
 from pipelines.ingest.arrow_rows import parted
-from pipelines.ingest.attempt import Attempt
+from pipelines.ingest.attempt import LEVEL, Attempt
 from pipelines.ingest.frames import Reader, spread
 from pipelines.ingest.reading import Source
 
 FILE_BYTES = 64 << 20  # of one table's rows in a worker's memory, which then become a file
 # Of parsed messages whose rows are made at once: each VIN of a trigger is a row with the trigger's names, forty times its bytes.
 PART_BYTES = 1 << 20
-# Level 1 saves some CPU time, and packs VINs in arrival order better than the usual level 3; compaction writes again.
-LEVEL = 1
 
 Told = TypeVar("Told")
 Rows = Callable[[pa.Table], pa.Table]
