@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # certificates.sh NAMESPACE [HOST…]       makes the certificates of an environment, each in a Secret with tls.crt, tls.key and ca.crt, and
-#                                         renews what ends within 30 days. HOSTs: names under which vehicles and gateways come from outside;
+#                                         renews what ends within 30 days or is of a former authority. HOSTs: names under which vehicles and gateways come from outside;
 #                                         a certificate keeps those that it has, until its Secret is deleted.
 # certificates.sh NAMESPACE --vehicle ID  writes a vehicle's certificate, its key and whom it may believe to standard output; DAYS=30
 # certificates.sh NAMESPACE --client NAME the same for a publisher (sdv-pub-…), sdv-listener, or a gateway or reader of RabbitMQ.
 # Two authorities, with their keys, are the Secrets `ca` (whoever is inside, and publishers) and `vehicle-ca` of the namespace NAMESPACE-ca, in
-# which nothing runs: Airflow's tasks may make pods in NAMESPACE, and so may mount what is there. No key is in a command line or a file here.
+# which nothing runs: Airflow's tasks may make pods in NAMESPACE, and so may mount what is there. An authority signs by tls.crt and tls.key;
+# its ca.crt has all who are believed, its successor or predecessor among them, and becomes that of each certificate. No key is in a command line or a file here.
 set -euo pipefail
 ns=${1:?usage: certificates.sh NAMESPACE [HOST… | --vehicle ID | --client NAME]}
 shift
@@ -41,8 +42,9 @@ authority() {
 
 # signed CA NAME USAGE DAYS [HOST…]: sets certificate, key and ca
 signed() {
-  local usage=$3 days=$4 name=$2 ca_key extensions
-  ca=$(get "$1" tls.crt)
+  local usage=$3 days=$4 name=$2 signer ca_key extensions
+  ca=$(get "$1" ca.crt)
+  signer=$(get "$1" tls.crt)
   ca_key=$(get "$1" tls.key)
   [ -n "$ca_key" ] || { echo "there is no authority $1 in $ns-ca: run $0 $ns" >&2; exit 1; }
   key=$(new_key)
@@ -50,14 +52,20 @@ signed() {
   extensions=$(printf 'basicConstraints=critical,CA:false\nkeyUsage=critical,digitalSignature\nextendedKeyUsage=%s\nauthorityKeyIdentifier=keyid\n' "$usage")
   [ $# = 0 ] || extensions+=$'\nsubjectAltName='$(for host; do case $host in *[!0-9.]*) printf 'DNS:%s,' "$host" ;; *) printf 'IP:%s,' "$host" ;; esac done | sed 's/,$//')
   certificate=$(openssl req -new -key <(printf %s "$key") -subj "/CN=$name" |
-    openssl x509 -req -days "$days" -set_serial "0x$(openssl rand -hex 16)" -CA <(printf %s "$ca") -CAkey <(printf %s "$ca_key") \
+    openssl x509 -req -days "$days" -set_serial "0x$(openssl rand -hex 16)" -CA <(printf %s "$signer") -CAkey <(printf %s "$ca_key") \
       -extfile <(printf %s "$extensions") 2>/dev/null)
 }
 
 # hosts_of CERTIFICATE: the names in it, a line each
 hosts_of() { openssl x509 -noout -ext subjectAltName <<<"$1" | tr , '\n' | sed -n 's/^ *DNS://p; s/^ *IP Address://p'; }
 
-# leaf SECRET CA NAME USAGE HOST…: where there is none, or it ends soon, or it lacks a name
+# holds CERTIFICATE CA: whether it is good for a while, and signed by whom the authority is now
+holds() {
+  openssl x509 -noout -checkend $((renewed_days * 86400)) <<<"$1" >/dev/null 2>&1 &&
+    openssl verify -CAfile <(get "$2" tls.crt) <(printf %s "$1") >/dev/null 2>&1
+}
+
+# leaf SECRET CA NAME USAGE HOST…: where there is none, or it does not hold, or it lacks a name; or only whom it believes
 leaf() {
   local secret=$1 authority=$2 name=$3 usage=$4 verb=create there='' host lacks='' hosts
   shift 4
@@ -66,7 +74,14 @@ leaf() {
     verb=replace
     there=$(hosts_of "$certificate" 2>/dev/null) || there=''
     for host; do grep -qxF -e "$host" <<<"$there" || lacks=$host; done
-    [ -n "$lacks" ] || ! openssl x509 -noout -checkend $((renewed_days * 86400)) <<<"$certificate" >/dev/null 2>&1 || return 0
+    if [ -z "$lacks" ] && holds "$certificate" "$authority"; then
+      ca=$(get "$authority" ca.crt)
+      [ "$(get "$secret" ca.crt)" != "$ca" ] || return 0
+      key=$(get "$secret" tls.key)
+      put replace "$secret" "$certificate" "$key" "$ca"
+      echo "$secret: whom it believes"
+      return 0
+    fi
   fi
   mapfile -t hosts < <(printf '%s\n' "$@" "$there" | sed '/^$/d' | sort -u)
   signed "$authority" "$name" "$usage" $leaf_days "${hosts[@]}"

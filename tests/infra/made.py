@@ -29,6 +29,10 @@ class Made:
         found: dict[str, str] = json.loads((self.folder / f"{name}.json").read_text())
         return found
 
+    def keep(self, name: str, keys: dict[str, str]) -> None:
+        """Put other keys into a Secret, as an operator would."""
+        (self.folder / f"{name}.json").write_text(json.dumps(keys))
+
     def secrets(self) -> dict[str, dict[str, str]]:
         return {file.stem: self.secret(file.stem) for file in sorted(self.folder.glob("*.json"))}
 

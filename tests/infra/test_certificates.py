@@ -171,6 +171,29 @@ def test_of_two_first_runs_at_once_one_ends_and_the_authority_stays(made: Made) 
     assert made.secrets() == before
 
 
+def test_an_authority_follows_another_and_each_is_believed_until_its_last_certificate_is_gone(tmp_path: Path) -> None:
+    made, new = made_up(tmp_path / "kept", SCRIPT), made_up(tmp_path / "another", SCRIPT).secret("ca")
+    before = {name: keys["tls.crt"] for name, keys in leaves(made)}
+    former = made.secret("ca")
+    of_services = before.keys() - {"emqx-vehicles-tls"}
+    both = former["tls.crt"] + new["tls.crt"]
+
+    made.keep("ca", former | {"ca.crt": both})
+    assert {*made.run(SCRIPT).stdout.splitlines()} == {f"{name}: whom it believes" for name in of_services}
+    assert {name: keys["tls.crt"] for name, keys in leaves(made)} == before
+    assert {made.secret(name)["ca.crt"] for name in of_services} == {both}
+
+    made.keep("ca", new | {"ca.crt": both})
+    assert len(made.run(SCRIPT).stdout.splitlines()) == len(of_services)
+    for name in of_services:
+        certificate(made.secret(name)["tls.crt"]).verify_directly_issued_by(certificate(new["tls.crt"]))
+        assert made.secret(name)["ca.crt"] == both
+
+    made.keep("ca", new)
+    assert {*made.run(SCRIPT).stdout.splitlines()} == {f"{name}: whom it believes" for name in of_services}
+    assert made.run(SCRIPT).stdout == ""
+
+
 def test_a_word_that_is_no_name_is_in_no_certificate(made: Made) -> None:
     ran = made.run(SCRIPT, "--vehicel", "V1")
     assert (ran.returncode, ran.stdout) == (1, "")
