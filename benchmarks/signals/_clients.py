@@ -5,10 +5,7 @@ door has (`signals._session`): connections by aio-pika, messages by `signals._wi
 """
 
 import asyncio
-import multiprocessing
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -21,6 +18,7 @@ from benchmarks.signals._ground import Ground
 from benchmarks.signals._groups import PREFETCH, Groups, Started, Taken, about
 from benchmarks.signals._load import load
 from benchmarks.signals._pika import by_pika
+from benchmarks.signals._process import in_a_process
 from contracts.settings import Settings
 from contracts.signals import topology
 from signals._outgoing import Outgoing
@@ -117,25 +115,14 @@ LIBRARIES = {DOORS_WAY: by_door, "aio-pika": by_aio_pika, "aiormq": by_aiormq, "
 def cost_us(ground: Ground, library: str, count: int, *, seed: int) -> float:
     """Microseconds of CPU that a process which does only that takes for a message of 1 KB."""
     ground.purge()
-    with _client(ground.url, library, count) as client, load(ground.url, ground.secret, count, seed=seed) as publisher:
+    with (
+        in_a_process(_main, ground.url, library, count) as client,
+        load(ground.url, ground.secret, count, seed=seed) as publisher,
+    ):
         publisher.send(None)
         took_s: float = client.recv()
         publisher.recv()
         return took_s * 1e6 / count
-
-
-@contextmanager
-def _client(url: str, library: str, count: int) -> Iterator[Connection]:
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_main, args=(there, url, library, count), daemon=True)
-    process.start()
-    there.close()  # so that a client that fails is noticed
-    here.recv()
-    try:
-        yield here
-    finally:
-        process.kill()
-        process.join()
 
 
 def _main(pipe: Connection, url: str, library: str, count: int) -> None:

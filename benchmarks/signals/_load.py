@@ -3,10 +3,9 @@
 A client library would take as much of the machine for each message as the door does, and be what is measured.
 """
 
-import multiprocessing
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from typing import Any
@@ -14,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from pamqp import body, commands, frame, header
 
+from benchmarks.signals._process import in_a_process
 from contracts.signals import topology
 from sandbox.fleet.gateways import ONLY_GOOD, SignalMessage, SignalMix
 
@@ -108,19 +108,11 @@ class BarePublisher:
             yield found
 
 
-@contextmanager
-def load(url: str, secret: str, count: int, *, seed: int, payload_bytes: int = PAYLOAD_BYTES) -> Iterator[Connection]:
+def load(
+    url: str, secret: str, count: int, *, seed: int, payload_bytes: int = PAYLOAD_BYTES
+) -> AbstractContextManager[Connection]:
     """A process that has made its messages, and sends them once it is told to; then it says the CPU seconds that this took."""
-    here, there = multiprocessing.Pipe()
-    args = (there, url, secret, count, seed, payload_bytes)
-    process = multiprocessing.get_context("spawn").Process(target=_main, args=args, daemon=True)
-    process.start()
-    here.recv()  # made
-    try:
-        yield here
-    finally:
-        process.kill()
-        process.join()
+    return in_a_process(_main, url, secret, count, seed, payload_bytes)
 
 
 def _main(pipe: Connection, url: str, secret: str, count: int, seed: int, payload_bytes: int) -> None:

@@ -1,33 +1,23 @@
 """The raw limit: a client of the door's own library that takes the same messages, and does nothing but acknowledge them."""
 
 import asyncio
-import multiprocessing
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection
 from typing import Any
 
 import aio_pika
 import uvloop
 
+from benchmarks.signals._process import in_a_process
 from contracts.signals import topology
 
 PREFETCH = 50  # as the door has
 
 
-@contextmanager
-def consumer(url: str, count: int) -> Iterator[Connection]:
+def consumer(url: str, count: int) -> AbstractContextManager[Connection]:
     """Consumes when this begins; says the CPU seconds that it took once `count` messages are acknowledged."""
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_main, args=(there, url, count), daemon=True)
-    process.start()
-    here.recv()
-    try:
-        yield here
-    finally:
-        process.kill()
-        process.join()
+    return in_a_process(_main, url, count)
 
 
 def _main(pipe: Connection, url: str, count: int) -> None:

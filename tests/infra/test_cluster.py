@@ -2,13 +2,12 @@
 
 import json
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from tests.infra import history
 from tests.infra.applied import NAMESPACE, Applied, applied
-from tests.infra.cluster import Cluster, cluster, missing
+from tests.infra.cluster import Cluster, missing
 from tests.infra.environments import Environment, offline_copy, planned
 
 KINDS = (
@@ -27,12 +26,6 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return planned(offline_copy(tmp_path_factory.mktemp("offline")), "local")
-
-
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("cluster")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
