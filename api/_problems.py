@@ -17,15 +17,15 @@ from contracts.errors import Permanent, Retryable
 MEDIA_TYPE = "application/problem+json"
 AGAIN_S = 5  # after which asking again may help
 SHOWN = 200  # characters of a value that is wrong
-TITLES = {
-    401: "Who asks is not known",
-    404: "There is no such thing",
-    405: "It is not offered",
-    413: "It is too much",
-    415: "It is of the wrong kind",
-    422: "The question is wrong",
-    500: "The answer failed",
-    503: "It cannot be answered now",
+TITLES = {  # the phrases of RFC 9110, as RFC 9457 asks of problems without a type of their own
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Content Too Large",
+    415: "Unsupported Media Type",
+    422: "Unprocessable Content",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
 }
 
 log = structlog.get_logger(__name__)
@@ -62,8 +62,8 @@ class Problem(BaseModel):
     )
 
     type: str = Field(description="always `about:blank`: the status says which kind of problem it is")
-    title: str = Field(description="what the status means here")
-    status: int
+    title: str = Field(description="the phrase of the status")
+    status: int = Field(description="the status of the response")
     detail: str = Field(description="what happened, and what to do")
     errors: list[WrongParameter] | None = Field(default=None, description="of 422: each parameter that is wrong")
 
@@ -72,7 +72,7 @@ def problem(
     status: int, detail: str, *, headers: Mapping[str, str] | None = None, errors: Sequence[Mapping[str, str]] = ()
 ) -> Response:
     """A response with these problem details as its body."""
-    body: dict[str, Any] = {"type": "about:blank", "title": TITLES.get(status, "No answer"), "status": status, "detail": detail}
+    body: dict[str, Any] = {"type": "about:blank", "title": TITLES.get(status, "Error"), "status": status, "detail": detail}
     if errors:
         body["errors"] = list(errors)
     return Response(orjson.dumps(body), status, headers, MEDIA_TYPE)
@@ -84,7 +84,7 @@ def failed() -> Response:
 
 
 def tell_problems(app: FastAPI) -> None:
-    """Have every error answered as a problem."""
+    """Register the handlers that answer every error with a problem."""
 
     @app.exception_handler(HTTPException)
     async def refuse(request: Request, exc: HTTPException) -> Response:

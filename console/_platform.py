@@ -3,7 +3,10 @@
 import typer
 
 from console._output import FAILED, AsJson, err, handle_errors, out, print_json, settings_or_fail, table, working
+from contracts.settings import Settings
 from sandbox.platform import supervise
+from sandbox.platform.health import as_started
+from sandbox.platform.programs import programs
 
 
 @handle_errors
@@ -12,7 +15,7 @@ def up() -> None:
     settings = settings_or_fail()
     with working("starting the platform", quiet=False):
         addresses = supervise.up(settings, progress=lambda name, doing: err.print(f"  {name}: {doing}", highlight=False))
-    out.print(table("Manifold is up.", ("what", "where"), _places(addresses)))
+    out.print(table("Manifold is up.", ("what", "where"), _places(settings, addresses)))
     out.print("stop it with: make down")
 
 
@@ -28,7 +31,8 @@ def down() -> None:
 @handle_errors
 def status(as_json: AsJson = False) -> None:
     """How the platform is; exit status 0 if it is ready to serve, else 1."""
-    now = supervise.status(settings_or_fail())
+    settings = settings_or_fail()
+    now = supervise.status(settings)
     if as_json:
         print_json(now.to_json())
     else:
@@ -37,7 +41,7 @@ def status(as_json: AsJson = False) -> None:
             for name, check in now.checks.items()
         ]
         out.print(table("ready to serve" if now.healthy else "not ready", ("program", "health"), [*rows, ("queues", now.queues)]))
-        out.print(table("", ("what", "where"), _places(now.addresses)))
+        out.print(table("", ("what", "where"), _places(settings, now.addresses)))
     if not now.healthy:
         raise typer.Exit(FAILED)
 
@@ -48,18 +52,20 @@ def _mqtt(addresses: supervise.Addresses) -> list[tuple[str, str]]:
     return [("MQTT, for vehicles", addresses.mqtt), ("MQTT, for services and publishers", addresses.mqtt_services)]
 
 
-def _places(addresses: supervise.Addresses) -> list[tuple[str, str]]:
+def _places(settings: Settings, addresses: supervise.Addresses) -> list[tuple[str, str]]:
+    """The addresses of what runs, by name; those of Airflow and of the AMQP door only where they are part of the platform."""
     catalog = addresses.catalog
+    kinds = {program.kind for program in programs(as_started(settings))}
+    airflow = [("Airflow", addresses.airflow), ("its log-in", "operator, with what `manifold password` prints")]
     return [
         *_mqtt(addresses),
-        ("Airflow", addresses.airflow),
-        ("its log-in", "operator, with what `manifold password` prints"),
+        *(airflow if "airflow" in kinds else ()),
         ("Redis", addresses.redis),
         ("archive", addresses.archive),
         ("Iceberg catalog", f"{catalog['name']} ({catalog['type']}) {catalog['uri']}"),
         ("warehouse", catalog["warehouse"]),
         ("quality reports", addresses.reports),
         ("API", f"{addresses.api}/api/v1"),
-        ("AMQP", addresses.amqp),
+        *([("AMQP", addresses.amqp)] if "signals" in kinds else ()),
         ("secrets", addresses.secrets),
     ]

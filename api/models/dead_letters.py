@@ -40,7 +40,7 @@ class DeadLetter(BaseModel):
     code: str = Field(description="why it lies there; `EXPIRED`: it waited too long, and no door has seen it")
     error: dict[str, Any] = Field(description="the contract's error, as the header `x-error` has it")
     bytes: Count = Field(description="of its body")
-    headers: dict[str, str]
+    headers: dict[str, str] = Field(description="of the message, as text")
     would_be: str = Field(description="what the door would make of it now: `accepted`, or a code; Redis is not asked")
 
 
@@ -66,11 +66,11 @@ class SignalKey(BaseModel):
 
     model_config = example(**KEY)
 
-    key_id: str
+    key_id: str = Field(description="the name of the key")
     day: date = Field(description="whose signals it seals")
     ring_id: str = Field(description="the key of the ring that wraps it")
     in_ring: bool = Field(description="whether the ring has that key; if not, the day's signals cannot be read")
-    wrapped_at: str
+    wrapped_at: str = Field(description="when it was last wrapped, ISO 8601")
 
 
 class SignalKeys(BaseModel):

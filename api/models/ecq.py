@@ -48,7 +48,7 @@ class LiveMessage(BaseModel):
 
     model_config = example(**MESSAGE)
 
-    key: str
+    key: str = Field(description="of the message")
     seq: Seq
     ts: datetime = Field(description="when it was accepted")
     size_bytes: Count | None = Field(description="of its payload; null: not known")
@@ -74,7 +74,7 @@ class CompactedQueue(BaseModel):
         after=None,
     )
 
-    client_id: str
+    client_id: str = Field(description="the client whose queue it is")
     last_seq: Seq | None = Field(description="the greatest `seq` of a message; null: none is known")
     acked_seq: Seq | None = Field(description="the position: the greatest that was acknowledged, or what a rewind left of it")
     acked_at: datetime | None = Field(description="when it last moved on")
@@ -107,6 +107,6 @@ class Rewound(BaseModel):
 
     model_config = example(client_id="1M8GDM9AXKP042788", seq=911974771715997800, first_seq=0)
 
-    client_id: str
+    client_id: str = Field(description="the client whose queue it is")
     seq: Seq
     first_seq: Seq = Field(description="of the first message that is sent again")

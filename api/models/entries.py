@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
-from api.models.fields import Count, Seq, example
+from api.models.fields import AcceptedAt, Count, DataId, RequestId, Seq, Vin, example
 from history.entry import BatchHistory, EntryHistory
 
 ENTRY = {
@@ -33,12 +33,12 @@ class Entry(BaseModel):
     model_config = example(**ENTRY)
 
     seq: Seq
-    request_id: str
-    data_id: str
+    request_id: RequestId
+    data_id: DataId
     state: str = Field(description="`pending`, `parked`, `in flight`; or how it ended: `delivered`, `superseded`, `expired`, …")
-    accepted_at: datetime
+    accepted_at: AcceptedAt
     dispatched_at: datetime | None = Field(description="when it was last published")
-    acknowledged_at: datetime | None
+    acknowledged_at: datetime | None = Field(description="when the vehicle acknowledged it")
     attempts: int | None = Field(description="how often it was published; null: not known")
     reason: str | None = Field(description="why it ended, where somebody said so")
 
@@ -63,7 +63,7 @@ class VehicleHistory(BaseModel):
 
     model_config = example(vin="1M8GDM9AXKP042788", entries=[ENTRY], before=None)
 
-    vin: str
+    vin: Vin
     entries: list[Entry]
     before: Seq | None = Field(description="ask with this `before` for the next page, of older entries; null: there are none")
 
@@ -72,8 +72,8 @@ class Batch(BaseModel):
     """One trigger, and where its entries stand."""
 
     seq: Seq
-    data_id: str
-    accepted_at: datetime
+    data_id: DataId
+    accepted_at: AcceptedAt
     vehicles: Count = Field(description="how many it names")
     states: dict[str, Count] = Field(
         description="how many entries stand how; `open`: not looked at one by one, and nothing in the lake says that they ended"
@@ -96,7 +96,7 @@ class Batches(BaseModel):
 
     model_config = example(request_id="task_map_7", batches=[BATCH], before=None)
 
-    request_id: str
+    request_id: RequestId
     batches: list[Batch]
     before: Seq | None = Field(description="ask with this `before` for the next page, of older triggers; null: there are none")
 
@@ -113,9 +113,9 @@ class Data(BaseModel):
         times_seen=1,
     )
 
-    data_id: str
-    sha1: str
-    size_bytes: Count
+    data_id: DataId
+    sha1: str = Field(description="of its bytes, 40 hexadecimal digits")
+    size_bytes: Count = Field(description="of its bytes")
     first_seen_at: datetime | None = Field(description="when it was first published; null: the queues alone know it")
-    last_seen_at: datetime | None
-    times_seen: Count
+    last_seen_at: datetime | None = Field(description="when it was last published")
+    times_seen: Count = Field(description="how often it was published")

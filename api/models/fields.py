@@ -1,5 +1,6 @@
 """What the models of all answers share."""
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
@@ -8,6 +9,10 @@ from contracts.seq import MAX_SEQ
 
 Seq = Annotated[int, Field(ge=0, le=MAX_SEQ, description="identity that the recorder gave at the door; grows with time")]
 Count = Annotated[int, Field(ge=0)]
+Vin = Annotated[str, Field(description="the vehicle")]
+RequestId = Annotated[str, Field(description="the request_id of the trigger")]
+DataId = Annotated[str, Field(description="the name of the data that the trigger refers to")]
+AcceptedAt = Annotated[datetime, Field(description="when the recorder accepted the trigger")]
 
 
 def example(**values: Any) -> ConfigDict:

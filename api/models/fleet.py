@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
-from api.models.fields import Count, example
+from api.models.fields import Count, Vin, example
 
 QUEUE_STATS = {
     "age_seconds": 12.4,
@@ -31,18 +31,18 @@ class QueueStats(BaseModel):
 
     age_seconds: float = Field(description="how long ago the walk began")
     at: datetime = Field(description="when it began")
-    known: Count = Field(description="vehicles of whose connection something is known")
+    known: Count = Field(description="vehicles with a known connection, past or present")
     present: Count = Field(description="of them, here and listening")
     unsubscribed: Count = Field(description="of them, here and not listening")
     queues: Count = Field(description="vehicles with something pending or in flight")
     pending: Count = Field(description="entries; those in flight left out")
-    parked: Count
-    in_flight: Count
-    remembered: Count
+    parked: Count = Field(description="entries whose data has not come")
+    in_flight: Count = Field(description="entries that are published and not yet acknowledged")
+    remembered: Count = Field(description="entries that ended lately and that the lake may not know yet")
     ecq_queues: Count = Field(description="clients with something pending or in flight in their compacted queues")
     ecq_pending: Count = Field(description="messages of compacted queues; those in flight left out")
     ecq_live: Count = Field(description="messages that are the newest of their keys, acknowledged or not")
-    ecq_in_flight: Count
+    ecq_in_flight: Count = Field(description="messages of compacted queues that are published and not yet acknowledged")
 
 
 class Fleet(QueueStats):
@@ -57,9 +57,9 @@ class Fleet(QueueStats):
 class Queue(BaseModel):
     """One queue that is among the longest or the oldest."""
 
-    vin: str
-    entries: Count
-    oldest_at: datetime
+    vin: Vin
+    entries: Count = Field(description="how many it holds")
+    oldest_at: datetime = Field(description="when the oldest of them was accepted")
 
 
 class Queues(BaseModel):

@@ -5,13 +5,13 @@ from datetime import datetime
 from pydantic import BaseModel, Field
 
 from api.models.entries import BATCH, ENTRY, Entry
-from api.models.fields import Count, Seq, example
+from api.models.fields import Count, DataId, Seq, Vin, example
 
 
 class LakeEntry(Entry):
     """One entry, as the lake alone knows it."""
 
-    vin: str
+    vin: Vin
 
 
 class LakeEntries(BaseModel):
@@ -28,9 +28,9 @@ class LakeBatch(BaseModel):
     """One trigger, as the lake alone knows it."""
 
     seq: Seq
-    data_id: str
-    vehicles: Count
-    states: dict[str, Count]
+    data_id: DataId
+    vehicles: Count = Field(description="how many it names")
+    states: dict[str, Count] = Field(description="how many entries stand how")
 
 
 class LakeTriggers(LakeEntries):
@@ -45,7 +45,7 @@ class LakeTriggers(LakeEntries):
     )
 
     batches: list[LakeBatch]
-    before: Seq | None
+    before: Seq | None = Field(description="the next page has the triggers before this `seq`; null: there are no others")
     told: list[Seq] = Field(description="the triggers whose entries are all among `entries`")
 
 

@@ -11,13 +11,13 @@ class Refused(BaseModel):
     """One message that was refused, and what became of it."""
 
     seq: int = Field(description="of the message; negative: a file, or a line of one")
-    received_at: datetime
+    received_at: datetime = Field(description="when the door received it")
     stream: str = Field(description="`trigger`, `data` or `outcome`")
-    topic: str
-    reason: str
+    topic: str = Field(description="on which it was published")
+    reason: str = Field(description="why it was refused, with the value")
     state: str = Field(description="`open`, `replayed` or `dropped`")
-    settled_at: datetime | None
-    note: str | None
+    settled_at: datetime | None = Field(description="when it was replayed or dropped")
+    note: str | None = Field(description="what the operator said to that")
     segment: str | None = Field(description="of a replay: what brings it again")
 
 

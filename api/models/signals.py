@@ -24,9 +24,9 @@ class Reading(BaseModel):
 
     model_config = example(type="temperature", value=99.0, unit="celsius", confidence=0.9, name=None)
 
-    type: str
-    value: float
-    unit: str
+    type: str = Field(description="`temperature`, `humidity`, …")
+    value: float = Field(description="in `unit`")
+    unit: str = Field(description="of the value, such as `celsius`")
     confidence: float | None = Field(None, description="0 to 1")
     name: str | None = Field(None, description="of readings that are computed of a track: which")
 
@@ -36,9 +36,9 @@ class Anomaly(BaseModel):
 
     model_config = example(type="temperature_high", severity="low", description="temperature 99 celsius is above 85")
 
-    type: str
+    type: str = Field(description="`temperature_high`, …")
     severity: str = Field(description="`low`, `medium`, `high`, or `critical`")
-    description: str
+    description: str = Field(description="the anomaly as a sentence")
 
 
 class Signal(BaseModel):
@@ -49,7 +49,7 @@ class Signal(BaseModel):
     captured_at: datetime = Field(description="when the device took it, as it says")
     received_at: datetime = Field(description="when it was accepted")
     seq: Seq
-    correlation_id: str | None
+    correlation_id: str | None = Field(description="the UUID under which the message was sent")
     readings: list[Reading]
     anomalies: list[Anomaly]
     problem: str | None = Field(description="why its payload could not be read; null: it was")
@@ -60,7 +60,7 @@ class Signals(BaseModel):
 
     model_config = example(device_id="device-123", signals=[SIGNAL], before=None)
 
-    device_id: str
+    device_id: str = Field(description="the device")
     signals: list[Signal]
     before: Seq | None = Field(description="the next page has what came before this seq; null: there is nothing more")
 

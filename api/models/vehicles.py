@@ -5,7 +5,7 @@ from datetime import datetime
 from pydantic import BaseModel, Field
 
 from api.models.entries import ENTRY, Entry
-from api.models.fields import Count, Seq, example
+from api.models.fields import Count, Seq, Vin, example
 
 
 class Presence(BaseModel):
@@ -14,7 +14,7 @@ class Presence(BaseModel):
     here: bool = Field(description="it is connected, or was heard lately")
     listening: bool = Field(description="it is here and has not unsubscribed from its messages")
     since: datetime | None = Field(description="when it connected or went; null: it was only heard")
-    heard_at: datetime | None
+    heard_at: datetime | None = Field(description="when it last gave a sign; null: never")
 
 
 class Vehicle(BaseModel):
@@ -37,11 +37,11 @@ class Vehicle(BaseModel):
         ended=[],
     )
 
-    vin: str
+    vin: Vin
     presence: Presence | None = Field(description="null: nothing is known of its connection")
     pending: Count = Field(description="entries that wait, those in flight left out")
     parked: Count = Field(description="entries whose data has not come")
-    in_flight: Count
+    in_flight: Count = Field(description="entries that are published and not yet acknowledged")
     remembered: Count = Field(description="entries that ended lately and that the lake may not know yet")
     entries: list[Entry] = Field(description="what waits, is parked or in flight, oldest first")
     after: Seq | None = Field(description="the next page has what comes after this seq; null: there is nothing more")

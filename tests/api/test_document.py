@@ -60,6 +60,17 @@ def test_every_route_is_described_with_an_example_of_its_answer_and_its_failures
         assert all(parameter["description"] for parameter in operation.get("parameters", ()))
 
 
+def test_every_field_of_an_answer_says_what_it_is(document: Any) -> None:
+    fields = {
+        f"{name}.{field}": about
+        for name, schema in document["components"]["schemas"].items()
+        for field, about in schema.get("properties", {}).items()
+    }
+
+    assert len(fields) > 50
+    assert [name for name, about in fields.items() if "description" not in about and "$ref" not in str(about)] == []
+
+
 @pytest.mark.parametrize("kind", ["positive", "negative"])
 @pytest.mark.parametrize("route", ROUTES)
 def test_what_is_asked_by_the_document_is_answered_as_it_says(desk: Desk, document: Any, route: str, kind: str) -> None:

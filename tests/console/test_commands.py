@@ -78,6 +78,17 @@ def test_status_of_nothing_is_json_and_not_healthy(tmp_path: Path) -> None:
     assert not any(status["processes"].values())
 
 
+def test_status_names_no_address_of_what_is_not_part_of_the_platform(tmp_path: Path) -> None:
+    nowhere = {"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_AIRFLOW_PORT": "1", "MANIFOLD_REDIS_PORT": "2"}
+
+    whole = manifold("status", env=nowhere).stdout
+    bare = manifold("status", env=nowhere | {"MANIFOLD_WITH_AIRFLOW": "false", "MANIFOLD_WITH_SIGNALS": "false"}).stdout
+
+    assert "Airflow  " in whole
+    assert [word for word in ("Airflow", "log-in", "AMQP") if word in bare] == []
+    assert "Redis  " in bare
+
+
 @pytest.mark.slow
 def test_status_has_the_promised_keys(platform: Settings) -> None:
     status = ask(platform, "status")
