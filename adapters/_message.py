@@ -1,4 +1,4 @@
-"""A message as an MQTT client gets it."""
+"""A message as an MQTT client receives it."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Keeps an MQTT 5 client connected: says hello, notices silence, comes back after every loss."""
+"""Keeps an MQTT 5 client connected: connects, notices silence, and reconnects after every loss."""
 
 import asyncio
 import time

@@ -1,6 +1,6 @@
-"""Tell somebody what must not wait until it is looked for: one POST of JSON to the setting `alert_url`.
+"""Alerts: one POST of JSON to the setting `alert_url`, for what should not wait until somebody looks.
 
-The JSON has `text`, which chat services show, `what` happened in a word or two, and what else there is to say of it.
+The JSON has `text`, which chat services show, `what` (the kind of event in a word or two), and further fields.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Where RabbitMQ is, and the secrets of the AMQP door: from settings, or as the sandbox made them up."""
+"""The address of RabbitMQ and the secrets of the AMQP door, from the settings or as the sandbox generated them."""
 
 from urllib.parse import urlencode
 

@@ -1,4 +1,4 @@
-"""How a small command ends: one line on stdout, or one sentence on stderr."""
+"""The end of a small command: one line on stdout, or one sentence on stderr."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Commits to a table to which other processes commit too: a commit that lost a race is tried again."""
+"""Commits to a table that other processes also commit to. A commit that lost a race is tried again."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What this process puts on the main branches of tables, for whoever tells of the job that does it.
+"""The commits of this process to the main branches of tables, kept for the lineage of the job that makes them.
 
 PyIceberg's commits are noted by the catalogs of `adapters.lake`; Spark's carry the id of the application that has made them.
 """

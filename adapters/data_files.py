@@ -1,4 +1,4 @@
-"""Data files of a table, written with PyArrow by whoever has the rows, and committed together by another: no Spark."""
+"""Data files of a table: several processes write them with PyArrow, and one commits them together. No Spark."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence

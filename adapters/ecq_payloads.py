@@ -1,7 +1,7 @@
 """Messages of compacted queues from the lake, at a cost that does not grow with it.
 
-A message's seq says when it was accepted, and `ecq_payload` lies by that instant: a look-up touches the day's files whose bounds
-hold it, and of these small groups of rows.
+The seq of a message says when it was accepted, and `ecq_payload` is partitioned by the day of that instant. A look-up reads only
+files of that day whose bounds include the seq, and small groups of rows in them.
 """
 
 from collections.abc import Collection, Iterator

@@ -1,4 +1,4 @@
-"""How long the certificates hold that a service shows and believes, for Prometheus; nothing is told where there are none."""
+"""The remaining validity of the certificates that a service shows and trusts, as metrics for Prometheus; none without TLS."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime

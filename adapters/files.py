@@ -1,4 +1,4 @@
-"""A folder of small files by its URL, on a disk or in an object store: reports, and what jobs say of themselves."""
+"""A folder of small files by its URL, on a disk or in an object store: reports, and the results of jobs."""
 
 import secrets
 from collections.abc import Iterator

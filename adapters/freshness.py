@@ -1,4 +1,4 @@
-"""Finds how far the lake is behind the archive: the oldest segment of the last days that no run has taken in. No Spark."""
+"""Finds how far the lake is behind the archive: the oldest segment of the last days that no run has ingested. No Spark."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Hashes of keys that stand several times, found in the memory of one process: of the rows of a run, without a shuffle."""
+"""Finds the hashes of keys that occur several times among the rows of a run, in the memory of one process, without a shuffle."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,7 +1,7 @@
 """The HTTP face of a service: /metrics for Prometheus, its own routes, and what an orchestrator asks: /healthz and /livez.
 
-/healthz says whether it is ready; /livez whether it does its work at all: only where it does not, a new start may help.
-Whoever reaches it can read what goes on and, at the recorder, close segments: without a token it listens on loopback only.
+/healthz says whether the service is ready; /livez whether it works at all, and only if it does not may a restart help.
+Everybody who can reach it can read its state and, at the recorder, close segments. Without a token it listens on loopback only.
 """
 
 import asyncio

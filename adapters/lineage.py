@@ -1,7 +1,7 @@
-"""Tells a catalog of lineage what OpenLineage events say: appended to a file, a line each, or sent by POST to an address.
+"""Sends OpenLineage events to a lineage catalog: by POST to an address, or appended to a file, one line each.
 
-Nobody waits for it: what is to be told goes to a thread of its own, in its order, and is given up where the catalog is away, or
-takes too long. At its end the process waits for what is still to be told, for `TIMEOUT_S` and no longer.
+No caller waits for it. A thread of its own sends the events in order, and drops them if the catalog is away or too slow.
+At its end the process waits up to `TIMEOUT_S` for events that are not sent yet.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""Reads of table files that may go meanwhile, after compaction for example: what was not found yet is looked for again."""
+"""Reads of table files that may be removed meanwhile, by compaction for example: a read that failed so is repeated."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar

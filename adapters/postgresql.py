@@ -1,7 +1,7 @@
-"""Time limits for a PostgreSQL catalog: libpq has none, and a server that hangs or is gone would be waited for without end.
+"""Time limits for a PostgreSQL catalog. libpq has none, and would wait without end for a server that hangs or is gone.
 
-PyIceberg makes the engine from the address alone, so the limits travel in it, to a plug-in of SQLAlchemy's. They have the names
-that Spark's JDBC driver gives them, and go by the same properties of the catalog.
+PyIceberg makes the engine from the address alone, so the limits are part of it, for a plug-in of SQLAlchemy. They have the names
+that Spark's JDBC driver uses, and come from the same properties of the catalog.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A server's certificate, renewed while it serves."""
+"""Renews the certificate of a server while it serves."""
 
 import asyncio
 import ssl

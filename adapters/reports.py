@@ -1,8 +1,8 @@
-"""The quality reports in their store: which there are, and where each lies. Whoever reads one needs no Spark for it.
+"""The quality reports in their store: which there are, and the path of each. Reading one needs no Spark.
 
 index.html                  every run, the newest first; a stable address
 trends.html                 rows and broken rules over time, as charts of `quality_results`
-trends.json                 of which state of that table they are
+trends.json                 the state of that table that they show
 runs/<run>/index.html       one run: verdict, findings with sample rows, links
 runs/<run>/audit.json       the same for programs
 validations/<table>/<run>/  Great Expectations' own pages
@@ -46,7 +46,7 @@ def kept_runs(reports: Files) -> list[dict[str, Any]]:
 
 
 def drawn_version(reports: Files) -> str | None:
-    """The state of `quality_results` of which the charts are (`adapters.quality.version_of_results`); None: there are none."""
+    """The state of `quality_results` that the charts show (`adapters.quality.version_of_results`); None: there are no charts."""
     try:
         found = json.loads(reports.read(TRENDS_OF) or b"{}")
     except ValueError:
@@ -55,7 +55,7 @@ def drawn_version(reports: Files) -> str | None:
 
 
 def note_drawn(reports: Files, version: str) -> None:
-    """Say of which state the charts are, once they are there."""
+    """Record the state that the charts show, after they are written."""
     reports.write(TRENDS_OF, json.dumps({"version": version}).encode())
 
 

@@ -1,7 +1,7 @@
-"""Time limits for a REST catalog: PyIceberg's session has none, and a dead connection would be waited for without end.
+"""Time limits for a REST catalog. PyIceberg's session has none, and would wait without end on a dead connection.
 
-A thread that waits so is lost until its process ends; a dispatcher has four for each kind of look-up. Object storage needs
-nothing here: Arrow's S3 gives a silent store up by itself, after some ten seconds.
+A thread that waits so is lost until its process ends, and a dispatcher has four for each kind of look-up. Object storage needs
+no limit here: Arrow's S3 client gives up on a silent store after some ten seconds.
 """
 
 from functools import partial

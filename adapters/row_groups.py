@@ -1,8 +1,8 @@
 """Rows that have one of many values in a column, read a few row groups at a time.
 
-A scan of PyIceberg loads every row group that may have such a row before it gives out the first one, so what it takes grows with
-the question, and with how far apart the rows lie. Here files and row groups are chosen by the bounds in their metadata, and of
-one file as many groups are in memory as a few MiB.
+A scan of PyIceberg loads every row group that may have such a row before it returns the first one, so its memory grows with
+the number of values and with the distance of their rows. Here files and row groups are chosen by the bounds in their metadata,
+and only a few MiB of the groups of a file are in memory at once.
 """
 
 from bisect import bisect_left, bisect_right

@@ -1,4 +1,4 @@
-"""Sealed bytes: AES-256-GCM under a day's key, whose id they name. What they are about is authenticated with them."""
+"""Sealed bytes: AES-256-GCM under a day's key, whose id they name. Their context is authenticated with them."""
 
 import os
 from typing import NamedTuple

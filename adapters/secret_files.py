@@ -1,4 +1,4 @@
-"""The secrets that the sandbox makes up at its first start: a folder of the home, one file for each, for its user alone."""
+"""The secrets that the sandbox generates at its first start: one file each in a folder of the home, for its user alone."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""How a service begins and ends: settings, log, event loop, signals, exit status."""
+"""The start and end of a service: settings, log, event loop, signals, exit status."""
 
 import asyncio
 import signal

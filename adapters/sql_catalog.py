@@ -1,8 +1,8 @@
 """An SQL catalog (SQLite, PostgreSQL) that makes each state of a table's metadata once.
 
 PyIceberg reads and parses the file of metadata with every `load_table`, and copies all of it, snapshot by snapshot, with every
-commit: a small run looks some fifty times, and with 1,000 snapshots that was most of what it took. A file of metadata never
-changes, each commit writes another, and nothing changes metadata in place: so the last state of each table is kept.
+commit. A small run loads tables some fifty times, and with 1,000 snapshots that was most of its time. A metadata file never
+changes, each commit writes another, and no code changes metadata in place, so the last state of each table is kept.
 """
 
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""A folder of files: on a disk or in an object store, by its URL; and how one is written there so that it lasts."""
+"""A folder of files by its URL, on a disk or in an object store, and durable writes to it."""
 
 import os
 from collections.abc import Callable

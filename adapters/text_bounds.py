@@ -1,8 +1,8 @@
-"""PyIceberg's upper bounds of texts, without half characters: whoever imports this module has them.
+"""Corrects PyIceberg's upper bounds of texts; importing this module applies the correction.
 
-A file's statistics say of each column up to where its values go, and cut the greatest text after 16 characters, the last of them
-raised by one. Where that is U+D7FF, PyIceberg 0.12 raises it to what UTF-8 cannot hold, and fails: one message with such a text
-would keep every later run from being written.
+The statistics of a file have an upper bound for each column: the greatest text, cut after 16 characters, with the last one
+raised by one. PyIceberg 0.12 raises U+D7FF to a surrogate, which UTF-8 cannot encode, and fails: one message with such a text
+would make every later run fail.
 """
 
 import sys

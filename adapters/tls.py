@@ -1,4 +1,4 @@
-"""TLS for services: contexts made of files, and the list of certificates that are no longer good."""
+"""TLS for services: contexts made from files, and the list of revoked certificates."""
 
 import ssl
 from pathlib import Path
@@ -21,7 +21,7 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def web_context(settings: Settings, url: str) -> ssl.SSLContext | None:
-    """For a request to a service of Manifold at `url`, whom the settings say to believe; None where that is not HTTPS.
+    """The TLS context for a request to a service of Manifold at `url`, by the settings; None if that is not HTTPS.
 
     Raises:
         OSError: the file of the CA cannot be read.
@@ -39,7 +39,7 @@ def verified(settings: Settings, url: str) -> ssl.SSLContext | bool:
 
 
 def outside_context(settings: Settings) -> ssl.SSLContext:
-    """For a request to whoever the settings name outside of Manifold: believes whom the system does, and whom `tls_ca` names.
+    """The TLS context for a request to a server outside of Manifold: trusts the CAs of the system and those in `tls_ca`.
 
     httpx would ask SSL_CERT_FILE alone, which in an environment has the authority of its object store.
 

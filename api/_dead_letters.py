@@ -1,4 +1,4 @@
-"""`/dead-letters`, for which the AMQP door is asked, and `/signal-keys`: what was refused, and under what signals lie."""
+"""`/dead-letters`: the refused signals, as the AMQP door lists them. `/signal-keys`: the keys under which signals are sealed."""
 
 from typing import Annotated, Any
 

@@ -8,9 +8,9 @@ from fastapi.openapi.utils import get_openapi
 from api._problems import MEDIA_TYPE, TITLES, Problem
 
 ABOUT = """What Manifold knows of vehicles, batches, compacted queues, data and refused messages, from the queues, the archive and
-the lake. It only reads, but for the rewind of a compacted queue. Where it listens beyond loopback, every request shows the bearer
-token. Times are ISO 8601, UTC; a `seq` is a whole number of up to 63 bits. Long answers come in pages: ask again with what a page
-says under `before` or `after`."""
+the lake. The one request that changes something is the rewind of a compacted queue. Beyond loopback every request needs the
+bearer token. Times are ISO 8601, UTC; a `seq` is a whole number of up to 63 bits. Long answers come in pages: ask again with the
+`before` or `after` of a page for the next one."""
 ALWAYS = (401, 422, 500, 503)
 
 
@@ -23,7 +23,7 @@ FAILURES: dict[int, dict[int | str, dict[str, Any]]] = {status: {status: _failur
 
 
 def describe(app: FastAPI) -> None:
-    """Have the application describe itself so."""
+    """Make this document the OpenAPI document of the application."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:

@@ -1,4 +1,4 @@
-"""`/ecq/{client_id}`: what is live in a compacted queue, and having it sent again."""
+"""`/ecq/{client_id}`: the live messages of a compacted queue, and its rewind."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""`/fleet` and `/queues`: what the last queue statistics have counted, and the queues that it named."""
+"""`/fleet` and `/queues`: the counts of the last queue statistics, and the queues that they name."""
 
 from dataclasses import asdict
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""`/vins/{vin}/history`, `/batches/{request_id}`, `/data/{data_id}`: put together from queues, archive and lake."""
+"""`/vins/{vin}/history`, `/batches/{request_id}`, `/data/{data_id}`: merged from queues, archive and lake."""
 
 from collections.abc import Callable
 from typing import Annotated, TypeVar

@@ -1,4 +1,4 @@
-"""Who says that a recorder number is theirs: one claim for each epoch of a place, in the archive and in Redis."""
+"""Claims to a recorder number: one for each epoch of a journal folder, in the archive and in Redis."""
 
 import asyncio
 from typing import Any, Protocol

@@ -1,6 +1,6 @@
 """Decodes the bytes of an archive file into messages with the envelope's columns. The formats are in `docs/archives.md`.
 
-No Spark: the workers read with this too, and so does whoever looks into a file.
+It needs no Spark, so that workers and commands can use it too.
 """
 
 from datetime import UTC, datetime

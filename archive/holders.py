@@ -1,4 +1,4 @@
-"""Who holds a recorder number, as the claims in the archive say: a recorder that nobody asks may hold what was accepted.
+"""The holders of recorder numbers, by the claims in the archive: a recorder that is not asked may hold accepted messages.
 
 The recorders write the claims (`archive/claims.py`); each says until when its number is held, and whether it was given back.
 """

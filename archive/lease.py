@@ -1,8 +1,8 @@
-"""The lease of a recorder's number: as long as it is held, nobody else gives seqs with it. No clock is trusted for that.
+"""The lease of a recorder number: while one process holds it, no other gives seqs with that number. No clock is trusted.
 
-A holder writes into its claim up to which millisecond it gives seqs, then looks whether anybody has claimed the number since,
-and only then gives them. Who takes the number over writes a claim of its own, then looks what the former holder has written, and
-begins after it. One of the two sees the other, whatever runs late: either the newcomer begins later, or the former holder stops.
+A holder writes into its claim the millisecond up to which it will give seqs, then checks whether another process has claimed the
+number since, and only then gives them. A process that takes the number over writes a claim of its own, then reads what the former
+holder has written, and begins after it. Whatever runs late, one sees the other: the newcomer begins later, or the holder stops.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What an operator may do with refused messages besides looking (`archive.refusals`): replay after a fix, or drop. No Spark.
+"""Settles refused messages: replays them after a fix, or drops them. No Spark. `archive.refusals` reads them.
 
 A replay is a new segment of the archive with the message's own seq, so ingest and populate do the rest: it takes the place in
 each vehicle's order that it would have had. The refused row stays; what was done about it is a row of `quarantine_actions`.

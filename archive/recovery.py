@@ -1,4 +1,4 @@
-"""What the start of a door learns from what an earlier process left in journal and archive."""
+"""Recovers what an earlier process of a door left in journal and archive."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
-"""What was refused, newest first, a page at a time; and one of it with its bytes. No Spark.
+"""Reads refused messages: pages of them, newest first, or one with its bytes. No Spark.
 
-A platform that publishes nonsense for a night leaves millions of rows, and whoever drops them all at once leaves as many more.
-Both are looked through a piece at a time, and no more of them are kept than a page shows; of what was settled, eight bytes each.
+A platform that publishes nonsense for a night leaves millions of rows, and dropping them all at once adds as many more.
+Both are read a piece at a time. In memory are only the rows of a page, and eight bytes for each settled message.
 """
 
 from collections.abc import Collection, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""A segment by its path: which stream it is of, when it began, who wrote it; and intervals and selections of segments. Pure."""
+"""A segment by its path: its stream, its start, its writer; and intervals and selections of segments. Pure."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ class Segment:
 
 
 def claimed_node(path: str, first: int, last: int) -> int | None:
-    """The recorder of whose seqs alone the segment says to be; None where its name, and the seqs around it, do not say so.
+    """The only recorder whose seqs the segment should have; None if its name, and the seqs around it, do not say so.
 
     `{smallest seq}-{node}.parquet` is the name that recorders give. What is in between is seen when the segment is read.
     """

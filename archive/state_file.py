@@ -1,4 +1,4 @@
-"""The few facts of a door that must outlive its process and are in no message: `state.json` beside its journal."""
+"""State of a door that must outlive its process and is in no message: `state.json` beside its journal."""
 
 import os
 from pathlib import Path

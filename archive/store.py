@@ -1,4 +1,4 @@
-"""The archive: which segments there are, and their bytes. No Spark: its workers read with this too."""
+"""The archive: lists its segments and reads their bytes. It needs no Spark; Spark's workers use it too."""
 
 import re
 from collections.abc import Iterable, Iterator

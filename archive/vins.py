@@ -1,4 +1,4 @@
-"""The parser's checks of VINs, applied to many at once by their bytes, at a tenth of a microsecond each, without a Spark job."""
+"""The parser's checks of VINs, applied to many at once by their bytes, at a tenth of a microsecond each, without Spark."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""Answers about dead letters of signals, and about the keys under which signals lie."""
+"""Answers about dead letters of signals, and about the keys under which signals are sealed."""
 
 from datetime import date
 from typing import Any

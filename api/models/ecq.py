@@ -1,4 +1,4 @@
-"""Answers about a compacted queue, and what a rewind says."""
+"""Answers about a compacted queue, and the body of a rewind."""
 
 from datetime import datetime
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What the models of all answers share."""
+"""Field types that several answers share."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ from pydantic import ConfigDict, Field
 
 from contracts.seq import MAX_SEQ
 
-Seq = Annotated[int, Field(ge=0, le=MAX_SEQ, description="identity that the recorder gave at the door; grows with time")]
+Seq = Annotated[int, Field(ge=0, le=MAX_SEQ, description="identity that the door gave the message; grows with time")]
 Count = Annotated[int, Field(ge=0)]
 Vin = Annotated[str, Field(description="the vehicle")]
 RequestId = Annotated[str, Field(description="the request_id of the trigger")]

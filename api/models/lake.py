@@ -1,4 +1,4 @@
-"""Answers of the lake alone: its half of a history, and how fresh it is."""
+"""Answers of the lake alone: its half of a history, and its freshness."""
 
 from datetime import datetime
 

@@ -1,4 +1,4 @@
-"""What the parsers have in common: the columns of every row, and how one message is judged."""
+"""What the parsers share: the columns of every row, and the judgement of one message."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

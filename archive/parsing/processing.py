@@ -1,4 +1,4 @@
-"""What processing makes of the payloads of X-ray signals: opened, and read by the rules."""
+"""Processes the payloads of X-ray signals: opens each, and reads it by the rules."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -50,7 +50,7 @@ def signals(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
 
 
 def signal_rows(messages: pa.RecordBatch, said: Sequence[RawRecord | Refused]) -> pa.RecordBatch:
-    """The rows of messages of which it is known what each says."""
+    """The rows of messages that are already parsed."""
     columns = fields_of(said, RawRecord)
     sealed = columns.pop("sealed")
     key_ids = [None if one is None else key_id_of(one) for one in sealed]
