@@ -1,7 +1,7 @@
 """Day keys: the signals of a day are sealed under a key of that day, which is stored beside the archive, wrapped by the key ring.
 
-`<archive>/keys/<day>/<key id>.json` has one wrapped key. Rotation wraps each again under the current key of the ring; signals stay
-as they are. Deleting such a file makes everything sealed under that key unreadable, in journal, archive and tables at once.
+`<archive>/keys/<day>/<key id>.json` has one wrapped key. Rotation wraps each again under the current key of the ring; signals
+stay as they are. Deleting such a file makes everything sealed under that key unreadable, in journal, archive and tables at once.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Take a batch back: every entry of it that has not ended, or those of some of its vehicles. In slices, trigger by trigger."""
+"""Cancels a batch: every entry that has not ended, of all its vehicles or of some, trigger by trigger, in slices."""
 
 import time
 from collections import Counter

@@ -1,4 +1,4 @@
-"""`manifold doctor`: checks each thing that Manifold depends on, and says the remedy."""
+"""`manifold doctor`: checks everything that Manifold depends on, and names the remedies."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What `manifold doctor` says of certificates: the sandbox's own, or those that settings of an environment name or lead to."""
+"""The checks of `manifold doctor` for certificates: the sandbox's own, or those that the settings of an environment name."""
 
 import ssl
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What `manifold doctor` looks at of the AMQP door: a RabbitMQ, signatures, and the key ring."""
+"""The checks of `manifold doctor` for the AMQP door: RabbitMQ, signatures, and the key ring."""
 
 import httpx
 

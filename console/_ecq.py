@@ -1,4 +1,4 @@
-"""`manifold ecq`: exclusive compacted queues: what is live in one, a message into it, sending it again, and the longest."""
+"""`manifold ecq`: exclusive compacted queues: shows one, writes to it, rewinds it, and lists the longest."""
 
 import asyncio
 import sys

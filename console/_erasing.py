@@ -1,4 +1,4 @@
-"""The options of `manifold vin erase` and `manifold signals erase`, and the question before either. Loads nothing of the lake."""
+"""The options of `manifold vin erase` and `manifold signals erase`, and the question before either. It does not load the lake."""
 
 from collections.abc import Callable
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 from contracts.settings import Settings
 
-Why = Annotated[str, typer.Option(help="Why; it is kept on record, so it must not name whom it is about.")]
+Why = Annotated[str, typer.Option(help="Why. The reason is kept on record, so it must not name the vehicle or device.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Wait = Annotated[float, typer.Option(min=0, help="Seconds for which runs that began before may go on.")]
 WAIT_S = 900.0

@@ -1,4 +1,4 @@
-"""`manifold compact`, `gc`, `verify`: what keeps the lake in shape and the queues in line with it, without Airflow."""
+"""`manifold compact`, `gc`, `verify`: maintenance of the lake, and the queues compared with it, without Airflow."""
 
 import json
 import sys

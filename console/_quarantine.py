@@ -1,4 +1,4 @@
-"""`manifold quarantine ls|show|replay|drop`: what was refused, and what is to be done about it."""
+"""`manifold quarantine ls|show|replay|drop`: lists, shows, replays and drops refused messages."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime

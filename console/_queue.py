@@ -1,4 +1,4 @@
-"""`manifold queue`: which queues are the longest, whose entries are the oldest, and what one of them holds."""
+"""`manifold queue`: the longest queues, the queues with the oldest entries, and the entries of one queue."""
 
 import asyncio
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""`manifold signals keys`: the keys under which signals lie, wrapped again, listed, or a new one for the ring."""
+"""`manifold signals keys`: lists the keys under which signals are sealed, wraps them again, and makes a new key for the ring."""
 
 from typing import Annotated
 

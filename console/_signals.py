@@ -1,4 +1,4 @@
-"""`manifold signals`: X-ray signals of a device, and the keys under which they lie."""
+"""`manifold signals`: X-ray signals of a device, and the keys under which they are sealed."""
 
 from functools import partial
 from typing import Annotated

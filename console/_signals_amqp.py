@@ -1,4 +1,4 @@
-"""`manifold signals send` and `manifold signals dlq`: the console as a gateway, and as whoever looks after dead letters."""
+"""`manifold signals send` and `manifold signals dlq`: the console as a gateway, and as the operator of dead letters."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Tables for people: what identifies something stands on one line, whole, so that it can be read, marked and searched for."""
+"""Tables for people: an identifier is never broken over lines, so that it can be read, marked and searched for."""
 
 import re
 from collections.abc import Iterable, Sequence

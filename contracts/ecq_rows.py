@@ -1,7 +1,7 @@
-"""What a client's rows of `ecq_state` come to, in any order and however often, and which of them compaction may remove. Pure.
+"""The state that a client's rows of `ecq_state` give, in any order, and the rows that compaction may remove. Pure.
 
-The rule is that of `contracts.ecq_state.fold`, which a test compares with this. Whoever needs it over tables groups their rows by
-client and asks here.
+The rule is that of `contracts.ecq_state.fold`; a test compares the two. Pipelines group the rows of
+tables by client and call this.
 """
 
 from bisect import bisect_right

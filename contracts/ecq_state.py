@@ -1,4 +1,4 @@
-"""What a compacted queue comes to, by all that is recorded of it: in any order, and however often each is read."""
+"""The state of a compacted queue, from all its records: in any order, and with repeats."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Which addresses settings name, and which of them are in the clear. Pure."""
+"""The addresses that settings name, and those of them without TLS. Pure."""
 
 from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
@@ -23,7 +23,7 @@ def in_the_clear(settings: DerivedSettings) -> list[str]:
 
 
 def addresses(settings: DerivedSettings) -> Iterator[tuple[str, str]]:
-    """The URL of everybody whom a process asks, or an empty text, by the name of the setting; they may have secrets."""
+    """The URL of each server that a process connects to, or an empty text, by the name of the setting. URLs may have secrets."""
     yield "mqtt_url", settings.mqtt
     yield "mqtt_vehicle_url", settings.mqtt_vehicle_url
     yield "emqx_api_url", settings.emqx_api_url

@@ -1,6 +1,6 @@
-"""How a run is named in OpenLineage: its id, and the run that has started it, as one line of text.
+"""The names of a run in OpenLineage: its id, and the run that has started it, as one line of text.
 
-Both are those of OpenLineage's own client and of Airflow's provider, so that what each of them tells of a run is told of one.
+They are computed as OpenLineage's client and Airflow's provider do, so that the events of all of them belong to one run.
 """
 
 import hashlib

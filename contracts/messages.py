@@ -1,4 +1,4 @@
-"""Parsers of what the platform publishes, triggers and data: of any bytes they make a message, or a `Refused` with its reason."""
+"""Parsers of triggers and data, as the platform publishes them: any bytes in; a message, or a `Refused` with its reason, out."""
 
 import base64
 import binascii

@@ -1,7 +1,7 @@
-"""Which queue: an owner has one of each flavour, and neither waits for the other.
+"""The names of queues: an owner has one queue of each flavour, and neither waits for the other.
 
-A queue is named by one string wherever a queue is meant and not a vehicle: in wake-ups, the deadline index and the dispatcher's
-scheduler. A fanout queue is named as its owner is; an exclusive compacted queue (ECQ) with `ecq/` before it, which no owner has.
+Wake-ups, the deadline index and the dispatcher's scheduler name a queue by one string. The name of a fanout queue is its owner;
+that of an exclusive compacted queue (ECQ) is the owner with `ecq/` before it, which no owner begins with.
 """
 
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""`seq`, the identity that a message is given at the door: a 63-bit, time-ordered, unique integer.
+"""`seq`, the identity that a door gives each message: a 63-bit, time-ordered, unique integer.
 
 Layout (Snowflake): 41 bits of milliseconds since 2020-01-01 UTC, 10 bits of recorder node, 12 bits of counter.
 """

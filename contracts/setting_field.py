@@ -1,4 +1,4 @@
-"""A setting: its default, its bounds, and what it means as `manifold settings` tells it."""
+"""A setting: its default, its bounds, and its meaning as `manifold settings` prints it."""
 
 from typing import Annotated, Any
 

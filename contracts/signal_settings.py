@@ -28,7 +28,7 @@ CONTRACT_NAMES = {
 
 
 class SignalSettings(BaseSettings):
-    """What the AMQP door takes in, and whom it believes."""
+    """What the AMQP door accepts, and which certificates it trusts."""
 
     signals_node: Annotated[int, Field(ge=0, le=MAX_NODE)] = _s(
         1000, "number of this AMQP door in every seq; each door, and each recorder, needs its own"

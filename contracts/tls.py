@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings
 
 SECRETS = "secrets"  # the folder of a home with what the sandbox makes up
 CA, SERVER, REVOKED = "ca.pem", "server.pem", "revoked.pem"  # names of files in it; a client's is its common name and .pem
-INNER_CA = "inner-ca.pem"  # whom Redis and RabbitMQ believe: it signs no vehicle, no publisher, and nobody of the front door
+INNER_CA = "inner-ca.pem"  # the CA that Redis and RabbitMQ trust; it signs nothing of the front door
 
 # Who comes to the sandbox's Redis and RabbitMQ: the services of infra/redis/rights.json, and whoever runs the sandbox.
 Service = Literal["recorder", "dispatcher", "signals", "api", "jobs", "operator"]
@@ -21,7 +21,7 @@ OF_REDIS = "redis_{}"  # the file of the password of the user of that name
 class TlsFiles:
     """Names of files in PEM; empty: none. They are read for each connection, so that they can be renewed."""
 
-    ca: str = ""  # whom to trust; none: whom the system trusts
+    ca: str = ""  # the CAs to trust; empty: those of the system
     certificate: str = ""  # of this client, with what lies between it and its CA
     key: str = ""  # none: it is in the file of the certificate
 

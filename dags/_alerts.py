@@ -1,4 +1,4 @@
-"""Tell somebody: a run failed, or has not ended when it should have, by an alert (`adapters.alert`).
+"""Alerts about runs that failed or did not end in time (`adapters.alert`).
 
 Besides `text` and `what` (failed, late) its JSON has `dag_id`, `run_id`, `tasks` and `url`.
 """

@@ -1,4 +1,4 @@
-"""Conditions about one row as SQL, in the words of Spark and of DuckDB. Null counts as true, but where it is asked for."""
+"""Conditions about one row as SQL that Spark and DuckDB both read. Null counts as true, except in conditions about null."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

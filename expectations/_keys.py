@@ -1,4 +1,4 @@
-"""Finds keys that stand twice, or nowhere, on Spark, without a window and without sorting the rows.
+"""Finds keys that occur twice, or are missing, on Spark, without a window and without sorting the rows.
 
 The number of keys found is bounded, so that a run that breaks a rule in every row can still be judged; beyond the bound a count
 means "at least".

@@ -1,4 +1,4 @@
-"""The pages of the reports (`adapters.reports`): one a run, one index of all, and only as many runs as the settings keep."""
+"""The pages of the reports (`adapters.reports`): one page for each run, an index, and as many runs as the settings keep."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What an answer about an exclusive compacted queue is made of: its live messages and its position."""
+"""The parts of an answer about an exclusive compacted queue: its live messages and its position."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime

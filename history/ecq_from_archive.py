@@ -1,4 +1,4 @@
-"""What is recorded of a compacted queue and not in the lake yet: writes, rewinds and acknowledgements."""
+"""Reads the records of a compacted queue that are not in the lake yet: writes, rewinds and acknowledgements."""
 
 import contextlib
 from collections.abc import Set
@@ -41,7 +41,7 @@ class RecordedQueue:
 
 
 def read_recorded_queue(settings: Settings, ingested: Set[str], client_id: str) -> RecordedQueue:
-    """What the archive holds of a client, but for the segments `ingested` (their paths)."""
+    """What the archive holds of a client, without the segments `ingested` (their paths)."""
     found = RecordedQueue()
     written = ecq_write_topic(client_id, "")
     others = pa.array([ecq_rewind_topic(client_id), f"{ACKNOWLEDGEMENTS}{client_id}"])

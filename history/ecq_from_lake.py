@@ -1,4 +1,4 @@
-"""A compacted queue as the lake has it. Needs no Spark."""
+"""Reads a compacted queue from the lake. Needs no Spark."""
 
 from collections.abc import Set
 from dataclasses import dataclass

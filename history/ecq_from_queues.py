@@ -1,4 +1,4 @@
-"""A compacted queue as Redis has it: what is live, how it stands, and whether Redis holds all that it should."""
+"""Reads a compacted queue from Redis: the live messages, their states, and whether Redis holds everything that it should."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """One answer about a compacted queue from Redis, the archive and the lake.
 
-Where Redis is loaded it is the truth of what is live and how it stands; a message that it has not got yet is added from what is
-recorded. Where it is not, or is away, what is recorded is computed (`contracts.ecq_rows`), as a rebuild does.
+If Redis is loaded, it decides which messages are live and their states; messages that it does not have yet are added from the
+records. If it is not loaded, or is away, the state is computed from the records (`contracts.ecq_rows`), as a rebuild does.
 """
 
 from dataclasses import replace

@@ -52,7 +52,7 @@ class RecordedTrigger:
 
 
 def read_recorded(settings: Settings, ingested: Set[str], *, vin: str = "", seqs: Set[int] = frozenset()) -> RecordedInArchive:
-    """What the archive holds of a vehicle, or how entries of triggers ended, but for the segments `ingested` (their paths)."""
+    """What the archive holds of a vehicle, or how entries of triggers ended, without the segments `ingested` (their paths)."""
     found = RecordedInArchive()
     if vin:
         for seq, trigger in _triggers(settings, ingested, vin):

@@ -1,6 +1,6 @@
-"""Answers of the API, which has queues, archive and lake open: whoever asks it loads neither PyIceberg nor a client of Redis.
+"""Asks the API, which has queues, archive and lake open. The asking process loads neither PyIceberg nor a Redis client.
 
-Every function here returns None where no API answers, or does not answer in time or so: then the asking process reads by itself.
+Every function here returns None if no API answers in time. The asking process then reads the sources itself.
 """
 
 import json

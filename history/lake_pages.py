@@ -1,9 +1,9 @@
 """The triggers of a request_id, and the entries of a vehicle, in the lake, a page at a time, newest first.
 
-A platform may have used one request_id for years, and a vehicle may have got something every hour of them.
+A platform may have used one request_id for years, and a vehicle may have received a message every hour.
 
-Files are read in the order of their newest seqs, by the metadata that names them, until a page is full or enough rows were looked
-at. So a page costs what it shows, however much lies behind it.
+Files are read in the order of their newest seqs, by the metadata that names them, until a page is full or enough rows were read.
+So the cost of a page does not grow with the number of older entries.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What was refused, newest first: pages of the table `quarantine`, for whoever asks history and knows no archive."""
+"""Pages of the table `quarantine`, newest first, for rooms that may not import the archive."""
 
 from archive.refusals import Asked, Page, Place, Refusal, page
 

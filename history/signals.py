@@ -1,4 +1,4 @@
-"""Signals of a device: what the lake has of them, and what is recorded and not in the lake yet."""
+"""Reads the signals of a device, from the lake and from segments that are not in the lake yet."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

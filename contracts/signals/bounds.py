@@ -1,4 +1,4 @@
-"""The bounds of readings, outside of which a value is an anomaly: a setting, read into a table."""
+"""The bounds of readings, as a setting: a value outside its bounds is an anomaly."""
 
 import math
 import re

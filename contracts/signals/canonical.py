@@ -1,4 +1,4 @@
-"""Digests of a signal: what makes two messages the same one."""
+"""Digests of a signal: two messages with the same digest are the same signal."""
 
 import hashlib
 

@@ -16,7 +16,7 @@ class Code(StrEnum):
     MALFORMED_JSON = "MALFORMED_JSON"  # no JSON in UTF-8
     VERSION_ERROR = "VERSION_ERROR"  # a schema version that is not in the registry
     SCHEMA_ERROR = "SCHEMA_ERROR"  # a field, or a header, is not as the schema has it
-    SIGNATURE_ERROR = "SIGNATURE_ERROR"  # not signed by whom it says it is from
+    SIGNATURE_ERROR = "SIGNATURE_ERROR"  # not signed by the device that it names
     STALE_ERROR = "STALE_ERROR"  # signed too long ago, or in the future
     REPLAY_ERROR = "REPLAY_ERROR"  # the nonce of another message
     IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"  # other content under a known idempotency key

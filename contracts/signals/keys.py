@@ -1,7 +1,7 @@
 """The Redis keys of the AMQP door: short, because there are millions of them. Those of one device are in one slot of a cluster.
 
-No key names its device: it has a digest instead. Nonces lie in hashes, one for each device and *generation*, a part of the time
-for which they are remembered; such a hash goes as a whole. Small hashes have no overhead for each field.
+A key has a digest in place of the name of its device. Nonces are in hashes, one for each device and *generation*, which is a part
+of the time for which they are remembered. A hash expires as a whole. Fields of a small hash have no overhead.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""From a raw payload to readings and anomalies: one pure function, which never fails. Door and pipelines call the same.
+"""Processes a raw payload into readings and anomalies: one pure function that never fails, for door and pipelines.
 
-`RULES` counts what changes its results: a row of the lake says which rules made it, and `process_signals` makes it again.
+`RULES` is the number of its version: each row of the lake has it, and `process_signals` makes rows of other versions again.
 """
 
 import re

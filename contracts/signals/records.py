@@ -1,4 +1,4 @@
-"""What the door writes into journal and archive: who, when and which in the clear, the payload sealed (`adapters.sealing`)."""
+"""The records that the door writes into journal and archive: metadata in the clear, the payload sealed (`adapters.sealing`)."""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Who may do what in RabbitMQ: users of their own for the door, gateways, operators, and readers, each with the rights it needs.
+"""The rights in RabbitMQ: one user each for the door, gateways, operators, and readers, with no more rights than it needs.
 
 Rights are regular expressions over names of exchanges and queues, as RabbitMQ has them; of the topic exchange also over routing
 keys, so that nobody but the door writes processed signals. What a user declares for itself (a queue for replies) is `amq.gen-…`.

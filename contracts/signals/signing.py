@@ -1,4 +1,4 @@
-"""How a message is signed: HMAC-SHA256 over algorithm, device, nonce, digest of the body and time."""
+"""The signature of a message: HMAC-SHA256 over algorithm, device, nonce, digest of the body and time."""
 
 import hmac
 

@@ -1,4 +1,4 @@
-"""Tracks: points with time, place and speed, and what they come to. Pure."""
+"""Tracks: points with time, place and speed, and the readings computed from them. Pure."""
 
 import math
 from collections.abc import Iterable, Iterator

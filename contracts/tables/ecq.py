@@ -1,4 +1,4 @@
-"""The tables of exclusive compacted queues. docs/ecq.md says what their rows come to; `contracts.ecq_rows` computes it."""
+"""The tables of exclusive compacted queues. docs/ecq.md explains their rows; `contracts.ecq_rows` computes the state."""
 
 from enum import StrEnum
 
@@ -20,7 +20,7 @@ ECQ_PAYLOAD = Table(
     key=("client_id", "seq"),
     columns=(
         Column("client_id", pa.string(), "whose queue it is"),
-        Column("key", pa.string(), "of which the message is the newest, unless another one has a greater seq"),
+        Column("key", pa.string(), "the key; the message with the greatest seq of a key is live"),
         Column("seq", pa.int64(), "the message's seq"),
         Column("ts", INSTANT, "when it was accepted: the time in its seq"),
         Column("payload", pa.binary(), "the bytes that the client gets"),

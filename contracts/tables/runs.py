@@ -1,4 +1,4 @@
-"""The tables about the lake itself: what was refused, taken in, judged, settled and erased."""
+"""The tables about the lake itself: what was refused, ingested, judged, settled and erased."""
 
 import pyarrow as pa
 
