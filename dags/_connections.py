@@ -1,6 +1,6 @@
-"""Connections of Airflow as settings of the jobs: where the catalog, the store, Redis and the recorder are, and how to log in.
+"""Connections of Airflow as settings of jobs: addresses and credentials of catalog, store, Redis and recorder.
 
-A connection that exists takes the place of the variables of the environment; one that does not leaves them as they are. A job has
+A connection that exists replaces the variables of the environment; without it they stay as they are. A job gets
 them in its environment, never on a command line.
 """
 

@@ -1,4 +1,4 @@
-"""A schedule for backfills alone: days."""
+"""The timetable of backfills: a run for each day, and none by schedule."""
 
 from typing import Any, Self
 

@@ -1,4 +1,4 @@
-"""What all DAGs have in common: an owner, retries, and how a job of the pipelines is run.
+"""What all DAGs share: an owner, retries, and the way in which a job of the pipelines is run.
 
 A job is a stage of `python -m pipelines`. Without Spark it is a process of its own; with Spark the connection `spark_default`
 says where that runs: a cluster changes the connection, and no DAG. `dags._jobs` has the operators.

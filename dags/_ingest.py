@@ -1,4 +1,4 @@
-"""The tasks of an ingest in their order, the same in every DAG that takes the archive in: they differ in the part of it."""
+"""The tasks of an ingest in their order, the same in every DAG that ingests the archive; the DAGs differ in the part of it."""
 
 from dags._defaults import JUDGED, PUBLISHED, QUEUES, discover_job, plain_job, spark_job
 from dags._jobs import QualityReport

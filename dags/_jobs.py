@@ -1,8 +1,8 @@
-"""How Airflow runs a job of the pipelines: the operators, and what becomes of a job that was not done.
+"""The operators that run a job of the pipelines, and their handling of jobs that failed.
 
-What a job prints as its result becomes the task's (XCom). A job says whether doing it again can help: by its exit status, or, on
-Spark, by its result, because in cluster deploy mode the status does not come back. Where it cannot, the task fails at once.
-Everything else is tried again: what nobody has foreseen may pass.
+The result that a job prints becomes the result of the task (XCom). A job says whether a retry can help: by its exit status, or,
+on Spark, by its result, because cluster deploy mode returns no exit status. If a retry cannot help, the task fails at once.
+Every other failure is retried: an unforeseen error may pass.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Which run of a job is whose: a task tells its job by which id a catalog of lineage knows the task."""
+"""Tells a job the id under which the lineage catalog knows the task that runs it."""
 
 import os
 from typing import Any

@@ -1,4 +1,4 @@
-"""Options that several stages take, and what they mean."""
+"""Options that several stages share."""
 
 import argparse
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""The catalog as a job needs it: waited for while it is away or locked, and named, with the remedy, where it stays so."""
+"""The catalog for a job: waits while it is away or locked, and raises an error with the remedy if it stays so."""
 
 import sqlite3
 from collections.abc import Iterator

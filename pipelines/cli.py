@@ -2,11 +2,11 @@
 
 The last line on standard output is the result as JSON, with the `seconds` that it took; logs go to standard error. Exit status:
 0 done; 3 not done, but doing it again is safe and may work; 4 not done, because Spark was not allowed and is needed; 5 not done,
-and doing it again changes nothing. Every other one, such as Python's own 1, is an error that nobody has foreseen: it may pass, so
+and doing it again changes nothing. Every other status, such as Python's own 1, is an unforeseen error: it may pass, so
 the job may be done again.
 
-`--result` gets the result, too, and also where the job was not done: `error`, and `again`, which is false where status 5 is
-returned. In Spark's cluster deploy mode the status does not come back to whoever has submitted the job; the result does.
+The result is also written to `--result`, even if the job was not done: `error`, and `again`, which is false with status 5.
+Spark's cluster deploy mode does not return the exit status to the process that submitted the job, but the result can be read.
 """
 
 import argparse

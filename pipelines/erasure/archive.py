@@ -1,4 +1,4 @@
-"""A vehicle taken out of the archive: segments that name it are written again without it, each whole or not at all."""
+"""Erases a vehicle from the archive: rewrites segments that name it without it, each whole or not at all."""
 
 import base64
 import json

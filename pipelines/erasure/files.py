@@ -1,4 +1,4 @@
-"""The files of archive and warehouse: what keeps a vehicle's old rows is let go, and every file is searched at the end."""
+"""Files of archive and warehouse in an erasure: expires snapshots with the vehicle's rows, and searches every file at the end."""
 
 import contextlib
 import re

@@ -1,8 +1,8 @@
 """Finds where a message names a vehicle, and makes the message without it. Pure.
 
-A name is searched for as a word: `V1` is not in `V10`, and a VIN of ISO 3779 is found wherever no letter or digit touches it. In
-bytes that only vehicles understand a short name would be found by chance, so they are searched for names of `OPAQUE_FROM`
-characters and more.
+A name is searched for as a word: `V1` is not in `V10`, and a VIN of ISO 3779 is found where no letter or digit is next to it. In
+opaque payloads a short name would be found by chance, so they are searched only for names of at least `OPAQUE_FROM`
+characters.
 """
 
 import json

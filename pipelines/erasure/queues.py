@@ -1,4 +1,4 @@
-"""A vehicle taken out of Redis: its own keys, and the shared ones in which it is named."""
+"""Erases a vehicle from Redis: its own keys, and its name in shared keys."""
 
 from collections import Counter
 from collections.abc import Iterator

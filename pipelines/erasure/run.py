@@ -1,17 +1,16 @@
-"""`manifold vin erase`: a vehicle taken out of queues, archive and lake, and the proof. No Spark.
+"""`manifold vin erase`: erases a vehicle from queues, archive and lake, and proves it. No Spark.
 
-In this order, so that whatever an earlier step leaves behind is met by a later one, and a kill at any point leaves what the next
-try finishes:
+The order makes a later step find whatever an earlier one leaves, and the next try finish what a kill leaves:
 
-1. the queues: what is not in them is not sent any more, and ends no more;
-2. the recorders close their segments: what they had taken is in the archive;
-3. the archive, segment by segment: whoever reads one from here on reads it without the vehicle;
-4. runs that began before are waited for; whoever takes longer is overtaken by
-5. a run of its own, which takes the rows out of every table, and counts from one commit on;
-6. every snapshot and branch from before it is let go, and every file that only they knew; then data that dispatchers put back
-   into Redis, for as long as the tables had it, goes again;
-7. all of it is searched again: by then a recorder may have brought an outcome, or a populate an entry. If anything is found,
-   once more from the start.
+1. the queues: entries that are not in them are neither sent nor ended any more;
+2. the recorders close their segments, so that everything accepted is in the archive;
+3. the archive, segment by segment: from here on readers find it without the vehicle;
+4. the erasure waits for runs that began before; those that take longer are overtaken by
+5. a run of its own, which removes the rows from every table, and counts from one commit on;
+6. every snapshot and branch from before it is expired, with the files that only they knew; then data that dispatchers put back
+   into Redis, while the tables had it, is removed again;
+7. everything is searched again: by then a recorder may have brought an outcome, or a populate an entry. If anything is found,
+   the erasure starts over.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Refused messages of signals, opened: what they say may name a device where nobody has looked for its name."""
+"""Opens refused messages of signals: their payloads may name a device in a place that no parser reads."""
 
 import zlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The rows in which a vehicle is named, in every table; and texts beside them that name it, emptied."""
+"""Finds the rows that name a vehicle, in every table, and empties free texts that name it."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""A run that takes nothing in: it changes what is there, and counts from one compare-and-swap on, like an ingest. No Spark."""
+"""A run that ingests nothing: it changes rows that are there, and counts from one compare-and-swap on. No Spark."""
 
 import secrets
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What the audit judges without Spark: the rows that a run adds, in memory or in their files, and where rules look values up."""
+"""The audit without Spark: the rows that a run adds, in memory or in their files, and the look-ups of its rules."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a small run reads of the tables and commits to them, with PyIceberg alone, and within this process's memory."""
+"""The reads and commits of a small run, with PyIceberg alone, within the memory of this process."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

@@ -1,6 +1,6 @@
-"""A small run, written by this process: what `write` does with Spark. The same plan, branches, rows and numbers, without a JVM.
+"""Writes a small run in this process, as `write` does with Spark: the same plan, branches, rows and numbers, without a JVM.
 
-`write_by_arrow` has one function a stream, as `write` has; a stream that it does not know is Spark's (`STREAMS`).
+`write_by_arrow` has one function for each stream, as `write` has. A run with a stream that is not in `STREAMS` needs Spark.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,6 +1,6 @@
-"""From parsed messages to the rows of the tables, in this process's memory: the other form of `transforms`. Arrow in, Arrow out.
+"""Makes the rows of the tables from parsed messages in memory: Arrow in, Arrow out. `transforms` is the same for Spark.
 
-What comes in has the columns of `archive.parsing`. Each function gives the rows that its namesake there gives.
+The input has the columns of `archive.parsing`. Each function returns the same rows as the function of that name in `transforms`.
 """
 
 from collections.abc import Mapping, Sequence

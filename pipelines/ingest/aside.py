@@ -1,8 +1,8 @@
-"""A run that breaks a rule is written again without what offends, and the rest is published.
+"""Writes a run that breaks a rule again without the offending messages, and publishes the rest.
 
 The messages behind the bad rows are refused, with the rule as the reason. A file whose own row in the ledger is bad is refused as
-a whole, and its row there says why. That is bounded: a rule that much of a run breaks speaks against the rule, the code or the
-storage rather than against the messages, and then the run is held back as a whole.
+a whole, and its row there says why. This is bounded: if much of a run breaks a rule, the cause is the rule, the code or the
+storage rather than the messages, and the whole run is held back.
 """
 
 from collections.abc import Callable, Iterator, Mapping

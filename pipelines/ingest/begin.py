@@ -1,4 +1,4 @@
-"""The beginning of a run: runs that others left are finished or dropped, and the work of this one is planned. No Spark."""
+"""Begins a run: finishes or drops runs that others left, and plans the work of this one. No Spark."""
 
 import structlog
 

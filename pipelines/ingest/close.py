@@ -1,4 +1,4 @@
-"""The end of writing a run: its rows of `ingested_segments`, and its numbers. `begin` is the other end."""
+"""Ends the writing of a run: its rows of `ingested_segments`, and its numbers. `begin` begins it."""
 
 from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""Snapshots that give a table the files of another snapshot, or none: so runs are taken back, and no main moves backwards."""
+"""Snapshots that give a table the files of another snapshot, or none. Rollbacks use them, so that no main moves backwards."""
 
 import uuid
 

@@ -1,7 +1,8 @@
-"""Statuses and refused messages that RabbitMQ has delivered twice: each is one row. Once over DataFrames, once over Arrow tables.
+"""One row for each status and refused message that RabbitMQ has delivered twice: over DataFrames, and over Arrow tables.
 
-A door that dies between its journal and the acknowledgement is delivered the same message again, and records it again. Raw
-signals have a key of their own (`write_signals`). A status is the same one if it says the same; a refused one, if its digest is.
+A door that dies between its journal and the acknowledgement receives the same message again, and records it again. Raw
+signals have a key of their own (`write_signals`). Statuses are the same if their fields are, refused messages if their
+digests are.
 """
 
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Finds what there is to do before anything is started for it: `python -m pipelines discover`. No Spark."""
+"""Finds out which stages have work, before anything is started for them: `python -m pipelines discover`. No Spark."""
 
 import json
 from dataclasses import asdict, dataclass

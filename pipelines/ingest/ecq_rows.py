@@ -1,6 +1,6 @@
-"""From parsed messages of compacted queues to the rows of their tables: once over DataFrames, once over Arrow tables.
+"""Makes the rows of the tables of compacted queues from parsed messages: over DataFrames, and over Arrow tables.
 
-The columns of what comes in are those of `archive.parsing.ECQ`. No session, no clock, no table's name.
+The input has the columns of `archive.parsing.ECQ`. No session, no clock, no name of a table.
 """
 
 import pyarrow as pa

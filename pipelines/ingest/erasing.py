@@ -1,7 +1,7 @@
-"""A vehicle's rows taken out of the tables: snapshots whose files and manifests are all without it.
+"""Erases a vehicle's rows from the tables: snapshots whose files and manifests do not name it.
 
-A removal as engines write it keeps the old files' bounds in the new manifests, as deleted entries, and a bound may be the very
-name. So these snapshots have manifests of what is left alone, and what was before has to be expired.
+A removal as engines write it keeps the bounds of old files in the new manifests, as deleted entries, and a bound may be the
+name itself. So the manifests of these snapshots list only the remaining files, and all earlier snapshots have to be expired.
 """
 
 import secrets

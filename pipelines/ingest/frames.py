@@ -1,4 +1,4 @@
-"""Segments as DataFrames: each worker of Spark reads whole files, checks them, and parses what they hold."""
+"""Segments as DataFrames: each worker of Spark reads, checks and parses whole files."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""The ledger, `ingested_segments`, read by interval: it has the segments of years, and a run is about a few. No Spark."""
+"""Reads the ledger, `ingested_segments`, by interval: it has the segments of years, and a run needs a few. No Spark."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta

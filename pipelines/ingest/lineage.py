@@ -1,9 +1,9 @@
-"""What came of what, for a catalog of lineage: two OpenLineage runs for each run of the ingest that counts.
+"""Lineage of the ingest for a catalog: two OpenLineage runs for each published run.
 
-`manifold.ingest` made the tables' snapshots of the archive's streams; `manifold.audit` made the report of those snapshots. All of
-it is read from what was published, so it is told of small runs as of Spark's, and never of rows that do not count. A listener of
-Spark's or Airflow's would see commands and commits to branches, and of a small run nothing. Of a run that the audit holds back
-both are told to have failed: what the ingest read, what the audit judged, and which rules are broken; no table has come of it.
+`manifold.ingest` makes snapshots of tables from streams of the archive; `manifold.audit` makes the report of those snapshots.
+Both are read from what was published, so they cover small runs as well as runs on Spark, and never rows that do not count. A
+listener of Spark or Airflow would see commands and commits to branches, and nothing of a small run. If the audit holds a run back, both
+are reported as failed: with what the ingest read, what the audit judged, and the broken rules, and without output tables.
 """
 
 from collections import Counter

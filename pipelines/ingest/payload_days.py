@@ -1,8 +1,8 @@
-"""The days of `sdv_fanout_data` that can hold a run's payloads, so that an audit need not look through years of them.
+"""The days of `sdv_fanout_data` that can hold a run's payloads, so that an audit does not read years of them.
 
-Whatever messages name, and whenever they come, the index says when a payload was stored, by this run or by an earlier one; and
-what the run itself stores lies where its own rows say. A payload of which the index does not say it may lie anywhere; so may all,
-where payloads and index are not equally many: an index that has lost a row takes the payload for new.
+The index says when a payload was stored by an earlier run, and the run's own rows say where it stores its payloads. A payload
+that the index does not have may be on any day. If payloads and index have not equally many rows, every payload may be on any
+day: an index that has lost a row takes a stored payload for new.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a run has to do: which segments are new, what they hold, and which of their messages are in the lake already. No Spark."""
+"""Plans a run: its new segments, their contents, and which of their messages are in the lake already. No Spark."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Publication: one compare-and-swap decides whether a run counts; whoever comes next finishes what a dead run left half done.
+"""Publication: one compare-and-swap decides whether a run counts. The next run finishes what a dead run left half done.
 
 A run writes at most one snapshot a table, each on the table's branch `run_…`, each made from what main was when the run began.
 Its snapshot of `ingested_segments` is written last and names the others (the *pins*). Moving main of `ingested_segments`
@@ -6,11 +6,12 @@ from the snapshot with which the run began to this one is the commit point: it f
 is to be done again. Afterwards the pinned snapshots are brought to the other mains, by the run itself or by any later one:
 main is moved to the snapshot, or, where maintenance has rewritten main meanwhile, the same rows are appended to it.
 
-What a run begins with has to go together: it reads main of `ingested_segments`, finishes the runs that count in *that* snapshot,
-and only then reads the other mains (`main_snapshots`). Whoever is published after that reading overtakes it. So a run that counts
-is in every main before the next one can count; only the newest run, and one whose branch is open, may have to be finished.
+The snapshots with which a run begins must be consistent: it reads main of `ingested_segments`, finishes the runs that count in
+*that* snapshot, and only then reads the other mains (`main_snapshots`). A run that is published after that reading overtakes it.
+So a run that counts is in every main before the next one can count; only the newest run, and one whose branch is open, may have
+to be finished.
 
-Maintenance that changes what ingest relies on (rows of data, meta, outcomes) has to be a run of its own; rewriting files has not.
+Maintenance that changes rows on which ingest relies (data, meta, outcomes) must be a run of its own; rewriting files need not be.
 """
 
 import json

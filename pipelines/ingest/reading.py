@@ -1,4 +1,4 @@
-"""Files of the archive, read, checked and parsed, in whichever process; and which of it is refused or set aside."""
+"""Reads, checks and parses files of the archive, in any process, and decides which messages are refused or set aside."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

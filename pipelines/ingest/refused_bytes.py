@@ -1,8 +1,8 @@
-"""Messages that stay refused when their segment is taken in again: their data_id stood for other bytes when they came first.
+"""Messages that stay refused when their segment is ingested again: their data_id had other bytes when they came first.
 
-A repair forgets segments, and whoever comes next takes them in again, as new ones. The payload that such a message met may not be
-in the lake then, and the message that brought it may have gone from the archive, or lie in a segment that nobody takes in again:
-judged once more, the refused bytes would be those that vehicles get. So their rows stay in quarantine, and count here.
+A repair forgets segments, and the next run ingests them again as new ones. By then the payload with the other bytes may be gone
+from the lake, and its message gone from the archive or in a segment that is not ingested again. Judged once more, the refused
+bytes would be accepted and sent to vehicles. So the rows of such messages stay in quarantine, and are taken into account here.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Snapshots that put other rows in the place of all that some days had: how one is written, and how it is repeated."""
+"""Snapshots that replace all rows of some days: writing one, and repeating it on a main that was rewritten meanwhile."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Snapshots that remove rows: how one is written, and how it is repeated where main was rewritten meanwhile."""
+"""Snapshots that remove rows: writing one, and repeating it on a main that was rewritten meanwhile."""
 
 import json
 from collections.abc import Collection, Iterable, Sequence

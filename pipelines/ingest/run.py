@@ -1,4 +1,4 @@
-"""A run: what it works with and what it takes, and its numbers."""
+"""A run of the ingest: its context, its part of the archive, and its numbers."""
 
 import json
 from collections import Counter

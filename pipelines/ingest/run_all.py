@@ -1,4 +1,4 @@
-"""Every stage in one process, on Spark if there is much: `python -m pipelines run_all`, `manifold ingest`, `manifold rebuild`."""
+"""Every stage in one process, on Spark if need be: `python -m pipelines run_all`, `manifold ingest`, `manifold rebuild`."""
 
 import json
 import secrets

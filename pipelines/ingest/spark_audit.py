@@ -1,4 +1,4 @@
-"""What the audit of a run asks Spark for: rows that the run adds, where they are many, and where rules look values up."""
+"""The audit on Spark: the rows that a run adds, if they are many, and the look-ups of its rules."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date

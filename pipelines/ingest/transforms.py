@@ -1,6 +1,6 @@
-"""From parsed messages to the rows of the tables: DataFrame in, DataFrame out. No session, no clock, no table's name.
+"""Makes the rows of the tables from parsed messages: DataFrame in, DataFrame out. No session, no clock, no name of a table.
 
-The columns of what comes in are those of `archive.parsing`.
+The input has the columns of `archive.parsing`.
 """
 
 from collections.abc import Sequence
@@ -98,7 +98,7 @@ def refused_rows(parsed: DataFrame, stream: str) -> DataFrame:
 
 
 def no_digest() -> Column:
-    """The column of messages of which each comes once."""
+    """The column of messages without repeats."""
     return sf.lit(None).cast("string").alias("digest")
 
 

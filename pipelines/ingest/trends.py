@@ -1,4 +1,4 @@
-"""The charts over time, drawn again where `quality_results` has changed: after a run, so that no run waits for them. No Spark."""
+"""Draws the charts over time again if `quality_results` has changed: after a run, so that no run waits for them. No Spark."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,8 @@
-"""The verdict of an audit that was made before, from the rows of `quality_results`. No Spark.
+"""The verdict of an earlier audit, from the rows of `quality_results`. No Spark.
 
-A verdict is about one attempt at the run, and names it: the snapshot that brings its rows says which attempt, and when. Clocks of
-two workers say nothing about each other: by an instant, a slow clock's verdict would not be found, and a fast one's would be
-taken for one about what was written after it.
+A verdict is about one attempt at the run: the snapshot with its rows names the attempt. Instants would not do, because the clocks
+of two workers differ: the verdict of a slow clock would not be found, and that of a fast clock would be taken for a verdict
+about rows that were written after it.
 """
 
 from datetime import datetime

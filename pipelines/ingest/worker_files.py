@@ -1,9 +1,9 @@
-"""Rows that Spark's workers write themselves: each reads its part of the archive once, and writes the tables' files with PyArrow.
+"""Data files that Spark's workers write themselves: each reads its part of the archive once, and writes with PyArrow.
 
-Spark hands out the work and gathers which files were written; the driver commits them. So a message is parsed once for all the
-tables that it is for, and its rows do not go through the JVM, which takes ten times as long from Arrow to Parquet. A worker that
-fails removes the files that were whole; what it was writing just then, or was killed over, and what others had written by then,
-are orphans and go with the others.
+Spark distributes the work and collects the names of the files; the driver commits them. So a message is parsed once for all its
+tables, and its rows do not go through the JVM, which takes ten times as long from Arrow to Parquet. A worker that fails removes
+the files that it completed. Files that it was writing, or that others had written by then, are orphans; garbage collection
+removes them.
 """
 
 import pickle

@@ -1,7 +1,7 @@
 """Messages of X-ray signals to the branches of a run: on Spark, and in one process.
 
-A signal is one row, whichever message brought it first: its key is device, instant and content. The door knows the keys of the
-last minutes; what comes later, or by two doors at once, is known here by the table itself.
+A signal is one row, however many messages brought it: its key is device, instant and content. The door knows the keys of the
+last minutes; a repeat that comes later, or by two doors at once, is found here in the table itself.
 """
 
 from collections.abc import Mapping

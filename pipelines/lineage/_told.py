@@ -1,6 +1,6 @@
 """`@told`: a job that changes tables or queues tells that it began, what it read and wrote, and how it ended.
 
-Stages have it on their functions, so nothing is loaded here before somebody is to be told.
+Stages decorate their functions with it, so nothing is loaded here before there is an event to send.
 """
 
 from collections.abc import Callable, Sequence

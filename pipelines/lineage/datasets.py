@@ -1,4 +1,4 @@
-"""Datasets by OpenLineage's names: of a table and of the archive the place, of the queues the address of Redis."""
+"""The OpenLineage names of datasets: the location of a table or of the archive, the address of Redis for the queues."""
 
 from collections.abc import Sequence
 from urllib.parse import urlsplit

@@ -1,4 +1,4 @@
-"""The events of a run, as OpenLineage has them (2-0-2): where it begins, and how it ends."""
+"""The OpenLineage events (2-0-2) of a run: its start, and its end."""
 
 from collections.abc import Sequence
 from contextvars import ContextVar

@@ -1,7 +1,7 @@
-"""One run of one job, told.
+"""The lineage of one run of one job.
 
-What it has written is not what the job says but what has become of its commits: those of this process, and of its Spark
-applications, on main. Whoever else commits meanwhile is not told as the job's.
+Its outputs are the commits of this process and of its Spark applications that are on main, and not what the job says. Commits
+of other processes in the meantime are not counted.
 """
 
 import secrets

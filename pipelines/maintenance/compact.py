@@ -1,10 +1,10 @@
-"""Fewer, larger and sorted files: `python -m pipelines compact`. Rows stay what they are, and so does every query's answer.
+"""Compacts tables into fewer, larger and sorted files: `python -m pipelines compact`. The answer of every query stays the same.
 
-First, rows of compacted queues go that nobody needs (`ecq_compact`), which changes no answer either.
+First, unneeded rows of compacted queues are removed (`ecq_compact`), which changes no answer either.
 
-Safe beside ingest: a rewrite replaces files by others with the same rows, so whoever has written meanwhile is not in its way,
-and publication repeats on top of it what was written before (see `pipelines.ingest.publish`). Only `ingested_segments` is left
-alone while a run is open: that run would have to start again. Killed half-way, the rest is done next time.
+It is safe beside ingest: a rewrite replaces files by others with the same rows, so it does not conflict with rows written
+meanwhile, and publication repeats on top of it what was written before (see `pipelines.ingest.publish`). Only `ingested_segments`
+is left alone while a run is open, because that run would have to start again. After a kill the next run does the rest.
 """
 
 import json

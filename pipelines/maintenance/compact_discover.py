@@ -1,4 +1,4 @@
-"""Reads from its manifests which files a table consists of. No Spark, so that none is started where nothing is to be done."""
+"""Reads the files of a table from its manifests. It needs no Spark, so that none is started if there is nothing to do."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 """Decides from the numbers of a table's files which days to compact. Pure: no lake, no Spark.
 
-A day that still grows is packed: its small files become few, in the order in which rows came, at the price of copying them.
-A settled day is clustered: its rows are sorted by vehicle, so that a vehicle's history prunes to few files. So is a small table
-that is looked up by its key. Files that are sorted
-carry the number of the table's sort order, so a day is clustered once, and again only when enough has come late.
+A day that still grows is packed: its small files become few, with rows in the order in which they came.
+A settled day is clustered: its rows are sorted by vehicle, so that a vehicle's history is in few files. So is a small table
+that is looked up by its key. Sorted files carry the number of the table's sort order, so a day is clustered once, and again only
+when enough rows have come late.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
-"""What segments of the stream `ecq` should have brought, and what is wrong with it. Pure.
+"""Compares what segments of the stream `ecq` should have brought with the tables. Pure.
 
-Compaction removes superseded messages, and states once they are settled; garbage collection acknowledged messages past their
-retention. So of a message that is not there a newer one of its key has to be, and only states of the last day are compared.
+Compaction removes superseded messages and settled states; garbage collection removes acknowledged messages past their
+retention. So a missing message is no error if a newer one of its key is there, and only states of the last day are compared.
 """
 
 from collections import Counter
@@ -50,7 +50,7 @@ class BroughtToQueues:
 
 @dataclass(slots=True)
 class FoundInQueues:
-    """What the tables have of that: rows, by key; and the newest message of each key of which one is lacking."""
+    """The rows that the tables have, by key, and the newest message of each key with a missing message."""
 
     payloads: Counter[int] = field(default_factory=Counter)
     messages: Counter[int] = field(default_factory=Counter)

@@ -1,7 +1,7 @@
-"""Compaction of compacted queues in the lake: superseded messages go, and states are folded. A run of its own.
+"""Compaction of compacted queues in the lake: removes superseded messages and folds states, in a run of its own.
 
-It changes no answer, but it removes rows, so it counts from one compare-and-swap on, like an ingest: whoever began before it does
-its run again, and a rollback takes it back together with what it relied on.
+It changes no answer, but it removes rows, so it counts from one compare-and-swap on, as an ingest does: a run that began before
+is done again, and a rollback takes it back together with the runs on which it relied.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Acknowledged messages of compacted queues past `ecq_retention_days` go, from Redis first, then from the lake by a run."""
+"""Removes acknowledged messages of compacted queues past `ecq_retention_days`: from Redis, then from the lake by a run."""
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta

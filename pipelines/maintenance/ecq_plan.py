@@ -1,7 +1,7 @@
-"""Which rows of compacted queues nobody needs, decided over the rows of whole clients. Pure; Spark's workers run it.
+"""Decides which rows of compacted queues are unneeded, over all rows of each client. Pure; Spark's workers run it.
 
-Compaction removes what changes no answer: superseded messages, and what `contracts.ecq_rows` finds in the state. Collection of
-garbage removes acknowledged messages that are past their retention; a pending one stays, however old.
+Compaction removes rows that change no answer: superseded messages, and the rows of the state that `contracts.ecq_rows` names.
+Garbage collection removes acknowledged messages past their retention; a pending message stays, however old.
 """
 
 from collections.abc import Iterator

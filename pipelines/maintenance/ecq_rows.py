@@ -1,4 +1,4 @@
-"""Rows of compacted queues, all of a client's in one partition, and what becomes of them there."""
+"""Rows of compacted queues on Spark: brings all rows of a client into one partition, and applies a function to them there."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 

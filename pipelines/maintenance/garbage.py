@@ -1,4 +1,4 @@
-"""Removes what nothing needs any more, in an order in which a crash loses no data: `python -m pipelines garbage`."""
+"""Removes unneeded data, in an order in which a crash loses nothing: `python -m pipelines garbage`."""
 
 import json
 import secrets

@@ -1,13 +1,12 @@
-"""Days that are over: every entry of theirs has an outcome, as a comparison of all their rows has found. No Spark.
+"""Days that are over: a comparison of all their rows found that every entry has an outcome. No Spark.
 
 A table's days cannot be compared by how many rows they have: an outcome without an entry (its trigger was set aside, or erased)
-would hide an entry that is open. So a day is read until nothing on it is open, and then remembered in a property of
+would hide an entry that is open. So a day is read until none of its entries is open, and then remembered in a property of
 `sdv_fanout_ids`, with its number of entries and with the snapshots of both tables in which that was found.
 
-What is remembered holds for whatever has come from these snapshots by appending and rewriting alone: outcomes stay, and of a day
-with as many entries as before no entry is new. After any other change all is forgotten, whoever made it: a rollback, a restore,
-an erasure, a repair, somebody's DELETE. So nobody has to think of this when they remove rows. Where whole days went, those are
-forgotten.
+This stays valid for every snapshot that follows from these by appending and rewriting alone: outcomes stay, and a day with the
+same number of entries has no new entry. After any other change (a rollback, a restore, an erasure, a repair, a DELETE by hand)
+all days are forgotten, so code that removes rows need not know of this. If whole days were removed, only those are forgotten.
 """
 
 import json

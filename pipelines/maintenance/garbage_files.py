@@ -1,6 +1,6 @@
-"""Files that nothing needs any more: old snapshots, orphans of the tables' folders, old segments, old refused messages.
+"""Removes unneeded files: old snapshots, orphans in the folders of tables, old segments, old refused messages.
 
-Each step is complete in itself: whoever dies in one has removed less, and nothing that is needed.
+Each step is complete in itself: a process that dies in one has removed less, and nothing that is needed.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""History past its retention: whole days of entries that have all ended, with their outcomes. By default it is kept.
+"""Removes history past its retention: whole days of ended entries, with their outcomes. By default it is kept.
 
-A run of its own takes the days out of both tables at once, file by file: no row is rewritten. A day on which a single entry has
-no outcome stays as it is: the entry is pending, and its data is needed.
+A run of its own removes the days from both tables at once, file by file: no row is rewritten. A day with a single entry that
+has no outcome stays as it is, because the entry is pending and its data is needed.
 """
 
 from collections.abc import Collection

@@ -1,8 +1,8 @@
-"""The ledger goes with its archive: rows of segments whose retention has passed and whose files are gone. No Spark.
+"""Prunes the ledger with its archive: removes rows of segments whose files are gone after their retention. No Spark.
 
-The file goes first and the row later, so that no file of the archive is ever unknown. Before the first row goes, the table says
-from when on it is complete: what comes with older seqs (a copy brought back, a recorder that was away for long) is from then on
-compared with the tables themselves, and not with the ledger.
+The file is removed first and the row later, so that no file of the archive is ever unknown. Before the first row is removed, the
+table records the instant from which it is complete. Segments with older seqs (a copy brought back, a recorder that was away for
+long) are from then on compared with the tables themselves, and not with the ledger.
 """
 
 from dataclasses import dataclass

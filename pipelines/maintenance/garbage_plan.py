@@ -1,11 +1,11 @@
 """Decides over rows what may be removed. Pure, without a clock; `pipelines.maintenance.garbage` says the same in Spark.
 
-The order of the steps is part of the promise. Whatever is removed in one step is not needed by anything that an earlier step
-leaves behind, also if the run dies in between:
+The order of the steps is part of the promise. Nothing that an earlier step leaves behind needs what a later step removes,
+even if the run dies in between:
 
 1. everything recorded before the cut-off is ingested, so that every trigger that could refer to old data is a row;
 2. entries past the retention end as `expired`: first in the queues, so that none is sent any more, then in the lake;
-3. data goes that is past the retention and that no entry without an outcome refers to;
+3. data is removed that is past the retention and to which no entry without an outcome refers;
 4. only then files: snapshots that nobody can be reading, files that no snapshot knows, segments that the lake has.
 """
 

@@ -1,7 +1,7 @@
 """Finds overdue entries and unneeded data in Spark, by the same rules as `garbage_plan` over plain rows.
 
-Entries accepted since the cut-off are all compared with the outcomes; of older ones only those of days that are not known to be
-over (`garbage_days`), so what a collection reads does not grow with the years.
+All entries accepted since the cut-off are compared with the outcomes. Of older entries only those of days that are not known to
+be over are compared (`garbage_days`), so the cost of a collection does not grow with the years.
 """
 
 from collections.abc import Collection

@@ -1,7 +1,7 @@
-"""Ending overdue entries and removing unneeded data: a run of its own, so that no ingest relies on rows that are about to go.
+"""Ends overdue entries and removes unneeded data, in a run of its own, so that no ingest relies on rows that are about to go.
 
-Like an ingest it writes to branches, and counts from the moment at which main of `ingested_segments` is moved. An ingest that
-began before is overtaken and done again; one that comes later sees what is left. For the order see `garbage_plan`.
+As an ingest, it writes to branches and counts from the moment at which main of `ingested_segments` is moved. An ingest that
+began before is overtaken and done again; a later one sees the remaining rows. `garbage_plan` explains the order.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Signals past `signals_retention_days`: whole days of their tables, by the day on which they came. By default they are kept."""
+"""Removes signals past `signals_retention_days`: whole days of their tables, by the day on which they came. By default none."""
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Rows named by other rows are removed from a table, on the branch of a run, by Spark."""
+"""Removes the rows of a table that other rows name, on the branch of a run, with Spark."""
 
 from pyspark.sql import DataFrame
 

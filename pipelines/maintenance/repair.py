@@ -1,7 +1,7 @@
-"""Repair of what a check found: the lake forgets the segments concerned, and takes them in again.
+"""Repairs what a check found: the lake forgets the segments concerned, and ingests them again.
 
 Forgetting is a run of its own: rows and ledger are removed in one commit. If the process ends afterwards, the segments count as
-new, and the next ingest takes them in.
+new, and the next run ingests them.
 """
 
 from collections.abc import Iterator, Sequence

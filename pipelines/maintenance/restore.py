@@ -1,4 +1,4 @@
-"""The whole lake made again from the archive: every table is emptied in one run, and the archive is taken in, oldest first."""
+"""Makes the whole lake again from the archive: empties every table in one run, then ingests the archive, oldest first."""
 
 import json
 from collections.abc import Sequence

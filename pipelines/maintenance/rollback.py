@@ -1,8 +1,8 @@
-"""Takes a published run back, with all runs after it, in one run of its own, so that nothing can come between. No Spark.
+"""Takes back a published run and all runs after it, in one run of its own, so that nothing can come between. No Spark.
 
-No main is moved backwards, for whoever finished the run in that moment would move it forward again. Each table gets a snapshot
-that has the files of the one before the run; main of `ingested_segments` moves first, as with every run: who began before is
-overtaken, and who comes later finds the segments unknown and takes them in again. The rollback can itself be taken back.
+No main is moved backwards, because a process that finishes the run in that moment would move it forward again. Each table gets a
+snapshot with the files of the one before the run. Main of `ingested_segments` moves first, as with every run: a run that began
+before is overtaken, and a later one finds the segments unknown and ingests them again. The rollback can itself be taken back.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Which keys have come by before, where there are millions of them: a walk over Redis may name a key twice."""
+"""Remembers millions of keys that a walk has passed, since a walk over Redis may name a key twice."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +8,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Seen:
-    """What has come by, as hashes of 64 bits: eight bytes for each, in a few sorted runs of which each is longer than the next.
+    """The keys that were passed, as hashes of 64 bits: eight bytes each, in a few sorted runs, each longer than the next.
 
     If two keys ever had one hash, the second would not be read, its bucket would differ, and be compared entry by entry.
     """

@@ -1,7 +1,7 @@
-"""What segments of signals should have brought, and what the tables have of it. Pure.
+"""Compares what segments of signals should have brought with the tables. Pure.
 
-A signal is known by its key, not by its message: another message may have brought the row first. So is a status, and so is what
-was refused and may have been delivered twice.
+A signal is found by its key, not by its message, because another message may have brought the row first. So are statuses and
+refused messages, which may have been delivered twice.
 """
 
 from collections import Counter

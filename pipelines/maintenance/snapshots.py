@@ -1,8 +1,8 @@
 """Decides which snapshots of the tables are kept: by age, and by count where runs follow each other quickly. No Spark.
 
-Every commit writes a table's metadata anew, with a line for each snapshot: a stream that commits every half minute would write
-more and more of it. Here snapshots go from the metadata alone; their files are then files that no snapshot knows, and garbage
-collection removes them.
+Every commit writes the metadata of a table anew, with an item for each snapshot: a stream that commits every half minute would
+write more and more of it. Here snapshots are removed from the metadata alone; garbage collection removes their files as files
+that no snapshot knows.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,7 @@
-"""Queues against lake: what is missing, extra or out of order, and its repair: `python -m pipelines verify`.
+"""Compares queues with the lake (missing, extra, out of order) and repairs: `python -m pipelines verify`.
 
-Works beside everything else. First both sides are compared by digests, which says where they may differ (`verify_digest`); there
-they are compared entry by entry (`verify_entries`).
+It may run beside everything else. First both sides are compared by digests, which show where they may differ (`verify_digest`);
+there they are compared entry by entry (`verify_entries`).
 """
 
 import io

@@ -1,9 +1,9 @@
-"""Which queues can differ from the lake at all: both sides as one digest for each bucket of vehicles, and nothing is shuffled.
+"""Finds the queues that may differ from the lake: one digest of each side for each bucket of vehicles, without a shuffle.
 
-A digest is the XOR of a hash of each entry. So what is pending in the lake has the digest of all entries and all outcomes
-together, without a join; and where queues and lake agree, everything cancels out. What differs is compared entry by entry
-(`verify_entries`): an outcome without an entry costs that and nothing else. A key that Redis names twice while it is
-walked is read once.
+A digest is the XOR of a hash of each entry. So the digest of the pending entries of the lake is that of all entries and all
+outcomes together, without a join; and if queues and lake agree, everything cancels out. Buckets that differ are compared entry by
+entry (`verify_entries`), which is the only cost of an outcome without an entry. A key that a walk over Redis names twice is read
+once.
 """
 
 import zlib

@@ -1,7 +1,6 @@
-"""Compacted queues against the lake: live messages, what is acknowledged, and positions; and their repair, by loading them again.
+"""Compares compacted queues with the lake (live messages, acknowledgements, positions) and repairs by loading them again.
 
-Each client's queue is read once, after the lake. What Redis knows better is no difference: a newer message of a key, a later
-epoch, an acknowledgement that may be on its way to the lake.
+The queue of each client is read once, after the lake. What only Redis knows yet is no difference: a newer message of a key, a later epoch, an acknowledgement that may be on its way to the lake.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """Compares queues and lake entry by entry, where their digests differ.
 
-The lake is read as it was at one moment, and the queues after it, so what differs may only have changed in between: each
-difference is looked at once more in the queues, live, and against the newest outcomes, before it counts.
+The lake is read at one moment and the queues after it, so a difference may be a change in between: each one is checked
+once more in the queues, live, and against the newest outcomes, before it counts.
 """
 
 from collections.abc import Iterator, Sequence

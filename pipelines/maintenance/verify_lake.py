@@ -1,4 +1,4 @@
-"""The lake as it was at one moment, for whoever compares the queues with it."""
+"""The lake at one moment, for the comparison of the queues with it."""
 
 from datetime import datetime, timedelta
 

@@ -1,7 +1,7 @@
 """Finds outcomes that are on their way to the lake, to tell them from those that are recorded nowhere.
 
-An outcome goes from the stream in Redis to a recorder's journal, to a segment of the archive, to the lake. It is looked for in
-that order, so that one which moves meanwhile is met at one place at least.
+An outcome moves from the stream in Redis to a recorder's journal, to a segment of the archive, to the lake. The search goes in
+the same order, so that it finds an outcome that moves meanwhile in at least one place.
 """
 
 from collections.abc import Iterator

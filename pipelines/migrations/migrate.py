@@ -1,9 +1,9 @@
-"""`manifold lake migrate`: which steps are due, and how they are taken. Safe to repeat, at once, and beside ingestion. No Spark.
+"""`manifold lake migrate`: finds the steps that are due, and takes them. Safe to repeat, at once, and beside ingestion. No Spark.
 
-A step is three commits: the metadata with the new version and a note that the step is under way; a run of its own, so that
-what others began before on the table as it was is overtaken; and the removal of the note, with what holds from then on. The
-run moves main of the table, and a step begins only if main is where it was when the table was read: so whoever comes late never
-sets the version back, also where a catalog (REST) compares nothing else.
+A step is three commits: the metadata with the new version and a note that the step is under way; a run of its own, which
+overtakes runs that began on the table as it was; and the removal of the note, with the properties that hold from then on. The
+run moves main of the table, and a step begins only if main is where it was when the table was read. So a late process never
+sets the version back, even if a catalog (REST) compares nothing else.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The step that fills the index of payloads: `sdv_fanout_meta` says of every payload its SHA-1 and where its row lies."""
+"""The step that fills the index of payloads: `sdv_fanout_meta` has the SHA-1 of every payload and the place of its row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

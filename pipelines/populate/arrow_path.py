@@ -1,4 +1,4 @@
-"""What is to be populated, and doing it where it is little: with PyIceberg and PyArrow. Spark would take longer to start."""
+"""Finds what is to be populated and, if it is little, populates it with PyIceberg and PyArrow: Spark would start slower."""
 
 from datetime import datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Lake to compacted queues: what is live, and how it stands, merged into Redis. Never undoes what Redis knows better.
+"""Populates compacted queues from the lake: merges live messages and their states into Redis, and undoes nothing newer there.
 
 Payloads stay in the lake until a dispatcher needs them (`adapters.ecq_payloads`).
 """

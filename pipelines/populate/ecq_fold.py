@@ -1,7 +1,7 @@
-"""What index and state of compacted queues come to, client by client: over Arrow tables, in this process or in Spark's workers.
+"""Folds index and state of compacted queues, client by client, over Arrow tables, in this process or in Spark's workers.
 
-Readers see the newest message of each key, and acknowledgements and rewinds as `contracts.ecq_rows` computes them: here, and
-nowhere else. Rows of both tables are brought into one form first, so that Spark puts those of a client together in one shuffle.
+It finds the newest message of each key, and applies acknowledgements and rewinds by `contracts.ecq_rows`. Rows of both tables are
+brought into one form first, so that Spark groups those of a client in one shuffle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What of compacted queues is new in the lake since somebody last looked. No Spark."""
+"""Reads what is new in the lake for compacted queues since the last populate. No Spark."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

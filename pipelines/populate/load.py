@@ -1,4 +1,4 @@
-"""Lake to queues: offer what is pending, and let the queues forget what the lake knows: `python -m pipelines populate`.
+"""Populates the queues with pending entries of the lake, and lets them forget ended ones: `python -m pipelines populate`.
 
 Safe beside running dispatchers, and safe to repeat: an entry that the queues have, or had until lately, is not queued again.
 """

@@ -1,4 +1,4 @@
-"""The Redis lock of whoever compares the lake with the queues, held for as long as that takes."""
+"""The Redis lock of a process that compares the lake with the queues, held for as long as that takes."""
 
 import threading
 from collections.abc import Iterator

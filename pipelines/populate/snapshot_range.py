@@ -1,4 +1,4 @@
-"""What was added to a table since somebody last looked: a range of its snapshots. No Spark."""
+"""The rows that were added to a table between two of its snapshots. No Spark."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

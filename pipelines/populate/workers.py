@@ -1,4 +1,4 @@
-"""The work that is done where the rows are, in Spark's workers or in this process: entries are loaded, ended ones forgotten."""
+"""Loads entries into the queues and drops ended ones, where the rows are: in Spark's workers or in this process."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any

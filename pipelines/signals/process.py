@@ -1,7 +1,7 @@
-"""Makes processed signals again from raw ones, by the rules of now: `python -m pipelines process_signals`. No Spark.
+"""Makes processed signals again from raw ones, by the present rules: `python -m pipelines process_signals`. No Spark.
 
-Each day is a run of its own, which puts other rows in the place of all that the day had: it counts from one commit on, like an
-ingest, and whoever ingests meanwhile begins again. Rows are made some at a time, so a day may be of any size.
+Each day is a run of its own that replaces all rows of the day. It counts from one commit on, as an ingest does, and a
+concurrent ingest begins again. Rows are made in portions, so a day may have any size.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Fetch Spark's extra jars once: `python -m pipelines.spark.jars`, those that the settings need, or `--all`.
+"""Fetches Spark's extra jars once: `python -m pipelines.spark.jars`, those that the settings need, or `--all`.
 
 Spark's own Ivy resolves them, and each must have its known SHA-256.
 Spark's variable DEFAULT_ARTIFACT_REPOSITORY names another repository than Maven's central one.

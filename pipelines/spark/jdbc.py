@@ -1,4 +1,4 @@
-"""An SQL catalog's address as Iceberg's Java side takes it. Both engines have to connect in the same way, or not at all."""
+"""The address of an SQL catalog for Iceberg's Java side. Both engines must connect in the same way, or not at all."""
 
 from urllib.parse import quote
 

@@ -1,4 +1,4 @@
-"""Jobs that begin without Spark, and what becomes of one that turns out to need it."""
+"""Jobs that begin without Spark, and continue on Spark if they turn out to need it."""
 
 import argparse
 import os

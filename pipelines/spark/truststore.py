@@ -1,4 +1,4 @@
-"""Whom Java believes, made of PEM: a JVM reads no such bundle, and a store may show what a site's own authority has signed.
+"""A truststore for Java made from PEM, because a JVM reads no PEM and a store may have a certificate of a site's own CA.
 
 `python -m pipelines.spark.truststore <PEM> <file>` writes the file; a JVM uses it with `-Djavax.net.ssl.trustStore=<file>`.
 """

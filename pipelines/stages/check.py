@@ -1,4 +1,4 @@
-"""Compare archive, ledger and tables, segment by segment; with `--repair` put right what disagrees. No Spark but for that."""
+"""Compare archive, ledger and tables, segment by segment; with `--repair` repair what disagrees. Only a repair needs Spark."""
 
 import argparse
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Process signals of the lake again: days that other rules have made, or whose payloads could not be read. No Spark."""
+"""Process signals of the lake again: days with rows of other rules, or with payloads that could not be read. No Spark."""
 
 import argparse
 from datetime import UTC, datetime

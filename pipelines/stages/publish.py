@@ -1,6 +1,6 @@
-"""Make a run that has passed its audit count. No Spark, unless another run was first: then this one is done again here.
+"""Publish a run that has passed its audit. No Spark, unless another run was first: then this one is done again here.
 
-It is also done again where nobody has judged what lies on its branches: an earlier try was doing it again, and was killed.
+It is also done again if there is no verdict on its branches: an earlier try was doing it again, and was killed.
 """
 
 import argparse
