@@ -1,4 +1,4 @@
-"""Bring into the queues what they lack, by what they say of themselves: outcomes first, then data, then the rest in seq order."""
+"""Replays what the queues lack, from their own marks on: outcomes first, then data, then the rest in seq order."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence

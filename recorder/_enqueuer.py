@@ -1,4 +1,4 @@
-"""The one task that hands over: group after group in seq order, around gaps in which the queues cannot take anything."""
+"""The one task that hands messages to the queues, group after group in seq order, and waits while the queues take nothing."""
 
 import asyncio
 from collections.abc import Callable, Sequence

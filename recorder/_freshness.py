@@ -1,4 +1,4 @@
-"""Measures how far the lake is behind the archive, and what its audit says: a DAG that is paused tells nobody."""
+"""Measures how far the lake is behind the archive, and reads its last verdicts: a paused DAG raises no alert of its own."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,7 @@
-"""Messages of which a process may die, by memory or in a library: whoever comes next judges such a one in a process of its own.
+"""Messages that may kill the process that parses them, by memory or in a library: the next recorder uses a child process.
 
-Python's own exceptions are no such danger (`recorder._parser` refuses what raises one). But a message of which the recorder dies
-is not acknowledged, so the broker sends it again, and all would begin anew, for ever.
+Exceptions of Python are no such danger (`recorder._parser` refuses messages that raise one). But a message that kills the
+recorder is not acknowledged, so the broker sends it again, and would kill every next recorder.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from recorder._kinds import stream_of
 from recorder._parser import Parsed, Parser
 
 DIGEST_BYTES = 16
-REMEMBERED = 64  # messages of which a process has died
+REMEMBERED = 64  # messages that have killed a process
 KILLED = "it ended the process that judged it, twice; its bytes are kept, look at them before they are sent again"
 
 log = structlog.get_logger(__name__)

@@ -1,4 +1,4 @@
-"""Takes messages in: those that wait are judged, written and synced as one group, then enqueued. Groups grow with the load."""
+"""Accepts messages: those that wait are judged, written and synced as one group, then enqueued. Groups grow with the load."""
 
 import asyncio
 from collections import Counter, deque

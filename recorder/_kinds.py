@@ -1,4 +1,4 @@
-"""Which kind of message it is: by its topic, or by what a dispatcher has written."""
+"""The kind of a message: by its topic, or by what a dispatcher has written."""
 
 from contextlib import suppress
 

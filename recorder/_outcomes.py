@@ -1,4 +1,4 @@
-"""Drains the outcomes that the dispatchers decided from Redis into the journal."""
+"""Moves the outcomes that the dispatchers decided from Redis into the journal."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What came in, judged: a trigger, data, or refused input; and whether it repeats an earlier trigger. No I/O."""
+"""Judges incoming messages: a trigger, data, or refused input; and whether it repeats an earlier trigger. No I/O."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Receipts: the recorder's word to publishers that asked for it."""
+"""Receipts: the recorder's answers to publishers that ask for one."""
 
 import asyncio
 

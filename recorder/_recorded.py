@@ -1,4 +1,4 @@
-"""What is on record of a message that the broker sends again."""
+"""The record of a message that the broker sends again."""
 
 from typing import NamedTuple
 

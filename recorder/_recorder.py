@@ -1,4 +1,4 @@
-"""The recorder, put together: broker → door → journal → hand-off → PUBACK; the journal becomes the archive."""
+"""Assembles the recorder: broker → ingress → journal → hand-off → PUBACK; the journal becomes the archive."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

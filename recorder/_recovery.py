@@ -1,4 +1,4 @@
-"""What a start learns from what an earlier process left: journal, archive, state."""
+"""Recovers what an earlier recorder left: journal, archive, state."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What is recorded, read back from archive and journal: messages that the queues lack, outcomes that they have forgotten."""
+"""Reads recorded messages back from archive and journal: those that the queues lack, and outcomes that they have forgotten."""
 
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +9,7 @@ from contracts.envelope import Envelope, Stream
 from contracts.seq import node_of
 from recorder._kinds import is_change, needs_handoff
 
-HANDED_OVER = (Stream.DATA, Stream.ECQ, Stream.TRIGGER)  # streams of which queues have to hear
+HANDED_OVER = (Stream.DATA, Stream.ECQ, Stream.TRIGGER)  # streams that go to the queues
 SKEW_S = 120.0  # that the clocks of recorders may differ
 
 

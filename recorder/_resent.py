@@ -1,9 +1,9 @@
-"""What the broker sends again: one publish is recorded once, although the PUBACK for it was lost.
+"""Recognizes messages that the broker sends again: one publish is recorded once, although its PUBACK was lost.
 
-A broker sends what was not acknowledged again when the session is resumed, with DUP and the same packet id. DUP alone says
-nothing: the message may not have been recorded. Nor does the content: the same message twice is two messages. Mosquitto and EMQX
-give packet ids one after the other over the life of a session, so of two messages with one packet id some 65,535 others lie
-between, and what was recorded more than half as many messages ago counts as forgotten.
+When a session is resumed, the broker sends unacknowledged messages again, with DUP and the same packet id. DUP alone proves
+nothing, because the message may not have been recorded. Neither does the content, because the same message twice is two messages.
+Mosquitto and EMQX count packet ids up over the life of a session, so two messages with one packet id have some 65,535 others
+between them. A message that was recorded more than half as many messages ago counts as forgotten.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""How often a queue may be rewound: rewinds are the only messages of clients themselves that are recorded.
+"""Limits how often a queue may be rewound: rewinds are the only recorded messages that clients themselves publish.
 
-The recorder cannot see who published, so the limit is one for each topic, which is one for each client id.
+The recorder cannot see who published, so there is one limit for each topic, and so for each client id.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Queues under whose keys in Redis somebody has put something else: they are named, and hold up no other."""
+"""Queues whose keys in Redis hold something else than Manifold writes: they are named, and delay no other queue."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -41,7 +41,7 @@ class Spoilt:
         return dict(sound)
 
     async def sound_ones(self, answers: Iterable[tuple[Sent, Any]]) -> list[tuple[Sent, Any]]:
-        """The same of verbs, of which one queue may have several."""
+        """The same for verbs; one queue may have several."""
         return await self._sound((sent[0], sent, reply) for sent, reply in answers)
 
     async def _sound(self, answers: Iterable[tuple[QueueName, T, Any]]) -> list[tuple[T, Any]]:

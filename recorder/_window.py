@@ -1,4 +1,4 @@
-"""Bounds the bytes that the recorder has taken and not settled: MQTT's receive maximum counts messages, and one may be 96 MiB."""
+"""Bounds the bytes that the recorder has accepted and not settled: MQTT's receive maximum counts messages of up to 96 MiB."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How long a message waits before it is tried again. Pure."""
+"""The time that a message waits before it is tried again. Pure."""
 
 import random
 

@@ -1,6 +1,6 @@
-"""What a message says of itself although it is refused: whom it is about, and how it is followed. Pure; nothing of it is proved.
+"""The devices and the correlation id that a refused message claims for itself. Pure; none of it is proved.
 
-By these devices a refused message is found when one of them is erased, and by the correlation id in logs and errors.
+The erasure of a device finds refused messages by these devices. The correlation id is in logs and errors.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What is published on a channel and not confirmed yet: the messages of a group are waited for together."""
+"""The unconfirmed publishes of a channel: the messages of a group are waited for together."""
 
 import asyncio
 

@@ -1,7 +1,7 @@
-"""Dead letters over the door's HTTP: what lies there, why, and what the door would make of each now. Nothing is taken away.
+"""Dead letters over the door's HTTP: the messages, why each was refused, and how the door would judge it now. None is removed.
 
-The door answers because it has what judges them: the secrets, which nobody else needs. While a page is made the letters on it
-are in nobody else's hands, so one page is made at a time.
+The door answers because it alone has the secrets that judge them. While a page is made, no other client can see its letters, so
+one page is made at a time.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Properties that AMQP allows and the library cannot read: they are read as far as they can be.
+"""Reads properties that AMQP allows and the library cannot read, as far as possible.
 
 A publisher may send a correlation id that is no text, a time beyond the calendar, headers as deep as a frame is long, or as many
-as fit into one. The server passes all of that on. A client that gives up on it loses its connection, is delivered the same
-message again, and loses the next one: nothing behind that message is ever read.
+as fit into one. The server passes all of that on. A client that fails on it loses its connection, receives the same message
+again, and loses the next connection: it would never read the messages behind that one.
 """
 
 from collections.abc import Callable

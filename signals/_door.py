@@ -1,4 +1,4 @@
-"""The AMQP door, put together: RabbitMQ → checks → journal → processed queue → acknowledgement."""
+"""Assembles the AMQP door: RabbitMQ → checks → journal → processed queue → acknowledgement."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What became of the messages of a group. Each message is in one of the lists."""
+"""The decisions about the messages of a group. Each message is in one of the lists."""
 
 from dataclasses import dataclass, field
 

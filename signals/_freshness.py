@@ -1,4 +1,4 @@
-"""Whether a signed time is near enough to now, and how long what comes now may have waited in the raw queue. Pure."""
+"""Judges whether a signed time is near enough to now, given how long a message may have waited in the raw queue. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -104,7 +104,7 @@ class Backlogs:
             self._of[queue].took()
 
     def paused(self) -> None:
-        """Nothing more is read for a while, of whichever queue; the next look at each tells how it is."""
+        """No queue is read for a while; the next look at each queue tells its state."""
         for one in self._of.values():
             one.paused()
 

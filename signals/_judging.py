@@ -1,4 +1,4 @@
-"""What is to become of a group: every message checked, claimed in Redis, and processed."""
+"""Judges a group: every message is checked, claimed in Redis, and processed."""
 
 import asyncio
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""What the door publishes: processed signals, retries, dead letters, replies. Pure: each is an address, a body and properties."""
+"""The messages that the door publishes: processed signals, retries, dead letters, replies. Pure: address, body, properties."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Waiting for a server without which nothing is let through."""
+"""Waits for a server that the door cannot do without."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,7 @@
-"""What becomes of a group of messages: judged, held, sealed, journaled, published, marked done, acknowledged; in that order.
+"""Processes a group of messages: judge, hold, seal, journal, publish, mark done, acknowledge, in that order.
 
-A message is acknowledged last. Whatever dies before that, RabbitMQ delivers it again: it may then lie in the journal twice, of
-which the lake takes one, and its processed message may come twice, with the same id.
+A message is acknowledged last. If the door dies before that, RabbitMQ delivers the message again. It may then be in the journal
+twice (the lake takes one), and its processed message may be published twice, with the same id.
 """
 
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""What a group brings to RabbitMQ: processed signals, retries, dead letters, and errors for whoever asked for them."""
+"""Publishes the results of a group: processed signals, retries, dead letters, and errors to those who asked for them."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A message as RabbitMQ has delivered it, and what the checks make of it. Pure."""
+"""A message as RabbitMQ has delivered it, and the results of its checks. Pure."""
 
 import hashlib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What this process has in its journal and has not acknowledged: delivered again, it is not written again."""
+"""Messages that are in the journal of this process and not acknowledged: delivered again, they are not written again."""
 
 from collections import OrderedDict
 from collections.abc import Iterable

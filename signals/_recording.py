@@ -1,4 +1,4 @@
-"""A group on disk: sealed under the day's key, and in the journal, before anything of it is published or acknowledged."""
+"""Seals a group under the day's key and writes it to the journal, before any of it is published or acknowledged."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

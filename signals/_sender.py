@@ -1,4 +1,4 @@
-"""Whether it was sent by whom it says it is from. Pure."""
+"""Checks the signature of a message: its sender has the secret. Pure."""
 
 import hmac
 import re
@@ -15,7 +15,7 @@ _MAX_TIMESTAMP = 64  # characters
 
 
 def check_signature(received: Received, device_id: str, secrets: Sequence[str]) -> Refusal | None:
-    """Why the sender is not believed; None if it is. `secrets` are those that are accepted, at least one."""
+    """Why the signature is refused; None: it is valid. `secrets`: the accepted ones, at least one."""
     given, timestamp = received.header(SIGNATURE), received.header(TIMESTAMP)
     nonce, algorithm = received.header(NONCE), received.header(ALGORITHM)
     for name, value in ((SIGNATURE, given), (TIMESTAMP, timestamp), (NONCE, nonce), (ALGORITHM, algorithm)):

@@ -1,7 +1,7 @@
-"""One stay at RabbitMQ: two connections, the topology asserted, queues consumed, messages published and confirmed.
+"""One session with RabbitMQ: two connections, the topology asserted, queues consumed, messages published and confirmed.
 
-What is published has a connection of its own: a server that is short of memory or disk stops reading from connections that
-publish, and acknowledgements have to get through then, because they make room.
+Publishing has a connection of its own: a server that is short of memory or disk stops reading from connections that
+publish, and acknowledgements must get through then, because they make room.
 """
 
 import asyncio
@@ -202,7 +202,7 @@ def _why(done: "asyncio.Future[Any]") -> str:
 
 
 async def _nobody(_: Any) -> None:
-    """The library has a consumer whom no message reaches."""
+    """The library has a consumer that no message reaches."""
 
 
 def _received(queue: str, message: Delivery, at: datetime, waited_s: float) -> Received:

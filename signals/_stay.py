@@ -1,4 +1,4 @@
-"""Staying at RabbitMQ: one session after the other. In each, messages come, are settled in groups, and queues are looked at."""
+"""Keeps the door connected to RabbitMQ: one session after the other, in which messages are settled in groups."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What became of each message, in metrics and in the log."""
+"""Counts and logs the decision about each message."""
 
 import logging
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def tell(fate: Fate, group: Sequence[Received]) -> None:
 
 
 def _log_all(fate: Fate, now: datetime) -> None:
-    """One line a message, with whom it is about and how it is followed; of what is refused, as it says itself."""
+    """One log line for each message, with its device and correlation id; of a refused message, those that it claims."""
     for status, some in (("refused", fate.refused), ("expired", fate.expired)):
         for one in some:
             named = {"device_id": ",".join(one.claims.devices) or None, "correlation_id": one.claims.correlation_id}

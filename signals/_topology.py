@@ -1,4 +1,4 @@
-"""The topology, declared: what the contract has, and partitions of the raw queue where they are wanted."""
+"""Declares the topology: that of the contract, and partitions of the raw queue if the settings ask for them."""
 
 import re
 from typing import Any
@@ -47,7 +47,7 @@ async def assert_topology(connection: AbstractConnection, *, partitions: int = 0
 
 
 async def _declare_partitions(channel: Any, count: int) -> None:
-    """Signals go to the partitions, and no longer to the raw queue; in between some go to both, of which the door takes one."""
+    """Route signals to the partitions instead of the raw queue. In between some go to both; the door processes one."""
     by = dict(topology.PARTITIONS_BY)
     try:
         await channel.exchange_declare(topology.PARTITIONS, exchange_type=topology.PARTITIONS_TYPE, durable=True, arguments=by)

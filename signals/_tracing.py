@@ -1,7 +1,7 @@
-"""Spans, one a message, for an OTLP collector; off unless a setting names one. The door never waits for the collector.
+"""Spans, one for each message, for an OTLP collector; off unless a setting names one. The door never waits for the collector.
 
 A span lasts from delivery to acknowledgement, and belongs to the trace that the header `traceparent` names, if there is one.
-What makes and sends them is loaded only where they are wanted.
+The library is loaded only if spans are on.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,7 @@
-"""By which exchange and key a message has come to a queue. Others than the topology's are somebody else's bindings.
+"""The routes (exchange and key) by which messages come to a queue. Routes that are not in the topology are foreign bindings.
 
-AMQP tells nobody which bindings a queue has: they are seen by what they bring. That is judged as everything else is, because who
-has sent a message is proved by its signature, and not by its way; it is counted, and said once of each way.
+AMQP does not list the bindings of a queue, so they are seen only by the messages that they bring. Such a message is judged as any
+other, because its signature proves its sender, and not its route. It is counted, and each route is logged once.
 """
 
 import structlog

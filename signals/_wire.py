@@ -1,8 +1,8 @@
-"""A connection's bytes: the frames of messages are handled here, as they come, and all others by the library.
+"""The bytes of a connection: the frames of messages are handled here, all others by the library.
 
-The library has a task for each message that comes, a task and two futures for each that goes, and several turns of the loop for
-each frame. It keeps what is difficult and rare: greeting, identity, channels, heartbeats, topology, alarms, ends. What lies in a
-frame is read and written by the library's own codec, pamqp.
+The library has a task for each message received, a task and two futures for each message sent, and several turns of the loop for
+each frame. It still does what is rare and difficult: greeting, identity, channels, heartbeats, topology, alarms, closing. The
+contents of frames are read and written by the library's own codec, pamqp.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Delivery(NamedTuple):
 
 
 class Wire:
-    """The bytes of one connection, and one of its channels, of which messages are handled here. Set the callbacks first."""
+    """The bytes of one connection. Messages of one of its channels are handled here. Set the callbacks first."""
 
     def __init__(self) -> None:
         self.channel = -1  # none yet

@@ -1,10 +1,10 @@
-"""Dead letters, for an operator: look at them, and send them to the queue again from which they came, once their cause is cured.
+"""Dead letters for an operator: shows them, and sends them back to their queue after the cause is repaired.
 
-Looking takes the messages and gives them back when the block ends: meanwhile nobody else sees them.
+Showing takes the messages and gives them back when the block ends. Meanwhile no other client sees them.
 
-A signed time grows old. A message that is only too old, and was signed by an accepted secret, is signed anew when it is replayed:
-with the time of now, and a nonce of its own. Nobody can tell it from a message that somebody has captured and sent again, so an
-operator has to vouch for it; whoever has the secret could send it anyway.
+Signed times grow old. A message that is only too old, and was signed with an accepted secret, is signed anew when it is replayed,
+with the present time and a new nonce. It cannot be told from a message that was captured and sent again, so an operator has to
+vouch for it; anybody who has the secret could send it anyway.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """`python -m tap`: the event tap in the foreground.
 
-What it cannot know: messages that the broker throws out of a session (`delivery_dropped`), and `dropped` for a publisher on
-MQTT 3.1.1 or with QoS 0. What is lost when it is killed: events on their way, for which the dispatcher's acknowledgement deadline
-makes up, and `disconnected` for the vehicles that were connected; they come back, and `connected` is told again.
+It cannot know which messages the broker drops from a session (`delivery_dropped`), nor `dropped` for a publisher on MQTT 3.1.1 or
+with QoS 0. If it is killed, events on their way are lost, for which the dispatcher's acknowledgement deadline makes up, and
+`disconnected` for the vehicles that were connected; they come back, and `connected` is sent again.
 """
 
 import gc
@@ -34,7 +34,7 @@ async def _main(settings: Settings, tell_delivered: bool) -> None:
 
 
 def _nobody_elses(settings: Settings) -> dict[str, Kind]:
-    """Files of certificates of which no other service tells: of jobs and console, and whom Redis and RabbitMQ believe."""
+    """The certificate files that no other service reports: those of jobs and console, and the CA of Redis and RabbitMQ."""
     if not settings.tls:
         return {}
     shown = (OF_INNER.format("jobs"), f"{settings.mqtt_username_publisher}.pem")

@@ -1,7 +1,7 @@
-"""One client's connection through the tap: every byte passed on, unchanged, past a `SessionObserver`.
+"""One client's connection through the tap: it passes on every byte unchanged, past a `SessionObserver`.
 
-Each packet is seen before it goes on, and the events that it causes are with the event publisher by then. Three things stop the
-reading of a side: the other side is slow to take, the CONNACK is held until its `connected` event is at the broker, and too many
+Each packet is observed before it goes on, and the events that it causes are with the event publisher by then. Reading from a side
+stops while the other side is slow, while a CONNACK is held until its `connected` event is at the broker, and while too many
 events wait.
 """
 

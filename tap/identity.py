@@ -1,8 +1,8 @@
-"""Who a client is where the tap ends TLS: what its certificate says, and what it may call itself.
+"""The identity of a client if the tap terminates TLS: what its certificate says, and which names it may use.
 
-A vehicle is the common name of its certificate: that is its client id, and it has no user name of a service. A service or a
-publisher is the user name that its certificate says, and its client id begins with that. Each CONNECT is judged so; one that
-cannot be read to its end is refused, because the broker behind would read it.
+The client id of a vehicle is the common name of its certificate, and it has no user name of a service. The user name of a service
+or a publisher is that of its certificate, and its client id begins with it. Each CONNECT is judged by this. One that
+cannot be read to its end is refused, because the broker might read it differently.
 """
 
 import ssl

@@ -1,4 +1,4 @@
-"""The messages of one connection: what its client publishes, gets and acknowledges, and what it listens to. Pure."""
+"""The messages of one connection: what its client publishes, receives and acknowledges, and its subscriptions. Pure."""
 
 from contracts.topics import BrokerEvent
 from tap import events

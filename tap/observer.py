@@ -1,7 +1,7 @@
 """Observes the packets of one connection in both directions and emits the events that EMQX would. Pure: bytes in, events out.
 
-A connection is silent when it is a service's, or when its client id cannot be part of a topic: then only what it publishes to
-vehicles is looked at. Bytes that are not MQTT make a direction blind: it is looked at no more, and the broker knows what to do.
+A connection of a service, or one whose client id cannot be part of a topic, is silent: only what it publishes to vehicles is
+observed. A direction with bytes that are not MQTT is not observed any further; the broker handles it.
 """
 
 import secrets

@@ -1,11 +1,11 @@
 """The messages that publishers have sent to vehicles, kept until they are acknowledged.
 
-A plain broker strips user properties on their way to a vehicle on MQTT 3.1.1, and tells nobody who published what and when.
-The tap sees the publisher's packet and the vehicle's, and puts the two together: by the user properties on MQTT 5, by topic and
+A plain broker strips user properties on their way to a vehicle on MQTT 3.1.1, and does not report who published what and when.
+The tap sees the packets of publisher and vehicle and matches them: by the user properties on MQTT 5, by topic and
 payload (length and CRC-32) on 3.1.1, oldest first. Messages of one topic reach one vehicle in the order of their publishing.
 
-The store is also a file of JSON lines, written before the packet goes on: a tap that is killed knows its messages again when it
-is back. The file belongs to this process alone; it is not synced to disk, as no crash of the machine is survived here.
+The store is also a file of JSON lines, written before the packet goes on, so that a tap that was killed knows its messages again.
+The file belongs to this process alone. It is not synced to disk, because the tap need not survive a crash of the machine.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The sessions of all vehicles, which outlive their connections, and what all connections share. Pure: the clock is given."""
+"""The sessions of all vehicles, which outlive connections, and the state that all connections share. Pure: the time is given."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Makes dashboards: of `boards/<name>.yml`, which people edit, `dashboards/<name>.json`, which Grafana reads.
+"""Makes dashboards: from `boards/<name>.yml`, which people edit, to `dashboards/<name>.json`, which Grafana reads.
 
     python infra/grafana/build.py
 

@@ -1,4 +1,4 @@
-"""Fetches what a list names, and takes nothing else: `python jars.py REPOSITORY LIST FOLDER`; a line is SHA-256 and path.
+"""Fetches the files of a list, and accepts no others: `python jars.py REPOSITORY LIST FOLDER`; a line is SHA-256 and path.
 
 The file /run/secrets/ca, where there is one, holds the certificates to trust besides those of the system.
 """

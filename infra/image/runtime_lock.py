@@ -1,7 +1,7 @@
 """The part of requirements.lock that runs: `python runtime_lock.py requirements.lock FOLDER` writes spark.lock and runtime.lock.
 
-The lock says under each package who asked for it. What is asked for by the project itself, or by something that is, runs; what
-only the group of development asks for does not. Spark's Python side has a file of its own, because it has a layer of its own.
+The lock says under each package which packages need it. The runtime has the packages that the project needs, directly or not, and
+not those that only the development group needs. Spark's Python packages have a file and a layer of their own.
 Standard library only: it runs before anything is installed.
 """
 

@@ -1,9 +1,9 @@
 """Lineage of the ingest for a catalog: two OpenLineage runs for each published run.
 
 `manifold.ingest` makes snapshots of tables from streams of the archive; `manifold.audit` makes the report of those snapshots.
-Both are read from what was published, so they cover small runs as well as runs on Spark, and never rows that do not count. A
-listener of Spark or Airflow would see commands and commits to branches, and nothing of a small run. If the audit holds a run back, both
-are reported as failed: with what the ingest read, what the audit judged, and the broken rules, and without output tables.
+Both are read from what was published, so they cover small runs as well as runs on Spark, and never rows that do not count.
+A listener of Spark or Airflow would see commands and commits to branches, and nothing of a small run. If the audit holds a run
+back, both are reported as failed, with what the ingest read, what the audit judged, the broken rules, and no output tables.
 """
 
 from collections import Counter

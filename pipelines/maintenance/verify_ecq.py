@@ -1,6 +1,7 @@
 """Compares compacted queues with the lake (live messages, acknowledgements, positions) and repairs by loading them again.
 
-The queue of each client is read once, after the lake. What only Redis knows yet is no difference: a newer message of a key, a later epoch, an acknowledgement that may be on its way to the lake.
+The queue of each client is read once, after the lake. What only Redis knows yet is no difference: a newer
+message of a key, a later epoch, an acknowledgement that may be on its way to the lake.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The step that partitions the ledger: each row of `ingested_segments` gets the start of its segment, and lies by that day."""
+"""The step that partitions the ledger: each row of `ingested_segments` gets the start of its segment, and its day."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a simulated vehicle shows at a front door that asks for certificates: each has one of the sandbox's CA."""
+"""The certificates of simulated vehicles, signed by the sandbox's CA, for a platform with TLS."""
 
 import ssl
 import tempfile

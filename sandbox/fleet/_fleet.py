@@ -1,4 +1,4 @@
-"""Many vehicles in one process, with a record of everything that they received."""
+"""Many vehicles in one process, with a record of every message that they received."""
 
 import asyncio
 import resource

@@ -1,4 +1,4 @@
-"""What a fleet of gateways sends: good signals, and every kind of bad one, drawn from a seed. Pure.
+"""The messages of a fleet of gateways: good signals, and every kind of bad one, drawn from a seed. Pure.
 
 A message is signed as of the instant for which it is made, so that the same seed gives the same mix at any time. Nonces depend on
 that instant, too: one that an earlier run has used would be refused.

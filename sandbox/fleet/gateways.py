@@ -2,7 +2,7 @@
 
     python -m sandbox.fleet.gateways --devices 20 --messages 500 --seed 1
 
-`SignalMix` says what is sent, of which some is repeated, forged, late or malformed; `publish` sends it.
+`SignalMix` makes the messages, some of them repeated, forged, late or malformed; `publish` sends them.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ def main(
     rate: Annotated[float, typer.Option(min=0, help="messages a second; 0: as fast as RabbitMQ confirms")] = 0.0,
     only_good: Annotated[bool, typer.Option("--only-good", help="nothing repeated, forged or malformed")] = False,
 ) -> None:
-    """Simulate gateways of devices: they publish signals, of which some are repeated, forged, late or malformed."""
+    """Simulate gateways of devices: they publish signals, some of them repeated, forged, late or malformed."""
     from aio_pika.exceptions import AMQPError
 
     try:

@@ -1,7 +1,7 @@
 """`python -m sandbox.platform.airflow`: the embedded Airflow in the foreground, in one process group, lean enough for two cores.
 
 Its state is under <home>/airflow: SQLite, its own configuration file with generated keys, task logs. It listens on loopback only,
-and whoever comes logs in (`airflow_users`).
+and every user must log in (`airflow_users`).
 """
 
 import json

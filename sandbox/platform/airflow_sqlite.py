@@ -1,4 +1,4 @@
-"""Lets Airflow's processes share one SQLite file: they wait for each other, and their transactions are whole.
+"""Lets the processes of Airflow share one SQLite file: they wait for each other, and each transaction is atomic.
 
 Airflow imports `CONNECT` (its option `sql_alchemy_connect_args`) in each of its processes, and with it the listener below.
 """

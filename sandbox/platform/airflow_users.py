@@ -1,4 +1,4 @@
-"""Who may log in to the embedded Airflow: a user for each role of its simple auth manager. The first start makes up passwords.
+"""The users of the embedded Airflow: one for each role of its simple auth manager. The first start generates their passwords.
 
 The three are those of compose and Terraform, too. Airflow reads the passwords from a JSON file among the secrets.
 """

@@ -1,4 +1,4 @@
-"""The CAs of the sandbox, and what they sign: certificates, and the list of those that are revoked."""
+"""The CAs of the sandbox: they sign certificates and the revocation list."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The first start of a fresh home: tables are made, and empty queues are declared loaded, because nothing is missing in them."""
+"""The first start of a fresh home: makes the tables, and marks the empty queues as loaded, because no entry is missing."""
 
 from threading import Event
 

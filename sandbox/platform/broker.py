@@ -1,11 +1,10 @@
 """Mosquitto as Manifold needs it: its configuration, its access files, and the command that starts it.
 
-Where it differs from EMQX's defaults the difference is made up for as far as a setting can. The access files say what
-infra/emqx/acl.conf says, within three limits of Mosquitto 2.0. It knows no prefix of a user name, so the tap leads clients that
-claim a name `sdv-pub-…` to a listener of their own. It grants every SUBSCRIBE and withholds the messages that may not be read: a
-vehicle may also subscribe to a wider filter, of which it gets its own part. And it knows no rule about client ids: the tap
-refuses the two words that EMQX's file denies, and a client that calls itself `sdv-…` without a service's user name has a
-vehicle's rights to its own topics.
+Its settings follow EMQX's defaults as far as they can. The access files follow infra/emqx/acl.conf within three limits of
+Mosquitto 2.0. It has no rules for prefixes of user names, so the tap connects clients that claim a name `sdv-pub-…` to a listener
+of their own. It grants every SUBSCRIBE and withholds messages that may not be read, so a vehicle may also subscribe to a wider
+filter, and receives its own part. And it has no rules about client ids: the tap refuses the two that EMQX's file denies, and a
+client that calls itself `sdv-…` without the user name of a service has a vehicle's rights to its own topics.
 """
 
 import os

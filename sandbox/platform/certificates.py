@@ -1,9 +1,9 @@
-"""Two CAs that the sandbox throws away with its home, and the certificates that they sign.
+"""The two CAs of the sandbox, which are removed with its home, and the certificates that they sign.
 
-One is for servers and for all who come to the front door: services, publishers, vehicles. The other is for those who come to
-Redis and RabbitMQ, which believe no other: a certificate of the front door opens nothing behind it. Their keys lie in the
-folder of secrets, for this user alone. Good for a machine of one's own, and for nothing else: an environment has a CA whose key
-is not where its platform is.
+One is for servers and for all clients of the MQTT port: services, publishers, vehicles. The other is for clients of Redis and
+RabbitMQ, which trust no other CA, so that a certificate for MQTT gives no access behind it. Their keys are in the folder of
+secrets, for this user alone. This suits a machine of one's own only: the key of an environment's CA must not be where its
+platform is.
 """
 
 import fcntl

@@ -1,6 +1,6 @@
 """`python -m sandbox.platform.exec_with_record <record> <command …>`: records the pid and start time, then executes the command.
 
-The record is there before the program runs, so whatever a supervisor that was killed leaves behind can be found again.
+The record is written before the program runs, so that processes left behind by a killed supervisor can be found.
 """
 
 import os

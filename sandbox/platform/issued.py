@@ -1,4 +1,4 @@
-"""The record of the certificates that a home's CAs have signed: what there is to revoke, and when each ends. No key is in it."""
+"""The record of the certificates that the CAs of a home have signed, with the end of each, for revocation. It has no keys."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""`python -m sandbox.platform.keeper`: has what is due with CAs and certificates done, while the platform runs with TLS."""
+"""`python -m sandbox.platform.keeper`: renews CAs and certificates in time, while the platform runs with TLS."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""The users of the sandbox's Redis with TLS: those of environments, with the same rights, and the operator, who may do all."""
+"""The users of the sandbox's Redis with TLS: those of environments, with the same rights, and the operator, with all rights."""
 
 import runpy
 from pathlib import Path

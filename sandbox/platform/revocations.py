@@ -1,4 +1,4 @@
-"""The list of what the CA of the front door has revoked: signed anew in time, and rid of what has ended."""
+"""The revocation list of the CA for MQTT: signed anew in time, without certificates that have ended."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta

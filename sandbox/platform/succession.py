@@ -1,7 +1,8 @@
-"""How one CA follows another while the platform runs: announced, then signing, and the old one gone when nobody needs it.
+"""The succession of CAs while the platform runs: a new one is announced, then signs, and the old one is removed when unneeded.
 
-Announced means believed and not yet signing: whoever believes `ca.pem` takes the file anew before anybody shows something that
-the new CA has signed. From then on the old one is believed only: its key is gone, what it signed goes on until it ends.
+An announced CA is trusted and does not sign yet: every process that trusts `ca.pem` reads the file again before the first
+certificate of the new CA is shown. From then on the old CA is only trusted: its key is removed, and its certificates stay valid
+until they end.
 """
 
 from collections.abc import Collection, Sequence
