@@ -192,7 +192,7 @@ class DayKeys:
 
 
 def about(seq: int) -> bytes:
-    """What is authenticated with a message's bytes: so nobody can pass them off as another message's."""
+    """The additional data that is authenticated with the bytes of a message, so that they cannot be passed off as another's."""
     return f"seq {seq}".encode()
 
 

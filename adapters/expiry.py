@@ -33,7 +33,7 @@ EXPIRES = Gauge(
 
 
 def tell_expiry(settings: Settings, user: str = "", others: Mapping[str, Kind] | None = None) -> None:
-    """Have /metrics tell of the files of this service: looked at for each answer, so that what is renewed is told at once.
+    """Export the expiry of this service's files at /metrics. The files are read for each answer, so a renewal shows at once.
 
     `user` is its name at the broker, empty where it does not go there; `others` are files that it uses besides.
     """
@@ -50,7 +50,7 @@ def ends_at(file: str, kind: Kind) -> float:
 
 
 def files_of(settings: Settings, user: str) -> dict[str, Kind]:
-    """What a service shows, and whom it believes: by HTTP, at the broker as `user`, at Redis, RabbitMQ and the catalog."""
+    """The certificates of a service and the CAs that it trusts, for HTTP, broker (as `user`), Redis, RabbitMQ and catalog."""
     of_broker = settings.tls_files(user)
     shown = {settings.http_shows.certificate, of_broker.certificate if user else ""}
     if settings.tls and not settings.redis_url.get_secret_value():

@@ -39,7 +39,7 @@ class Files:
         return bool(self._fs.get_file_info(self._at(path)).type == fs.FileType.File)
 
     def write(self, path: str, content: bytes) -> None:
-        """Put a file there, whole or not at all: somebody may be reading what was there."""
+        """Write a file, whole or not at all, because another process may be reading the old one."""
         at = PurePosixPath(self._at(path))
         if not isinstance(self._fs, fs.LocalFileSystem):  # an object appears when its upload is complete
             self._put(str(at), content)

@@ -48,7 +48,7 @@ async def serve(
 
     Where a certificate is `shown`, it speaks HTTPS; a renewed one is shown from the next connection on.
 
-    With a `token`, whoever does not show it (`Authorization: Bearer …`) gets 401; but for /livez, and for /healthz without its
+    With a `token`, a request that does not show it (`Authorization: Bearer …`) gets 401; except /livez, and /healthz without its
     details: the probes of an orchestrator have no secret to show.
 
     Raises:

@@ -130,7 +130,7 @@ def ensure_tables(catalog: Catalog) -> list[str]:
 
 @_looking_again(DatabaseError)
 def make_missing_tables(catalog: Catalog) -> None:
-    """Create what is missing, and leave what is there as it is."""
+    """Create the missing tables, and leave existing ones as they are."""
     for existing, table in _made(catalog, tables_of(catalog)):
         _ensure_snapshot(catalog, existing, table)
 

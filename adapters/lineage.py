@@ -41,7 +41,7 @@ def tell(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def settle(within_s: float | None = None) -> bool:
-    """Wait until all is told or given up; false where it was not within so many seconds (None: `TIMEOUT_S`)."""
+    """Wait until every event is sent or given up; false if that took longer than so many seconds (None: `TIMEOUT_S`)."""
     until = time.monotonic() + (TIMEOUT_S if within_s is None else within_s)
     settled = [teller.settle(until - time.monotonic()) for teller in list(_tellers.values())]
     return all(settled)

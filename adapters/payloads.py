@@ -114,7 +114,7 @@ def _first_rows(payloads: IcebergTable, data_ids: Collection[str]) -> dict[str, 
 def _walk(
     places: Places, files: Iterable[FileScanTask], wanted: dict[str, int], failures: list[Exception]
 ) -> Iterator[tuple[str, bytes]]:
-    """What is wanted, file by file, and then wanted no more; a file that cannot be read costs only what lies in it."""
+    """Yield wanted payloads, file by file, and remove them from `wanted`. An unreadable file costs only its own payloads."""
     failing_s = 0.0
     for task in files:
         if not wanted or failing_s > PATIENCE_S:

@@ -35,7 +35,7 @@ class Lake:
         self._asked: set[Future[Any]] = set()
 
     def close(self) -> None:
-        """Wait for nobody: what is being read then is not needed any more."""
+        """Close without waiting for reads that are under way: their answers are not needed any more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def ask(self, question: Callable[[Catalog], T], within_s: float | None = None) -> T:

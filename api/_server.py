@@ -29,7 +29,7 @@ class _Server(uvicorn.Server):
 
 
 async def serve(settings: Settings) -> None:
-    """Serve until the process is told to end, then finish what is being answered.
+    """Serve until the process is told to end, then finish the requests that are under way.
 
     Raises:
         Permanent: the port is taken, or the host is not loopback and there is no token.

@@ -18,7 +18,7 @@ _NAME_LENGTH = 16
 
 
 class JournalFolder:
-    """A journal's folder on this machine since it was started. Whoever holds it knows that nobody else writes that journal.
+    """The folder of a journal on this machine since its start. While it is held, no other process writes that journal.
 
     `name` is the same only for processes that follow one another under the same lock of the same kernel; `journal` stays the
     same when the machine is started anew, or when the folder is moved or copied.

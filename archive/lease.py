@@ -28,9 +28,11 @@ Away = Mapping[Store, Retryable]
 
 
 class Lease:
-    """`archive` has to be there when a place takes a number for the first time; `others` may be away, unless somebody holds it.
+    """The lease of one recorder number.
 
-    A holder that reaches one of the stores goes on. One that reaches none goes on until what it has told last runs out.
+    `archive` must be there when a folder takes a number for the first time; `others` may be away, unless the number is held.
+
+    A holder that reaches one of the stores goes on. One that reaches none goes on until its last claim runs out.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class Lease:
                 self._grant(self._seqs, claim, away)
 
     def _grant(self, seqs: SeqSource, claim: Claim, away: Away) -> None:
-        """The seqs of `claim` may be given: nobody else has claimed them where it was heard."""
+        """Permit the seqs of `claim`: no store that answered has a later claim of another process."""
         if len(away) < len(self._stores):
             self._until_ms = claim.until_ms
             self._place.tell(claim.until_ms - self._lease_ms, claim.epoch, claim.after_ms)
@@ -178,7 +180,7 @@ class Lease:
         return [claim for claim in found if claim.place != self._place.name]
 
     def _last_ms(self, claim: Claim, rivals: Sequence[Claim]) -> int:
-        """The last millisecond of which others may have given seqs, as far as `claim` knows."""
+        """The last millisecond for which others may have given seqs, as far as `claim` knows."""
         if claim.place == self._place.name:
             return claim.after_ms  # what was given here since is in the journal
         return claim.until_ms if claim in rivals and claim.journal != self._place.journal else claim.upto_ms

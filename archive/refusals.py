@@ -48,7 +48,7 @@ class Refusal:
 
     @property
     def place(self) -> Place:
-        """Where it stands in the list."""
+        """Its place in the list."""
         return self.received_at, self.seq
 
 

@@ -119,7 +119,7 @@ def batch_cancel(
     before: Before = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take back what has not ended, queued or not. What is in flight ends cancelled unless it is acknowledged."""
+    """Cancel entries that have not ended, queued or not. An entry in flight ends cancelled unless it is acknowledged."""
     settings = _checked_request(request_id)
     leave_pandas_out()
     from console._cancel import Standing, cancel

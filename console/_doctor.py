@@ -164,7 +164,7 @@ def _redis(settings: Settings) -> str:
 
 
 def _memory(settings: Settings) -> str:
-    """Of every node: a Redis that is full refuses what is new, and one that evicts forgets what is queued."""
+    """The memory of every node: a full Redis refuses new entries, and one that evicts loses queued ones."""
     seen = []
     for info in _of_every_node(settings, "memory"):
         used, most, policy = info["used_memory"], info["maxmemory"], info["maxmemory_policy"]
@@ -175,7 +175,7 @@ def _memory(settings: Settings) -> str:
 
 
 def _persistence(settings: Settings) -> str:
-    """Of every node: one that only takes a snapshot now and then comes back without all that came after it."""
+    """The persistence of every node: one with snapshots alone comes back without everything after the last snapshot."""
     nodes = _of_every_node(settings, "persistence")
     for info in nodes:
         if not info["aof_enabled"]:

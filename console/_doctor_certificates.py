@@ -63,7 +63,7 @@ def _shown(settings: Settings) -> Iterator[tuple[str, float]]:
 
 
 def _certificate_of(parts: SplitResult, settings: Settings) -> bytes:
-    """Of whoever answers there, also where it is not to be believed; who wants to see ours is shown it."""
+    """The certificate of the server there, even an untrusted one. Servers that ask for a client certificate are shown ours."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     query = {option: files[0] for option, files in parse_qs(parts.query).items()}

@@ -11,7 +11,7 @@ from queues import QueueStats, connect
 
 @handle_errors
 def fleet(fresh: Fresh = False, as_json: AsJson = False) -> None:
-    """Vehicles by where they are, entries and messages by where they stand: from the last queue statistics."""
+    """Vehicles by presence, entries and messages by state: from the last queue statistics."""
     stats = asyncio.run(_ask(settings_or_fail(), fresh))
     oldest, ecq_oldest = (datetime_of(named[0][1]) if named else None for named in (stats.oldest, stats.ecq_oldest))
     if as_json:

@@ -67,7 +67,7 @@ def rebuild(flush: Flush = True, as_json: AsJson = False) -> None:
 
 @handle_errors
 def report(as_json: AsJson = False) -> None:
-    """The newest quality report: its verdict and where it lies."""
+    """The newest quality report: its verdict and its address."""
     settings = settings_or_fail()
     reports = open_reports(settings)
     runs = kept_runs(reports)

@@ -56,7 +56,7 @@ def show(
     payload_to: Annotated[Path | None, typer.Option(help="Write the payload into this file.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one refused message: where it came, why it was refused, its bytes, and what was done about it."""
+    """Show one refused message: its topic, why it was refused, its bytes, and what was done about it."""
     refused = refusal(open_catalog(settings_or_fail()), seq)
     if payload_to is not None:
         try:

@@ -98,7 +98,7 @@ def replay(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what the door would make of each now, and leave them.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send dead letters to their queue again. What the door would refuse again stays; what is only too old takes your word."""
+    """Send dead letters to their queue again. What the door would refuse again stays; what is only too old needs your word."""
     settings = settings_or_fail()
     found = _run(settings, _replay(settings, count, code, vouch=vouch, dry_run=dry_run))
     if as_json:

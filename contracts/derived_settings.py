@@ -37,7 +37,7 @@ class DerivedSettings(
     SignalSettings,
     SignalStorageSettings,
 ):
-    """What is not set by itself. Nothing here is checked: `contracts.settings` does that as it reads them."""
+    """Values that follow from settings. Nothing is checked here: `contracts.settings` checks settings as it reads them."""
 
     @property
     def mqtt(self) -> str:
@@ -55,7 +55,7 @@ class DerivedSettings(
         return f"{self.mqtt_url.removesuffix(SERVICES_PORT)}:1883"
 
     def tls_files(self, name: str) -> TlsFiles:
-        """What the client with this user name shows the broker, and whom it believes; of the sandbox where no setting says it."""
+        """The TLS files of the client with this user name at the broker; those of the sandbox if no setting names others."""
         secrets = f"{self.home}/{SECRETS}"
         ca = self.tls_ca or (f"{secrets}/{CA}" if self.tls else "")
         own = f"{secrets}/{name}.pem" if self.tls else ""

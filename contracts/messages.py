@@ -184,7 +184,7 @@ def _kind(value: object) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a reason repeats it: the size of what has parts, the beginning of what is long."""
+    """A value as reasons quote it: the size of a list or object, the beginning of a long text."""
     if isinstance(value, list | dict):
         return f"{len(value)} item{'' if len(value) == 1 else 's'}"
     if isinstance(value, str):

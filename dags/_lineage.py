@@ -11,7 +11,7 @@ from contracts.settings import load_settings
 
 
 def lineage_parent(context: Context) -> list[str]:
-    """Arguments of a job, which names this task as its parent; none where nobody is told of lineage.
+    """The arguments of a job that name this task as its parent; none if there is no lineage catalog.
 
     The id, and the namespace, are those of Airflow's own provider of OpenLineage, whether or not it is installed.
     """

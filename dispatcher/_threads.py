@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 class Threads:
-    """At most `number` calls side by side, those that nobody waits for any more among them. Of one loop."""
+    """Runs at most `number` calls side by side, including calls that timed out and still run. For one loop."""
 
     def __init__(self, number: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(number, thread_name_prefix=name)

@@ -141,7 +141,7 @@ class ArrowRows:
         return self._ask(f"SELECT DISTINCT {_listed(columns)} FROM rows WHERE {asked}")
 
     def _with_keys(self, columns: Sequence[str], keys: pa.Table, asked: str = "true") -> "ArrowRows":
-        """The rows among those asked for that have one of these keys; where there are none, nobody looks for them."""
+        """The rows among those asked for that have one of these keys; without keys no query is made."""
         if not keys.num_rows:
             return self._none()
         mine = f"(SELECT * FROM rows WHERE {asked}) AS mine"

@@ -167,7 +167,7 @@ class Loader(BulkQueues):
         return result
 
     def _has_any(self, some: Sequence[str]) -> bool:
-        """Whether Redis has any of these keys, in one command; always true of a cluster, where they lie on several nodes."""
+        """Whether Redis has any of these keys, in one command; always true for a cluster, which has them on several nodes."""
         return is_cluster(self._redis) or self._send([("EXISTS", *some)])[0] > 0
 
     def _send(self, commands: Iterable[Args], *, tolerant: bool = False) -> list[Any]:

@@ -39,7 +39,7 @@ class Gap:
 
 
 class CatchUp:
-    """Keeps the marks of this recorder in the queues. What they name is in the queues, what is younger is offered again.
+    """Keeps the marks of this recorder in the queues: messages up to a mark are in the queues, younger ones are replayed.
 
     Raises:
         redis.RedisError, Retryable, OSError, pyarrow.ArrowException: from every method; call `close` again.

@@ -156,7 +156,7 @@ class Parser:
         return incoming
 
     def parse(self, topic: str, payload: bytes, inline: str = "") -> Parsed:
-        """The stream of a topic, and what its payload says; `inline`: what its data was taken for when it came."""
+        """The stream of a topic, and the parsed payload. `inline`: the encoding of inline data when the message came."""
         stream = stream_of(topic)
         try:
             return stream, self._parse(topic, payload, inline)

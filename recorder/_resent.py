@@ -22,7 +22,7 @@ _DIGEST_BYTES = 16
 
 
 class ResentMessages:
-    """By packet id the digest and the seq, negative where it was refused, of what was recorded of the stream `ecq`.
+    """The digest and the seq (negative: refused) of recorded messages of the stream `ecq`, by packet id.
 
     1.5 MiB, whatever comes.
     """

@@ -69,7 +69,7 @@ class RewindLimit:
 
 
 def bounded(message: Message) -> tuple[bytes, dict[str, str]]:
-    """What is kept of payload and user properties: no more than a rewind needs of what stands where one should."""
+    """The payload and user properties that are kept: on the topic of a rewind, no more than a rewind needs."""
     properties = dict(message.user_properties)
     if not message.topic.startswith(topics.ECQ_REWIND_PREFIX):
         return message.payload, properties

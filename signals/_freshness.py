@@ -86,7 +86,7 @@ class Backlogs:
 
     @property
     def empty_at(self) -> float:
-        """What was published before, to whichever of them, was delivered; Unix seconds, 0: nobody knows."""
+        """Unix seconds: every message published before, to any of the queues, was delivered. 0: unknown."""
         return min(one.empty_at for one in self._of.values())
 
     @empty_at.setter

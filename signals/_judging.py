@@ -62,7 +62,7 @@ class Judge:
         return await asyncio.to_thread(judge, received, now) if large else judge(received, now)
 
     async def _process(self, fate: Fate) -> None:
-        """Readings and anomalies of what is taken; a signal on which that fails is free for whoever sends it again."""
+        """Process accepted signals into readings and anomalies. A signal on which that fails may be sent again."""
         failed: list[Accepted] = []
         for message in fate.taken:
             if isinstance(message.said, RawSignal):

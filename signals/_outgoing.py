@@ -101,7 +101,7 @@ def dead_letter(received: Received, report: ErrorReport) -> Outgoing:
 
 
 def reply(received: Received, report: ErrorReport, at: datetime) -> Outgoing | None:
-    """The error for whoever asked for it; None: nobody did, or it would go into a queue of the door's own."""
+    """The error for the sender that asked for one; None: it did not, or the reply would go into a queue of the door."""
     to = received.reply_to
     if not to or not _fits(to) or to in topology.OWN_QUEUES:
         return None

@@ -82,7 +82,7 @@ class Received:
 
     @property
     def retry_count(self) -> int:
-        """How often it was tried again. Anybody can write that header: what is no count is none."""
+        """How often it was tried again. Any sender can write that header; a value that is no count counts as 0."""
         count = self.header(RETRY_COUNT)
         return int(count) if count is not None and count.isascii() and count.isdigit() and len(count) < 10 else 0
 

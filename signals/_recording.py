@@ -28,7 +28,7 @@ class Recording:
         self._day: date | None = None  # whose key is known
 
     async def record(self, fate: Fate) -> None:
-        """Return when what is taken, and what is refused, is on disk; what was already is not written again."""
+        """Return when accepted and refused messages are on disk. Messages that were on disk are not written again."""
         taken = [message for message in fate.taken if message.identity not in self._recorded]
         refused = [one for one in (*fate.refused, *fate.expired) if one.digest not in self._recorded]
         if taken or refused:

@@ -90,7 +90,7 @@ class Session:
         self._wire_in.go_on()
 
     def leave(self) -> None:
-        """Nobody takes what is still delivered, which comes again. It is read all the same: the connection's end is behind it."""
+        """Ignore messages that are still delivered; they come again. They are read, since the connection's end is behind them."""
         self._queues.clear()
         self._wire_in.go_on()
 

@@ -150,7 +150,7 @@ class ProxiedConnection:
             task.add_done_callback(proxy.dialling.discard)
 
     def _admits(self, asked: Connect | None) -> bool:
-        """Whether the client may be who it says; what is not MQTT goes on to the broker only where nobody is asked for a name."""
+        """Whether the client may use its names. Bytes that are not MQTT go to the broker only without certificates."""
         if self._certificates is not None and self._rule is not None:
             who = self._identity
             if who is None or asked is None or self._certificates.refuses(who) or not self._rule(who, asked):

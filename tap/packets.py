@@ -47,7 +47,7 @@ def read_connack(body: bytes, version: int) -> tuple[bool, int, Properties]:
 
 
 def refusal(version: int) -> bytes:
-    """The CONNACK to a client id that nobody may have, or that is somebody else's."""
+    """The CONNACK that refuses a client id which is reserved, or which belongs to another client."""
     return packet(0x20, b"\0\x85\0" if version >= 5 else b"\0\x02")
 
 

@@ -53,7 +53,7 @@ class Sessions:
         self.request = re.compile(requests, re.DOTALL).match
 
     def is_request(self, topic: bytes) -> object:
-        """Whether events are told about messages on `topic`; an empty one stands for a topic alias."""
+        """Whether messages on `topic` cause events; an empty topic stands for a topic alias."""
         return not topic or self.request(topic)
 
     def is_own(self, client_id: str, topic_filter: str) -> bool:

@@ -46,7 +46,7 @@ class QueueStats(BaseModel):
 
 
 class Fleet(QueueStats):
-    """Vehicles by where they are, entries by where they stand."""
+    """Vehicles by presence, entries by state."""
 
     model_config = example(**QUEUE_STATS, oldest_at="2026-11-20T08:00:00Z", ecq_oldest_at=None)
 

@@ -152,7 +152,7 @@ def _read(body: bytes, model: type[_Message]) -> _Message | Refusal:
 
 
 def _wrong_version(body: bytes, model: type[Any]) -> Refusal | None:
-    """What is said first of a body that breaks the schema: that the rest of it is no JSON, or that nobody knows its version."""
+    """The refusal that comes before that of the schema: the body is no JSON, or its version is unknown; None: neither."""
     try:
         said: Any = msgspec.json.decode(body)
     except (ValueError, RecursionError):

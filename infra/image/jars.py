@@ -27,7 +27,7 @@ def fetch(url: str, trust: ssl.SSLContext) -> bytes:
 
 
 def main() -> None:
-    """Fetch all of them; ends with status 1 where one is not what it should be."""
+    """Fetch all of them; end with status 1 if the hash of one is wrong."""
     repository, listed, folder = sys.argv[1].rstrip("/"), Path(sys.argv[2]), Path(sys.argv[3])
     trust = ssl.create_default_context()
     if CA.is_file() and CA.stat().st_size:

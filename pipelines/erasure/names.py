@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 class Named:
-    """A vehicle's name, in what was accepted before a seq: whoever is named later is named anew.
+    """The name of a vehicle in messages that were accepted before a seq; later messages may name it again.
 
     `opened` opens refused messages of signals, which are sealed.
     """

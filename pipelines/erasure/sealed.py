@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 def opened_by(settings: Settings) -> Opened:
-    """Opens by the key ring of the settings. What nobody can open says nothing, and names nobody.
+    """A function that opens payloads with the key ring of the settings. Payloads that cannot be opened count as naming no device.
 
     The function raises OSError where the storage of keys failed.
     """

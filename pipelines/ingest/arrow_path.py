@@ -103,7 +103,7 @@ def _write_data(run: Attempt, todo: Plan, triggers: pa.Table, refused: list[pa.T
 
 
 def _known_data(run: Attempt, todo: Plan, sightings: pa.Table) -> dict[str, str]:
-    """SHA-1 of what is stored, by data_id, of those that were seen."""
+    """SHA-1 of the stored payload, by data_id, of the data_ids in the run."""
     table = table_of_known_data(run.catalog, todo.base)
     ids = pc.unique(sightings["data_id"])
     if len(ids) > FEW:

@@ -20,7 +20,7 @@ Rows = list[dict[str, Any]]
 
 
 def parted(parsed: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """What was refused, and what was accepted."""
+    """The refused rows, and the accepted ones."""
     accepted = pc.is_null(parsed["reason"])
     return parsed.filter(pc.invert(accepted)), parsed.filter(accepted)
 
@@ -75,7 +75,7 @@ def judged(sightings: pa.Table, known: Mapping[str, str]) -> Judgement:
 
 
 def merged_meta(had: Rows, changes: Rows) -> pa.Table:
-    """Rows of `sdv_fanout_meta` with these changes: each data_id once, those that are new behind those that were there."""
+    """Rows of `sdv_fanout_meta` with these changes: each data_id once, new ones after existing ones."""
     changed = {row["data_id"]: row for row in changes}
     rows = []
     for old in had:

@@ -34,7 +34,7 @@ def in_chunks(segments: Iterable[Segment], max_bytes: int) -> Iterator[list[Segm
 
 
 def runs_of(segments: Iterable[Segment], max_bytes: int, run_id: str, *, again: bool = False) -> Iterator[Chunk]:
-    """The same as runs. The last one is `run_id` itself, which somebody waits for; those before it are named by what they take.
+    """The chunks as runs. The last one is `run_id` itself, for which a caller waits; the others are named by their segments.
 
     So a run that was broken off goes on where it was, and finds what it had begun. `again`: `run_id` counts already and takes
     nothing more; then all are named so.

@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 def tell_lineage(catalog: Catalog, settings: Settings, run_id: str) -> bool:
-    """Whether the lineage of a run is told: false where nobody is to be told, or the run does not count.
+    """Send the lineage of a run. False: there is no lineage catalog, or the run does not count.
 
     Doing it again tells the same events, under the same ids. Nothing that goes wrong here reaches whoever has published the run.
     """

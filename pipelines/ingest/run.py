@@ -26,7 +26,7 @@ class Run:
 
     @property
     def archive(self) -> Archive:
-        """Where its segments lie."""
+        """The archive with its segments."""
         return Archive(self.settings.archive, self.settings.s3)
 
 

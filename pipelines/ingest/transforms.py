@@ -46,7 +46,7 @@ def data_rows(sightings: DataFrame, judgement: DataFrame) -> DataFrame:
 
 
 def meta_changes(judgement: DataFrame) -> DataFrame:
-    """How often and when each data_id was seen, by messages that were accepted; of one that is new, where its payload lies."""
+    """Per data_id: how often and when accepted messages had it; for a new one, where its payload is stored."""
     accepted = judgement.where("not is_conflict")
     return accepted.groupBy("data_id").agg(
         sf.min("received_at").alias("first_seen_at"),

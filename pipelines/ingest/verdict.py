@@ -51,7 +51,7 @@ def may_be_published(catalog: Catalog, written: Snapshot) -> bool:
 
 
 def passed_already(catalog: Catalog, settings: Settings, run_id: str) -> dict[str, Any] | None:
-    """The report and the number of warnings, where what lies on the run's branches has passed, or the run is to write nothing.
+    """The report and the number of warnings, if the rows on the run's branches have passed, or the run writes nothing.
 
     None: it has to be judged (again). A verdict on an earlier attempt is about rows that are not there any more.
     """

@@ -214,7 +214,7 @@ def _known_outcomes(run: Attempt, todo: Plan, first: int, last: int) -> DataFram
 
 
 def _known_refusals(run: Attempt, todo: Plan) -> DataFrame:
-    """(seq) of what was refused already, where the run's outcomes may lie: nobody has looked whether their messages are known."""
+    """(seq) of messages refused before, among which the run's outcomes may be: nothing has checked yet whether they are known."""
     known, bounds = run.main(QUARANTINE, todo.base[QUARANTINE.name]), bounds_of_refusals(todo)
     there = "seq < 0" if bounds is None else sf.col("received_at").between(*map(sf.lit, bounds))
     return known.where(there).select("seq")

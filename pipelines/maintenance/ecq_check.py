@@ -76,7 +76,7 @@ class Expected(NamedTuple):
 def expected(
     of: BroughtToQueues, found: FoundInQueues, accounted: Iterable[int], *, messages_since: datetime, states_since: datetime
 ) -> Iterator[Expected]:
-    """What each table should have of the segment; what is `accounted` for lies in quarantine."""
+    """The rows of the segment that each table should have. Messages in `accounted` are in quarantine."""
     known = set(accounted)
     for table, rows in ((ECQ_PAYLOAD, found.payloads), (ECQ_INDEX, found.messages)):
         wanted = {

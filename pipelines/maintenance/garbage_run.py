@@ -34,7 +34,7 @@ Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What was removed, or would be: how many, a sample, and their bytes where they are known."""
+    """The removed rows, or those that would be: how many, a sample, and their bytes if known."""
 
     count: int = 0
     sample: list[str] = field(default_factory=list)

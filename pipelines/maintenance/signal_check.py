@@ -62,7 +62,7 @@ class FoundSignals:
 
 
 def expected_signals(of: BroughtSignals, found: FoundSignals, accounted: Iterable[int], *, since: datetime) -> Iterator[Expected]:
-    """What each table should have of the segment; what is `accounted` for lies in quarantine, what came before `since` may go."""
+    """The rows of the segment that each table should have, of messages since `since`. Those in `accounted` are in quarantine."""
     known = set(accounted)
     keys = {key: 1 for seq, key in of.signals.items() if seq not in known and datetime_of(seq) >= since}
     yield Expected(XRAY_RAW.name, keys, found.raw)

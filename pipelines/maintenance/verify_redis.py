@@ -153,7 +153,7 @@ def _as_integers(held: list[bytes]) -> pa.Array | None:
 
 
 def _disordered(seqs: Integers, of_queue: Integers, is_done: Flags) -> Flags:
-    """Whether each entry stands before an older one of its queue. What has ended lately lies in no order."""
+    """Whether each entry is before an older one of its queue. Entries that ended lately have no order."""
     found = np.zeros(len(seqs), np.bool_)
     falls = (seqs[1:] < seqs[:-1]) & (of_queue[1:] == of_queue[:-1])
     for queue in np.unique(of_queue[1:][falls]):

@@ -22,7 +22,7 @@ Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 
 
 def repair_queues(found: DataFrame, settings: Settings, now: datetime) -> dict[str, int]:
-    """Queue what is missing, end what has ended, record what is not, put in order; by kind, how many. The rest stays.
+    """Queue missing entries, end ended ones, record outcomes, restore order; returns how many of each kind. The rest stays.
 
     Raises:
         Retryable: another process that compares lake and queues is at work.

@@ -101,7 +101,7 @@ def migrate(catalog: Catalog, *, say: Callable[[str], None] = lambda _: None) ->
 
 
 def _steps_due(loaded: IcebergTable, table: Table) -> Iterator[tuple[int, Step]]:
-    """(version, step) of what is under way, what something has taken back, and what was not begun."""
+    """(version, step) of the steps that are under way, that were taken back, and that were not begun."""
     require_not_newer(loaded, table)
     version = version_of(loaded)
     for leads_to, step in enumerate(STEPS[table.name], start=FIRST + 1):

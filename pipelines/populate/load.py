@@ -143,7 +143,7 @@ def populate(
 def _by_spark(
     spark: SparkSession, settings: Settings, ids: SnapshotRange, ended: SnapshotRange, now: datetime, *, everything: bool
 ) -> tuple[DataFrame, DataFrame]:
-    """What is pending, and (vin, seq) of what has ended lately."""
+    """The pending entries, and (vin, seq) of those that ended lately."""
     since = now - timedelta(days=settings.retention_days)
     entries = candidates(_rows(spark, settings, ids), since=since, everything=everything)
     outcomes = spark.read.option("versionAsOf", ended.end).table(f"{settings.catalog_name}.{OUTCOMES.identifier}")

@@ -56,7 +56,7 @@ class SnapshotRange:
 
 
 def range_since(catalog: Catalog, table: Table, since: int | None) -> SnapshotRange:
-    """What was added since the snapshot `since`; everything, where that is None or the table does not have it any more."""
+    """The rows added since the snapshot `since`; all rows, if that is None or the table does not have it any more."""
     history = list(ancestors(catalog.load_table(table.identifier)))
     start = next((place for place, snapshot in enumerate(history) if snapshot.snapshot_id == since), None)
     if start is not None:

@@ -43,10 +43,10 @@ def without_spark_or_with(
     java_options: str = "",
     meanwhile: Sequence[str] = (),
 ) -> T:
-    """What the work returns: without Spark where it is `small`; on Spark where it is not, or says that it needs it.
+    """The result of the work: done without Spark if it is `small`; on Spark otherwise, or if it raises `NeedsSpark`.
 
-    Where spark-submit has started the process, Spark it is: a cluster waits for the application. `java_options` and `meanwhile`
-    are those of `pipelines.spark.session`.
+    A process that spark-submit has started always uses Spark, because a cluster waits for the application. `java_options` and
+    `meanwhile` are those of `pipelines.spark.session`.
 
     Raises:
         NeedsSpark: it may not start (`may_start`).

@@ -25,7 +25,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 @told("compact")
 def compact_tables(settings: Settings) -> "Compacted":
-    """Compact all tables; returns what was done, by table. Spark starts only where there is work."""
+    """Compact all tables; returns what was done, by table. Spark starts only if there is work."""
     from pipelines.catalog import await_catalog
     from pipelines.maintenance.compact import compact, has_work
     from pipelines.spark.session import session

@@ -32,9 +32,9 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
-    """The run's numbers. A bad verdict does not end it: the stage `audit` finds it, and holds the rows back.
+    """The numbers of the run, as JSON. A bad verdict is no error here: the stage `audit` finds it, and holds the rows back.
 
-    Of a run that went to the end, `done` has the results of the stages that need not follow, by their names.
+    `done` has the results of later stages that this process did as well, by their names.
     """
     from archive.flush import flush
     from pipelines.catalog import open_lake
@@ -105,7 +105,7 @@ def _to_the_end(run: "Run") -> str:
 
 
 def _populated(catalog: "Catalog", settings: Settings) -> dict[str, Mapping[str, Any]]:
-    """The result of `populate`; nothing where it has to be tried again, or somebody has to be told."""
+    """The result of `populate` by its name; empty if the stage must run again, or report its failure."""
     from redis.exceptions import RedisError
 
     from contracts.errors import ManifoldError

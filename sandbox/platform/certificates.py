@@ -46,7 +46,7 @@ ANSWER_S = 5.0  # in which Redis answers
 
 
 def make_up(settings: Settings, *, now: datetime | None = None) -> None:
-    """The CAs and an empty list of what is revoked, where there are none; then all that `keep` does."""
+    """Make the CAs and an empty revocation list if there are none; then do what `keep` does."""
     folder, today = secret_files.folder(settings.home), now or datetime.now(UTC)
     for ca in (FRONT_DOOR, INNER):
         secret_files.made_up(settings.home, ca.key, new_key_pem)
@@ -56,7 +56,7 @@ def make_up(settings: Settings, *, now: datetime | None = None) -> None:
 
 
 def keep(settings: Settings, *, now: datetime | None = None) -> list[str]:
-    """All that is due by now: CAs that follow one another, certificates of tap and services, the list of what is revoked.
+    """Do what is due by now: succession of CAs, certificates of tap and services, the revocation list.
 
     To be called now and then; nothing has to be started again. What was done, in words; Redis wants to be told of it.
 

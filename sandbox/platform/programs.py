@@ -105,7 +105,7 @@ def command(program: Program, settings: Settings) -> list[str]:
 
 
 def identity_of(program: Program) -> Service:
-    """As whom it comes to Redis and RabbitMQ with TLS; Airflow's tasks are the jobs."""
+    """The user of a program at Redis and RabbitMQ with TLS; tasks of Airflow are `jobs`."""
     who = "jobs" if program.kind == "airflow" else program.kind
     known: tuple[Service, ...] = get_args(Service)
     return next((service for service in known if service == who), OPERATOR)
