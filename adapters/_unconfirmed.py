@@ -39,7 +39,7 @@ class Unconfirmed:
             answer.set_result(reason)
 
     def lose(self) -> None:
-        """The connection is lost: whoever waits for a PUBACK gets a `Retryable`."""
+        """The connection is lost: every caller that waits for a PUBACK gets a `Retryable`."""
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             if not answer.done():

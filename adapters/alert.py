@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def alert(settings: Settings, what: str, text: str, **more: object) -> bool:
-    """Whether somebody was told. What the caller was about goes on, either way; the log says it, too."""
+    """Send an alert. False: there is no `alert_url`, or it does not answer. The log has the alert in any case."""
     url = settings.alert_url.get_secret_value()
     if not url:
         log.warning("%s (nobody is told: MANIFOLD_ALERT_URL is empty)", text)

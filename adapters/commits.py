@@ -59,7 +59,7 @@ class Change(Transaction):
 
 @patiently
 def append_rows(catalog: Catalog, table: Table, rows: pa.Table, properties: Mapping[str, str], *, branch: str = MAIN) -> None:
-    """Append to a branch at once, whoever else commits to the table; to main only of tables that are no part of a run."""
+    """Append to a branch at once, beside other writers of the table; to main only of tables that are no part of a run."""
     with Change(catalog.load_table(table.identifier)) as change:
         change.append(rows, snapshot_properties=dict(properties), branch=branch)
 

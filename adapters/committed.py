@@ -29,7 +29,7 @@ _watching: tuple[Committed, ...] = ()  # never changed in place: who commits may
 
 @contextmanager
 def watching() -> Iterator[Committed]:
-    """What is committed while the block lasts, by whichever thread."""
+    """The commits of any thread while the block lasts."""
     global _watching  # catalogs and sessions are made where nobody knows of whoever watches
     seen = Committed()
     _watching = (*_watching, seen)

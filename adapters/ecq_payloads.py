@@ -25,14 +25,14 @@ Wanted = tuple[str, int]  # client id, seq
 
 
 class StoredMessage(NamedTuple):
-    """What a client is to get, and under which key."""
+    """A message of a compacted queue: its key and its payload."""
 
     key: str
     payload: bytes
 
 
 def read_messages(catalog: Catalog, wanted: Collection[Wanted]) -> dict[Wanted, StoredMessage]:
-    """The messages of those of `wanted` that the lake has. All of them are in memory at once."""
+    """The messages of `wanted` that the lake has. All of them are in memory at once."""
     found: dict[Wanted, StoredMessage] = {}
     for piece in messages(catalog, wanted):
         found |= piece
@@ -40,7 +40,7 @@ def read_messages(catalog: Catalog, wanted: Collection[Wanted]) -> dict[Wanted, 
 
 
 def messages(catalog: Catalog, wanted: Collection[Wanted]) -> Iterator[dict[Wanted, StoredMessage]]:
-    """The messages that the lake has, in parts of some MiB. What is in none of them it does not have.
+    """The messages that the lake has, in parts of some MiB. A message that is in no part is not in the lake.
 
     Raises:
         Exception: some cannot be read, in whatever way catalogs and object stores fail; all that can be was given out before.

@@ -19,7 +19,7 @@ def standing_twice(hashes: pa.ChunkedArray) -> Hashes:
 
 
 def standing_in_both(hashes: pa.ChunkedArray, others: pa.ChunkedArray) -> Hashes:
-    """The hashes that stand in both, each once, sorted."""
+    """The hashes that occur in both, each once, sorted."""
     return np.intersect1d(_in_one(hashes), _in_one(others))
 
 

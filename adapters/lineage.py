@@ -111,7 +111,7 @@ _making = Lock()
 
 
 def _forked() -> None:
-    """No thread goes on in a forked process: it gets tellers of its own, and what waits is told by its parent."""
+    """Threads do not survive a fork: the child gets senders of its own, and its parent sends the events that wait."""
     global _making
     _making = Lock()
     _tellers.clear()

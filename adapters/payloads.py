@@ -54,7 +54,7 @@ class StoredPayloads:
 
     @property
     def snapshot_id(self) -> int | None:
-        """What is not found is not there until this changes: a run's names are published after its payloads. None: unknown."""
+        """While this stays the same, a missing payload stays missing: names are published after payloads. None: unknown."""
         return self._names.metadata.current_snapshot_id if self._names is not None else None
 
     def pieces(self, data_ids: Iterable[str], bytes_: int = PIECE_BYTES) -> Iterator[dict[str, bytes | None]]:

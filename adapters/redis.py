@@ -42,7 +42,7 @@ def connect(url: str, **options: Any) -> Redis:
 
 
 def advice(url: str, exc: RedisError) -> str:
-    """What an error of the Redis at `url` means for whoever started a job, and what to do."""
+    """The meaning of an error of the Redis at `url`, and the remedy, for the operator who started a job."""
     named = f"Redis at {urlsplit(url).netloc.rpartition('@')[2]}"  # without a password
     if isinstance(exc, OutOfMemoryError):
         return f"{named} is out of memory{_memory(url)}: raise its maxmemory, then run this again; nothing is lost"

@@ -52,7 +52,7 @@ class OpenFile:
 
 
 class Places:
-    """Where the rows of a table's main lie that have one of `values` in `column`."""
+    """The places of the rows of a table's main that have one of `values` in `column`."""
 
     def __init__(self, table: IcebergTable, column: str, values: Iterable[Value]) -> None:
         self.table, self._column = table, column

@@ -56,7 +56,7 @@ def made_up(home: Path, name: str, make: Callable[[], str] = lambda: secrets.tok
 
 
 def sweep(home: Path) -> None:
-    """Have the drafts gone of those who were killed before a secret was whole.
+    """Remove drafts of processes that were killed before a secret was whole.
 
     Raises:
         OSError: one cannot be removed.

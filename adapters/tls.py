@@ -53,7 +53,7 @@ def outside_context(settings: Settings) -> ssl.SSLContext:
 
 
 def web_server_context(shown: TlsFiles) -> ssl.SSLContext:
-    """For HTTP: whoever comes need show no certificate; TLS 1.2 or newer.
+    """The TLS context of an HTTP server: clients need no certificate; TLS 1.2 or newer.
 
     Raises:
         OSError: the file cannot be read, or is no certificate or key.

@@ -35,7 +35,7 @@ def ecq_routes(sources: Sources) -> APIRouter:
 
     @router.get("/ecq/{client_id}")
     async def show(client_id: ClientId, limit: Limit = PAGE, after: After = 0) -> CompactedQueue:
-        """What is live in a client's compacted queue and how it stands, oldest first, a page at a time."""
+        """The live messages of a client's compacted queue and their states, oldest first, a page at a time."""
         page = history.Page(limit=limit, after=after)
         queued = await _queued(sources, client_id, page) if sources.settings.direct_enqueue else None
         if queued is not None and queued.is_whole:

@@ -46,7 +46,7 @@ def history_routes(sources: Sources) -> APIRouter:
 
     @router.get("/vins/{vin}/history", tags=["vehicles"])
     async def vehicle(vin: Vin, limit: Limit = VEHICLE_PAGE, before: Before = MAX_SEQ) -> VehicleHistory:
-        """What was sent to a vehicle and what became of it: the newest entries, oldest first; older ones on the next pages."""
+        """The entries of a vehicle and their states: the newest ones, oldest first; older ones on the next pages."""
         bounds = Bounds(limit=limit, rows=MOST_ROWS, before=before)
         page = await ask(lambda history: history.vin_page(vin, bounds))
         return VehicleHistory.model_construct(vin=vin, entries=[Entry.of(entry) for entry in page.entries], before=page.before)

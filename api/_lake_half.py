@@ -50,7 +50,7 @@ def lake_half_routes(sources: Sources) -> APIRouter:
         since_seq: From = 0,
         rows: Rows = MOST_ROWS,
     ) -> Response:
-        """What the lake knows of a vehicle's entries, all or a page of them, and the segments taken in since then."""
+        """What the lake knows of a vehicle's entries, all or a page of them, and the segments ingested since then."""
         bounds = Bounds(limit=limit or MOST, rows=min(rows, MOST_ROWS), before=before, since=since_seq)
 
         def read(catalog: Catalog) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def table_routes(sources: Sources) -> APIRouter:
         limit: Limit = PAGE,
         before: Cursor = None,
     ) -> Quarantine:
-        """What was refused and is not settled, newest first, a page at a time."""
+        """Refused messages that are not settled, newest first, a page at a time."""
         if since is not None and since.tzinfo is None:
             since = since.replace(tzinfo=UTC)
         last = None if before is None else _place(before)

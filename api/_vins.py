@@ -29,7 +29,7 @@ def vehicle_routes(sources: Sources) -> APIRouter:
 
     @router.get("/vins/{vin}")
     async def vehicle(vin: Vin, limit: Limit = PAGE, after: After = 0) -> Vehicle:
-        """What the queues know of a vehicle now, a page at a time; of one that they do not know, nothing."""
+        """What the queues know of a vehicle now, a page at a time; an empty page if they do not know it."""
         try:
             return await _vehicle(sources, vin, limit, after)
         except ResponseError as exc:

@@ -18,7 +18,7 @@ ANSWER_S = 5.0  # a store that takes longer counts as away
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a recorder says of itself. Only its own place writes it. Instants are Unix milliseconds by its own clock.
+    """The claim of a recorder to its number, written by its own folder alone. Instants: Unix milliseconds, by its clock.
 
     Each epoch of a place has a claim of its own, so that whoever removes one that is over, late, does not remove its successor.
     """

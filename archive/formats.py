@@ -44,7 +44,7 @@ def decode(path: str, content: bytes) -> DecodedFile:
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Whether a Parquet file has what nothing else can stand in for.
+    """Check that a Parquet file has the columns that cannot be derived.
 
     Raises:
         Unreadable: it has not.

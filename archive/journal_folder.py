@@ -87,7 +87,7 @@ class JournalFolder:
 
 
 def _boot() -> str:
-    """What is the same until the machine is started anew.
+    """An id that stays the same until the machine is restarted.
 
     Elsewhere than on Linux, setting the clock changes it too: the recorder then takes its own last claim for somebody else's, and
     waits until that has run out.

@@ -88,7 +88,7 @@ class Lease:
             await self._renew()
 
     async def release(self) -> None:
-        """Say which seq was the last, so that whoever comes next need not wait. Nothing is given any more; `keep` has ended.
+        """Record the last seq, so that the next holder need not wait. Call it after `keep` has ended; no seq is given any more.
 
         While the archive is away the number is kept: this place can then go on without asking.
         """

@@ -58,7 +58,7 @@ _decoder = msgspec.msgpack.Decoder(JournalRecord | Annotation)
 
 
 def frame(record: JournalRecord | Annotation) -> bytes:
-    """One record as it lies on disk."""
+    """The bytes of one record on disk."""
     body = _encoder.encode(record)
     return _FRAME.pack(len(body), zlib.crc32(body)) + body
 
@@ -97,7 +97,7 @@ def read_journal(path: Path) -> JournalContent:
 
 
 def to_record(envelope: Envelope) -> JournalRecord:
-    """The record of an envelope; whether it is applied is said by an annotation."""
+    """The record of an envelope; an annotation says whether it is applied."""
     return JournalRecord(
         envelope.seq,
         (envelope.received_at - _UNIX_EPOCH) // _MICROSECOND,

@@ -85,7 +85,7 @@ def is_replay(path: str) -> bool:
 
 
 def replay_path(stream: Stream, seq: int, node: int, now: datetime) -> str:
-    """Where the replay of one message lies: in the hour in which it is replayed, so that scheduled runs find it."""
+    """The path of the replay of one message: in the hour in which it is replayed, so that scheduled runs find it."""
     return f"{hour_folder(stream, now)}/{seq}-{node}{_REPLAY}{PARQUET}"
 
 
@@ -117,7 +117,7 @@ class Interval:
 
 
 def recent(settings: Settings, now: datetime) -> Interval:
-    """What a scheduled ingest looks at: not an interval since the last run, because after a pause nobody would take the rest."""
+    """The interval of a scheduled ingest: the last days, and not since the last run, so that a pause leaves no gap."""
     return Interval(now - timedelta(days=settings.ingest_window_days), now + AHEAD)
 
 

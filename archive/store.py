@@ -85,7 +85,7 @@ class Archive:
             return [segment for found in pool.map(lambda path: list(self.listed(path)), paths) for segment in found]
 
     def present(self, paths: Iterable[str]) -> set[str]:
-        """Those of these paths at which a file lies. Many of one day cost one listing."""
+        """Those of these paths at which there is a file. Many of one day cost one listing."""
         wanted = set(paths)
         folders = {"/".join(path.split("/")[:2]) for path in wanted if path.count("/") > 1}
         listed = {segment.path for folder in sorted(folders) for segment in self.listed(folder)} & wanted
@@ -93,7 +93,7 @@ class Archive:
         return listed | {segment.path for segment in self.find(single)}
 
     def read(self, path: str) -> bytes:
-        """The bytes of one file, as they lie there.
+        """The bytes of one file.
 
         Raises:
             OSError: the storage failed, or the file is gone.

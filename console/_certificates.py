@@ -41,7 +41,7 @@ def issue(name: Name, days: Days = 30, output: Output = None, as_json: AsJson = 
 @app.command()
 @handle_errors
 def revoke(name: Name, as_json: AsJson = False) -> None:
-    """Revoke all certificates of that name: whoever shows one is cut off at the front door within seconds."""
+    """Revoke all certificates of that name: a client that shows one is disconnected within seconds."""
     from sandbox.platform import certificates, issued
     from sandbox.platform.authority import FRONT_DOOR
 

@@ -56,7 +56,7 @@ def send(
 @dlq_app.command("ls")
 @handle_errors
 def ls(count: Most = 100, as_json: AsJson = False) -> None:
-    """What lies there, and why."""
+    """List dead letters, and why each was refused."""
     settings = settings_or_fail()
     found = _run(settings, _look(settings, count))
     if as_json:

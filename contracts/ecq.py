@@ -58,7 +58,7 @@ class EcqAck(Struct, frozen=True, omit_defaults=True):
     passed_over: bool = False  # it was not delivered: its attempts were used up, or the broker does not take a packet as large
 
     def to_wire(self) -> bytes:
-        """JSON, as it lies in the outcomes stream and in the archive."""
+        """The JSON in the outcomes stream and in the archive."""
         return _ENCODE(self)
 
     def to_be_completed(self) -> bytes:

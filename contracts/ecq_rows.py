@@ -31,7 +31,7 @@ _IN_EPOCH = {
 
 
 class RecordedState:
-    """What the rows of one client come to."""
+    """The state that the rows of one client give."""
 
     __slots__ = ("_acked_after", "_rewinds", "_undone_from", "acked_at", "acked_seq")
 

@@ -44,7 +44,7 @@ def addresses(settings: DerivedSettings) -> Iterator[tuple[str, str]]:
 
 
 def _said(url: str) -> str:
-    """What is wrong with the URL, and the remedy; empty: nothing."""
+    """The problem with the URL, and the remedy; empty: there is none."""
     try:
         parts = urlsplit(url)
         query = parse_qs(parts.query)

@@ -44,7 +44,7 @@ class OutcomeRecord(Struct, frozen=True, omit_defaults=True):
     reason: str | None = None  # what the vehicle said in its PUBACK, or why the platform ended it
 
     def to_wire(self) -> bytes:
-        """JSON, as it lies in the outcomes stream and in the archive."""
+        """The JSON in the outcomes stream and in the archive."""
         return _ENCODE(self)
 
     def to_be_completed(self) -> bytes:

@@ -23,7 +23,7 @@ _ANSWER_S = 30
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What the broker knows of one client id. Instants in Unix milliseconds."""
+    """A session of one client id, as the broker reports it. Instants in Unix milliseconds."""
 
     client_id: str
     connected: bool
@@ -53,7 +53,7 @@ def session_of(row: Mapping[str, Any]) -> Session:
 
 
 class BrokerApi:
-    """`async with BrokerApi(settings) as api`. By HTTPS it believes whom `tls_ca` names.
+    """`async with BrokerApi(settings) as api`. By HTTPS it trusts the CAs in `tls_ca`.
 
     Raises:
         Retryable: from every method, where the API is away, refuses the key, or answers with something else.

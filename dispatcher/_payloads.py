@@ -40,7 +40,7 @@ Trigger = tuple[str, str]  # request_id and data_id
 
 
 class Payloads:
-    """The triggers and payloads in memory: payloads up to `max_bytes`, of which the least recently used are dropped first.
+    """The triggers and payloads in memory: payloads up to `max_bytes`; the least recently used are dropped first.
 
     Waits for `may_read` before each read.
     """

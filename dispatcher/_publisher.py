@@ -87,7 +87,7 @@ class Publisher:
             self.is_light.clear()
 
     async def run(self) -> None:
-        """Send the backlog whenever the connection is back; runs for ever. Otherwise each PUBACK makes room."""
+        """Send the backlog whenever the connection is back; runs forever. Otherwise each PUBACK makes room."""
         while True:
             await self._stuck.wait()
             await self._mqtt.wait_connected()

@@ -36,7 +36,7 @@ class QueueStatsCollector:
         self._queues, self._name = queues, name
 
     async def run(self) -> None:
-        """Walk for ever, with pauses; a Redis that is away is tried again."""
+        """Walk forever, with pauses; a Redis that is away is tried again."""
         while True:
             try:
                 if await self._is_mine():

@@ -64,7 +64,7 @@ class Reconciler:
         self._settings, self._queues, self._offer = settings, queues, offer
 
     async def run(self) -> None:
-        """Compare for ever; a broker or Redis that is away is asked again the next time."""
+        """Compare forever; a broker or Redis that is away is asked again the next time."""
         every_s, at_start = self._settings.reconcile_seconds, True
         while self._settings.emqx_api_url:
             try:

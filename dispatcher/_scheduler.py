@@ -105,7 +105,7 @@ class Scheduler:
             del self._open_claims[queue]
 
     async def run(self) -> None:
-        """Run batches for ever."""
+        """Run batches forever."""
         while True:
             await self._work.wait()
             started = time.perf_counter()

@@ -48,7 +48,7 @@ async def all_handled(offer: Offer, queues: Iterable[str], event: Event) -> None
 
 
 async def _for_ever(what: str, once: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` for ever; a Redis that is away is tried again after a pause."""
+    """Run `work` forever; a Redis that is away is tried again after a pause."""
     while True:
         try:
             await once()
@@ -64,11 +64,11 @@ class Wakes:
         self._queues, self._consumer, self._offer, self._payloads = queues, consumer, offer, payloads
 
     async def run(self) -> None:
-        """Offer the wake-ups that this consumer had in hand when it died, then new ones; runs for ever."""
+        """Offer the wake-ups that this consumer had in hand when it died, then new ones; runs forever."""
         await _for_ever("wakes", self._read)
 
     async def run_stale(self) -> None:
-        """Take over wake-ups of dead replicas; runs for ever."""
+        """Take over wake-ups of dead replicas; runs forever."""
         await _for_ever("stale wakes", self._take_over)
 
     async def _read(self) -> None:
@@ -101,7 +101,7 @@ class Deadlines:
         self._queues, self._offer, self._every_s = queues, offer, every_s
 
     async def run(self) -> None:
-        """Offer owners with passed deadlines; runs for ever."""
+        """Offer owners with passed deadlines; runs forever."""
         await _for_ever("deadlines", self._look)
 
     async def _look(self) -> None:
@@ -133,11 +133,11 @@ class ParkedEntries:
             self._some_are_fresh.set()
 
     async def run(self) -> None:
-        """Look at all parked entries at intervals; runs for ever."""
+        """Look at all parked entries at intervals; runs forever."""
         await _for_ever("parked entries", self._look)
 
     async def run_fresh(self) -> None:
-        """Look once more at entries that were just parked; runs for ever."""
+        """Look once more at entries that were just parked; runs forever."""
         await _for_ever("fresh parked entries", self._look_at_fresh)
 
     async def _look(self) -> None:

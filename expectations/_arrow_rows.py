@@ -101,7 +101,7 @@ class ArrowRows:
         return ArrowRows(self._source, f"SELECT * FROM rows WHERE NOT coalesce({condition}, true)")
 
     def repeated(self, columns: Sequence[str], _: int = 0) -> "ArrowRows":
-        """The rows of up to `OFFENDERS` keys that stand in several of these rows; keys with a null do not count.
+        """The rows of up to `OFFENDERS` keys that occur in several of these rows; keys with a null do not count.
 
         Hashes of the keys are compared first, eight bytes a row; then the keys whose hash stands twice. Those of the first
         hashes are enough, but where none of them is the same: hashes can be made alike on purpose, to hide what is.

@@ -76,7 +76,7 @@ class ExpectVinsToBeIso3779(_Counted):
 
 
 class ExpectValuesToBeUniqueInTable(_Counted):
-    """The values of a row stand in no other row of a whole table."""
+    """The values of a row occur in no other row of a whole table."""
 
     counts: ClassVar[str] = OF_REPEATED
     metric_dependencies: ClassVar[tuple[str, ...]] = (ROW_COUNT, OF_REPEATED)
@@ -92,7 +92,7 @@ class ExpectValuesToBeUniqueInTable(_Counted):
 
 
 class ExpectValuesToStandInTable(_Counted):
-    """The values of a row stand in a row of another table."""
+    """The values of a row occur in a row of another table."""
 
     counts: ClassVar[str] = OF_ABSENT
     metric_dependencies: ClassVar[tuple[str, ...]] = (ROW_COUNT, OF_ABSENT)

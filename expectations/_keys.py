@@ -15,7 +15,7 @@ OFFENDERS = 1000  # keys of one rule that are looked up again in the rows
 
 
 def repeated(frame: DataFrame, columns: Sequence[str], rows: int) -> DataFrame | None:
-    """Up to `OFFENDERS` keys that stand in several of these rows; None if there are none. Keys with a null do not count.
+    """Up to `OFFENDERS` keys that occur in several of these rows; None if there are none. Keys with a null do not count.
 
     Hashes of the keys are compared first, which takes a tenth of the time of a shuffle; then the keys whose hash stands twice.
     Those of the first hashes are enough, but where none of them is the same: hashes can be made alike, to hide what is.
@@ -34,7 +34,7 @@ def repeated(frame: DataFrame, columns: Sequence[str], rows: int) -> DataFrame |
 
 
 def repeated_in(frame: DataFrame, columns: Sequence[str], whole: DataFrame) -> DataFrame | None:
-    """Up to `OFFENDERS` keys of these rows that stand in several rows of `whole`, which contains them; None if there are none."""
+    """Up to `OFFENDERS` keys of these rows that occur in several rows of `whole`, which contains them; None if there are none."""
     return _several(whole.select(*columns).join(frame.select(*columns), list(columns), "left_semi"), columns)
 
 

@@ -27,7 +27,7 @@ class SparkRows:
         return SparkRows(self.frame.where(f"NOT coalesce({condition}, true)"))
 
     def repeated(self, columns: Sequence[str], rows: int) -> "SparkRows":
-        """The rows of up to `OFFENDERS` keys that stand in several of these rows; keys with a null do not count."""
+        """The rows of up to `OFFENDERS` keys that occur in several of these rows; keys with a null do not count."""
         return SparkRows(with_keys(self.frame, columns, repeated(self.frame, columns, rows)))
 
     def repeated_in(self, columns: Sequence[str], whole: DataFrame) -> "SparkRows":

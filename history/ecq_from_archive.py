@@ -19,7 +19,7 @@ from history.from_archive import not_ingested
 
 @dataclass(slots=True)
 class RecordedQueue:
-    """Of one client."""
+    """The records of one client's compacted queue."""
 
     writes: dict[int, tuple[str, int]] = field(default_factory=dict)  # seq → key, bytes of the payload
     rows: set[StateRow] = field(default_factory=set)  # acknowledgements and rewinds, as the lake will have them

@@ -15,7 +15,7 @@ from contracts.tables import ECQ_INDEX, ECQ_SEQNO, ECQ_STATE
 
 @dataclass(frozen=True, slots=True)
 class QueueInLake:
-    """Of one client. Compaction may not have come yet: a key may have several messages."""
+    """The compacted queue of one client in the lake. Before compaction a key may have several messages."""
 
     writes: dict[int, str]  # seq → key
     rows: set[StateRow]

@@ -76,7 +76,7 @@ def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> N
 
 
 def page_told(replies: Sequence[Any]) -> QueuedPage:
-    """What the replies to `ask_page` come to."""
+    """The page that the replies to `ask_page` give."""
     reply, *loaded = replies
     return QueuedPage(all(loaded), reply)
 

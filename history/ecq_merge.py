@@ -51,7 +51,7 @@ def compacted_queue(settings: Settings, redis: Redis, half: LakeHalf, client_id:
 def merged(
     client_id: str, queued: Queued | None, recorded: RecordedQueue, in_lake: "QueueInLake", *, kept_from: datetime
 ) -> CompactedQueue:
-    """The queue by all that is known of it. Of what is acknowledged, only messages from `kept_from` (UTC) on are still there."""
+    """The queue, merged from all sources. Acknowledged messages before `kept_from` (UTC) are no longer part of it."""
     state = RecordedState(recorded.rows | in_lake.rows)
     newest: dict[str, int] = {}
     for seq, key in [*in_lake.writes.items(), *((seq, key) for seq, (key, _) in recorded.writes.items())]:

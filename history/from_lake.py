@@ -20,7 +20,7 @@ ENDED = ("dispatched_at", "acknowledged_at", "ended_at", "attempts", "reason")
 
 
 class Lake:
-    """Answers from an open catalog. What is told with `ingested` names the segments that the lake has taken in since then.
+    """Answers from an open catalog. `ingested` in an answer names the segments that the lake has ingested since then.
 
     These are read first: what is published meanwhile is then found twice, in the lake and in the archive, and not never.
     """

@@ -48,7 +48,7 @@ def named(redis: Redis, vin: str, seqs: Iterable[int]) -> list[EntryHistory]:
 
 
 def waiting_seqs(redis: Redis, vin: str, bounds: Bounds | None = None) -> set[int]:
-    """Of what waits or is parked: all; or the newest within the bounds, at least one more than fits if there are more."""
+    """Seqs of entries that wait or are parked: all, or the newest within the bounds, and one more than fits if there are more."""
     pipe = redis.pipeline(transaction=False)
     for key in (keys.pending(vin), keys.parked(vin)):
         if bounds is None:
@@ -59,7 +59,7 @@ def waiting_seqs(redis: Redis, vin: str, bounds: Bounds | None = None) -> set[in
 
 
 def done_seqs(redis: Redis, vin: str) -> set[int]:
-    """Of what has ended, and is remembered until the lake has its outcome."""
+    """Seqs of entries that have ended and are remembered until the lake has their outcomes."""
     ended: Any = redis.zrange(keys.done(vin), 0, -1)
     return set(map(int, ended))
 
@@ -91,7 +91,7 @@ def _standing(
     attempts: bytes | None,
     done: float | None,
 ) -> EntryHistory:
-    """The same entry as it stands now; what was accepted before `past` is over, whether or not that is on record yet."""
+    """The entry with its present state. One that was accepted before `past` is expired, whether or not that is on record yet."""
     seq, published_at, tries = inflight
     if seq is not None and int(seq) == entry.seq:
         return _in_flight(entry, published_at, tries)

@@ -73,7 +73,7 @@ class DeviceSignals:
 
 
 def device_signals(settings: Settings, catalog: Catalog, device_id: str, *, limit: int, before: int) -> DeviceSignals:
-    """The newest `limit` signals that were accepted before the seq `before`. A signal that came twice is told once.
+    """The newest `limit` signals that were accepted before the seq `before`. A signal that came twice is listed once.
 
     Raises:
         OSError: archive, lake, or the storage of keys failed.

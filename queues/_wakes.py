@@ -39,7 +39,7 @@ class WakeStreams(Streams):
             await self.make_group(keys.wake(shard), keys.WAKE_GROUP)
 
     async def read_wakes(self, consumer: str, *, count: int, block_ms: int, settled: Iterable[Wake] = ()) -> list[Wake]:
-        """New wake-ups for this consumer, waiting up to `block_ms` (0: for ever). `settled` ones are removed beside that."""
+        """New wake-ups for this consumer, waiting up to `block_ms` (0: forever). `settled` ones are removed beside that."""
         streams = [keys.wake(shard) for shard in range(self.policy.wake_shards)]
         batch = self.batch()
         _settle(batch, settled)

@@ -31,7 +31,7 @@ class Ways:
     def came(self, exchange: str, key: str) -> bool:
         """Count a message that has come by another's binding; whether it is to be judged.
 
-        A dead letter is not: it lies among the dead letters already, and refused again it would come again, and so on for ever.
+        A dead letter is not: it lies among the dead letters already, and refused again it would come again, and so on forever.
         """
         _metrics.FOREIGN.labels(self.queue).inc()
         if (exchange, key) not in self._said and len(self._said) < MOST:

@@ -32,7 +32,7 @@ class Reading(BaseModel):
 
 
 class Anomaly(BaseModel):
-    """What of a signal is not as it should be."""
+    """A value of a signal that is not as it should be."""
 
     model_config = example(type="temperature_high", severity="low", description="temperature 99 celsius is above 85")
 

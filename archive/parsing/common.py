@@ -37,7 +37,7 @@ Said = TypeVar("Said")
 
 
 def judged(judge: Callable[[Row, Limits], Said | Refused], row: Row, limits: Limits) -> Said | Refused:
-    """What the row says; whatever judging it raises refuses this one message, and the others go in."""
+    """The judgement of a row. An exception refuses this one message, and not the others."""
     if row["refused_because"]:
         return Refused(row["refused_because"])
     try:

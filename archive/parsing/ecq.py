@@ -15,7 +15,7 @@ ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # how the topics of acknowledge
 
 
 class EcqKind(StrEnum):
-    """What a message of the stream `ecq` is."""
+    """The kind of a message of the stream `ecq`."""
 
     WRITE = "write"
     REWOUND = "rewound"

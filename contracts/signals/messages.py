@@ -37,7 +37,7 @@ class Location(Struct, frozen=True, omit_defaults=True):
 
 
 class Metadata(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What the device says of itself; fields that are not named here are let be."""
+    """What the device says of itself; other fields are ignored."""
 
     location: Location | None = None
     battery: Percent | None = None
@@ -45,7 +45,7 @@ class Metadata(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class RawSignal(Struct, frozen=True, dict=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """A signal as a gateway publishes it. What is decoded of it once, to see whether it can be, is kept."""
+    """A signal as a gateway publishes it. Values that were decoded to validate it are kept."""
 
     device_id: DeviceId
     captured_at: str  # as it was sent: the idempotency key is made of this text
@@ -70,7 +70,7 @@ RAW_VERSIONS: Mapping[str, type[RawSignal]] = {"v1": RawSignal, "v2": RawSignal}
 
 
 class Status(StrEnum):
-    """What a device can be."""
+    """The status of a device."""
 
     ONLINE = "online"
     OFFLINE = "offline"
@@ -89,7 +89,7 @@ class Health(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class DeviceStatus(Struct, frozen=True, dict=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """What a device is, and since when that is known."""
+    """A status message of a device."""
 
     device_id: DeviceId
     status: Status

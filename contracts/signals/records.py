@@ -36,7 +36,7 @@ class RawRecord(Struct, frozen=True, array_like=True, gc=False):
 
 
 class StatusRecord(Struct, frozen=True, array_like=True, gc=False):
-    """A device's status, as it lies in the archive; it has no payload."""
+    """The status of a device in the archive; it has no payload."""
 
     device_id: str
     status: str

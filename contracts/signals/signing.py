@@ -23,7 +23,7 @@ def signature(body: bytes, secret: str, *, device_id: str, nonce: str, timestamp
 
 
 def signed_headers(body: bytes, secret: str, *, device_id: str, nonce: str, timestamp: str) -> dict[str, str]:
-    """The headers that prove who has sent `body`; `nonce` is 32 lower-case hex digits that no other message has."""
+    """The headers that prove the sender of `body`; `nonce`: 32 lower-case hex digits, unique to this message."""
     return {
         "x-hmac-signature": signature(body, secret, device_id=device_id, nonce=nonce, timestamp=timestamp),
         "x-timestamp-auth": timestamp,

@@ -8,7 +8,7 @@ from contracts.tables.table import INSTANT, SMALL_ROW_GROUPS, Column, Table
 
 
 class StateKind(StrEnum):
-    """What a row of `ecq_state` says."""
+    """The kind of a row of `ecq_state`."""
 
     ACKNOWLEDGED = "acknowledged"  # acked_seq was, in this epoch
     REWOUND = "rewound"  # acked_seq is the one before the first that is sent again; epoch is the rewind's own seq

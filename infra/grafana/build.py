@@ -46,7 +46,7 @@ def dashboard(name: str, board: Json) -> Json:
 
 
 def text(made: Json) -> str:
-    """A dashboard as it stands in its file."""
+    """The text of a dashboard's file."""
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -32,7 +32,7 @@ class Discovered:
     java_options: str  # what suits a job of this size
 
     def to_json(self) -> str:
-        """One line, for logs and for whoever started the job."""
+        """One line of JSON, for logs and for the process that started the job."""
         return json.dumps(asdict(self))
 
 

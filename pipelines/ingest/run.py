@@ -42,7 +42,7 @@ class Ingested:
     refused: int = 0  # rows written to quarantine
 
     def to_json(self) -> str:
-        """One line, for logs and for whoever started the job."""
+        """One line of JSON, for logs and for the process that started the job."""
         return json.dumps(asdict(self))
 
     def __add__(self, other: "Ingested") -> "Ingested":

@@ -65,7 +65,7 @@ class RunResult:
     held_back: str | None = None  # of a rebuild: why what is new in the archive was not published
 
     def to_json(self) -> str:
-        """One line, for logs and for whoever started the job."""
+        """One line of JSON, for logs and for the process that started the job."""
         return json.dumps(asdict(self))
 
 

@@ -65,7 +65,7 @@ class Compacted:
     queues: QueuesCompacted = field(default_factory=QueuesCompacted)
 
     def to_json(self) -> str:
-        """One line, for logs and for whoever started the job."""
+        """One line of JSON, for logs and for the process that started the job."""
         return json.dumps(asdict(self))
 
 

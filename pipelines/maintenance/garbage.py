@@ -53,7 +53,7 @@ class Collected:
     orphans: dict[str, Removal] = field(default_factory=dict)  # files, by table
 
     def to_json(self) -> str:
-        """One line, for logs and for whoever started the job."""
+        """One line of JSON, for logs and for the process that started the job."""
         return json.dumps(asdict(self))
 
 

@@ -52,7 +52,7 @@ class Verified:
         return entries and all(count <= self.compacted_repaired.get(kind, 0) for kind, count in self.compacted.items())
 
     def to_json(self) -> str:
-        """One line, for logs and for whoever started the job."""
+        """One line of JSON, for logs and for the process that started the job."""
         return json.dumps(asdict(self) | {"agree": self.agree})
 
 

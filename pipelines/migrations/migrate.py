@@ -54,7 +54,7 @@ class Migrated:
     versions: dict[str, int] = field(default_factory=dict)  # by table, now
 
     def to_json(self) -> str:
-        """One line, for logs and for whoever started the job."""
+        """One line of JSON, for logs and for the process that started the job."""
         return json.dumps(asdict(self))
 
 

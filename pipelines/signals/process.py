@@ -44,7 +44,7 @@ class Processed:
     unread: int = 0  # of them: whose payload could not be opened
 
     def to_json(self) -> str:
-        """One line, for logs and for whoever started the job."""
+        """One line of JSON, for logs and for the process that started the job."""
         return json.dumps(asdict(self))
 
 

@@ -60,7 +60,7 @@ class Streamed:
     rows: int = 0
 
     def to_json(self) -> str:
-        """One line, for logs and for whoever started the job."""
+        """One line of JSON, for logs and for the process that started the job."""
         return orjson.dumps(asdict(self)).decode()
 
 

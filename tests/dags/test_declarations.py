@@ -99,7 +99,7 @@ def test_every_task_is_tried_again_with_growing_pauses_and_ends_some_time(dag: D
         assert task.retries, f"{task.task_id}: set retries; a job is safe to repeat"
         assert task.retry_exponential_backoff, f"{task.task_id}: set retry_exponential_backoff"
         assert isinstance(task.max_retry_delay, timedelta), f"{task.task_id}: bound the pauses with max_retry_delay"
-        assert task.execution_timeout, f"{task.task_id}: set execution_timeout, or a hung job blocks the DAG for ever"
+        assert task.execution_timeout, f"{task.task_id}: set execution_timeout, or a hung job blocks the DAG forever"
 
 
 def test_every_param_says_its_type_and_what_it_means(dag: DAG) -> None:

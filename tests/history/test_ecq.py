@@ -312,7 +312,7 @@ class Written(Redis):
 def test_a_queue_that_is_written_faster_than_it_is_read_is_told_all_the_same(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its seqs one would run after it for ever; here until nothing is left to write."""
+    """By its seqs one would run after it forever; here until nothing is left to write."""
     monkeypatch.setattr("history.ecq_from_queues.AT_ONCE", 1)
     place.loaded()
     first, endless = 20, 3000

@@ -36,7 +36,7 @@ def channel(number: int) -> Any:
 
 
 def test_what_comes_after_a_stay_is_taken_by_nobody() -> None:
-    """The next one would acknowledge it by a number that is another message's there, and count its bytes as in hand for ever."""
+    """The next one would acknowledge it by a number that is another message's there, and count its bytes as in hand forever."""
 
     async def scenario() -> list[int]:
         taken, wire = list[Received](), Wire()
@@ -85,7 +85,7 @@ def test_the_doors_connections_have_the_heartbeat_of_the_settings(own_door: Door
 
 @pytest.mark.slow
 def test_who_asks_for_an_answer_in_a_way_that_only_its_sender_may_ends_no_connection(own_door: Door, rabbitmq: Settings) -> None:
-    """Such a message comes from clients of AMQP 1.0, and would come again, and so on for ever."""
+    """Such a message comes from clients of AMQP 1.0, and would come again, and so on forever."""
     about = Basic.Properties(reply_to="amq.rabbitmq.reply-to")
     message = Received(queue=topology.RAW, body=b"{}", headers={}, at=datetime.now(UTC), properties=about)
     report = ErrorReport.of(Refusal(Code.SCHEMA_ERROR, "no", "other"), at=message.at, correlation_id=None, retry_count=0)
