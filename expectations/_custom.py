@@ -88,11 +88,11 @@ class ExpectValuesToBeUniqueInTable(_Counted):
     @classmethod
     def sentence(cls, _: dict[str, Any]) -> str:
         """The rule in words."""
-        return "Values of $columns must stand only once in all of $in_table."
+        return "Values of $columns must occur only once in all of $in_table."
 
 
-class ExpectValuesToStandInTable(_Counted):
-    """The values of a row occur in a row of another table."""
+class ExpectValuesToExistInTable(_Counted):
+    """The values of a row exist in a row of another table."""
 
     counts: ClassVar[str] = OF_ABSENT
     metric_dependencies: ClassVar[tuple[str, ...]] = (ROW_COUNT, OF_ABSENT)
@@ -106,4 +106,4 @@ class ExpectValuesToStandInTable(_Counted):
     @classmethod
     def sentence(cls, kwargs: dict[str, Any]) -> str:
         """The rule in words."""
-        return "Values of $columns must stand in $in_table" + (", unless $unless." if kwargs.get("unless") else ".")
+        return "Values of $columns must exist in $in_table" + (", unless $unless." if kwargs.get("unless") else ".")

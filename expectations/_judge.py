@@ -235,7 +235,7 @@ def _expectations(case: Case, rule: AnyRule) -> Iterator[gxe.Expectation]:
         case Known():
             unless = case.sql(rule.unless) if rule.unless else None
             asked = {"columns": list(rule.columns), "in_table": rule.in_table, "unless": unless, "bounded_by": rule.bounded_by}
-            yield custom.ExpectValuesToStandInTable(**asked, **about)
+            yield custom.ExpectValuesToExistInTable(**asked, **about)
         case InSet():
             yield gxe.ExpectColumnValuesToBeInSet(column=rule.column, value_set=list(case.value(rule.value_set)), **about)
         case Between():

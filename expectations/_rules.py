@@ -100,7 +100,7 @@ class UniqueInTable(_Rule):
 class Known(_Rule):
     """The values of a row are in `in_table`, too; rows for which `unless` is true are left out."""
 
-    type: Literal["expect_values_to_stand_in_table"]
+    type: Literal["expect_values_to_exist_in_table"]
     columns: Columns
     in_table: str
     unless: str | None = None
@@ -113,7 +113,7 @@ class Known(_Rule):
         return f"{'_'.join(self.columns)}_is_known"
 
     def __str__(self) -> str:
-        return f"({', '.join(self.columns)}) stands in {self.in_table}" + (f", unless {self.unless}" if self.unless else "")
+        return f"({', '.join(self.columns)}) exists in {self.in_table}" + (f", unless {self.unless}" if self.unless else "")
 
 
 class InSet(_Rule):

@@ -90,7 +90,7 @@ def test_data_docs_read_in_sentences_with_severity_and_reason(engine: Engine, tm
         "values must be greater than or equal to 2020-01-01T00:00:00+00:00 and less than or equal to 2026-03-01T12:01:00+00:00",
         "Values for given compound columns must be unique together: vin , seq",
         "values must be VINs by ISO 3779, with their check digit in the ninth place.",
-        "Values of data_id must stand in sdv_fanout_meta",
+        "Values of data_id must exist in sdv_fanout_meta",
         "broken In each row, ts is the instant at which seq was given",
         "1 unexpected values found. 50% of 2 total rows.",
         "error the row lies in another day than its outcome will, and joins by day miss it",
