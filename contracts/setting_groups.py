@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings
 
 from contracts.setting_field import NodeNumber, Port, Positive, Seconds
 from contracts.setting_field import setting as _s
+from contracts.topics import RECEIPT_PREFIX
 
 
 class EndpointSettings(BaseSettings):
@@ -109,7 +110,7 @@ class RecorderSettings(BaseSettings):
         60, "rewinds of one compacted queue that are taken in an hour, up to ten of them at once; 0: any number"
     )
     receipt_prefix: str = _s(
-        "sdv/receipt/", "response topics must begin so; elsewhere the recorder could be made to write to a vehicle"
+        RECEIPT_PREFIX, "response topics must begin so; elsewhere the recorder could be made to write to a vehicle"
     )
     direct_enqueue: bool = _s(True, "hand accepted batches to the queues at once; off: only the pipelines populate")
     segment_max_seconds: Seconds = _s(30, "a segment is closed when it is this old")

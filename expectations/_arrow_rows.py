@@ -154,20 +154,6 @@ class ArrowRows:
         return ask(f"WITH those AS ({self._sql}) {sql}", rows=self._source, **self._others, **more)
 
 
-def lookup_in(table: pa.Table) -> Lookup:
-    """A look-up in a whole table that is in memory."""
-
-    def find(keys: pa.Table) -> pa.Table:
-        columns = keys.column_names
-        return ask(
-            f"SELECT {_listed(columns)} FROM whole SEMI JOIN keys USING ({_listed(columns)})",
-            whole=table.select(columns),
-            keys=keys,
-        )
-
-    return find
-
-
 def _listed(columns: Sequence[str]) -> str:
     return ", ".join(f'"{column}"' for column in columns)  # "at" is a word of SQL
 

@@ -7,25 +7,6 @@ import pyarrow as pa
 NAMESPACE = "sdv"
 INSTANT = pa.timestamp("us", tz="UTC")
 
-_SPARK_TYPES: dict[pa.DataType, str] = {
-    pa.string(): "string",
-    pa.int64(): "bigint",
-    pa.int32(): "int",
-    pa.float64(): "double",
-    pa.bool_(): "boolean",
-    pa.binary(): "binary",
-    INSTANT: "timestamp",
-}
-
-
-def spark_type(of: pa.DataType) -> str:
-    """The type as Spark's DDL has it."""
-    if pa.types.is_list(of):
-        return f"array<{spark_type(of.value_type)}>"
-    if pa.types.is_struct(of):
-        return f"struct<{', '.join(f'{field.name}: {spark_type(field.type)}' for field in of)}>"
-    return _SPARK_TYPES[of]
-
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -66,11 +47,6 @@ class Table:
         return pa.schema(
             [pa.field(c.name, c.type, nullable=not c.required, metadata={"doc": c.meaning}) for c in self.columns],
         )
-
-    @property
-    def spark_schema(self) -> str:
-        """The columns as Spark's DDL, for `StructType.fromDDL` and `createDataFrame`."""
-        return ", ".join(f"{c.name} {spark_type(c.type)}{' not null' if c.required else ''}" for c in self.columns)
 
 
 SCHEMA_VERSION = "manifold.schema-version"  # table property; a table without it is of version 1

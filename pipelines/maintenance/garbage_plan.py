@@ -1,4 +1,4 @@
-"""Decides over rows what may be removed. Pure, without a clock; `pipelines.maintenance.garbage` says the same in Spark.
+"""Decides which days are read, and which snapshots and segments may be removed. Pure, without a clock.
 
 The order of the steps is part of the promise. Nothing that an earlier step leaves behind needs what a later step removes,
 even if the run dies in between:
@@ -12,21 +12,6 @@ even if the run dies in between:
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import date, datetime
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Entry:
-    """One delivery, as a row of `sdv_fanout_ids`."""
-
-    vin: str
-    seq: int
-    data_id: str
-    accepted_at: datetime
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """What an outcome is about."""
-        return (self.vin, self.seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +31,6 @@ class ArchivedSegment:
     stream: str
     node: str
     began_at: datetime
-
-
-def overdue(entries: Iterable[Entry], ended: Set[tuple[str, int]], *, cut: datetime) -> list[Entry]:
-    """Entries without an outcome that were accepted before `cut`: they are to end as expired."""
-    return [entry for entry in entries if entry.accepted_at < cut and entry.key not in ended]
-
-
-def unneeded_data(
-    last_seen: Mapping[str, datetime], entries: Iterable[Entry], ended: Set[tuple[str, int]], *, cut: datetime
-) -> set[str]:
-    """Data ids that were last seen before `cut` and that no entry without an outcome refers to, however old it is.
-
-    An entry that is in flight past its retention has no outcome yet, so its data stays.
-    """
-    needed = {entry.data_id for entry in entries if entry.key not in ended}
-    return {data_id for data_id, at in last_seen.items() if at < cut and data_id not in needed}
 
 
 def days_to_read(entries: Mapping[date, int], over: Mapping[date, int], *, before: date) -> list[date]:

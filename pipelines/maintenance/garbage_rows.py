@@ -1,4 +1,4 @@
-"""Finds overdue entries and unneeded data in Spark, by the same rules as `garbage_plan` over plain rows.
+"""Finds overdue entries and unneeded data in Spark. A test compares it with the same rules over plain rows.
 
 All entries accepted since the cut-off are compared with the outcomes. Of older entries only those of days that are not known to
 be over are compared (`garbage_days`), so the cost of a collection does not grow with the years.

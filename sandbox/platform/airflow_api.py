@@ -82,10 +82,6 @@ class AirflowApi:
         """The state of each task of a run, by task id; None where it has none yet."""
         return {task["task_id"]: task["state"] for task in self._tasks(dag_id, run_id)}
 
-    def task_seconds(self, dag_id: str, run_id: str) -> dict[str, float | None]:
-        """The seconds that the last attempt at each task took; None where it has not ended."""
-        return {task["task_id"]: task["duration"] for task in self._tasks(dag_id, run_id)}
-
     def result(self, dag_id: str, run_id: str, task_id: str) -> Any:
         """The result of a task."""
         path = f"{_run(dag_id, run_id)}/taskInstances/{quote(task_id)}/xcomEntries/return_value"

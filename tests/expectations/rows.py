@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from adapters.files import Files
 from contracts import tables
 from contracts.messages import sha1_hex
 from contracts.seq import datetime_of, first_seq_at
 from expectations import Audit, audit
-from expectations._arrow_rows import lookup_in
+from expectations._arrow_rows import Lookup, ask
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SEQ = first_seq_at(NOON - timedelta(minutes=2))
@@ -104,9 +105,21 @@ def frame(engine: Engine, table: str, rows: Sequence[Row]) -> Any:
     if not isinstance(engine, SparkSession):
         found = pa.table({c.name: pa.array([row[c.name] for row in rows], c.type) for c in contract.columns})
         return found if engine is None else _in_files(engine / table, found)
-    schema = contract.spark_schema.replace(" not null", "")
+    schema = from_arrow_schema(pa.schema([(c.name, c.type) for c in contract.columns]))
     made = engine.createDataFrame([tuple(row[c.name] for c in contract.columns) for row in rows], schema)
     return made.coalesce(1).localCheckpoint()  # read in Spark from here on, and not made again for each look
+
+
+def lookup_in(table: pa.Table) -> Lookup:
+    """A look-up in a whole table that is in memory."""
+
+    def find(keys: pa.Table) -> pa.Table:
+        columns = ", ".join(f'"{column}"' for column in keys.column_names)
+        return ask(
+            f"SELECT {columns} FROM whole SEMI JOIN keys USING ({columns})", whole=table.select(keys.column_names), keys=keys
+        )
+
+    return find
 
 
 def _in_files(folder: Path, rows: pa.Table) -> ds.Dataset:

@@ -23,11 +23,11 @@ from pipelines.maintenance import garbage_run
 from pipelines.maintenance.garbage import UNASKED, collect_garbage
 from pipelines.maintenance.garbage_days import days_over
 from pipelines.maintenance.garbage_files import expire_snapshots
-from pipelines.maintenance.garbage_plan import Entry, overdue, unneeded_data
 from pipelines.maintenance.garbage_rows import Rows
 from pipelines.maintenance.garbage_run import Removal
 from queues import Loader, Policy
 from tests.pipelines.conftest import SparkLake
+from tests.pipelines.garbage_oracle import Entry, overdue, unneeded_data
 from tests.pipelines.makers import at, data, outcome, seq_at, trigger
 from tests.servers import Server, free_port
 

@@ -7,16 +7,8 @@ from datetime import date, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.maintenance.garbage_plan import (
-    ArchivedSegment,
-    Entry,
-    Version,
-    days_to_read,
-    old_segments,
-    old_versions,
-    overdue,
-    unneeded_data,
-)
+from pipelines.maintenance.garbage_plan import ArchivedSegment, Version, days_to_read, old_segments, old_versions
+from tests.pipelines.garbage_oracle import Entry, overdue, unneeded_data
 from tests.pipelines.makers import NOON
 
 RETENTION = timedelta(days=30)
