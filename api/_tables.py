@@ -15,13 +15,13 @@ from api._sources import Sources
 from api.models.lake import Freshness
 from api.models.refusals import Quarantine, Refused
 from contracts.envelope import Stream
-from history.refused import Asked, Place, Refusal, page
+from history.refused import Cursor, Refusal, RefusalFilter, page
 
 PAGE = 50
 Since = Annotated[datetime | None, Query(description="received then or later; ISO 8601, UTC where it names no zone")]
 Matching = Annotated[str, Query(max_length=200, description="only those whose reason holds this text, in any case")]
 Settled = Annotated[bool, Query(description="also what was replayed or dropped")]
-Cursor = Annotated[str | None, Query(pattern=r"^-?[0-9]{1,18}_-?[0-9]{1,19}$", description="as the page before said")]
+Before = Annotated[str | None, Query(pattern=r"^-?[0-9]{1,18}_-?[0-9]{1,19}$", description="as the page before said")]
 
 
 def table_routes(sources: Sources) -> APIRouter:
@@ -35,13 +35,13 @@ def table_routes(sources: Sources) -> APIRouter:
         matching: Matching = "",
         settled: Settled = False,
         limit: Limit = PAGE,
-        before: Cursor = None,
+        before: Before = None,
     ) -> Quarantine:
         """Refused messages that are not settled, newest first, a page at a time."""
         if since is not None and since.tzinfo is None:
             since = since.replace(tzinfo=UTC)
-        last = None if before is None else _place(before)
-        read = partial(page, asked=Asked(stream, since, matching, settled), limit=limit, before=last)
+        last = None if before is None else _parsed(before)
+        read = partial(page, asked=RefusalFilter(stream, since, matching, settled), limit=limit, before=last)
         found = await sources.lake.ask(read)
         more = _cursor(found.refusals[-1]) if found.more else None
         return Quarantine(refused=[Refused(**_plain(refusal)) for refusal in found.refusals], total=found.total, before=more)
@@ -69,7 +69,7 @@ def _cursor(refusal: Refusal) -> str:
     return f"{round(refusal.received_at.timestamp() * 1_000_000)}_{refusal.seq}"
 
 
-def _place(cursor: str) -> Place:
+def _parsed(cursor: str) -> Cursor:
     micros, seq = cursor.split("_")
     try:
         return datetime.fromtimestamp(int(micros) / 1_000_000, UTC), int(seq)

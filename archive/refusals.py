@@ -28,7 +28,7 @@ NEWEST_FIRST = [("received_at", "descending"), ("seq", "descending")]
 NEVER = "no refused message has seq %s; `manifold quarantine ls --all` lists them"
 SCHEMA = pa.schema([QUARANTINE.arrow_schema.field(name) for name in BRIEF])
 
-Place = tuple[datetime, int]  # of a refusal in the list: when it was received, and its seq
+Cursor = tuple[datetime, int]  # the place of a refusal in the list: when it was received, and its seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Refusal:
     payload: bytes = b""  # only where one is asked for
 
     @property
-    def place(self) -> Place:
-        """Its place in the list."""
+    def cursor(self) -> Cursor:
+        """Where the next page begins after it."""
         return self.received_at, self.seq
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RefusalFilter:
     """Which refusals: of one stream, since an instant (UTC), with a text in their reason, in any case; `settled` ones too."""
 
     stream: str | None = None
@@ -81,7 +81,7 @@ class Page:
     more: bool  # there are older ones
 
 
-def page(catalog: Catalog, asked: Asked, *, limit: int, before: Place | None = None) -> Page:
+def page(catalog: Catalog, asked: RefusalFilter, *, limit: int, before: Cursor | None = None) -> Page:
     """The newest `limit` refusals that were asked for, of those `before` a place."""
     newest, total, left = SCHEMA.empty_table(), 0, 0
     for rows in _pieces(catalog, asked, _settled(catalog)):
@@ -94,7 +94,7 @@ def page(catalog: Catalog, asked: Asked, *, limit: int, before: Place | None = N
     return Page([_refusal(row, actions.get(row["seq"])) for row in newest.to_pylist()], total, left > limit)
 
 
-def seqs(catalog: Catalog, asked: Asked) -> list[int]:
+def seqs(catalog: Catalog, asked: RefusalFilter) -> list[int]:
     """The seqs of all that were asked for, in order."""
     found = _joined(_pieces(catalog, asked, _settled(catalog)))
     return found.sort().to_pylist()  # type: ignore[no-any-return]
@@ -129,7 +129,7 @@ def open_among(catalog: Catalog, seqs: Collection[int]) -> list[int]:
     return asked.filter(pc.invert(pc.is_in(asked, _settled(catalog)))).to_pylist()  # type: ignore[no-any-return]
 
 
-def _pieces(catalog: Catalog, asked: Asked, acted: pa.Array) -> Iterator[pa.Table]:
+def _pieces(catalog: Catalog, asked: RefusalFilter, acted: pa.Array) -> Iterator[pa.Table]:
     """The rows that were asked for, each seq once; refused again, a replay has a second row. `acted`: seqs of what is settled."""
     seen = np.zeros(len(acted), np.bool_)
     for rows in _batches(catalog, QUARANTINE, BRIEF, asked.filter):
@@ -160,8 +160,8 @@ def _batches(catalog: Catalog, of: Table, columns: tuple[str, ...], wanted: Bool
             yield pa.Table.from_batches([batch]).select(list(columns)).cast(schema)
 
 
-def _is_before(rows: pa.Table, place: Place) -> pa.ChunkedArray:
-    received_at, seq = place
+def _is_before(rows: pa.Table, cursor: Cursor) -> pa.ChunkedArray:
+    received_at, seq = cursor
     at = pa.scalar(received_at, SCHEMA.field("received_at").type)
     same = pc.and_(pc.equal(rows["received_at"], at), pc.less(rows["seq"], seq))
     return pc.or_(pc.less(rows["received_at"], at), same)

@@ -11,7 +11,7 @@ from pyiceberg.catalog import Catalog
 from adapters.lake import open_catalog
 from archive import quarantine
 from archive.quarantine import Replayed, readable
-from archive.refusals import Asked, Refusal, page, refusal
+from archive.refusals import Refusal, RefusalFilter, page, refusal
 from archive.refusals import seqs as seqs_of
 from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from contracts.errors import Permanent
@@ -40,7 +40,7 @@ def list_refused(
 ) -> None:
     """List what was refused and not yet settled, the newest first."""
     instant = since.replace(tzinfo=UTC) if since else None
-    found = page(open_catalog(settings_or_fail()), Asked(stream, instant, matching, settled), limit=limit)
+    found = page(open_catalog(settings_or_fail()), RefusalFilter(stream, instant, matching, settled), limit=limit)
     if as_json:
         print_json([_plain(refused) for refused in found.refusals])
         return
@@ -120,7 +120,7 @@ def _named(catalog: Catalog, seqs: list[int] | None, matching: str) -> list[int]
     """The seqs that were named, or those of open refusals whose reason matches; one of the two must be given."""
     if bool(seqs) == bool(matching):
         fail("name seqs, or give --matching TEXT; `manifold quarantine ls` shows both", USAGE)
-    return list(seqs) if seqs else seqs_of(catalog, Asked(matching=matching))
+    return list(seqs) if seqs else seqs_of(catalog, RefusalFilter(matching=matching))
 
 
 def _plain(refused: Refusal) -> dict[str, Any]:

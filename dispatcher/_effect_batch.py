@@ -8,7 +8,7 @@ from contracts.queue_names import QueueName
 from dispatcher import _metrics
 from dispatcher._effects import Effect, Watch
 from dispatcher._events import Answered, Verb
-from dispatcher._metrics_log import RequestIdOf, account_answers
+from dispatcher._metrics_log import RequestIdOf, count_answers
 from queues import Queues, is_spoilt
 from queues.verbs import verb
 
@@ -59,7 +59,7 @@ class EffectBatch:
                 _give_up(queue, each)
             answers.append(None if is_spoilt(reply) else Answered(each, reply, now_ms, self._asked_at, repeated))
         answered = [(queue, answer) for (queue, _), answer in zip(self._verbs, answers, strict=True) if answer is not None]
-        account_answers(answered, self._request_id_of)
+        count_answers(answered, self._request_id_of)
         return answers
 
 

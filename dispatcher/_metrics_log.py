@@ -19,7 +19,7 @@ RequestIdOf = Callable[[int], str | None]  # of a seq, where this process knows 
 log = structlog.get_logger(__name__)
 
 
-def account_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: RequestIdOf) -> None:
+def count_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of: RequestIdOf) -> None:
     """Count and log the replies to the verbs of a batch."""
     delivered = ecq_delivered = again = 0
     outcomes = Counter[Outcome]()
@@ -35,7 +35,7 @@ def account_answers(answers: Iterable[tuple[QueueName, Answered]], request_id_of
                     _tell(record, request_id_of)
                 elif reply.word == "ended":
                     delivered += 1
-                    _account_delivered(record, reply)
+                    _count_delivered(record, reply)
             case Acknowledge(record) if reply.word in ("ended", "unknown"):
                 if record.passed_over:
                     _metrics.ECQ_PASSED_OVER.inc()
@@ -82,7 +82,7 @@ def _tell(record: OutcomeRecord, request_id_of: RequestIdOf) -> None:
     )
 
 
-def _account_delivered(record: OutcomeRecord, reply: AckReply) -> None:
+def _count_delivered(record: OutcomeRecord, reply: AckReply) -> None:
     if reply.published_ms is not None:
         _metrics.ACK_SECONDS.observe(max(0, record.ended_ms - reply.published_ms) / 1000)
     if reply.attempts is not None:

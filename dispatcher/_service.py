@@ -51,7 +51,7 @@ class Dispatcher:
         self.settings, self.name = settings, f"sdv-dispatcher-{replica}"
         self._port = settings.dispatcher_port + replica
         self._subscribed = False
-        self._feeds: list[asyncio.Task[None]] = []
+        self._sources: list[asyncio.Task[None]] = []
         self._redis = connect(settings.redis)
         self._queues = Queues(self._redis, Policy.of(settings))
         self._lake = Lake(settings)
@@ -132,9 +132,11 @@ class Dispatcher:
             except Permanent as exc:  # it is tried again, and health says that it is not ready
                 log.warning("subscription refused", reason=str(exc))
             self._subscribed = True
-            self._feeds = [tasks.create_task(feed, name=f"dispatcher.{name}") for name, feed in self._make_feeds().items()]
+            self._sources = [
+                tasks.create_task(source, name=f"dispatcher.{name}") for name, source in self._make_sources().items()
+            ]
 
-    def _make_feeds(self) -> dict[str, Coroutine[Any, Any, None]]:
+    def _make_sources(self) -> dict[str, Coroutine[Any, Any, None]]:
         s, offer = self.settings, self._scheduler.offer
         wakes = Wakes(self._queues, self.name, offer, self._payloads)
         deadlines = Deadlines(self._queues, offer, every_s=min(MAX_LOOK_S, s.ack_deadline_seconds / 4))
@@ -158,8 +160,8 @@ class Dispatcher:
     async def _settle(self) -> None:
         """Take no new events and finish those in hand; those that are not finished in time come again."""
         self._events_in.open = False
-        for feed in self._feeds:
-            feed.cancel()
+        for source in self._sources:
+            source.cancel()
         try:
             async with asyncio.timeout(SETTLE_S):
                 await self._scheduler.settle()

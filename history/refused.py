@@ -1,5 +1,5 @@
 """Pages of the table `quarantine`, newest first, for rooms that may not import the archive."""
 
-from archive.refusals import Asked, Page, Place, Refusal, page
+from archive.refusals import Cursor, Page, Refusal, RefusalFilter, page
 
-__all__ = ["Asked", "Page", "Place", "Refusal", "page"]
+__all__ = ["Cursor", "Page", "Refusal", "RefusalFilter", "page"]

@@ -62,7 +62,7 @@ class Backlog:
         """Nothing more is read: what has been delivered meanwhile waits, although the queue may be empty."""
         self.count = max(self.count, 1)
 
-    def lost_sight(self) -> None:
+    def connection_lost(self) -> None:
         """The connection was lost: what was in hand is in the queue again, in front, and its count is another."""
         self._mark = None
 
@@ -108,10 +108,10 @@ class Backlogs:
         for one in self._of.values():
             one.paused()
 
-    def lost_sight(self) -> None:
+    def connection_lost(self) -> None:
         """The connection was lost."""
         for one in self._of.values():
-            one.lost_sight()
+            one.connection_lost()
 
     def age_s(self, now: float, queue: str = "") -> float:
         """How long what comes now from the queue may have waited; of another queue, or none, the longest of all."""

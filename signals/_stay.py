@@ -81,7 +81,7 @@ class Stay:
     async def _serve(self, session: Session) -> None:
         """Consume until the session is lost, or the door stops; then settle what came before."""
         self._waiting.clear()  # of a stay before: it comes again
-        self.backlog.lost_sight()
+        self.backlog.connection_lost()
         session.waited_s = lambda queue: self.backlog.age_s(time.time(), queue)
         await self._look(session)
         self._session = session

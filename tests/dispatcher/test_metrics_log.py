@@ -13,7 +13,7 @@ from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher import _metrics_log
 from dispatcher._events import Answered, Verb
-from dispatcher._metrics_log import account_answers
+from dispatcher._metrics_log import count_answers
 from queues.verbs.claims import (
     Claim,
     ClaimReply,
@@ -48,7 +48,7 @@ def ended(outcome: Outcome) -> OutcomeRecord:
 
 def logged_by(verb: Verb, reply: object) -> list[dict[str, object]]:
     with capture_logs() as lines:
-        account_answers([(VIN, Answered(verb, reply, NOW, 0))], {SEQ: "task_a_1"}.get)
+        count_answers([(VIN, Answered(verb, reply, NOW, 0))], {SEQ: "task_a_1"}.get)
     return [dict(line) for line in lines]
 
 

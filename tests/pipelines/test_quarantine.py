@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from adapters.lake import ensure_tables
 from archive.quarantine import drop, replay
-from archive.refusals import Asked, Place, page, refusal, seqs
+from archive.refusals import Cursor, RefusalFilter, page, refusal, seqs
 from console._app import make_app
 from contracts.envelope import Envelope, Stream
 from contracts.errors import Permanent
@@ -38,7 +38,7 @@ def test_a_trigger_refused_for_a_limit_comes_in_under_its_own_seq_when_the_limit
     spark_lake.settings = spark_lake.settings.model_copy(update={"max_ids": 1})
     spark_lake.write(Stream.TRIGGER, [trigger(1, ["V1"]), trigger(2, ["V1", "V2"]), trigger(3, ["V2"])])
     spark_lake.ingest("first")
-    (refused,) = page(spark_lake.catalog, Asked(), limit=9).refusals
+    (refused,) = page(spark_lake.catalog, RefusalFilter(), limit=9).refusals
     with pytest.raises(Permanent, match=r"(?s)refused again.*max_ids=1"):
         replay(spark_lake.catalog, spark_lake.settings, refused.seq, now=LATER)
     spark_lake.settings = spark_lake.settings.model_copy(update={"max_ids": 2})
@@ -55,7 +55,7 @@ def test_a_trigger_refused_for_a_limit_comes_in_under_its_own_seq_when_the_limit
         ("V2", seq_at(2)),
         ("V2", seq_at(3)),
     ]
-    assert page(spark_lake.catalog, Asked(), limit=9).refusals == []
+    assert page(spark_lake.catalog, RefusalFilter(), limit=9).refusals == []
     assert refusal(spark_lake.catalog, refused.seq).note == "limit raised"
     with pytest.raises(Permanent, match="was replayed"):
         replay(spark_lake.catalog, spark_lake.settings, refused.seq, now=LATER)
@@ -88,7 +88,7 @@ def test_a_file_cannot_be_replayed_and_can_be_dropped(spark_lake: SparkLake) -> 
     spark_lake.file("trigger/x.jsonl").parent.mkdir(parents=True)
     spark_lake.file("trigger/x.jsonl").write_bytes(b"nonsense")
     spark_lake.ingest()
-    (refused,) = page(spark_lake.catalog, Asked(), limit=9).refusals
+    (refused,) = page(spark_lake.catalog, RefusalFilter(), limit=9).refusals
     with pytest.raises(Permanent, match="another path"):
         replay(spark_lake.catalog, spark_lake.settings, refused.seq, now=LATER)
     assert drop(spark_lake.catalog, [refused.seq, refused.seq], note="", now=LATER) == [refused.seq]
@@ -150,7 +150,7 @@ def test_pages_follow_each_other_without_a_gap_and_each_seq_stands_once(spark_la
     refuse(spark_lake, data(7, "d1", b"x"), "something else")
     drop(spark_lake.catalog, [seq_at(3), seq_at(14)], note="", now=LATER)
 
-    def walked(asked: Asked, limit: int) -> tuple[list[int], set[int]]:
+    def walked(asked: RefusalFilter, limit: int) -> tuple[list[int], set[int]]:
         found: list[int] = []
         totals, before = set[int](), None
         while True:
@@ -159,17 +159,17 @@ def test_pages_follow_each_other_without_a_gap_and_each_seq_stands_once(spark_la
             totals.add(some.total)
             if not some.more:
                 return found, totals
-            before = some.refusals[-1].place
+            before = some.refusals[-1].cursor
 
     every = [seq_at(ms) for ms in range(14, -1, -1)]
     for limit in (1, 4, 5, 15, 99):
-        assert walked(Asked(matching="IDS is", settled=True), limit) == (every, {15})
-        assert walked(Asked("trigger", matching="ids is"), limit) == (
+        assert walked(RefusalFilter(matching="IDS is", settled=True), limit) == (every, {15})
+        assert walked(RefusalFilter("trigger", matching="ids is"), limit) == (
             [s for s in every if s not in (seq_at(3), seq_at(14))],
             {13},
         )
-    assert walked(Asked("outcome"), 4) == ([], {0})
-    assert walked(Asked(since=at(10), settled=True), 2) == (every[:5], {5})
+    assert walked(RefusalFilter("outcome"), 4) == ([], {0})
+    assert walked(RefusalFilter(since=at(10), settled=True), 2) == (every[:5], {5})
 
 
 def test_whatever_is_dropped_at_once_the_tables_are_read_as_often(
@@ -191,8 +191,8 @@ def test_whatever_is_dropped_at_once_the_tables_are_read_as_often(
     rest = json.loads(manifold("drop", "--matching", "IDS is", "--json").stdout)["dropped"]
     assert rest == [seq_at(ms) for ms in range(40) if ms not in (2, 3)]
     assert loads.count(QUARANTINE.identifier) <= of_two + 1  # to find them
-    assert page(spark_lake.catalog, Asked(), limit=9).total == 0
-    assert page(spark_lake.catalog, Asked(settled=True), limit=9).total == 40
+    assert page(spark_lake.catalog, RefusalFilter(), limit=9).total == 0
+    assert page(spark_lake.catalog, RefusalFilter(settled=True), limit=9).total == 40
 
 
 def test_where_one_was_never_refused_none_is_dropped(spark_lake: SparkLake) -> None:
@@ -203,13 +203,13 @@ def test_where_one_was_never_refused_none_is_dropped(spark_lake: SparkLake) -> N
     assert drop(spark_lake.catalog, [], note="", now=LATER) == []
 
 
-def peak_of(spark_lake: SparkLake, before: Place | None) -> int:
+def peak_of(spark_lake: SparkLake, before: Cursor | None) -> int:
     """Bytes of Arrow and of Python that a page of ten takes at the most."""
     pool, usual = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
     pa.set_memory_pool(pool)
     tracemalloc.start()
     try:
-        assert len(page(spark_lake.catalog, Asked(), limit=10, before=before).refusals) == 10
+        assert len(page(spark_lake.catalog, RefusalFilter(), limit=10, before=before).refusals) == 10
         return int(pool.max_memory() or 0) + tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -222,5 +222,5 @@ def test_a_page_takes_the_memory_of_a_page_however_much_was_refused(spark_lake: 
     several(spark_lake, files=12, each=20_000)
     assert peak_of(spark_lake, None) < 2 * few
     assert peak_of(spark_lake, (at(20), 0)) < 2 * few
-    drop(spark_lake.catalog, seqs(spark_lake.catalog, Asked())[20:], note="a night of nonsense", now=LATER)
+    drop(spark_lake.catalog, seqs(spark_lake.catalog, RefusalFilter())[20:], note="a night of nonsense", now=LATER)
     assert peak_of(spark_lake, None) < 2 * few

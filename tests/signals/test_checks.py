@@ -215,7 +215,7 @@ def test_a_queue_that_is_not_read_is_as_old_as_it_is() -> None:
 def test_what_was_counted_before_a_connection_was_lost_counts_no_more() -> None:
     backlog = Backlog(3600, empty_at=10_000)
     backlog.saw(5, 10_001)
-    backlog.lost_sight()
+    backlog.connection_lost()
     for _ in range(5):
         backlog.took()
 
