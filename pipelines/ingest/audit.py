@@ -16,7 +16,7 @@ from pipelines.ingest.arrow_audit import ALONE, BESIDE_SPARK, NOTHING, Bounds, f
 from pipelines.ingest.branches import COUNTED, RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import PinnedSnapshot, counts, pins_in
 from pipelines.ingest.run import Run
-from pipelines.ingest.spark_audit import Wholes, added, or_on_spark
+from pipelines.ingest.spark_audit import ReferenceTables, added, or_on_spark
 from pipelines.ingest.verdict import keep_verdict
 from pipelines.spark.needed import NeedsSpark
 
@@ -94,7 +94,7 @@ def _judged(judge: Callable[..., Audit], run: Run, written: Sequence[PinnedSnaps
     if run.spark is None:
         return judge(few, references={}, lookups=found)
     frames = {pinned.table.name: added(run, run.spark, pinned) for pinned in many}
-    whole = Wholes(run, run.spark, written, few | frames)
+    whole = ReferenceTables(run, run.spark, written, few | frames)
     asked = {table: or_on_spark(find, whole, table) for table, find in found.items()}
     try:
         return judge(few | in_files | frames, references=whole, lookups=asked)

@@ -37,7 +37,7 @@ def added(run: Run, spark: SparkSession, pinned: PinnedSnapshot) -> DataFrame:
     return spark.read.options(**between, **SMALL_SPLITS).table(name)
 
 
-class Wholes(Mapping[str, DataFrame]):
+class ReferenceTables(Mapping[str, DataFrame]):
     """By name, the tables in which rules look values up, as they will be when the run counts; made when they are asked for.
 
     Of the ledger there are only rows that can be about the run's segments: those of their days, and of none. Of the payloads only
@@ -84,7 +84,7 @@ class Wholes(Mapping[str, DataFrame]):
         return near
 
 
-def or_on_spark(find: Lookup, wholes: Wholes, table: str) -> Lookup:
+def or_on_spark(find: Lookup, wholes: ReferenceTables, table: str) -> Lookup:
     """A look-up of rows in memory that asks Spark where too many rows would have to be looked through."""
 
     def found(keys: pa.Table) -> pa.Table:

@@ -10,7 +10,7 @@ from contracts.tls import TlsFiles
 from sandbox.platform import certificates
 
 
-class Garage:
+class VehicleCertificates:
     """Issues a certificate for each vehicle when it first connects, and keeps it in memory."""
 
     def __init__(self, settings: Settings) -> None:

@@ -30,7 +30,7 @@ class FleetEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class ConnectFields:
     """The fields of a CONNECT."""
 
     client_id: str
@@ -59,12 +59,12 @@ class Listener(Protocol):
 class Connection:
     """Opened once, closed once: a vehicle that comes back takes a new one and remembers nothing of the old."""
 
-    def __init__(self, endpoint: FleetEndpoint, hello: Hello, listener: Listener) -> None:
+    def __init__(self, endpoint: FleetEndpoint, fields: ConnectFields, listener: Listener) -> None:
         self._listener: Listener | None = listener
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
         self._problem = ""
-        self._client, self._is_secure = self._new_client(endpoint, hello), endpoint.secure is not None
+        self._client, self._is_secure = self._new_client(endpoint, fields), endpoint.secure is not None
 
     def open(self) -> None:
         """Connect and send CONNECT. Blocks for the handshake of TCP; of that of TLS, which goes on beside, `on_lost` tells.
@@ -120,18 +120,18 @@ class Connection:
         if self._socket is not None:
             self._client.loop_misc()
 
-    def _new_client(self, endpoint: FleetEndpoint, hello: Hello) -> paho.Client:
-        v5 = hello.protocol == MQTTProtocolVersion.MQTTv5
+    def _new_client(self, endpoint: FleetEndpoint, fields: ConnectFields) -> paho.Client:
+        v5 = fields.protocol == MQTTProtocolVersion.MQTTv5
         client = paho.Client(
             CallbackAPIVersion.VERSION2,
-            hello.client_id,
-            protocol=MQTTProtocolVersion(hello.protocol),
-            clean_session=None if v5 else hello.clean_start,
+            fields.client_id,
+            protocol=MQTTProtocolVersion(fields.protocol),
+            clean_session=None if v5 else fields.clean_start,
             reconnect_on_failure=False,
             manual_ack=True,
         )
         if endpoint.secure is not None:
-            client.tls_set_context(endpoint.secure(hello.client_id))
+            client.tls_set_context(endpoint.secure(fields.client_id))
         client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
         client.on_message, client.on_subscribe = self._on_message, self._on_subscribe
         client.on_socket_close = self._on_socket_close
@@ -139,12 +139,12 @@ class Connection:
         client.on_socket_unregister_write = self._on_written
         if v5:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho left it untyped
-            properties.SessionExpiryInterval = hello.session_expiry_s
+            properties.SessionExpiryInterval = fields.session_expiry_s
             client.connect_async(
-                endpoint.host, endpoint.port, hello.keepalive_s, clean_start=hello.clean_start, properties=properties
+                endpoint.host, endpoint.port, fields.keepalive_s, clean_start=fields.clean_start, properties=properties
             )
         else:
-            client.connect_async(endpoint.host, endpoint.port, hello.keepalive_s)
+            client.connect_async(endpoint.host, endpoint.port, fields.keepalive_s)
         return client
 
     # Bytes ------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from contracts.settings import Settings
 from contracts.topics import Sign
 from sandbox.fleet._behaviour_model import Behaviour, BehaviourModel
 from sandbox.fleet._connection import FleetEndpoint
-from sandbox.fleet._vehicle import FleetListener, LinkState, Received, Vehicle
+from sandbox.fleet._vehicle import ConnectionState, FleetListener, Received, Vehicle
 
 CONNECT_S = 60.0
 _AT_ONCE = 100  # connections under way: fewer than the broker's backlog
@@ -114,7 +114,7 @@ class Fleet:
     @property
     def online(self) -> list[Owner]:
         """The vehicles that are connected and subscribed now."""
-        return [vin for vin, vehicle in self._vehicles.items() if vehicle.link is LinkState.ONLINE]
+        return [vin for vin, vehicle in self._vehicles.items() if vehicle.link is ConnectionState.ONLINE]
 
     def protocol(self, vin: Owner) -> int:
         """5, or 4 for MQTT 3.1.1."""
@@ -140,7 +140,7 @@ class Fleet:
                         under_way[vehicle] = vehicle.arrivals
                         vehicle.come(clean_start=clean_start)
                     # One that came and has left again by its model has come all the same.
-                    under_way = {v: n for v, n in under_way.items() if v.link is not LinkState.ONLINE and v.arrivals == n}
+                    under_way = {v: n for v, n in under_way.items() if v.link is not ConnectionState.ONLINE and v.arrivals == n}
                     if under_way:
                         await self._next_news()
         except TimeoutError as exc:
@@ -197,9 +197,11 @@ class Fleet:
 def _endpoint(settings: Settings) -> FleetEndpoint:
     parts = urlsplit(settings.mqtt_for_vehicles)
     if settings.tls and parts.scheme == "mqtts" and parts.hostname:
-        from sandbox.fleet._certificates import Garage  # the library of certificates takes a while that others need not wait
+        from sandbox.fleet._certificates import (
+            VehicleCertificates,  # the library of certificates takes a while that others need not wait
+        )
 
-        return FleetEndpoint(parts.hostname, parts.port or 8883, settings.topic_prefix, Garage(settings).context)
+        return FleetEndpoint(parts.hostname, parts.port or 8883, settings.topic_prefix, VehicleCertificates(settings).context)
     if parts.scheme not in ("mqtt", "tcp") or not parts.hostname:
         raise Permanent(
             f"the vehicles' broker is {settings.mqtt_for_vehicles!r}: the simulated fleet speaks plain MQTT only; use mqtt://<host>:<port>"

@@ -13,7 +13,7 @@ from contracts.messages import sha1_hex
 from contracts.names import Owner, RequestId
 from contracts.topics import Sign, ecq_filter, ecq_of, request_filter, request_of, sign_topic
 from sandbox.fleet._behaviour_model import Behaviour, BehaviourModel
-from sandbox.fleet._connection import Connection, FleetEndpoint, Hello
+from sandbox.fleet._connection import ConnectFields, Connection, FleetEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Received:
     qos: int
 
 
-class LinkState(Enum):
+class ConnectionState(Enum):
     """The state of a vehicle's connection."""
 
     OFFLINE = auto()
@@ -60,7 +60,7 @@ class Vehicle:
         self, vin: Owner, endpoint: FleetEndpoint, behaviour: Behaviour, model: BehaviourModel, listener: FleetListener
     ) -> None:
         self.vin, self.protocol = vin, model.protocol
-        self.link = LinkState.OFFLINE
+        self.link = ConnectionState.OFFLINE
         self.arrivals = 0  # how often it came online
         self.problem = ""  # why the last connection failed
         self._endpoint, self._behaviour, self._model, self._listener = endpoint, behaviour, model, listener
@@ -73,13 +73,13 @@ class Vehicle:
 
     def come(self, *, clean_start: bool = False) -> None:
         """Connect, subscribe and say `online`; try until it works."""
-        if self.link is not LinkState.OFFLINE:
+        if self.link is not ConnectionState.OFFLINE:
             return
         self._stop_timers()
-        self.link, self._clean_start = LinkState.CONNECTING, clean_start
+        self.link, self._clean_start = ConnectionState.CONNECTING, clean_start
         behaviour = self._behaviour
-        hello = Hello(self.vin, self.protocol, clean_start, behaviour.session_expiry_s, behaviour.keepalive_s)
-        self._connection = Connection(self._endpoint, hello, self)
+        fields = ConnectFields(self.vin, self.protocol, clean_start, behaviour.session_expiry_s, behaviour.keepalive_s)
+        self._connection = Connection(self._endpoint, fields, self)
         try:
             self._connection.open()
         except OSError as exc:
@@ -95,7 +95,7 @@ class Vehicle:
 
     def say(self, sign: Sign) -> None:
         """`online` or `heartbeat`; nothing if the vehicle is not online."""
-        if self._connection is not None and self.link is LinkState.ONLINE:
+        if self._connection is not None and self.link is ConnectionState.ONLINE:
             self._connection.publish(sign_topic(self.vin, sign))
 
     def look_after(self) -> None:
@@ -116,7 +116,7 @@ class Vehicle:
 
     def on_subscribed(self) -> None:
         """Say `online`, and begin to live."""
-        self.link, self._failures, self.problem = LinkState.ONLINE, 0, ""
+        self.link, self._failures, self.problem = ConnectionState.ONLINE, 0, ""
         self._clean_start, self._subscribed = False, True
         self.arrivals += 1
         self.say(Sign.ONLINE)
@@ -184,10 +184,10 @@ class Vehicle:
     def _drop(self, *, goodbye: bool, what: str) -> None:
         self._stop_timers()
         connection, self._connection = self._connection, None
-        was, self.link = self.link, LinkState.OFFLINE
+        was, self.link = self.link, ConnectionState.OFFLINE
         if connection is not None:
             connection.close(goodbye=goodbye)
-        if was is not LinkState.OFFLINE:
+        if was is not ConnectionState.OFFLINE:
             self._listener.changed(self.vin, what)
 
     def _beat(self) -> None:
