@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 import history
-from api.models.fields import Count, Seq, example
+from api.models.fields import Count, Seq, example, taken_over
 from contracts.ecq import EARLIEST, REWIND_RULE, rewind_target
 from contracts.messages import SHOWN
 from contracts.seq import MAX_SEQ
@@ -57,9 +57,7 @@ class LiveMessage(BaseModel):
     @classmethod
     def of(cls, message: history.LiveMessage) -> "LiveMessage":
         """The same as history gives it."""
-        return cls.model_construct(
-            key=message.key, seq=message.seq, ts=message.ts, size_bytes=message.size_bytes, state=str(message.state)
-        )
+        return taken_over(cls, message, state=str(message.state))
 
 
 class CompactedQueue(BaseModel):
@@ -84,14 +82,7 @@ class CompactedQueue(BaseModel):
     @classmethod
     def of(cls, queue: history.CompactedQueue) -> "CompactedQueue":
         """The same as history gives it."""
-        return cls.model_construct(
-            client_id=queue.client_id,
-            last_seq=queue.last_seq,
-            acked_seq=queue.acked_seq,
-            acked_at=queue.acked_at,
-            entries=[LiveMessage.of(entry) for entry in queue.entries],
-            after=queue.after,
-        )
+        return taken_over(cls, queue, entries=[LiveMessage.of(entry) for entry in queue.entries])
 
 
 class RewindTo(BaseModel):

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
-from api.models.fields import Count, Seq, example
+from api.models.fields import Count, Seq, example, taken_over
 from history.entry import BatchHistory, EntryHistory
 
 ENTRY = {
@@ -45,17 +45,7 @@ class Entry(BaseModel):
     @classmethod
     def of(cls, entry: EntryHistory) -> "Entry":
         """The model of an entry of `history`."""
-        return cls.model_construct(
-            seq=entry.seq,
-            request_id=entry.request_id,
-            data_id=entry.data_id,
-            state=str(entry.state),
-            accepted_at=entry.accepted_at,
-            dispatched_at=entry.dispatched_at,
-            acknowledged_at=entry.acknowledged_at,
-            attempts=entry.attempts,
-            reason=entry.reason,
-        )
+        return taken_over(cls, entry, state=str(entry.state))
 
 
 class VehicleHistory(BaseModel):
@@ -82,13 +72,7 @@ class Batch(BaseModel):
     @classmethod
     def of(cls, batch: BatchHistory) -> "Batch":
         """The model of a batch of `history`."""
-        return cls.model_construct(
-            seq=batch.seq,
-            data_id=batch.data_id,
-            accepted_at=batch.accepted_at,
-            vehicles=batch.vehicles,
-            states={str(state): count for state, count in batch.states.items()},
-        )
+        return taken_over(cls, batch, states={str(state): count for state, count in batch.states.items()})
 
 
 class Batches(BaseModel):
