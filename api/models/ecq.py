@@ -5,8 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-import history
-from api.models.fields import Count, Seq, example, taken_over
+from api.models.fields import Count, Known, Seq, example
 from contracts.ecq import EARLIEST, REWIND_RULE, rewind_target
 from contracts.messages import SHOWN
 from contracts.seq import MAX_SEQ
@@ -43,7 +42,7 @@ def _word(given: object) -> str:
     return word.strip()
 
 
-class LiveMessage(BaseModel):
+class LiveMessage(Known):
     """The newest message of a key."""
 
     model_config = example(**MESSAGE)
@@ -54,13 +53,8 @@ class LiveMessage(BaseModel):
     size_bytes: Count | None = Field(description="of its payload; null: not known")
     state: str = Field(description="`pending`, `in flight`, or `delivered`")
 
-    @classmethod
-    def of(cls, message: history.LiveMessage) -> "LiveMessage":
-        """The same as history gives it."""
-        return taken_over(cls, message, state=str(message.state))
 
-
-class CompactedQueue(BaseModel):
+class CompactedQueue(Known):
     """A page of a client's compacted queue: the newest message of each key, oldest first."""
 
     model_config = example(
@@ -78,11 +72,6 @@ class CompactedQueue(BaseModel):
     acked_at: datetime | None = Field(description="when it last moved on")
     entries: list[LiveMessage]
     after: Seq | None = Field(description="the next page has what comes after this seq; null: there is nothing more")
-
-    @classmethod
-    def of(cls, queue: history.CompactedQueue) -> "CompactedQueue":
-        """The same as history gives it."""
-        return taken_over(cls, queue, entries=[LiveMessage.of(entry) for entry in queue.entries])
 
 
 class RewindTo(BaseModel):

@@ -11,11 +11,15 @@ Count = Annotated[int, Field(ge=0)]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def taken_over(model: type[Model], known: object, **other: Any) -> Model:
-    """The model with what is known under the names of its fields, or with `other`. Nothing is checked again."""
-    return model.model_construct(**{name: getattr(known, name) for name in model.model_fields.keys() - other.keys()}, **other)
-
-
 def example(**values: Any) -> ConfigDict:
     """The configuration of a model whose example in the OpenAPI document has these values."""
     return ConfigDict(json_schema_extra={"example": values})
+
+
+class Known(BaseModel):
+    """A model of what `history` knows under the same names."""
+
+    @classmethod
+    def of(cls: type[Model], known: object, **other: Any) -> Model:
+        """The model of it, with `other` instead of what it has under these names. Nothing is checked again."""
+        return cls.model_construct(**{name: getattr(known, name) for name in cls.model_fields.keys() - other.keys()}, **other)
