@@ -5,7 +5,6 @@ no outcome stays as it is: the entry is pending, and its data is needed.
 """
 
 from datetime import UTC, date, datetime, time, timedelta
-from functools import partial
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -15,7 +14,7 @@ from adapters.lake import where
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, Table
 from pipelines.maintenance.garbage_run import Removal
-from pipelines.maintenance.old_days import drop_days, midnight
+from pipelines.maintenance.old_days import OldDays, midnight
 
 ROWS_AT_ONCE = 5_000_000
 A_DAY = timedelta(days=1)
@@ -34,19 +33,7 @@ def drop_history(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
     Raises:
         ConcurrentPublish: other runs were published all the time; nothing has happened, do it again.
     """
-    cut = history_cut(settings, now)
-    if cut is None:
-        return Removal(kept_because="MANIFOLD_HISTORY_RETENTION_DAYS is 0: history is kept")
-    return drop_days(
-        catalog,
-        (IDS, OUTCOMES),
-        cut,
-        "history",
-        now=now,
-        dry_run=dry_run,
-        counted=(IDS,),
-        may_go=partial(_all_ended, catalog),
-    )
+    return OLD_HISTORY.drop(catalog, history_cut(settings, now), now=now, dry_run=dry_run)
 
 
 def _all_ended(catalog: Catalog, base: dict[str, int], day: date, rows: int) -> bool:
@@ -65,3 +52,7 @@ def _keys(catalog: Catalog, table: Table, at: int, since: datetime, until: datet
     assert table.day_of is not None
     within: BooleanExpression = And(where(GreaterThanOrEqual, table.day_of, since), where(LessThan, table.day_of, until))
     return catalog.load_table(table.identifier).scan(within, KEYS, snapshot_id=at).to_arrow().select(list(KEYS))
+
+
+KEPT = "MANIFOLD_HISTORY_RETENTION_DAYS is 0: history is kept"
+OLD_HISTORY = OldDays("history", (IDS, OUTCOMES), counted=(IDS,), kept_because=KEPT, may_go=_all_ended)

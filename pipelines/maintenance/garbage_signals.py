@@ -8,7 +8,10 @@ from adapters.lake import has_signals
 from contracts.settings import Settings
 from contracts.tables import SIGNAL_TABLES
 from pipelines.maintenance.garbage_run import Removal
-from pipelines.maintenance.old_days import drop_days, midnight
+from pipelines.maintenance.old_days import OldDays, midnight
+
+KEPT = "MANIFOLD_SIGNALS_RETENTION_DAYS is 0: signals are kept"
+OLD_SIGNALS = OldDays("signals", SIGNAL_TABLES, counted=SIGNAL_TABLES, kept_because=KEPT)
 
 
 def signals_cut(settings: Settings, now: datetime) -> datetime | None:
@@ -23,8 +26,6 @@ def drop_signals(catalog: Catalog, settings: Settings, *, now: datetime, dry_run
         ConcurrentPublish: other runs were published all the time; nothing has happened, do it again.
     """
     cut = signals_cut(settings, now)
-    if cut is None:
-        return Removal(kept_because="MANIFOLD_SIGNALS_RETENTION_DAYS is 0: signals are kept")
-    if not has_signals(catalog):
+    if cut is not None and not has_signals(catalog):
         return Removal()
-    return drop_days(catalog, SIGNAL_TABLES, cut, "signals", now=now, dry_run=dry_run, counted=SIGNAL_TABLES)
+    return OLD_SIGNALS.drop(catalog, cut, now=now, dry_run=dry_run)

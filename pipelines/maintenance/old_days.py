@@ -1,6 +1,7 @@
 """Whole days of some tables, past their retention: a run of its own takes them out of all at once. No row is rewritten."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -18,7 +19,7 @@ from pipelines.ingest.removal import days_of, remove_days
 from pipelines.maintenance.garbage_run import SAMPLE, Removal
 
 log = structlog.get_logger(__name__)
-MayGo = Callable[[dict[str, int], date, int], bool]  # main's snapshots by table, a day, and how many counted rows it has
+MayGo = Callable[[Catalog, dict[str, int], date, int], bool]  # by main's snapshots of tables; a day and its counted rows
 
 
 def midnight(now: datetime, days: float) -> datetime:
@@ -26,40 +27,41 @@ def midnight(now: datetime, days: float) -> datetime:
     return (now - timedelta(days=days)).astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def drop_days(
-    catalog: Catalog,
-    tables: Sequence[Table],
-    cut: datetime,
-    name: str,
-    *,
-    now: datetime,
-    dry_run: bool,
-    counted: Sequence[Table],
-    may_go: MayGo = lambda *_: True,
-) -> Removal:
-    """Take the days before `cut` out of these tables; how many rows that is in the `counted` ones. `dry_run`: only say it.
+@dataclass(frozen=True, slots=True)
+class OldDays:
+    """The days of some tables that go together, and of which of the tables the rows are told."""
 
-    Raises:
-        ConcurrentPublish: other runs were published all the time; nothing has happened, do it again.
-    """
+    name: str
+    tables: Sequence[Table]
+    counted: Sequence[Table]
+    kept_because: str  # where there is no retention
+    may_go: MayGo = lambda *_: True
 
-    def drop() -> Removal:
+    def drop(self, catalog: Catalog, cut: datetime | None, *, now: datetime, dry_run: bool) -> Removal:
+        """Take the days before `cut` out of the tables; how many rows. None: all are kept. `dry_run`: only say it.
+
+        Raises:
+            ConcurrentPublish: other runs were published all the time; nothing has happened, do it again.
+        """
+        if cut is None:
+            return Removal(kept_because=self.kept_because)
+        return until_not_overtaken()(lambda: self._drop(catalog, cut, now, dry_run=dry_run))
+
+    def _drop(self, catalog: Catalog, cut: datetime, now: datetime, *, dry_run: bool) -> Removal:
         base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
-        old = {table.name: _rows_by_day(catalog, table, base[table.name], cut) for table in tables}
-        rows = {day: sum(old[table.name].get(day, 0) for table in counted) for day in sorted({*chain(*old.values())})}
-        days = [day for day, count in rows.items() if may_go(base, day, count)]
+        old = {table.name: _rows_by_day(catalog, table, base[table.name], cut) for table in self.tables}
+        rows = {day: sum(old[table.name].get(day, 0) for table in self.counted) for day in sorted({*chain(*old.values())})}
+        days = [day for day, count in rows.items() if self.may_go(catalog, base, day, count)]
         removed = Removal(sum(rows[day] for day in days), [day.isoformat() for day in days[:SAMPLE]])
         if dry_run or not days:
             return removed
-        run = Amendment(catalog, name, base, now)
-        for table in tables:
+        run = Amendment(catalog, self.name, base, now)
+        for table in self.tables:
             if not old[table.name].keys().isdisjoint(days):
                 run.change(table, partial(remove_days, catalog, table, days))
         run.publish(partial(append_nothing, catalog, SEGMENTS))
-        log.info("old days are removed", of=name, run_id=run.run_id, days=len(days), rows=removed.count)
+        log.info("old days are removed", of=self.name, run_id=run.run_id, days=len(days), rows=removed.count)
         return removed
-
-    return until_not_overtaken()(drop)
 
 
 def _rows_by_day(catalog: Catalog, table: Table, at: int, cut: datetime) -> dict[date, int]:
