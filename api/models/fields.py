@@ -22,4 +22,4 @@ class Known(BaseModel):
     @classmethod
     def of(cls: type[Model], known: object, **other: Any) -> Model:
         """The model of it, with `other` instead of what it has under these names. Nothing is checked again."""
-        return cls.model_construct(**{name: getattr(known, name) for name in cls.model_fields.keys() - other.keys()}, **other)
+        return cls.model_construct(**{name: getattr(known, name) for name in cls.model_fields if name not in other}, **other)
