@@ -118,26 +118,7 @@ class Mqtt:
         """Read on."""
         self._reconnector.resume()
 
-    async def publish(
-        self,
-        topic: str,
-        payload: bytes,
-        qos: int = 1,
-        user_properties: Sequence[tuple[str, str]] = (),
-        correlation_data: bytes | None = None,
-        response_topic: str | None = None,
-        expiry_s: int | None = None,
-        retain: bool = False,
-    ) -> int:
-        """Publish and wait for the PUBACK; returns its reason code (0, 16, …), 0 at once for QoS 0.
-
-        Raises:
-            Retryable: there is no connection, or it was lost before the PUBACK (the broker may have the message all the same).
-            Permanent: the packet is larger than the broker takes; nothing was sent.
-        """
-        return await self.send(topic, payload, qos, user_properties, correlation_data, response_topic, expiry_s, retain)
-
-    def send(
+    def publish(
         self,
         topic: str,
         payload: bytes,
@@ -148,10 +129,14 @@ class Mqtt:
         expiry_s: int | None = None,
         retain: bool = False,
     ) -> "asyncio.Future[int]":
-        """Publish ahead of whatever is sent next, acknowledgements included. The answer is that of `publish`.
+        """Publish ahead of whatever is sent next, acknowledgements included.
+
+        Returns the PUBACK's reason code (0, 16, …) when it comes; 0 at once for QoS 0.
 
         Raises:
-            Retryable: there is no connection, or no packet id is free.
+            Retryable: there is no connection, or no packet id is free; or, from the answer, the connection was lost before the
+                PUBACK (the broker may have the message all the same).
+            Permanent: from the answer: the packet is larger than the broker takes; nothing was sent.
         """
         connection = self._reconnector.connection
         if connection is None:

@@ -23,6 +23,7 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import PrimitiveType
 from pyiceberg.utils.datetime import datetime_to_micros, micros_to_timestamptz
 
+from adapters.grouping import grouped
 from adapters.lake import where
 
 SCANNED_AT_ONCE = 64  # values; where a file has to be left to PyIceberg's scan, which has all their rows in memory
@@ -85,20 +86,16 @@ class Places:
         """The row groups that may have such rows, as many together as are `bytes_` in these columns, one at least."""
         metadata, names = file.parquet.metadata, file.parquet.schema_arrow.names
         places, mine = [names.index(column) for column in columns], names.index(self._column)
-        together, size = list[int](), 0
-        for number in range(metadata.num_row_groups):
+
+        def may_have(number: int) -> bool:
+            bounds = metadata.row_group(number).column(mine).statistics
+            return bounds is None or not bounds.has_min_max or self._has_value(_value(bounds.min), _value(bounds.max))
+
+        def size_of(number: int) -> int:
             group = metadata.row_group(number)
-            bounds = group.column(mine).statistics
-            if bounds is not None and bounds.has_min_max and not self._has_value(_value(bounds.min), _value(bounds.max)):
-                continue
-            more = sum(group.column(place).total_uncompressed_size for place in places)
-            if together and size + more > bytes_:
-                yield together
-                together, size = [], 0
-            together.append(number)
-            size += more
-        if together:
-            yield together
+            return sum(group.column(place).total_uncompressed_size for place in places)
+
+        return grouped(filter(may_have, range(metadata.num_row_groups)), size_of, bytes_)
 
     def scanned(self, task: FileScanTask, columns: Sequence[str]) -> Iterator[pa.Table]:
         """The rows by PyIceberg's own scan, those of a few values at a time."""

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from contracts.errors import Permanent
+from contracts.secret_file import read_secret
 from contracts.tls import SECRETS
 
 FOLDER = SECRETS
@@ -25,13 +25,7 @@ def read(home: Path, name: str) -> str:
     Raises:
         Permanent: it cannot be read.
     """
-    file = folder(home) / name
-    try:
-        return file.read_text().strip()
-    except FileNotFoundError:
-        return ""
-    except OSError as exc:
-        raise Permanent(f"the secret in {file} cannot be read ({exc.strerror}); run as the user whose home it is") from exc
+    return read_secret(folder(home) / name)
 
 
 def made_up(home: Path, name: str, make: Callable[[], str] = lambda: secrets.token_hex(_BYTES)) -> str:

@@ -15,11 +15,11 @@ from api._document import FAILURES
 from api._parameters import After, ClientId, Limit, only_json
 from api._problems import problem
 from api._sources import Sources
-from api.models.ecq import CompactedQueue, RewindTo, Rewound
+from api.models.ecq import CompactedQueue, LiveMessage, RewindTo, Rewound
 from contracts.ecq import rewind_target
 from contracts.errors import Permanent, Retryable
 from contracts.messages import ReceiptStatus
-from history.ecq_from_queues import QueuedPage, ask_page, page_told
+from history.ecq_from_queues import ask_page, page_told
 from history.merge import History
 from queues import AsyncBatch, is_cluster, is_spoilt
 
@@ -38,13 +38,13 @@ def ecq_routes(sources: Sources) -> APIRouter:
         """The live messages of a client's compacted queue and their states, oldest first, a page at a time."""
         page = history.Page(limit=limit, after=after)
         queued = await _queued(sources, client_id, page) if sources.settings.direct_enqueue else None
-        if queued is not None and queued.is_whole:
-            return CompactedQueue.of(queued.queue(client_id))
+        if queued is not None:
+            return _page(queued)
 
         def read(catalog: Catalog) -> history.CompactedQueue:
             return History(sources.settings, sources.blocking(), catalog).compacted_queue(client_id, page)
 
-        return CompactedQueue.of(await sources.lake.ask(read))
+        return _page(await sources.lake.ask(read))
 
     @router.post("/ecq/{client_id}/rewind", responses=PASSED_ON, response_model=Rewound, dependencies=[Depends(only_json)])
     async def rewind(client_id: ClientId, body: RewindTo) -> Rewound | Response:
@@ -64,12 +64,16 @@ def ecq_routes(sources: Sources) -> APIRouter:
     return router
 
 
-async def _queued(sources: Sources, client_id: str, page: history.Page) -> QueuedPage | None:
-    """The page in Redis; None where that is away: then archive and lake are asked."""
+def _page(queue: history.CompactedQueue) -> CompactedQueue:
+    return CompactedQueue.of(queue, entries=[LiveMessage.of(entry) for entry in queue.entries])
+
+
+async def _queued(sources: Sources, client_id: str, page: history.Page) -> history.CompactedQueue | None:
+    """The page in Redis; None where that is away, or does not know all of it: then archive and lake are asked."""
     batch = AsyncBatch(sources.redis, sources.policy)
     ask_page(batch, client_id, page, of_cluster=is_cluster(sources.redis))
     try:
-        return page_told(await batch.run())
+        return page_told(await batch.run(), client_id)
     except AuthenticationError:  # the library takes it for one of the connection
         raise
     except (RedisConnectionError, RedisTimeoutError):

@@ -1,6 +1,6 @@
 """The query parameters, each with its form and bounds; a parameter that a route does not know is refused."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -20,46 +20,20 @@ def _has_a_queue(client_id: str) -> str:
     return client_id
 
 
-Vin = Annotated[
-    str,
-    Path(
-        pattern=f"^{VIN_PATTERN.pattern}$",
-        min_length=1,
-        max_length=MAX_VIN,
-        examples=[VIN],
-        description="the vehicle: 1 to 64 printable ASCII characters without space, `+`, `#`, `/`",
-    ),
-]
+_VIN: dict[str, Any] = {"pattern": f"^{VIN_PATTERN.pattern}$", "min_length": 1, "max_length": MAX_VIN, "examples": [VIN]}
+_ID: dict[str, Any] = {"pattern": f"^{ID_PATTERN.pattern}$", "min_length": 1, "max_length": MAX_ID}
+_REQUEST_ID: dict[str, Any] = {**_ID, "examples": [REQUEST_ID], "description": "of the triggers"}
+
+Vin = Annotated[str, Path(**_VIN, description="the vehicle: 1 to 64 printable ASCII characters without space, `+`, `#`, `/`")]
 ClientId = Annotated[
     str,
-    Path(
-        pattern=f"^{VIN_PATTERN.pattern}$",
-        min_length=1,
-        max_length=MAX_VIN,
-        examples=[VIN],
-        description="the client whose queue it is: as a VIN, but not `w`, `r`, and not a service's",
-    ),
+    Path(**_VIN, description="the client whose queue it is: as a VIN, but not `w`, `r`, and not a service's"),
     AfterValidator(_has_a_queue),
 ]
-RequestId = Annotated[
-    str,
-    Path(
-        pattern=f"^{ID_PATTERN.pattern}$", min_length=1, max_length=MAX_ID, examples=[REQUEST_ID], description="of the triggers"
-    ),
-]
-DataId = Annotated[
-    str,
-    Path(pattern=f"^{ID_PATTERN.pattern}$", min_length=1, max_length=MAX_ID, examples=[DATA_ID], description="of the data"),
-]
-VinAsked = Annotated[
-    str, Query(pattern=f"^{VIN_PATTERN.pattern}$", min_length=1, max_length=MAX_VIN, examples=[VIN], description="the vehicle")
-]
-RequestIdAsked = Annotated[
-    str,
-    Query(
-        pattern=f"^{ID_PATTERN.pattern}$", min_length=1, max_length=MAX_ID, examples=[REQUEST_ID], description="of the triggers"
-    ),
-]
+VinAsked = Annotated[str, Query(**_VIN, description="the vehicle")]
+RequestId = Annotated[str, Path(**_REQUEST_ID)]
+RequestIdAsked = Annotated[str, Query(**_REQUEST_ID)]
+DataId = Annotated[str, Path(**_ID, examples=[DATA_ID], description="of the data")]
 Limit = Annotated[int, Query(ge=1, le=MOST_ENTRIES, description="entries of one page")]
 Before = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a smaller `seq` than this")]
 After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a greater `seq` than this")]

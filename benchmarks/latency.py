@@ -89,7 +89,7 @@ async def measure(settings: Settings, rounds: int) -> Measured:
 async def _one(publisher: Mqtt, vehicle: Vehicle, topic: str, body: bytes) -> float:
     vehicle.arrived.clear()
     began = time.perf_counter()
-    sending = asyncio.create_task(publisher.publish(topic, body))
+    sending = publisher.publish(topic, body)
     await vehicle.arrived.wait()
     await sending
     await asyncio.sleep(PAUSE_S)

@@ -20,14 +20,14 @@ class Command:
 
     name: str
     panel: str
-    module: str
-    what: str
+    module: str = ""  # of this package; as the command, after an underscore, unless given
+    what: str = ""  # called as the command, unless given
     passes_on: bool = False  # takes whatever follows, --help too
     logs: bool = True  # whether anything that it loads may log
 
     def join(self, app: typer.Typer) -> None:
         """Load it, and make it part of `app`."""
-        found = getattr(import_module(f"console.{self.module}"), self.what)
+        found = getattr(import_module(f"console.{self.module or f'_{self.name}'}"), self.what or self.name)
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=self.name, rich_help_panel=self.panel)
         else:
@@ -38,35 +38,35 @@ class Command:
 
 
 COMMANDS = (
-    Command("up", RUN, "_platform", "up"),
-    Command("down", RUN, "_platform", "down"),
-    Command("status", RUN, "_platform", "status"),
-    Command("settings", RUN, "_settings", "settings"),
-    Command("doctor", RUN, "_doctor", "doctor"),
-    Command("demo", RUN, "_demo", "demo"),
-    Command("ship", RUN, "_ship", "ship"),
-    Command("certificates", RUN, "_certificates", "app"),
-    Command("airflow", RUN, "_airflow", "airflow", passes_on=True),
-    Command("password", RUN, "_airflow", "password"),
-    Command("send", ASK, "_send", "send"),
+    Command("up", RUN, "_platform"),
+    Command("down", RUN, "_platform"),
+    Command("status", RUN, "_platform"),
+    Command("settings", RUN),
+    Command("doctor", RUN),
+    Command("demo", RUN),
+    Command("ship", RUN),
+    Command("certificates", RUN, what="app"),
+    Command("airflow", RUN, passes_on=True),
+    Command("password", RUN, "_airflow"),
+    Command("send", ASK),
     Command("vin", ASK, "_ask", "vin_app", logs=False),
     Command("batch", ASK, "_ask", "batch_app", logs=False),
-    Command("data", ASK, "_data", "app", logs=False),
-    Command("ecq", ASK, "_ecq", "app"),
-    Command("signals", ASK, "_signals", "app", logs=False),
-    Command("queue", ASK, "_queue", "app", logs=False),
-    Command("fleet", ASK, "_fleet", "fleet", logs=False),
-    Command("watch", ASK, "_watch", "watch", logs=False),
-    Command("ingest", LAKE, "_lake", "ingest"),
-    Command("stream", LAKE, "_stream", "stream"),
-    Command("populate", LAKE, "_lake", "populate"),
-    Command("rebuild", LAKE, "_lake", "rebuild"),
-    Command("report", LAKE, "_lake", "report"),
-    Command("compact", LAKE, "_housekeeping", "compact"),
-    Command("gc", LAKE, "_housekeeping", "gc"),
-    Command("verify", LAKE, "_housekeeping", "verify"),
+    Command("data", ASK, what="app", logs=False),
+    Command("ecq", ASK, what="app"),
+    Command("signals", ASK, what="app", logs=False),
+    Command("queue", ASK, what="app", logs=False),
+    Command("fleet", ASK, logs=False),
+    Command("watch", ASK, logs=False),
+    Command("ingest", LAKE, "_lake"),
+    Command("stream", LAKE),
+    Command("populate", LAKE, "_lake"),
+    Command("rebuild", LAKE, "_lake"),
+    Command("report", LAKE, "_lake"),
+    Command("compact", LAKE, "_housekeeping"),
+    Command("gc", LAKE, "_housekeeping"),
+    Command("verify", LAKE, "_housekeeping"),
     Command("lake", LAKE, "_lake_maintenance", "app"),
-    Command("quarantine", LAKE, "_quarantine", "app"),
+    Command("quarantine", LAKE, what="app"),
 )
 
 

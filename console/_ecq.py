@@ -9,7 +9,7 @@ import typer
 from redis.asyncio import Redis
 
 from console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
-from console._queue_stats import Fresh, aged, print_age, top_queues
+from console._queue_stats import Fresh, HowMany, TopQueues
 from contracts import keys
 from contracts.ecq import parse_ecq, refused_client
 from contracts.messages import Receipt, ReceiptStatus, Refused
@@ -18,7 +18,6 @@ from contracts.settings import Settings
 from contracts.topics import ecq_rewind_topic, ecq_write_topic
 
 app = typer.Typer(help="Exclusive compacted queues: the newest message of each key, for one client.", no_args_is_help=True)
-How = Annotated[int, typer.Option("--count", min=1, max=20, help="Queues of each kind.")]
 ClientId = Annotated[str, typer.Argument(metavar="CLIENTID", help="The client whose queue it is.")]
 
 
@@ -81,26 +80,11 @@ def rewind(
 
 @app.command()
 @handle_errors
-def top(count: How = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
+def top(count: HowMany = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
     """The clients with most pending and with the oldest: found by the last queue statistics, looked at again now."""
-    settings = settings_or_fail()
-    stats, queues = asyncio.run(
-        top_queues(
-            settings,
-            count,
-            fresh=fresh,
-            named=lambda stats: (stats.ecq_longest, stats.ecq_oldest),
-            read=_look_again,
-            length="pending",
-        )
-    )
-    if as_json:
-        print_json({"queue_stats": aged(stats), **queues})
-        return
     columns = ("client", "pending", "live", "oldest accepted at")
-    for title, name in (("most pending", "longest"), ("oldest pending", "oldest")):
-        out.print(table(title, columns, [tuple(queue.values()) for queue in queues[name]]))
-    print_age(stats)
+    queues = TopQueues(lambda stats: (stats.ecq_longest, stats.ecq_oldest), _look_again, "pending", "most pending", columns)
+    queues.show(count, fresh=fresh, as_json=as_json)
 
 
 def printable(key: str) -> str:

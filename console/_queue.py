@@ -1,6 +1,5 @@
 """`manifold queue`: the longest queues, the queues with the oldest entries, and the entries of one queue."""
 
-import asyncio
 from typing import Annotated, Any
 
 import typer
@@ -8,33 +7,22 @@ from redis.asyncio import Redis
 
 from console._history import redis_of
 from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
-from console._queue_stats import Fresh, aged, print_age, top_queues
+from console._queue_stats import Fresh, HowMany, TopQueues
 from contracts import keys
 from contracts.names import is_vin
 from contracts.seq import datetime_of
 from history.from_queues import waiting_of
 
 app = typer.Typer(help="The longest queues, the oldest entries, and what one queue holds.", no_args_is_help=True)
-How = Annotated[int, typer.Option("--count", min=1, max=20, help="Queues of each kind.")]
 
 
 @app.command()
 @handle_errors
-def top(count: How = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
+def top(count: HowMany = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
     """The longest queues and those with the oldest entries: found by the last queue statistics, looked at again now."""
-    settings = settings_or_fail()
-    stats, queues = asyncio.run(
-        top_queues(
-            settings, count, fresh=fresh, named=lambda stats: (stats.longest, stats.oldest), read=_look_again, length="entries"
-        )
-    )
-    if as_json:
-        print_json({"queue_stats": aged(stats), **queues})
-        return
     columns = ("vehicle", "entries", "oldest accepted at")
-    for title, key in (("longest queues", "longest"), ("oldest pending", "oldest")):
-        out.print(table(title, columns, [(q["vin"], q["entries"], q["oldest_at"]) for q in queues[key]]))
-    print_age(stats)
+    queues = TopQueues(lambda stats: (stats.longest, stats.oldest), _look_again, "entries", "longest queues", columns)
+    queues.show(count, fresh=fresh, as_json=as_json)
 
 
 @app.command()

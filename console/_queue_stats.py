@@ -1,13 +1,14 @@
 """The queue statistics for the console: the last ones that a dispatcher saved, or those of a walk now."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
 from redis.asyncio import Redis
 
-from console._output import err
+from console._output import err, out, print_json, settings_or_fail, table
 from contracts.errors import Retryable
 from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
@@ -15,6 +16,7 @@ from queues import NAMED_QUEUES, Policy, QueueStats, connect, walk
 
 Named = list[tuple[str, int]]
 KEYS_A_SLICE = 1000  # Redis stands still for some 2 ms
+HowMany = Annotated[int, typer.Option("--count", min=1, max=20, help="Queues of each kind.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Count now, instead of reading what a dispatcher counted last.")]
 
 
@@ -36,28 +38,37 @@ async def queue_stats_of(settings: Settings, redis: Redis, *, fresh: bool) -> Qu
     return found
 
 
-async def top_queues(
-    settings: Settings,
-    count: int,
-    *,
-    fresh: bool,
-    named: Callable[[QueueStats], tuple[Named, Named]],
-    read: Callable[[Redis, list[str]], Awaitable[list[dict[str, Any]]]],
-    length: str,
-) -> tuple[QueueStats, dict[str, list[dict[str, Any]]]]:
-    """The queue statistics, and the `longest` and `oldest` queues that `named` takes from them, as `read` finds them now.
+@dataclass(frozen=True, slots=True)
+class TopQueues:
+    """Of the queues of one flavour, which the statistics name, how each is read again, and how the longest are shown."""
 
-    `length` is the field by which the longest come first; the oldest are in the order of `oldest_at`.
+    named: Callable[[QueueStats], tuple[Named, Named]]  # the longest, and the oldest
+    read: Callable[[Redis, list[str]], Awaitable[list[dict[str, Any]]]]
+    length: str  # the field by which the longest come first
+    title: str  # of the longest
+    columns: tuple[str, ...]
 
-    Raises:
-        Retryable: no statistics have been taken yet.
-    """
-    async with connect(settings.redis) as redis:
-        stats = await queue_stats_of(settings, redis, fresh=fresh)
-        longest, oldest = [await read(redis, [owner for owner, _ in some]) for some in named(stats)]
-    longest.sort(key=lambda queue: -queue[length])
-    oldest.sort(key=lambda queue: queue["oldest_at"])
-    return stats, {"longest": longest[:count], "oldest": oldest[:count]}
+    def show(self, count: int, *, fresh: bool, as_json: bool) -> None:
+        """Print the longest queues and those with the oldest entries, as they are now.
+
+        Raises:
+            Retryable: no statistics have been taken yet.
+        """
+        stats, longest, oldest = asyncio.run(self._read(settings_or_fail(), fresh=fresh))
+        longest = sorted(longest, key=lambda queue: -queue[self.length])[:count]
+        oldest = sorted(oldest, key=lambda queue: queue["oldest_at"])[:count]
+        if as_json:
+            print_json({"queue_stats": aged(stats), "longest": longest, "oldest": oldest})
+            return
+        for title, queues in ((self.title, longest), ("oldest pending", oldest)):
+            out.print(table(title, self.columns, [tuple(queue.values()) for queue in queues]))
+        print_age(stats)
+
+    async def _read(self, settings: Settings, *, fresh: bool) -> tuple[QueueStats, list[dict[str, Any]], list[dict[str, Any]]]:
+        async with connect(settings.redis) as redis:
+            stats = await queue_stats_of(settings, redis, fresh=fresh)
+            longest, oldest = [await self.read(redis, [owner for owner, _ in some]) for some in self.named(stats)]
+        return stats, longest, oldest
 
 
 def aged(stats: QueueStats) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from contracts import catalog_properties
-from contracts.errors import Permanent
 from contracts.faces import LOOPBACK, is_loopback
 from contracts.lake_settings import HousekeepingSettings, LakeSettings, StorageSettings
+from contracts.secret_file import read_secret
 from contracts.setting_groups import (
     DispatchSettings,
     EndpointSettings,
@@ -104,13 +104,7 @@ class DerivedSettings(
 
     def _redis_password(self) -> str:
         """Read for each use, so that it is in no environment; empty before the first start."""
-        file = self.home / SECRETS / OF_REDIS.format(self.tls_service)
-        try:
-            return file.read_text().strip()
-        except FileNotFoundError:
-            return ""
-        except OSError as exc:
-            raise Permanent(f"the secret in {file} cannot be read ({exc.strerror}); run as the user whose home it is") from exc
+        return read_secret(self.home / SECRETS / OF_REDIS.format(self.tls_service))
 
     @property
     def signals_redis(self) -> str:

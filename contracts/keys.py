@@ -2,6 +2,7 @@
 
 import zlib
 from binascii import crc_hqx
+from collections.abc import Callable
 from itertools import count
 
 from contracts.names import DataId, Owner
@@ -63,42 +64,22 @@ def owner_of(key: str) -> tuple[Owner, str]:
     return Owner(owner), word
 
 
-def pending(owner: Owner | str) -> str:
-    """Sorted set seq → seq: queued, not acknowledged, the one in flight among them."""
-    return f"{_of(owner)}pending"
+def _of_owner(word: str) -> Callable[[Owner | str], str]:
+    return lambda owner: f"{_of(owner)}{word}"
 
 
-def parked(owner: Owner | str) -> str:
-    """Sorted set seq → seq: pending, but the data has not come."""
-    return f"{_of(owner)}parked"
-
-
-def inflight(owner: Owner | str) -> str:
-    """Hash seq, published_at, attempts, deadline, send_by (by the clock of Redis): what the vehicle has to acknowledge."""
-    return f"{_of(owner)}inflight"
-
-
-def presence(owner: Owner | str) -> str:
-    """Hash connected, since, expiry, heard, subscribed (when it was seen to, or `no`): what is known of its connection.
-
-    It expires, and says `passing`, where nothing waited for that owner when it was seen: anybody may come under any name.
-    """
-    return f"{_of(owner)}presence"
-
-
-def compaction(owner: Owner | str) -> str:
-    """Hash compaction key → seq; exists only where compaction is on."""
-    return f"{_of(owner)}keys"
-
-
-def attempts(owner: Owner | str) -> str:
-    """Hash seq → attempts of entries that were published and released again."""
-    return f"{_of(owner)}attempts"
-
-
-def done(owner: Owner | str) -> str:
-    """Sorted set seq → seq of entries that ended lately, until the lake knows their outcome."""
-    return f"{_of(owner)}done"
+pending = _of_owner("pending")  # sorted set seq → seq: queued, not acknowledged, the one in flight among them
+parked = _of_owner("parked")  # sorted set seq → seq: pending, but the data has not come
+# Hash seq, published_at, attempts, deadline, send_by (by the clock of Redis): what the vehicle has to acknowledge.
+inflight = _of_owner("inflight")
+# Hash connected, since, expiry, heard, subscribed (when it was seen to, or `no`): what is known of its connection. It expires,
+# and says `passing`, where nothing waited for that owner when it was seen: anybody may come under any name.
+presence = _of_owner("presence")
+compaction = _of_owner("keys")  # hash compaction key → seq; exists only where compaction is on
+attempts = _of_owner("attempts")  # hash seq → attempts of entries that were published and released again
+done = _of_owner("done")  # sorted set seq → seq of entries that ended lately, until the lake knows their outcome
+ecq_inflight = _of_owner("ecq:inflight")  # hash of what an owner's compacted queue has in flight
+ecq_messages = _of_owner("ecq:messages")  # hash seq → key, NUL, payload of the messages of an owner's compacted queue
 
 
 def owner_keys(owner: Owner | str) -> list[str]:
@@ -126,16 +107,6 @@ def ecq_keys(owner: Owner | str) -> list[str]:
         f"{e}attempts",
         f"{e}state",
     ]
-
-
-def ecq_inflight(owner: Owner | str) -> str:
-    """Hash of what an owner's compacted queue has in flight."""
-    return f"{_of(owner)}ecq:inflight"
-
-
-def ecq_messages(owner: Owner | str) -> str:
-    """Hash seq → key, NUL, payload of the messages of an owner's compacted queue."""
-    return f"{_of(owner)}ecq:messages"
 
 
 def trigger(seq: int) -> str:

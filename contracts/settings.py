@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import SecretStr, ValidationError, field_validator
+from pydantic import SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -29,6 +29,12 @@ DEFAULT_FILE = "manifold.toml"
 FORMER_NAMES = {"MANIFOLD_EXPRESS": "direct_enqueue"}  # variables of earlier versions
 OTHER_NAMES = CONTRACT_NAMES | FORMER_NAMES  # variables that are understood where the setting's own is not in the environment
 
+# What some secret settings have to be, and how that is said.
+FORMS = {
+    "http_token": (r"[A-Za-z0-9._~+/=-]*", "must have letters, digits and . _ ~ + / = - only, as a header can carry them"),
+    "lineage_url": (r"(https?://[^/]+.*|file:///.+)?", "must begin with http://, https:// or file:///"),
+}
+
 
 class Settings(DerivedSettings):
     """All of Manifold's settings. Flat on purpose: `segment_max_seconds` is `MANIFOLD_SEGMENT_MAX_SECONDS`."""
@@ -47,19 +53,13 @@ class Settings(DerivedSettings):
             raise ValueError("must be one or more topic levels without + and #, not beginning or ending with /")
         return prefix
 
-    @field_validator("http_token")
+    @field_validator(*FORMS)
     @classmethod
-    def _header(cls, token: SecretStr) -> SecretStr:
-        if not re.fullmatch(r"[A-Za-z0-9._~+/=-]*", token.get_secret_value()):
-            raise ValueError("must have letters, digits and . _ ~ + / = - only, as a header can carry them")
-        return token
-
-    @field_validator("lineage_url")
-    @classmethod
-    def _lineage(cls, url: SecretStr) -> SecretStr:
-        if not re.fullmatch(r"(https?://[^/]+.*|file:///.+)?", url.get_secret_value()):
-            raise ValueError("must begin with http://, https:// or file:///")
-        return url
+    def _of_form(cls, secret: SecretStr, info: ValidationInfo) -> SecretStr:
+        form, rule = FORMS[str(info.field_name)]
+        if not re.fullmatch(form, secret.get_secret_value()):
+            raise ValueError(rule)
+        return secret
 
     @field_validator("lineage_parent")
     @classmethod

@@ -8,7 +8,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import Asset
+from airflow.sdk import Asset, AssetOrTimeSchedule, CronTriggerTimetable
 
 from contracts import assets
 from contracts.settings import load_settings
@@ -25,7 +25,7 @@ TASK_DEFAULTS: dict[str, Any] = {
     "max_retry_delay": timedelta(minutes=5),
     "execution_timeout": timedelta(hours=2),
 }
-# The arguments of a DAG besides its id, schedule, params, tags and doc_md=__doc__.
+# The arguments of a DAG besides its id, schedule (`by_cron`), params, tags and doc_md=__doc__.
 DAG_DEFAULTS: dict[str, Any] = {
     "start_date": START,
     "catchup": False,
@@ -35,13 +35,20 @@ DAG_DEFAULTS: dict[str, Any] = {
     "on_failure_callback": tell_failed,
     "deadline": late(timedelta(seconds=load_settings().alert_after_seconds)),
 }
-# For a cron expression without data intervals: with a start date, Airflow would make up for the last tick as soon as it starts.
-FROM_THE_NEXT_TICK: dict[str, Any] = {"start_date": None}
 PUBLISHED = [Asset(table, assets.table_uri(table)) for table in assets.PUBLISHED]
 JUDGED = Asset(assets.JUDGED, assets.table_uri(assets.JUDGED))
 QUEUES, REBUILT = (Asset(name, assets.queues_uri(name)) for name in (assets.QUEUES, assets.REBUILT))
 # The id of a run names its branches and its pages; Airflow makes it the same on every retry.
 RUN = ("--run-id", "{{ run_id }}")
+
+
+def by_cron(cron: str, also: Asset | None = None) -> dict[str, Any]:
+    """The arguments that say when a DAG runs: at each tick of `cron`, and after `also`; where `cron` is empty, only by hand."""
+    schedule: CronTriggerTimetable | AssetOrTimeSchedule | None = CronTriggerTimetable(cron, timezone="UTC") if cron else None
+    if schedule and also:
+        schedule = AssetOrTimeSchedule(timetable=schedule, assets=also)
+    # With a start date, Airflow would make up for the last tick as soon as it starts.
+    return {"schedule": schedule, "start_date": None}
 
 
 def plain_job(job: str, *arguments: str, **task: Any) -> SubprocessOperator:

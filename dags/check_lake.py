@@ -15,23 +15,20 @@ repair (a segment that is gone from the archive), and says so.
 Owner: data-platform.
 """
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param
+from airflow.sdk import DAG, Param
 
 from contracts.settings import load_settings
-from dags._defaults import DAG_DEFAULTS, FROM_THE_NEXT_TICK, JUDGED, PUBLISHED, spark_job
-
-schedule = load_settings().check_schedule
+from dags._defaults import DAG_DEFAULTS, JUDGED, PUBLISHED, by_cron, spark_job
 
 with DAG(
     "check_lake",
-    schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
     tags=["archive", "housekeeping", "lake", "repair"],
     doc_md=__doc__,
     params={
         "days": Param(8, type="number", minimum=0, description="what began so many days ago or later; 0: the whole archive"),
         "repair": Param(False, type="boolean", description="take in again what is missing, doubled, or was left lying"),
     },
-    **DAG_DEFAULTS | FROM_THE_NEXT_TICK,
+    **DAG_DEFAULTS | by_cron(load_settings().check_schedule),
 ):
     part = ("--days={{ params['days'] }}", "{{ '--repair' if params['repair'] else '' }}")
     spark_job("check", *part, plain_first=True, outlets=[*PUBLISHED, JUDGED])

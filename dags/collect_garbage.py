@@ -24,19 +24,16 @@ passed; what went from the archive, and files that no snapshot knew, are gone fo
 Owner: data-platform.
 """
 
-from airflow.sdk import DAG, CronTriggerTimetable, Param
+from airflow.sdk import DAG, Param
 
 from contracts.settings import load_settings
-from dags._defaults import DAG_DEFAULTS, FROM_THE_NEXT_TICK, JUDGED, PUBLISHED, QUEUES, spark_job
-
-schedule = load_settings().garbage_schedule
+from dags._defaults import DAG_DEFAULTS, JUDGED, PUBLISHED, QUEUES, by_cron, spark_job
 
 with DAG(
     "collect_garbage",
-    schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
     tags=["archive", "destructive", "housekeeping", "lake", "queues"],
     doc_md=__doc__,
     params={"dry_run": Param(False, type="boolean", description="list what would go, and change nothing")},
-    **DAG_DEFAULTS | FROM_THE_NEXT_TICK | {"is_paused_upon_creation": True},
+    **DAG_DEFAULTS | by_cron(load_settings().garbage_schedule) | {"is_paused_upon_creation": True},
 ):
     spark_job("garbage", "{{ '--dry-run' if params['dry_run'] else '' }}", outlets=[*PUBLISHED, JUDGED, QUEUES])

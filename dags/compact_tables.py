@@ -17,18 +17,15 @@ of each table before and after.
 Owner: data-platform.
 """
 
-from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk import DAG
 
 from contracts.settings import load_settings
-from dags._defaults import DAG_DEFAULTS, FROM_THE_NEXT_TICK, spark_job
-
-schedule = load_settings().compact_schedule
+from dags._defaults import DAG_DEFAULTS, by_cron, spark_job
 
 with DAG(
     "compact_tables",
-    schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
     tags=["housekeeping", "lake"],
     doc_md=__doc__,
-    **DAG_DEFAULTS | FROM_THE_NEXT_TICK,
+    **DAG_DEFAULTS | by_cron(load_settings().compact_schedule),
 ):
     spark_job("compact")

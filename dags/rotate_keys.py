@@ -15,18 +15,15 @@ taken before: what that key has wrapped stays as it is, and is named as `gone`.
 Owner: data-platform.
 """
 
-from airflow.sdk import DAG, CronTriggerTimetable
+from airflow.sdk import DAG
 
 from contracts.settings import load_settings
-from dags._defaults import DAG_DEFAULTS, FROM_THE_NEXT_TICK, plain_job
-
-schedule = load_settings().signals_rotate_schedule
+from dags._defaults import DAG_DEFAULTS, by_cron, plain_job
 
 with DAG(
     "rotate_keys",
-    schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
     tags=["housekeeping", "signals"],
     doc_md=__doc__,
-    **DAG_DEFAULTS | FROM_THE_NEXT_TICK,
+    **DAG_DEFAULTS | by_cron(load_settings().signals_rotate_schedule),
 ):
     plain_job("rotate_keys")

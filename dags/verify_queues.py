@@ -18,19 +18,16 @@ beside the dispatchers. **Do not trigger it** on empty queues: `rebuild_queues` 
 Owner: data-platform.
 """
 
-from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param
+from airflow.sdk import DAG, Param
 
 from contracts.settings import load_settings
-from dags._defaults import DAG_DEFAULTS, FROM_THE_NEXT_TICK, REBUILT, spark_job
-
-schedule = load_settings().verify_schedule
+from dags._defaults import DAG_DEFAULTS, REBUILT, by_cron, spark_job
 
 with DAG(
     "verify_queues",
-    schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable(schedule, timezone="UTC"), assets=REBUILT) if schedule else None,
     tags=["housekeeping", "queues", "repair"],
     doc_md=__doc__,
     params={"repair": Param(False, type="boolean", description="queue what is missing, end what has ended, put in order")},
-    **DAG_DEFAULTS | FROM_THE_NEXT_TICK,
+    **DAG_DEFAULTS | by_cron(load_settings().verify_schedule, REBUILT),
 ):
     spark_job("verify", "{{ '--repair' if params['repair'] else '' }}")

@@ -13,6 +13,7 @@ class _Counted(BatchExpectation):  # type: ignore[misc]  # the library is read w
     """An expectation that holds if its metric counts no rows."""
 
     counts: ClassVar[str] = ""
+    words: ClassVar[str] = ""  # the sentence of Data Docs; `$name` stands for an argument
 
     @classmethod
     def is_abstract(cls) -> bool:
@@ -20,9 +21,9 @@ class _Counted(BatchExpectation):  # type: ignore[misc]  # the library is read w
         return not cls.counts
 
     @classmethod
-    def sentence(cls, kwargs: dict[str, Any]) -> str:
-        """The sentence of Data Docs; `$name` stands for an argument."""
-        raise NotImplementedError
+    def sentence(cls, _: dict[str, Any]) -> str:
+        """The sentence for these arguments."""
+        return cls.words
 
     def _validate(self, metrics: dict[str, Any], *_: Any, **__: Any) -> dict[str, Any]:
         rows, broken = metrics[ROW_COUNT], metrics[self.counts]
@@ -46,22 +47,19 @@ class ExpectRowsToHold(_Counted):
     """A Spark SQL condition over one row is never false."""
 
     counts: ClassVar[str] = OF_ROWS
+    words: ClassVar[str] = "In each row, $says. In SQL: $sql"
     metric_dependencies: ClassVar[tuple[str, ...]] = (ROW_COUNT, OF_ROWS)
     success_keys: ClassVar[tuple[str, ...]] = ("sql",)
 
     says: str
     sql: str
 
-    @classmethod
-    def sentence(cls, _: dict[str, Any]) -> str:
-        """The condition in words and in SQL."""
-        return "In each row, $says. In SQL: $sql"
-
 
 class ExpectVinsToBeIso3779(_Counted):
     """VINs are of the form of ISO 3779 and have the right check digit."""
 
     counts: ClassVar[str] = OF_ROWS
+    words: ClassVar[str] = "values must be VINs by ISO 3779, with their check digit in the ninth place."
     metric_dependencies: ClassVar[tuple[str, ...]] = (ROW_COUNT, OF_ROWS)
     success_keys: ClassVar[tuple[str, ...]] = ("sql", "counted")
 
@@ -69,26 +67,17 @@ class ExpectVinsToBeIso3779(_Counted):
     sql: str
     counted: int | None = None
 
-    @classmethod
-    def sentence(cls, _: dict[str, Any]) -> str:
-        """The rule in words."""
-        return "values must be VINs by ISO 3779, with their check digit in the ninth place."
-
 
 class ExpectValuesToBeUniqueInTable(_Counted):
     """The values of a row occur in no other row of a whole table."""
 
     counts: ClassVar[str] = OF_REPEATED
+    words: ClassVar[str] = "Values of $columns must occur only once in all of $in_table."
     metric_dependencies: ClassVar[tuple[str, ...]] = (ROW_COUNT, OF_REPEATED)
     success_keys: ClassVar[tuple[str, ...]] = ("columns", "in_table")
 
     columns: list[str]
     in_table: str
-
-    @classmethod
-    def sentence(cls, _: dict[str, Any]) -> str:
-        """The rule in words."""
-        return "Values of $columns must occur only once in all of $in_table."
 
 
 class ExpectValuesToExistInTable(_Counted):

@@ -5,39 +5,25 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from contracts import tables
 from contracts.errors import Retryable
-from contracts.tables import (
-    DATA,
-    ECQ_INDEX,
-    ECQ_PAYLOAD,
-    ECQ_SEQNO,
-    ECQ_STATE,
-    IDS,
-    META,
-    OUTCOMES,
-    QUARANTINE,
-    SEGMENTS,
-    XRAY_PROCESSED,
-    XRAY_RAW,
-    XRAY_STATUS,
-)
 from expectations._rules import Severity
 
 # By what a row of each table is traced to the message, or the file, that brought it.
 TRACED: Mapping[str, tuple[str, ...]] = {
-    DATA.name: ("seq",),
-    META.name: ("data_id",),
-    IDS.name: ("seq",),
-    OUTCOMES.name: ("vin", "seq"),
-    ECQ_PAYLOAD.name: ("seq",),
-    ECQ_INDEX.name: ("seq",),
-    ECQ_STATE.name: ECQ_STATE.key,
-    ECQ_SEQNO.name: ("last_seq",),  # the seq of the message that made it the greatest
-    XRAY_RAW.name: ("seq",),
-    XRAY_PROCESSED.name: ("seq",),
-    XRAY_STATUS.name: ("seq",),
-    QUARANTINE.name: ("seq",),
-    SEGMENTS.name: ("path",),
+    tables.DATA.name: ("seq",),
+    tables.META.name: ("data_id",),
+    tables.IDS.name: ("seq",),
+    tables.OUTCOMES.name: ("vin", "seq"),
+    tables.ECQ_PAYLOAD.name: ("seq",),
+    tables.ECQ_INDEX.name: ("seq",),
+    tables.ECQ_STATE.name: tables.ECQ_STATE.key,
+    tables.ECQ_SEQNO.name: ("last_seq",),  # the seq of the message that made it the greatest
+    tables.XRAY_RAW.name: ("seq",),
+    tables.XRAY_PROCESSED.name: ("seq",),
+    tables.XRAY_STATUS.name: ("seq",),
+    tables.QUARANTINE.name: ("seq",),
+    tables.SEGMENTS.name: ("path",),
 }
 
 

@@ -24,32 +24,18 @@ from great_expectations.core import ExpectationValidationResult
 from great_expectations.data_context.types.base import ProgressBarsConfig
 
 from expectations import _custom as custom
+from expectations import _rules as rules
 from expectations._arrow_rows import ArrowRows
 from expectations._docs import SITE, WriteDataDocs, site_config
 from expectations._metrics import AUDIT, BY_DUCKDB, LOOKUPS, RAISED, batch_of, view_of
 from expectations._rows import Case
-from expectations._rules import (
-    AnyRule,
-    Between,
-    Holds,
-    InSet,
-    Iso3779,
-    Known,
-    Matches,
-    NotLess,
-    NotNull,
-    Severity,
-    Unique,
-    UniqueInTable,
-    UniqueTogether,
-)
 
 # Dozens of lines about themselves, in which the run's own would drown. One module of the library sets a level of its own.
 for chatty in ("great_expectations", "great_expectations.data_context.types.base", "py4j"):
     logging.getLogger(chatty).setLevel(logging.WARNING)
 # Counts only: samples of broken rows are looked up once it is known which rules are broken.
 RESULT_FORMAT = {"result_format": "BASIC", "partial_unexpected_count": 0}
-GX_SEVERITY = {Severity.ERROR: "critical", Severity.WARNING: "warning"}
+GX_SEVERITY = {rules.Severity.ERROR: "critical", rules.Severity.WARNING: "warning"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,37 +204,37 @@ def _suite(case: Case) -> gx.ExpectationSuite:
     return gx.ExpectationSuite(case.suite.table, expectations=expected)
 
 
-def _expectations(case: Case, rule: AnyRule) -> Iterator[gxe.Expectation]:
+def _expectations(case: Case, rule: rules.AnyRule) -> Iterator[gxe.Expectation]:
     """The expectations of a rule: the library's own where it has one, and one for each column of a rule about several."""
     meta = {"rule": rule.name, "severity": rule.severity.value, "reason": rule.why}
     about = {"severity": GX_SEVERITY[rule.severity], "meta": meta}
     match rule:
-        case NotNull():
+        case rules.NotNull():
             for column in rule.columns:
                 yield gxe.ExpectColumnValuesToNotBeNull(column=column, **about)
-        case Unique():
+        case rules.Unique():
             yield gxe.ExpectColumnValuesToBeUnique(column=rule.column, **about)
-        case UniqueTogether():
+        case rules.UniqueTogether():
             yield gxe.ExpectCompoundColumnsToBeUnique(column_list=list(rule.columns), **about)
-        case UniqueInTable():
+        case rules.UniqueInTable():
             yield custom.ExpectValuesToBeUniqueInTable(columns=list(rule.columns), in_table=rule.in_table, **about)
-        case Known():
+        case rules.Known():
             unless = case.sql(rule.unless) if rule.unless else None
             asked = {"columns": list(rule.columns), "in_table": rule.in_table, "unless": unless, "bounded_by": rule.bounded_by}
             yield custom.ExpectValuesToExistInTable(**asked, **about)
-        case InSet():
+        case rules.InSet():
             yield gxe.ExpectColumnValuesToBeInSet(column=rule.column, value_set=list(case.value(rule.value_set)), **about)
-        case Between():
+        case rules.Between():
             bounds = {"min_value": case.value(rule.min_value), "max_value": case.value(rule.max_value)}
             yield gxe.ExpectColumnValuesToBeBetween(column=rule.column, **bounds, **about)
-        case Matches():
+        case rules.Matches():
             yield gxe.ExpectColumnValuesToMatchRegex(column=rule.column, regex=rule.regex, **about)
-        case NotLess():
+        case rules.NotLess():
             # Null counts as true: a comparison with null breaks nothing, and leaving rows out would take one more pass.
             pair = {"column_A": rule.column_A, "column_B": rule.column_B, "or_equal": True, "ignore_row_if": "neither"}
             yield gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair, **about)
-        case Iso3779():
+        case rules.Iso3779():
             sql, counted = case.condition(rule), case.counted.get(rule.counted or "")
             yield custom.ExpectVinsToBeIso3779(column=rule.column, sql=sql, counted=counted, **about)
-        case Holds():
+        case rules.Holds():
             yield custom.ExpectRowsToHold(says=rule.says, sql=case.condition(rule), **about)

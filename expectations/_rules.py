@@ -30,6 +30,17 @@ class _Rule(BaseModel):
     counted: str | None = None  # under which name of `COUNTED` ingest may hand over how many rows break it
 
 
+class _OnColumn(_Rule):
+    """A rule about the values of one column."""
+
+    column: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """This column."""
+        return (self.column,)
+
+
 class NotNull(_Rule):
     """No row lacks any of these columns; one expectation a column."""
 
@@ -41,21 +52,15 @@ class NotNull(_Rule):
         return f"{', '.join(self.columns)}: never null"
 
 
-class Unique(_Rule):
+class Unique(_OnColumn):
     """No two rows that the run adds have the same value here."""
 
     type: Literal["expect_column_values_to_be_unique"]
-    column: str
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """What is unique."""
-        return (self.column,)
 
     @property
     def name(self) -> str:
         """The rule's name in reports."""
-        return f"{self.column}_is_unique"
+        return f"{'_'.join(self.columns)}_is_unique"
 
     def __str__(self) -> str:
         return f"{self.column} once in what the run adds"
@@ -65,12 +70,7 @@ class UniqueTogether(_Rule):
     """No two rows that the run adds have the same values here."""
 
     type: Literal["expect_compound_columns_to_be_unique"]
-    column_list: Annotated[tuple[str, ...], Field(min_length=2)]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """What is unique."""
-        return self.column_list
+    columns: Annotated[tuple[str, ...], Field(min_length=2, alias="column_list")]
 
     @property
     def name(self) -> str:
@@ -116,12 +116,11 @@ class Known(_Rule):
         return f"({', '.join(self.columns)}) exists in {self.in_table}" + (f", unless {self.unless}" if self.unless else "")
 
 
-class InSet(_Rule):
+class InSet(_OnColumn):
     """The value is one of these; `$outcomes` and `$streams` are the words of the contracts, `$run_id` is the run's own."""
 
     type: Literal["expect_column_values_to_be_in_set"]
     name: str
-    column: str
     value_set: tuple[str, ...] | Literal["$outcomes", "$streams", "$run_id"]
 
     def __str__(self) -> str:
@@ -129,12 +128,11 @@ class InSet(_Rule):
         return f"{self.column} is one of {', '.join(words or (str(self.value_set),))}"
 
 
-class Between(_Rule):
+class Between(_OnColumn):
     """The value lies between these, bounds included; `$epoch` is the first instant of a seq, `$latest` that of the judgement."""
 
     type: Literal["expect_column_values_to_be_between"]
     name: str
-    column: str
     min_value: int | Literal["$epoch"]
     max_value: int | Literal["$latest"] | None = None
 
@@ -142,12 +140,11 @@ class Between(_Rule):
         return f"{self.column} >= {self.min_value}" + (f" and <= {self.max_value}" if self.max_value is not None else "")
 
 
-class Matches(_Rule):
+class Matches(_OnColumn):
     """This regular expression of Java is found in the value."""
 
     type: Literal["expect_column_values_to_match_regex"]
     name: str
-    column: str
     regex: str
 
     def __str__(self) -> str:
@@ -167,16 +164,15 @@ class NotLess(_Rule):
         return f"{self.column_A} >= {self.column_B}"
 
 
-class Iso3779(_Rule):
+class Iso3779(_OnColumn):
     """The column holds a VIN by ISO 3779 with its check digit, as `contracts.names.is_iso_3779_vin` says."""
 
     type: Literal["expect_vins_to_be_iso3779"]
-    column: str
 
     @property
     def name(self) -> str:
         """The rule's name in reports."""
-        return f"{self.column}_is_iso_3779"
+        return f"{'_'.join(self.columns)}_is_iso_3779"
 
     def __str__(self) -> str:
         return f"{self.column} is a VIN by ISO 3779 with its check digit"
@@ -207,7 +203,5 @@ def columns_of(rule: AnyRule) -> tuple[str, ...]:
             return rule.shows
         case NotLess():
             return rule.column_A, rule.column_B
-        case InSet() | Between() | Matches() | Iso3779():
-            return (rule.column,)
         case _:
             return rule.columns

@@ -46,28 +46,6 @@ class Queued:
         return CompactedQueue(client_id, last_seq, reply.acked_seq, instant_of(reply.acked_at_ms), entries)
 
 
-@dataclass(frozen=True, slots=True)
-class QueuedPage:
-    """A page of what Redis says."""
-
-    is_loaded: bool
-    reply: PageReply
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing is left to ask anybody else."""
-        messages = self.reply.messages
-        return self.is_loaded and self.reply.last_seq is not None and all(message.size_bytes is not None for message in messages)
-
-    def queue(self, client_id: str) -> CompactedQueue:
-        """The page, as Redis alone knows it."""
-        reply = self.reply
-        entries = _live(reply.messages, reply.in_flight)
-        last_seq = max((seq for seq in (reply.last_seq, reply.acked_seq) if seq), default=None)
-        after = entries[-1].seq if reply.has_more else None
-        return CompactedQueue(client_id, last_seq, reply.acked_seq, instant_of(reply.acked_at_ms), entries, after)
-
-
 def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> None:
     """Add the questions to a batch, whose replies `page_told` reads."""
     batch.add(ecq_queue(client_id), ReadPage(page.after, min(page.limit or AT_ONCE, AT_ONCE)), wall_clock_ms())
@@ -75,10 +53,16 @@ def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> N
         batch.call(("GET", mark), lambda reply: reply)
 
 
-def page_told(replies: Sequence[Any]) -> QueuedPage:
-    """The page that the replies to `ask_page` give."""
-    reply, *loaded = replies
-    return QueuedPage(all(loaded), reply)
+def page_told(replies: Sequence[Any], client_id: str) -> CompactedQueue | None:
+    """The page that the replies to `ask_page` come to; None: Redis does not know all of it."""
+    reply: PageReply = replies[0]
+    is_loaded, is_sized = all(replies[1:]), all(message.size_bytes is not None for message in reply.messages)
+    if not (is_loaded and is_sized and reply.last_seq is not None):
+        return None
+    entries = _live(reply.messages, reply.in_flight)
+    last_seq = max((seq for seq in (reply.last_seq, reply.acked_seq) if seq), default=None)
+    after = entries[-1].seq if reply.has_more else None
+    return CompactedQueue(client_id, last_seq, reply.acked_seq, instant_of(reply.acked_at_ms), entries, after)
 
 
 def read_page(redis: Redis, policy: Policy, client_id: str, page: Page) -> CompactedQueue | None:
@@ -95,12 +79,11 @@ def read_page(redis: Redis, policy: Policy, client_id: str, page: Page) -> Compa
     try:
         batch = BlockingBatch(redis, policy)
         ask_page(batch, client_id, page, of_cluster=is_cluster(redis))
-        told = page_told(batch.run())
+        return page_told(batch.run(), client_id)
     except AuthenticationError:  # the library takes it for one of the connection
         raise
     except (RedisConnectionError, RedisTimeoutError):
         return None
-    return told.queue(client_id) if told.is_whole else None
 
 
 def read_queue(redis: Redis, policy: Policy, client_id: str) -> Queued | None:

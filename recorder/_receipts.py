@@ -31,7 +31,7 @@ class Receipts:
             log.warning("receipt not sent", seq=receipt.seq, response_topic=topic[:SHOWN], reason=problem)
             return
         try:
-            answer = self._mqtt.send(topic, receipt.to_wire(), correlation_data=message.correlation_data)
+            answer = self._mqtt.publish(topic, receipt.to_wire(), correlation_data=message.correlation_data)
         except Retryable:
             _metrics.RECEIPTS.labels("lost").inc()
         else:

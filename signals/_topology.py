@@ -27,8 +27,8 @@ async def assert_topology(connection: AbstractConnection, *, partitions: int = 0
     made = await connection.channel(publisher_confirms=False)
     channel = await made.get_underlay_channel()
     try:
-        for exchange in topology.EXCHANGES:
-            await channel.exchange_declare(exchange.name, exchange_type=exchange.type, durable=True)
+        for name, kind in topology.EXCHANGES.items():
+            await channel.exchange_declare(name, exchange_type=kind, durable=True)
         for queue in topology.QUEUES:
             await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
             if queue.name != topology.RAW:

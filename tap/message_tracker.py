@@ -3,7 +3,7 @@
 from contracts.topics import BrokerEvent
 from tap import events
 from tap.events import Delivery
-from tap.packets import read_ack, read_suback, read_subscribe, read_unsubscribe
+from tap.packets import read_ack, read_filters, read_suback
 from tap.properties import USER, Properties, read_properties
 from tap.publication_store import Publication, Sent
 from tap.scanner import SUBSCRIBE, PublishHead, Scanner
@@ -28,8 +28,7 @@ class MessageTracker:
 
     def asks(self, kind: int, body: bytes) -> None:
         """The client sends a SUBSCRIBE or UNSUBSCRIBE."""
-        read = read_subscribe if kind == SUBSCRIBE else read_unsubscribe
-        mid, filters = read(body, self.version)
+        mid, filters = read_filters(body, self.version, with_options=kind == SUBSCRIBE)
         self._wants[mid] = filters
 
     def acknowledged(self, body: bytes) -> None:

@@ -67,26 +67,16 @@ def read_ack(body: bytes, version: int) -> tuple[int, int, Properties]:
     return mid, reason, properties
 
 
-def read_subscribe(body: bytes, version: int) -> tuple[int, list[str]]:
-    """Packet id and filters."""
+def read_filters(body: bytes, version: int, *, with_options: bool) -> tuple[int, list[str]]:
+    """Packet id and filters of SUBSCRIBE, where each has options, and of UNSUBSCRIBE."""
     read = Reader(body)
     mid, filters = read.integer(2), []
     if version >= 5:
         read.properties()
     while read.more:
         filters.append(read.text())
-        read.integer(1)
-    return mid, filters
-
-
-def read_unsubscribe(body: bytes, version: int) -> tuple[int, list[str]]:
-    """Packet id and filters."""
-    read = Reader(body)
-    mid, filters = read.integer(2), []
-    if version >= 5:
-        read.properties()
-    while read.more:
-        filters.append(read.text())
+        if with_options:
+            read.integer(1)
     return mid, filters
 
 

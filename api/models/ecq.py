@@ -5,8 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
-import history
-from api.models.fields import Count, Seq, example
+from api.models.fields import Count, Known, Seq, example
 from contracts.ecq import EARLIEST, REWIND_RULE, rewind_target
 from contracts.messages import SHOWN
 from contracts.seq import MAX_SEQ
@@ -43,7 +42,7 @@ def _word(given: object) -> str:
     return word.strip()
 
 
-class LiveMessage(BaseModel):
+class LiveMessage(Known):
     """The newest message of a key."""
 
     model_config = example(**MESSAGE)
@@ -54,15 +53,8 @@ class LiveMessage(BaseModel):
     size_bytes: Count | None = Field(description="of its payload; null: not known")
     state: str = Field(description="`pending`, `in flight`, or `delivered`")
 
-    @classmethod
-    def of(cls, message: history.LiveMessage) -> "LiveMessage":
-        """The same as history gives it."""
-        return cls.model_construct(
-            key=message.key, seq=message.seq, ts=message.ts, size_bytes=message.size_bytes, state=str(message.state)
-        )
 
-
-class CompactedQueue(BaseModel):
+class CompactedQueue(Known):
     """A page of a client's compacted queue: the newest message of each key, oldest first."""
 
     model_config = example(
@@ -80,18 +72,6 @@ class CompactedQueue(BaseModel):
     acked_at: datetime | None = Field(description="when it last moved on")
     entries: list[LiveMessage]
     after: Seq | None = Field(description="the next page has what comes after this seq; null: there is nothing more")
-
-    @classmethod
-    def of(cls, queue: history.CompactedQueue) -> "CompactedQueue":
-        """The same as history gives it."""
-        return cls.model_construct(
-            client_id=queue.client_id,
-            last_seq=queue.last_seq,
-            acked_seq=queue.acked_seq,
-            acked_at=queue.acked_at,
-            entries=[LiveMessage.of(entry) for entry in queue.entries],
-            after=queue.after,
-        )
 
 
 class RewindTo(BaseModel):

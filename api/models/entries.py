@@ -4,8 +4,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, Field
 
-from api.models.fields import AcceptedAt, Count, DataId, RequestId, Seq, Vin, example
-from history.entry import BatchHistory, EntryHistory
+from api.models.fields import AcceptedAt, Count, DataId, Known, RequestId, Seq, Vin, example
 
 ENTRY = {
     "seq": 911974771715997696,
@@ -27,7 +26,7 @@ BATCH = {
 }
 
 
-class Entry(BaseModel):
+class Entry(Known):
     """One entry: one message of one trigger for one vehicle."""
 
     model_config = example(**ENTRY)
@@ -42,21 +41,6 @@ class Entry(BaseModel):
     attempts: int | None = Field(description="how often it was published; null: not known")
     reason: str | None = Field(description="why it ended, where somebody said so")
 
-    @classmethod
-    def of(cls, entry: EntryHistory) -> "Entry":
-        """The model of an entry of `history`."""
-        return cls.model_construct(
-            seq=entry.seq,
-            request_id=entry.request_id,
-            data_id=entry.data_id,
-            state=str(entry.state),
-            accepted_at=entry.accepted_at,
-            dispatched_at=entry.dispatched_at,
-            acknowledged_at=entry.acknowledged_at,
-            attempts=entry.attempts,
-            reason=entry.reason,
-        )
-
 
 class VehicleHistory(BaseModel):
     """A page of what was sent to a vehicle, oldest first."""
@@ -68,7 +52,7 @@ class VehicleHistory(BaseModel):
     before: Seq | None = Field(description="ask with this `before` for the next page, of older entries; null: there are none")
 
 
-class Batch(BaseModel):
+class Batch(Known):
     """One trigger, and where its entries stand."""
 
     seq: Seq
@@ -78,17 +62,6 @@ class Batch(BaseModel):
     states: dict[str, Count] = Field(
         description="how many entries stand how; `open`: not looked at one by one, and nothing in the lake says that they ended"
     )
-
-    @classmethod
-    def of(cls, batch: BatchHistory) -> "Batch":
-        """The model of a batch of `history`."""
-        return cls.model_construct(
-            seq=batch.seq,
-            data_id=batch.data_id,
-            accepted_at=batch.accepted_at,
-            vehicles=batch.vehicles,
-            states={str(state): count for state, count in batch.states.items()},
-        )
 
 
 class Batches(BaseModel):

@@ -1,9 +1,9 @@
 """Field types that several answers share."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from contracts.seq import MAX_SEQ
 
@@ -13,8 +13,18 @@ Vin = Annotated[str, Field(description="the vehicle")]
 RequestId = Annotated[str, Field(description="the request_id of the trigger")]
 DataId = Annotated[str, Field(description="the name of the data that the trigger refers to")]
 AcceptedAt = Annotated[datetime, Field(description="when the recorder accepted the trigger")]
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def example(**values: Any) -> ConfigDict:
     """The configuration of a model whose example in the OpenAPI document has these values."""
     return ConfigDict(json_schema_extra={"example": values})
+
+
+class Known(BaseModel):
+    """A model of what `history` knows under the same names."""
+
+    @classmethod
+    def of(cls: type[Model], known: object, **other: Any) -> Model:
+        """The model of it, with `other` instead of what it has under these names. Nothing is checked again."""
+        return cls.model_construct(**{name: getattr(known, name) for name in cls.model_fields if name not in other}, **other)

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from archive.parsing.common import COMMON, LATEST_MS, Limits, Row, batch_of, chunks, common, judged, refused
+from archive.parsing.common import COMMON, LATEST_MS, Limits, Row, common, judged, parsed, refused
 from contracts.ecq import Append, EcqAck, Rewind, parse_ecq
 from contracts.keys import OUTCOMES
 from contracts.messages import Refused, shown
@@ -38,8 +38,7 @@ ECQ = pa.schema([*_BRIEF, pa.field("payload", pa.binary())])  # of a write
 
 def ecq(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """One row for each message, accepted or refused."""
-    for chunk in chunks(messages):
-        yield batch_of([_row(row, judged(_said, row, limits)) for row in chunk], ECQ)
+    return parsed(messages, ECQ, lambda row: [_row(row, judged(_said, row, limits))])
 
 
 def ecq_brief(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -64,16 +63,16 @@ def _said(row: Row, limits: Limits) -> Append | Rewind | EcqAck | Refused:
     return record
 
 
-def _row(row: Row, parsed: Append | Rewind | EcqAck | Refused) -> Row:
-    match parsed:
+def _row(row: Row, said: Append | Rewind | EcqAck | Refused) -> Row:
+    match said:
         case Refused():
-            return refused(row, parsed.reason)
+            return refused(row, said.reason)
         case Append():
-            of = {"kind": EcqKind.WRITE.value, "key": parsed.key, "payload": parsed.payload, "applied": bool(row["applied"])}
+            of = {"kind": EcqKind.WRITE.value, "key": said.key, "payload": said.payload, "applied": bool(row["applied"])}
         case Rewind():
             at_ms = round(row["received_at"].timestamp() * 1000)
-            of = {"kind": EcqKind.REWOUND.value, "acked_seq": parsed.first_seq - 1, "epoch": row["seq"], "acked_ms": at_ms}
+            of = {"kind": EcqKind.REWOUND.value, "acked_seq": said.first_seq - 1, "epoch": row["seq"], "acked_ms": at_ms}
         case EcqAck():
-            times = {"epoch": parsed.epoch, "acked_ms": parsed.acked_ms}
-            of = {"kind": EcqKind.ACKNOWLEDGED.value, "acked_seq": parsed.seq} | times
-    return common(row) | {"client_id": parsed.client_id} | of
+            times = {"epoch": said.epoch, "acked_ms": said.acked_ms}
+            of = {"kind": EcqKind.ACKNOWLEDGED.value, "acked_seq": said.seq} | times
+    return common(row) | {"client_id": said.client_id} | of

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archive.parsing.common import COMMON, LATEST_MS, Limits, Row, batch_of, chunks, common, judged, refused, text
+from archive.parsing.common import COMMON, LATEST_MS, Limits, Row, common, judged, parsed, refused, text
 from archive.vins import are_iso_3779
 from contracts.envelope import DUPLICATE_OF, inline_encoding
 from contracts.messages import Data, Refused, Trigger, parse_data, parse_trigger, sha1_hex, shown
@@ -50,15 +50,7 @@ def triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
 
     A duplicate brings no VINs, and a row only where it has data, which was published once more.
     """
-    for chunk in chunks(messages):
-        rows: list[Row] = []
-        for row in chunk:
-            refused_or_trigger = judged(_trigger, row, limits)
-            if isinstance(refused_or_trigger, Refused):
-                rows.append(refused(row, refused_or_trigger.reason))
-            else:
-                rows += _trigger_rows(row, refused_or_trigger)
-        yield _counted(batch_of(rows, TRIGGERS))
+    return map(_counted, parsed(messages, TRIGGERS, lambda row: _trigger_rows(row, judged(_trigger, row, limits))))
 
 
 def refused_triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
@@ -72,43 +64,17 @@ def inline_data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     payload = messages["payload"]
     # A JSON key "data" is spelled so, or with an escape.
     perhaps = pc.or_(pc.match_substring(payload, '"data"'), pc.match_substring(payload, "\\"))
-    for chunk in chunks(messages.filter(perhaps)):
-        rows: list[Row] = []
-        for row in chunk:
-            trigger = judged(_trigger, row, limits)
-            if isinstance(trigger, Trigger) and trigger.data is not None:
-                columns = {"data_id": trigger.data_id, "sha1": trigger.data_id, "payload": trigger.data}
-                rows.append(common(row) | {"message": row["payload"]} | columns)
-        yield batch_of(rows, DATA)
+    return parsed(messages.filter(perhaps), DATA, lambda row: _inline_rows(row, judged(_trigger, row, limits)))
 
 
 def data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """One row for each message of the data stream, accepted or refused."""
-    for chunk in chunks(messages):
-        rows: list[Row] = []
-        for row in chunk:
-            parsed = judged(_data, row, limits)
-            if isinstance(parsed, Refused):
-                rows.append(refused(row, parsed.reason))
-            else:
-                brought = {
-                    "data_id": parsed.data_id,
-                    "sha1": sha1_hex(parsed.payload),
-                    "payload": parsed.payload,
-                    "message": None,
-                }
-                rows.append(common(row) | brought)
-        yield batch_of(rows, DATA)
+    return parsed(messages, DATA, lambda row: [_data_row(row, judged(_data, row, limits))])
 
 
 def outcomes(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
     """One row for each message of the outcome stream, accepted or refused."""
-    for chunk in chunks(messages):
-        rows: list[Row] = []
-        for row in chunk:
-            record = judged(_outcome, row, limits)
-            rows.append(refused(row, record.reason) if isinstance(record, Refused) else _outcome_row(row, record))
-        yield batch_of(rows, OUTCOMES)
+    return parsed(messages, OUTCOMES, lambda row: [_outcome_row(row, judged(_outcome, row, limits))])
 
 
 def _outcome(row: Row, _: Limits) -> OutcomeRecord | Refused:
@@ -120,7 +86,9 @@ def _outcome(row: Row, _: Limits) -> OutcomeRecord | Refused:
     return Refused(f"not an outcome record: {wrong}") if wrong else record
 
 
-def _outcome_row(row: Row, record: OutcomeRecord) -> Row:
+def _outcome_row(row: Row, record: OutcomeRecord | Refused) -> Row:
+    if isinstance(record, Refused):
+        return refused(row, record.reason)
     columns = {"vin": record.vin, "entry_seq": record.seq, "outcome": record.outcome.value, "attempts": record.attempts}
     return (
         common(row) | columns | {"dispatched_ms": record.dispatched_ms, "ended_ms": record.ended_ms, "said": text(record.reason)}
@@ -158,7 +126,22 @@ def _data(row: Row, limits: Limits) -> Data | Refused:
     return _unknown(row) if data_id is None else parse_data(data_id, row["payload"], max_data_bytes=limits.max_data_bytes)
 
 
-def _trigger_rows(row: Row, trigger: Trigger) -> Iterator[Row]:
+def _data_row(row: Row, data: Data | Refused) -> Row:
+    if isinstance(data, Refused):
+        return refused(row, data.reason)
+    return common(row) | {"data_id": data.data_id, "sha1": sha1_hex(data.payload), "payload": data.payload}
+
+
+def _inline_rows(row: Row, trigger: Trigger | Refused) -> Iterator[Row]:
+    if isinstance(trigger, Trigger) and trigger.data is not None:
+        columns = {"data_id": trigger.data_id, "sha1": trigger.data_id, "payload": trigger.data}
+        yield common(row) | {"message": row["payload"]} | columns
+
+
+def _trigger_rows(row: Row, trigger: Trigger | Refused) -> Iterator[Row]:
+    if isinstance(trigger, Refused):
+        yield refused(row, trigger.reason)
+        return
     columns = common(row) | {"request_id": trigger.request_id, "data_id": trigger.data_id, "applied": bool(row["applied"])}
     if trigger.data is not None:
         columns["has_data"] = True

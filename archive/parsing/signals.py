@@ -17,12 +17,14 @@ _HEX_256 = re.compile(r"[0-9a-f]{64}")
 _EARLIEST_US = -62_135_596_800_000_000  # the first microsecond of the year 1
 _MEASURED = ("latitude", "longitude", "altitude", "battery", "signal_strength")
 
-_DIGEST = pa.field("digest", pa.string())  # of what is refused: the same however often it is delivered
+_OF_DEVICE = [
+    *COMMON,
+    pa.field("digest", pa.string()),  # of what is refused: the same however often it is delivered
+    pa.field("device_id", pa.string()),
+]
 SIGNALS = pa.schema(
     [
-        *COMMON,
-        _DIGEST,
-        pa.field("device_id", pa.string()),
+        *_OF_DEVICE,
         pa.field("captured_us", pa.int64()),
         *(pa.field(name, pa.string()) for name in ("content_digest", "schema_version", "correlation_id", "idempotency_key")),
         *(pa.field(name, pa.float64()) for name in _MEASURED),
@@ -32,9 +34,7 @@ SIGNALS = pa.schema(
 )
 STATUSES = pa.schema(
     [
-        *COMMON,
-        _DIGEST,
-        pa.field("device_id", pa.string()),
+        *_OF_DEVICE,
         pa.field("seen_us", pa.int64()),
         pa.field("status", pa.string()),
         pa.field("correlation_id", pa.string()),

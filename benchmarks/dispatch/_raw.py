@@ -58,7 +58,7 @@ def _main(pipe: Connection, url: str, user: str, topics: Sequence[str], count: i
             began_s = time.process_time()
             for number in range(count):
                 await room.acquire()
-                answer = mqtt.send(topics[number % len(topics)], PAYLOAD, user_properties=properties)
+                answer = mqtt.publish(topics[number % len(topics)], PAYLOAD, user_properties=properties)
                 answer.add_done_callback(lambda _: room.release())
             for _ in range(window):
                 await room.acquire()

@@ -30,7 +30,7 @@ async def _once(ground: Ground, fleet: Fleet, ids: int, connected: int, number: 
         await platform.publish(topics.data_topic(DATA), PAYLOAD)
         fleet.take()
         began = time.monotonic()
-        sending = asyncio.create_task(platform.publish(topics.TRIGGER, body))
+        sending = platform.publish(topics.TRIGGER, body)
         ended = await asyncio.to_thread(fleet.wait, connected, WITHIN_S)
         await sending
     await asyncio.to_thread(ground.settle, [vin(n) for n in range(connected)])

@@ -11,6 +11,7 @@ from benchmarks.ecq import _writes
 from benchmarks.ecq._memory import bytes_a_live_key
 from benchmarks.latency import percentile
 from benchmarks.machine import Row
+from benchmarks.size import Scaled, full
 from contracts.topics import ecq_filter, request_filter
 
 SETTING = (
@@ -21,32 +22,17 @@ EACH_DRAINED = 20
 LIGHT_CONSUMERS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+@dataclass(frozen=True)
+class Size(Scaled):
     """How much of everything."""
 
-    rounds: int = 400
-    writes: int = 50_000
-    consumers: int = 500
-    rewrites: int = 100_000
-    owners: int = 1_000
-    each: int = 100
-    drained: int = 5_000
-
-    @classmethod
-    def of(cls, part: float) -> "Size":
-        """This part of the full size; latencies need their rounds."""
-        full = cls()
-        consumers = max(10, int(full.consumers * part))
-        return cls(
-            max(100, int(full.rounds * part)),
-            max(consumers, int(full.writes * part) // consumers * consumers),
-            consumers,
-            max(1000, int(full.rewrites * part)),
-            max(10, int(full.owners * part)),
-            full.each,
-            max(10, int(full.drained * part)),
-        )
+    rounds: int = full(400, least=100)
+    writes: int = full(50_000, least=10)
+    consumers: int = full(500, least=10)
+    rewrites: int = full(100_000, least=1000)
+    owners: int = full(1_000, least=10)
+    each: int = full(100, least=100)
+    drained: int = full(5_000, least=10)
 
 
 def run(size: Size) -> list[Row]:
@@ -62,7 +48,8 @@ def run(size: Size) -> list[Row]:
         ]
         with fleet(ground.settings.mqtt, ecq_filter, vin) as consumers:
             consumers.connect(0, size.consumers)
-            cost = _writes.write_and_deliver(ground, consumers, size.consumers, size.writes)
+            writes_of_all = size.writes // size.consumers * size.consumers
+            cost = _writes.write_and_deliver(ground, consumers, size.consumers, writes_of_all)
             both = cost.cpu_us["dispatcher"] + cost.cpu_us["recorder"]
             parts = ", ".join(f"{kind} {us:.0f}" for kind, us in cost.cpu_us.items())
             rows += [

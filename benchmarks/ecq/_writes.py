@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,11 +101,11 @@ class _Consumer:
         self.mqtt.ack(message)
         self._arrived.set()
 
-    async def time(self, publish: Coroutine[Any, Any, Any]) -> float:
+    async def time(self, publish: Awaitable[Any]) -> float:
         """Milliseconds until what is published has come; then a pause."""
         self._arrived.clear()
         began = time.perf_counter()
-        sending = asyncio.create_task(publish)
+        sending = asyncio.ensure_future(publish)
         await self._arrived.wait()
         await sending
         await asyncio.sleep(PAUSE_S)
@@ -146,7 +146,7 @@ async def _send(mqtt: Mqtt, messages: Sequence[tuple[str, str]]) -> None:
     for name, key in messages:
         if len(under_way) == UNDER_WAY:
             await under_way.popleft()
-        under_way.append(mqtt.send(ecq_write_topic(name, key), PAYLOAD))
+        under_way.append(mqtt.publish(ecq_write_topic(name, key), PAYLOAD))
     await asyncio.gather(*under_way)
 
 

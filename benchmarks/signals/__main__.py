@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from adapters.log import configure_logging
+from benchmarks.command import Part
 from benchmarks.machine import report
 from benchmarks.signals import SETTING, Size, run
 
@@ -17,7 +18,7 @@ class Case(StrEnum):
 
 
 def main(
-    part: Annotated[float, typer.Option(min=0.001, max=1, help="of the full size")] = 1.0,
+    part: Part = 1.0,
     case: Annotated[
         Case, typer.Option(help="the door, ingest into the lake, what each library takes for a message, or all")
     ] = Case.ALL,

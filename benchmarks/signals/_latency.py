@@ -2,8 +2,6 @@
 
 import asyncio
 import time
-from dataclasses import dataclass
-from statistics import quantiles
 from typing import Any
 
 import aio_pika
@@ -18,23 +16,12 @@ WARM_UP = 0.1  # of the messages, which are not counted
 CORRELATION = "x-correlation-id"
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """Milliseconds from before the publish to the delivery of the processed message."""
-
-    p50_ms: float
-    p99_ms: float
-    max_ms: float
-
-
-def latency(ground: Ground, count: int, *, seed: int) -> Latency:
-    """One door, and a client that publishes evenly and reads what is processed."""
+def latencies_ms(ground: Ground, count: int, *, seed: int) -> list[float]:
+    """From before the publish to the delivery of the processed message: one door, and a client that publishes evenly."""
     with ground.doors(1):
         made = list(signals(ground.secret, count, seed=seed))
         took = asyncio.run(_took(ground.url, made))
-    counted = sorted(1000 * seconds for seconds in took[int(count * WARM_UP) :])
-    parts = quantiles(counted, n=100)
-    return Latency(parts[49], parts[98], counted[-1])
+    return [1000 * seconds for seconds in took[int(count * WARM_UP) :]]
 
 
 async def _took(url: str, made: list[SignalMessage]) -> list[float]:

@@ -1,11 +1,12 @@
 """The whole run: each figure after the other, on servers of its own."""
 
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
 
 from benchmarks.machine import Row
 from benchmarks.signals import _clients, _door, _ingest, _latency
 from benchmarks.signals._ground import Ground, ground
+from benchmarks.size import Scaled, full
 
 SETTING = "{size.signals:,} signed signals of 1 KB, as fast as they come; {size.ingested:,} for ingest"
 ONE_AIM, TWO_AIM, RAW_AIM = 3000, 5000, 0.5
@@ -15,21 +16,14 @@ PREFETCH = 200  # where a site wants more than the contract's 50
 P50_AIM_MS, P99_AIM_MS = 10, 40
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+@dataclass(frozen=True)
+class Size(Scaled):
     """How much of everything."""
 
-    signals: int = 60_000
-    timed: int = 6_000
-    large: int = 100
-    ingested: int = 10_000_000
-
-    @classmethod
-    def of(cls, part: float) -> "Size":
-        """This part of the full size."""
-        whole = cls()
-        counts = max(1000, int(whole.signals * part)), max(600, int(whole.timed * part)), max(10, int(whole.large * part))
-        return cls(*counts, max(100_000, int(whole.ingested * part)))
+    signals: int = full(60_000, least=1000)
+    timed: int = full(6_000, least=600)
+    large: int = full(100, least=10)
+    ingested: int = full(10_000_000, least=100_000)
 
 
 def run(size: Size, case: str = "all") -> list[Row]:
@@ -80,12 +74,13 @@ def _rates(place: Ground, size: Size) -> list[Row]:
 
 
 def _latencies(place: Ground, size: Size) -> list[Row]:
-    took = _latency.latency(place, size.timed, seed=4)
+    took = _latency.latencies_ms(place, size.timed, seed=4)
+    p50, p99 = median(took), quantiles(took, n=100)[98]
     what = f"publish to processed message, {_latency.RATE:.0f}/s"
     return [
-        Row(f"{what}: median", f"{took.p50_ms:.1f} ms", "", f"≤ {P50_AIM_MS} ms", took.p50_ms <= P50_AIM_MS),
-        Row(f"{what}: p99", f"{took.p99_ms:.1f} ms", "", f"≤ {P99_AIM_MS} ms", took.p99_ms <= P99_AIM_MS),
-        Row(f"{what}: the slowest", f"{took.max_ms:.0f} ms"),
+        Row(f"{what}: median", f"{p50:.1f} ms", "", f"≤ {P50_AIM_MS} ms", p50 <= P50_AIM_MS),
+        Row(f"{what}: p99", f"{p99:.1f} ms", "", f"≤ {P99_AIM_MS} ms", p99 <= P99_AIM_MS),
+        Row(f"{what}: the slowest", f"{max(took):.0f} ms"),
     ]
 
 

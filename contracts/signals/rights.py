@@ -31,7 +31,7 @@ def _any_of(*names: str, also: tuple[str, ...] = ()) -> str:
 
 
 _QUEUES = tuple(queue.name for queue in topology.QUEUES)
-_EXCHANGES = (*(exchange.name for exchange in topology.EXCHANGES), topology.PARTITIONS)
+_EXCHANGES = (*topology.EXCHANGES, topology.PARTITIONS)
 _TAKEN_IN = (topology.RAW, topology.STATUS)
 
 RIGHTS = {

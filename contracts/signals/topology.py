@@ -16,14 +16,6 @@ _TTL, _DEAD_EXCHANGE, _DEAD_KEY = "x-message-ttl", "x-dead-letter-exchange", "x-
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """A durable exchange."""
-
-    name: str
-    type: str
-
-
-@dataclass(frozen=True, slots=True)
 class Queue:
     """A durable queue, bound to `exchange` by its own name, or by `bound_by`."""
 
@@ -38,7 +30,7 @@ class Queue:
         return self.bound_by or self.name
 
 
-EXCHANGES = (Exchange(EXCHANGE, "topic"), Exchange(DEAD_EXCHANGE, "direct"))
+EXCHANGES = {EXCHANGE: "topic", DEAD_EXCHANGE: "direct"}  # durable ones, and the type of each
 QUEUES = (
     Queue(RAW, EXCHANGE, {_TTL: RAW_TTL_MS, _DEAD_EXCHANGE: DEAD_EXCHANGE, _DEAD_KEY: DEAD}),
     Queue(RETRY, EXCHANGE, {_TTL: RETRY_TTL_MS, _DEAD_EXCHANGE: EXCHANGE, _DEAD_KEY: RAW}),
@@ -69,15 +61,15 @@ def definitions(vhost: str = "/") -> dict[str, list[dict[str, Any]]]:
     return {
         "exchanges": [
             {
-                "name": exchange.name,
+                "name": name,
                 "vhost": vhost,
-                "type": exchange.type,
+                "type": kind,
                 "durable": True,
                 "auto_delete": False,
                 "internal": False,
                 "arguments": {},
             }
-            for exchange in EXCHANGES
+            for name, kind in EXCHANGES.items()
         ],
         "queues": [
             {"name": queue.name, "vhost": vhost, "durable": True, "auto_delete": False, "arguments": dict(queue.arguments)}

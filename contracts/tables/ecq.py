@@ -2,9 +2,7 @@
 
 from enum import StrEnum
 
-import pyarrow as pa
-
-from contracts.tables.table import INSTANT, SMALL_ROW_GROUPS, Column, Table
+from contracts.tables.table import SMALL_ROW_GROUPS, Table, columns
 
 
 class StateKind(StrEnum):
@@ -18,13 +16,13 @@ class StateKind(StrEnum):
 ECQ_PAYLOAD = Table(
     "ecq_payload",
     key=("client_id", "seq"),
-    columns=(
-        Column("client_id", pa.string(), "whose queue it is"),
-        Column("key", pa.string(), "the key; the message with the greatest seq of a key is live"),
-        Column("seq", pa.int64(), "the message's seq"),
-        Column("ts", INSTANT, "when it was accepted: the time in its seq"),
-        Column("payload", pa.binary(), "the bytes that the client gets"),
-    ),
+    columns=columns("""
+        client_id  string   whose queue it is
+        key        string   the key; the message with the greatest seq of a key is live
+        seq        int64    the message's seq
+        ts         instant  when it was accepted: the time in its seq
+        payload    binary   the bytes that the client gets
+    """),
     meaning="one row for each message; superseded ones go by compaction",
     day_of="ts",
     properties=SMALL_ROW_GROUPS,
@@ -34,13 +32,13 @@ ECQ_PAYLOAD = Table(
 ECQ_INDEX = Table(
     "ecq_index",
     key=("client_id", "seq"),
-    columns=(
-        Column("client_id", pa.string(), "whose queue it is"),
-        Column("seq", pa.int64(), "the message's seq"),
-        Column("key", pa.string(), "as in ecq_payload"),
-        Column("ts", INSTANT, "as in ecq_payload"),
-        Column("applied", pa.bool_(), "direct enqueue brought it into the queue"),
-    ),
+    columns=columns("""
+        client_id  string   whose queue it is
+        seq        int64    the message's seq
+        key        string   as in ecq_payload
+        ts         instant  as in ecq_payload
+        applied    bool     direct enqueue brought it into the queue
+    """),
     meaning="one row for each message, without its bytes; superseded ones go by compaction",
     day_of="ts",
     version=1,
@@ -49,13 +47,13 @@ ECQ_INDEX = Table(
 ECQ_STATE = Table(
     "ecq_state",
     key=("client_id", "acked_seq", "epoch", "kind"),
-    columns=(
-        Column("client_id", pa.string(), "whose queue it is"),
-        Column("acked_seq", pa.int64(), "the message that was acknowledged; see kind"),
-        Column("acked_at", INSTANT, "when it was acknowledged, or when the rewind came"),
-        Column("epoch", pa.int64(), "the last rewind that the queue had seen by then, by its seq; 0: none"),
-        Column("kind", pa.string(), "acknowledged, rewound, or position: what rows come to that compaction has removed"),
-    ),
+    columns=columns("""
+        client_id  string   whose queue it is
+        acked_seq  int64    the message that was acknowledged; see kind
+        acked_at   instant  when it was acknowledged, or when the rewind came
+        epoch      int64    the last rewind that the queue had seen by then, by its seq; 0: none
+        kind       string   acknowledged, rewound, or position: what rows come to that compaction has removed
+    """),
     meaning="what acknowledgements and rewinds say, in any order and however often; compaction folds them",
     version=1,
 )
@@ -63,10 +61,10 @@ ECQ_STATE = Table(
 ECQ_SEQNO = Table(
     "ecq_seqno",
     key=("client_id", "last_seq"),
-    columns=(
-        Column("client_id", pa.string(), "whose queue it is"),
-        Column("last_seq", pa.int64(), "the greatest seq of its messages; readers take the greatest"),
-    ),
+    columns=columns("""
+        client_id  string  whose queue it is
+        last_seq   int64   the greatest seq of its messages; readers take the greatest
+    """),
     meaning="one row for each client of each run; compaction leaves the greatest",
     version=1,
 )

@@ -18,6 +18,20 @@ class Column:
     required: bool = True
 
 
+def columns(text: str, **types: pa.DataType) -> tuple[Column, ...]:
+    """The columns in `text`, one a line: name, type, meaning; a `?` after the type says that not every row has it.
+
+    A type is `instant`, one of `types`, or what Arrow has under this name.
+    """
+    return tuple(_column(line, {"instant": INSTANT, **types}) for line in text.strip().splitlines())
+
+
+def _column(line: str, types: dict[str, pa.DataType]) -> Column:
+    name, said, meaning = line.split(maxsplit=2)
+    of = said.removesuffix("?")
+    return Column(name, types.get(of) or pa.type_for_alias(of), meaning, required=of == said)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """One Iceberg table: its grain is `key`; `day_of` is the timestamp column whose day partitions it.

@@ -6,6 +6,8 @@ locals {
     environment        = var.environment
     storage_class      = var.storage_class
     image_pull_secrets = var.image_pull_secrets
+    secrets            = var.secrets
+    certificates       = var.certificates
     zones              = var.zones
     wait_for_rollout   = var.wait_for_rollout
     kubectl            = "--kubeconfig='${pathexpand(var.kubeconfig)}'${var.kube_context == null ? "" : " --context='${var.kube_context}'"}"
@@ -35,58 +37,44 @@ module "namespace" {
 }
 
 module "emqx" {
-  source       = "./modules/emqx"
-  count        = var.emqx.in_cluster ? 1 : 0
-  depends_on   = [module.namespace]
-  site         = local.site
-  server       = { image = var.emqx.image, volume = var.emqx.volume, cpu = var.emqx.cpu, memory = var.emqx.memory }
-  replicas     = var.emqx.replicas
-  secret       = var.secrets.emqx
-  service_type = var.emqx.service_type
-  certificates = { vehicles = var.certificates.emqx_vehicles, services = var.certificates.emqx }
-  files        = { for name in ["manifold.conf", "acl.conf", "tls.conf", "ssl_dist.conf"] : name => file("${path.module}/../emqx/${name}") }
+  source     = "./modules/emqx"
+  count      = var.emqx.in_cluster ? 1 : 0
+  depends_on = [module.namespace]
+  site       = local.site
+  server     = var.emqx
+  files      = { for name in ["manifold.conf", "acl.conf", "tls.conf", "ssl_dist.conf"] : name => file("${path.module}/../emqx/${name}") }
 }
 
 module "redis" {
-  source      = "./modules/redis"
-  count       = var.redis.in_cluster ? 1 : 0
-  depends_on  = [module.namespace]
-  site        = local.site
-  server      = { image = var.redis.image, volume = var.redis.volume, cpu = var.redis.cpu, memory = var.redis.memory }
-  secret      = var.secrets.redis
-  certificate = var.certificates.redis
+  source     = "./modules/redis"
+  count      = var.redis.in_cluster ? 1 : 0
+  depends_on = [module.namespace]
+  site       = local.site
+  server     = var.redis
 }
 
 module "postgres" {
-  source      = "./modules/postgres"
-  count       = var.postgres.in_cluster ? 1 : 0
-  depends_on  = [module.namespace]
-  site        = local.site
-  server      = { image = var.postgres.image, volume = var.postgres.volume, cpu = var.postgres.cpu, memory = var.postgres.memory }
-  secret      = var.secrets.postgres
-  certificate = var.certificates.postgres
+  source     = "./modules/postgres"
+  count      = var.postgres.in_cluster ? 1 : 0
+  depends_on = [module.namespace]
+  site       = local.site
+  server     = var.postgres
 }
 
 module "rabbitmq" {
-  source      = "./modules/rabbitmq"
-  count       = var.rabbitmq.enabled && var.rabbitmq.in_cluster ? 1 : 0
-  depends_on  = [module.namespace]
-  site        = local.site
-  server      = { image = var.rabbitmq.image, volume = var.rabbitmq.volume, cpu = var.rabbitmq.cpu, memory = var.rabbitmq.memory }
-  secret      = var.secrets.rabbitmq
-  certificate = var.certificates.rabbitmq
+  source     = "./modules/rabbitmq"
+  count      = var.rabbitmq.enabled && var.rabbitmq.in_cluster ? 1 : 0
+  depends_on = [module.namespace]
+  site       = local.site
+  server     = var.rabbitmq
 }
 
 module "object_store" {
-  source      = "./modules/object_store"
-  count       = var.object_store.in_cluster ? 1 : 0
-  depends_on  = [module.namespace]
-  site        = local.site
-  server      = { image = var.object_store.image, volume = var.object_store.volume, cpu = var.object_store.cpu, memory = var.object_store.memory }
-  secret      = var.secrets.object_store
-  certificate = var.certificates.object_store
-  region      = var.object_store.region
-  bucket      = var.object_store.bucket
+  source     = "./modules/object_store"
+  count      = var.object_store.in_cluster ? 1 : 0
+  depends_on = [module.namespace]
+  site       = local.site
+  server     = var.object_store
 }
 
 module "manifold" {
@@ -94,13 +82,11 @@ module "manifold" {
   depends_on       = [module.namespace, module.emqx, module.redis, module.postgres, module.rabbitmq, module.object_store]
   site             = local.site
   image            = var.image
-  secret           = var.secrets.manifold
   settings         = local.settings
   recorders        = var.recorders
   dispatchers      = var.dispatchers
   api              = var.api
   signals          = merge(var.signals, { replicas = var.rabbitmq.enabled ? var.signals.replicas : 0 })
-  certificates     = { for service in ["recorder", "dispatcher", "signals", "api"] : service => var.certificates[service] }
   store_in_cluster = var.object_store.in_cluster
 }
 
@@ -111,21 +97,15 @@ module "airflow" {
   image            = var.image
   airflow          = var.airflow
   spark            = var.spark
-  secret           = var.secrets.airflow
-  certificate      = var.certificates.airflow
-  manifold_secret  = var.secrets.manifold
   store_in_cluster = var.object_store.in_cluster
 }
 
 module "observability" {
-  source          = "./modules/observability"
-  count           = var.observability.enabled ? 1 : 0
-  depends_on      = [module.namespace]
-  site            = local.site
-  observability   = var.observability
-  manifold_secret = var.secrets.manifold
-  grafana_secret  = var.secrets.grafana
-  certificates    = { prometheus = var.certificates.prometheus, grafana = var.certificates.grafana }
-  rules           = { "manifold.yml" = file("${path.module}/../prometheus/rules/manifold.yml") }
-  dashboards      = { for board in fileset("${path.module}/../grafana/dashboards", "*.json") : board => file("${path.module}/../grafana/dashboards/${board}") }
+  source        = "./modules/observability"
+  count         = var.observability.enabled ? 1 : 0
+  depends_on    = [module.namespace]
+  site          = local.site
+  observability = var.observability
+  rules         = { "manifold.yml" = file("${path.module}/../prometheus/rules/manifold.yml") }
+  dashboards    = { for board in fileset("${path.module}/../grafana/dashboards", "*.json") : board => file("${path.module}/../grafana/dashboards/${board}") }
 }

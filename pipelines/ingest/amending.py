@@ -9,17 +9,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from contracts.errors import Retryable
 from contracts.tables import SEGMENTS, Table
-from pipelines.ingest.branches import (
-    ATTEMPT,
-    RESULT,
-    RUN_ID,
-    branch_of,
-    close_run,
-    create_branch,
-    head_of,
-    open_run,
-    properties_of,
-)
+from pipelines.ingest import branches
 from pipelines.ingest.publish import ConcurrentPublish, pins_of, publish
 from pipelines.ingest.run import Ingested
 
@@ -41,14 +31,14 @@ class Amendment:
     def __init__(self, catalog: Catalog, what: str, base: Mapping[str, int], now: datetime) -> None:
         self.run_id = f"{what}_{now:%Y%m%dT%H%M%S}_{secrets.token_hex(3)}"
         self._catalog, self._base = catalog, base
-        self._properties = {RUN_ID: self.run_id, ATTEMPT: secrets.token_hex(8)}
+        self._properties = {branches.RUN_ID: self.run_id, branches.ATTEMPT: secrets.token_hex(8)}
         self.pins: dict[str, int] = {}
-        open_run(catalog, self.run_id, base[SEGMENTS.name], now)
+        branches.open_run(catalog, self.run_id, base[SEGMENTS.name], now)
 
     def change(self, table: Table, how: Change) -> None:
         """Change a table, on the run's branch."""
-        create_branch(self._catalog, table, self.run_id, self._base[table.name])
-        how(branch_of(self.run_id), dict(self._properties))
+        branches.create_branch(self._catalog, table, self.run_id, self._base[table.name])
+        how(branches.branch_of(self.run_id), dict(self._properties))
         self.pins[table.name] = self._head(table)
 
     def publish(self, how: Change, more: Mapping[str, str] | None = None) -> None:
@@ -57,20 +47,20 @@ class Amendment:
         Raises:
             ConcurrentPublish: another run was published since this one's base; nothing happened.
         """
-        properties = self._properties | pins_of(self.pins) | {RESULT: Ingested(self.run_id).to_json()} | dict(more or {})
-        how(branch_of(self.run_id), properties)
+        properties = self._properties | pins_of(self.pins) | {branches.RESULT: Ingested(self.run_id).to_json()} | dict(more or {})
+        how(branches.branch_of(self.run_id), properties)
         self.pins[SEGMENTS.name] = self._head(SEGMENTS)
         try:
             publish(self._catalog, self.run_id)
         except ConcurrentPublish:
-            close_run(self._catalog, branch_of(self.run_id))
+            branches.close_run(self._catalog, branches.branch_of(self.run_id))
             raise
 
     def _head(self, table: Table) -> int:
-        head = head_of(self._catalog, table, self.run_id)
+        head = branches.head_of(self._catalog, table, self.run_id)
         if (
             head is None
-            or properties_of(head).get(ATTEMPT) != self._properties[ATTEMPT]
+            or branches.properties_of(head).get(branches.ATTEMPT) != self._properties[branches.ATTEMPT]
             or head.parent_snapshot_id != self._base[table.name]
         ):
             raise Retryable(f"run {self.run_id} was closed by somebody else; start it again")

@@ -15,11 +15,11 @@ from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
 from pipelines.ingest import arrow_rows
 from pipelines.ingest.arrow_commits import ALL, append_payloads, between, matching, merge_meta
 from pipelines.ingest.attempt import Attempt
+from pipelines.ingest.both_ways import COUNTED, FEW, bounds_of_refusals, source_of, table_of_known_data
 from pipelines.ingest.close import close_segments
 from pipelines.ingest.planning import SIGNALS, Plan
 from pipelines.ingest.reading import Source, read_files
 from pipelines.ingest.run import Ingested
-from pipelines.ingest.write import COUNTED, FEW, bounds_of_refusals, source_of, table_of_known_data
 from pipelines.ingest.write_ecq import write_ecq_by_arrow
 from pipelines.ingest.write_signals import write_signals_by_arrow, write_status_by_arrow
 from pipelines.spark.needed import NeedsSpark

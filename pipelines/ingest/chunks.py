@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from adapters.grouping import grouped
 from archive.segment import Segment
 
 OPENING = 64 << 10  # bytes that a segment counts for at least: to open it costs as much as to read so much
@@ -20,17 +21,7 @@ class Chunk:
 
 def in_chunks(segments: Iterable[Segment], max_bytes: int) -> Iterator[list[Segment]]:
     """The segments in their order, at most so many bytes at a time, but always one."""
-    chunk: list[Segment] = []
-    size = 0
-    for segment in segments:
-        more = max(segment.size, OPENING)
-        if chunk and size + more > max_bytes:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(segment)
-        size += more
-    if chunk:
-        yield chunk
+    return grouped(segments, lambda segment: max(segment.size, OPENING), max_bytes)
 
 
 def runs_of(segments: Iterable[Segment], max_bytes: int, run_id: str, *, again: bool = False) -> Iterator[Chunk]:

@@ -1,7 +1,7 @@
 """Reads the ledger, `ingested_segments`, by interval: it has the segments of years, and a run needs a few. No Spark."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from functools import reduce
 from typing import Any
 
@@ -26,8 +26,8 @@ from archive.segment import Interval, Segment, Selection, began_at
 from archive.store import AT_ONCE, Archive
 from contracts.envelope import Stream
 from contracts.tables import SEGMENTS
+from pipelines.ingest.day_spans import A_DAY, day_spans
 
-A_DAY = timedelta(days=1)
 PRUNED_BEFORE = "manifold.pruned-before"  # table property: rows of what began before this instant may have gone with their files
 
 
@@ -91,13 +91,7 @@ def of_days(days: Iterable[date | None]) -> list[BooleanExpression]:
 
     One filter after the other: PyIceberg cannot compare a partition that is null, which it meets where both are one.
     """
-    given = sorted(day for day in days if day is not None)
-    ranges: list[tuple[date, date]] = []
-    for day in given:
-        if ranges and day - ranges[-1][1] <= A_DAY:
-            ranges[-1] = (ranges[-1][0], day)
-        else:
-            ranges.append((day, day))
+    ranges = day_spans(day for day in days if day is not None)
     dayless: BooleanExpression = IsNull(term="began_at")
     return [*([reduce(Or, (_between(first, last) for first, last in ranges))] if ranges else []), dayless]
 

@@ -18,11 +18,11 @@ from pyiceberg.table import Table as IcebergTable
 from contracts.tables import DATA, META
 from pipelines.ingest.arrow_commits import ALL, between
 from pipelines.ingest.branches import properties_of
+from pipelines.ingest.day_spans import A_DAY, day_spans
 
 DAY_OF = "first_seen_at"  # the column of `sdv_fanout_data`
 MOST_SPANS = 50  # conditions that are asked of each file; a run that names more days has spans with others between them
 
-A_DAY = timedelta(days=1)
 AN_INSTANT = timedelta(microseconds=1)
 
 Span = tuple[datetime, datetime]  # first and last instant
@@ -69,13 +69,7 @@ def spans_of(named: Collection[date | None], stored: Collection[date | None]) ->
     days = sorted({day for day in (*named, *stored) if day is not None})
     gaps = sorted((day - before for before, day in pairwise(days)), reverse=True)
     apart = gaps[MOST_SPANS - 1] if len(gaps) >= MOST_SPANS else A_DAY  # days that are farther apart have spans of their own
-    spans: list[tuple[date, date]] = []
-    for day in days:
-        if spans and day - spans[-1][1] <= apart:
-            spans[-1] = (spans[-1][0], day)
-        else:
-            spans.append((day, day))
-    return [(_began(first), _began(last + A_DAY) - AN_INSTANT) for first, last in spans]
+    return [(_began(first), _began(last + A_DAY) - AN_INSTANT) for first, last in day_spans(days, apart)]
 
 
 def rows_near(spans: list[Span] | None) -> Sequence[BooleanExpression]:

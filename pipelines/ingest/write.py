@@ -1,8 +1,7 @@
 """Archive to the run's branches: `python -m pipelines ingest`. New segments become rows; main stays as it is."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,31 +11,26 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from adapters.lake import ensure_tables
-from adapters.payloads import is_filled
 from archive import parsing
-from archive.store import Archive
 from contracts.envelope import Stream
 from contracts.seq import datetime_of
-from contracts.tables import DATA, IDS, META, OUTCOMES, PAYLOAD_INDEX, QUARANTINE, SEGMENTS, Table
+from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from pipelines.ingest import arrow_rows, transforms
+from pipelines.ingest.arrow_path import write_by_arrow
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
+from pipelines.ingest.both_ways import COUNTED, FEW, bounds_of_refusals, source_of, table_of_known_data
 from pipelines.ingest.branches import RESULT, RUN_ID, properties_of
 from pipelines.ingest.close import close_segments
 from pipelines.ingest.frames import parsed
 from pipelines.ingest.planning import Aside, Plan
 from pipelines.ingest.publish import is_published
-from pipelines.ingest.reading import Source
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.worker_files import Work, write_files
 from pipelines.ingest.write_ecq import write_ecq
 from pipelines.ingest.write_signals import write_signals, write_status
 
-COUNTED = ("odd_vins",)  # by the parser, for the audit
-FEW = 1000  # data ids that a filter can name one by one
 FEW_OUTCOMES = 200_000  # outcomes whose keys are sent to every worker, so that a day's outcomes are not shuffled
-
-A_DAY = timedelta(days=1)
 
 log = structlog.get_logger(__name__)
 
@@ -58,8 +52,6 @@ def ingest(run: Run, aside: Aside | None = None) -> Ingested:
         counts = is_published(run.catalog, run.run_id, run.now)
         return written_result(run.catalog, run.run_id) if counts else Ingested(run.run_id)
     if run.spark is None:
-        from pipelines.ingest.arrow_path import write_by_arrow
-
         return write_by_arrow(Attempt(run), todo)
     return _write(Attempt(run), todo)
 
@@ -90,13 +82,6 @@ def _write(run: Attempt, todo: Plan) -> Ingested:
     if refused:
         run.append(QUARANTINE, transforms.once(transforms.all_of(refused), QUARANTINE.key), todo.base[QUARANTINE.name])
     return close_segments(run, todo)
-
-
-def source_of(run: Attempt, todo: Plan, stream: Stream) -> Source:
-    """What is to be read of one stream."""
-    limits = parsing.Limits(run.settings.max_ids, run.settings.max_data_bytes, run.settings.inline_encoding)
-    archive = Archive(run.settings.archive, run.settings.s3)
-    return Source(archive, todo.of(stream), todo.skips, todo.problems, limits, todo.nodes, todo.aside)
 
 
 def _write_data(run: Attempt, todo: Plan, refused: list[DataFrame]) -> list[int]:
@@ -153,12 +138,6 @@ def _known_data(run: Attempt, todo: Plan, accepted: DataFrame) -> DataFrame:
     known = run.main(table, todo.base[table.name]).select("data_id", "sha1")
     few = [row["data_id"] for row in accepted.select("data_id").distinct().limit(FEW + 1).collect()]
     return known if len(few) > FEW else known.where(sf.col("data_id").isin(few))
-
-
-def table_of_known_data(catalog: Catalog, base: Mapping[str, int]) -> Table:
-    """Which table says what is stored: the index, if it is whole in what the run began with; else the payloads' own."""
-    names = catalog.load_table(META.identifier)
-    return META if PAYLOAD_INDEX in names.properties and is_filled(names, base[META.name]) else DATA
 
 
 def _write_ids(run: Attempt, todo: Plan, refused: list[DataFrame], *, but: Sequence[int] = ()) -> bool:
@@ -218,13 +197,6 @@ def _known_refusals(run: Attempt, todo: Plan) -> DataFrame:
     known, bounds = run.main(QUARANTINE, todo.base[QUARANTINE.name]), bounds_of_refusals(todo)
     there = "seq < 0" if bounds is None else sf.col("received_at").between(*map(sf.lit, bounds))
     return known.where(there).select("seq")
-
-
-def bounds_of_refusals(todo: Plan) -> tuple[datetime, datetime] | None:
-    """When the run's outcomes were received, widely, so that only those days' files are read; None: they have no seqs."""
-    probes = [todo.probes[segment.path] for segment in todo.of(Stream.OUTCOME)]
-    seqs = [seq for probe in probes for seq in (probe.first_seq, probe.last_seq) if seq is not None]
-    return (datetime_of(min(seqs)) - A_DAY, datetime_of(max(seqs)) + A_DAY) if seqs else None
 
 
 def _unknown(rows: DataFrame, known: DataFrame, *, few: bool) -> DataFrame:

@@ -5,14 +5,14 @@ Stages decorate their functions with it, so nothing is loaded here before there 
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from contracts.settings import Settings
+from pipelines.lineage._place import Place
 
 if TYPE_CHECKING:
     from contracts.tables import Table
 
-Place = Literal["archive", "keys", "queues"]
 P = ParamSpec("P")
 R = TypeVar("R")
 

@@ -8,7 +8,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from contracts.settings import Settings
 from contracts.tables import NAMESPACE
-from pipelines.lineage._told import Place
+from pipelines.lineage._place import Place
 from pipelines.lineage.events import Json, facet
 
 ADDED = {"rowCount": "added-records", "fileCount": "added-data-files", "size": "added-files-size"}  # in a snapshot's summary

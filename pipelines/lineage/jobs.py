@@ -22,7 +22,7 @@ from contracts.lineage import RunName, run_uuid
 from contracts.settings import Settings
 from contracts.tables import Table
 from pipelines.ingest.branches import ancestors, properties_of
-from pipelines.lineage._told import Place
+from pipelines.lineage._place import Place
 from pipelines.lineage.datasets import place, table, written
 from pipelines.lineage.events import UNDER, Ended, Json, begun, ended
 from pipelines.spark.needed import NeedsSpark

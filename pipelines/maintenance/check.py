@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual
 
+from adapters.grouping import grouped
 from adapters.lake import ensure_tables, where
 from archive import parsing
 from archive.content import Unreadable
@@ -112,17 +114,8 @@ def disagreements(
 
 
 def _groups(segments: Sequence[Segment], rows: dict[str, dict[str, Any]]) -> Iterator[list[Segment]]:
-    group: list[Segment] = []
-    messages = 0
-    for segment in segments:
-        more = rows[segment.path]["messages"]
-        if group and (group[0].stream is not segment.stream or messages + more > MESSAGES_AT_ONCE):
-            yield group
-            group, messages = [], 0
-        group.append(segment)
-        messages += more
-    if group:
-        yield group
+    for _, of_stream in groupby(segments, lambda segment: segment.stream):
+        yield from grouped(of_stream, lambda segment: int(rows[segment.path]["messages"]), MESSAGES_AT_ONCE)
 
 
 class Comparison:

@@ -16,21 +16,8 @@ from pyspark.sql import SparkSession
 
 from archive.segment import Interval, Segment
 from archive.store import Archive
+from contracts import tables
 from contracts.settings import Settings
-from contracts.tables import (
-    DATA,
-    ECQ_INDEX,
-    ECQ_PAYLOAD,
-    IDS,
-    META,
-    OUTCOMES,
-    QUARANTINE,
-    SEGMENTS,
-    XRAY_PROCESSED,
-    XRAY_RAW,
-    XRAY_STATUS,
-    Table,
-)
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.refused_bytes import refused_for_their_bytes
@@ -72,18 +59,18 @@ def forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], *,
 
 
 def _forget(catalog: Catalog, settings: Settings, segments: Sequence[Segment], now: datetime) -> None:
-    base = main_snapshots(catalog, catalog.load_table(SEGMENTS.identifier))
+    base = main_snapshots(catalog, catalog.load_table(tables.SEGMENTS.identifier))
     run = Amendment(catalog, "repair", base, now)
     for table, named in _to_remove(catalog, Comparison(catalog, settings, base, now), segments, base):
         if named.num_rows:
             run.change(table, partial(remove_rows, catalog, table, named))
-    run.publish(partial(remove_rows, catalog, SEGMENTS, pa.table({"path": [segment.path for segment in segments]})))
+    run.publish(partial(remove_rows, catalog, tables.SEGMENTS, pa.table({"path": [segment.path for segment in segments]})))
     log.info("segments are forgotten, and taken in again", run_id=run.run_id, segments=len(segments))
 
 
 def _to_remove(
     catalog: Catalog, comparison: Comparison, segments: Sequence[Segment], base: dict[str, int]
-) -> Iterator[tuple[Table, pa.Table]]:
+) -> Iterator[tuple[tables.Table, pa.Table]]:
     """Entries and refused messages of the segments; outcomes only where they are there more than once.
 
     A payload is known by its row in the index. Both stay where each is there once, and else both go: a row without its payload
@@ -97,19 +84,19 @@ def _to_remove(
     refused = {s for one in all_brought for s in (one.refused if one.segment.is_replay else one.seqs()) if s in found.quarantine}
     stays = refused_for_their_bytes(catalog, base, min(refused), max(refused)) if refused else set()
     bring = {data_id for one in all_brought for seq, data_id in one.data.items() if seq not in stays}
-    yield IDS, _named(seq=[seq for one in all_brought for seq in one.entries if found.entries[seq]])
-    yield QUARANTINE, _named(seq=sorted(refused - stays))
-    yield DATA, _named(data_id=[d for d, rows in found.data.items() if d in bring and (rows > 1 or found.meta[d] != 1)])
-    yield META, _named(data_id=[d for d, rows in found.meta.items() if d in bring and (rows > 1 or found.data[d] != 1)])
+    yield tables.IDS, _named(seq=[seq for one in all_brought for seq in one.entries if found.entries[seq]])
+    yield tables.QUARANTINE, _named(seq=sorted(refused - stays))
+    yield tables.DATA, _named(data_id=[d for d, rows in found.data.items() if d in bring and (rows > 1 or found.meta[d] != 1)])
+    yield tables.META, _named(data_id=[d for d, rows in found.meta.items() if d in bring and (rows > 1 or found.data[d] != 1)])
     doubled = [key for key, rows in found.outcomes.items() if rows > 1]
-    yield OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
+    yield tables.OUTCOMES, _named(vin=[vin for vin, _ in doubled], seq=[seq for _, seq in doubled])
     messages = {seq for one in all_brought for seq in one.queues.messages}
-    yield ECQ_INDEX, _named(seq=sorted(seq for seq in messages if found.queues.messages[seq]))
+    yield tables.ECQ_INDEX, _named(seq=sorted(seq for seq in messages if found.queues.messages[seq]))
     signals = sorted(seq for one in all_brought for seq in one.signals.signals)
-    yield XRAY_RAW, _named(seq=signals)
-    yield XRAY_PROCESSED, _named(seq=signals)
-    yield XRAY_STATUS, _named(seq=sorted(seq for one in all_brought for seq in one.signals.statuses))
-    yield ECQ_PAYLOAD, _named(seq=sorted(seq for seq in messages if found.queues.payloads[seq]))
+    yield tables.XRAY_RAW, _named(seq=signals)
+    yield tables.XRAY_PROCESSED, _named(seq=signals)
+    yield tables.XRAY_STATUS, _named(seq=sorted(seq for one in all_brought for seq in one.signals.statuses))
+    yield tables.ECQ_PAYLOAD, _named(seq=sorted(seq for seq in messages if found.queues.payloads[seq]))
 
 
 def _named(*, vin: list[str] | None = None, seq: list[int] | None = None, data_id: list[str] | None = None) -> pa.Table:

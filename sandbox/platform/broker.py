@@ -8,7 +8,6 @@ client that calls itself `sdv-…` without the user name of a service has a vehi
 """
 
 import os
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,8 +22,8 @@ from contracts.embedded_broker import (
     inner_socket,
     outer_socket,
 )
-from contracts.errors import Permanent
 from contracts.settings import Settings
+from sandbox.platform.installed import path_of
 
 LISTENER = "sdv-listener"  # user name of the platform's systems that only listen
 QUEUED_MAX = 1_000_000  # one limit for all: a vehicle needs few, a service that was away for a minute a hundred thousand
@@ -37,9 +36,7 @@ def command(settings: Settings) -> list[str]:
     Raises:
         Permanent: Mosquitto is not installed.
     """
-    binary = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin")
-    if binary is None:
-        raise Permanent("mosquitto is not on the PATH; install it (Debian: apt-get install mosquitto)")
+    binary = path_of("mosquitto", install="it (Debian: apt-get install mosquitto)")
     return [binary, "-c", str(write_config(settings))]
 
 

@@ -1,7 +1,6 @@
 """The programs of the embedded platform: how each is started, where it listens, and when it counts as healthy."""
 
 import os
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any, get_args
 from pydantic import SecretStr
 
 from adapters import secret_files
-from contracts.errors import Permanent
 from contracts.settings import PREFIX, Settings
 from contracts.tls import INNER_CA, OPERATOR, SERVER, Service
 from sandbox.platform import airflow, broker, rabbitmq, redis_users
+from sandbox.platform.installed import path_of
 from sandbox.platform.ports import Port
 
 SERVERS, SERVICES = "servers", "services"  # services are stopped first: their last words need the servers
@@ -139,9 +138,7 @@ def _healthz(settings: Settings, port: int) -> str:
 
 def _redis_command(settings: Settings) -> list[str]:
     """Keeps every write in its file within a second, and says no rather than forget when memory is short."""
-    binary = shutil.which("redis-server") or shutil.which("redis-server", path="/usr/sbin:/usr/local/sbin")
-    if binary is None:
-        raise Permanent("redis-server is not on the PATH; install it (Debian: apt-get install redis-server)")
+    binary = path_of("redis-server", install="it (Debian: apt-get install redis-server)")
     folder = settings.home / "redis"
     folder.mkdir(parents=True, exist_ok=True)
     options: dict[str, object] = {

@@ -23,6 +23,7 @@ from contracts.errors import Permanent
 from contracts.settings import Settings
 from contracts.signals import rights
 from contracts.tls import INNER_CA, SERVER
+from sandbox.platform.installed import path_of
 
 DEBIAN = Path("/usr/lib/rabbitmq/lib")
 NODE = "manifold@localhost"
@@ -63,9 +64,8 @@ def epmd_command(settings: Settings) -> list[str]:
     Raises:
         Permanent: Erlang is not installed.
     """
-    binary = shutil.which("epmd") or shutil.which("epmd", path="/usr/lib/erlang/bin:/usr/local/lib/erlang/bin")
-    if binary is None:
-        raise Permanent("epmd is not on the PATH; install RabbitMQ, which needs it (Debian: apt-get install rabbitmq-server)")
+    needed = "RabbitMQ, which needs it (Debian: apt-get install rabbitmq-server)"
+    binary = path_of("epmd", install=needed, folders=("/usr/lib/erlang/bin", "/usr/local/lib/erlang/bin"))
     return [binary, "-port", str(epmd_port(settings)), "-address", settings.loopback]
 
 

@@ -29,44 +29,15 @@ _START_S = 20.0
 _FILES_MAX = 65536  # open files that each program may ask for: the tap and the broker hold a socket for each vehicle
 
 
-@dataclass(frozen=True, slots=True)
 class HomeLayout:
-    """The folders of one platform."""
+    """The folders of one platform, and the supervisor's files."""
 
-    home: Path
-
-    @property
-    def run(self) -> Path:
-        """The folder of the processes that run now."""
-        return self.home / "run"
-
-    @property
-    def logs(self) -> Path:
-        """The folder of the logs."""
-        return self.home / "logs"
-
-    @property
-    def config(self) -> Path:
-        """The supervisor's configuration file."""
-        return self.run / "supervisord.conf"
-
-    @property
-    def pid_file(self) -> Path:
-        """The supervisor's pid file."""
-        return self.run / "supervisord.pid"
-
-    @property
-    def socket(self) -> Path:
-        """The supervisor's control socket; in the system's folder for short names if the home's path is too long."""
-        path = self.run / "supervisord.sock"
-        if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
-            return path
-        return Path(tempfile.gettempdir()) / f"manifold-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.ctl"
-
-    @property
-    def settings_file(self) -> Path:
-        """The settings of the platform that runs, without their secrets."""
-        return self.run / "settings.json"
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.run, self.logs = home / "run", home / "logs"  # of the processes that run now, and what they log
+        self.config, self.pid_file = self.run / "supervisord.conf", self.run / "supervisord.pid"
+        self.socket = _control_socket(self.run)
+        self.settings_file = self.run / "settings.json"  # the settings of the platform that runs, without their secrets
 
     def remember(self, settings: Settings) -> None:
         """Note the settings of the platform that has been started."""
@@ -93,6 +64,14 @@ class HomeLayout:
         """The supervisor, if it runs."""
         record = Record.read(self.record(SUPERVISORD))
         return record if record and record.process() else None
+
+
+def _control_socket(run: Path) -> Path:
+    """The supervisor's; in the system's folder for short names if the home's path is too long."""
+    path = run / "supervisord.sock"
+    if len(os.fsencode(path)) <= _SOCKET_PATH_MAX:
+        return path
+    return Path(tempfile.gettempdir()) / f"manifold-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}.ctl"
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,7 @@ def test_a_publish_whose_connection_is_lost_is_retryable_and_not_sent_again_late
             async with Mqtt(url(port), "loser", clean_start=False, session_expiry_s=60) as sender:
                 await sender.wait_connected()
                 answering.clear()
-                lost = asyncio.create_task(sender.publish("lost/t", b"once"))
+                lost = sender.publish("lost/t", b"once")
                 assert (await received.messages.get()).payload == b"once"  # the broker has it, its PUBACK is held back
                 cut()
                 with pytest.raises(Retryable):

@@ -89,7 +89,7 @@ def test_every_dag_says_when_it_runs(dag: DAG) -> None:
     assert dag.catchup is False, "write catchup=False on the DAG; backfills have a DAG of their own"
     assert dag.max_active_runs == 1, "write max_active_runs=1: runs of one DAG would only overtake each other"
     if isinstance(dag.timetable, CronTriggerTimetable | AssetOrTimeSchedule):
-        assert dag.start_date is None, "FROM_THE_NEXT_TICK: else it runs whenever Airflow starts, for the tick before"
+        assert dag.start_date is None, "by_cron: else it runs whenever Airflow starts, for the tick before"
     else:
         assert dag.start_date is not None, "give it a fixed start_date"
 

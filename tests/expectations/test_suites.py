@@ -9,7 +9,7 @@ from contracts.tables import EVERY_TABLE
 from expectations import Severity, Suite, load_suites
 from expectations._rules import AnyUnique, Known, NotNull
 from expectations._suites import COUNTED
-from pipelines.ingest import write
+from pipelines.ingest import both_ways
 from tests.expectations.broken import FOUND
 
 GOOD = """
@@ -81,7 +81,7 @@ def test_a_rule_that_stops_a_run_is_judged_by_what_is_written() -> None:
 
 
 def test_ingest_hands_over_each_number_that_a_rule_may_take_for_its_own() -> None:
-    assert set(COUNTED) == set(write.COUNTED)
+    assert set(COUNTED) == set(both_ways.COUNTED)
 
 
 def test_a_number_of_the_parsers_is_taken_for_the_condition_that_it_counts(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ class Injector:
             await vehicle.wait_connected()
             until = time.monotonic() + fault.lasts_s
             while time.monotonic() < until:
-                signs = [vehicle.send(sign_topic(LOUD, Sign.HEARTBEAT), b"", qos=n % 2) for n in range(SIGNS_AT_ONCE)]
+                signs = [vehicle.publish(sign_topic(LOUD, Sign.HEARTBEAT), b"", qos=n % 2) for n in range(SIGNS_AT_ONCE)]
                 await asyncio.gather(*signs)
 
     async def _back(self, fault: Fault) -> None:

@@ -25,6 +25,7 @@ from contracts.settings import Settings
 from contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
+from pipelines.ingest.both_ways import table_of_known_data
 from pipelines.ingest.branches import branch_of, close_run, create_branch, open_run
 from pipelines.ingest.close import segment_row
 from pipelines.ingest.ecq_rows import index_table, payload_table, seqno_table, state_table
@@ -32,7 +33,6 @@ from pipelines.ingest.planning import Plan
 from pipelines.ingest.publish import ConcurrentPublish, finish, main_snapshots, publish
 from pipelines.ingest.removal import REMOVES
 from pipelines.ingest.run import Ingested, Run
-from pipelines.ingest.write import table_of_known_data
 
 Rows = list[dict[str, Any]]
 

@@ -1,7 +1,5 @@
 locals {
-  of_all = {
-    site = var.site, image = var.image, airflow = var.airflow, spark = var.spark, secret = var.secret, manifold_secret = var.manifold_secret, certificate = var.certificate, store_in_cluster = var.store_in_cluster
-  }
+  of_all           = { site = var.site, image = var.image, airflow = var.airflow, spark = var.spark, store_in_cluster = var.store_in_cluster }
   given            = merge(local.of_all, { checksum = sha256(jsonencode([var.airflow, var.spark, var.store_in_cluster, local.spark_defaults])) })
   spark_defaults   = templatefile("${path.module}/manifests/spark-defaults.conf.tftpl", local.of_all)
   spark_driver     = templatefile("${path.module}/manifests/spark-driver.yaml.tftpl", local.of_all)

@@ -13,21 +13,6 @@ variable "spark" {
   type        = object({ executors = number, cores = number, memory = string, driver_memory = string, slots = number })
 }
 
-variable "secret" {
-  description = "Name of Airflow's Secret; the README says which keys it has."
-  type        = string
-}
-
-variable "manifold_secret" {
-  description = "Name of Manifold's Secret, of which jobs get jobs.toml."
-  type        = string
-}
-
-variable "certificate" {
-  description = "Name of the Secret with tls.crt, tls.key and ca.crt: what Airflow's pages show, with what jobs come to servers, and whom they believe."
-  type        = string
-}
-
 variable "store_in_cluster" {
   description = "Whether the object store shows a certificate of the same authority: Java then believes that one, and no other."
   type        = bool

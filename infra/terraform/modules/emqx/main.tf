@@ -1,8 +1,5 @@
 locals {
-  documents = [templatefile("${path.module}/manifests/emqx.yaml.tftpl", {
-    site         = var.site, server = var.server, replicas = var.replicas, secret = var.secret, service_type = var.service_type,
-    certificates = var.certificates, files = var.files, checksum = sha256(jsonencode(var.files))
-  })]
+  documents = [templatefile("${path.module}/manifests/emqx.yaml.tftpl", { site = var.site, server = var.server, files = var.files, checksum = sha256(jsonencode(var.files)) })]
 }
 
 output "mqtt_url" {

@@ -21,10 +21,7 @@ locals {
   # What reads a bundle of authorities from a variable only: the client of the object store.
   trust       = var.store_in_cluster ? { SSL_CERT_FILE = local.settings.tls_ca } : {}
   environment = merge({ for name, value in local.settings : "MANIFOLD_${upper(name)}" => value }, local.trust)
-  given = {
-    site         = var.site, image = var.image, secret = var.secret, checksum = sha256(jsonencode(local.environment))
-    certificates = var.certificates
-  }
+  given       = { site = var.site, image = var.image, checksum = sha256(jsonencode(local.environment)) }
   documents = concat([
     templatefile("${path.module}/manifests/settings.yaml.tftpl", merge(local.given, { environment = local.environment })),
     templatefile("${path.module}/manifests/recorder.yaml.tftpl", merge(local.given, { service = var.recorders })),

@@ -3,16 +3,6 @@ variable "image" {
   type        = string
 }
 
-variable "secret" {
-  description = "Name of the Secret with a settings file for each service."
-  type        = string
-}
-
-variable "certificates" {
-  description = "Names of Secrets with tls.crt, tls.key and ca.crt, one for each service: what it shows, to servers and by HTTP, and whom it believes."
-  type        = object({ recorder = string, dispatcher = string, signals = string, api = string })
-}
-
 variable "store_in_cluster" {
   description = "Whether the object store shows a certificate of the same authority, and not one that every system trusts."
   type        = bool

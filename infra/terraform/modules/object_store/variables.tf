@@ -1,24 +1,4 @@
 variable "server" {
-  description = "Image, size of the volume, CPU and memory."
-  type        = object({ image = string, volume = string, cpu = string, memory = string })
-}
-
-variable "secret" {
-  description = "Name of the Secret; the README says which keys it has."
-  type        = string
-}
-
-variable "region" {
-  description = "Region that clients name when they sign."
-  type        = string
-}
-
-variable "bucket" {
-  description = "Bucket that is made."
-  type        = string
-}
-
-variable "certificate" {
-  description = "Name of the Secret with tls.crt, tls.key and ca.crt, which is shown to whoever connects."
-  type        = string
+  description = "Image, size of the volume, CPU and memory; the region that clients name when they sign, and the bucket that is made."
+  type        = object({ image = string, volume = string, cpu = string, memory = string, region = string, bucket = string })
 }

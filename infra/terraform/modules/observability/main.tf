@@ -3,12 +3,11 @@ locals {
   web           = yamlencode({ tls_server_config = { cert_file = "/etc/prometheus-tls/tls.crt", key_file = "/etc/prometheus-tls/tls.key" } })
   documents = [
     templatefile("${path.module}/manifests/prometheus.yaml.tftpl", {
-      site  = var.site, observability = var.observability, secret = var.manifold_secret, certificate = var.certificates.prometheus
+      site  = var.site, observability = var.observability
       files = merge({ "prometheus.yml" = local.configuration, "web.yml" = local.web }, var.rules), checksum = sha256(jsonencode([local.configuration, var.rules]))
     }),
     templatefile("${path.module}/manifests/grafana.yaml.tftpl", {
-      site     = var.site, observability = var.observability, secret = var.grafana_secret, dashboards = var.dashboards, certificate = var.certificates.grafana
-      checksum = sha256(jsonencode(var.dashboards))
+      site = var.site, observability = var.observability, dashboards = var.dashboards, checksum = sha256(jsonencode(var.dashboards))
     }),
   ]
 }

@@ -1,3 +1,3 @@
 locals {
-  documents = [templatefile("${path.module}/manifests/postgres.yaml.tftpl", { site = var.site, server = var.server, secret = var.secret, certificate = var.certificate })]
+  documents = [templatefile("${path.module}/manifests/postgres.yaml.tftpl", { site = var.site, server = var.server })]
 }

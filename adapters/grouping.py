@@ -1,0 +1,20 @@
+"""Puts consecutive things together until they are too much."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+Thing = TypeVar("Thing")
+
+
+def grouped(things: Iterable[Thing], size_of: Callable[[Thing], int], most: int) -> Iterator[list[Thing]]:
+    """The things in their order, as many together as have a size of `most`, but always one."""
+    group, size = list[Thing](), 0
+    for thing in things:
+        more = size_of(thing)
+        if group and size + more > most:
+            yield group
+            group, size = [], 0
+        group.append(thing)
+        size += more
+    if group:
+        yield group

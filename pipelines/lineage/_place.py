@@ -1,0 +1,5 @@
+"""What jobs read and write besides tables."""
+
+from typing import Literal
+
+Place = Literal["archive", "keys", "queues"]
