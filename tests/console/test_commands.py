@@ -229,7 +229,7 @@ def test_a_users_mistake_is_one_line_with_a_remedy(arguments: list[str], message
 
 
 def test_a_platform_that_is_not_there_is_said_with_a_remedy(tmp_path: Path) -> None:
-    nowhere = {"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_REDIS_PORT": "2", "MANIFOLD_RECORDER_PORT": "3"}
+    nowhere = {"MANIFOLD_HOME": str(tmp_path)} | {f"MANIFOLD_{name}_PORT": "2" for name in ("REDIS", "RECORDER", "API")}
 
     done = manifold("vin", "show", "V", env=nowhere)
 
