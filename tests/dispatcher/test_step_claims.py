@@ -4,12 +4,11 @@ import pytest
 from msgspec.structs import replace
 from msgspec.structs import replace as altered
 
-from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._effects import Effect, Ignore, Load, Publish
 from dispatcher._events import Event, Missing, NotPublished, Published, PublishLost, Unsendable
 from dispatcher._step import OpenClaim, OwnerState, step
 from queues.verbs.claims import Claim, Park, Release, ReleaseReason
-from queues.verbs.ends import Ack, AckReply
+from queues.verbs.ends import AckReply
 from tests.dispatcher.steps import (
     ABSENT,
     BUSY,
@@ -26,9 +25,9 @@ from tests.dispatcher.steps import (
     SEND_BY,
     SENT,
     SEQ,
-    VIN,
     Row,
     answered,
+    failed,
     is_mine,
     table,
     watch,
@@ -94,7 +93,7 @@ ROWS: list[Row] = [
     (
         "an entry that must not be overtaken yet does not fail, and is looked at when that is over",
         BUSY,
-        answered(Ack(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW)), AckReply("sent", None, None, HELD)),
+        answered(failed(), AckReply("sent", None, None, HELD)),
         IDLE,
         [watch(HELD)],
     ),
@@ -168,7 +167,7 @@ ROWS: list[Row] = [
         SENT,
         Unsendable(SEQ, NOW - 5, NOW, "too large"),
         IDLE,
-        [Ack(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW, reason="too large"))],
+        [failed(reason="too large")],
     ),
     (
         "a publish that came too late for its deadline was no attempt",
