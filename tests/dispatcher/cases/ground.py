@@ -72,6 +72,16 @@ class Ground:
         """Returns when the dispatcher knows that the vehicle has gone."""
         self.seen(vehicle, connected="no")
 
+    def crashes(self, vehicle: Vehicle) -> None:
+        """The vehicle loses its connection; returns when the dispatcher knows."""
+        vehicle.crash()
+        self.gone(vehicle)
+
+    def leaves(self, vehicle: Vehicle) -> None:
+        """The vehicle disconnects; returns when the dispatcher knows."""
+        vehicle.leave()
+        self.gone(vehicle)
+
     def presence(self, vehicle: Vehicle) -> dict[str, str]:
         """What is known of its connection; `yes` stands for the instant at which it was seen to subscribe."""
         known = self.platform.presence(vehicle.vin)

@@ -105,8 +105,7 @@ def test_with_dispatch_on_subscribe_a_subscription_is_enough(altered: Ground, pr
 def test_with_dispatch_on_connect_a_resumed_session_needs_no_sign(altered: Ground, protocol: int) -> None:
     vehicle = Vehicle(altered, protocol=protocol).connect()
     altered.seen(vehicle, subscribed="yes")
-    vehicle.leave()
-    altered.gone(vehicle)
+    altered.leaves(vehicle)
     seq = altered.batch(vehicle.vin)
 
     vehicle.connect(subscribe=False)

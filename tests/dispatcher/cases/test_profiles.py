@@ -62,8 +62,7 @@ def test_text_in_the_one_message_goes_out_byte_for_byte_on_a_subscription_alone(
 def test_a_newer_message_of_a_request_takes_the_pending_ones_place_and_a_resumed_session_gets_it(inline: Ground) -> None:
     vehicle = Vehicle(inline).connect()
     inline.seen(vehicle, subscribed="yes")
-    vehicle.leave()
-    inline.gone(vehicle)
+    inline.leaves(vehicle)
     for text in ("old", "new"):
         assert inline.platform_client.send(FANOUT, message(vehicle, "task_config_1", text))["status"] == "recorded"
 
