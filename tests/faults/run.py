@@ -27,11 +27,12 @@ from sandbox.fleet import Behaviour, Fleet, vins
 from sandbox.platform import supervise, supervisord
 from sandbox.platform.programs import Program
 from sandbox.platform.programs import command as plain_command
-from tests.faults.checker import Verdict, check
+from tests.faults.checker import check
 from tests.faults.clocked_recorder import Clock
 from tests.faults.cutter import Cutter
 from tests.faults.history import History, Line, What, read
 from tests.faults.injector import Fault, Injector, faults
+from tests.faults.verdict import Verdict
 from tests.faults.watchers import Monitor, Vehicles, tell_recorded
 from tests.servers import ROOT, free_port
 
