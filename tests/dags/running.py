@@ -33,6 +33,7 @@ from sandbox.platform.airflow_users import logged_in
 from sandbox.platform.programs import environment
 from tests.pipelines.signal_makers import Sealing
 from tests.servers import Server, free_port, start_python, start_redis, stopping, wait_until
+from tests.wire import trigger
 
 RUN_S = 400  # one JVM, on a machine that may be busy
 DAGS = ("ingest_archives", "backfill_archives", "rebuild_queues", "process_signals", "rotate_keys")
@@ -58,8 +59,7 @@ class Platform:
         """One payload and one trigger for every VIN, received at `at`; the trigger's seq."""
         first = first_seq_at(at)
         self.archive(Stream.DATA, first, topics.data_topic(f"{request_id}-data"), request_id.encode())
-        trigger = {"ids": VINS, "request_id": request_id, "data_id": f"{request_id}-data"}
-        self.archive(Stream.TRIGGER, first + 1, topics.TRIGGER, json.dumps(trigger).encode())
+        self.archive(Stream.TRIGGER, first + 1, topics.TRIGGER, trigger(VINS, request_id, f"{request_id}-data"))
         return first + 1
 
     def archive_messages(self, at: datetime, client_id: str) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from redis import Redis
 
@@ -20,6 +19,7 @@ from recorder._dedupe import DedupeWindow
 from recorder._direct_enqueuer import OWNERS_ALONE, DirectEnqueuer
 from recorder._parser import Incoming, Parser
 from tests.recorder.enqueuing import WINDOW_MS, is_named_until_mended, load, run
+from tests.wire import trigger
 
 
 @pytest.fixture
@@ -28,8 +28,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def take(settings: Settings, vins: list[str], request_id: str = "task_a_1") -> Incoming:
-    body = msgspec.json.encode({"ids": vins, "request_id": request_id, "data_id": "d1"})
-    return Parser(settings, DedupeWindow(WINDOW_MS)).take(Message(TRIGGER, body))
+    return Parser(settings, DedupeWindow(WINDOW_MS)).take(Message(TRIGGER, trigger(vins, request_id, "d1")))
 
 
 def vins(count: int) -> list[str]:

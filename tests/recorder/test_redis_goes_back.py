@@ -17,8 +17,10 @@ from contracts.settings import Settings
 from contracts.tables import OUTCOMES
 from queues import Loader, Policy
 from tests.faults.clocked_recorder import Clock
-from tests.recorder.harness import Harness, Platform, harness, platform, trigger
+from tests.recorder.harness import Harness, running_harness
+from tests.recorder.publisher import Platform, platform
 from tests.servers import wait_until
+from tests.wire import trigger
 
 MINUTE_S, HOUR_S = 60, 3600
 
@@ -31,10 +33,7 @@ def clock(tmp_path: Path) -> Clock:
 
 @pytest.fixture
 def home(tmp_path: Path, clock: Clock) -> Iterator[Harness]:
-    with harness(tmp_path) as it:
-        it.load()
-        it.start(clock=clock.file)
-        it.wait_direct_enqueue()
+    with running_harness(tmp_path, clock=clock.file) as it:
         yield it
 
 

@@ -12,10 +12,11 @@ from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.topics import TRIGGER, Sign, data_topic
 from queues import Policy
 from tests.dispatcher.platform import Platform, a_platform
-from tests.dispatcher.platform_client import PlatformClient, trigger
+from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Vehicle
 from tests.redis_users import RedisUsers, refused
 from tests.servers import wait_until
+from tests.wire import trigger
 
 _batches = itertools.count()
 
