@@ -20,6 +20,7 @@ DRAIN_S = 2.0  # outcomes leave Redis for the journal within a second; and some
 
 def check_queue(queue: str, lines: Sequence[Line], faults: Sequence[Line], verdict: Verdict) -> None:
     """Add one queue's part to the verdict; its lines in the order in which they happened."""
+    verdict.ecq.update(line.what for line in lines)
     harmed = [(fault.at, (fault.until or fault.at) + NEAR_S) for fault in faults if fault.note.startswith("Redis")]
     seq_of = {line.sha1: line.seq for line in lines if line.what is What.ACCEPTED}
     newest: dict[str, int] = {}
@@ -31,22 +32,18 @@ def check_queue(queue: str, lines: Sequence[Line], faults: Sequence[Line], verdi
         seq = line.seq if line.seq is not None else seq_of.get(line.sha1)
         match line.what:
             case What.ACCEPTED:
-                verdict.ecq_accepted += 1
                 newest[line.request] = max(newest.get(line.request, 0), line.seq or 0)
             case What.REWOUND:
-                verdict.ecq_rewound += 1
                 rewound = line.at
             case What.POSITION:
                 if (line.seq or 0) < position and rewound < position_at and not _harmed(harmed, position_at, line.at):
                     verdict.breach(Breach.ECQ_POSITION_GONE_BACK, [(queue, position)])
                 position, position_at = line.seq or 0, line.at
             case What.ENDED if seq is not None:
-                verdict.ecq_acknowledged += 1
                 ended[seq] = line.at
             case What.PUBLISHED if seq in ended and ended[seq] > rewound and not _harmed(harmed, ended[seq] - DRAIN_S, line.at):
                 verdict.breach(Breach.ECQ_RESURRECTED, [(queue, seq)])
             case What.DELIVERED if seq is not None:
-                verdict.ecq_delivered += 1
                 reached[line.request] = max(reached.get(line.request, 0), seq)
                 at = ended.get(seq)
                 late = at is not None and at > rewound and line.at > at + LATE_S and not line.dup

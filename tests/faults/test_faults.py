@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tests.faults.history import read
+from tests.faults.history import What, read
 from tests.faults.injector import KEEPER, KINDS, Fault, Harm, faults
 from tests.faults.run import Plan, play
 from tests.faults.stories import stories
@@ -32,7 +32,7 @@ def test_faults_cost_no_message_no_order_and_bring_nothing_back(tmp_path: Path) 
     assert [name for name, _ in result.injected] == [str(fault) for fault in SHORT]
     verdict = result.verdict
     assert verdict.accepted == verdict.delivered > 50
-    assert min(verdict.ecq_accepted, verdict.ecq_delivered, verdict.ecq_acknowledged) > 20
+    assert min(verdict.ecq[what] for what in (What.ACCEPTED, What.DELIVERED, What.ENDED)) > 20
     assert min(result.seen[what] for what in ("acknowledged", "recorded")) >= verdict.accepted
     for what in ("enqueued", "published", "ended"):  # what Redis told before it was killed, and after, but for a moment
         assert result.seen[what] > 0.8 * verdict.accepted, f"{what} was not watched throughout"

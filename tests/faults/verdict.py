@@ -1,8 +1,11 @@
 """What a history shows: how much there was, and of which entries a promise was broken. The checkers say what the words mean."""
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from tests.faults.history import What
 
 Entry = tuple[str, int]  # vehicle, or name of the queue, and seq
 
@@ -33,10 +36,7 @@ class Verdict:
     accepted: int = 0
     delivered: int = 0
     duplicated: int = 0
-    ecq_accepted: int = 0
-    ecq_delivered: int = 0
-    ecq_acknowledged: int = 0
-    ecq_rewound: int = 0
+    ecq: Counter[What] = field(default_factory=Counter)  # the lines of compacted queues
     broken: dict[Breach, list[Entry]] = field(default_factory=dict)  # none of them is empty
 
     def breach(self, how: Breach, entries: Iterable[Entry]) -> None:
@@ -46,5 +46,6 @@ class Verdict:
 
     def counts(self) -> dict[str, int]:
         """Every word with its number."""
-        counted = {f.name.replace("_", " "): getattr(self, f.name) for f in fields(self) if f.name != "broken"}
-        return counted | {how.value: len(self.broken.get(how, ())) for how in Breach}
+        own = {word: getattr(self, word) for word in ("attempted", "accepted", "delivered", "duplicated")}
+        of_ecq = {f"ecq {what}": self.ecq[what] for what in (What.ACCEPTED, What.DELIVERED, What.ENDED, What.REWOUND)}
+        return own | of_ecq | {how.value: len(self.broken.get(how, ())) for how in Breach}
