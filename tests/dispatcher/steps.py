@@ -44,6 +44,7 @@ LEFT = Disconnected(VIN, NOW, NOW - 9, None, "tcp_closed")
 DROPPED = DeliveryDropped(VIN, NOW, SEQ, "queue_full")
 LISTENS = Subscribed(VIN, NOW, "agent/VIN-1/proxy/request/+", True)
 ACKED = Acked(VIN, NOW, "agent/VIN-1/proxy/request/task_a_1", SEQ, NOW - 4, None)
+FAILED = Ack(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW))
 ACK = Ack(OutcomeRecord(VIN, SEQ, Outcome.DELIVERED, NOW, NOW - 4), "task_a_1")
 
 
@@ -55,10 +56,6 @@ def table(rows: list[Row]) -> pytest.MarkDecorator:
 
 def answered(verb: Verb, reply: object, *, repeated: bool = False) -> Answered:
     return Answered(verb, reply, NOW, STEADY, repeated)
-
-
-def failed(*, attempts: int | None = None, reason: str | None = None) -> Ack:
-    return Ack(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW, attempts=attempts, reason=reason))
 
 
 def watch(claim: ClaimReply) -> Watch:

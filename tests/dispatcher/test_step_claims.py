@@ -8,11 +8,12 @@ from dispatcher._effects import Effect, Ignore, Load, Publish
 from dispatcher._events import Event, Missing, NotPublished, Published, PublishLost, Unsendable
 from dispatcher._step import OpenClaim, OwnerState, step
 from queues.verbs.claims import Claim, Park, Release, ReleaseReason
-from queues.verbs.ends import AckReply
+from queues.verbs.ends import Ack, AckReply
 from tests.dispatcher.steps import (
     ABSENT,
     BUSY,
     CLAIMED,
+    FAILED,
     HELD,
     IDLE,
     LOADED,
@@ -27,7 +28,6 @@ from tests.dispatcher.steps import (
     SEQ,
     Row,
     answered,
-    failed,
     is_mine,
     table,
     watch,
@@ -93,7 +93,7 @@ ROWS: list[Row] = [
     (
         "an entry that must not be overtaken yet does not fail, and is looked at when that is over",
         BUSY,
-        answered(failed(), AckReply("sent", None, None, HELD)),
+        answered(FAILED, AckReply("sent", None, None, HELD)),
         IDLE,
         [watch(HELD)],
     ),
@@ -167,7 +167,7 @@ ROWS: list[Row] = [
         SENT,
         Unsendable(SEQ, NOW - 5, NOW, "too large"),
         IDLE,
-        [failed(reason="too large")],
+        [Ack(replace(FAILED.record, reason="too large"))],
     ),
     (
         "a publish that came too late for its deadline was no attempt",

@@ -14,6 +14,7 @@ from tests.dispatcher.steps import (
     ACKED,
     BUSY,
     CLAIMED,
+    FAILED,
     HELD,
     IDLE,
     MUST_END,
@@ -28,7 +29,6 @@ from tests.dispatcher.steps import (
     VIN,
     Row,
     answered,
-    failed,
     is_mine,
     table,
     watch,
@@ -40,7 +40,7 @@ ENDS = End(
         OutcomeRecord(VIN, SEQ, Outcome.CANCELLED, NOW, attempts=2, reason=NOT_ACKNOWLEDGED),
     )
 )
-FAILS = failed(attempts=3, reason="not acknowledged after 3 attempts")
+FAILS = Ack(replace(FAILED.record, attempts=3, reason="not acknowledged after 3 attempts"))
 
 ROWS: list[Row] = [
     # Acknowledgements.

@@ -1,5 +1,7 @@
 """Writes and rewinds on their way into compacted queues: in seq order, again and again, and where Redis has forgotten."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +27,21 @@ from recorder._dedupe import DedupeWindow
 from recorder._direct_enqueuer import DirectEnqueuer
 from recorder._ecq_enqueuer import Known
 from recorder._parser import Incoming, Parser
-from tests.recorder.enqueuing import WINDOW_MS, is_named_until_mended, load, run
+from tests.recorder.enqueuing import WINDOW_MS, Scenario, is_named_until_mended, load, run
 from tests.servers import Server
+
+Play = Callable[[Scenario], None]
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(home=tmp_path)
+
+
+@pytest.fixture
+def play(url: str, redis: Redis, settings: Settings) -> Play:
+    """Plays a scenario over queues that are empty, and hold all that is pending."""
+    return partial(run, url, settings)
 
 
 @pytest.fixture
@@ -67,9 +77,7 @@ async def woken(queues: Queues) -> set[str]:
     return {owner for wake in await queues.read_wakes("a", count=1000, block_ms=1) for owner in wake.owners}
 
 
-def test_the_newest_of_each_key_is_queued_and_its_bytes_with_it(
-    url: str, redis: Redis, parser: Parser, settings: Settings
-) -> None:
+def test_the_newest_of_each_key_is_queued_and_its_bytes_with_it(play: Play, redis: Redis, parser: Parser) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         group = [write(parser, "a", b"1"), write(parser, "b/c", b""), write(parser, "a", b"\0\xff")]
         for _ in range(2):
@@ -81,12 +89,10 @@ def test_the_newest_of_each_key_is_queued_and_its_bytes_with_it(
             ]
         assert redis.hget(keys.ecq_keys("C")[5], str(group[2].seq)) == b"a\0\0\xff"
 
-    run(url, settings, scenario)
+    play(scenario)
 
 
-def test_what_is_superseded_is_counted_once_whether_it_came_alone_or_with_the_newer_one(
-    url: str, redis: Redis, parser: Parser, settings: Settings
-) -> None:
+def test_what_is_superseded_is_counted_once_whether_it_came_alone_or_with_the_newer_one(play: Play, parser: Parser) -> None:
     def counted() -> float:
         return REGISTRY.get_sample_value("manifold_recorder_ecq_superseded_total") or 0.0
 
@@ -98,12 +104,10 @@ def test_what_is_superseded_is_counted_once_whether_it_came_alone_or_with_the_ne
                 await enqueuer.offer(again if group[0].applied else group)
         assert counted() - before == 2
 
-    run(url, settings, scenario)
+    play(scenario)
 
 
-def test_whoever_is_here_is_woken_for_a_write_and_for_a_rewind(
-    url: str, redis: Redis, parser: Parser, settings: Settings
-) -> None:
+def test_whoever_is_here_is_woken_for_a_write_and_for_a_rewind(play: Play, parser: Parser) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         await arrive(queues, "C")
         first = write(parser, "a")
@@ -115,12 +119,12 @@ def test_whoever_is_here_is_woken_for_a_write_and_for_a_rewind(
         assert await woken(queues) == {"ecq/C"}
         assert not (await look(queues)).messages[0].is_delivered
 
-    run(url, settings, scenario)
+    play(scenario)
 
 
 @pytest.mark.parametrize("what", ["write", "rewind", "both"])
 def test_queues_that_were_loaded_anew_meanwhile_get_it_with_all_that_they_lack(
-    url: str, redis: Redis, parser: Parser, settings: Settings, what: str
+    play: Play, redis: Redis, parser: Parser, what: str
 ) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         for mark in keys.loaded_marks(of_cluster=is_cluster(redis)):
@@ -134,12 +138,12 @@ def test_queues_that_were_loaded_anew_meanwhile_get_it_with_all_that_they_lack(
         assert all(incoming.applied for incoming in group)
         assert len((await look(queues)).messages) == (what != "rewind")
 
-    run(url, settings, scenario)
+    play(scenario)
 
 
 @pytest.mark.parametrize("place", range(8), ids=lambda place: keys.ecq_keys("V")[place].rpartition(":")[2])
 def test_a_queue_whose_keys_are_spoilt_is_named_and_holds_up_no_other(
-    url: str, redis: Redis, parser: Parser, settings: Settings, place: int
+    play: Play, redis: Redis, parser: Parser, place: int
 ) -> None:
     key = keys.ecq_keys("C")[place]
 
@@ -150,17 +154,17 @@ def test_a_queue_whose_keys_are_spoilt_is_named_and_holds_up_no_other(
         assert [m.key for m in (await look(queues, "D")).messages] == ["a", "b"]
         await is_named_until_mended(enqueuer, queues, "ecq/C", key)
 
-    run(url, settings, scenario)
+    play(scenario)
 
 
-def test_more_messages_than_go_at_once_are_queued_in_order(url: str, redis: Redis, parser: Parser, settings: Settings) -> None:
+def test_more_messages_than_go_at_once_are_queued_in_order(play: Play, parser: Parser) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         group = [write(parser, f"k{n % 700}", b"%d" % n) for n in range(2500)]
         await enqueuer.offer(group)
         newest = {incoming.envelope.topic: incoming.seq for incoming in group}
         assert [m.seq for m in (await look(queues)).messages] == sorted(newest.values())
 
-    run(url, settings, scenario)
+    play(scenario)
 
 
 def test_the_next_one_of_many_rewinds_does_not_look_at_all_that_is_live(
@@ -200,7 +204,7 @@ HISTORIES = [
 @pytest.mark.parametrize("kept", [0, 3])
 @pytest.mark.parametrize("history", HISTORIES)
 def test_a_queue_that_redis_has_forgotten_comes_to_what_is_recorded_of_it(
-    url: str, redis: Redis, parser: Parser, settings: Settings, history: str, kept: int
+    play: Play, parser: Parser, history: str, kept: int
 ) -> None:
     """`wa` writes key a, `ka` acknowledges it (`za` in no epoch), `ra` rewinds to it, `r0` to earliest; Redis kept some."""
     live, known, records, epoch = dict[str, int](), list[Known](), list[Incoming | EcqAck](), 0
@@ -236,4 +240,4 @@ def test_a_queue_that_redis_has_forgotten_comes_to_what_is_recorded_of_it(
             assert {m.seq for m in found.messages if m.is_delivered} == state.acknowledged
             assert (found.epoch, found.acked_seq) == (state.epoch, state.position)
 
-    run(url, settings, scenario)
+    play(scenario)

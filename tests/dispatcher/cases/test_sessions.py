@@ -4,6 +4,7 @@ import pytest
 
 from contracts import keys
 from contracts.embedded_broker import SESSION_MAX_S
+from contracts.outcomes import OutcomeRecord
 from contracts.topics import Sign, request_topic
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.platform_client import PlatformClient
@@ -86,6 +87,15 @@ def test_a_clean_start_has_it_published_again_with_the_same_seq(ground: Ground, 
     vehicle.leave()
 
 
+def in_a_new_session(ground: Ground, vehicle: Vehicle, seq: int) -> OutcomeRecord:
+    """The outcome of an entry that the vehicle gets a second time: it comes back, and has no session any more."""
+    vehicle.acks = True
+    ground.here(vehicle.connect())
+    assert not vehicle.session_present
+    vehicle.waits_for(2)
+    return ground.delivered(vehicle, seq)[seq]
+
+
 def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol, expiry_s=0)
     seq = ground.one_unacknowledged(vehicle)
@@ -93,10 +103,7 @@ def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(gr
     ground.nothing_in_flight(vehicle)
     assert ground.pending(vehicle) == [seq]
 
-    vehicle.acks = True
-    ground.here(vehicle.connect())
-    vehicle.waits_for(2)
-    ground.delivered(vehicle, seq)
+    in_a_new_session(ground, vehicle, seq)
     vehicle.leave()
 
 
@@ -109,11 +116,7 @@ def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(g
     wait_until(lambda: service.say(topic, b"") == NO_SUBSCRIBERS, what="the broker to forget the session")
     service.close()
 
-    vehicle.acks = True
-    ground.here(vehicle.connect())
-    assert not vehicle.session_present
-    vehicle.waits_for(2)
-    assert ground.delivered(vehicle, seq)[seq].attempts == 2
+    assert in_a_new_session(ground, vehicle, seq).attempts == 2
     assert [(got.seq, got.dup) for got in vehicle.got] == [(seq, False)] * 2
     vehicle.leave()
 
@@ -125,11 +128,7 @@ def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground:
     ground.nothing_in_flight(vehicle)
     assert ground.pending(vehicle) == [seq]
 
-    vehicle.acks = True
-    ground.here(vehicle.connect())
-    assert not vehicle.session_present
-    vehicle.waits_for(2)
-    ground.delivered(vehicle, seq)
+    in_a_new_session(ground, vehicle, seq)
     vehicle.leave()
 
 
