@@ -32,7 +32,7 @@ from sandbox.platform.airflow_api import AirflowApi
 from sandbox.platform.airflow_users import logged_in
 from sandbox.platform.programs import environment
 from tests.pipelines.signal_makers import Sealing
-from tests.servers import Server, free_port, start_python, start_redis, stopping, wait_until
+from tests.servers import Server, free_port, start_airflow, start_redis, stopping, wait_until
 from tests.wire import trigger
 
 RUN_S = 400  # one JVM, on a machine that may be busy
@@ -155,15 +155,6 @@ def running_platform(home: Path) -> Iterator[Platform]:
         more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "")
         settings = Settings(home=home, spark_driver_memory="1g", **more)
         secret_files.made_up(home, secret_files.KEYS, new_key_line)
-        env = {"MANIFOLD_HOME": str(home), "MANIFOLD_SPARK_DRIVER_MEMORY": "1g"}
-        env |= {f"MANIFOLD_{name.upper()}": str(value) for name, value in more.items()}
-        server = start_python(
-            "sandbox.platform.airflow",
-            port=settings.airflow_port,
-            log=home / "airflow.log",
-            env=env,
-            ready=lambda: airflow.is_healthy(settings),
-        )
-        with stopping(server), logged_in(settings, airflow.url(settings)) as api:
+        with stopping(start_airflow(settings)), logged_in(settings, airflow.url(settings)) as api:
             wait_until(lambda: all(map(api.knows, DAGS)), within_s=180, what="the DAGs to be read")
             yield Platform(settings, redis, api)
