@@ -1,5 +1,7 @@
 """The two ways of a trigger into the queues, with one result: a small one alone in one round trip, all others step by step."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,12 +25,14 @@ from tests.wire import trigger
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings(home=tmp_path)
+def play(url: str, redis: Redis, tmp_path: Path) -> Callable[..., None]:
+    """Plays a scenario over queues that are empty."""
+    return partial(run, url, Settings(home=tmp_path))
 
 
-def take(settings: Settings, vins: list[str], request_id: str = "task_a_1") -> Incoming:
-    return Parser(settings, DedupeWindow(WINDOW_MS)).take(Message(TRIGGER, trigger(vins, request_id, "d1")))
+def take(vins: list[str]) -> Incoming:
+    """A trigger for them, as another recorder might have taken it, too."""
+    return Parser(Settings(), DedupeWindow(WINDOW_MS)).take(Message(TRIGGER, trigger(vins, "task_a_1", "d1")))
 
 
 def vins(count: int) -> list[str]:
@@ -37,14 +41,14 @@ def vins(count: int) -> list[str]:
 
 @pytest.mark.parametrize("count", [1, OWNERS_ALONE, OWNERS_ALONE + 1])
 def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
-    url: str, redis: Redis, settings: Settings, count: int
+    play: Callable[..., None], redis: Redis, count: int
 ) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         batch = queues.batch()
         for vin in vins(count):
             batch.add(vin, UpdatePresence(Connected(Owner(vin), wall_clock_ms(), True, 0), False), wall_clock_ms())
         await batch.run()
-        incoming = take(settings, vins(count))
+        incoming = take(vins(count))
         await enqueuer.offer([incoming])
         assert incoming.applied
         wakes = await queues.read_wakes("a", count=100, block_ms=1)
@@ -54,30 +58,28 @@ def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
         assert await queues.triggers([incoming.seq]) == [("task_a_1", "d1")]
         assert [redis.zscore(keys.pending(vin), incoming.seq) is not None for vin in vins(count)] == [True] * count
 
-    run(url, settings, scenario)
+    play(scenario)
 
 
 @pytest.mark.parametrize("count", [1, OWNERS_ALONE + 1])
 def test_a_trigger_that_another_recorder_was_first_with_is_a_duplicate_on_both_ways(
-    url: str, redis: Redis, settings: Settings, count: int
+    play: Callable[..., None], redis: Redis, count: int
 ) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
-        first, again = take(settings, vins(count)), take(settings, vins(count))
+        first, again = take(vins(count)), take(vins(count))
         assert again.digest is not None
         redis.set(keys.dedupe(again.digest), first.seq - 1)
         await enqueuer.offer([again])
         assert (again.duplicate_of, again.applied) == (first.seq - 1, False)
         assert redis.keys("q:*") == []
 
-    run(url, settings, scenario)
+    play(scenario)
 
 
 @pytest.mark.parametrize("count", [1, OWNERS_ALONE + 1])
-def test_nothing_goes_into_queues_that_are_not_loaded_on_either_way(
-    url: str, redis: Redis, settings: Settings, count: int
-) -> None:
+def test_nothing_goes_into_queues_that_are_not_loaded_on_either_way(play: Callable[..., None], redis: Redis, count: int) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
-        incoming = take(settings, vins(count))
+        incoming = take(vins(count))
         with pytest.raises(Retryable, match="manifold rebuild"):
             await enqueuer.offer([incoming])
         assert redis.keys("q:*") == []
@@ -85,13 +87,13 @@ def test_nothing_goes_into_queues_that_are_not_loaded_on_either_way(
         await enqueuer.offer([incoming])  # its own registration is no obstacle
         assert (incoming.applied, incoming.duplicate_of) == (True, None)
 
-    run(url, settings, scenario, loaded=False)
+    play(scenario, loaded=False)
 
 
 @pytest.mark.parametrize("count", [2, OWNERS_ALONE + 1])
 @pytest.mark.parametrize("place", range(7), ids=lambda place: keys.owner_keys("V")[place].rpartition(":")[2])
 def test_an_owner_whose_keys_are_spoilt_is_named_and_holds_up_nobody(
-    url: str, redis: Redis, settings: Settings, count: int, place: int
+    play: Callable[..., None], redis: Redis, count: int, place: int
 ) -> None:
     key = keys.owner_keys("V0")[place]
 
@@ -100,22 +102,22 @@ def test_an_owner_whose_keys_are_spoilt_is_named_and_holds_up_nobody(
         redis.set(keys.data("d1"), "payload")
         redis.sadd(keys.waiting_for("d1"), "V0", "V1")  # its data comes: what is parked is looked at
         await queues.unpark_waiting("d1", wall_clock_ms())
-        incoming = take(settings, vins(count))
+        incoming = take(vins(count))
         await enqueuer.offer([incoming])
         assert incoming.applied
         assert [redis.zscore(keys.pending(vin), incoming.seq) is not None for vin in vins(count)[1:]] == [True] * (count - 1)
         if not await is_named_until_mended(enqueuer, queues, "V0", key):
             assert redis.zscore(keys.pending("V0"), incoming.seq) is not None
 
-    run(url, settings, scenario)
+    play(scenario)
 
 
-def test_what_is_shared_and_spoilt_holds_up_nobody_either(url: str, redis: Redis, settings: Settings) -> None:
+def test_what_is_shared_and_spoilt_holds_up_nobody_either(play: Callable[..., None], redis: Redis) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
-        incoming = take(settings, ["V1"])
+        incoming = take(["V1"])
         for key in (keys.trigger(incoming.seq), keys.dedupe(str(incoming.digest)), keys.data("d1")):
             redis.rpush(key, "something else")
         await enqueuer.offer([incoming])
         assert redis.zscore(keys.pending("V1"), incoming.seq) is not None
 
-    run(url, settings, scenario)
+    play(scenario)

@@ -188,21 +188,21 @@ def test_the_next_one_of_many_rewinds_does_not_look_at_all_that_is_live(
     run(f"redis://127.0.0.1:{redis_server.port}/0", settings, scenario)
 
 
-HISTORIES = [
-    pytest.param("wa ka wb kb r0 kb", id="acknowledged, rewound, acknowledged again"),
-    pytest.param("wa r0 ka", id="acknowledged for the first time after a rewind"),
-    pytest.param("r0 wa ka", id="written after a rewind of nothing"),
-    pytest.param("wa wb ka kb rb ka kb ra kb", id="rewound twice, to different messages"),
-    pytest.param("wa ka wa wb ka r0 wa ka kb", id="superseded before and after a rewind"),
-    pytest.param("wa ka ra wb kb rb wc kc ka", id="the first one acknowledged last"),
-    pytest.param("wa wb wc kc rc kc ka r0 r0 kb", id="out of order"),
-    pytest.param("r0 wa za", id="written after a rewind that Redis did not remember"),
-    pytest.param("wa ka r0 wb zb wc kc", id="the same, beside others"),
-]
+HISTORIES = {
+    "acknowledged, rewound, acknowledged again": "wa ka wb kb r0 kb",
+    "acknowledged for the first time after a rewind": "wa r0 ka",
+    "written after a rewind of nothing": "r0 wa ka",
+    "rewound twice, to different messages": "wa wb ka kb rb ka kb ra kb",
+    "superseded before and after a rewind": "wa ka wa wb ka r0 wa ka kb",
+    "the first one acknowledged last": "wa ka ra wb kb rb wc kc ka",
+    "out of order": "wa wb wc kc rc kc ka r0 r0 kb",
+    "written after a rewind that Redis did not remember": "r0 wa za",
+    "the same, beside others": "wa ka r0 wb zb wc kc",
+}
 
 
 @pytest.mark.parametrize("kept", [0, 3])
-@pytest.mark.parametrize("history", HISTORIES)
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 def test_a_queue_that_redis_has_forgotten_comes_to_what_is_recorded_of_it(
     play: Play, parser: Parser, history: str, kept: int
 ) -> None:

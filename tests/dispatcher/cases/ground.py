@@ -103,6 +103,11 @@ class Ground:
         """Returns when what was in flight has been released, or has ended."""
         wait_until(lambda: self.in_flight(vehicle) is None, what=f"{vehicle.vin} to have nothing in flight")
 
+    def given_back(self, vehicle: Vehicle, seq: int) -> None:
+        """Returns when this entry, which was in flight, is pending again: the only one."""
+        self.nothing_in_flight(vehicle)
+        assert self.pending(vehicle) == [seq]
+
     def ended(self, vehicle: Vehicle, *seqs: int) -> dict[int, OutcomeRecord]:
         """The outcomes of exactly these entries, as soon as the recorder has them and nothing of the vehicle is left."""
 

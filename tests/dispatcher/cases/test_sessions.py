@@ -100,8 +100,7 @@ def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(gr
     vehicle = Vehicle(ground, protocol=protocol, expiry_s=0)
     seq = ground.one_unacknowledged(vehicle)
     vehicle.crash()
-    ground.nothing_in_flight(vehicle)
-    assert ground.pending(vehicle) == [seq]
+    ground.given_back(vehicle, seq)
 
     in_a_new_session(ground, vehicle, seq)
     vehicle.leave()
@@ -125,8 +124,7 @@ def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground:
     vehicle = Vehicle(ground, protocol=5, expiry_s=300)
     seq = ground.one_unacknowledged(vehicle)
     vehicle.leave(expiry_s=0)
-    ground.nothing_in_flight(vehicle)
-    assert ground.pending(vehicle) == [seq]
+    ground.given_back(vehicle, seq)
 
     in_a_new_session(ground, vehicle, seq)
     vehicle.leave()
