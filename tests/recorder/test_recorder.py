@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from adapters.lake import ensure_tables, open_catalog
 from adapters.mqtt import Mqtt
 from archive.flush import flush
 from contracts import keys, topics
@@ -16,7 +15,7 @@ from contracts.envelope import Stream
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
-from tests.lake_rows import append_payloads
+from tests.lake_rows import append_payloads, new_lake
 from tests.recorder.harness import Harness, running_harness
 from tests.recorder.publisher import platform
 from tests.servers import free_port, wait_until
@@ -149,8 +148,7 @@ def test_other_bytes_under_a_known_data_id_are_refused_and_the_same_are_not(shar
 
 def test_data_that_only_the_lake_knows_is_not_replaced(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home")
-    catalog = open_catalog(settings)
-    ensure_tables(catalog)
+    catalog = new_lake(settings)
     append_payloads(catalog, {"old": b"1"}, at=datetime(2026, 8, 1, tzinfo=UTC))
 
     async def scenario(home: Harness) -> None:

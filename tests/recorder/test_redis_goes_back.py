@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from adapters.lake import ensure_tables, open_catalog
 from contracts import keys, topics
 from contracts.envelope import Stream
 from contracts.outcomes import Outcome, OutcomeRecord
@@ -17,6 +16,7 @@ from contracts.settings import Settings
 from contracts.tables import OUTCOMES
 from queues import Loader, Policy
 from tests.faults.clocked_recorder import Clock
+from tests.lake_rows import new_lake
 from tests.recorder.harness import Harness, running_harness
 from tests.recorder.publisher import Platform, platform
 from tests.servers import wait_until
@@ -154,8 +154,7 @@ def test_what_has_ended_is_asked_of_the_lake_and_nothing_is_offered_while_it_can
             ended, lost = await send(publisher, "r0"), await send(publisher, "r1")
             await asyncio.to_thread(wait_marked, home, lost)
             warehouse = home.folder / "home" / "lake" / "warehouse"
-            catalog = open_catalog(Settings(home=home.folder / "home"))
-            ensure_tables(catalog)
+            catalog = new_lake(Settings(home=home.folder / "home"))
             row = {
                 "vin": "V1",
                 "seq": ended,
