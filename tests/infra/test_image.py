@@ -20,10 +20,10 @@ from contracts.settings import Settings, load_settings
 from contracts.signals import topology
 from sandbox.fleet import Fleet
 from sandbox.platform import rabbitmq
-from tests.conftest import PORTS
 from tests.infra.containers import IMAGE as NAME
 from tests.infra.containers import USER, Container, container, folder_of, missing, podman, run_once
 from tests.infra.test_dockerfile import HERE, loaded
+from tests.platforms import PORTS
 from tests.rabbitmq import needs_rabbitmq, start_rabbitmq
 from tests.servers import ROOT, answers, free_port, start_embedded_broker, start_redis, start_tap, wait_until
 from tests.signals.gateway import SECRET, Gateway

@@ -33,7 +33,7 @@ from contracts.tls import OF_INNER, OPERATOR, SECRETS, SERVER, Service, TlsFiles
 from sandbox.fleet import Fleet, vins
 from sandbox.platform import certificates, rabbitmq, supervise
 from sandbox.platform.programs import environment
-from tests.conftest import platform_settings
+from tests.platforms import platform_settings
 from tests.rabbitmq import needs_rabbitmq
 from tests.redis_users import refused
 from tests.servers import wait_until
