@@ -23,7 +23,7 @@ from sandbox.platform import rabbitmq
 from tests.infra.containers import IMAGE as NAME
 from tests.infra.containers import USER, Container, container, folder_of, missing, podman, run_once
 from tests.infra.test_dockerfile import HERE, loaded
-from tests.platforms import PORTS
+from tests.platforms import PORTS, variables
 from tests.rabbitmq import needs_rabbitmq, start_rabbitmq
 from tests.servers import ROOT, answers, free_port, start_embedded_broker, start_redis, start_tap, wait_until
 from tests.signals.gateway import SECRET, Gateway
@@ -150,7 +150,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environmen
         file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in secrets.items()))
         file.chmod(0o444)
         names = [name for name in ports if name not in ("broker_port", "airflow_port", "amqp_port")]
-        env = {f"MANIFOLD_{name.upper()}": str(getattr(settings, name)) for name in names}
+        env = variables(**{name: getattr(settings, name) for name in names})
         env |= {
             "MANIFOLD_FILE": "/etc/manifold/manifold.toml",
             "MANIFOLD_SEGMENT_MAX_SECONDS": "2",

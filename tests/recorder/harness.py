@@ -17,6 +17,7 @@ from archive.recorded import RecordedSegments
 from archive.store import Archive
 from contracts import keys
 from contracts.envelope import Envelope, Stream
+from tests.platforms import variables
 from tests.redis_users import RedisUsers
 from tests.servers import Server, free_port, start_mosquitto, start_python, start_redis, start_service, wait_until
 
@@ -46,7 +47,7 @@ class Harness:
             "MANIFOLD_RECORDER_PORT": str(port),
             **FAST,
             **self.env,
-            **{f"MANIFOLD_{name.upper()}": str(value) for name, value in settings.items()},
+            **variables(**settings),
         }
         log = self.folder / "recorder.log"
         module = [self.module] if clock is None else ["tests.faults.clocked_recorder", str(clock)]
@@ -180,8 +181,7 @@ def harness(folder: Path, **env: str) -> Iterator[Harness]:
     except BaseException:
         broker.stop()
         raise
-    spelled = {f"MANIFOLD_{name.upper()}": value for name, value in env.items()}
-    home = Harness(folder, broker, redis_server, spelled, users=users)
+    home = Harness(folder, broker, redis_server, variables(**env), users=users)
     try:
         yield home
     finally:

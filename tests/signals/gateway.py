@@ -27,6 +27,7 @@ from contracts.envelope import Envelope, Stream
 from contracts.settings import Settings, load_settings
 from contracts.signals import topology
 from contracts.signals.rights import RIGHTS
+from tests.platforms import variables
 from tests.servers import Server, answers, free_port, start_service, wait_until
 
 NODES = itertools.count(1)
@@ -154,7 +155,7 @@ class Door:
     @property
     def environment(self) -> dict[str, str]:
         """Its settings, for another process."""
-        return {f"MANIFOLD_{name.upper()}": str(value) for name, value in self._more.items()} | {"MANIFOLD_HOME": str(self.home)}
+        return variables(**self._more, home=self.home)
 
     @property
     def home(self) -> Path:
