@@ -87,13 +87,15 @@ def test_a_clean_start_has_it_published_again_with_the_same_seq(ground: Ground, 
     vehicle.leave()
 
 
-def in_a_new_session(ground: Ground, vehicle: Vehicle, seq: int) -> OutcomeRecord:
-    """The outcome of an entry that the vehicle gets a second time: it comes back, and has no session any more."""
+def delivered_in_a_new_session(ground: Ground, vehicle: Vehicle, seq: int) -> OutcomeRecord:
+    """The outcome of an entry that the vehicle gets a second time: it comes back, has no session any more, and leaves."""
     vehicle.acks = True
     ground.here(vehicle.connect())
     assert not vehicle.session_present
     vehicle.waits_for(2)
-    return ground.delivered(vehicle, seq)[seq]
+    outcome = ground.delivered(vehicle, seq)[seq]
+    vehicle.leave()
+    return outcome
 
 
 def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(ground: Ground, protocol: int) -> None:
@@ -102,8 +104,7 @@ def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(gr
     vehicle.crash()
     ground.given_back(vehicle, seq)
 
-    in_a_new_session(ground, vehicle, seq)
-    vehicle.leave()
+    delivered_in_a_new_session(ground, vehicle, seq)
 
 
 def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(ground: Ground) -> None:
@@ -115,9 +116,8 @@ def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(g
     wait_until(lambda: service.say(topic, b"") == NO_SUBSCRIBERS, what="the broker to forget the session")
     service.close()
 
-    assert in_a_new_session(ground, vehicle, seq).attempts == 2
+    assert delivered_in_a_new_session(ground, vehicle, seq).attempts == 2
     assert [(got.seq, got.dup) for got in vehicle.got] == [(seq, False)] * 2
-    vehicle.leave()
 
 
 def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground: Ground) -> None:
@@ -126,8 +126,7 @@ def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground:
     vehicle.leave(expiry_s=0)
     ground.given_back(vehicle, seq)
 
-    in_a_new_session(ground, vehicle, seq)
-    vehicle.leave()
+    delivered_in_a_new_session(ground, vehicle, seq)
 
 
 def test_a_disconnect_that_prolongs_its_session_is_waited_for(ground: Ground) -> None:
