@@ -11,11 +11,12 @@ import structlog
 from pyspark.sql import SparkSession
 from redis import Redis
 
-from contracts.settings import Settings, load_settings
+from contracts.settings import Settings
 from pipelines.spark.conf import SHORT_JVM
 from pipelines.spark.session import open_session
 from sandbox.platform import supervise
-from tests.servers import Server, free_port, start_mosquitto, start_redis, stopping
+from tests.platforms import platform_settings
+from tests.servers import Server, start_mosquitto, start_redis, stopping
 
 # Of every JVM that a test starts: each ends before the optimising compiler has paid for itself, and takes a third less CPU. With
 # that one compiler alone, 48 MB would be kept for its code: in half an hour they are full, and Spark is compiled again and again.
@@ -106,27 +107,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which they are given out."""
     items.sort(key=lambda item: _turn(item.nodeid))
-
-
-PORTS = (
-    "mqtt_port",
-    "mqtt_services_port",
-    "broker_port",
-    "redis_port",
-    "airflow_port",
-    "recorder_port",
-    "tap_port",
-    "dispatcher_port",
-    "api_port",
-    "signals_port",
-    "amqp_port",
-)
-
-
-def platform_settings(home: object, **more: object) -> Settings:
-    """Settings of a platform of its own: its home, and ports that nobody uses."""
-    ports = {name: free_port() for name in PORTS}
-    return load_settings(home=home, **({"with_airflow": False, "with_signals": False} | ports | more))
 
 
 @pytest.fixture(scope="session")

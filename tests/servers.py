@@ -1,6 +1,5 @@
 """Real servers for tests: on free loopback ports, with their own folders, ended by process id."""
 
-import json
 import os
 import random
 import shutil
@@ -21,7 +20,8 @@ import httpx
 from adapters.tls import verified
 from contracts.embedded_broker import outer_socket
 from contracts.settings import Settings
-from sandbox.platform import broker, rabbitmq
+from sandbox.platform import airflow, broker
+from sandbox.platform.programs import environment
 from tests.warm import Forked, fork_of
 
 ROOT = Path(__file__).parent.parent
@@ -196,8 +196,6 @@ def start_embedded_broker(settings: Settings) -> Server:
 
 def start_tap(settings: Settings, *, delivered: bool = False) -> Server:
     """The event tap on `settings.mqtt_port`, its events getting through. The broker may be anyone's."""
-    names = ("home", "host", "mqtt_port", "broker_port", "tap_port", "topic_prefix", "tls", "mqtt_services_port")
-    env = {f"MANIFOLD_{name.upper()}": str(getattr(settings, name)) for name in names}
     health = f"{settings.http(settings.tap_port)}/healthz"
     trust = verified(settings, health)
     return start_service(
@@ -205,8 +203,19 @@ def start_tap(settings: Settings, *, delivered: bool = False) -> Server:
         *(["--delivered"] if delivered else []),
         port=settings.mqtt_port,
         log=settings.home / "tap.log",
-        env=env,
+        env=environment(settings),
         ready=lambda: answers(health, trust=trust),
+    )
+
+
+def start_airflow(settings: Settings) -> Server:
+    """Airflow as the sandbox runs it, on `settings.airflow_port`, all of its components well."""
+    return start_python(
+        "sandbox.platform.airflow",
+        port=settings.airflow_port,
+        log=settings.home / "airflow.log",
+        env=environment(settings),
+        ready=lambda: airflow.is_healthy(settings),
     )
 
 
@@ -225,21 +234,3 @@ def stopping(server: Server) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
-
-
-def start_rabbitmq(settings: Settings, *, definitions: Path | None = None) -> list[Server]:
-    """RabbitMQ as the sandbox configures it, on `settings.amqp_port`, and its epmd; the order is that of their starts.
-
-    `definitions` is a file that it imports, too.
-    """
-    logs = settings.home / "logs"
-    epmd = start(rabbitmq.epmd_command(settings), port=rabbitmq.epmd_port(settings), log=logs / "epmd.log")
-    try:
-        command = rabbitmq.command(settings)
-        if definitions is not None:
-            of_sandbox = rabbitmq.folder(settings) / "definitions.json"
-            of_sandbox.write_text(json.dumps(json.loads(of_sandbox.read_text()) | json.loads(definitions.read_text())))
-        return [epmd, start(command, port=settings.amqp_port, log=logs / "rabbitmq.log")]
-    except BaseException:
-        epmd.stop()
-        raise

@@ -22,9 +22,9 @@ from contracts.settings import Settings, load_settings
 from contracts.signals import topology
 from sandbox.platform import rabbitmq as embedded
 from sandbox.platform.programs import environment
-from tests.servers import ROOT, Server, answers, free_port, start_python, start_rabbitmq, start_redis
+from tests.rabbitmq import DEFINITIONS, start_rabbitmq
+from tests.servers import Server, answers, free_port, start_python, start_redis
 
-DEFINITIONS = ROOT / "infra" / "rabbitmq" / "definitions.json"
 WITHIN_S = 600.0
 LOOK_S = 0.2  # a look takes the door 2 ms
 

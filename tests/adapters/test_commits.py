@@ -1,7 +1,6 @@
 """Commits to a real SQLite catalog: what a commit costs does not grow by a copy of the metadata at each look at it."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,18 +11,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Transaction
 
 from adapters.commits import Change, append_rows
-from adapters.lake import ensure_tables, open_catalog
-from contracts.settings import Settings
 from contracts.tables import SEGMENTS
 
 MADE_BY = (pyiceberg.catalog, pyiceberg.table)
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    catalog = open_catalog(Settings(home=tmp_path))
-    ensure_tables(catalog)
-    return catalog
 
 
 def rows() -> pa.Table:

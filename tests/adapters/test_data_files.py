@@ -13,20 +13,11 @@ from pyiceberg.manifest import DataFile
 
 from adapters.commits import append_nothing, append_rows
 from adapters.data_files import CODEC, GROUP_BYTES, DataFiles, append_files
-from adapters.lake import ensure_tables, open_catalog
 from contracts.errors import Retryable
-from contracts.settings import Settings
 from contracts.tables import IDS, Table
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 A_DAY = timedelta(days=1)
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    catalog = open_catalog(Settings(home=tmp_path))
-    ensure_tables(catalog)
-    return catalog
 
 
 def entries(*instants: datetime, vin: str = "V1") -> pa.Table:

@@ -11,22 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
-from adapters.lake import ensure_tables, open_catalog
 from adapters.payloads import PIECE_BYTES, StoredPayloads, read_payloads
-from contracts.settings import Settings
 from contracts.tables import DATA, INSTANT, META
 from tests.lake_rows import append_payloads
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KIB, MIB = 1 << 10, 1 << 20
 Piece = Mapping[str, bytes | None]
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    catalog = open_catalog(Settings(home=tmp_path))
-    ensure_tables(catalog)
-    return catalog
 
 
 @contextmanager

@@ -7,20 +7,13 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import ArrowScan
 
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import open_catalog
 from adapters.quality import RULES, newest_results, version_of_results
 from contracts.settings import Settings
 from contracts.tables import QUALITY
 from tests.expectations.results import result
 from tests.expectations.rows import NOON
 from tests.lake_rows import append
-
-
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    catalog = open_catalog(Settings(home=tmp_path))
-    ensure_tables(catalog)
-    return catalog
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ from pyiceberg.catalog import Catalog
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import open_catalog
 from contracts.settings import Settings
 from queues import Policy, Queues
 from sandbox.platform.programs import environment
+from tests.lake_rows import new_lake
 from tests.redis_users import RedisUsers, refused
 from tests.servers import Server, free_port, start_redis, start_service
 
@@ -82,7 +83,7 @@ def desk_at(folder: Path, **more: Any) -> Iterator[Desk]:
     redis = start_redis(folder / "redis", users=users.file)
     try:
         settings = settings_at(folder / "home", redis.port, **more)
-        ensure_tables(open_catalog(settings))
+        new_lake(settings)
         as_api = settings.model_copy(update={"redis_url": SecretStr(users.url("api", redis.port))})
         with api_of(as_api, folder / "api.log") as api:
             yield Desk(settings, redis, api)

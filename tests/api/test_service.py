@@ -9,8 +9,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-from adapters.lake import ensure_tables, open_catalog
 from tests.api.desk import Desk, api_of, desk_at, settings_at
+from tests.lake_rows import new_lake
 from tests.servers import Server, free_port, start_redis, wait_until
 
 PROBLEM = "application/problem+json"
@@ -89,7 +89,7 @@ def test_without_redis_and_lake_it_comes_up_says_so_and_serves_when_they_are_the
             assert "Traceback" not in "".join(answer.text for answer in asked)
 
             (settings.home / "lake").unlink()
-            ensure_tables(open_catalog(settings))
+            new_lake(settings)
             redis = start_redis(tmp_path / "redis", port=port)
 
             wait_until(lambda: desk.ask("/healthz").status_code == 200)

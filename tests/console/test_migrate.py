@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import open_catalog
 from console._app import make_app
 from console._doctor import examine
 from contracts.settings import Settings
 from contracts.tables import META, SCHEMA_VERSION, TABLES
+from tests.lake_rows import new_lake
 from tests.pipelines.old_lakes import SECOND, fill, make_old
 
 
@@ -61,8 +62,7 @@ def test_the_doctor_names_the_steps_that_are_due(old: Settings) -> None:
 
 
 def test_a_newer_lake_is_refused_with_versions_and_remedy(settings: Settings) -> None:
-    catalog = open_catalog(settings)
-    ensure_tables(catalog)
+    catalog = new_lake(settings)
     with catalog.load_table(META.identifier).transaction() as change:
         change.set_properties({SCHEMA_VERSION: "99"})
     code, _, error = run()

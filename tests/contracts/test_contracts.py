@@ -1,4 +1,4 @@
-"""Topics, tables, archive, outcomes, settings: what they promise to everyone."""
+"""Topics, tables, archive, outcomes, receipts, settings: what they promise to everyone."""
 
 import json
 from datetime import UTC, datetime
@@ -13,6 +13,7 @@ from contracts import topics
 from contracts.envelope import DUPLICATE_OF, Envelope, Stream, from_arrow, segment_path, to_arrow
 from contracts.errors import SettingsError
 from contracts.events import MAX_REASON, Acked, Connected, DeliveryDropped, Disconnected, Subscribed, parse_event
+from contracts.messages import Receipt, ReceiptStatus
 from contracts.names import is_iso_3779_vin, is_vin
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import seq_of
@@ -113,6 +114,12 @@ def test_an_outcome_survives_the_wire(record: OutcomeRecord) -> None:
 def test_what_is_no_outcome_is_a_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError, match="not an outcome record"):
         OutcomeRecord.from_wire(payload)
+
+
+def test_a_receipt_has_all_its_fields_on_the_wire() -> None:
+    wire = json.loads(Receipt(5, ReceiptStatus.DUPLICATE, duplicate_of=3).to_wire())
+
+    assert wire == {"seq": 5, "status": "duplicate", "duplicate_of": 3, "reason": None}
 
 
 def test_broker_events_are_read_as_emqx_writes_them() -> None:

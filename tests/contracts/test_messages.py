@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from contracts.messages import (
     MAX_PARTS,
     Data,
-    Receipt,
-    ReceiptStatus,
     Refused,
     Trigger,
     parse_data,
@@ -177,12 +175,6 @@ def test_the_digest_of_a_trigger_is_that_of_its_set_of_vins_and_its_ids() -> Non
 
     assert len(same) == 1
     assert len(other | same) == 4
-
-
-def test_a_receipt_has_all_its_fields_on_the_wire() -> None:
-    wire = json.loads(Receipt(5, ReceiptStatus.DUPLICATE, duplicate_of=3).to_wire())
-
-    assert wire == {"seq": 5, "status": "duplicate", "duplicate_of": 3, "reason": None}
 
 
 def test_inline_text_stands_for_itself_and_half_a_character_is_refused() -> None:

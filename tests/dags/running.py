@@ -32,7 +32,8 @@ from sandbox.platform.airflow_api import AirflowApi
 from sandbox.platform.airflow_users import logged_in
 from sandbox.platform.programs import environment
 from tests.pipelines.signal_makers import Sealing
-from tests.servers import Server, free_port, start_python, start_redis, stopping, wait_until
+from tests.servers import Server, free_port, start_airflow, start_redis, stopping, wait_until
+from tests.wire import trigger
 
 RUN_S = 400  # one JVM, on a machine that may be busy
 DAGS = ("ingest_archives", "backfill_archives", "rebuild_queues", "process_signals", "rotate_keys")
@@ -58,8 +59,7 @@ class Platform:
         """One payload and one trigger for every VIN, received at `at`; the trigger's seq."""
         first = first_seq_at(at)
         self.archive(Stream.DATA, first, topics.data_topic(f"{request_id}-data"), request_id.encode())
-        trigger = {"ids": VINS, "request_id": request_id, "data_id": f"{request_id}-data"}
-        self.archive(Stream.TRIGGER, first + 1, topics.TRIGGER, json.dumps(trigger).encode())
+        self.archive(Stream.TRIGGER, first + 1, topics.TRIGGER, trigger(VINS, request_id, f"{request_id}-data"))
         return first + 1
 
     def archive_messages(self, at: datetime, client_id: str) -> tuple[int, int]:
@@ -155,15 +155,6 @@ def running_platform(home: Path) -> Iterator[Platform]:
         more |= dict.fromkeys([f"{what}_schedule" for what in SCHEDULED], "")
         settings = Settings(home=home, spark_driver_memory="1g", **more)
         secret_files.made_up(home, secret_files.KEYS, new_key_line)
-        env = {"MANIFOLD_HOME": str(home), "MANIFOLD_SPARK_DRIVER_MEMORY": "1g"}
-        env |= {f"MANIFOLD_{name.upper()}": str(value) for name, value in more.items()}
-        server = start_python(
-            "sandbox.platform.airflow",
-            port=settings.airflow_port,
-            log=home / "airflow.log",
-            env=env,
-            ready=lambda: airflow.is_healthy(settings),
-        )
-        with stopping(server), logged_in(settings, airflow.url(settings)) as api:
+        with stopping(start_airflow(settings)), logged_in(settings, airflow.url(settings)) as api:
             wait_until(lambda: all(map(api.knows, DAGS)), within_s=180, what="the DAGs to be read")
             yield Platform(settings, redis, api)

@@ -21,6 +21,7 @@ from contracts.seq import SeqSource, wall_clock_ms
 from contracts.settings import Settings
 from queues import Loader, Policy, Queues, connect
 from sandbox.platform import broker as mosquitto
+from tests.platforms import variables
 from tests.queues.triggers import enqueue_trigger
 from tests.redis_users import RedisUsers
 from tests.servers import Server, free_port, listens, start, start_redis, start_service
@@ -177,7 +178,7 @@ def a_platform(home: Path, users: RedisUsers | None = None, /, **overrides: Any)
     ports["dispatcher_port"] = _free_range(8)
     settings = Settings(home=home, **{"ack_deadline_seconds": 30, **ports, **overrides})
     given = {"home": home, **{name: getattr(settings, name) for name in {"ack_deadline_seconds": 0, **ports}}, **overrides}
-    env = {f"MANIFOLD_{name.upper()}": str(value) for name, value in given.items()}
+    env = variables(**given)
     started: list[Server] = []
     try:
         started.append(

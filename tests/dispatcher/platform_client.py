@@ -84,8 +84,3 @@ class PlatformClient:
         if waiting is not None:
             waiting.receipt.update(json.loads(message.payload))
             waiting.event.set()
-
-
-def trigger(vins: list[str] | tuple[str, ...], request_id: str, data_id: str) -> bytes:
-    """The payload of a trigger."""
-    return json.dumps({"ids": list(vins), "request_id": request_id, "data_id": data_id}).encode()

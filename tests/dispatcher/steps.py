@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from contracts.events import Acked, Connected, Disconnected, Subscribed
+from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._effects import Effect, Watch
@@ -23,10 +23,10 @@ STEADY = 7_000  # the same instant, by the clock that nobody sets
 SEND_BY = STEADY + 30_000  # of what is claimed now
 OLDER, SEQ, NEWER = 41, 42, 43
 RULES = DispatchPolicy("agent", (30_000, 60_000, 120_000), max_attempts=0, dispatch_on_connect=False, dispatch_on_subscribe=False)
-THREE = dataclasses.replace(RULES, max_attempts=3)
-EAGER = dataclasses.replace(RULES, dispatch_on_connect=True, dispatch_on_subscribe=True)
 
 IDLE = OwnerState(RULES, VIN)
+THREE = OwnerState(dataclasses.replace(RULES, max_attempts=3), VIN)
+EAGER = OwnerState(dataclasses.replace(RULES, dispatch_on_connect=True, dispatch_on_subscribe=True), VIN)
 OPEN_CLAIM = OpenClaim(SEQ, NOW - 5, SEND_BY - 5)
 BUSY = replace(IDLE, open_claim=OPEN_CLAIM)
 SENT = replace(IDLE, open_claim=replace(OPEN_CLAIM, sent=True))
@@ -41,8 +41,10 @@ NOT_ACKNOWLEDGED = "cancelled while it was in flight, and not acknowledged"
 OVERDUE = ClaimReply(ClaimWord.BUSY, SEQ, 2, NOW)
 CLEAN, RESUMED = Connected(VIN, NOW, True, 0), Connected(VIN, NOW, False, 300)
 LEFT = Disconnected(VIN, NOW, NOW - 9, None, "tcp_closed")
+DROPPED = DeliveryDropped(VIN, NOW, SEQ, "queue_full")
 LISTENS = Subscribed(VIN, NOW, "agent/VIN-1/proxy/request/+", True)
 ACKED = Acked(VIN, NOW, "agent/VIN-1/proxy/request/task_a_1", SEQ, NOW - 4, None)
+FAILED = Ack(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW))
 ACK = Ack(OutcomeRecord(VIN, SEQ, Outcome.DELIVERED, NOW, NOW - 4), "task_a_1")
 
 

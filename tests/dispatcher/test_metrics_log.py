@@ -9,29 +9,15 @@ from structlog.testing import capture_logs
 
 from contracts.ecq import EcqAck
 from contracts.events import Heard
-from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher import _metrics_log
-from dispatcher._events import Answered, Verb
+from dispatcher._events import Verb
 from dispatcher._metrics_log import count_answers
-from queues.verbs.claims import (
-    Claim,
-    ClaimReply,
-    ClaimWord,
-    Park,
-    Release,
-    ReleaseReason,
-    ReleaseReply,
-    UpdatePresence,
-    UpdatePresenceReply,
-)
+from queues.verbs.claims import Claim, Park, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
 from queues.verbs.ecq import Acknowledge
 from queues.verbs.ecq import AckReply as EcqAckReply
 from queues.verbs.ends import Ack, AckReply, End, EndReply
-
-VIN, SEQ, NOW = Owner("VIN-1"), 42, 1_000_000
-NONE = ClaimReply(ClaimWord.NONE)
-CLAIMED = ClaimReply(ClaimWord.CLAIMED, SEQ, 2, NOW)
+from tests.dispatcher.steps import ABSENT, CLAIMED, NONE, NOW, SEQ, VIN, answered
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +34,7 @@ def ended(outcome: Outcome) -> OutcomeRecord:
 
 def logged_by(verb: Verb, reply: object) -> list[dict[str, object]]:
     with capture_logs() as lines:
-        count_answers([(VIN, Answered(verb, reply, NOW, 0))], {SEQ: "task_a_1"}.get)
+        count_answers([(VIN, answered(verb, reply))], {SEQ: "task_a_1"}.get)
     return [dict(line) for line in lines]
 
 
@@ -57,7 +43,7 @@ def logged_by(verb: Verb, reply: object) -> list[dict[str, object]]:
     [
         pytest.param(Release(SEQ, ReleaseReason.DEADLINE), ReleaseReply("released", 1), "released", id="by its deadline"),
         pytest.param(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", SEQ, NONE), "released", id="with its session"),
-        pytest.param(Park(SEQ, "d1"), ClaimReply(ClaimWord.IDLE), "parked", id="for want of data"),
+        pytest.param(Park(SEQ, "d1"), ABSENT, "parked", id="for want of data"),
     ],
 )
 def test_what_goes_another_way_gets_a_line_with_vehicle_seq_and_request(verb: Verb, reply: object, event: str) -> None:
@@ -123,7 +109,7 @@ def test_messages_of_compacted_queues_are_counted_as_they_end(word: str, passed_
 
 def test_a_delivery_is_told_only_to_who_asks_for_every_line(caplog: pytest.LogCaptureFixture) -> None:
     ack = Ack(ended(Outcome.DELIVERED), "task_a_1")
-    reply = AckReply("ended", NOW - 5, 1, CLAIMED)
+    reply = AckReply("ended", NOW - 5, 1, CLAIMED._replace(attempts=2))
     assert logged_by(ack, reply) == []
 
     with caplog.at_level(logging.DEBUG):

@@ -14,7 +14,6 @@ from pyiceberg.catalog import Catalog
 from redis import Redis
 from structlog.testing import capture_logs
 
-from adapters.lake import ensure_tables, open_catalog
 from adapters.payloads import PIECE_BYTES
 from contracts import keys
 from contracts.events import Connected
@@ -27,7 +26,7 @@ from dispatcher._payloads import Found, MissingData, Payloads
 from dispatcher._reader import LOOKED_FOR_IN_REDIS, TAKEN_BYTES
 from queues import Policy, Queues, connect
 from queues.verbs.claims import Claim, Park, UpdatePresence
-from tests.lake_rows import append, append_payloads
+from tests.lake_rows import append, append_payloads, new_lake
 from tests.queues.triggers import enqueue_trigger
 from tests.servers import Server, start_redis
 
@@ -112,8 +111,7 @@ class World:
 
 def a_world(home: Path, port: int) -> Iterator[World]:
     settings = Settings(home=home, redis_port=port)
-    catalog = open_catalog(settings)
-    ensure_tables(catalog)
+    catalog = new_lake(settings)
     with Redis(port=port) as redis:
         yield World(settings, catalog, redis)
 

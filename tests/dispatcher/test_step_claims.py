@@ -4,7 +4,6 @@ import pytest
 from msgspec.structs import replace
 from msgspec.structs import replace as altered
 
-from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._effects import Effect, Ignore, Load, Publish
 from dispatcher._events import Event, Missing, NotPublished, Published, PublishLost, Unsendable
 from dispatcher._step import OpenClaim, OwnerState, step
@@ -14,6 +13,7 @@ from tests.dispatcher.steps import (
     ABSENT,
     BUSY,
     CLAIMED,
+    FAILED,
     HELD,
     IDLE,
     LOADED,
@@ -26,7 +26,6 @@ from tests.dispatcher.steps import (
     SEND_BY,
     SENT,
     SEQ,
-    VIN,
     Row,
     answered,
     is_mine,
@@ -94,7 +93,7 @@ ROWS: list[Row] = [
     (
         "an entry that must not be overtaken yet does not fail, and is looked at when that is over",
         BUSY,
-        answered(Ack(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW)), AckReply("sent", None, None, HELD)),
+        answered(FAILED, AckReply("sent", None, None, HELD)),
         IDLE,
         [watch(HELD)],
     ),
@@ -168,7 +167,7 @@ ROWS: list[Row] = [
         SENT,
         Unsendable(SEQ, NOW - 5, NOW, "too large"),
         IDLE,
-        [Ack(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW, reason="too large"))],
+        [Ack(replace(FAILED.record, reason="too large"))],
     ),
     (
         "a publish that came too late for its deadline was no attempt",

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from contracts.ecq import EcqAck
-from contracts.events import Acked, DeliveryDropped, Heard, Subscribed
+from contracts.events import Acked, Heard, Subscribed
 from contracts.queue_names import ecq_queue
 from dispatcher._effects import Effect, Forward, Ignore, Load, Publish, Watch
 from dispatcher._events import DeadlinePassed, Event, Loaded, Missing, Published, Unsendable, Woken
@@ -14,6 +14,7 @@ from queues.verbs.ecq import Acknowledge, AckReply, Subscription
 from tests.dispatcher.steps import (
     BUSY,
     CLAIMED,
+    DROPPED,
     HELD,
     IDLE,
     LISTENS,
@@ -111,13 +112,7 @@ ROWS: list[Row] = [
         [Claim()],
     ),
     ("nobody had it", UNDER_WAY, Published(SEQ, NOW, 0x10), EMPTY, [Release(SEQ, ReleaseReason.UNSUBSCRIBED, NOW)]),
-    (
-        "a message that the broker threw away is released",
-        EMPTY,
-        DeliveryDropped(VIN, NOW, SEQ, "queue_full"),
-        EMPTY,
-        [Release(SEQ, ReleaseReason.LOST)],
-    ),
+    ("a message that the broker threw away is released", EMPTY, DROPPED, EMPTY, [Release(SEQ, ReleaseReason.LOST)]),
     (
         "a packet that the broker does not take is passed over",
         UNDER_WAY,
@@ -127,9 +122,9 @@ ROWS: list[Row] = [
     ),
     (
         "attempts that are used up, too",
-        replace(EMPTY, policy=THREE),
+        replace(EMPTY, policy=THREE.policy),
         answered(Release(SEQ, ReleaseReason.DEADLINE), ReleaseReply("released", 3)),
-        replace(EMPTY, policy=THREE),
+        replace(EMPTY, policy=THREE.policy),
         [Acknowledge(EcqAck(VIN, SEQ, NOW, reason="not acknowledged after 3 attempts", passed_over=True))],
     ),
     # The fanout queue of the same vehicle hears of its connection, and forwards it.

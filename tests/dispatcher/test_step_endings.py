@@ -6,7 +6,7 @@ from contracts.events import Heard
 from contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._effects import Effect, Ignore, Load, Watch
 from dispatcher._events import Event
-from dispatcher._step import OpenClaim, OwnerState, step
+from dispatcher._step import OwnerState, step
 from queues.verbs.claims import Claim, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
 from queues.verbs.ends import Ack, AckReply, End, EndReply
 from tests.dispatcher.steps import (
@@ -14,6 +14,7 @@ from tests.dispatcher.steps import (
     ACKED,
     BUSY,
     CLAIMED,
+    FAILED,
     HELD,
     IDLE,
     MUST_END,
@@ -23,7 +24,6 @@ from tests.dispatcher.steps import (
     NOT_ACKNOWLEDGED,
     NOW,
     OLDER,
-    SEND_BY,
     SEQ,
     THREE,
     VIN,
@@ -40,9 +40,7 @@ ENDS = End(
         OutcomeRecord(VIN, SEQ, Outcome.CANCELLED, NOW, attempts=2, reason=NOT_ACKNOWLEDGED),
     )
 )
-FAILS = [
-    Ack(OutcomeRecord(VIN, SEQ, Outcome.FAILED, NOW, attempts=3, reason="not acknowledged after 3 attempts")),
-]
+FAILS = Ack(replace(FAILED.record, attempts=3, reason="not acknowledged after 3 attempts"))
 
 ROWS: list[Row] = [
     # Acknowledgements.
@@ -156,30 +154,30 @@ ROWS: list[Row] = [
     # Attempts.
     (
         "the last attempt's deadline fails the entry",
-        OwnerState(THREE, VIN),
+        THREE,
         answered(Release(SEQ, ReleaseReason.DEADLINE, again=True), ReleaseReply("released", attempts=3)),
-        OwnerState(THREE, VIN),
-        [*FAILS],
+        THREE,
+        [FAILS],
     ),
     (
         "an attempt is left: it goes again",
-        OwnerState(THREE, VIN),
+        THREE,
         answered(Release(SEQ, ReleaseReason.DEADLINE, again=True), ReleaseReply("released", attempts=2)),
-        OwnerState(THREE, VIN),
+        THREE,
         [Claim()],
     ),
     (
         "a claim beyond the last attempt fails the entry instead of publishing it",
-        OwnerState(THREE, VIN),
+        THREE,
         answered(UpdatePresence(Heard(), True), UpdatePresenceReply("noted", SEQ, CLAIMED._replace(attempts=4))),
-        OwnerState(THREE, VIN),
-        [*FAILS],
+        THREE,
+        [FAILS],
     ),
     (
         "after a failure the next one goes",
-        OwnerState(THREE, VIN),
-        answered(FAILS[0], AckReply("ended", None, 3, NEXT)),
-        OwnerState(THREE, VIN, OpenClaim(NEWER, NOW, SEND_BY)),
+        THREE,
+        answered(FAILS, AckReply("ended", None, 3, NEXT)),
+        replace(THREE, open_claim=is_mine(NEXT).open_claim),
         [watch(NEXT), Load(NEWER, NOW)],
     ),
     # What must not be sent any more.

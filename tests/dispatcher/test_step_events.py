@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from contracts.events import DeliveryDropped, Heard
+from contracts.events import Heard
 from dispatcher._effects import Effect, Ignore, Watch
 from dispatcher._events import DeadlinePassed, Event, Woken
 from dispatcher._step import OwnerState, step
@@ -10,6 +10,7 @@ from queues.verbs.claims import Claim, Release, ReleaseReason, UpdatePresence, U
 from tests.dispatcher.steps import (
     BUSY,
     CLEAN,
+    DROPPED,
     EAGER,
     HELD,
     IDLE,
@@ -20,7 +21,6 @@ from tests.dispatcher.steps import (
     OPEN_CLAIM,
     RESUMED,
     SEQ,
-    VIN,
     Row,
     answered,
     table,
@@ -45,26 +45,14 @@ ROWS: list[Row] = [
     ("a wake-up while something is in hand asks Redis all the same", BUSY, Woken(), BUSY, [Claim()]),
     ("a sign marks the vehicle as present and claims", IDLE, Heard(), IDLE, [UpdatePresence(Heard(), claim=True)]),
     ("a connection alone publishes nothing", IDLE, RESUMED, IDLE, [UpdatePresence(RESUMED, claim=False)]),
-    (
-        "a connection publishes where the setting says so",
-        OwnerState(EAGER, VIN),
-        CLEAN,
-        OwnerState(EAGER, VIN),
-        [UpdatePresence(CLEAN, claim=True)],
-    ),
+    ("a connection publishes where the setting says so", EAGER, CLEAN, EAGER, [UpdatePresence(CLEAN, claim=True)]),
     ("a subscription alone publishes nothing", IDLE, LISTENS, IDLE, [UpdatePresence(LISTENS, claim=False)]),
-    (
-        "a subscription publishes where the setting says so",
-        OwnerState(EAGER, VIN),
-        LISTENS,
-        OwnerState(EAGER, VIN),
-        [UpdatePresence(LISTENS, claim=True)],
-    ),
+    ("a subscription publishes where the setting says so", EAGER, LISTENS, EAGER, [UpdatePresence(LISTENS, claim=True)]),
     (
         "the end of a subscription never publishes",
-        OwnerState(EAGER, VIN),
+        EAGER,
         replace(LISTENS, on=False),
-        OwnerState(EAGER, VIN),
+        EAGER,
         [UpdatePresence(replace(LISTENS, on=False), claim=False)],
     ),
     (
@@ -113,17 +101,11 @@ ROWS: list[Row] = [
         replace(IDLE, open_claim=replace(OPEN_CLAIM, heard=True)),
         [watch(HELD)],
     ),
-    (
-        "a message that the broker threw away is released",
-        IDLE,
-        DeliveryDropped(VIN, NOW, SEQ, "queue_full"),
-        IDLE,
-        [Release(SEQ, ReleaseReason.LOST)],
-    ),
+    ("a message that the broker threw away is released", IDLE, DROPPED, IDLE, [Release(SEQ, ReleaseReason.LOST)]),
     (
         "a foreign message that the broker threw away says nothing",
         IDLE,
-        DeliveryDropped(VIN, NOW, None, "queue_full"),
+        replace(DROPPED, seq=None),
         IDLE,
         [Ignore("a dropped message of another")],
     ),

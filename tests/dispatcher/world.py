@@ -17,8 +17,9 @@ from queues.verbs.ends import End
 from queues.verbs.fills import Enqueue, Unpark
 from tests.dispatcher.replicas import DEADLINE_S, SKEWS_MS, Replica, Replicas, settings_of
 from tests.dispatcher.roads import Vehicle
-from tests.faults.checker import WIPED, Verdict, check
+from tests.faults.checker import WIPED, check
 from tests.faults.history import What
+from tests.faults.verdict import Verdict
 
 EXPIRIES_S = (0, 60, 3600)
 LATE_DATA = 0.15  # of the entries: their data comes after their turn

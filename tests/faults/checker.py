@@ -27,51 +27,15 @@ request has one seq.
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
-from typing import Any
 
 from contracts.outcomes import Outcome
 from contracts.queue_names import is_ecq
-from tests.faults.ecq_checker import DRAIN_S, LATE_S, NEAR_S, EcqVerdict, Entry, check_queue
+from tests.faults.ecq_checker import DRAIN_S, LATE_S, NEAR_S, check_queue
 from tests.faults.history import Line, What
+from tests.faults.verdict import Breach, Verdict
 
 WIPED = "Redis lost"  # how the note of a fault begins in which Redis forgets something
 WENT_BACK = "Redis went back"  # of one after which Redis is as it was when the fault began
-
-
-@dataclass
-class Verdict:
-    """What a history shows. Entries stand for themselves, copies for the entry that they are a copy of."""
-
-    attempted: int = 0
-    accepted: int = 0
-    delivered: int = 0
-    duplicated: int = 0
-    lost: list[Entry] = field(default_factory=list)
-    unexplained: list[Entry] = field(default_factory=list)
-    out_of_order: list[Entry] = field(default_factory=list)
-    in_flight_together: list[Entry] = field(default_factory=list)
-    resurrected: list[Entry] = field(default_factory=list)
-    unasked: list[Entry] = field(default_factory=list)
-    altered: list[Entry] = field(default_factory=list)
-    ecq: EcqVerdict = field(default_factory=EcqVerdict)
-    queued_twice: list[Entry] = field(default_factory=list)
-    unrecorded: list[Entry] = field(default_factory=list)
-    never_acknowledged: list[Entry] = field(default_factory=list)
-
-    @property
-    def broken(self) -> dict[str, list[Entry]]:
-        """Each broken promise by its word, with the entries."""
-        return {word: entries for word, entries in self._words().items() if isinstance(entries, list) and entries}
-
-    def counts(self) -> dict[str, int]:
-        """Every word with its number."""
-        return {word: len(value) if isinstance(value, list) else value for word, value in self._words().items()}
-
-    def _words(self) -> dict[str, Any]:
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "ecq"}
-        of_ecq = {f"ecq_{f.name}": getattr(self.ecq, f.name) for f in fields(self.ecq)}
-        return {name.replace("_", " "): value for name, value in (own | of_ecq).items()}
 
 
 def check(lines: Iterable[Line], *, deadline_s: float = 30.0) -> Verdict:
@@ -87,7 +51,7 @@ def check(lines: Iterable[Line], *, deadline_s: float = 30.0) -> Verdict:
             by_vin[line.vin].append(line)
     for vin, own in by_vin.items():
         if is_ecq(vin):
-            check_queue(vin, own, faults, verdict.ecq)
+            check_queue(vin, own, faults, verdict)
             continue
         _Vehicle(vin, own, faults, seqs, deadline_s, verdict).judge(archive_was_read)
     return verdict
@@ -102,7 +66,7 @@ def _seqs_of_requests(lines: list[Line], verdict: Verdict) -> dict[tuple[str, st
             found[line.vin, line.request].add(line.seq)
             if line.what is What.ACCEPTED:
                 by_receipt.setdefault((line.vin, line.request), line.seq)
-    verdict.queued_twice += [(vin, max(seqs)) for (vin, _), seqs in found.items() if len(seqs) > 1]
+    verdict.breach(Breach.QUEUED_TWICE, [(vin, max(seqs)) for (vin, _), seqs in found.items() if len(seqs) > 1])
     return {key: by_receipt.get(key, min(seqs)) for key, seqs in found.items()}
 
 
@@ -144,12 +108,11 @@ class _Vehicle:
         verdict.attempted += len(self._attempted)
         verdict.accepted += len(self._accepted)
         verdict.delivered += len(self._accepted & delivered)
-        verdict.lost += self._entries(self._accepted - delivered - self._other_ends)
-        verdict.never_acknowledged += self._entries(
-            seq for seq, how in self._recorded.items() if how == Outcome.DELIVERED and seq not in self._acknowledged
-        )
+        self._breach(Breach.LOST, self._accepted - delivered - self._other_ends)
+        as_delivered = {seq for seq, how in self._recorded.items() if how == Outcome.DELIVERED}
+        self._breach(Breach.NEVER_ACKNOWLEDGED, as_delivered - self._acknowledged.keys())
         if archive_was_read:
-            verdict.unrecorded += self._entries((self._acknowledged.keys() & self._accepted) - self._recorded.keys())
+            self._breach(Breach.UNRECORDED, (self._acknowledged.keys() & self._accepted) - self._recorded.keys())
 
     def _take(self, line: Line, seq: int | None) -> None:
         if line.what is What.ATTEMPTED:
@@ -181,15 +144,14 @@ class _Vehicle:
             self._other_ends.add(seq)
 
     def _deliver(self, line: Line, seq: int | None) -> None:
-        verdict = self._verdict
         known = self._seqs.get((self._vin, line.request))
         if line.request not in self._attempted or seq != known:
-            verdict.unasked.append((self._vin, seq or 0))
+            self._breach(Breach.UNASKED, [seq or 0])
             return
         if seq is None:  # on 3.1.1, and no receipt has come yet
             return
         if line.sha1 != self._attempted[line.request]:
-            verdict.altered.append((self._vin, seq))
+            self._breach(Breach.ALTERED, [seq])
         if before := self._copies.get(seq):
             self._repeat(line, seq, before[-1])
         else:
@@ -201,10 +163,10 @@ class _Vehicle:
 
     def _first(self, seq: int) -> None:
         if seq < self._youngest and seq not in self._parked:
-            self._verdict.out_of_order.append((self._vin, seq))
+            self._breach(Breach.OUT_OF_ORDER, [seq])
         self._youngest = max(self._youngest, seq)
         if any(self._is_open(other) and not self._gave_way(other, seq) for other in self._copies):
-            self._verdict.in_flight_together.append((self._vin, seq))
+            self._breach(Breach.IN_FLIGHT_TOGETHER, [seq])
 
     def _is_open(self, seq: int) -> bool:
         return seq not in self._acknowledged and seq not in self._ended and seq not in self._parked
@@ -217,7 +179,7 @@ class _Vehicle:
         self._verdict.duplicated += 1
         overdue = not line.dup and self._overdue(before, seq, line.at)
         if not overdue and not self._explained(before.at, line.at):
-            self._verdict.unexplained.append((self._vin, seq))
+            self._breach(Breach.UNEXPLAINED, [seq])
         ended = self._ended.get(seq)
         if ended is not None and not line.dup and line.at > ended + LATE_S and not self._forgotten(ended, line.at):
             self._resurrect(seq)
@@ -241,8 +203,8 @@ class _Vehicle:
         return wiped or any(since <= ended <= at <= until for since, until in self._went_back)
 
     def _resurrect(self, seq: int) -> None:
-        if (self._vin, seq) not in self._verdict.resurrected:
-            self._verdict.resurrected.append((self._vin, seq))
+        if (self._vin, seq) not in self._verdict.broken.get(Breach.RESURRECTED, ()):
+            self._breach(Breach.RESURRECTED, [seq])
 
-    def _entries(self, seqs: Iterable[int]) -> list[Entry]:
-        return [(self._vin, seq) for seq in sorted(seqs)]
+    def _breach(self, how: Breach, seqs: Iterable[int]) -> None:
+        self._verdict.breach(how, [(self._vin, seq) for seq in sorted(seqs)])

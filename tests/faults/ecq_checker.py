@@ -9,32 +9,18 @@ Their lines stand under the name of the queue (`ecq/<client id>`), and `request`
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from tests.faults.history import Line, What
+from tests.faults.verdict import Breach, Verdict
 
 NEAR_S = 5.0  # after a fault has ended: who reconnects within that time is still in its shadow
 LATE_S = 45.0  # how long a copy may lie in the sockets of a stopped process (30 s at most), and some
 DRAIN_S = 2.0  # outcomes leave Redis for the journal within a second; and some
 
-Entry = tuple[str, int]
 
-
-@dataclass
-class EcqVerdict:
-    """What a history shows of compacted queues."""
-
-    accepted: int = 0
-    delivered: int = 0
-    acknowledged: int = 0
-    rewound: int = 0
-    lost: list[Entry] = field(default_factory=list)
-    resurrected: list[Entry] = field(default_factory=list)
-    position_gone_back: list[Entry] = field(default_factory=list)
-
-
-def check_queue(queue: str, lines: Sequence[Line], faults: Sequence[Line], verdict: EcqVerdict) -> None:
+def check_queue(queue: str, lines: Sequence[Line], faults: Sequence[Line], verdict: Verdict) -> None:
     """Add one queue's part to the verdict; its lines in the order in which they happened."""
+    verdict.ecq.update(line.what for line in lines)
     harmed = [(fault.at, (fault.until or fault.at) + NEAR_S) for fault in faults if fault.note.startswith("Redis")]
     seq_of = {line.sha1: line.seq for line in lines if line.what is What.ACCEPTED}
     newest: dict[str, int] = {}
@@ -46,28 +32,24 @@ def check_queue(queue: str, lines: Sequence[Line], faults: Sequence[Line], verdi
         seq = line.seq if line.seq is not None else seq_of.get(line.sha1)
         match line.what:
             case What.ACCEPTED:
-                verdict.accepted += 1
                 newest[line.request] = max(newest.get(line.request, 0), line.seq or 0)
             case What.REWOUND:
-                verdict.rewound += 1
                 rewound = line.at
             case What.POSITION:
                 if (line.seq or 0) < position and rewound < position_at and not _harmed(harmed, position_at, line.at):
-                    verdict.position_gone_back.append((queue, position))
+                    verdict.breach(Breach.ECQ_POSITION_GONE_BACK, [(queue, position)])
                 position, position_at = line.seq or 0, line.at
             case What.ENDED if seq is not None:
-                verdict.acknowledged += 1
                 ended[seq] = line.at
             case What.PUBLISHED if seq in ended and ended[seq] > rewound and not _harmed(harmed, ended[seq] - DRAIN_S, line.at):
-                verdict.resurrected.append((queue, seq))
+                verdict.breach(Breach.ECQ_RESURRECTED, [(queue, seq)])
             case What.DELIVERED if seq is not None:
-                verdict.delivered += 1
                 reached[line.request] = max(reached.get(line.request, 0), seq)
                 at = ended.get(seq)
                 late = at is not None and at > rewound and line.at > at + LATE_S and not line.dup
                 if late and not _harmed(harmed, (at or 0.0) - DRAIN_S, line.at):
-                    verdict.resurrected.append((queue, seq))
-    verdict.lost += [(queue, seq) for key, seq in newest.items() if reached.get(key, 0) < seq]
+                    verdict.breach(Breach.ECQ_RESURRECTED, [(queue, seq)])
+    verdict.breach(Breach.ECQ_LOST, [(queue, seq) for key, seq in newest.items() if reached.get(key, 0) < seq])
 
 
 def _harmed(harmed: Sequence[tuple[float, float]], since: float, until: float) -> bool:

@@ -22,18 +22,20 @@ from contracts import keys
 from contracts.errors import Retryable
 from contracts.messages import Receipt, ReceiptStatus, sha1_hex
 from contracts.queue_names import ecq_queue
-from contracts.settings import Settings, load_settings
+from contracts.settings import Settings
 from sandbox.fleet import Behaviour, Fleet, vins
 from sandbox.platform import supervise, supervisord
 from sandbox.platform.programs import Program
 from sandbox.platform.programs import command as plain_command
-from tests.faults.checker import Verdict, check
+from tests.faults.checker import check
 from tests.faults.clocked_recorder import Clock
 from tests.faults.cutter import Cutter
 from tests.faults.history import History, Line, What, read
 from tests.faults.injector import Fault, Injector, faults
+from tests.faults.verdict import Verdict
 from tests.faults.watchers import Monitor, Vehicles, tell_recorded
-from tests.servers import ROOT, free_port
+from tests.platforms import platform_settings
+from tests.servers import ROOT
 
 DEADLINE_S = 4.0
 RECEIPT_S = 8.0  # after which the platform publishes the same again
@@ -41,7 +43,6 @@ QUIET_S, LOOK_S = 90.0, 0.3  # without anything new being delivered, and between
 KEYS, REWINDS, WRITE_EVERY_S = 5, 0.02, 0.1  # of compacted queues: keys of a client, share of rewinds, seconds between writes
 BACKLOG = 4000  # accepted and not delivered: publishers wait, as they do where a platform is behind
 DOORS = ("mqtt_port", "mqtt_services_port")
-PORTS = (*DOORS, "broker_port", "redis_port", "airflow_port", "recorder_port", "tap_port", "dispatcher_port", "api_port")
 ROADS = Behaviour(
     heartbeat_s=3.0,
     think_s=(0.0, 0.05),
@@ -92,19 +93,15 @@ class Result:
 
 def settings_of(plan: Plan) -> Settings:
     """A platform of its own, with short deadlines and segments and two dispatchers."""
-    ports = {name: free_port() for name in PORTS}
-    return load_settings(
+    return platform_settings(
+        plan.home,
         ecq_rewinds_per_hour=0,
-        home=plan.home,
         tls=plan.tls,
-        with_airflow=False,
-        with_signals=False,
         dispatchers=2,
         ack_deadline_seconds=DEADLINE_S,
         ack_deadline_max_seconds=2 * DEADLINE_S,
         segment_max_seconds=5,
         spark_driver_memory="1g",
-        **ports,
     )
 
 

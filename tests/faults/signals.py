@@ -24,7 +24,7 @@ from rich.console import Console
 
 from adapters.amqp import connection_url, hmac_secrets
 from adapters.lake import open_catalog
-from contracts.settings import Settings, load_settings
+from contracts.settings import Settings
 from contracts.signals import topology
 from contracts.signals.rights import GATEWAY
 from contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS, Table
@@ -35,11 +35,10 @@ from tests.faults.cutter import Cutter
 from tests.faults.gateways import MARK, Gateways, Sent, twice_or_never
 from tests.faults.history import History
 from tests.faults.injector import Fault, Harm, Injector
-from tests.servers import ROOT, free_port, wait_until
+from tests.platforms import platform_settings
+from tests.servers import ROOT, wait_until
 
 HARMED = ("signals", "rabbitmq", "redis", "recorder")
-PORTS = ("mqtt_port", "broker_port", "redis_port", "recorder_port", "tap_port", "dispatcher_port", "api_port")
-OF_SIGNALS = ("amqp_port", "signals_port")
 QUEUES = (topology.RAW, topology.RETRY, topology.STATUS, topology.DEAD_COPY)
 Say = Callable[[str], object]
 
@@ -76,8 +75,7 @@ def faults(rng: Random, stop_s: float) -> list[Fault]:
 
 def play(plan: Plan, say: Say = lambda _: None) -> Result:
     """Play the plan."""
-    ports = {name: free_port() for name in (*PORTS, *OF_SIGNALS)}
-    settings = load_settings(home=plan.home, with_airflow=False, with_signals=True, segment_max_seconds=5, **ports)
+    settings = platform_settings(plan.home, with_signals=True, segment_max_seconds=5)
     result, plan_home = Result(), plan.home
     plan_home.mkdir(parents=True, exist_ok=True)
     say("starting the platform")

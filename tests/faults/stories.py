@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from tests.faults.checker import Verdict
 from tests.faults.history import Line, about
+from tests.faults.verdict import Verdict
 
 AROUND = 14  # lines told before the first and after the last line of the entry
 EXAMPLES = 3

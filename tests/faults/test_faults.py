@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tests.faults.history import read
+from tests.faults.history import What, read
 from tests.faults.injector import KEEPER, KINDS, Fault, Harm, faults
 from tests.faults.run import Plan, play
 from tests.faults.stories import stories
@@ -30,12 +30,12 @@ def test_faults_cost_no_message_no_order_and_bring_nothing_back(tmp_path: Path) 
 
     assert result.held, "\n".join([result.trouble, *stories(read(result.history), result.verdict)])
     assert [name for name, _ in result.injected] == [str(fault) for fault in SHORT]
-    assert result.verdict.accepted == result.verdict.delivered > 50
-    ecq = result.verdict.ecq
-    assert min(ecq.accepted, ecq.delivered, ecq.acknowledged) > 20
-    assert min(result.seen[what] for what in ("acknowledged", "recorded")) >= result.verdict.accepted
+    verdict = result.verdict
+    assert verdict.accepted == verdict.delivered > 50
+    assert min(verdict.ecq[what] for what in (What.ACCEPTED, What.DELIVERED, What.ENDED)) > 20
+    assert min(result.seen[what] for what in ("acknowledged", "recorded")) >= verdict.accepted
     for what in ("enqueued", "published", "ended"):  # what Redis told before it was killed, and after, but for a moment
-        assert result.seen[what] > 0.8 * result.verdict.accepted, f"{what} was not watched throughout"
+        assert result.seen[what] > 0.8 * verdict.accepted, f"{what} was not watched throughout"
 
 
 def test_a_seed_gives_the_same_faults_again_and_every_round_has_them_all() -> None:

@@ -5,15 +5,14 @@ from random import Random
 
 import pytest
 
-from sandbox.platform import rabbitmq
 from tests.faults.gateways import twice_or_never
 from tests.faults.signals import HARMED, Plan, faults, play
+from tests.rabbitmq import needs_rabbitmq
 
 
 @pytest.mark.slow
 def test_what_rabbitmq_has_confirmed_is_in_the_lake_exactly_once(tmp_path: Path) -> None:
-    if rabbitmq.server_script() is None:
-        pytest.skip("rabbitmq-server is not installed; make setup installs it")
+    needs_rabbitmq()
     result = play(Plan(1, tmp_path / "p", count=300, stop_s=2, calm_s=0.5, every_s=0.05))
 
     assert result.wrong == []

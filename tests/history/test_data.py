@@ -5,20 +5,19 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adapters.lake import ensure_tables, open_catalog
 from adapters.redis import connect
 from contracts.envelope import DUPLICATE_OF, Envelope, Stream, segment_path, to_arrow
 from contracts.messages import sha1_hex
 from contracts.seq import seq_of
 from contracts.settings import Settings
-from contracts.tables import DATA, META, SEGMENTS, Table
+from contracts.tables import DATA, META, SEGMENTS
 from contracts.topics import TRIGGER, data_topic
 from history import DataHistory
 from history.merge import History
+from tests.lake_rows import append, new_lake
 from tests.servers import Server, free_port
 
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -57,13 +56,6 @@ def archive(settings: Settings, stream: Stream, *messages: tuple[int, str, bytes
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(to_arrow(envelopes), file)
     return path
-
-
-def append(settings: Settings, table: Table, **row: object) -> None:
-    catalog = open_catalog(settings)
-    ensure_tables(catalog)
-    whole = {column.name: None for column in table.columns} | row
-    catalog.load_table(table.identifier).append(pa.Table.from_pylist([whole], schema=table.arrow_schema))
 
 
 def minutes_ago(minutes: int) -> datetime:
@@ -105,11 +97,11 @@ def test_the_lake_and_what_it_has_not_taken_in_are_added_up_and_nothing_counts_t
     topic, old = data_topic("map-8"), NOW - timedelta(days=40)
     taken_in = archive(settings, Stream.DATA, (30, topic, PAYLOAD, {}, None))
     archive(settings, Stream.DATA, (10, topic, PAYLOAD, {}, None))
-    sha1 = sha1_hex(PAYLOAD)
-    append(settings, DATA, data_id="map-8", payload=PAYLOAD, sha1=sha1, size_bytes=len(PAYLOAD), seq=1, first_seen_at=old)
-    append(settings, META, data_id="map-8", first_seen_at=old, last_seen_at=NOW - timedelta(minutes=30), times_seen=5)
+    catalog, row = new_lake(settings), {"data_id": "map-8", "first_seen_at": old}
+    append(catalog, DATA, [row | {"payload": PAYLOAD, "sha1": sha1_hex(PAYLOAD), "size_bytes": len(PAYLOAD), "seq": 1}])
+    append(catalog, META, [row | {"last_seen_at": NOW - timedelta(minutes=30), "times_seen": 5}])
     of_segment = {"stream": "data", "messages": 1, "first_seq": 1, "last_seq": 1, "run_id": "r", "ingested_at": NOW}
-    append(settings, SEGMENTS, path=taken_in, **of_segment)
+    append(catalog, SEGMENTS, [{"path": taken_in} | of_segment])
 
     shown = found(settings, "map-8")
 

@@ -10,14 +10,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
 
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import open_catalog
 from contracts.seq import datetime_of, first_seq_at
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
 from history.entry import BatchHistory, Bounds
 from history.from_lake import read_page
 from history.lake_pages import read_vehicles
-from tests.lake_rows import append
+from tests.lake_rows import append, new_lake
 from tests.pipelines.makers import NOON
 
 DAYS = 5
@@ -36,8 +36,7 @@ def entries(of: int, vins: Sequence[str], request_id: str = "task") -> list[dict
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
     """Days on which every trigger had the same request_id; a file a day, rows in the order of VINs."""
-    catalog = open_catalog(Settings(home=tmp_path))
-    ensure_tables(catalog)
+    catalog = new_lake(Settings(home=tmp_path))
     for day in range(DAYS):
         rows = [row for n in range(A_DAY) for row in entries(seq(day, n), ["V1", "V2", "V3"])]
         append(catalog, IDS, sorted([*rows, *entries(seq(day, 9), ["V1"], "another")], key=lambda row: str(row["vin"])))

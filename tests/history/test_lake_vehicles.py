@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import open_catalog
 from contracts.seq import datetime_of, first_seq_at
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
 from history.entry import Bounds
 from history.from_lake import read_entries, read_vehicle_page
-from tests.lake_rows import append
+from tests.lake_rows import append, new_lake
 from tests.pipelines.makers import NOON
 
 FILES, A_FILE = 12, 3  # a file every day, and so many entries of each vehicle in it
@@ -32,8 +32,7 @@ EVERY = [seq(day, n) for day in range(FILES) for n in range(A_FILE)]
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
     """Some days of two vehicles; the files are written in no order, and one day is there twice."""
-    catalog = open_catalog(Settings(home=tmp_path_factory.mktemp("lake")))
-    ensure_tables(catalog)
+    catalog = new_lake(Settings(home=tmp_path_factory.mktemp("lake")))
     for day in [*range(1, FILES, 2), *range(0, FILES, 2), 7]:
         append(catalog, IDS, [row(seq(day, n), vin) for vin in ("V1", "V2") for n in range(A_FILE)])
     ended = {"vin": "V1", "outcome": "delivered", "ended_at": NOON, "acknowledged_at": NOON}

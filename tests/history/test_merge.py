@@ -10,7 +10,6 @@ import pytest
 from pyiceberg.catalog import Catalog
 from redis import Redis
 
-from adapters.lake import ensure_tables, open_catalog
 from contracts import keys
 from contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from contracts.outcomes import CODES, Outcome, OutcomeRecord
@@ -21,7 +20,7 @@ from contracts.topics import TRIGGER
 from history.entry import Bounds, EntryHistory
 from history.from_queues import ROUNDED
 from history.merge import History
-from tests.lake_rows import append
+from tests.lake_rows import append, new_lake
 from tests.servers import Server, free_port
 
 HOUR_AGO_MS = int((datetime.now(UTC) - timedelta(hours=1)).timestamp() * 1000)
@@ -78,8 +77,7 @@ def catalog(settings: Settings) -> Catalog:
     taken_in = segment(settings, Stream.TRIGGER, [trigger(n) for n in (1, 2)])
     segment(settings, Stream.TRIGGER, [trigger(n) for n in IN_ARCHIVE])
     segment(settings, Stream.OUTCOME, [ended(2, Outcome.CANCELLED), ended(4, Outcome.DELIVERED)])
-    catalog = open_catalog(settings)
-    ensure_tables(catalog)
+    catalog = new_lake(settings)
     row = {"request_id": f"task_{RUN}", "applied": True}
     for vin in (VIN, OTHER):
         append(catalog, IDS, [{"vin": vin, "ts": datetime_of(seq(n)), "seq": seq(n), "data_id": f"d{n}", **row} for n in IN_LAKE])

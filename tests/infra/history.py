@@ -7,14 +7,11 @@ from itertools import pairwise
 
 from tests.infra.cluster import Cluster, Json
 
-APP = "app.kubernetes.io/name"
-
 
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A pod after one change of it."""
 
-    name: str
     app: str
     node: str
     ready: bool
@@ -101,4 +98,5 @@ def _pod(each: Json) -> Pod:
     metadata, conditions = each["metadata"], each["status"].get("conditions", [])
     ready = any(found["type"] == "Ready" and found["status"] == "True" for found in conditions)
     node = each["spec"].get("nodeName", "")
-    return Pod(metadata["name"], metadata["labels"].get(APP, ""), node, ready, "deletionTimestamp" in metadata)
+    app = metadata["labels"].get("app.kubernetes.io/name", "")
+    return Pod(app, node, ready, "deletionTimestamp" in metadata)

@@ -20,11 +20,12 @@ from contracts.settings import Settings, load_settings
 from contracts.signals import topology
 from sandbox.fleet import Fleet
 from sandbox.platform import rabbitmq
-from tests.conftest import PORTS
 from tests.infra.containers import IMAGE as NAME
 from tests.infra.containers import USER, Container, container, folder_of, missing, podman, run_once
 from tests.infra.test_dockerfile import HERE, loaded
-from tests.servers import ROOT, answers, free_port, start_embedded_broker, start_rabbitmq, start_redis, start_tap, wait_until
+from tests.platforms import PORTS, variables
+from tests.rabbitmq import needs_rabbitmq, start_rabbitmq
+from tests.servers import ROOT, answers, free_port, start_embedded_broker, start_redis, start_tap, wait_until
 from tests.signals.gateway import SECRET, Gateway
 
 HOME = "/var/lib/manifold"
@@ -149,7 +150,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environmen
         file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in secrets.items()))
         file.chmod(0o444)
         names = [name for name in ports if name not in ("broker_port", "airflow_port", "amqp_port")]
-        env = {f"MANIFOLD_{name.upper()}": str(getattr(settings, name)) for name in names}
+        env = variables(**{name: getattr(settings, name) for name in names})
         env |= {
             "MANIFOLD_FILE": "/etc/manifold/manifold.toml",
             "MANIFOLD_SEGMENT_MAX_SECONDS": "2",
@@ -200,8 +201,7 @@ def test_a_trigger_reaches_a_vehicle_and_the_api_tells(environment: Environment)
 
 
 def test_a_signal_is_processed(environment: Environment) -> None:
-    if "signals" not in environment.services:
-        pytest.skip("rabbitmq-server is not installed; make setup installs it")
+    needs_rabbitmq()
     ready(environment, "signals")
     gateway = Gateway(environment.settings)
     try:
@@ -237,6 +237,6 @@ def test_a_service_whose_servers_are_away_is_not_healthy_and_ends_when_asked(env
 
 @pytest.mark.parametrize("name", ["dispatcher", "signals", "api", "recorder"])
 def test_each_ends_in_its_time_when_asked(environment: Environment, name: str) -> None:
-    if name not in environment.services:
-        pytest.skip("rabbitmq-server is not installed; make setup installs it")
+    if name == "signals":
+        needs_rabbitmq()
     assert ready(environment, name).stop(within_s=45) == 0

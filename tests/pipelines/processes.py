@@ -20,6 +20,7 @@ from pyiceberg.catalog import Catalog
 
 from contracts.settings import Settings
 from contracts.tables import Table
+from tests.platforms import variables
 from tests.servers import ROOT, wait_until
 
 BOUND_S = 120
@@ -57,7 +58,7 @@ class StageProcess:
 def a_stage(settings: Settings, *arguments: str, **more: object) -> Iterator[StageProcess]:
     """The stage, running; what is left of it at the end is killed. `more` are settings that differ from their defaults."""
     given = {"home": settings.home, "spark_driver_memory": "1g"} | more
-    env = os.environ | {f"MANIFOLD_{name.upper()}": str(value) for name, value in given.items()}
+    env = os.environ | variables(**given)
     log = settings.home / "logs" / f"{arguments[0]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     answer = log.with_suffix(".json")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import open_catalog
 from contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from contracts.settings import Settings
 from contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
@@ -19,6 +19,7 @@ from pipelines.ingest.branches import branch_of, open_run
 from pipelines.ingest.planning import Aside
 from pipelines.ingest.reading import set_aside
 from pipelines.ingest.run import Ingested, Run
+from tests.lake_rows import new_lake
 from tests.pipelines.makers import at, data, inline, outcome, seq_at, trigger
 from tests.pipelines.plain import without_spark
 
@@ -37,8 +38,7 @@ def failed(keys: Mapping[str, list[Any]]) -> Audit:
 def settings(tmp_path: Path) -> Settings:
     """With a run on its branch that takes in three files."""
     settings = Settings(home=tmp_path)
-    catalog = open_catalog(settings)
-    ensure_tables(catalog)
+    catalog = new_lake(settings)
     files: dict[Stream, list[Envelope]] = {
         Stream.TRIGGER: [trigger(1, ["V1"]), inline(2, ["V2"], b"x"), trigger(3, ["V1", 7])],
         Stream.DATA: [data(4, "d1", b"one"), data(5, "d2", b"two"), data(6, "d2", b"two")],

@@ -8,13 +8,13 @@ import pytest
 from pyiceberg.catalog import Catalog
 from redis import Redis
 
-from adapters.lake import ensure_tables, open_catalog
 from contracts import keys
 from contracts.outcomes import Outcome
 from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES
 from pipelines.populate.load import populate
 from queues import Loader, Policy, _loader
+from tests.lake_rows import new_lake
 from tests.pipelines.makers import at, seq_at
 from tests.servers import Server
 
@@ -29,8 +29,7 @@ def settings(tmp_path: Path, redis_server: Server) -> Settings:
 @pytest.fixture
 def catalog(settings: Settings) -> Catalog:
     """Ten vehicles with the entries 1, 2 and 3; every vehicle's 3 was delivered."""
-    catalog = open_catalog(settings)
-    ensure_tables(catalog)
+    catalog = new_lake(settings)
     ids = [
         {"vin": f"V{n}", "ts": at(ms), "request_id": f"r{ms}", "seq": seq_at(ms), "data_id": "d", "applied": True}
         for n in range(VEHICLES)

@@ -11,13 +11,13 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from adapters.data_files import DataFiles
-from adapters.lake import ensure_tables, open_catalog
 from archive import parsing
 from contracts.envelope import Stream, to_arrow
 from contracts.settings import Settings
 from contracts.tables import IDS
 from pipelines.ingest import arrow_rows, worker_files
 from pipelines.ingest.worker_files import Rows, Work, Written
+from tests.lake_rows import new_lake
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import seq_at, trigger
 
@@ -34,9 +34,7 @@ class Shared:
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> Catalog:
-    catalog = open_catalog(Settings(home=tmp_path))
-    ensure_tables(catalog)
-    return catalog
+    return new_lake(Settings(home=tmp_path))
 
 
 def counts(refused: pa.Table, accepted: pa.Table) -> tuple[int, int]:

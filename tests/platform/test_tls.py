@@ -33,7 +33,8 @@ from contracts.tls import OF_INNER, OPERATOR, SECRETS, SERVER, Service, TlsFiles
 from sandbox.fleet import Fleet, vins
 from sandbox.platform import certificates, rabbitmq, supervise
 from sandbox.platform.programs import environment
-from tests.conftest import platform_settings
+from tests.platforms import platform_settings
+from tests.rabbitmq import needs_rabbitmq
 from tests.redis_users import refused
 from tests.servers import wait_until
 
@@ -241,8 +242,7 @@ def test_a_certificate_of_the_front_door_opens_neither_redis_nor_rabbitmq(secure
 
 
 def test_rabbitmq_hears_nobody_in_the_clear_or_without_a_certificate(secure: Settings) -> None:
-    if not secure.with_signals:
-        pytest.skip("rabbitmq-server is not installed; make setup installs it")
+    needs_rabbitmq()
     begin = b"AMQP\0\0\x09\x01"
     known = client_context(inside(secure))
     assert asked(secure.amqp_port, known, begin)[1].startswith(b"\1"), "a frame of AMQP"

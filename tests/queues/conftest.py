@@ -8,18 +8,12 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
+from contracts.settings import Settings
 from queues import Policy, Queues
 from tests.servers import Server
 
 Use = Callable[[Queues], Awaitable[Any]]
-POLICY = Policy(
-    presence_ms=180_000,
-    retention_ms=86_400_000,
-    ack_deadline_ms=30_000,
-    ack_deadline_max_ms=600_000,
-    wake_shards=4,
-    compaction=False,
-)
+POLICY = Policy.of(Settings(retention_days=1))
 
 
 @pytest.fixture

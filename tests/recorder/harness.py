@@ -2,11 +2,10 @@
 
 import asyncio
 import contextlib
-import json
 import math
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,14 @@ from typing import Any
 import httpx
 import redis
 
-from adapters.mqtt import Message, Mqtt
 from archive.recorded import RecordedSegments
 from archive.store import Archive
-from contracts import keys, topics
+from contracts import keys
 from contracts.envelope import Envelope, Stream
+from tests.platforms import variables
 from tests.redis_users import RedisUsers
 from tests.servers import Server, free_port, start_mosquitto, start_python, start_redis, start_service, wait_until
 
-BOUND_S = 60
 FAST = {"MANIFOLD_JOURNAL_RETRY_SECONDS": "0.05", "MANIFOLD_SEGMENT_MAX_SECONDS": "3600"}
 
 
@@ -49,13 +47,18 @@ class Harness:
             "MANIFOLD_RECORDER_PORT": str(port),
             **FAST,
             **self.env,
-            **{f"MANIFOLD_{name.upper()}": str(value) for name, value in settings.items()},
+            **variables(**settings),
         }
         log = self.folder / "recorder.log"
         module = [self.module] if clock is None else ["tests.faults.clocked_recorder", str(clock)]
         start = start_service if module == ["recorder"] else start_python  # others change something before all else is imported
         self.recorder = start(*module, port=port, log=log, env=env, ready=lambda: self.is_healthy(port))
         return self.recorder
+
+    async def start_enqueuing(self) -> None:
+        """Start the recorder, and wait until it enqueues directly."""
+        await asyncio.to_thread(self.start)
+        await asyncio.to_thread(self.wait_direct_enqueue)
 
     def is_healthy(self, port: int | None = None) -> bool:
         """Whether the recorder answers that it takes messages."""
@@ -80,6 +83,14 @@ class Harness:
     def archived(self, stream: Stream) -> list[Envelope]:
         """Everything in the archive, in seq order."""
         return list(RecordedSegments(Archive(f"file://{self.folder}/home/archive")).recorded_since(stream, 0))
+
+    def journal_files(self) -> list[Path]:
+        """The files of its journal that are not sealed yet, the oldest first."""
+        return sorted((self.folder / "home" / "journal" / "0").glob("*.journal"))
+
+    def journal_bytes(self) -> int:
+        """How much is in them."""
+        return sum(path.stat().st_size for path in self.journal_files())
 
     def wait_direct_enqueue(self, state: str = "on") -> None:
         """Return when the direct enqueue is `on`, or `suspended…`."""
@@ -170,8 +181,7 @@ def harness(folder: Path, **env: str) -> Iterator[Harness]:
     except BaseException:
         broker.stop()
         raise
-    spelled = {f"MANIFOLD_{name.upper()}": value for name, value in env.items()}
-    home = Harness(folder, broker, redis_server, spelled, users=users)
+    home = Harness(folder, broker, redis_server, variables(**env), users=users)
     try:
         yield home
     finally:
@@ -179,11 +189,11 @@ def harness(folder: Path, **env: str) -> Iterator[Harness]:
 
 
 @contextmanager
-def running_harness(folder: Path) -> Iterator[Harness]:
+def running_harness(folder: Path, *, clock: Path | None = None, **env: str) -> Iterator[Harness]:
     """A harness whose queues are loaded and whose recorder enqueues directly."""
-    with harness(folder) as home:
+    with harness(folder, **env) as home:
         home.load()
-        home.start()
+        home.start(clock=clock)
         home.wait_direct_enqueue()
         yield home
 
@@ -204,59 +214,3 @@ def metric(home: Harness, name: str) -> float:
     """What the recorder's /metrics says."""
     lines = home.get("/metrics").text.splitlines()
     return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), math.nan)
-
-
-class Platform:
-    """A publisher that asks for receipts."""
-
-    def __init__(self, client: Mqtt) -> None:
-        self.client = client
-        self._receipts: dict[bytes, asyncio.Future[dict[str, Any]]] = {}
-        self._count = 0
-        client.on_message = self._take
-
-    @property
-    def response_topic(self) -> str:
-        return f"{topics.RECEIPT_PREFIX}{self.client.client_id}"
-
-    async def connected(self) -> None:
-        """Return when receipts can come."""
-        while not self.client.ready:  # noqa: ASYNC110  # no event tells; bounded by `platform`
-            await asyncio.sleep(0.005)
-
-    async def send(self, topic: str, payload: bytes, **properties: Any) -> dict[str, Any]:
-        """Publish and wait for the receipt."""
-        return await (await self.publish(topic, payload, **properties))
-
-    async def publish(self, topic: str, payload: bytes, **properties: Any) -> "asyncio.Future[dict[str, Any]]":
-        """Publish; the future is the receipt."""
-        self._count += 1
-        name = str(self._count).encode()
-        receipt: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._receipts[name] = receipt
-        await self.client.publish(topic, payload, correlation_data=name, response_topic=self.response_topic, **properties)
-        return receipt
-
-    async def trigger(self, ids: list[str], request_id: str, data_id: str = "d") -> dict[str, Any]:
-        """Publish a trigger and wait for its receipt."""
-        return await self.send(topics.TRIGGER, trigger(ids, request_id, data_id))
-
-    def _take(self, message: Message) -> None:
-        self.client.ack(message)
-        receipt = self._receipts.get(message.correlation_data or b"")
-        if receipt is not None and not receipt.done():
-            receipt.set_result(json.loads(message.payload))
-
-
-@asynccontextmanager
-async def platform(port: int, client_id: str = "sdv-pub-test") -> AsyncIterator[Platform]:
-    """A connected publisher."""
-    async with asyncio.timeout(BOUND_S), Mqtt(f"mqtt://127.0.0.1:{port}", client_id) as client:
-        publisher = Platform(client)
-        await client.subscribe(publisher.response_topic)
-        yield publisher
-
-
-def trigger(ids: list[str], request_id: str, data_id: str = "d") -> bytes:
-    """The payload of a trigger."""
-    return json.dumps({"ids": ids, "request_id": request_id, "data_id": data_id}).encode()

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,15 @@ from contracts.settings import Settings
 from contracts.topics import ecq_rewind_topic, ecq_write_topic
 from queues import Loader, Policy
 from recorder._rewind_limit import BURST
-from tests.careless import GOOD, careless
-from tests.recorder.harness import Harness, Platform, harness, metric, platform, running_harness
+from tests.careless import GOOD
+from tests.recorder.cabled import through_cable
+from tests.recorder.harness import Harness, harness, metric
+from tests.recorder.publisher import Platform, platform
 from tests.recorder.test_redis_goes_back import mark_of
 from tests.servers import wait_until
 from tests.tap.raw_connection import PUBACK, RawConnection, publish
 
 RECEIVE_MAXIMUM = 20
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """For tests that end nothing and keep to their own client ids."""
-    with running_harness(tmp_path_factory.mktemp("recorder")) as it:
-        yield it
 
 
 def recorded(home: Harness, client_id: str) -> list[Envelope]:
@@ -155,10 +149,7 @@ def test_a_message_whose_puback_was_lost_is_recorded_once_and_answered_again(tmp
     ]
 
     async def scenario(home: Harness) -> None:
-        async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
-            home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
-            await asyncio.to_thread(home.start)
-            await asyncio.to_thread(home.wait_direct_enqueue)
+        async with through_cable(home) as (cable, publisher):
             before = await publisher.send("$ECQ/w/LOST/before", b"x")
             cable.deaf = True
             receipts = [await publisher.publish(*each) for each in sent]
@@ -198,9 +189,7 @@ def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_
     many = 3 * RECEIVE_MAXIMUM
 
     async def scenario(home: Harness) -> None:
-        async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
-            home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
-            await asyncio.to_thread(home.start)
+        async with through_cable(home) as (_, publisher):
             for n in range(many):
                 await publisher.client.publish(f"$ECQ/w/SPOILT/{GOOD}", b"%d" % n)
             assert (await publisher.send("$ECQ/w/SPOILT/good", b"x"))["status"] == "recorded"
@@ -232,8 +221,8 @@ async def send(publisher: Platform, topic: str, payload: bytes = b"x") -> int:
     return int(receipt["seq"])
 
 
-def test_while_redis_is_away_all_is_recorded_and_the_newest_of_each_key_is_queued_when_it_is_back(tmp_path: Path) -> None:
-    async def scenario(home: Harness) -> None:
+def test_while_redis_is_away_all_is_recorded_and_the_newest_of_each_key_is_queued_when_it_is_back(home: Harness) -> None:
+    async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             seqs = [await send(publisher, "$ECQ/w/AWAY/a")]
             assert queued(home, "AWAY") == {"a": seqs[0]}
@@ -248,53 +237,46 @@ def test_while_redis_is_away_all_is_recorded_and_the_newest_of_each_key_is_queue
             assert of_set(home, "AWAY", 0) == seqs[3:]
             assert [e.applied for e in await asyncio.to_thread(recorded, home, "AWAY")] == [True, *[False] * 4, True, True]
 
-    with running_harness(tmp_path) as home:
-        asyncio.run(scenario(home))
+    asyncio.run(scenario())
 
 
-def test_killed_between_journal_and_queue_a_write_is_queued_at_the_next_start_and_is_one_message(tmp_path: Path) -> None:
-    async def scenario(home: Harness) -> None:
+def test_killed_between_journal_and_queue_a_write_is_queued_at_the_next_start_and_is_one_message(home: Harness) -> None:
+    async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             first = await send(publisher, "$ECQ/w/STUCK/a", b"1")
             home.redis_server.process.send_signal(signal.SIGSTOP)
-            before = journal_bytes(home)
+            before = home.journal_bytes()
             receipts = [await publisher.publish("$ECQ/w/STUCK/a", payload) for payload in (b"2", b"1")]
-            await asyncio.to_thread(wait_until, lambda: journal_bytes(home) > before, what="it to be on disk")
+            await asyncio.to_thread(wait_until, lambda: home.journal_bytes() > before, what="it to be on disk")
             home.running.kill()
             home.redis_server.process.send_signal(signal.SIGCONT)
-            await asyncio.to_thread(home.start)
-            await asyncio.to_thread(home.wait_direct_enqueue)
+            await home.start_enqueuing()
             seqs = [int((await receipt)["seq"]) for receipt in receipts]
             assert queued(home, "STUCK") == {"a": seqs[1]}
             archived = await asyncio.to_thread(recorded, home, "STUCK")
             assert [(e.seq, e.payload) for e in archived] == [(first, b"1"), (seqs[0], b"2"), (seqs[1], b"1")]
 
-    with running_harness(tmp_path) as home:
-        asyncio.run(scenario(home))
-
-
-def journal_bytes(home: Harness) -> int:
-    return sum(path.stat().st_size for path in (home.folder / "home" / "journal" / "0").glob("*.journal"))
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("flushed", [False, True], ids=["in the journal", "in the archive"])
-def test_a_redis_that_went_back_gets_writes_rewinds_and_acknowledgements_again(tmp_path: Path, flushed: bool) -> None:
-    def acknowledge(home: Harness, seq: int, epoch: int = 0) -> None:
+def test_a_redis_that_went_back_gets_writes_rewinds_and_acknowledgements_again(home: Harness, flushed: bool) -> None:
+    def acknowledge(seq: int, epoch: int = 0) -> None:
         home.redis.xadd(keys.OUTCOMES, {"o": EcqAck("BACK", seq, 1, epoch).to_wire()})
         wait_until(lambda: not home.redis.xlen(keys.OUTCOMES), what="the acknowledgement to be recorded")
 
-    async def scenario(home: Harness) -> None:
+    async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             kept = await send(publisher, "$ECQ/w/BACK/kept")
             await asyncio.to_thread(wait_until, lambda: mark_of(home) >= kept, what="the mark to be moved")
             written = home.written()
-            acknowledge(home, kept)
+            acknowledge(kept)
             a = await send(publisher, "$ECQ/w/BACK/a")
-            acknowledge(home, a)
+            acknowledge(a)
             epoch = await send(publisher, "$ECQ/r/BACK", b"earliest")
             b = await send(publisher, "$ECQ/w/BACK/b")
-            acknowledge(home, b, epoch)
-            acknowledge(home, kept, epoch)
+            acknowledge(b, epoch)
+            acknowledge(kept, epoch)
             if flushed:
                 await asyncio.to_thread(home.flush)
             last = await send(publisher, "$ECQ/w/BACK/last")
@@ -307,13 +289,12 @@ def test_a_redis_that_went_back_gets_writes_rewinds_and_acknowledgements_again(t
             assert of_set(home, "BACK", 4) == [kept, b]
             assert home.redis.hmget(keys.ecq_keys("BACK")[7], "epoch", "acked_seq") == [b"%d" % epoch, b"%d" % b]
 
-    with running_harness(tmp_path) as home:
-        asyncio.run(scenario(home))
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("some_in_lake", [True, False], ids=["some of it in the lake", "none of it in the lake"])
-def test_what_a_rebuild_had_not_found_in_the_lake_is_queued_after_it(tmp_path: Path, some_in_lake: bool) -> None:
-    async def scenario(home: Harness) -> None:
+def test_what_a_rebuild_had_not_found_in_the_lake_is_queued_after_it(home: Harness, some_in_lake: bool) -> None:
+    async def scenario() -> None:
         async with platform(home.broker.port) as publisher:
             in_lake = await send(publisher, "$ECQ/w/REBUILT/old")
             seqs = [await send(publisher, f"$ECQ/w/REBUILT/{key}") for key in "ab"]
@@ -329,5 +310,4 @@ def test_what_a_rebuild_had_not_found_in_the_lake_is_queued_after_it(tmp_path: P
             assert queued(home, "REBUILT") == (expected if some_in_lake else {"old": in_lake} | expected)
             assert home.pending("REBUILT") == []
 
-    with running_harness(tmp_path) as home:
-        asyncio.run(scenario(home))
+    asyncio.run(scenario())

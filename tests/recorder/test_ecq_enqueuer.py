@@ -1,7 +1,7 @@
 """Writes and rewinds on their way into compacted queues: in seq order, again and again, and where Redis has forgotten."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,38 +19,34 @@ from contracts.names import Owner
 from contracts.queue_names import ecq_queue
 from contracts.seq import wall_clock_ms
 from contracts.settings import Settings
-from queues import Policy, Queues, connect, is_cluster
+from queues import Queues, is_cluster
 from queues.verbs.claims import UpdatePresence
 from queues.verbs.ecq import Subscription
 from queues.verbs.ecq_reads import Read, ReadReply
 from recorder._dedupe import DedupeWindow
 from recorder._direct_enqueuer import DirectEnqueuer
 from recorder._ecq_enqueuer import Known
-from recorder._lake import Lake
 from recorder._parser import Incoming, Parser
-from tests.recorder.test_direct_enqueuer import load
+from tests.recorder.enqueuing import WINDOW_MS, Scenario, is_named_until_mended, load, run
 from tests.servers import Server
 
-Scenario = Callable[[DirectEnqueuer, Queues], Awaitable[None]]
+Play = Callable[[Scenario], None]
 
 
 @pytest.fixture
-def parser(tmp_path: Path) -> Parser:
-    return Parser(Settings(home=tmp_path), DedupeWindow(1))
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path)
 
 
-def run(url: str, tmp_path: Path, scenario: Scenario) -> None:
-    settings = Settings(home=tmp_path)
+@pytest.fixture
+def play(url: str, redis: Redis, settings: Settings) -> Play:
+    """Plays a scenario over queues that are empty, and hold all that is pending."""
+    return partial(run, url, settings)
 
-    async def main() -> None:
-        async with connect(url) as client:
-            queues = Queues(client, Policy.of(settings))
-            await queues.join_wakes()
-            enqueuer = DirectEnqueuer(queues, DedupeWindow(1), Lake(settings))
-            await load(enqueuer, queues)
-            await scenario(enqueuer, queues)
 
-    asyncio.run(main())
+@pytest.fixture
+def parser(settings: Settings) -> Parser:
+    return Parser(settings, DedupeWindow(WINDOW_MS))
 
 
 def write(parser: Parser, key: str, payload: bytes = b"x", client_id: str = "C") -> Incoming:
@@ -81,7 +77,7 @@ async def woken(queues: Queues) -> set[str]:
     return {owner for wake in await queues.read_wakes("a", count=1000, block_ms=1) for owner in wake.owners}
 
 
-def test_the_newest_of_each_key_is_queued_and_its_bytes_with_it(url: str, redis: Redis, parser: Parser, tmp_path: Path) -> None:
+def test_the_newest_of_each_key_is_queued_and_its_bytes_with_it(play: Play, redis: Redis, parser: Parser) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         group = [write(parser, "a", b"1"), write(parser, "b/c", b""), write(parser, "a", b"\0\xff")]
         for _ in range(2):
@@ -93,12 +89,10 @@ def test_the_newest_of_each_key_is_queued_and_its_bytes_with_it(url: str, redis:
             ]
         assert redis.hget(keys.ecq_keys("C")[5], str(group[2].seq)) == b"a\0\0\xff"
 
-    run(url, tmp_path, scenario)
+    play(scenario)
 
 
-def test_what_is_superseded_is_counted_once_whether_it_came_alone_or_with_the_newer_one(
-    url: str, redis: Redis, parser: Parser, tmp_path: Path
-) -> None:
+def test_what_is_superseded_is_counted_once_whether_it_came_alone_or_with_the_newer_one(play: Play, parser: Parser) -> None:
     def counted() -> float:
         return REGISTRY.get_sample_value("manifold_recorder_ecq_superseded_total") or 0.0
 
@@ -110,10 +104,10 @@ def test_what_is_superseded_is_counted_once_whether_it_came_alone_or_with_the_ne
                 await enqueuer.offer(again if group[0].applied else group)
         assert counted() - before == 2
 
-    run(url, tmp_path, scenario)
+    play(scenario)
 
 
-def test_whoever_is_here_is_woken_for_a_write_and_for_a_rewind(url: str, redis: Redis, parser: Parser, tmp_path: Path) -> None:
+def test_whoever_is_here_is_woken_for_a_write_and_for_a_rewind(play: Play, parser: Parser) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         await arrive(queues, "C")
         first = write(parser, "a")
@@ -125,12 +119,12 @@ def test_whoever_is_here_is_woken_for_a_write_and_for_a_rewind(url: str, redis: 
         assert await woken(queues) == {"ecq/C"}
         assert not (await look(queues)).messages[0].is_delivered
 
-    run(url, tmp_path, scenario)
+    play(scenario)
 
 
 @pytest.mark.parametrize("what", ["write", "rewind", "both"])
 def test_queues_that_were_loaded_anew_meanwhile_get_it_with_all_that_they_lack(
-    url: str, redis: Redis, parser: Parser, tmp_path: Path, what: str
+    play: Play, redis: Redis, parser: Parser, what: str
 ) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         for mark in keys.loaded_marks(of_cluster=is_cluster(redis)):
@@ -144,12 +138,12 @@ def test_queues_that_were_loaded_anew_meanwhile_get_it_with_all_that_they_lack(
         assert all(incoming.applied for incoming in group)
         assert len((await look(queues)).messages) == (what != "rewind")
 
-    run(url, tmp_path, scenario)
+    play(scenario)
 
 
 @pytest.mark.parametrize("place", range(8), ids=lambda place: keys.ecq_keys("V")[place].rpartition(":")[2])
 def test_a_queue_whose_keys_are_spoilt_is_named_and_holds_up_no_other(
-    url: str, redis: Redis, parser: Parser, tmp_path: Path, place: int
+    play: Play, redis: Redis, parser: Parser, place: int
 ) -> None:
     key = keys.ecq_keys("C")[place]
 
@@ -158,29 +152,23 @@ def test_a_queue_whose_keys_are_spoilt_is_named_and_holds_up_no_other(
         group = [write(parser, "a"), write(parser, "a", client_id="D"), rewind(parser), write(parser, "b", client_id="D")]
         await enqueuer.offer(group)
         assert [m.key for m in (await look(queues, "D")).messages] == ["a", "b"]
-        if not enqueuer.spoilt.problems:  # one that queueing does not look at
-            return
-        (problem,) = enqueuer.spoilt.problems
-        assert problem.startswith(f"ecq/C: {key} is a string")
-        redis.delete(key)
-        await enqueuer.spoilt.look_again()
-        assert enqueuer.spoilt.problems == []
+        await is_named_until_mended(enqueuer, queues, "ecq/C", key)
 
-    run(url, tmp_path, scenario)
+    play(scenario)
 
 
-def test_more_messages_than_go_at_once_are_queued_in_order(url: str, redis: Redis, parser: Parser, tmp_path: Path) -> None:
+def test_more_messages_than_go_at_once_are_queued_in_order(play: Play, parser: Parser) -> None:
     async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
         group = [write(parser, f"k{n % 700}", b"%d" % n) for n in range(2500)]
         await enqueuer.offer(group)
         newest = {incoming.envelope.topic: incoming.seq for incoming in group}
         assert [m.seq for m in (await look(queues)).messages] == sorted(newest.values())
 
-    run(url, tmp_path, scenario)
+    play(scenario)
 
 
 def test_the_next_one_of_many_rewinds_does_not_look_at_all_that_is_live(
-    redis_server: Server, parser: Parser, tmp_path: Path
+    redis_server: Server, parser: Parser, settings: Settings
 ) -> None:
     def looks() -> int:
         with Redis(port=redis_server.port) as client:
@@ -197,26 +185,26 @@ def test_the_next_one_of_many_rewinds_does_not_look_at_all_that_is_live(
 
     with Redis(port=redis_server.port) as client:
         client.flushall()
-    run(f"redis://127.0.0.1:{redis_server.port}/0", tmp_path, scenario)
+    run(f"redis://127.0.0.1:{redis_server.port}/0", settings, scenario)
 
 
-HISTORIES = [
-    pytest.param("wa ka wb kb r0 kb", id="acknowledged, rewound, acknowledged again"),
-    pytest.param("wa r0 ka", id="acknowledged for the first time after a rewind"),
-    pytest.param("r0 wa ka", id="written after a rewind of nothing"),
-    pytest.param("wa wb ka kb rb ka kb ra kb", id="rewound twice, to different messages"),
-    pytest.param("wa ka wa wb ka r0 wa ka kb", id="superseded before and after a rewind"),
-    pytest.param("wa ka ra wb kb rb wc kc ka", id="the first one acknowledged last"),
-    pytest.param("wa wb wc kc rc kc ka r0 r0 kb", id="out of order"),
-    pytest.param("r0 wa za", id="written after a rewind that Redis did not remember"),
-    pytest.param("wa ka r0 wb zb wc kc", id="the same, beside others"),
-]
+HISTORIES = {
+    "acknowledged, rewound, acknowledged again": "wa ka wb kb r0 kb",
+    "acknowledged for the first time after a rewind": "wa r0 ka",
+    "written after a rewind of nothing": "r0 wa ka",
+    "rewound twice, to different messages": "wa wb ka kb rb ka kb ra kb",
+    "superseded before and after a rewind": "wa ka wa wb ka r0 wa ka kb",
+    "the first one acknowledged last": "wa ka ra wb kb rb wc kc ka",
+    "out of order": "wa wb wc kc rc kc ka r0 r0 kb",
+    "written after a rewind that Redis did not remember": "r0 wa za",
+    "the same, beside others": "wa ka r0 wb zb wc kc",
+}
 
 
 @pytest.mark.parametrize("kept", [0, 3])
-@pytest.mark.parametrize("history", HISTORIES)
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 def test_a_queue_that_redis_has_forgotten_comes_to_what_is_recorded_of_it(
-    url: str, redis: Redis, parser: Parser, tmp_path: Path, history: str, kept: int
+    play: Play, parser: Parser, history: str, kept: int
 ) -> None:
     """`wa` writes key a, `ka` acknowledges it (`za` in no epoch), `ra` rewinds to it, `r0` to earliest; Redis kept some."""
     live, known, records, epoch = dict[str, int](), list[Known](), list[Incoming | EcqAck](), 0
@@ -252,4 +240,4 @@ def test_a_queue_that_redis_has_forgotten_comes_to_what_is_recorded_of_it(
             assert {m.seq for m in found.messages if m.is_delivered} == state.acknowledged
             assert (found.epoch, found.acked_seq) == (state.epoch, state.position)
 
-    run(url, tmp_path, scenario)
+    play(scenario)

@@ -4,39 +4,19 @@ import asyncio
 import resource
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from contracts import keys, topics
 from contracts.envelope import Stream
 from contracts.seq import SeqSource, wall_clock_ms
-from tests.recorder.harness import Harness, Platform, harness, platform, put_back, running_harness, take_away, trigger
+from tests.recorder.harness import Harness, harness, put_back, take_away
+from tests.recorder.publisher import Platform, platform
 from tests.servers import stopping, wait_until
+from tests.wire import trigger
 
 DAY_MS = 86_400_000
 RECEIPT_S = 10.0  # after which a publisher sends again
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Harness]:
-    with running_harness(tmp_path) as it:
-        yield it
-
-
-async def restart(home: Harness) -> None:
-    await asyncio.to_thread(home.start)
-    await asyncio.to_thread(home.wait_direct_enqueue)
-
-
-def journal_files(home: Harness) -> list[Path]:
-    return sorted((home.folder / "home" / "journal" / "0").glob("*.journal"))
-
-
-def journal_bytes(home: Harness) -> int:
-    return sum(path.stat().st_size for path in journal_files(home))
 
 
 def test_kill_at_any_moment_loses_nothing_acknowledged_and_queues_nothing_twice(home: Harness) -> None:
@@ -48,7 +28,7 @@ def test_kill_at_any_moment_loses_nothing_acknowledged_and_queues_nothing_twice(
                 sent += [(batch, await vehicle_platform.publish(topics.TRIGGER, batch)) for batch in batches]
                 await sent[-150 + 40 * round_][1]
                 home.running.kill()
-                await restart(home)
+                await home.start_enqueuing()
             answers = await asyncio.gather(*(answered(vehicle_platform, *each) for each in sent))
             originals = sorted({a["duplicate_of"] or a["seq"] for a in answers})
             assert {a["status"] for a in answers} <= {"recorded", "duplicate"}
@@ -81,11 +61,11 @@ def test_killed_between_journal_and_queues_the_trigger_is_offered_at_the_next_st
         async with platform(home.broker.port) as vehicle_platform:
             home.redis_server.process.send_signal(signal.SIGSTOP)
             receipt = await vehicle_platform.publish(topics.TRIGGER, trigger(["V1"], "stuck"))
-            await asyncio.to_thread(wait_until, lambda: journal_bytes(home) > 0, what="the trigger to be on disk")
+            await asyncio.to_thread(wait_until, lambda: home.journal_bytes() > 0, what="the trigger to be on disk")
             assert not receipt.done()
             home.running.kill()
             home.redis_server.process.send_signal(signal.SIGCONT)
-            await restart(home)
+            await home.start_enqueuing()
             answer = await receipt  # of the same message, which the broker has sent again
             assert answer["status"] == "duplicate"
             assert home.pending("V1") == [answer["duplicate_of"]]
@@ -98,14 +78,14 @@ def test_killed_between_segment_and_journal_nothing_is_archived_twice(home: Harn
         async with platform(home.broker.port) as vehicle_platform:
             for n in range(5):
                 await vehicle_platform.trigger(["V1"], f"r{n}")
-        (file,) = journal_files(home)
+        (file,) = home.journal_files()
         kept = home.folder / file.name
         shutil.copy(file, kept)
         home.flush()
         home.running.kill()
         shutil.copy(kept, file)
-        await restart(home)
-        await asyncio.to_thread(wait_until, lambda: not journal_files(home), what="the journal to be sealed")
+        await home.start_enqueuing()
+        await asyncio.to_thread(wait_until, lambda: not home.journal_files(), what="the journal to be sealed")
 
     asyncio.run(scenario())
     assert len(home.archived(Stream.TRIGGER)) == 5
@@ -120,13 +100,13 @@ def test_a_clock_in_the_past_repeats_no_seq(home: Harness) -> None:
 
     async def scenario() -> None:
         async with platform(home.broker.port) as vehicle_platform:
-            await restart(home)
+            await home.start_enqueuing()
             first = await vehicle_platform.trigger(["V1"], "r1")
             assert first["seq"] > future
             await asyncio.to_thread(home.flush)
             home.running.stop()
             state.unlink()  # then the archive knows
-            await restart(home)
+            await home.start_enqueuing()
             assert (await vehicle_platform.trigger(["V1"], "r2"))["seq"] > first["seq"]
 
     asyncio.run(scenario())
@@ -163,7 +143,7 @@ def test_the_gap_outlives_the_recorder(home: Harness) -> None:
             await asyncio.to_thread(home.flush)
             home.running.kill()
             await asyncio.to_thread(home.restart_redis)
-            await restart(home)
+            await home.start_enqueuing()
             seqs.append((await vehicle_platform.trigger(["V1"], "r9"))["seq"])
             assert home.pending("V1") == seqs
 

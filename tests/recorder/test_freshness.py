@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from adapters.freshness import oldest_not_in_lake
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import open_catalog
 from contracts.envelope import Stream, segment_path
 from contracts.seq import first_seq_at
 from contracts.settings import Settings
@@ -21,7 +21,7 @@ from recorder._freshness import Freshness
 from recorder._lake import Lake
 from tests.expectations.results import result
 from tests.hook import hook
-from tests.lake_rows import append
+from tests.lake_rows import append, new_lake
 
 NOW = datetime(2026, 3, 10, 12, tzinfo=UTC)
 
@@ -51,7 +51,7 @@ def told() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 @pytest.fixture
 def settings(tmp_path: Path, told: tuple[str, list[dict[str, Any]]]) -> Settings:
     found = Settings(home=tmp_path, alert_url=SecretStr(told[0]))
-    ensure_tables(open_catalog(found))
+    new_lake(found)
     return found
 
 

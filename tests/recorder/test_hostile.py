@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,18 +14,14 @@ from contracts.messages import Trigger
 from contracts.settings import Settings
 from recorder._hazards import Hazards
 from recorder._receipts import MAX_BYTES, MAX_LEVELS
-from tests.careless import BAD, GOOD, careless
-from tests.recorder.harness import Harness, harness, metric, platform, running_harness, trigger
+from tests.careless import BAD, GOOD
+from tests.recorder.cabled import through_cable
+from tests.recorder.harness import Harness, harness, metric, running_harness
+from tests.recorder.publisher import platform
 from tests.servers import wait_until
+from tests.wire import trigger
 
 RECEIVE_MAXIMUM = 20
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """For tests that end nothing and keep to their own names."""
-    with running_harness(tmp_path_factory.mktemp("recorder")) as it:
-        yield it
 
 
 def deep(depth: int) -> bytes:
@@ -127,10 +122,7 @@ def test_a_broker_that_cuts_for_a_receipt_comes_to_an_end(tmp_path: Path) -> Non
                 wait_until, lambda: metric(home, "manifold_recorder_held_bytes") == 0, what="all to be settled"
             )
 
-    with harness(tmp_path, receipt_prefix=prefix) as home:
-        home.load()
-        home.start()
-        home.wait_direct_enqueue()
+    with running_harness(tmp_path, receipt_prefix=prefix) as home:
         before = home.connections()
         asyncio.run(scenario(home))
         wait_until(home.is_healthy, what="the recorder to be well")
@@ -144,10 +136,7 @@ def test_packets_that_cannot_be_read_are_kept_and_acknowledged_however_many(tmp_
     many = 3 * RECEIVE_MAXIMUM
 
     async def scenario(home: Harness) -> None:
-        async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
-            home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
-            await asyncio.to_thread(home.start)
-            await asyncio.to_thread(home.wait_direct_enqueue)
+        async with through_cable(home) as (cable, publisher):
             client = publisher.client
             for n in range(many):
                 await client.publish(topics.TRIGGER, trigger(["SPOILT"], f"r{n}"), user_properties=[("name", GOOD)])

@@ -15,9 +15,11 @@ from contracts import keys, topics
 from contracts.envelope import Stream
 from contracts.seq import node_of, unix_ms_of, wall_clock_ms
 from contracts.storage import S3
-from tests.recorder.harness import Harness, harness, platform, put_back, take_away, trigger
+from tests.recorder.harness import Harness, put_back, running_harness, take_away
+from tests.recorder.publisher import platform
 from tests.servers import wait_until
 from tests.stores.servers import BUCKET, object_storage
+from tests.wire import trigger
 
 LEASE_S = 10.0  # three renewals fit into it on a busy machine, too
 
@@ -25,10 +27,7 @@ LEASE_S = 10.0  # three renewals fit into it on a busy machine, too
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Harness]:
     """A recorder whose lease is short, and whose archive others may share."""
-    with harness(tmp_path / "here", node_lease_seconds=str(LEASE_S), archive_url=f"file://{tmp_path}/archive") as it:
-        it.load()
-        it.start()
-        it.wait_direct_enqueue()
+    with running_harness(tmp_path / "here", node_lease_seconds=str(LEASE_S), archive_url=f"file://{tmp_path}/archive") as it:
         yield it
 
 

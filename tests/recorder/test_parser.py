@@ -22,7 +22,7 @@ from contracts.settings import Settings
 from recorder._dedupe import DedupeWindow
 from recorder._parser import DIGEST, PACKET_ID, Parser
 from recorder._rewind_limit import KEPT_BYTES
-from tests.recorder.harness import trigger
+from tests.wire import trigger
 
 
 @pytest.fixture

@@ -3,13 +3,11 @@
 import asyncio
 import base64
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from adapters.lake import ensure_tables, open_catalog
 from adapters.mqtt import Mqtt
 from archive.flush import flush
 from contracts import keys, topics
@@ -17,23 +15,11 @@ from contracts.envelope import Stream
 from contracts.messages import sha1_hex
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.settings import Settings
-from tests.lake_rows import append_payloads
-from tests.recorder.harness import Harness, harness, platform, running_harness, trigger
+from tests.lake_rows import append_payloads, new_lake
+from tests.recorder.harness import Harness, running_harness
+from tests.recorder.publisher import platform
 from tests.servers import free_port, wait_until
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """For tests that end nothing and keep to their own names."""
-    with running_harness(tmp_path_factory.mktemp("recorder")) as it:
-        yield it
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Harness]:
-    """For tests that stop servers or count everything."""
-    with running_harness(tmp_path) as it:
-        yield it
+from tests.wire import trigger
 
 
 def test_a_batch_is_queued_and_archived_once_it_is_accepted(home: Harness) -> None:
@@ -162,8 +148,7 @@ def test_other_bytes_under_a_known_data_id_are_refused_and_the_same_are_not(shar
 
 def test_data_that_only_the_lake_knows_is_not_replaced(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "home")
-    catalog = open_catalog(settings)
-    ensure_tables(catalog)
+    catalog = new_lake(settings)
     append_payloads(catalog, {"old": b"1"}, at=datetime(2026, 8, 1, tzinfo=UTC))
 
     async def scenario(home: Harness) -> None:
@@ -173,10 +158,7 @@ def test_data_that_only_the_lake_knows_is_not_replaced(tmp_path: Path) -> None:
             assert (other["status"], same["status"]) == ("refused", "recorded")
             assert home.redis.get(keys.data("old")) == b"1"
 
-    with harness(tmp_path) as home:
-        home.load()
-        home.start()
-        home.wait_direct_enqueue()
+    with running_harness(tmp_path) as home:
         asyncio.run(scenario(home))
 
 
@@ -214,10 +196,7 @@ def test_a_superseded_entry_gets_its_outcome(tmp_path: Path) -> None:
             assert home.pending("V1") == seqs[1:]
             return seqs
 
-    with harness(tmp_path, compaction="request_id") as home:
-        home.load()
-        home.start()
-        home.wait_direct_enqueue()
+    with running_harness(tmp_path, compaction="request_id") as home:
         seqs = asyncio.run(scenario(home))
         wait_until(lambda: home.redis.xlen(keys.OUTCOMES) == 0, what="outcomes to be drained")
         home.flush()
@@ -236,7 +215,7 @@ def test_an_orderly_end_closes_the_segments_and_leaves_no_journal(home: Harness)
 
     done = asyncio.run(scenario())
     assert home.running.process.returncode == 0
-    assert list((home.folder / "home" / "journal" / "0").glob("*.journal")) == []
+    assert home.journal_files() == []
     assert len(home.archived(Stream.TRIGGER)) >= done >= 1
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from adapters.lake import ensure_tables, open_catalog
 from contracts import keys, topics
 from contracts.envelope import Stream
 from contracts.outcomes import Outcome, OutcomeRecord
@@ -17,8 +16,11 @@ from contracts.settings import Settings
 from contracts.tables import OUTCOMES
 from queues import Loader, Policy
 from tests.faults.clocked_recorder import Clock
-from tests.recorder.harness import Harness, Platform, harness, platform, trigger
+from tests.lake_rows import new_lake
+from tests.recorder.harness import Harness, running_harness
+from tests.recorder.publisher import Platform, platform
 from tests.servers import wait_until
+from tests.wire import trigger
 
 MINUTE_S, HOUR_S = 60, 3600
 
@@ -31,10 +33,7 @@ def clock(tmp_path: Path) -> Clock:
 
 @pytest.fixture
 def home(tmp_path: Path, clock: Clock) -> Iterator[Harness]:
-    with harness(tmp_path) as it:
-        it.load()
-        it.start(clock=clock.file)
-        it.wait_direct_enqueue()
+    with running_harness(tmp_path, clock=clock.file) as it:
         yield it
 
 
@@ -155,8 +154,7 @@ def test_what_has_ended_is_asked_of_the_lake_and_nothing_is_offered_while_it_can
             ended, lost = await send(publisher, "r0"), await send(publisher, "r1")
             await asyncio.to_thread(wait_marked, home, lost)
             warehouse = home.folder / "home" / "lake" / "warehouse"
-            catalog = open_catalog(Settings(home=home.folder / "home"))
-            ensure_tables(catalog)
+            catalog = new_lake(Settings(home=home.folder / "home"))
             row = {
                 "vin": "V1",
                 "seq": ended,

@@ -1,7 +1,6 @@
 """What a client can send is recorded in bounded space: a few rewinds an hour, each a few bytes."""
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from recorder._dedupe import DedupeWindow
 from recorder._parser import Incoming, Parser
 from recorder._resent import ResentMessages
 from recorder._rewind_limit import BURST, KEPT_BYTES, Admission, RewindLimit
-from tests.recorder.harness import Harness, metric, running_harness
+from tests.recorder.harness import Harness, metric
 from tests.servers import wait_until
 
 PER_HOUR = 60
@@ -129,22 +128,21 @@ def test_of_what_is_no_rewind_only_the_beginning_is_kept() -> None:
     assert "1000000 bytes" in str(kept.refused_because)
 
 
-def test_a_client_that_rewinds_without_end_fills_no_journal(tmp_path: Path) -> None:
+def test_a_client_that_rewinds_without_end_fills_no_journal(home: Harness) -> None:
     """Through a real broker: all are acknowledged, few are recorded, and a write after them is taken."""
     flood = 300
 
-    async def send(home: Harness) -> None:
+    async def send() -> None:
         async with Mqtt(f"mqtt://127.0.0.1:{home.broker.port}", "sdv-pub-flood") as mqtt:
             await mqtt.wait_connected()
             await asyncio.gather(*(mqtt.publish(f"{topics.ECQ_REWIND_PREFIX}V1", b"earliest") for _ in range(flood)))
             await mqtt.publish(f"{topics.ECQ_WRITE_PREFIX}V1/k", b"newest")
 
     dropped = 'manifold_recorder_messages_total{status="dropped",stream="ecq"}'
-    with running_harness(tmp_path) as home:
-        asyncio.run(send(home))
-        wait_until(lambda: metric(home, dropped) == flood - BURST - 1, what="all to be counted")
-        wait_until(lambda: len(home.keys(f"{keys.ecq_keys('V1')[0]}")) == 1, what="the write to be queued")
-        home.flush()
-        of_ecq = home.archived(Stream.ECQ)
+    asyncio.run(send())
+    wait_until(lambda: metric(home, dropped) == flood - BURST - 1, what="all to be counted")
+    wait_until(lambda: len(home.keys(f"{keys.ecq_keys('V1')[0]}")) == 1, what="the write to be queued")
+    home.flush()
+    of_ecq = home.archived(Stream.ECQ)
     assert [envelope.refused_because is None for envelope in of_ecq] == [True] * BURST + [False, True]
     assert of_ecq[-1].payload == b"newest"

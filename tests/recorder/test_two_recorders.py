@@ -20,8 +20,10 @@ from contracts import topics
 from contracts.envelope import Stream
 from contracts.seq import node_of
 from contracts.settings import Settings
-from tests.recorder.harness import Harness, Platform, harness, platform, trigger
+from tests.recorder.harness import Harness, harness
+from tests.recorder.publisher import Platform, platform
 from tests.servers import ROOT, start_mosquitto, stopping
+from tests.wire import trigger
 
 VINS = ["V1", "V2"]
 ROUNDS = 20

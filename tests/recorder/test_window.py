@@ -13,8 +13,10 @@ from contracts import topics
 from contracts.envelope import Stream
 from recorder._window import OF_EACH, Window, weight
 from tests.careless import careless
-from tests.recorder.harness import Harness, harness, metric, platform, trigger
+from tests.recorder.harness import Harness, harness, metric
+from tests.recorder.publisher import platform
 from tests.servers import wait_until
+from tests.wire import trigger
 
 LIMIT, LARGE, MANY = 1 << 20, 100_000, 40
 A_READ = 300_000  # bytes that come with one read of a socket

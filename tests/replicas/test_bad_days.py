@@ -1,6 +1,5 @@
 """Redis without memory, or without what it held: what is new is recorded, and everything goes on by itself."""
 
-import json
 import os
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Vehicle
 from tests.lake_rows import append, append_payloads
 from tests.servers import start_redis, wait_until
+from tests.wire import trigger
 
 OUT_OF_MEMORY = "suspended: Redis is out of memory"
 
@@ -58,20 +58,16 @@ def findings(platform: Platform) -> dict[str, Any]:
     return {finding.check: finding for finding in examine(platform.settings)}
 
 
-def trigger(request_id: str, *vins: str) -> bytes:
-    return json.dumps({"ids": vins, "request_id": request_id, "data_id": "d"}).encode()
-
-
 def test_without_memory_the_queued_is_delivered_the_new_is_recorded_and_all_goes_on_by_itself(platform: Platform) -> None:
     platform_client, vehicle = PlatformClient(platform.settings), Vehicle(platform)
     platform_client.send(topics.data_topic("d"), b"hello")
-    seqs = [platform_client.send(topics.TRIGGER, trigger(f"before_{n}", vehicle.vin))["seq"] for n in range(5)]
+    seqs = [platform_client.send(topics.TRIGGER, trigger([vehicle.vin], f"before_{n}"))["seq"] for n in range(5)]
     limit(platform, 1)
     vehicle.connect().say(Sign.ONLINE)
     vehicle.waits_for(5)  # delivering is what makes room
     wait_until(lambda: len(platform.outcomes(vehicle.vin)) == 5)
 
-    seqs += [platform_client.send(topics.TRIGGER, trigger(f"amid_{n}", vehicle.vin))["seq"] for n in range(3)]
+    seqs += [platform_client.send(topics.TRIGGER, trigger([vehicle.vin], f"amid_{n}"))["seq"] for n in range(3)]
     wait_until(lambda: direct_enqueue(platform).startswith(OUT_OF_MEMORY))
     assert healthy(platform.settings.recorder_port)
     found = findings(platform)
@@ -83,7 +79,7 @@ def test_without_memory_the_queued_is_delivered_the_new_is_recorded_and_all_goes
     limit(platform, 0)
     vehicle.waits_for(8)
     wait_until(lambda: direct_enqueue(platform) == "on")
-    seqs.append(platform_client.send(topics.TRIGGER, trigger("after", vehicle.vin))["seq"])
+    seqs.append(platform_client.send(topics.TRIGGER, trigger([vehicle.vin], "after"))["seq"])
     assert [got.seq for got in vehicle.waits_for(9)] == seqs
     assert findings(platform)["redis memory"].passed
     assert findings(platform)["redis persistence"].seen == "every write is in its file"
@@ -116,17 +112,17 @@ def test_redis_that_comes_back_empty_is_served_and_after_a_rebuild_everything_go
     platform_client, vehicle = PlatformClient(platform.settings), Vehicle(platform).connect()
     platform_client.send(topics.data_topic("d"), b"hello")
     platform.redis.kill()
-    seqs = [platform_client.send(topics.TRIGGER, trigger("away", vehicle.vin))["seq"]]
+    seqs = [platform_client.send(topics.TRIGGER, trigger([vehicle.vin], "away"))["seq"]]
     platform.redis = start_redis(platform.home / "another", port=platform.settings.redis_port)
     wait_until(lambda: "rebuild" in direct_enqueue(platform))
-    seqs.append(platform_client.send(topics.TRIGGER, trigger("empty", vehicle.vin))["seq"])
+    seqs.append(platform_client.send(topics.TRIGGER, trigger([vehicle.vin], "empty"))["seq"])
     wait_until(lambda: healthy(platform.settings.dispatcher_port))
     vehicle.say(Sign.HEARTBEAT)  # nobody knows that it is connected; this is enough
     wait_until(lambda: platform.presence(vehicle.vin).get("connected") == "heard")
     assert vehicle.got == []
 
     say_loaded(platform)
-    seqs.append(platform_client.send(topics.TRIGGER, trigger("after", vehicle.vin))["seq"])
+    seqs.append(platform_client.send(topics.TRIGGER, trigger([vehicle.vin], "after"))["seq"])
     assert [got.seq for got in vehicle.waits_for(3)] == seqs
     vehicle.leave()
     platform_client.close()
@@ -138,7 +134,7 @@ def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
     platform_client, vehicles = PlatformClient(platform.settings), [Vehicle(platform) for _ in range(6)]
     vins = [vehicle.vin for vehicle in vehicles]
     platform_client.send(topics.data_topic("d"), b"hello")
-    old = [int(platform_client.send(topics.TRIGGER, trigger(f"old_{n}", *vins))["seq"]) for n in range(3)]
+    old = [int(platform_client.send(topics.TRIGGER, trigger(vins, f"old_{n}"))["seq"]) for n in range(3)]
     write_to_the_lake(platform, old, vins)
     with platform.blocking() as redis:
         redis.flushall()
@@ -151,7 +147,7 @@ def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
     flush, new = Loader._flush, list[int]()
 
     def amid_deliveries(self: Loader, some: Sequence[tuple[str, Any]], now_ms: int) -> LoadResult:
-        new.append(int(platform_client.send(topics.TRIGGER, trigger(f"new_{len(new)}", *vins))["seq"]))
+        new.append(int(platform_client.send(topics.TRIGGER, trigger(vins, f"new_{len(new)}"))["seq"]))
         result = flush(self, some, now_ms)
         for vehicle in vehicles:  # those that have their queues back are served before the next ones have
             vehicle.waits_for(len(old) if vehicle.vin in dict(some) else 0)
@@ -165,7 +161,7 @@ def test_a_rebuild_may_go_on_while_vehicles_are_served_and_triggers_come_in(
         for vehicle in vehicles:
             vehicle.waits_for(len(old) + len(new))
         wait_until(lambda: direct_enqueue(platform) == "on")
-    last = int(platform_client.send(topics.TRIGGER, trigger("last", *vins))["seq"])
+    last = int(platform_client.send(topics.TRIGGER, trigger(vins, "last"))["seq"])
 
     assert (queued, len(new)) == ([len(old) * len(vins), 0], 6)
     for vehicle in vehicles:

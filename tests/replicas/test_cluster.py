@@ -1,6 +1,5 @@
 """The whole way, from the platform's trigger to the vehicle, with Redis Cluster between: and a master dies on the way."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from tests.dispatcher.platform_client import PlatformClient
 from tests.replicas.cluster import LocalCluster, a_cluster
 from tests.replicas.drivers import a_fleet, all_arrived_in_order
 from tests.servers import Server, wait_until
+from tests.wire import trigger
 
 VEHICLES = 12
 FAIL_OVER_S = 120  # seconds on a quiet machine
@@ -46,8 +46,7 @@ def _sender(platform_client: PlatformClient, vins: list[str]) -> Callable[[], in
     requests = iter(range(1000))
 
     def send() -> int:
-        body = json.dumps({"ids": vins, "request_id": f"task_{next(requests)}", "data_id": "d"})
-        receipt = platform_client.send(topics.TRIGGER, body.encode())
+        receipt = platform_client.send(topics.TRIGGER, trigger(vins, f"task_{next(requests)}"))
         assert receipt["status"] == "recorded", receipt
         return int(receipt["seq"])
 

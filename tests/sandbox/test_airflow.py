@@ -9,7 +9,7 @@ from adapters.tls import web_context
 from contracts.settings import Settings
 from sandbox.platform import airflow, certificates
 from sandbox.platform.processes import Record, family, wait_gone
-from tests.servers import free_port, start_python, wait_until
+from tests.servers import free_port, start_airflow, stopping, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -43,26 +43,18 @@ def test_it_becomes_healthy_shows_a_renewed_certificate_and_ends_with_all_of_its
     """With TLS: without, many tests have it."""
     settings = Settings(home=tmp_path, airflow_port=free_port(), ingest_schedule="", tls=True)
     certificates.make_up(settings)
-    env = {"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_AIRFLOW_PORT": str(settings.airflow_port), "MANIFOLD_INGEST_SCHEDULE": ""}
-    env |= {"MANIFOLD_TLS": "true"}
-    server = start_python(
-        "sandbox.platform.airflow",
-        port=settings.airflow_port,
-        log=tmp_path / "log",
-        env=env,
-        ready=lambda: airflow.is_healthy(settings),
-    )
-    before = shown(settings)
-    certificates.renew(settings, within_days=certificates.LEAF_DAYS + 1)
-    wait_until(lambda: shown(settings) not in (before, None), within_s=60, what="the renewed certificate")
-    wait_until(lambda: airflow.is_healthy(settings), within_s=60, what="Airflow")
-    record = Record.of(server.pid)
-    assert record is not None
-    running = family(record)
+    with stopping(start_airflow(settings)) as server:
+        before = shown(settings)
+        certificates.renew(settings, within_days=certificates.LEAF_DAYS + 1)
+        wait_until(lambda: shown(settings) not in (before, None), within_s=60, what="the renewed certificate")
+        wait_until(lambda: airflow.is_healthy(settings), within_s=60, what="Airflow")
+        record = Record.of(server.pid)
+        assert record is not None
+        running = family(record)
 
-    server.process.terminate()
+        server.process.terminate()
 
-    assert server.process.wait(30) == 0
-    assert len(running) > len(airflow.COMPONENTS)
-    assert wait_gone(running, 5) == []
-    assert not airflow.is_healthy(settings)
+        assert server.process.wait(30) == 0
+        assert len(running) > len(airflow.COMPONENTS)
+        assert wait_gone(running, 5) == []
+        assert not airflow.is_healthy(settings)

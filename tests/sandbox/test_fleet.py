@@ -41,8 +41,23 @@ async def platform(port: int) -> AsyncIterator[Mqtt]:
         yield mqtt
 
 
+@asynccontextmanager
+async def connected(
+    broker: Server, fleet_vins: list[Owner], *, behaviour: Behaviour = PROMPT
+) -> AsyncIterator[tuple[Mqtt, Fleet]]:
+    """A client of the platform, and a fleet that is online."""
+    async with platform(broker.port) as mqtt, Fleet(broker_at(broker.port), fleet_vins, behaviour=behaviour) as fleet:
+        await fleet.connect()
+        yield mqtt, fleet
+
+
 async def send(mqtt: Mqtt, vin: Owner, request_id: str, seq: int, payload: bytes = b"payload") -> None:
     await mqtt.publish(request_topic("agent", vin, request_id), payload, user_properties=[("seq", str(seq))])
+
+
+async def send_to_each(mqtt: Mqtt, fleet: Fleet, request_id: str, seq: int = 1) -> None:
+    for vin in fleet.vins:
+        await send(mqtt, vin, request_id, seq)
 
 
 def test_every_vin_has_its_check_digit_and_a_larger_fleet_begins_with_the_smaller_one() -> None:
@@ -88,14 +103,13 @@ def test_a_message_is_on_record_with_its_seq_where_the_protocol_carries_one(
     mosquitto: Server, v5_share: float, seq: int | None
 ) -> None:
     async def scenario() -> None:
-        fleet_vins = vins(1, seed=100 + int(v5_share))
+        [vin] = vins(1, seed=100 + int(v5_share))
         behaviour = Behaviour(think_s=(0.0, 0.0), v5_share=v5_share)
-        async with platform(mosquitto.port) as mqtt, Fleet(broker_at(mosquitto.port), fleet_vins, behaviour=behaviour) as fleet:
-            await fleet.connect()
-            await send(mqtt, fleet_vins[0], "task_a_1", 42, b"bytes")
+        async with connected(mosquitto, [vin], behaviour=behaviour) as (mqtt, fleet):
+            await send(mqtt, vin, "task_a_1", 42, b"bytes")
             await fleet.wait_for(lambda f: f.acknowledged, BOUND_S)
         [got] = fleet.received
-        assert (got.vin, got.request_id, got.seq, got.dup) == (fleet_vins[0], "task_a_1", seq, False)
+        assert (got.vin, got.request_id, got.seq, got.dup) == (vin, "task_a_1", seq, False)
         assert (got.payload_sha1, got.size_bytes) == (sha1_hex(b"bytes"), 5)
         assert fleet.acknowledged == [got]
 
@@ -134,32 +148,25 @@ def test_heartbeats_come_by_themselves(mosquitto: Server) -> None:
 
 def test_what_was_sent_while_a_vehicle_was_offline_comes_when_it_resumes_its_session(mosquitto: Server) -> None:
     async def scenario() -> None:
-        fleet_vins = vins(6, seed=120)
-        async with platform(mosquitto.port) as mqtt, Fleet(broker_at(mosquitto.port), fleet_vins, behaviour=PROMPT) as fleet:
-            await fleet.connect()
+        async with connected(mosquitto, vins(6, seed=120)) as (mqtt, fleet):
             await fleet.go_offline()
             assert fleet.online == []
-            for seq, vin in enumerate(fleet_vins):
-                await send(mqtt, vin, "task_a_1", seq)
+            await send_to_each(mqtt, fleet, "task_a_1")
             assert fleet.received == []
             await fleet.connect()
             await fleet.wait_for(lambda f: len(f.acknowledged) == 6, BOUND_S)
-            assert sorted(got.vin for got in fleet.received) == sorted(fleet_vins)
+            assert sorted(got.vin for got in fleet.received) == sorted(fleet.vins)
 
     run(scenario())
 
 
 def test_a_clean_start_forgets_what_was_waiting(mosquitto: Server) -> None:
     async def scenario() -> None:
-        fleet_vins = vins(6, seed=121)
-        async with platform(mosquitto.port) as mqtt, Fleet(broker_at(mosquitto.port), fleet_vins, behaviour=PROMPT) as fleet:
-            await fleet.connect()
+        async with connected(mosquitto, vins(6, seed=121)) as (mqtt, fleet):
             await fleet.go_offline()
-            for vin in fleet_vins:
-                await send(mqtt, vin, "task_a_1", 1)
+            await send_to_each(mqtt, fleet, "task_a_1")
             await fleet.connect(clean_start=True)
-            for vin in fleet_vins:
-                await send(mqtt, vin, "task_a_2", 2)
+            await send_to_each(mqtt, fleet, "task_a_2")
             await fleet.wait_for(lambda f: len(f.acknowledged) == 6, BOUND_S)
             assert {got.request_id for got in fleet.received} == {"task_a_2"}
 
@@ -168,12 +175,9 @@ def test_a_clean_start_forgets_what_was_waiting(mosquitto: Server) -> None:
 
 def test_a_vehicle_that_crashes_before_its_acknowledgement_gets_the_message_again_with_dup(mosquitto: Server) -> None:
     async def scenario() -> None:
-        fleet_vins = vins(6, seed=122)
         thoughtful = Behaviour(think_s=(3600.0, 3600.0))
-        async with platform(mosquitto.port) as mqtt, Fleet(broker_at(mosquitto.port), fleet_vins, behaviour=thoughtful) as fleet:
-            await fleet.connect()
-            for vin in fleet_vins:
-                await send(mqtt, vin, "task_a_1", 1)
+        async with connected(mosquitto, vins(6, seed=122), behaviour=thoughtful) as (mqtt, fleet):
+            await send_to_each(mqtt, fleet, "task_a_1")
             await fleet.wait_for(lambda f: len(f.received) == 6, BOUND_S)
             await fleet.crash()
             assert fleet.counts["crashed"] == 6
@@ -187,14 +191,11 @@ def test_a_vehicle_that_crashes_before_its_acknowledgement_gets_the_message_agai
 
 def test_as_their_model_says_vehicles_crash_before_the_acknowledgement_and_come_back(mosquitto: Server) -> None:
     async def scenario() -> None:
-        fleet_vins = vins(4, seed=123)
         fragile = Behaviour(think_s=(0.0, 0.0), crash_before_ack_share=0.5, away_s=0.05)
-        async with platform(mosquitto.port) as mqtt, Fleet(broker_at(mosquitto.port), fleet_vins, behaviour=fragile) as fleet:
-            await fleet.connect()
+        async with connected(mosquitto, vins(4, seed=123), behaviour=fragile) as (mqtt, fleet):
             for seq in range(10):
-                for vin in fleet_vins:
-                    await send(mqtt, vin, f"task_a_{seq}", seq)
-            every = {(vin, f"task_a_{seq}") for vin in fleet_vins for seq in range(10)}
+                await send_to_each(mqtt, fleet, f"task_a_{seq}", seq)
+            every = {(vin, f"task_a_{seq}") for vin in fleet.vins for seq in range(10)}
             await fleet.wait_for(lambda f: {(got.vin, got.request_id) for got in f.acknowledged} == every, BOUND_S)
             assert fleet.counts["crashed"] > 0
             assert any(got.dup for got in fleet.received)
@@ -256,13 +257,11 @@ def test_a_broker_behind_tls_is_refused_by_name() -> None:
 
 def test_five_hundred_vehicles_each_get_their_own(mosquitto: Server) -> None:
     async def scenario() -> None:
-        fleet_vins = vins(500, seed=128)
-        async with platform(mosquitto.port) as mqtt, Fleet(broker_at(mosquitto.port), fleet_vins, behaviour=PROMPT) as fleet:
-            await fleet.connect()
-            assert fleet.online == fleet_vins
-            await asyncio.gather(*(send(mqtt, vin, "task_a_1", seq) for seq, vin in enumerate(fleet_vins)))
+        async with connected(mosquitto, vins(500, seed=128)) as (mqtt, fleet):
+            assert fleet.online == fleet.vins
+            await asyncio.gather(*(send(mqtt, vin, "task_a_1", seq) for seq, vin in enumerate(fleet.vins)))
             await fleet.wait_for(lambda f: len(f.acknowledged) == 500, BOUND_S)
-            assert {got.vin for got in fleet.received} == set(fleet_vins)
+            assert {got.vin for got in fleet.received} == set(fleet.vins)
 
     run(scenario())
 

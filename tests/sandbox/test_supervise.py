@@ -21,7 +21,7 @@ from sandbox.platform.processes import Record
 from sandbox.platform.programs import command, environment, programs
 from sandbox.platform.supervise import Addresses, Status, down, status, up
 from sandbox.platform.supervisord import HomeLayout, configuration
-from tests.conftest import PORTS
+from tests.platforms import PORTS
 from tests.servers import free_port, listens, wait_until
 
 UP_S = 90.0

@@ -5,24 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from contracts.settings import Settings, load_settings
-from sandbox.platform import rabbitmq as embedded
-from tests.servers import Server, free_port, start_rabbitmq
-from tests.signals.gateway import DEFINITIONS, Door, Gateway
+from contracts.settings import Settings
+from tests.rabbitmq import running_rabbitmq
+from tests.servers import Server
+from tests.signals.gateway import Door, Gateway
 
 
 @pytest.fixture(scope="module")
 def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """A RabbitMQ that has imported the definitions; one for each file of tests, because all doors of one share its queues."""
-    if embedded.server_script() is None:
-        pytest.skip("rabbitmq-server is not installed; make setup installs it")
-    settings = load_settings(home=tmp_path_factory.mktemp("rabbitmq"), amqp_port=free_port())
-    servers = start_rabbitmq(settings, definitions=DEFINITIONS)
-    try:
+    with running_rabbitmq(tmp_path_factory.mktemp("rabbitmq")) as settings:
         yield settings
-    finally:
-        for server in reversed(servers):
-            server.stop()
 
 
 @pytest.fixture(scope="module")

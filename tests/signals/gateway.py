@@ -27,10 +27,10 @@ from contracts.envelope import Envelope, Stream
 from contracts.settings import Settings, load_settings
 from contracts.signals import topology
 from contracts.signals.rights import RIGHTS
-from tests.servers import ROOT, Server, answers, free_port, start_service, wait_until
+from tests.platforms import variables
+from tests.servers import Server, answers, free_port, start_service, wait_until
 
 NODES = itertools.count(1)
-DEFINITIONS = ROOT / "infra" / "rabbitmq" / "definitions.json"
 SECRET = "a-secret-of-the-tests"
 FOREIGN = "come by a binding that is not the door's"  # what a door says of messages that came so
 
@@ -155,7 +155,7 @@ class Door:
     @property
     def environment(self) -> dict[str, str]:
         """Its settings, for another process."""
-        return {f"MANIFOLD_{name.upper()}": str(value) for name, value in self._more.items()} | {"MANIFOLD_HOME": str(self.home)}
+        return variables(**self._more, home=self.home)
 
     @property
     def home(self) -> Path:

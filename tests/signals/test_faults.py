@@ -18,10 +18,10 @@ from adapters import secret_files
 from contracts.settings import Settings, load_settings
 from contracts.signals import topology
 from contracts.signals.records import read_raw
-from sandbox.platform import rabbitmq as embedded
 from signals._stay import HELD_BYTES
-from tests.servers import Server, free_port, start_rabbitmq, start_redis, wait_until
-from tests.signals.gateway import DEFINITIONS, Door, Gateway, body_of, signed
+from tests.rabbitmq import DEFINITIONS, needs_rabbitmq, start_rabbitmq
+from tests.servers import Server, free_port, start_redis, wait_until
+from tests.signals.gateway import Door, Gateway, body_of, signed
 
 pytestmark = pytest.mark.slow
 
@@ -172,8 +172,7 @@ def test_a_wrong_password_is_said_without_being_shown(tmp_path: Path, rabbitmq: 
 
 
 def test_rabbitmq_is_killed_and_comes_back(tmp_path: Path, redis_server: Server) -> None:
-    if embedded.server_script() is None:
-        pytest.skip("rabbitmq-server is not installed; make setup installs it")
+    needs_rabbitmq()
     settings = load_settings(home=tmp_path / "rabbitmq", amqp_port=free_port())
     servers = start_rabbitmq(settings, definitions=DEFINITIONS)
     door = Door(tmp_path / "home", settings, redis_server.port)

@@ -9,12 +9,12 @@ import pika
 import pytest
 
 from adapters.amqp import connection_url
-from contracts.settings import Settings, load_settings
+from contracts.settings import Settings
 from contracts.signals import topology
-from sandbox.platform import rabbitmq as embedded
 from signals._freshness import Backlogs
-from tests.servers import Server, free_port, start_rabbitmq, wait_until
-from tests.signals.gateway import DEFINITIONS, FOREIGN, Door, Gateway, body_of, signed
+from tests.rabbitmq import running_rabbitmq
+from tests.servers import Server, wait_until
+from tests.signals.gateway import FOREIGN, Door, Gateway, body_of, signed
 
 COUNT, DEVICES, ROUNDS = 4, 12, 5
 
@@ -24,16 +24,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def with_plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """A RabbitMQ with the plug-in, as the sandbox starts it where partitions are wanted."""
-    if embedded.server_script() is None:
-        pytest.skip("rabbitmq-server is not installed; make setup installs it")
-    home = tmp_path_factory.mktemp("partitions")
-    settings = load_settings(home=home, amqp_port=free_port(), signals_partitions=COUNT)
-    servers = start_rabbitmq(settings, definitions=DEFINITIONS)
-    try:
+    with running_rabbitmq(tmp_path_factory.mktemp("partitions"), signals_partitions=COUNT) as settings:
         yield settings
-    finally:
-        for server in reversed(servers):
-            server.stop()
 
 
 def send_round(gateway: Gateway, number: int) -> list[tuple[str, int]]:

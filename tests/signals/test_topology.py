@@ -16,8 +16,9 @@ from adapters.amqp import connection_url
 from contracts.settings import Settings
 from contracts.signals import topology
 from sandbox.platform.rabbitmq import MESSAGE_BYTES
+from tests.rabbitmq import DEFINITIONS
 from tests.servers import ROOT, Server, wait_until
-from tests.signals.gateway import DEFINITIONS, FOREIGN, Door, Gateway, body_of, signed
+from tests.signals.gateway import FOREIGN, Door, Gateway, body_of, signed
 
 
 def test_the_definitions_that_are_written_down_are_those_of_the_contract() -> None:

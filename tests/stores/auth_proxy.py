@@ -16,8 +16,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
+from contracts.settings import Settings
+from pipelines.spark.conf import S3_JAR
 from tests.servers import Server
+from tests.stores.places import WAREHOUSE as ROOT_OF_TABLES
 from tests.stores.places import Deployed, settings_of, variables_of
+from tests.stores.servers import REST_JARS, VERSITYGW, object_storage, require, rest_catalog
 
 CLIENT_ID, CLIENT_SECRET, WAREHOUSE = "manifold", "client:secret", "fleet"
 TOKENS, CONFIG, PREFIX = "/v1/oauth/tokens", "/v1/config", f"/v1/{WAREHOUSE}/"
@@ -117,17 +121,20 @@ class _Request(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def is_open(proxy: AnyProxy) -> Iterator[AnyProxy]:
-    """During the block."""
-    thread = threading.Thread(target=proxy.serve_forever, name="auth-proxy")
-    thread.start()
-    try:
-        yield proxy
-    finally:
-        proxy.shutdown()
-        thread.join()
-        proxy.server_close()
-        proxy.catalog.close()
+def before_a_catalog(kind: type[AnyProxy], folder: Path) -> Iterator[AnyProxy]:
+    """Such a proxy, open, with a REST catalog and its object storage behind it."""
+    require(VERSITYGW, REST_JARS, Settings().jars / S3_JAR)
+    with object_storage(folder / "s3") as s3, rest_catalog(folder / "rest", ROOT_OF_TABLES, s3) as uri:
+        proxy = kind(uri, s3.for_iceberg())
+        thread = threading.Thread(target=proxy.serve_forever, name="auth-proxy")
+        thread.start()
+        try:
+            yield proxy
+        finally:
+            proxy.shutdown()
+            thread.join()
+            proxy.server_close()
+            proxy.catalog.close()
 
 
 def behind(proxy: AuthProxy, folder: Path, redis: Server, **properties: str) -> Deployed:

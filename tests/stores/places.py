@@ -15,6 +15,7 @@ from archive.store import Archive
 from contracts.envelope import Envelope
 from contracts.settings import PREFIX, Settings
 from pipelines.spark.conf import S3_JAR
+from tests.platforms import variables
 from tests.servers import ROOT, Server, free_port
 from tests.stores.servers import BUCKET, REST_JARS, VERSITYGW, object_storage, require, rest_catalog
 from tests.stores.stages import Stages, stages_with
@@ -82,7 +83,7 @@ def variables_of(folder: Path, redis: Server, **settings: object) -> dict[str, s
         "spark_driver_memory": "1g",
         **settings,
     }
-    return {f"{PREFIX}{name.upper()}": str(value) for name, value in chosen.items()}
+    return variables(**chosen)
 
 
 def settings_of(variables: Mapping[str, str]) -> Settings:

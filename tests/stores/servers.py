@@ -42,6 +42,7 @@ def postgresql_programs() -> Path | None:
 @contextmanager
 def object_storage(folder: Path) -> Iterator[S3]:
     """An S3 gateway over a folder, with one bucket; it checks signatures."""
+    require(VERSITYGW)
     port, buckets = free_port(), folder / "buckets"
     (buckets / BUCKET).mkdir(parents=True)
     command = [str(VERSITYGW), "--port", f"127.0.0.1:{port}", "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--region", REGION]
@@ -55,6 +56,7 @@ def rest_catalog(folder: Path, warehouse: str, s3: S3) -> Iterator[str]:
 
     The server's own main class listens on every address, so its servlet is put into a Jetty on loopback here.
     """
+    require(REST_JARS)
     folder.mkdir(parents=True, exist_ok=True)
     port = launch_gateway(classpath=f"{REST_JARS}/*", die_on_exit=True, javaopts=["-Xmx512m"])
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
@@ -90,8 +92,8 @@ def postgresql(folder: Path, identity: Identity | None = None) -> Iterator[str]:
 
     With an `identity` it shows that certificate, and lets nobody in without TLS.
     """
-    programs = postgresql_programs()
-    assert programs is not None
+    programs = postgresql_programs() or Path("PostgreSQL")
+    require(programs)
     folder.mkdir(parents=True)
     user, data, port = unprivileged(folder), folder / "data", free_port()
     subprocess.run(

@@ -14,7 +14,7 @@ from pipelines.spark.conf import POSTGRESQL_JAR
 from tests.pipelines.makers import data, trigger
 from tests.servers import Server
 from tests.stores.places import Deployed, on_object_storage, settings_of, variables_of
-from tests.stores.servers import postgresql, postgresql_programs, require
+from tests.stores.servers import postgresql, require
 
 VINS = [f"V{n}" for n in range(50)]
 
@@ -28,7 +28,7 @@ def object_lake(tmp_path: Path, redis_server: Server) -> Iterator[Deployed]:
 @pytest.fixture
 def postgresql_lake(tmp_path: Path, redis_server: Server) -> Iterator[Deployed]:
     """Tables in a SQL catalog that PostgreSQL keeps, files in a folder."""
-    require(postgresql_programs() or Path("PostgreSQL"), Settings().jars / POSTGRESQL_JAR)
+    require(Settings().jars / POSTGRESQL_JAR)
     with postgresql(tmp_path / "pg") as uri:
         variables = variables_of(tmp_path, redis_server, catalog_uri=uri)
         yield Deployed(settings_of(variables), variables, tmp_path)

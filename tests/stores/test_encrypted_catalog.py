@@ -13,7 +13,7 @@ from pipelines.catalog import CatalogAway, naming_the_catalog
 from pipelines.spark.conf import POSTGRESQL_JAR
 from pipelines.spark.session import session
 from tests.stores.identities import Identity, new_identity
-from tests.stores.servers import postgresql, postgresql_programs, require
+from tests.stores.servers import postgresql, require
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -26,7 +26,7 @@ def identity() -> Identity:
 @pytest.fixture(scope="module")
 def encrypted(identity: Identity, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that lets nobody in without TLS; its address, which does not say so."""
-    require(postgresql_programs() or Path("PostgreSQL"), Settings().jars / POSTGRESQL_JAR)
+    require(Settings().jars / POSTGRESQL_JAR)
     with postgresql(tmp_path_factory.mktemp("postgresql") / "pg", identity) as uri:
         yield uri
 

@@ -10,27 +10,17 @@ import pytest
 from adapters.lake import ensure_tables, open_catalog
 from adapters.payloads import read_payload
 from contracts.errors import Permanent
-from contracts.settings import Settings
 from contracts.tables import IDS, NAMESPACE
-from pipelines.spark.conf import S3_JAR
 from tests.pipelines.makers import data, trigger
 from tests.servers import Server
-from tests.stores.auth_proxy import CLIENT_ID, CLIENT_SECRET, AuthProxy, behind, is_open
-from tests.stores.places import WAREHOUSE as ROOT_OF_TABLES
-from tests.stores.servers import REST_JARS, VERSITYGW, object_storage, require, rest_catalog
+from tests.stores.auth_proxy import CLIENT_ID, CLIENT_SECRET, AuthProxy, before_a_catalog, behind
 
 CREDENTIAL = f"{CLIENT_ID}:{CLIENT_SECRET}"
 
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AuthProxy]:
-    require(VERSITYGW, REST_JARS, Settings().jars / S3_JAR)
-    folder = tmp_path_factory.mktemp("guarded")
-    with (
-        object_storage(folder / "s3") as s3,
-        rest_catalog(folder / "rest", ROOT_OF_TABLES, s3) as uri,
-        is_open(AuthProxy(uri, s3.for_iceberg())) as proxy,
-    ):
+    with before_a_catalog(AuthProxy, tmp_path_factory.mktemp("guarded")) as proxy:
         yield proxy
 
 

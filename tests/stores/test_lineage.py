@@ -6,10 +6,11 @@ import pyarrow as pa
 import pytest
 
 from adapters.commits import append_rows
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import open_catalog
 from contracts.settings import Settings
 from contracts.tables import IDS
 from pipelines.lineage import told
+from tests.lake_rows import new_lake
 from tests.lineage import runs_of, told_in
 from tests.pipelines.makers import at, seq_at
 from tests.servers import Server
@@ -28,7 +29,7 @@ def work(settings: Settings) -> None:
 def test_a_table_is_named_by_its_bucket_and_its_key(tmp_path: Path, redis_server: Server) -> None:
     file = tmp_path / "events.jsonl"
     with on_object_storage(tmp_path / "deployed", redis_server, lineage_url=f"file://{file}") as deployed:
-        ensure_tables(open_catalog(deployed.settings))
+        new_lake(deployed.settings)
         work(deployed.settings)
         ((_, ended),) = runs_of(told_in(file), "work")
         (table,) = ended["outputs"]

@@ -13,38 +13,19 @@ from contracts.settings import Settings
 from contracts.tables import META, TABLES
 from pipelines.migrations.migrate import Migrated, migrate, plan
 from tests.pipelines.old_lakes import SECOND, fill, make_old
-from tests.stores.servers import (
-    BUCKET,
-    REST_JARS,
-    VERSITYGW,
-    object_storage,
-    postgresql,
-    postgresql_programs,
-    require,
-    rest_catalog,
-)
+from tests.servers import Server
+from tests.stores import places
+from tests.stores.servers import postgresql
 
 
 @pytest.fixture
-def on_object_storage(tmp_path: Path) -> Iterator[Settings]:
-    require(VERSITYGW, REST_JARS)
-    warehouse = f"s3://{BUCKET}/warehouse"
-    with object_storage(tmp_path / "s3") as s3, rest_catalog(tmp_path / "rest", warehouse, s3) as uri:
-        yield Settings(
-            home=tmp_path / "home",
-            catalog_type="rest",
-            catalog_uri=SecretStr(uri),
-            warehouse=warehouse,
-            s3_endpoint=s3.endpoint,
-            s3_region=s3.region,
-            s3_access_key=s3.access_key,
-            s3_secret_key=SecretStr(s3.secret_key),
-        )
+def on_object_storage(tmp_path: Path, redis_server: Server) -> Iterator[Settings]:
+    with places.on_object_storage(tmp_path, redis_server) as deployed:
+        yield deployed.settings
 
 
 @pytest.fixture
 def on_postgresql(tmp_path: Path) -> Iterator[Settings]:
-    require(postgresql_programs() or Path("PostgreSQL"))
     with postgresql(tmp_path / "pg") as uri:
         yield Settings(home=tmp_path / "home", catalog_uri=SecretStr(uri))
 

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.settings import Settings
 from contracts.tables import IDS
-from pipelines.spark.conf import S3_JAR
 from tests.pipelines.makers import data, trigger
 from tests.servers import Server
-from tests.stores.auth_proxy import behind, is_open
-from tests.stores.places import WAREHOUSE, Deployed
-from tests.stores.servers import BOTO3, REST_JARS, VERSITYGW, object_storage, require, rest_catalog
+from tests.stores.auth_proxy import before_a_catalog, behind
+from tests.stores.places import Deployed
+from tests.stores.servers import BOTO3, require
 from tests.stores.signatures import KEY, REGION, SECRET, SERVICE, SigningProxy, refusal, signature_of
 
 NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
@@ -30,13 +28,8 @@ def keys(secret: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SigningProxy]:
-    require(BOTO3, VERSITYGW, REST_JARS, Settings().jars / S3_JAR)
-    folder = tmp_path_factory.mktemp("signed")
-    with (
-        object_storage(folder / "s3") as s3,
-        rest_catalog(folder / "rest", WAREHOUSE, s3) as uri,
-        is_open(SigningProxy(uri, s3.for_iceberg())) as proxy,
-    ):
+    require(BOTO3)
+    with before_a_catalog(SigningProxy, tmp_path_factory.mktemp("signed")) as proxy:
         yield proxy
 
 

@@ -18,7 +18,7 @@ from contracts.tables import NAMESPACE
 from pipelines.catalog import AWAY, CatalogAway, naming_the_catalog
 from pipelines.spark.conf import POSTGRESQL_JAR
 from pipelines.spark.session import session
-from tests.stores.servers import postgresql, postgresql_programs, require
+from tests.stores.servers import postgresql, require
 
 SOON = json.dumps({"jdbc.connectTimeout": "2", "jdbc.socketTimeout": "2"})
 
@@ -43,7 +43,6 @@ def test_a_server_that_never_answers_the_door_is_given_up(silent: str, tmp_path:
 
 @pytest.mark.timeout(120)
 def test_one_that_stops_answering_is_given_up_and_asked_again_when_it_is_back(tmp_path: Path) -> None:
-    require(postgresql_programs() or Path("PostgreSQL"))
     with postgresql(tmp_path / "pg") as uri:
         catalog = open_catalog(settings_of(uri, tmp_path))
         ensure_tables(catalog)

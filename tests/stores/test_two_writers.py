@@ -7,9 +7,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from adapters.lake import ensure_tables, open_catalog
+from adapters.lake import open_catalog
 from contracts.settings import Settings
 from contracts.tables import META
+from tests.lake_rows import new_lake
 from tests.pipelines.conftest import new_session
 from tests.pipelines.makers import at
 
@@ -19,7 +20,7 @@ COMMITS = 8
 @pytest.mark.slow
 def test_spark_and_pyiceberg_commit_to_one_table_at_once_and_lose_nothing(one_spark: SparkSession, tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    ensure_tables(open_catalog(settings))
+    new_lake(settings)
     spark = new_session(one_spark, settings)
     moments = {"first_seen_at": at(0), "last_seen_at": at(0), "times_seen": 1}
 

@@ -160,18 +160,28 @@ def test_the_old_connection_ends_before_the_new_one_begins(clean: bool, reason: 
     assert kinds == [(Disconnected, reason), (Connected, None)]
 
 
-@pytest.mark.parametrize("version", [4, 5])
-def test_packet_ids_in_flight_outlive_the_connection(version: int) -> None:
-    scene = Scene()
+def has_two_in_flight(scene: Scene, version: int) -> SessionObserver:
+    """A vehicle that resumes its sessions, and to which 1 and 2 have gone."""
     vehicle = scene.connected("V", version, clean=False, expiry_s=300)
     scene.send(vehicle, 1, mid=1)
     scene.send(vehicle, 2, mid=2)
-    vehicle.client_closed()
+    return vehicle
 
-    again = scene.connected("V", version, present=True, clean=False, expiry_s=300)
-    scene.send(again, 1, mid=1, dup=True, again=True)
-    scene.send(again, 2, mid=2, dup=True, again=True)
-    again.from_client(puback(2) + puback(1))
+
+def gets_both_again(scene: Scene, version: int) -> SessionObserver:
+    """The same vehicle, back in its session."""
+    vehicle = scene.connected("V", version, present=True, clean=False, expiry_s=300)
+    scene.send(vehicle, 1, mid=1, dup=True, again=True)
+    scene.send(vehicle, 2, mid=2, dup=True, again=True)
+    return vehicle
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_packet_ids_in_flight_outlive_the_connection(version: int) -> None:
+    scene = Scene()
+    has_two_in_flight(scene, version).client_closed()
+
+    gets_both_again(scene, version).from_client(puback(2) + puback(1))
 
     assert scene.acked == [2, 1]
 
@@ -194,16 +204,11 @@ def test_after_a_clean_start_a_late_puback_means_nothing_and_the_next_message_is
 def test_a_tap_that_was_killed_knows_redelivered_messages_again(version: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("tap") / "publications.jsonl"
     before = Scene(PublicationStore(path))
-    vehicle = before.connected("V", version, clean=False, expiry_s=300)
-    before.send(vehicle, 1, mid=1)
-    before.send(vehicle, 2, mid=2)
+    has_two_in_flight(before, version)
     before.sessions.store.flush()
 
     after = Scene(PublicationStore(path))
-    again = after.connected("V", version, present=True, clean=False, expiry_s=300)
-    after.send(again, 1, mid=1, dup=True, again=True)
-    after.send(again, 2, mid=2, dup=True, again=True)
-    again.from_client(puback(1) + puback(2))
+    gets_both_again(after, version).from_client(puback(1) + puback(2))
 
     assert after.acked == [1, 2]
 

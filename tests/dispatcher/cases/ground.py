@@ -12,10 +12,11 @@ from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.topics import TRIGGER, Sign, data_topic
 from queues import Policy
 from tests.dispatcher.platform import Platform, a_platform
-from tests.dispatcher.platform_client import PlatformClient, trigger
+from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Vehicle
 from tests.redis_users import RedisUsers, refused
 from tests.servers import wait_until
+from tests.wire import trigger
 
 _batches = itertools.count()
 
@@ -72,6 +73,16 @@ class Ground:
         """Returns when the dispatcher knows that the vehicle has gone."""
         self.seen(vehicle, connected="no")
 
+    def crashes(self, vehicle: Vehicle) -> None:
+        """The vehicle loses its connection; returns when the dispatcher knows."""
+        vehicle.crash()
+        self.gone(vehicle)
+
+    def leaves(self, vehicle: Vehicle) -> None:
+        """The vehicle disconnects; returns when the dispatcher knows."""
+        vehicle.leave()
+        self.gone(vehicle)
+
     def presence(self, vehicle: Vehicle) -> dict[str, str]:
         """What is known of its connection; `yes` stands for the instant at which it was seen to subscribe."""
         known = self.platform.presence(vehicle.vin)
@@ -91,6 +102,11 @@ class Ground:
     def nothing_in_flight(self, vehicle: Vehicle) -> None:
         """Returns when what was in flight has been released, or has ended."""
         wait_until(lambda: self.in_flight(vehicle) is None, what=f"{vehicle.vin} to have nothing in flight")
+
+    def given_back(self, vehicle: Vehicle, seq: int) -> None:
+        """Returns when this entry, which was in flight, is pending again: the only one."""
+        self.nothing_in_flight(vehicle)
+        assert self.pending(vehicle) == [seq]
 
     def ended(self, vehicle: Vehicle, *seqs: int) -> dict[int, OutcomeRecord]:
         """The outcomes of exactly these entries, as soon as the recorder has them and nothing of the vehicle is left."""

@@ -15,10 +15,10 @@ from contracts.topics import FANOUT, TRIGGER, Sign, data_topic, request_filter, 
 from queues import Queues
 from queues.verbs.fills import Enqueue
 from tests.dispatcher.cases.ground import Ground
-from tests.dispatcher.platform_client import trigger
 from tests.dispatcher.vehicle import Vehicle
 from tests.servers import wait_until
 from tests.tap import raw_connection
+from tests.wire import trigger
 
 MANY_VINS, MANY_ENTRIES, A_PART = 100_000, 10_000, 1_000
 

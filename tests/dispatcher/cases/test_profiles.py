@@ -8,8 +8,8 @@ import pytest
 from contracts.topics import FANOUT, TRIGGER
 from tests.contracts.test_profiles import profile
 from tests.dispatcher.cases.ground import Ground, a_ground
-from tests.dispatcher.platform_client import trigger
 from tests.dispatcher.vehicle import Vehicle
+from tests.wire import trigger
 
 TEXT = 'transparent, not base64: "ä" \u0000'
 MAPS = "maps"  # text that happens to be base64, too
@@ -62,8 +62,7 @@ def test_text_in_the_one_message_goes_out_byte_for_byte_on_a_subscription_alone(
 def test_a_newer_message_of_a_request_takes_the_pending_ones_place_and_a_resumed_session_gets_it(inline: Ground) -> None:
     vehicle = Vehicle(inline).connect()
     inline.seen(vehicle, subscribed="yes")
-    vehicle.leave()
-    inline.gone(vehicle)
+    inline.leaves(vehicle)
     for text in ("old", "new"):
         assert inline.platform_client.send(FANOUT, message(vehicle, "task_config_1", text))["status"] == "recorded"
 

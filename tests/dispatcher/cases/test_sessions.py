@@ -4,6 +4,7 @@ import pytest
 
 from contracts import keys
 from contracts.embedded_broker import SESSION_MAX_S
+from contracts.outcomes import OutcomeRecord
 from contracts.topics import Sign, request_topic
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.platform_client import PlatformClient
@@ -16,8 +17,7 @@ NO_SUBSCRIBERS = 16
 def test_batches_that_came_while_it_was_away_wait_for_its_sign_and_come_in_order(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     ground.here(vehicle.connect())
-    vehicle.leave()
-    ground.gone(vehicle)
+    ground.leaves(vehicle)
     seqs = [ground.batch(vehicle.vin, request_id=f"task_{n}") for n in range(4)]
 
     vehicle.connect(subscribe=False)
@@ -57,8 +57,7 @@ def test_what_was_unacknowledged_comes_once_from_the_broker_whatever_signs_come(
 def test_what_waits_behind_a_redelivery_follows_its_acknowledgement(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     first = ground.one_unacknowledged(vehicle)
-    vehicle.crash()
-    ground.gone(vehicle)
+    ground.crashes(vehicle)
     second = ground.batch(vehicle.vin, request_id="second")
     third = ground.batch(vehicle.vin, request_id="third")
     vehicle.acks = True
@@ -74,8 +73,7 @@ def test_what_waits_behind_a_redelivery_follows_its_acknowledgement(ground: Grou
 def test_a_clean_start_has_it_published_again_with_the_same_seq(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     seq = ground.one_unacknowledged(vehicle)
-    vehicle.crash()
-    ground.gone(vehicle)
+    ground.crashes(vehicle)
 
     vehicle.acks = True
     vehicle.connect(clean=True)
@@ -89,52 +87,46 @@ def test_a_clean_start_has_it_published_again_with_the_same_seq(ground: Ground, 
     vehicle.leave()
 
 
+def delivered_in_a_new_session(ground: Ground, vehicle: Vehicle, seq: int) -> OutcomeRecord:
+    """The outcome of an entry that the vehicle gets a second time: it comes back, has no session any more, and leaves."""
+    vehicle.acks = True
+    ground.here(vehicle.connect())
+    assert not vehicle.session_present
+    vehicle.waits_for(2)
+    outcome = ground.delivered(vehicle, seq)[seq]
+    vehicle.leave()
+    return outcome
+
+
 def test_a_session_that_ends_with_its_connection_gives_its_entry_back_at_once(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol, expiry_s=0)
     seq = ground.one_unacknowledged(vehicle)
     vehicle.crash()
-    ground.nothing_in_flight(vehicle)
-    assert ground.pending(vehicle) == [seq]
+    ground.given_back(vehicle, seq)
 
-    vehicle.acks = True
-    ground.here(vehicle.connect())
-    vehicle.waits_for(2)
-    ground.delivered(vehicle, seq)
-    vehicle.leave()
+    delivered_in_a_new_session(ground, vehicle, seq)
 
 
 def test_a_session_that_expires_while_the_vehicle_is_away_gives_its_entry_back(ground: Ground) -> None:
     vehicle = Vehicle(ground, protocol=5, expiry_s=1)
     seq = ground.one_unacknowledged(vehicle)
-    vehicle.crash()
-    ground.gone(vehicle)
+    ground.crashes(vehicle)
     topic = request_topic("agent", vehicle.vin, "probe")
     service = PlatformClient(ground.settings, ground.settings.mqtt_username_dispatcher)
     wait_until(lambda: service.say(topic, b"") == NO_SUBSCRIBERS, what="the broker to forget the session")
     service.close()
 
-    vehicle.acks = True
-    ground.here(vehicle.connect())
-    assert not vehicle.session_present
-    vehicle.waits_for(2)
-    assert ground.delivered(vehicle, seq)[seq].attempts == 2
+    assert delivered_in_a_new_session(ground, vehicle, seq).attempts == 2
     assert [(got.seq, got.dup) for got in vehicle.got] == [(seq, False)] * 2
-    vehicle.leave()
 
 
 def test_a_disconnect_that_ends_its_session_gives_its_entry_back_at_once(ground: Ground) -> None:
     vehicle = Vehicle(ground, protocol=5, expiry_s=300)
     seq = ground.one_unacknowledged(vehicle)
     vehicle.leave(expiry_s=0)
-    ground.nothing_in_flight(vehicle)
-    assert ground.pending(vehicle) == [seq]
+    ground.given_back(vehicle, seq)
 
-    vehicle.acks = True
-    ground.here(vehicle.connect())
-    assert not vehicle.session_present
-    vehicle.waits_for(2)
-    ground.delivered(vehicle, seq)
-    vehicle.leave()
+    delivered_in_a_new_session(ground, vehicle, seq)
 
 
 def test_a_disconnect_that_prolongs_its_session_is_waited_for(ground: Ground) -> None:
@@ -155,9 +147,8 @@ def test_a_disconnect_that_prolongs_its_session_is_waited_for(ground: Ground) ->
 def test_while_it_is_away_and_its_session_lives_the_deadline_waits(brisk: Ground, protocol: int) -> None:
     vehicle = Vehicle(brisk, protocol=protocol)
     seq = brisk.one_unacknowledged(vehicle)
-    vehicle.crash()
+    brisk.crashes(vehicle)
     copies = len(vehicle.got)
-    brisk.gone(vehicle)
     seen = brisk.presence(vehicle)
     assert seen["expiry"] == ("300" if protocol == 5 else str(SESSION_MAX_S))  # on 3.1.1 the broker's own
     index = keys.deadlines(keys.shard_of(vehicle.vin, brisk.settings.wake_shards))
@@ -175,8 +166,7 @@ def test_while_it_is_away_and_its_session_lives_the_deadline_waits(brisk: Ground
 def test_an_unrelated_message_that_waits_in_its_session_delays_nothing(ground: Ground, protocol: int) -> None:
     vehicle = Vehicle(ground, protocol=protocol)
     ground.here(vehicle.connect())
-    vehicle.leave()
-    ground.gone(vehicle)
+    ground.leaves(vehicle)
     service = PlatformClient(ground.settings, ground.settings.mqtt_username_dispatcher)
     service.say(request_topic("agent", vehicle.vin, "foreign"), b"not of this dispatcher")
     service.close()

@@ -15,6 +15,12 @@ from tests.servers import wait_until
 class EcqGround(Ground):
     """What publishers and consumers of compacted queues do, and what is seen of them."""
 
+    def consumer(self, protocol: int = 5, *, acks: bool = True) -> Vehicle:
+        """One that is connected and has subscribed its queue; with `acks` it acknowledges at once."""
+        consumer = Vehicle(self, protocol=protocol)
+        consumer.acks = acks
+        return self.listens(consumer.connect(subscribe=False))
+
     def write(self, consumer: Vehicle, key: str, payload: bytes = b"") -> int:
         """One accepted message; its seq."""
         return self.write_all(consumer, [(key, payload)])[0]
@@ -56,6 +62,10 @@ class EcqGround(Ground):
 
     def waiting(self, consumer: Vehicle) -> list[int]:
         return [message.seq for message in self.queue(consumer).messages if not message.is_delivered]
+
+    def nothing_waiting(self, consumer: Vehicle) -> None:
+        """Returns when all messages are acknowledged."""
+        wait_until(lambda: not self.waiting(consumer), what=f"the queue of {consumer.vin} to be empty: {self.queue(consumer)}")
 
     def acknowledged_up_to(self, consumer: Vehicle, seq: int) -> None:
         """Returns when the position is there."""

@@ -6,12 +6,10 @@ from contracts import keys
 from contracts.topics import Sign
 from tests.dispatcher.ecq.ground import EcqGround, keys_of
 from tests.dispatcher.vehicle import Vehicle
-from tests.servers import wait_until
 
 
 def test_a_consumer_that_is_subscribed_gets_a_write_at_once(ground: EcqGround, protocol: int) -> None:
-    consumer = Vehicle(ground, protocol=protocol)
-    ground.listens(consumer.connect(subscribe=False))
+    consumer = ground.consumer(protocol)
 
     seqs = [ground.write(consumer, key, key.encode()) for key in ("climate", "calendar/monday", "größe")]
 
@@ -36,10 +34,8 @@ def test_what_came_before_the_subscription_comes_with_it_in_order(ground: EcqGro
 
 
 def test_a_resumed_session_gets_what_came_meanwhile_without_a_sign_or_a_subscription(ground: EcqGround, protocol: int) -> None:
-    consumer = Vehicle(ground, protocol=protocol)
-    ground.listens(consumer.connect(subscribe=False))
-    consumer.leave()
-    ground.gone(consumer)
+    consumer = ground.consumer(protocol)
+    ground.leaves(consumer)
     ground.write_all(consumer, [("a", b"1"), ("b", b"2")])
     ground.in_queue(consumer, 2)
 
@@ -54,10 +50,8 @@ def test_a_resumed_session_gets_what_came_meanwhile_without_a_sign_or_a_subscrip
 
 def test_a_resumed_session_is_served_where_nothing_is_known_of_its_subscription(ground: EcqGround, protocol: int) -> None:
     """As where it subscribed before the dispatchers ran, or so long ago that its presence has gone."""
-    consumer = Vehicle(ground, protocol=protocol)
-    ground.listens(consumer.connect(subscribe=False))
-    consumer.leave()
-    ground.gone(consumer)
+    consumer = ground.consumer(protocol)
+    ground.leaves(consumer)
     with ground.platform.blocking() as redis:
         redis.delete(keys.presence(consumer.vin))
     ground.write(consumer, "a", b"1")
@@ -71,8 +65,7 @@ def test_a_resumed_session_is_served_where_nothing_is_known_of_its_subscription(
 
 @pytest.mark.parametrize("sign", Sign)
 def test_a_sign_makes_good_for_a_subscription_that_nobody_told(ground: EcqGround, protocol: int, sign: Sign) -> None:
-    consumer = Vehicle(ground, protocol=protocol)
-    ground.listens(consumer.connect(subscribe=False))
+    consumer = ground.consumer(protocol)
     with ground.platform.blocking() as redis:
         redis.hset(keys.presence(consumer.vin), "ecq", "no")
     ground.write(consumer, "a", b"1")
@@ -110,8 +103,7 @@ def test_any_filter_that_covers_the_topic_counts(ground: EcqGround, protocol: in
 
 
 def test_after_unsubscribing_nothing_comes_until_it_listens_again(ground: EcqGround, protocol: int) -> None:
-    consumer = Vehicle(ground, protocol=protocol)
-    ground.listens(consumer.connect(subscribe=False))
+    consumer = ground.consumer(protocol)
     consumer.unsubscribe(f"$ECQ/{consumer.vin}/#")
     ground.seen(consumer, ecq="no")
 
@@ -153,6 +145,6 @@ def test_the_two_queues_of_a_vehicle_do_not_wait_for_each_other(ground: EcqGroun
     consumer.ack(ecq)
     assert keys_of(consumer.waits_for(3)[2:]) == ["b"]
     consumer.ack(consumer.got[2])
-    wait_until(lambda: not ground.waiting(consumer), what="its compacted queue to be empty")
+    ground.nothing_waiting(consumer)
     assert len(consumer.got) == 3, "the batch was not acknowledged, and the next one waits for that"
     consumer.leave()

@@ -5,7 +5,7 @@ from datetime import timedelta
 from contracts.seq import datetime_of
 from contracts.topics import Sign
 from tests.dispatcher.ecq.ground import EcqGround, keys_of
-from tests.dispatcher.vehicle import Got, Vehicle
+from tests.dispatcher.vehicle import Vehicle
 from tests.servers import wait_until
 
 
@@ -18,15 +18,13 @@ def test_of_a_thousand_writes_over_ten_keys_the_ten_newest_come(ground: EcqGroun
 
     got = consumer.waits_for(10)
     assert [each.payload for each in got] == [b"%d" % n for n in range(990, 1000)]
-    wait_until(lambda: not ground.waiting(consumer), what="the queue to be empty")
+    ground.nothing_waiting(consumer)
     assert len(consumer.got) == 10
     consumer.leave()
 
 
 def test_what_is_in_flight_is_finished_before_the_newer_message_of_its_key(ground: EcqGround, protocol: int) -> None:
-    consumer = Vehicle(ground, protocol=protocol)
-    consumer.acks = False
-    ground.listens(consumer.connect(subscribe=False))
+    consumer = ground.consumer(protocol, acks=False)
     ground.write(consumer, "a", b"old")
     (old,) = consumer.waits_for(1)
     for n in range(3):
@@ -43,13 +41,10 @@ def test_what_is_in_flight_is_finished_before_the_newer_message_of_its_key(groun
 
 
 def test_what_was_in_flight_and_superseded_does_not_come_to_a_new_session(ground: EcqGround, protocol: int) -> None:
-    consumer = Vehicle(ground, protocol=protocol)
-    consumer.acks = False
-    ground.listens(consumer.connect(subscribe=False))
+    consumer = ground.consumer(protocol, acks=False)
     ground.write(consumer, "a", b"old")
     consumer.waits_for(1)
-    consumer.crash()
-    ground.gone(consumer)
+    ground.crashes(consumer)
     newest = ground.write(consumer, "a", b"new")
 
     consumer.acks = True
@@ -61,27 +56,22 @@ def test_what_was_in_flight_and_superseded_does_not_come_to_a_new_session(ground
 
 
 def test_a_resumed_session_gets_what_was_in_flight_from_the_broker_and_no_second_copy(ground: EcqGround, protocol: int) -> None:
-    consumer = Vehicle(ground, protocol=protocol)
-    consumer.acks = False
-    ground.listens(consumer.connect(subscribe=False))
+    consumer = ground.consumer(protocol, acks=False)
     ground.write_all(consumer, [("a", b"1"), ("b", b"2")])
     consumer.waits_for(1)
-    consumer.crash()
-    ground.gone(consumer)
+    ground.crashes(consumer)
 
     consumer.acks = True
     consumer.connect(subscribe=False)
     consumer.say(Sign.HEARTBEAT)
 
     assert [(each.payload, each.dup) for each in consumer.waits_for(3)] == [(b"1", False), (b"1", True), (b"2", False)]
-    wait_until(lambda: not ground.waiting(consumer), what="the queue to be empty")
+    ground.nothing_waiting(consumer)
     consumer.leave()
 
 
 def test_a_takeover_moves_the_queue_to_the_new_connection(ground: EcqGround, protocol: int) -> None:
-    first = Vehicle(ground, protocol=protocol)
-    first.acks = False
-    ground.listens(first.connect(subscribe=False))
+    first = ground.consumer(protocol, acks=False)
     ground.write_all(first, [("a", b"1"), ("b", b"2")])
     first.waits_for(1)
 
@@ -90,14 +80,12 @@ def test_a_takeover_moves_the_queue_to_the_new_connection(ground: EcqGround, pro
     first.forget()
 
     assert [each.payload for each in second.waits_for(2)] == [b"1", b"2"]
-    wait_until(lambda: not ground.waiting(second), what="the queue to be empty")
+    ground.nothing_waiting(second)
     second.leave()
 
 
 def test_a_negative_acknowledgement_counts_and_its_message_stays_readable(ground: EcqGround) -> None:
-    consumer = Vehicle(ground, protocol=5)
-    consumer.acks = False
-    ground.listens(consumer.connect(subscribe=False))
+    consumer = ground.consumer(acks=False)
     seq = ground.write(consumer, "a", b"1")
     consumer.refuse(consumer.waits_for(1)[0], 0x83, "no such setting")
 
@@ -140,7 +128,7 @@ def test_a_rewind_to_a_time_brings_back_what_was_written_since(ground: EcqGround
     consumer, seqs = _served(ground, protocol, ["a", "b"])
     wait_until(lambda: ground.write(consumer, "later", b"") >> 22 > seqs[1] >> 22, what="a later millisecond")
     consumer.waits_for(3)
-    wait_until(lambda: not ground.waiting(consumer), what="the queue to be empty")
+    ground.nothing_waiting(consumer)
     before = len(consumer.got)
 
     ground.rewind(consumer, (datetime_of(seqs[1]) + timedelta(milliseconds=1)).isoformat())
@@ -161,7 +149,7 @@ def test_an_acknowledgement_that_a_rewind_has_overtaken_ends_its_own_message_alo
     consumer.ack(in_flight)
 
     assert keys_of(consumer.waits_for(5)[3:]) == ["a", "b"]
-    wait_until(lambda: not ground.waiting(consumer), what="the queue to be empty")
+    ground.nothing_waiting(consumer)
     ground.acknowledged_up_to(consumer, last)
     assert len(consumer.got) == 5
     assert seqs[-1] < last
@@ -169,9 +157,7 @@ def test_an_acknowledgement_that_a_rewind_has_overtaken_ends_its_own_message_alo
 
 
 def test_a_message_that_is_not_acknowledged_in_time_comes_again_with_its_seq(brisk: EcqGround) -> None:
-    consumer = Vehicle(brisk, protocol=5)
-    consumer.acks = False
-    brisk.listens(consumer.connect(subscribe=False))
+    consumer = brisk.consumer(acks=False)
     seq = brisk.write(consumer, "a", b"1")
 
     again = consumer.waits_for(2)[1]
@@ -183,11 +169,7 @@ def test_a_message_that_is_not_acknowledged_in_time_comes_again_with_its_seq(bri
 
 
 def test_a_message_whose_attempts_are_used_up_is_passed_over_and_a_rewind_brings_it_back(brisk: EcqGround) -> None:
-    consumer = Vehicle(brisk, protocol=5)
-    consumer.acks = False
-    refused: list[Got] = []
-    consumer.look = lambda got: refused.append(got)
-    brisk.listens(consumer.connect(subscribe=False))
+    consumer = brisk.consumer(acks=False)
     first = brisk.write(consumer, "a", b"1")
     second = brisk.write(consumer, "b", b"2")
 
@@ -201,8 +183,7 @@ def test_a_message_whose_attempts_are_used_up_is_passed_over_and_a_rewind_brings
 
 def _served(ground: EcqGround, protocol: int, keys: list[str]) -> tuple[Vehicle, list[int]]:
     """A consumer that has acknowledged a message of each of these keys, and their seqs."""
-    consumer = Vehicle(ground, protocol=protocol)
-    ground.listens(consumer.connect(subscribe=False))
+    consumer = ground.consumer(protocol)
     seqs = []
     for place, key in enumerate(keys, 1):
         seqs.append(ground.write(consumer, key, b"%d" % place))

@@ -1,0 +1,51 @@
+"""What a history shows: how much there was, and of which entries a promise was broken. The checkers say what the words mean."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tests.faults.history import What
+
+Entry = tuple[str, int]  # vehicle, or name of the queue, and seq
+
+
+class Breach(StrEnum):
+    """How a promise can be broken."""
+
+    LOST = "lost"
+    UNEXPLAINED = "unexplained"
+    OUT_OF_ORDER = "out of order"
+    IN_FLIGHT_TOGETHER = "in flight together"
+    RESURRECTED = "resurrected"
+    UNASKED = "unasked"
+    ALTERED = "altered"
+    QUEUED_TWICE = "queued twice"
+    UNRECORDED = "unrecorded"
+    NEVER_ACKNOWLEDGED = "never acknowledged"
+    ECQ_LOST = "ecq lost"
+    ECQ_RESURRECTED = "ecq resurrected"
+    ECQ_POSITION_GONE_BACK = "ecq position gone back"
+
+
+@dataclass
+class Verdict:
+    """Counts, and the breaches. Entries stand for themselves, copies for the entry that they are a copy of."""
+
+    attempted: int = 0
+    accepted: int = 0
+    delivered: int = 0
+    duplicated: int = 0
+    ecq: Counter[What] = field(default_factory=Counter)  # the lines of compacted queues
+    broken: dict[Breach, list[Entry]] = field(default_factory=dict)  # none of them is empty
+
+    def breach(self, how: Breach, entries: Iterable[Entry]) -> None:
+        """These entries break the promise."""
+        if found := list(entries):
+            self.broken.setdefault(how, []).extend(found)
+
+    def counts(self) -> dict[str, int]:
+        """Every word with its number."""
+        own = {word: getattr(self, word) for word in ("attempted", "accepted", "delivered", "duplicated")}
+        of_ecq = {f"ecq {what}": self.ecq[what] for what in (What.ACCEPTED, What.DELIVERED, What.ENDED, What.REWOUND)}
+        return own | of_ecq | {how.value: len(self.broken.get(how, ())) for how in Breach}
