@@ -2,15 +2,16 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
+from adapters.async_lake import AsyncLake
+from contracts.errors import ManifoldError
 from contracts.settings import Settings
-from contracts.tables import DATA, ECQ_PAYLOAD, IDS
+from contracts.tables import DATA, ECQ_PAYLOAD, IDS, Table
 from dispatcher._gathering import Gathering
-from dispatcher._threads import Threads
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -20,6 +21,7 @@ TRIGGERS_AT_ONCE = 64
 LOOK_S = 60  # for one piece, or one look for triggers: readers of files give up after 30 s; a peer that is dead never answers
 MISSES_KEPT = 10_000
 Key = TypeVar("Key")
+T = TypeVar("T")
 Entry = tuple[str, int]  # owner and seq
 Trigger = tuple[str, str]  # request_id and data_id
 
@@ -33,9 +35,9 @@ class Lake:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self._settings, self.look_s = settings, float(LOOK_S)
-        self._data_threads, self._trigger_threads = Threads(READERS, "dispatcher-data"), Threads(READERS, "dispatcher-triggers")
-        self._catalog: Catalog | None = None
+        self.look_s = float(LOOK_S)
+        self._data = AsyncLake(settings, threads=READERS, name="dispatcher-data")
+        self._triggers = AsyncLake(settings, threads=READERS, name="dispatcher-triggers")
         self._lacks_data, self._lacks_triggers = _Misses[str](), _Misses[Entry]()
         self._asked: dict[Entry, asyncio.Future[Trigger | None]] = {}
         self._entries = Gathering[Entry]("lake.triggers", self._look_for, at_once=TRIGGERS_AT_ONCE, readers=READERS)
@@ -45,15 +47,8 @@ class Lake:
 
         A data_id that is in no piece could not be read.
         """
-        pieces = self._pieces(data_ids)
-        while True:
-            try:
-                piece = await self._data_threads.run(self.look_s, next, pieces, None)
-            except TimeoutError:
-                log.warning("lake does not answer", table=DATA.name, seconds=self.look_s)
-                return
-            if piece is None:
-                return
+        pieces = await self._ask(self._data, DATA, lambda catalog: self._pieces(catalog, data_ids), None)
+        while pieces and (piece := await self._ask(self._data, DATA, lambda _: next(pieces, None), None)) is not None:
             yield piece
 
     async def trigger(self, owner: str, seq: int) -> Trigger | None:
@@ -66,79 +61,63 @@ class Lake:
 
     async def ecq_messages(self, entries: Sequence[Entry]) -> dict[Entry, tuple[str, bytes]]:
         """Key and payload of those of `entries` (client id and seq) that the lake has."""
-        try:
-            return await self._data_threads.run(self.look_s, self._read_messages, entries)
-        except TimeoutError:
-            log.warning("lake does not answer", table=ECQ_PAYLOAD.name, seconds=self.look_s)
-            return {}
+
+        def read(catalog: "Catalog") -> dict[Entry, tuple[str, bytes]]:
+            from adapters.ecq_payloads import read_messages
+
+            return {entry: (found.key, found.payload) for entry, found in read_messages(catalog, entries).items()}
+
+        return await self._ask(self._data, ECQ_PAYLOAD, read, {})
 
     def close(self) -> None:
         """Let the threads end after their present read."""
-        self._data_threads.close()
-        self._trigger_threads.close()
+        self._data.close()
+        self._triggers.close()
 
-    def _open(self) -> "Catalog":
-        from adapters.lake import open_catalog  # here, because loading PyIceberg takes seconds that few runs need
-
-        if self._catalog is None:
-            self._catalog = open_catalog(self._settings)
-        return self._catalog
-
-    def _pieces(self, data_ids: Sequence[str]) -> Iterator[dict[str, bytes | None]]:
+    async def _ask(self, lake: AsyncLake, table: Table, question: "Callable[[Catalog], T]", otherwise: T) -> T:
         try:
-            from adapters.payloads import StoredPayloads
+            return await lake.ask(question, self.look_s)
+        except ManifoldError as exc:  # nothing of the lake may stop deliveries
+            log.warning("lake not readable", table=table.name, reason=str(exc))
+            return otherwise
 
-            stored = StoredPayloads(self._open())
-            snapshot = stored.snapshot_id
-            unknown = self._lacks_data.unknown(data_ids, snapshot)
-            if len(unknown) < len(data_ids):
-                yield dict.fromkeys(set(data_ids) - set(unknown))
-            for piece in stored.pieces(unknown) if unknown else ():
-                self._lacks_data.note((data_id for data_id, payload in piece.items() if payload is None), snapshot)
-                yield piece
-        except Exception:  # catalogs and object stores fail in many ways; none of them may stop deliveries
-            log.exception("lake not readable", table=DATA.name)
+    def _pieces(self, catalog: "Catalog", data_ids: Sequence[str]) -> Iterator[dict[str, bytes | None]]:
+        from adapters.payloads import StoredPayloads
+
+        stored = StoredPayloads(catalog)
+        snapshot = stored.snapshot_id
+        unknown = self._lacks_data.unknown(data_ids, snapshot)
+        if len(unknown) < len(data_ids):
+            yield dict.fromkeys(set(data_ids) - set(unknown))
+        for piece in stored.pieces(unknown) if unknown else ():
+            self._lacks_data.note((data_id for data_id, payload in piece.items() if payload is None), snapshot)
+            yield piece
 
     async def _look_for(self, entries: Sequence[Entry]) -> None:
         found: dict[Entry, Trigger] = {}  # filled by the thread, so that what it has found before it hangs is told
         try:
-            await self._trigger_threads.run(self.look_s, self._read_triggers, entries, found)
-        except TimeoutError:
-            log.warning("lake does not answer", table=IDS.name, seconds=self.look_s)
+            await self._ask(self._triggers, IDS, lambda catalog: self._read_triggers(catalog, entries, found), None)
         finally:
             for entry in entries:
                 self._asked.pop(entry).set_result(found.get(entry))
 
-    def _read_messages(self, entries: Sequence[Entry]) -> dict[Entry, tuple[str, bytes]]:
-        try:
-            from adapters.ecq_payloads import read_messages
-
-            return {entry: (found.key, found.payload) for entry, found in read_messages(self._open(), entries).items()}
-        except Exception:  # as above; one that nothing has been ingested into among them
-            log.exception("lake not readable", table=ECQ_PAYLOAD.name)
-            return {}
-
-    def _read_triggers(self, entries: Sequence[Entry], found: dict[Entry, Trigger]) -> None:
+    def _read_triggers(self, catalog: "Catalog", entries: Sequence[Entry], found: dict[Entry, Trigger]) -> None:
         from pyiceberg.exceptions import NoSuchTableError
 
         from adapters.lake_reads import read_trigger
 
         until = time.monotonic() + self.look_s
         try:
-            catalog = self._open()
             snapshot = catalog.load_table(IDS.identifier).metadata.current_snapshot_id
         except NoSuchTableError:
             return  # nothing has been ingested yet
-        except Exception:  # as above
-            log.exception("lake not readable", table=IDS.name)
-            return
         failed = 0
         for entry in self._lacks_triggers.unknown(entries, snapshot):
             if time.monotonic() > until:  # nobody waits for the rest any more
                 break
             try:
                 row = read_trigger(catalog, *entry)
-            except Exception:  # as above; each by itself
+            except Exception:  # catalogs and object stores fail in many ways; each entry by itself
                 failed += 1
                 if failed == 1:  # the others are mostly of the same file
                     log.exception("entry of the lake not readable", table=IDS.name, vin=entry[0], seq=entry[1])

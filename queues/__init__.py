@@ -8,13 +8,14 @@ from queues._batch import FIRST, LAST, Batch
 from queues._bulk import LoadResult
 from queues._cluster import is_cluster
 from queues._connection import connect, exchange
-from queues._drivers import AsyncBatch, BlockingBatch
+from queues._drivers import AsyncBatch, BlockingBatch, execute
 from queues._ecq_loader import EcqLoader, LakeQueue
 from queues._loader import Ended, Forgotten, Loader
 from queues._marks import NOT_LOADED, Marks
 from queues._policy import Policy
 from queues._queue_stats import NAMED_QUEUES, QueueStats, walk
 from queues._queues import Queues
+from queues._scripts import NOBODYS, Script
 from queues._spoilt import is_spoilt
 from queues._wakes import Wake
 
@@ -22,6 +23,7 @@ __all__ = [
     "FIRST",
     "LAST",
     "NAMED_QUEUES",
+    "NOBODYS",
     "NOT_LOADED",
     "AsyncBatch",
     "Batch",
@@ -36,9 +38,11 @@ __all__ = [
     "Policy",
     "QueueStats",
     "Queues",
+    "Script",
     "Wake",
     "connect",
     "exchange",
+    "execute",
     "is_cluster",
     "is_spoilt",
     "walk",

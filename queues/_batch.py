@@ -103,10 +103,10 @@ class Batch:
         plan, self._plan = self._plan, _Plan()
         if plan.record_first:
             yield from self._record_before_ending(plan, tolerant=tolerant)
-        raw = yield from _in_stages(plan) if self._of_cluster else _sent(plan.commands)
+        raw = yield from _in_stages(plan) if self._of_cluster else sent(plan.commands)
         denied = [place for place in plan.despite_oom if isinstance(raw[place], OutOfMemoryError)]
         if denied:
-            _put(raw, denied, (yield from _sent([_commands.run_despite_oom(plan.commands[place]) for place in denied])))
+            _put(raw, denied, (yield from sent([_commands.run_despite_oom(plan.commands[place]) for place in denied])))
         for note, place in plan.notes.items():
             if isinstance(raw[note], RedisError):
                 raw[place] = raw[note]
@@ -166,11 +166,11 @@ def _in_stages(plan: _Plan) -> Talk[list[Any]]:
     raw: list[Any] = [None] * len(plan.commands)
     for stage in (FIRST, THEN, LAST):
         places = [place for place in range(len(raw)) if plan.stages.get(place, THEN) == stage]
-        _put(raw, places, (yield from _sent([plan.commands[place] for place in places])))
+        _put(raw, places, (yield from sent([plan.commands[place] for place in places])))
     return raw
 
 
-def _sent(commands: list[Args]) -> Talk[list[Any]]:
+def sent(commands: list[Args]) -> Talk[list[Any]]:
     """The raw replies. Where a Redis, or a node of a cluster, does not know a script, all scripts are loaded.
 
     Only the refused commands are sent again, so each command takes effect once.

@@ -9,7 +9,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ResponseError
 
-from queues._batch import Batch, Talk
+from queues._batch import Batch, Talk, sent
 from queues._cluster import is_cluster
 from queues._connection import exchange
 from queues._policy import Policy
@@ -55,6 +55,15 @@ class BlockingBatch(Batch):
         except StopIteration as ended:
             replies: list[Any] = ended.value
             return replies
+
+
+async def execute(redis: AsyncRedis, commands: list[Args]) -> list[Any]:
+    """The raw replies of commands, calls of scripts among them, in one round trip; scripts that Redis lacks are loaded.
+
+    Raises:
+        redis.RedisError: the connection failed; the commands may have taken effect. An error of Redis is a reply.
+    """
+    return await converse(sent(commands), partial(exchange, redis))
 
 
 async def converse(talk: Talk[T], execute: Callable[[list[Args]], Awaitable[list[Any]]]) -> T:

@@ -6,20 +6,19 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
-import structlog
 from pyiceberg.catalog import Catalog
 
-from adapters.lake import open_catalog
+from adapters.async_lake import AsyncLake
 from adapters.lake_reads import read_data_ids, read_ended
 from adapters.payloads import read_payload
-from contracts.errors import Retryable
+from contracts.errors import ManifoldError, Retryable
 from contracts.settings import Settings
 
 REFRESH_S = 60.0
+THREADS = 4
+ROW_S, SCAN_S = 10.0, 600.0  # for one row, for which a message waits; for many
 OVERLAP = timedelta(days=1)  # data that came this long before a refresh may be ingested after it
 T = TypeVar("T")
-
-log = structlog.get_logger(__name__)
 
 
 class Lake:
@@ -27,16 +26,16 @@ class Lake:
 
     def __init__(self, settings: Settings) -> None:
         self.problem: str | None = None
-        self._settings = settings
-        self._catalog: Catalog | None = None
+        self.row_s = ROW_S
+        self._lake = AsyncLake(settings, threads=THREADS, name="recorder-lake")
         self._hashes: set[int] | None = None  # None: not read yet
         self._read_until: datetime | None = None
 
     async def payload(self, data_id: str) -> bytes | None:
-        """The bytes that the lake has under `data_id`; None if it has none, or is away."""
+        """The bytes that the lake has under `data_id`; None if it has none, is away, or hangs for `row_s`."""
         if self._hashes is not None and hash(data_id) not in self._hashes:
             return None
-        return await self.ask(lambda catalog: read_payload(catalog, data_id), None)
+        return await self.ask(lambda catalog: read_payload(catalog, data_id), None, within_s=self.row_s)
 
     async def ended_since(self, instant: datetime) -> set[tuple[str, int]]:
         """(vin, seq) of entries accepted since `instant` whose end the lake knows.
@@ -60,20 +59,16 @@ class Lake:
                 self._read_until = started
             await asyncio.sleep(REFRESH_S)
 
-    async def ask(self, question: Callable[[Catalog], T], otherwise: T) -> T:
-        """What `question` finds in the lake; `otherwise`, if the lake is away."""
+    async def ask(self, question: Callable[[Catalog], T], otherwise: T, *, within_s: float = SCAN_S) -> T:
+        """What `question` finds in the lake; `otherwise`, if the lake is away or does not answer within so many seconds."""
         try:
-            answer = await asyncio.to_thread(self._answer, question)
-        except Exception as exc:  # noqa: BLE001  # catalog, storage and format each fail in their own way; go on without
-            if self.problem is None:
-                log.warning("lake not readable", reason=repr(exc))
-            self.problem = f"the lake cannot be read: {exc!r}"
-            self._catalog = None
+            answer = await self._lake.ask(question, within_s)
+        except ManifoldError as exc:
+            self.problem = str(exc)
             return otherwise
         self.problem = None
         return answer
 
-    def _answer(self, question: Callable[[Catalog], T]) -> T:
-        if self._catalog is None:
-            self._catalog = open_catalog(self._settings)
-        return question(self._catalog)
+    def close(self) -> None:
+        """Let the threads end after their present question."""
+        self._lake.close()

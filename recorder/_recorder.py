@@ -148,6 +148,7 @@ class Recorder:
                     raise Permanent(self._lease.lost)
         finally:
             told.cancel()
+            self._lake.close()
             self._journal.stop()
             self._place.leave()
             await self._guarded_redis.aclose()

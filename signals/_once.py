@@ -1,19 +1,17 @@
 """Each signal once: nonces and idempotency keys in Redis. Every verb is one round trip for a whole group of messages."""
 
-import hashlib
 import math
 import time
 from collections.abc import Sequence
 from enum import StrEnum
-from importlib.resources import files
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from contracts.settings import Settings
 from contracts.signals import keys
-from queues import exchange
+from queues import NOBODYS, Script, execute
 from signals._received import Accepted
 
 
@@ -28,13 +26,7 @@ class Claim(StrEnum):
     CONFLICT = "conflict"  # the key is that of another content
 
 
-class _Script:
-    def __init__(self, name: str) -> None:
-        self.text = (files("signals") / "lua" / f"{name}.lua").read_text()
-        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
-
-CLAIM, RELEASE = _Script("claim"), _Script("release")
+CLAIM, RELEASE = (Script(name, shares=NOBODYS, room="signals") for name in ("claim", "release"))
 
 
 class Once:
@@ -54,18 +46,18 @@ class Once:
     async def claim(self, group: Sequence[Accepted]) -> list[Claim]:
         """What Redis knows of each, in their order; each that is new is held by its message from now on."""
         now = time.time()
-        replies = await self._run(CLAIM, [self._claim_of(message, now) for message in group])
+        replies = await self._run([("EVALSHA", CLAIM.sha, *self._claim_of(message, now)) for message in group])
         return [Claim(reply.decode() if isinstance(reply, bytes) else reply) for reply in replies]
 
     async def done(self, group: Sequence[Accepted]) -> None:
         """These signals were processed: what has their keys is a duplicate from now on."""
-        _checked(
-            await exchange(self._redis, [("SET", _key(m), keys.done(m.content, m.holder), "EX", self._key_s) for m in group])
-        )
+        await self._run([("SET", _key(m), keys.done(m.content, m.holder), "EX", self._key_s) for m in group])
 
     async def release(self, group: Sequence[Accepted]) -> None:
         """These signals were not processed: who sends them again may."""
-        await self._run(RELEASE, [(1, _key(message), keys.held(message.content, message.holder)) for message in group])
+        await self._run(
+            [("EVALSHA", RELEASE.sha, 1, _key(message), keys.held(message.content, message.holder)) for message in group]
+        )
 
     def _claim_of(self, message: Accepted, now: float) -> tuple[Any, ...]:
         """A nonce is noted in this generation, and looked for in those before it, and the next: another clock may be ahead."""
@@ -78,26 +70,12 @@ class Once:
         kept_s = (keys.GENERATIONS + 1) * self._generation_s
         return (1 + len(hashes), _key(message), *hashes, *about, bytes.fromhex(message.nonce), _bound(message), kept_s)
 
-    async def _run(self, script: _Script, calls: Sequence[tuple[Any, ...]]) -> list[Any]:
-        if not calls:
-            return []
-        replies = await exchange(self._redis, [("EVALSHA", script.sha, *call) for call in calls])
-        if any(isinstance(reply, NoScriptError) or _is_noscript(reply) for reply in replies):
-            replies = await exchange(self._redis, [("EVAL", script.text, *call) for call in calls])  # what was done is done again
-        return _checked(replies)
-
-
-def _is_noscript(reply: Any) -> bool:
-    return isinstance(reply, Exception) and "NOSCRIPT" in str(reply)
-
-
-def _checked(replies: Sequence[Any]) -> list[Any]:
-    for reply in replies:
-        if isinstance(reply, RedisError):
-            raise reply
-        if isinstance(reply, Exception):
-            raise RedisError(str(reply))
-    return list(replies)
+    async def _run(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        replies = await execute(self._redis, commands)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply if isinstance(reply, RedisError) else RedisError(str(reply))
+        return replies
 
 
 def _bound(message: Accepted) -> bytes:

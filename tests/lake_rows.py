@@ -1,7 +1,10 @@
 """Rows as an ingest writes them, straight into the lake's main."""
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,3 +38,23 @@ def append_payloads(catalog: Catalog, payloads: Mapping[str, bytes], *, at: date
     append(catalog, DATA, [row | {"first_seen_at": at} for row in named])
     seen = {"first_seen_at": at, "last_seen_at": at, "stored_at": at, "times_seen": 1}
     append(catalog, META, [{"data_id": row["data_id"], "sha1": row["sha1"], **seen} for row in named])
+
+
+def data_files(catalog: Catalog, table: Table) -> list[Path]:
+    """The files of a table on this machine, the oldest day first."""
+    paths = (task.file.file_path for task in catalog.load_table(table.identifier).scan().plan_files())
+    return sorted((Path(path.removeprefix("file://")) for path in paths), key=lambda path: path.parent.name)
+
+
+@contextmanager
+def hanging(file: Path) -> Iterator[None]:
+    """Whoever opens `file` waits, until this ends and the file is as it was."""
+    whole, pipe = file.with_name("whole"), file.with_name("pipe")
+    file.rename(whole)
+    os.mkfifo(file)
+    try:
+        yield
+    finally:
+        file.rename(pipe)
+        whole.rename(file)
+        os.close(os.open(pipe, os.O_RDWR))  # those who wait for it see that it is no file
