@@ -55,7 +55,7 @@ class Scheduler:
         window: Window,
         parked: Parked,
     ) -> None:
-        self._policy, self._queues, self._payloads, self._parked = policy, queues, payloads, parked
+        self._policy, self._queues, self._payloads, self._parked, self._mqtt = policy, queues, payloads, parked, mqtt
         self.publisher = Publisher(mqtt, topic_of=partial(topic_of, policy), window=window, report=self.report, room=self.go_on)
         payloads.may_read = messages.may_read = self.publisher.is_light.wait
         self._messages = messages
@@ -111,7 +111,6 @@ class Scheduler:
             started = time.perf_counter()
             await self._run_batch()
             _metrics.BATCH_SECONDS.observe(time.perf_counter() - started)
-            await asyncio.sleep(0)  # a batch without verbs does not wait for anything: let others run
 
     async def settle(self) -> None:
         """Wait until no event is in hand."""
@@ -146,6 +145,8 @@ class Scheduler:
                 unanswered.append(job)
             if isinstance(event, Loaded):  # it is with the publisher now, or came too late
                 self.publisher.expect(-len(event.payload))
+        if self._mqtt.flush() or not batch:
+            await asyncio.sleep(0)  # what is published goes out first; and a batch without verbs would let nobody else run
         answers = await self._send(batch)
         turns_to_come = [(job, answer) for job, answer in zip(unanswered, answers, strict=True) if answer is not None]
         self._turns += turns_to_come
