@@ -178,7 +178,6 @@ class Connection(asyncio.Protocol):
         return size
 
 
-
 async def open_connection(endpoint: Endpoint, take: Take, take_raw: TakeRaw, lost: Lost) -> Connection:
     """A connected socket, over which nothing was said yet.
 

@@ -7,6 +7,7 @@ that an ended entry never comes back. It knows Redis and the contracts, and neit
 from queues._batch import FIRST, LAST, Batch
 from queues._bulk import LoadResult
 from queues._cluster import is_cluster
+from queues._commands import TriggerName
 from queues._connection import connect, exchange
 from queues._drivers import AsyncBatch, BlockingBatch
 from queues._ecq_loader import EcqLoader, LakeQueue
@@ -36,6 +37,7 @@ __all__ = [
     "Policy",
     "QueueStats",
     "Queues",
+    "TriggerName",
     "Wake",
     "connect",
     "exchange",
