@@ -76,14 +76,12 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self.flush)
         self._out.append(packet)
 
-    def flush(self) -> bool:
-        """Write what was sent and is not written yet; False: there is nothing."""
-        if not self._out:
-            return False
-        out, self._out = self._out, []
-        self._sent_at = time.monotonic()
-        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        return True
+    def flush(self) -> None:
+        """Write what was sent and is not written yet."""
+        if self._out:
+            out, self._out = self._out, []
+            self._sent_at = time.monotonic()
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def look_alive(self, keepalive_s: float) -> None:
         """Ping if the line was silent, and hang up where not even that is answered. Call it several times in `keepalive_s`."""

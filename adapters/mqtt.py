@@ -166,10 +166,10 @@ class Mqtt:
             self._unconfirmed.add(mid, answer)
         return answer
 
-    def flush(self) -> bool:
-        """Write what this turn of the loop has sent so far; False: there is nothing. The loop writes when it is let run."""
-        connection = self._reconnector.connection
-        return connection is not None and connection.flush()
+    def flush(self) -> None:
+        """Write what this turn of the loop has sent so far, instead of at its end."""
+        if self._reconnector.connection is not None:
+            self._reconnector.connection.flush()
 
     def _too_large(self, size: int) -> str:
         endpoint, largest = self._reconnector.endpoint, self._reconnector.largest

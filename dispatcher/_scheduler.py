@@ -26,7 +26,7 @@ from dispatcher._policy import DispatchPolicy
 from dispatcher._publisher import Publisher, Window
 from dispatcher._steady import steady_ms
 from dispatcher._step import OpenClaim, OwnerState, step
-from dispatcher._waiting import Done, Job, join
+from dispatcher._waiting import Done, Job, at_the_second_call, join
 from queues import Queues
 from queues.verbs.claims import Park
 
@@ -145,8 +145,9 @@ class Scheduler:
                 unanswered.append(job)
             if isinstance(event, Loaded):  # it is with the publisher now, or came too late
                 self.publisher.expect(-len(event.payload))
-        if self._mqtt.flush() or not batch:
-            await asyncio.sleep(0)  # what is published goes out first; and a batch without verbs would let nobody else run
+        self._mqtt.flush()  # what is published is on its way before Redis is asked for more
+        if not batch:
+            await asyncio.sleep(0)  # nothing is waited for: let others run
         answers = await self._send(batch)
         turns_to_come = [(job, answer) for job, answer in zip(unanswered, answers, strict=True) if answer is not None]
         self._turns += turns_to_come
@@ -177,7 +178,7 @@ class Scheduler:
                 self._load(queue, seq, claimed_ms)
             case Forward(other, event):
                 # Whoever brought the event is told when both queues are done with it.
-                job.done = done = None if job.done is None else _at_the_second_call(job.done)
+                job.done = done = None if job.done is None else at_the_second_call(job.done)
                 self.offer(other, event, done)
             case _:
                 return batch.add(queue, effect)
@@ -185,11 +186,13 @@ class Scheduler:
 
     def _load(self, queue: QueueName, seq: int, claimed_ms: int) -> None:
         def answer(found: Found | MissingData) -> None:
-            if isinstance(found, Found):
+            if isinstance(found, MissingData):
+                self.offer(queue, Missing(seq, claimed_ms, found.data_id))
+            elif queue in self._queued:
                 self.publisher.expect(len(found.payload))
                 self.offer(queue, Loaded(seq, claimed_ms, *found))
-            else:
-                self.offer(queue, Missing(seq, claimed_ms, found.data_id))
+            else:  # no verb follows, so it need not wait for the round that is under way
+                self._publish(queue, Loaded(seq, claimed_ms, *found))
 
         if is_ecq(queue):
             self._messages.fetch(queue, seq, answer)
@@ -198,7 +201,10 @@ class Scheduler:
         if found is None:
             self._payloads.fetch(queue, seq, answer)
             return
-        for effect in self._step(queue, Loaded(seq, claimed_ms, *found)):
+        self._publish(queue, Loaded(seq, claimed_ms, *found))
+
+    def _publish(self, queue: QueueName, loaded: Loaded) -> None:
+        for effect in self._step(queue, loaded):
             if isinstance(effect, Publish):
                 self.publisher.send(queue, effect)
 
@@ -241,8 +247,3 @@ class Scheduler:
         del self._queued[job.queue]
         if not self._queued:
             self._idle.set()
-
-
-def _at_the_second_call(done: Done) -> Done:
-    calls = iter((lambda: None, done))
-    return lambda: next(calls)()
