@@ -33,9 +33,9 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(home=tmp_path)
 
 
-def take(settings: Settings, vins: list[str], request_id: str = "task_a_1") -> Incoming:
+def take(settings: Settings, vins: list[str], request_id: str = "task_a_1", parser: Parser | None = None) -> Incoming:
     body = msgspec.json.encode({"ids": vins, "request_id": request_id, "data_id": "d1"})
-    return Parser(settings, DedupeWindow(WINDOW_MS)).take(Message(TRIGGER, body))
+    return (parser or Parser(settings, DedupeWindow(WINDOW_MS))).take(Message(TRIGGER, body))
 
 
 def run(server: Server, settings: Settings, scenario: Scenario) -> None:
@@ -74,10 +74,23 @@ def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
         assert incoming.applied
         wakes = await queues.read_wakes("a", count=100, block_ms=1)
         assert sorted(owner for wake in wakes for owner in wake.owners) == sorted(vins(count))
-        named = (incoming.seq, "task_a_1", "d1") if count <= OWNERS_ALONE else None
-        assert {wake.trigger for wake in wakes} == {named}
+        assert {wake.trigger for wake in wakes} == {(incoming.seq, "task_a_1", "d1")}
         assert await queues.triggers([incoming.seq]) == [("task_a_1", "d1")]
         assert [redis.zscore(keys.pending(vin), incoming.seq) is not None for vin in vins(count)] == [True] * count
+
+    run(redis_server, settings, scenario)
+
+
+def test_a_wake_up_for_two_triggers_names_none(redis_server: Server, redis: Redis, settings: Settings) -> None:
+    async def scenario(direct_enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        await load(direct_enqueuer, queues)
+        batch = queues.batch()
+        batch.add("V0", UpdatePresence(Connected(Owner("V0"), wall_clock_ms(), True, 0), False), wall_clock_ms())
+        await batch.run()
+        parser = Parser(settings, DedupeWindow(WINDOW_MS))
+        await direct_enqueuer.offer([take(settings, vins(1), request, parser) for request in ("task_a_1", "task_a_2")])
+        (wake,) = await queues.read_wakes("a", count=100, block_ms=1)
+        assert (wake.owners, wake.trigger) == (["V0"], None)
 
     run(redis_server, settings, scenario)
 
