@@ -73,8 +73,15 @@ class Connection(asyncio.Protocol):
     def send(self, packet: bytes) -> None:
         """After all that was sent before; one write for all that this turn of the loop sends."""
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._out.append(packet)
+
+    def flush(self) -> None:
+        """Write what was sent and is not written yet."""
+        if self._out:
+            out, self._out = self._out, []
+            self._sent_at = time.monotonic()
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def look_alive(self, keepalive_s: float) -> None:
         """Ping if the line was silent, and hang up where not even that is answered. Call it several times in `keepalive_s`."""
@@ -102,7 +109,7 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Send what is waiting, then end the connection."""
-        self._flush()
+        self.flush()
         self._transport.close()
 
     def hang_up(self) -> None:
@@ -167,12 +174,6 @@ class Connection(asyncio.Protocol):
         log.error("mqtt packet not readable", reason=why, kind=data[at] >> 4, size=size)
         self._take_raw(data[at : at + size], why)
         return size
-
-    def _flush(self) -> None:
-        if self._out:
-            out, self._out = self._out, []
-            self._sent_at = time.monotonic()
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
 
 async def open_connection(endpoint: Endpoint, take: Take, take_raw: TakeRaw, lost: Lost) -> Connection:

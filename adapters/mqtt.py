@@ -166,6 +166,11 @@ class Mqtt:
             self._unconfirmed.add(mid, answer)
         return answer
 
+    def flush(self) -> None:
+        """Write what this turn of the loop has sent so far, instead of at its end."""
+        if self._reconnector.connection is not None:
+            self._reconnector.connection.flush()
+
     def _too_large(self, size: int) -> str:
         endpoint, largest = self._reconnector.endpoint, self._reconnector.largest
         taken = f"the {largest} that the broker at {endpoint} takes"

@@ -4,19 +4,18 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import structlog
 
 from adapters.storage import sync_folder
 from archive import _metrics
+from archive.disk_thread import DiskThread
 from archive.records import Annotation, JournalContent, frame, frames, read_journal
 from contracts.envelope import Envelope
 
 SUFFIX = ".journal"
-T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +72,7 @@ class Journal:
         self._on_closed = on_closed
         self._current: JournalFile | None = None
         self._writing = self._rotate_after = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._thread = DiskThread("journal")
 
     def recover(self) -> list[tuple[JournalFile, JournalContent]]:
         """Open what an earlier process left: torn tails are cut off, and every file is closed for messages."""
@@ -98,7 +97,7 @@ class Journal:
             self._writing = True
             try:
                 with _metrics.FSYNC_SECONDS.time():
-                    file = await self._in_thread(self._write, records, envelopes[0].seq)
+                    file = await self._thread.run(self._write, records, envelopes[0].seq)
             except OSError as exc:
                 self._writing = False
                 self._say(f"the journal in {self._folder} cannot be written ({exc.strerror}): nothing is acknowledged; make room")
@@ -119,7 +118,7 @@ class Journal:
         """Remember what became of messages. Not synced: an annotation that a crash loses only means one more offer."""
         file.annotations.update({annotation.seq: annotation for annotation in annotations})
         records = b"".join(map(frame, annotations))
-        self._thread.submit(self._write_notes, file, records)
+        self._thread.submit(partial(self._write_notes, file, records))
 
     def rotate(self) -> None:
         """Close the current file for messages, if it has any; a group that is being written still belongs to it."""
@@ -140,22 +139,19 @@ class Journal:
     async def remove(self, file: JournalFile, segments: list[str]) -> None:
         """Delete a file whose messages are all in the archive."""
         self.files.remove(file)
-        await self._in_thread(self._delete, file)
+        await self._thread.run(self._delete, file)
         file.segments = segments
         file.sealed.set()
 
     async def finish_writing(self, file: JournalFile) -> None:
         """Return when every annotation of `file` is written."""
-        await self._in_thread(file.close)
+        await self._thread.run(file.close)
 
     def stop(self) -> None:
         """End the thread; the files stay as they are."""
-        self._thread.shutdown()
+        self._thread.stop()
         for file in self.files:
             file.close()
-
-    async def _in_thread(self, function: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
 
     def _write(self, records: bytes, first_seq: int) -> JournalFile:
         file = self._current

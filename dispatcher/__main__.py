@@ -1,7 +1,6 @@
 """`python -m dispatcher --replica N`: one dispatcher process."""
 
 import asyncio
-import gc
 import signal
 import sys
 from typing import Annotated
@@ -10,11 +9,10 @@ import typer
 import uvloop
 
 from adapters.log import configure_logging
+from adapters.service import collect_seldom
 from contracts.errors import Permanent, SettingsError
 from contracts.settings import load_settings
 from dispatcher._service import Dispatcher
-
-GC_OBJECTS = 20_000  # new objects between two looks for garbage
 
 
 async def _serve(dispatcher: Dispatcher) -> None:
@@ -29,9 +27,7 @@ def main(replica: Annotated[int, typer.Option(min=0, help="Number of this proces
     try:
         settings = load_settings()
         configure_logging(f"dispatcher-{replica}", json=settings.log_format == "json", level=settings.log_level)
-        # What is loaded by now stays. Without it in the way, and with room for some rounds of objects, collecting costs little.
-        gc.freeze()
-        gc.set_threshold(GC_OBJECTS, 20, 50)
+        collect_seldom()
         uvloop.run(_serve(Dispatcher(settings, replica)))
     except (SettingsError, Permanent) as exc:
         print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201  # a user's mistake gets a sentence, not a traceback

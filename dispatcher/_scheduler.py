@@ -26,7 +26,7 @@ from dispatcher._policy import DispatchPolicy
 from dispatcher._publisher import Publisher, Window
 from dispatcher._steady import steady_ms
 from dispatcher._step import OpenClaim, OwnerState, step
-from dispatcher._waiting import Done, Job, join
+from dispatcher._waiting import Done, Job, at_the_second_call, join
 from queues import Queues
 from queues.verbs.claims import Park
 
@@ -55,7 +55,7 @@ class Scheduler:
         window: Window,
         parked: Parked,
     ) -> None:
-        self._policy, self._queues, self._payloads, self._parked = policy, queues, payloads, parked
+        self._policy, self._queues, self._payloads, self._parked, self._mqtt = policy, queues, payloads, parked, mqtt
         self.publisher = Publisher(mqtt, topic_of=partial(topic_of, policy), window=window, report=self.report, room=self.go_on)
         payloads.may_read = messages.may_read = self.publisher.is_light.wait
         self._messages = messages
@@ -111,7 +111,6 @@ class Scheduler:
             started = time.perf_counter()
             await self._run_batch()
             _metrics.BATCH_SECONDS.observe(time.perf_counter() - started)
-            await asyncio.sleep(0)  # a batch without verbs does not wait for anything: let others run
 
     async def settle(self) -> None:
         """Wait until no event is in hand."""
@@ -146,6 +145,9 @@ class Scheduler:
                 unanswered.append(job)
             if isinstance(event, Loaded):  # it is with the publisher now, or came too late
                 self.publisher.expect(-len(event.payload))
+        self._mqtt.flush()  # what is published is on its way before Redis is asked for more
+        if not batch:
+            await asyncio.sleep(0)  # nothing is waited for: let others run
         answers = await self._send(batch)
         turns_to_come = [(job, answer) for job, answer in zip(unanswered, answers, strict=True) if answer is not None]
         self._turns += turns_to_come
@@ -176,7 +178,7 @@ class Scheduler:
                 self._load(queue, seq, claimed_ms)
             case Forward(other, event):
                 # Whoever brought the event is told when both queues are done with it.
-                job.done = done = None if job.done is None else _at_the_second_call(job.done)
+                job.done = done = None if job.done is None else at_the_second_call(job.done)
                 self.offer(other, event, done)
             case _:
                 return batch.add(queue, effect)
@@ -184,11 +186,13 @@ class Scheduler:
 
     def _load(self, queue: QueueName, seq: int, claimed_ms: int) -> None:
         def answer(found: Found | MissingData) -> None:
-            if isinstance(found, Found):
+            if isinstance(found, MissingData):
+                self.offer(queue, Missing(seq, claimed_ms, found.data_id))
+            elif queue in self._queued:
                 self.publisher.expect(len(found.payload))
                 self.offer(queue, Loaded(seq, claimed_ms, *found))
-            else:
-                self.offer(queue, Missing(seq, claimed_ms, found.data_id))
+            else:  # no verb follows, so it need not wait for the round that is under way
+                self._publish(queue, Loaded(seq, claimed_ms, *found))
 
         if is_ecq(queue):
             self._messages.fetch(queue, seq, answer)
@@ -197,7 +201,10 @@ class Scheduler:
         if found is None:
             self._payloads.fetch(queue, seq, answer)
             return
-        for effect in self._step(queue, Loaded(seq, claimed_ms, *found)):
+        self._publish(queue, Loaded(seq, claimed_ms, *found))
+
+    def _publish(self, queue: QueueName, loaded: Loaded) -> None:
+        for effect in self._step(queue, loaded):
             if isinstance(effect, Publish):
                 self.publisher.send(queue, effect)
 
@@ -240,8 +247,3 @@ class Scheduler:
         del self._queued[job.queue]
         if not self._queued:
             self._idle.set()
-
-
-def _at_the_second_call(done: Done) -> Done:
-    calls = iter((lambda: None, done))
-    return lambda: next(calls)()

@@ -48,6 +48,12 @@ def join(waiting: deque[Job], job: Job) -> None:
     waiting.append(job)
 
 
+def at_the_second_call(done: Done) -> Done:
+    """For an event that two queues have to be done with."""
+    calls = iter((lambda: None, done))
+    return lambda: next(calls)()
+
+
 def _give_way(earlier: Job, later: Job) -> None:
     """`later` says it, too. Where nothing would bring that again (QoS 0), the earlier message stays unacknowledged instead."""
     if later.done is None:

@@ -7,6 +7,7 @@ that an ended entry never comes back. It knows Redis and the contracts, and neit
 from queues._batch import FIRST, LAST, Batch
 from queues._bulk import LoadResult
 from queues._cluster import is_cluster
+from queues._commands import TriggerName
 from queues._connection import connect, exchange
 from queues._drivers import AsyncBatch, BlockingBatch, execute
 from queues._ecq_loader import EcqLoader, LakeQueue
@@ -39,6 +40,7 @@ __all__ = [
     "QueueStats",
     "Queues",
     "Script",
+    "TriggerName",
     "Wake",
     "connect",
     "exchange",

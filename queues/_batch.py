@@ -12,6 +12,7 @@ from redis.exceptions import NoScriptError, OutOfMemoryError, RedisError, Respon
 
 from contracts import keys
 from queues import _commands
+from queues._commands import TriggerName
 from queues._policy import Policy
 from queues._scripts import LOADS, Args
 from queues._spoilt import is_spoilt, unreadable
@@ -79,17 +80,18 @@ class Batch:
         """Put these owners of one shard into the deadline index, each with the Unix ms at which to look at it again."""
         self.call(_commands.watch(shard, deadlines), int, run_despite_oom=True)
 
-    def wake(self, queues: Iterable[str]) -> None:
+    def wake(self, queues: Iterable[str], trigger: TriggerName | None = None) -> None:
         """Tell the dispatchers that these queues have something to claim; one command for each thousand queues of a shard.
 
-        The commands run although Redis is out of memory, because delivering makes room.
+        Where it is the entry of one trigger, that is told with it, and no dispatcher has to ask for it. The commands run although
+        Redis is out of memory, because delivering makes room.
         """
         by_shard: dict[int, list[str]] = {}
         for queue in queues:
             by_shard.setdefault(keys.shard_of(queue, self._policy.wake_shards), []).append(queue)
         for shard, some in by_shard.items():
             for start in range(0, len(some), QUEUES_A_WAKE):
-                self.call(_commands.wake(shard, some[start : start + QUEUES_A_WAKE]), bytes, run_despite_oom=True)
+                self.call(_commands.wake(shard, some[start : start + QUEUES_A_WAKE], trigger), bytes, run_despite_oom=True)
 
     def talk(self, *, tolerant: bool = False) -> Talk[list[Any]]:
         """Send everything and empty the batch; the result is a list with one reply for each verb and command.

@@ -9,6 +9,7 @@ from queues._policy import Policy
 from queues._scripts import NOBODYS, Args, Script
 
 QUEUE_STATS = Script("queue_stats", shares=NOBODYS)
+TriggerName = tuple[int, str, str]  # seq, request_id, data_id
 _SAVE_QUEUE_STATS, _STORE_DATA, _SETTLE_DUE, _RUN_DESPITE_OOM, _SWAP = (
     Script(name, shares=NOBODYS) for name in ("save_queue_stats", "store_data", "settle_due", "run_despite_oom", "swap")
 )
@@ -30,9 +31,10 @@ def record_outcome(record: OutcomeRecord | EcqAck) -> Args:
     return ("XADD", keys.OUTCOMES, "*", "o", record.to_wire())
 
 
-def wake(shard: int, owners: Sequence[str]) -> Args:
-    """Tell the dispatchers that these owners of one shard have something to claim."""
-    return ("XADD", keys.wake(shard), "*", "owners", "\n".join(owners))
+def wake(shard: int, owners: Sequence[str], trigger: TriggerName | None = None) -> Args:
+    """Tell the dispatchers that these owners of one shard have something to claim; `trigger`: all of it is of this one."""
+    named = () if trigger is None else ("trigger", "{} {} {}".format(*trigger))  # no name holds a space
+    return ("XADD", keys.wake(shard), "*", "owners", "\n".join(owners), *named)
 
 
 def watch(shard: int, deadlines: Mapping[str, int]) -> Args:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from contracts import keys
 from queues import _commands
 from queues._batch import Batch
+from queues._commands import TriggerName
 from queues._streams import Streams, records_of, texts
 
 
@@ -16,7 +17,7 @@ class Wake:
     shard: int
     record_id: bytes
     owners: list[str]
-    trigger: tuple[int, str, str] | None = None  # seq, request_id, data_id, where the record tells of a single trigger
+    trigger: TriggerName | None = None  # where the record tells of a single trigger
 
 
 class WakeStreams(Streams):
@@ -26,10 +27,10 @@ class WakeStreams(Streams):
         redis.RedisError: from every method, where Redis is away or refuses.
     """
 
-    async def wake(self, owners: Iterable[str]) -> None:
-        """Tell the dispatchers that these owners have something to claim, although Redis may be out of memory."""
+    async def wake(self, owners: Iterable[str], trigger: TriggerName | None = None) -> None:
+        """Tell the dispatchers that these owners have something to claim (of `trigger` alone), also where Redis has no memory."""
         batch = self.batch()
-        batch.wake(owners)
+        batch.wake(owners, trigger)
         if batch:
             await batch.run()
 

@@ -2,13 +2,14 @@
 
 import sys
 
-from adapters.service import run_service, stop_event
+from adapters.service import collect_seldom, run_service, stop_event
 from contracts.settings import Settings
 from recorder import Recorder
 
 
 async def serve(settings: Settings) -> None:
     """Run until the process is told to end."""
+    collect_seldom()
     await Recorder(settings).run(stop_event())
 
 

@@ -12,7 +12,7 @@ from contracts.messages import Data, Trigger
 from contracts.names import Owner
 from contracts.outcomes import Outcome, OutcomeRecord
 from contracts.seq import wall_clock_ms
-from queues import FIRST, NOT_LOADED, Batch, Queues, is_cluster, is_spoilt
+from queues import FIRST, NOT_LOADED, Batch, Queues, TriggerName, is_cluster, is_spoilt
 from queues.verbs.ends import Ack
 from queues.verbs.fills import DirectEnqueue, Enqueue, EnqueueReply
 from recorder import _metrics
@@ -160,14 +160,14 @@ class DirectEnqueuer:
             for owner in trigger.ids:
                 if (owner, incoming.seq) not in skip:
                     entries.setdefault(owner, []).append((incoming.seq, trigger.request_id))
-        owners = list(entries)
+        named, owners = _name_of(asked), list(entries)
         for start in range(0, len(owners), OWNERS_A_FLUSH):
             some = owners[start : start + OWNERS_A_FLUSH]
             before, now_ms = len(batch), wall_clock_ms()
             for owner in some:
                 batch.add(owner, Enqueue(entries[owner]), now_ms)
             replies = await self.spoilt.sound(zip(some, (await batch.run(tolerant=True))[before:], strict=True))
-            await self._queues.wake([owner for owner, reply in replies.items() if reply.word == "ready"])
+            await self._queues.wake([owner for owner, reply in replies.items() if reply.word == "ready"], named)
             await self._settle(replies, sum(len(entries[owner]) for owner in some), now_ms)
 
     def _add_trigger(self, batch: Batch, seq: int, trigger: Trigger) -> None:
@@ -200,6 +200,12 @@ def _data_of(incoming: Incoming) -> Data | None:
     if trigger is not None and trigger.data is not None:
         return Data(trigger.data_id, trigger.data)
     return None
+
+
+def _name_of(asked: Sequence[Incoming]) -> TriggerName | None:
+    """The trigger of a group that has only one."""
+    trigger = asked[0].trigger if len(asked) == 1 else None
+    return None if trigger is None else (asked[0].seq, trigger.request_id, trigger.data_id)
 
 
 def _number(reply: bytes | None) -> int | None:

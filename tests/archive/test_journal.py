@@ -108,7 +108,7 @@ def test_a_note_that_does_not_fit_is_kept_in_memory_and_hides_no_later_message(t
         file = await files.append([envelope(1)])
         with full_disk(file.size + 3):
             files.annotate(file, [Annotation(1, applied=True)])
-            await asyncio.get_running_loop().run_in_executor(files._thread, lambda: None)
+            await files._thread.run(lambda: None)
         later = await files.append([envelope(2)])
         assert later is not file
         assert file.annotations == {1: Annotation(1, applied=True)}

@@ -264,8 +264,8 @@ def test_what_is_parked_anew_before_its_note_is_struck_keeps_a_note(use: Callabl
         await park(queues, "V", (SEQ[0], "one"))
         wake = queues.wake
 
-        async def wake_one_that_is_quick(owners: Any) -> None:
-            await wake(owners)
+        async def wake_one_that_is_quick(owners: Any, trigger: Any = None) -> None:
+            await wake(owners, trigger)
             assert (await claim(queues, "V")).seq == SEQ[0]
             batch = queues.batch()
             batch.add("V", Park(SEQ[0], "one"), NOW)

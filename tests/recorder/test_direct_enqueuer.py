@@ -30,9 +30,10 @@ def play(url: str, redis: Redis, tmp_path: Path) -> Callable[..., None]:
     return partial(run, url, Settings(home=tmp_path))
 
 
-def take(vins: list[str]) -> Incoming:
+def take(vins: list[str], request_id: str = "task_a_1", parser: Parser | None = None) -> Incoming:
     """A trigger for them, as another recorder might have taken it, too."""
-    return Parser(Settings(), DedupeWindow(WINDOW_MS)).take(Message(TRIGGER, trigger(vins, "task_a_1", "d1")))
+    parser = parser or Parser(Settings(), DedupeWindow(WINDOW_MS))
+    return parser.take(Message(TRIGGER, trigger(vins, request_id, "d1")))
 
 
 def vins(count: int) -> list[str]:
@@ -53,10 +54,22 @@ def test_every_vehicle_that_is_here_is_woken_for_whichever_way_its_entry_takes(
         assert incoming.applied
         wakes = await queues.read_wakes("a", count=100, block_ms=1)
         assert sorted(owner for wake in wakes for owner in wake.owners) == sorted(vins(count))
-        named = (incoming.seq, "task_a_1", "d1") if count <= OWNERS_ALONE else None
-        assert {wake.trigger for wake in wakes} == {named}
+        assert {wake.trigger for wake in wakes} == {(incoming.seq, "task_a_1", "d1")}
         assert await queues.triggers([incoming.seq]) == [("task_a_1", "d1")]
         assert [redis.zscore(keys.pending(vin), incoming.seq) is not None for vin in vins(count)] == [True] * count
+
+    play(scenario)
+
+
+def test_a_wake_up_for_two_triggers_names_none(play: Callable[..., None]) -> None:
+    async def scenario(enqueuer: DirectEnqueuer, queues: Queues) -> None:
+        batch = queues.batch()
+        batch.add("V0", UpdatePresence(Connected(Owner("V0"), wall_clock_ms(), True, 0), False), wall_clock_ms())
+        await batch.run()
+        parser = Parser(Settings(), DedupeWindow(WINDOW_MS))
+        await enqueuer.offer([take(vins(1), request, parser) for request in ("task_a_1", "task_a_2")])
+        (wake,) = await queues.read_wakes("a", count=100, block_ms=1)
+        assert (wake.owners, wake.trigger) == (["V0"], None)
 
     play(scenario)
 
