@@ -6,6 +6,8 @@ from pathlib import Path
 from contracts.settings import Settings
 from contracts.tls import NO_FILES, TlsFiles
 
+_BELIEVES_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
     """For a connection to a server whose certificate names its host; TLS 1.2 or newer.
@@ -37,7 +39,7 @@ def verified(settings: Settings, url: str) -> ssl.SSLContext:
     Raises:
         OSError: as `web_context`.
     """
-    return web_context(settings, url) or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return web_context(settings, url) or _BELIEVES_NOBODY
 
 
 def outside_context(settings: Settings) -> ssl.SSLContext:

@@ -2,7 +2,7 @@
 
 import fcntl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,13 +34,19 @@ _URL_SIGNS = "/:@!$&'()*+,;="  # may stand in the path of a URL as they are
 
 
 def up(
-    settings: Settings, *, airflow: bool | None = None, progress: Progress = lambda *_: None, within_s: float = START_S
+    settings: Settings,
+    *,
+    airflow: bool | None = None,
+    not_waiting_for: Collection[str] = (),
+    progress: Progress = lambda *_: None,
+    within_s: float = START_S,
 ) -> Addresses:
     """Start the platform in the background and return when all of it is healthy. When it is already up, wait for that only.
 
     Args:
         settings: those of the platform; every child gets all of them.
         airflow: whether Airflow is part of it; None: as the setting `with_airflow` says.
+        not_waiting_for: kinds of programs that may become healthy later; whoever needs them calls `up` once more.
         progress: told what each program is doing, for whoever waits.
         within_s: seconds after which `up` gives up.
 
@@ -56,17 +62,18 @@ def up(
     for host, setting in ((settings.host, "HOST"), (settings.api_listens, "API_HOST")):
         require_token(host, settings.http_token.get_secret_value(), setting)
     layout, wanted = HomeLayout(settings.home), programs(settings)
+    awaited = [program for program in wanted if program.kind not in not_waiting_for]
     with _alone(layout):
         if layout.supervisor():
             _require_same(layout, settings)
             progress("platform", "is already up")
-            _wait_healthy(layout, settings, wanted, progress, within_s)
+            _wait_healthy(layout, settings, awaited, progress, within_s)
             return Addresses.of(settings)
         _clear(layout, progress)
         for host in dict.fromkeys((settings.host, settings.api_listens, settings.loopback)):
             require_free(host, [port for program in wanted for port in program.ports])
         try:
-            _start(layout, settings, wanted, progress, within_s)
+            _start(layout, settings, wanted, awaited, progress, within_s)
         except BaseException:  # also when the user has lost patience: all of it or nothing
             _end(layout, lambda *_: None, STOP_S)
             raise
@@ -88,7 +95,14 @@ def down(settings: Settings, *, progress: Progress = lambda *_: None, within_s: 
         return _end(layout, progress, within_s)
 
 
-def _start(layout: HomeLayout, settings: Settings, wanted: Sequence[Program], progress: Progress, within_s: float) -> None:
+def _start(
+    layout: HomeLayout,
+    settings: Settings,
+    wanted: Sequence[Program],
+    awaited: Sequence[Program],
+    progress: Progress,
+    within_s: float,
+) -> None:
     from sandbox.platform.bootstrap import (  # the lake's library takes a second that `status` need not wait
         nothing_recorded,
         prepare,
@@ -110,7 +124,7 @@ def _start(layout: HomeLayout, settings: Settings, wanted: Sequence[Program], pr
     with ThreadPoolExecutor(1) as pool:
         prepared = pool.submit(prepare, settings, fresh=fresh, given_up=given_up)
         try:
-            _wait_healthy(layout, settings, wanted, progress, within_s, prepared)
+            _wait_healthy(layout, settings, awaited, progress, within_s, prepared)
         except BaseException:
             given_up.set()  # or leaving the pool would wait for Redis
             raise
@@ -141,15 +155,21 @@ def _wait_healthy(
     deadline = time.monotonic() + within_s
     told: dict[str, str] = {}
     starts: dict[str, set[int]] = {program.name: set() for program in wanted}
+    checks: dict[str, Check] = {}
+    asked = wanted
     while True:
-        checks, _ = check(wanted, settings)
+        checks |= check(asked, settings)
         for name, now in checks.items():
             word = "healthy" if now.healthy else "starting"  # why it is not there yet is told only if it never comes
             if told.get(name) != word:
                 progress(name, word)
                 told[name] = word
-        if all(now.healthy for now in checks.values()):
+        ill = [program for program in wanted if not checks[program.name].healthy]
+        if not ill and len(asked) == len(wanted):
             return
+        asked = (
+            ill or wanted
+        )  # whoever is healthy is not kept from starting the others by questions; in the end all are asked once more
         if prepared is not None and prepared.done():
             prepared.result()  # what went wrong with the lake is not to be waited out
         _require_staying(layout, wanted, starts)
