@@ -73,7 +73,7 @@ def _become(arguments: tuple[str, ...]) -> None:
         for number in ASKED_TO_END:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKED_TO_END)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         sys.argv = ["airflow", *arguments]
         setproctitle(" ".join(sys.argv))  # for whoever looks at the processes
         _import(ITS_OWN.get(arguments[0], ()))
