@@ -176,9 +176,7 @@ def _start(settings: Settings, env: Mapping[str, str]) -> dict[str, psutil.Proce
     airflow_users.make_up(settings)
     (settings.home / "airflow").mkdir(parents=True, exist_ok=True)
     defaults = subprocess.Popen([sys.executable, "-m", "pipelines.spark.conf", str(_spark_folder(settings))], env=dict(env))
-    os.environ.clear()
-    os.environ.update(env)
-    load()
+    load(env)
     server, migrate = start((API_SERVER,)), start(("db", "migrate"))
     if migrate.wait():
         raise Permanent(f"Airflow could not make its database in {settings.home / 'airflow'}; its last words are above")

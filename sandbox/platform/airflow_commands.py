@@ -9,11 +9,11 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 
 import psutil
-from setproctitle import setproctitle
+from setproctitle import getproctitle, setproctitle
 
 from contracts.errors import Permanent
 
@@ -32,14 +32,17 @@ ITS_OWN = {"api-server": ("airflow.api_fastapi.main",)}
 ASKED_TO_END = (signal.SIGTERM, signal.SIGINT)
 
 
-def load() -> None:
+def load(env: Mapping[str, str]) -> None:
     """Import what `start` needs, and write Airflow's configuration file where there is none: all commands share its keys.
 
-    From now on this process is one of Airflow's: its environment has to be what `airflow.environment` gives.
+    From now on this process is one of Airflow's, and `env` is its environment.
 
     Raises:
         Permanent: something has started a thread; who begins as a copy would wait for it in vain.
     """
+    getproctitle()  # finds out where a title is written, which it does by the environment that a process begins with
+    os.environ.clear()
+    os.environ.update(env)
     _import(SHARED)
     import_module("airflow.configuration").write_default_airflow_configuration_if_needed()
     if (threads := psutil.Process().num_threads()) > 1:

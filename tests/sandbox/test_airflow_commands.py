@@ -13,10 +13,10 @@ from sandbox.platform import airflow
 pytestmark = pytest.mark.slow
 
 STARTED = """
-import signal, sys
+import os, signal, sys
 from sandbox.platform.airflow_commands import load, start, status_of
 
-load()
+load(dict(os.environ))
 # The last needs tables, which nobody has made.
 ends = [start(arguments).wait() for arguments in (("version",), ("no-such-command",), ("pools", "list"))]
 assert ends == [0, 2, 1], ends
