@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from adapters.garbage import look_not_at_the_end
 from adapters.log import configure_logging
 from contracts.errors import Permanent
 from contracts.settings import Settings, load_settings
@@ -23,6 +24,7 @@ def run_service(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]
     Returns:
         The exit status: 0 after an orderly end, 2 for what the operator has to change, which is written to stderr.
     """
+    look_not_at_the_end()
     try:
         settings = load_settings()
         log_name = f"{name}-{settings.node}" if node else name

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import psutil
-from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from benchmarks.command import PREFIX
 from benchmarks.machine import free_ports
@@ -52,7 +51,7 @@ def platform() -> Iterator[Settings]:
 def measure(settings: Settings, one: Callable[[AirflowApi], R], runs: int, *, idle_s: float) -> tuple[list[R], Load]:
     """What `one` says of each of the runs that it triggers, after two that count for nothing: later ones find much in memory."""
     with logged_in(settings, airflow.url(settings)) as api:
-        _until_known(api)
+        api.wait_known(DAG, within_s=WITHIN_S)
         for _ in range(2):
             one(api)
         time.sleep(PAUSE_S)
@@ -65,11 +64,6 @@ def measure(settings: Settings, one: Callable[[AirflowApi], R], runs: int, *, id
             time.sleep(PAUSE_S)
         beyond = _cpu_s(settings) - cpu - idle_rate * (time.monotonic() - began)
     return done, Load(beyond / runs, idle_rate)
-
-
-@retry(retry=retry_if_result(lambda known: not known), wait=wait_fixed(0.5), stop=stop_after_delay(WITHIN_S))
-def _until_known(api: AirflowApi) -> bool:
-    return api.knows(DAG)
 
 
 def _cpu_s(settings: Settings) -> float:

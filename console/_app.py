@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from adapters.garbage import look_seldom
+
 NAME, COMPLETES = "manifold", "_MANIFOLD_COMPLETE"  # the variable by which a shell asks Typer
 RUN, ASK, LAKE = "The platform", "Send and ask", "The lake and the queues"
 
@@ -106,6 +108,7 @@ def silent(_version: Version = False) -> None:
 
 def main() -> None:
     """The entry point of the console script."""
+    look_seldom()
     make_app(asked_for(sys.argv, os.environ))(prog_name=NAME)
 
 

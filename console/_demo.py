@@ -30,8 +30,8 @@ def demo() -> None:
         step = _Steps(progress)
         played = Demo(settings, step.now)
         try:
-            step.now("starting the platform: broker, tap, Redis, recorder, dispatcher, Airflow")
-            supervise.up(settings)
+            step.now("starting the platform: broker, tap, Redis, recorder, dispatcher; behind them Airflow")
+            supervise.up(settings, not_waiting_for=("airflow",))
             asyncio.run(played.play())
         except ManifoldError as exc:
             played.fail(str(exc))

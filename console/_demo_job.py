@@ -17,6 +17,7 @@ from contracts.settings import Settings
 from sandbox.fleet import Fleet, Received
 from sandbox.fleet import vins as make_vins
 from sandbox.fleet.gateways import Kind
+from sandbox.platform import supervise
 
 VEHICLES, ONLINE = 200, 150
 FIRMWARE_BYTES = 64 * 1024
@@ -62,11 +63,13 @@ class Demo:
         async with Fleet(self.settings, vins, seed=int(self.run)) as fleet, Publisher(self.settings) as platform:
             self.say(f"connecting {ONLINE} of {VEHICLES} vehicles")
             await fleet.connect(online)
-            await self._deliver(fleet, platform, vins, online, later)
             await self._refuse(platform)
             await self._compact(platform)
             if _demo_signals.has_a_door(self.settings):
                 await self._send_signals()
+            self.say("waiting until Airflow has started, which it does meanwhile")
+            await asyncio.to_thread(supervise.up, self.settings)
+            await self._deliver(fleet, platform, vins, online, later)
             await self._judge()
             await self._lose_redis(fleet, platform, vins, online, later)
 

@@ -39,8 +39,9 @@ class Rows:
 
 def run_ingest_dag(settings: Settings) -> tuple[str, float]:
     """Trigger the DAG through Airflow's API; the state in which it ended, and after how many seconds."""
-    began = time.monotonic()
     with logged_in(settings, url(settings)) as airflow:
+        airflow.wait_known(DAG, within_s=DAG_WAIT_S)
+        began = time.monotonic()
         run_id = airflow.trigger_dag(DAG)
         state = airflow.wait(DAG, run_id, within_s=DAG_WAIT_S)
     return state, time.monotonic() - began

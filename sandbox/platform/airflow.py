@@ -16,12 +16,14 @@ from pathlib import Path
 from types import FrameType
 
 import httpx
+import psutil
 
 from adapters.renewal import written_at
 from adapters.tls import verified
 from contracts.errors import ManifoldError, Permanent
 from contracts.settings import Settings, load_settings
 from sandbox.platform import airflow_users
+from sandbox.platform.airflow_commands import load, start, status_of
 from sandbox.platform.processes import Record, end, family
 
 ROOT = Path(__file__).parents[2]
@@ -109,18 +111,17 @@ def run(settings: Settings) -> int:
     """
     env = environment(settings, os.environ)
     with _group() as stopping:
-        _prepare(settings, env)
-        started = {part[0]: _airflow(part, env) for part in COMPONENTS}
-        pool = _airflow(("pools", "set", settings.spark_pool, str(WORKERS), "jobs on Spark"), env)  # tasks wait for it
+        started = _start(settings, env)
+        pool = start(("pools", "set", settings.spark_pool, str(WORKERS), "jobs on Spark"))  # tasks wait for it
         shown = _renewed_at(settings)
         while not stopping:
-            if pool.poll():
+            if status_of(pool):
                 raise Permanent(f"Airflow could not make the pool {settings.spark_pool}; the reason is above")
             if (now := _renewed_at(settings)) and now != shown:
-                _begin_again(started, env)
+                _begin_again(started)
                 shown = now
             for name, process in started.items():
-                if (status := process.poll()) is not None:
+                if (status := status_of(process)) is not None:
                     sys.stderr.write(f"airflow {name} ended with status {status}; its last words are above\n")
                     return 1
             time.sleep(LOOK_S)
@@ -136,15 +137,15 @@ def _renewed_at(settings: Settings) -> int:
         return 0
 
 
-def _begin_again(started: "dict[str, subprocess.Popen[bytes]]", env: Mapping[str, str]) -> None:
+def _begin_again(started: dict[str, psutil.Process]) -> None:
     """The API server reads its certificate when it starts. Tasks that run ask it again until it is there."""
     started[API_SERVER].terminate()
     try:
         started[API_SERVER].wait(STOP_S)
-    except subprocess.TimeoutExpired:
+    except psutil.TimeoutExpired:
         started[API_SERVER].kill()
         started[API_SERVER].wait()
-    started[API_SERVER] = _airflow((API_SERVER,), env)
+    started[API_SERVER] = start((API_SERVER,))
 
 
 @contextmanager
@@ -167,20 +168,21 @@ def _group() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _prepare(settings: Settings, env: Mapping[str, str]) -> None:
-    """The passwords, the database, and Spark's defaults for spark-submit; the last two at once."""
+def _start(settings: Settings, env: Mapping[str, str]) -> dict[str, psutil.Process]:
+    """All of Airflow's parts by name, with passwords, a database, and Spark's defaults for spark-submit.
+
+    The API server, which takes longest, asks the database for nothing until somebody asks it.
+    """
     airflow_users.make_up(settings)
     (settings.home / "airflow").mkdir(parents=True, exist_ok=True)
-    migrate = _airflow(("db", "migrate"), env)
-    defaults = subprocess.Popen([sys.executable, "-m", "pipelines.spark.conf", str(_spark_folder(settings))], env=env)
+    defaults = subprocess.Popen([sys.executable, "-m", "pipelines.spark.conf", str(_spark_folder(settings))], env=dict(env))
+    load(env)
+    server, migrate = start((API_SERVER,)), start(("db", "migrate"))
     if migrate.wait():
         raise Permanent(f"Airflow could not make its database in {settings.home / 'airflow'}; its last words are above")
     if defaults.wait():
         raise Permanent(f"Spark's defaults could not be written to {_spark_folder(settings)}; the reason is above")
-
-
-def _airflow(arguments: tuple[str, ...], env: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-m", "airflow", *arguments], env=dict(env), stdin=subprocess.DEVNULL)
+    return {API_SERVER: server} | {part[0]: start(part) for part in COMPONENTS if part[0] != API_SERVER}
 
 
 def _spark_folder(settings: Settings) -> Path:

@@ -39,6 +39,18 @@ class AirflowApi:
         """Whether the DAG has been read and can be triggered; shortly after a first start it is not yet."""
         return self._ask("GET", f"/dags/{quote(dag_id)}", missing_is_none=True) is not None
 
+    def wait_known(self, dag_id: str, *, within_s: float) -> None:
+        """Return when the DAG has been read.
+
+        Raises:
+            Retryable: it has not been read within `within_s` seconds.
+        """
+        look = Retrying(retry=retry_if_result(lambda known: not known), wait=wait_fixed(LOOK_S), stop=stop_after_delay(within_s))
+        try:
+            look(self.knows, dag_id)
+        except RetryError as exc:
+            raise Retryable(f"Airflow at {self._base} has not read {dag_id} within {within_s:g} s; see its log") from exc
+
     def trigger_dag(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
         """Start a run without a logical date; its id. `conf` are the DAG's params.
 

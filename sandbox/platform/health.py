@@ -138,23 +138,24 @@ def status(settings: Settings) -> Status:
     """The status of the platform of these settings, also when nothing runs. One that was started without Airflow needs none."""
     layout, settings = HomeLayout(settings.home), as_started(settings)
     wanted = programs(settings)
-    checks, queues = check(wanted, settings)
+    with ThreadPoolExecutor(1) as pool:
+        queues = pool.submit(_queues, settings)
+        checks = check(wanted, settings)
     return Status(
-        healthy=queues == "loaded" and all(c.healthy for c in checks.values()),
+        healthy=queues.result() == "loaded" and all(c.healthy for c in checks.values()),
         addresses=Addresses.of(settings),
-        queues=queues,
+        queues=queues.result(),
         processes=pids(layout),
         checks=checks,
         states=states(layout) if layout.supervisor() else {},
     )
 
 
-def check(wanted: Sequence[Program], settings: Settings) -> tuple[dict[str, Check], str]:
-    """The health of each program, and how the queues are; all are asked at once."""
-    with ThreadPoolExecutor(len(wanted) + 1) as pool:
-        queues = pool.submit(_queues, settings)
+def check(wanted: Sequence[Program], settings: Settings) -> dict[str, Check]:
+    """The health of each program, by name; all are asked at once."""
+    with ThreadPoolExecutor(max(1, len(wanted))) as pool:
         answers = {program.name: pool.submit(_check, program, settings) for program in wanted}
-        return {name: answer.result() for name, answer in answers.items()}, queues.result()
+        return {name: answer.result() for name, answer in answers.items()}
 
 
 def pids(layout: HomeLayout) -> dict[str, list[int]]:

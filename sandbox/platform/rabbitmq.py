@@ -31,6 +31,7 @@ MEMORY_BYTES = 512 << 20  # above this, publishers wait
 DISK_FREE_BYTES = 64 << 20  # below this, publishers wait
 MESSAGE_BYTES = 8 << 20  # a larger message ends its publisher's channel; the door refuses far smaller ones, with a reason
 EPMD_WAIT_S = 30.0
+NO_BUSY_WAITING = "+sbwt none +sbwtdcpu none +sbwtdio none"  # Erlang would spin for work on the cores that all here share
 
 
 def server_script() -> Path | None:
@@ -102,7 +103,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
         "RABBITMQ_GENERATED_CONFIG_DIR": str(home / "config"),
         "RABBITMQ_PID_FILE": str(home / "rabbitmq.pid"),
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{NO_BUSY_WAITING} -kernel inet_dist_use_interface {{127,0,0,1}}",
         "RUNNING_UNDER_SYSTEMD": "true",  # then the script becomes the node instead of waiting beside it
     }
 

@@ -1,9 +1,8 @@
 """Starts and stops the embedded platform, and reports its status. Its state lies under `settings.home` and survives both."""
 
 import fcntl
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -16,31 +15,33 @@ from contracts.faces import require_token
 from contracts.settings import Settings
 from contracts.signals.rights import RIGHTS
 from sandbox.platform import supervisord
-from sandbox.platform.health import Addresses, Check, Status, check, status
+from sandbox.platform.health import Addresses, Check, Status, status
 from sandbox.platform.ports import require_free
 from sandbox.platform.processes import end, family, runs, wait_gone
 from sandbox.platform.programs import Program, programs
 from sandbox.platform.supervisord import HomeLayout
-
-Progress = Callable[[str, str], None]  # a program's name (or `platform`) and what it is doing now; told at each change
+from sandbox.platform.waiting import Progress, wait_healthy
 
 START_S = 180.0  # a first start of Airflow makes its database
 STOP_S = 90.0
 END_S = 15.0  # what a left-over process has for its own clean end
-_TRIES = 4  # starts of one program after which `up` gives up
-_LOOK_S = 0.2
-_LOG_LINES = 15
 _URL_SIGNS = "/:@!$&'()*+,;="  # may stand in the path of a URL as they are
 
 
 def up(
-    settings: Settings, *, airflow: bool | None = None, progress: Progress = lambda *_: None, within_s: float = START_S
+    settings: Settings,
+    *,
+    airflow: bool | None = None,
+    not_waiting_for: Collection[str] = (),
+    progress: Progress = lambda *_: None,
+    within_s: float = START_S,
 ) -> Addresses:
     """Start the platform in the background and return when all of it is healthy. When it is already up, wait for that only.
 
     Args:
         settings: those of the platform; every child gets all of them.
         airflow: whether Airflow is part of it; None: as the setting `with_airflow` says.
+        not_waiting_for: kinds of programs that may become healthy later; whoever needs them calls `up` once more.
         progress: told what each program is doing, for whoever waits.
         within_s: seconds after which `up` gives up.
 
@@ -56,17 +57,18 @@ def up(
     for host, setting in ((settings.host, "HOST"), (settings.api_listens, "API_HOST")):
         require_token(host, settings.http_token.get_secret_value(), setting)
     layout, wanted = HomeLayout(settings.home), programs(settings)
+    awaited = [program for program in wanted if program.kind not in not_waiting_for]
     with _alone(layout):
         if layout.supervisor():
             _require_same(layout, settings)
             progress("platform", "is already up")
-            _wait_healthy(layout, settings, wanted, progress, within_s)
+            wait_healthy(layout, settings, awaited, progress, within_s)
             return Addresses.of(settings)
         _clear(layout, progress)
         for host in dict.fromkeys((settings.host, settings.api_listens, settings.loopback)):
             require_free(host, [port for program in wanted for port in program.ports])
         try:
-            _start(layout, settings, wanted, progress, within_s)
+            _start(layout, settings, wanted, awaited, progress, within_s)
         except BaseException:  # also when the user has lost patience: all of it or nothing
             _end(layout, lambda *_: None, STOP_S)
             raise
@@ -88,7 +90,14 @@ def down(settings: Settings, *, progress: Progress = lambda *_: None, within_s: 
         return _end(layout, progress, within_s)
 
 
-def _start(layout: HomeLayout, settings: Settings, wanted: Sequence[Program], progress: Progress, within_s: float) -> None:
+def _start(
+    layout: HomeLayout,
+    settings: Settings,
+    wanted: Sequence[Program],
+    awaited: Sequence[Program],
+    progress: Progress,
+    within_s: float,
+) -> None:
     from sandbox.platform.bootstrap import (  # the lake's library takes a second that `status` need not wait
         nothing_recorded,
         prepare,
@@ -110,7 +119,7 @@ def _start(layout: HomeLayout, settings: Settings, wanted: Sequence[Program], pr
     with ThreadPoolExecutor(1) as pool:
         prepared = pool.submit(prepare, settings, fresh=fresh, given_up=given_up)
         try:
-            _wait_healthy(layout, settings, wanted, progress, within_s, prepared)
+            wait_healthy(layout, settings, awaited, progress, within_s, prepared)
         except BaseException:
             given_up.set()  # or leaving the pool would wait for Redis
             raise
@@ -128,62 +137,6 @@ def _make_up_secrets(settings: Settings) -> None:
     if not settings.signals_amqp_url.get_secret_value():
         for user in (USER, *RIGHTS):
             secret_files.made_up(settings.home, password_file(user))
-
-
-def _wait_healthy(
-    layout: HomeLayout,
-    settings: Settings,
-    wanted: Sequence[Program],
-    progress: Progress,
-    within_s: float,
-    prepared: "Future[None] | None" = None,
-) -> None:
-    deadline = time.monotonic() + within_s
-    told: dict[str, str] = {}
-    starts: dict[str, set[int]] = {program.name: set() for program in wanted}
-    while True:
-        checks, _ = check(wanted, settings)
-        for name, now in checks.items():
-            word = "healthy" if now.healthy else "starting"  # why it is not there yet is told only if it never comes
-            if told.get(name) != word:
-                progress(name, word)
-                told[name] = word
-        if all(now.healthy for now in checks.values()):
-            return
-        if prepared is not None and prepared.done():
-            prepared.result()  # what went wrong with the lake is not to be waited out
-        _require_staying(layout, wanted, starts)
-        if time.monotonic() > deadline:
-            raise Retryable(_not_in_time(layout, wanted, checks, within_s))
-        time.sleep(_LOOK_S)
-
-
-def _require_staying(layout: HomeLayout, wanted: Sequence[Program], starts: dict[str, set[int]]) -> None:
-    if layout.supervisor() is None:
-        raise Permanent(f"the supervisor has ended; see {layout.logs}/supervisord.log")
-    told = supervisord.states(layout)
-    for program in wanted:
-        state = told.get(program.name)
-        if state is None:
-            continue
-        starts[program.name].add(state.started)
-        if state.state != "RUNNING" and len(starts[program.name]) >= _TRIES:
-            raise Permanent(f"{program.name} does not stay up ({state.reason or state.state}); {_last_lines(layout, program)}")
-
-
-def _not_in_time(layout: HomeLayout, wanted: Sequence[Program], checks: Mapping[str, Check], within_s: float) -> str:
-    ill = [program for program in wanted if not checks[program.name].healthy]
-    parts = [f"{program.name}: {checks[program.name].reason}; {_last_lines(layout, program)}" for program in ill]
-    return "\n".join([f"not healthy within {within_s:g} s: {', '.join(program.name for program in ill)}", *parts])
-
-
-def _last_lines(layout: HomeLayout, program: Program) -> str:
-    file = layout.logs / program.log_name
-    try:
-        lines = file.read_text(errors="replace").splitlines()[-_LOG_LINES:]
-    except OSError:
-        lines = []
-    return "\n  ".join([f"the end of {file}:", *lines]) if lines else f"{file} is empty"
 
 
 def _end(layout: HomeLayout, progress: Progress, within_s: float) -> bool:

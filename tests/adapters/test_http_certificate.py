@@ -48,6 +48,10 @@ def test_it_speaks_https_alone_and_its_addresses_say_so(mounted: Settings) -> No
     assert mounted.api.startswith("https://")
 
 
+def test_for_plain_http_no_authority_is_read() -> None:
+    assert verified(Settings(), "http://127.0.0.1:1").cert_store_stats() == {"x509": 0, "crl": 0, "x509_ca": 0}
+
+
 def test_metrics_alone_are_told_by_https_too(mounted: Settings) -> None:
     port = mounted.recorder_port
     with tell_metrics("127.0.0.1", port, shown=mounted.http_shows):

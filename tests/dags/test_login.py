@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from contracts.errors import Permanent
+from contracts.errors import Permanent, Retryable
 from sandbox.platform import airflow
 from sandbox.platform.airflow_api import AirflowApi
 from sandbox.platform.airflow_users import ADMIN, OPERATOR, ROLES, VIEWER, logged_in, password_of, passwords_file
@@ -34,6 +34,13 @@ def test_a_viewer_reads_and_triggers_nothing(running: Platform) -> None:
         with pytest.raises(Permanent, match="403"):
             viewer.trigger_dag(DAG)
     assert running.run_ids(DAG, "manual") == known
+
+
+def test_a_dag_is_waited_for_until_it_is_read_and_no_longer_than_that(running: Platform) -> None:
+    with logged_in(running.settings, airflow.url(running.settings), VIEWER) as viewer:
+        viewer.wait_known(DAG, within_s=60)
+        with pytest.raises(Retryable, match="has not read no_such_dag"):
+            viewer.wait_known("no_such_dag", within_s=0.1)
 
 
 def test_an_operator_sets_pools_and_an_admin_too(running: Platform) -> None:

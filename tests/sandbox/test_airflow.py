@@ -51,10 +51,12 @@ def test_it_becomes_healthy_shows_a_renewed_certificate_and_ends_with_all_of_its
         record = Record.of(server.pid)
         assert record is not None
         running = family(record)
+        titles = {" ".join(process.cmdline()).strip() for process in running}
 
         server.process.terminate()
 
         assert server.process.wait(30) == 0
         assert len(running) > len(airflow.COMPONENTS)
+        assert {"airflow dag-processor", "airflow scheduler --skip-serve-logs"} <= titles
         assert wait_gone(running, 5) == []
         assert not airflow.is_healthy(settings)

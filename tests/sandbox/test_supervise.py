@@ -225,6 +225,19 @@ def test_up_of_a_platform_that_is_up_says_so_and_starts_nothing(running: Setting
 
 
 @pytest.mark.slow
+def test_up_returns_without_those_it_need_not_wait_for_which_it_starts_too(settings: Settings) -> None:
+    told: set[str] = set()
+
+    up(settings, not_waiting_for=("dispatcher",), progress=lambda name, _: told.add(name), within_s=UP_S)
+
+    assert told == {"platform", "broker", "tap", "redis", "recorder", "api"}
+    assert status(settings).processes["dispatcher"] != []
+    up(settings, progress=lambda name, _: told.add(name), within_s=UP_S)
+    assert "dispatcher-0" in told
+    assert status(settings).healthy
+
+
+@pytest.mark.slow
 def test_up_with_other_settings_than_those_of_the_running_platform_names_them(running: Settings) -> None:
     other = running.model_copy(update={"tap_port": free_port()})
 
