@@ -1,7 +1,6 @@
 """The start and end of a service: settings, log, event loop, signals, exit status."""
 
 import asyncio
-import gc
 import signal
 import sys
 from collections.abc import Callable, Coroutine
@@ -14,8 +13,6 @@ from adapters.garbage import look_not_at_the_end
 from adapters.log import configure_logging
 from contracts.errors import Permanent
 from contracts.settings import Settings, load_settings
-
-GC_OBJECTS = 20_000  # new objects between two looks for garbage
 
 
 def run_service(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]], *, node: bool = False) -> int:
@@ -35,15 +32,6 @@ def run_service(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]
         return 2
     structlog.get_logger(name).info(f"{name} stopped")
     return 0
-
-
-def collect_seldom() -> None:
-    """Call it when everything is loaded: the collector of garbage does not look at that any more, and comes seldom from now on.
-
-    Otherwise a look at all objects stops a service for a tenth of a second, in the middle of a delivery.
-    """
-    gc.freeze()
-    gc.set_threshold(GC_OBJECTS, 20, 50)
 
 
 def stop_event() -> asyncio.Event:

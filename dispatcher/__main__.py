@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 import uvloop
 
+from adapters.garbage import look_at_what_is_new
 from adapters.log import configure_logging
-from adapters.service import collect_seldom
 from contracts.errors import Permanent, SettingsError
 from contracts.settings import load_settings
 from dispatcher._service import Dispatcher
@@ -27,7 +27,7 @@ def main(replica: Annotated[int, typer.Option(min=0, help="Number of this proces
     try:
         settings = load_settings()
         configure_logging(f"dispatcher-{replica}", json=settings.log_format == "json", level=settings.log_level)
-        collect_seldom()
+        look_at_what_is_new()
         uvloop.run(_serve(Dispatcher(settings, replica)))
     except (SettingsError, Permanent) as exc:
         print(f"dispatcher: {exc}", file=sys.stderr)  # noqa: T201  # a user's mistake gets a sentence, not a traceback

@@ -2,14 +2,15 @@
 
 import sys
 
-from adapters.service import collect_seldom, run_service, stop_event
+from adapters.garbage import look_at_what_is_new
+from adapters.service import run_service, stop_event
 from contracts.settings import Settings
 from recorder import Recorder
 
 
 async def serve(settings: Settings) -> None:
     """Run until the process is told to end."""
-    collect_seldom()
+    look_at_what_is_new()
     await Recorder(settings).run(stop_event())
 
 
