@@ -10,8 +10,8 @@ import typer
 from adapters.no_pandas import leave_pandas_out
 from console._erasing import WAIT_S, Wait, Why, Yes, erase
 from console._history import history_of, redis_of
-from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table, working
-from contracts.names import is_id, is_vin
+from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, require_vin, settings_or_fail, table, working
+from contracts.names import is_id
 from contracts.seq import MAX_SEQ, datetime_of
 from contracts.settings import Settings
 from history import OPEN, BatchHistory, Bounds, EntryHistory, VehiclePage
@@ -151,8 +151,7 @@ def batch_cancel(
 
 
 def _checked(vin: str) -> Settings:
-    if not is_vin(vin):
-        fail(f"VIN {vin!r} must be 1 to 64 printable ASCII characters without space, + # /", USAGE)
+    require_vin(vin)
     return settings_or_fail()
 
 
@@ -187,7 +186,8 @@ def _print_entries(
         return
     columns = ("seq", "request_id", "data_id", "state", "accepted at", "dispatched at", "acknowledged at", "attempts")
     more = "" if before is None else f"; {older}"
-    out.print(table(f"{vin}, {len(entries)} entries{more}", columns, [_row(entry) for entry in entries]))
+    number = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
+    out.print(table(f"{vin}, {number}{more}", columns, [_row(entry) for entry in entries]))
 
 
 def _row(entry: EntryHistory) -> tuple[object, ...]:

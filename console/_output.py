@@ -14,6 +14,7 @@ from rich.console import Console
 from console._table import shown as shown
 from console._table import table as table
 from contracts.errors import ManifoldError
+from contracts.names import is_vin
 from contracts.settings import Settings, load_settings
 
 P = ParamSpec("P")
@@ -28,6 +29,12 @@ def fail(message: str, code: int = FAILED) -> NoReturn:
     """End with an error that says what is wrong and what to do."""
     err.print(f"[bold red]error:[/] {_escaped(message)}", highlight=False)
     raise typer.Exit(code)
+
+
+def require_vin(vin: str) -> None:
+    """End the command, unless it may be a VIN."""
+    if not is_vin(vin):
+        fail(f"VIN {vin!r} must be 1 to 64 printable ASCII characters without space, + # /", USAGE)
 
 
 def settings_or_fail() -> Settings:

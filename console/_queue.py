@@ -6,10 +6,9 @@ import typer
 from redis.asyncio import Redis
 
 from console._history import redis_of
-from console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from console._output import AsJson, handle_errors, out, print_json, require_vin, settings_or_fail, table
 from console._queue_stats import Fresh, HowMany, TopQueues
 from contracts import keys
-from contracts.names import is_vin
 from contracts.seq import datetime_of
 from history.from_queues import waiting_of
 
@@ -33,8 +32,7 @@ def peek(
     as_json: AsJson = False,
 ) -> None:
     """The entries of one queue, next one first, from Redis alone; takes nothing."""
-    if not is_vin(vin):
-        fail(f"VIN {vin!r} must be 1 to 64 printable ASCII characters without space, + # /", USAGE)
+    require_vin(vin)
     with redis_of(settings_or_fail()) as redis:
         length, entries = waiting_of(redis, vin, count)
     if as_json:
