@@ -20,12 +20,16 @@ import httpx
 from adapters.tls import verified
 from contracts.embedded_broker import outer_socket
 from contracts.settings import Settings
+from pipelines.spark.conf import SHORT_JVM
 from sandbox.platform import airflow, broker
 from sandbox.platform.programs import environment
 from tests.warm import Forked, fork_of
 
 ROOT = Path(__file__).parent.parent
 START_S = 60
+END_S = 30  # longer than any gives those that it has started itself, which a kill would leave behind
+# Of a JVM that ends soon. The table of names begins as large as Spark's classes make it: to grow there takes a tenth of a start.
+SHORT_LIVED = f"{SHORT_JVM} -XX:+UseSerialGC -XX:+UnlockExperimentalVMOptions -XX:SymbolTableSize=1048576"
 SERVER_PORTS, REPLICAS = (12_000, 32_000), 4
 _WORKER, _WORKERS = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _given: set[int] = set()
@@ -109,7 +113,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(10)
+                self.process.wait(END_S)
             except subprocess.TimeoutExpired:
                 self.kill()
 

@@ -13,11 +13,10 @@ from typing import Any
 import httpx
 import pyspark
 
-from tests.servers import Server, free_port, start, stopping, wait_until
+from tests.servers import SHORT_LIVED, Server, free_port, start, stopping, wait_until
 
 SPARK = Path(pyspark.__file__).parent
 WORKERS = 2
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # each JVM ends before the optimising compiler has paid for itself
 PATH = "/usr/local/bin:/usr/bin:/bin"  # of Java, and of whatever Python the system has
 
 

@@ -31,16 +31,29 @@ ENDED_S = 240
 
 
 @pytest.fixture(scope="module")
-def chromium(running: Platform) -> Iterator[Page]:
-    """A browser in which the operator is logged in."""
+def browser(running: Platform) -> Iterator[Page]:
+    """One in which the operator is logged in."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1200, "height": 750})
         page.set_default_timeout(SEEN_MS)
         expect.set_options(timeout=SEEN_MS)
         log_in(page, airflow.url(running.settings), password_of(running.settings, OPERATOR))
+        show_nothing(page)
         yield page
         browser.close()
+
+
+def show_nothing(page: Page) -> None:
+    """While nobody looks: a page of Airflow asks its server again and again, and draws what moves, for as long as it is open."""
+    page.goto("about:blank")
+
+
+@pytest.fixture
+def chromium(browser: Page) -> Iterator[Page]:
+    """The browser, for one test."""
+    yield browser
+    show_nothing(browser)
 
 
 @pytest.fixture
@@ -96,6 +109,8 @@ def test_a_run_is_triggered_with_params(page: Page, running: Platform) -> None:
     dialog = form(page, "Single Run")
     picture(page, "airflow-trigger")
     dialog.get_by_test_id("trigger-dag-submit").click()
+    expect(dialog).to_be_hidden()
+    show_nothing(page)
 
     run = ended(running, known)
     assert run["state"] == "success"
@@ -152,6 +167,8 @@ def test_a_week_is_backfilled_from_the_ui(chromium: Page, running: Platform) -> 
     dialog.locator("input[name='max_active_runs']").fill("4")
     picture(page, "airflow-backfill")
     dialog.get_by_role("button", name="Run Backfill").click()
+    expect(dialog).to_be_hidden()
+    show_nothing(page)
 
     made = running.ended(BACKFILL, "backfill", known, 7, within_s=ENDED_S)
     assert {run["state"] for run in made} == {"success"}
@@ -168,8 +185,8 @@ def test_a_week_is_backfilled_from_the_command_line(running: Platform) -> None:
     assert [run["data_interval_start"][:10] for run in made] == [f"2026-04-{day:02}" for day in range(6, 13)]
 
 
-def test_a_task_that_failed_is_cleared_and_runs_again(page: Page, running: Platform) -> None:
-    known = running.run_ids(DAG, "manual")
+def test_a_task_that_failed_is_cleared_and_runs_again(chromium: Page, running: Platform) -> None:
+    page, known = chromium, running.run_ids(DAG, "manual")
     with a_file_where_the_archive_has_a_folder(running.settings.home / "archive" / "outcome"):
         run_id = running.api.trigger_dag(DAG, {"dry_run": True})
         run = ended(running, known)
@@ -181,6 +198,8 @@ def test_a_task_that_failed_is_cleared_and_runs_again(page: Page, running: Platf
     dialog = page.get_by_role("dialog").filter(has_text="discover").last
     picture(dialog, "airflow-clear")
     dialog.get_by_role("button", name="Confirm").click()
+    expect(dialog).to_be_hidden()
+    show_nothing(page)
 
     wait_until(lambda: running.api.run_state(DAG, run_id) == "success", within_s=ENDED_S, what="the run to succeed after all")
 

@@ -30,11 +30,11 @@ from contracts.settings import Settings
 from contracts.tables import IDS, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS, SIGNAL_TABLES, TABLES, XRAY_PROCESSED
 from pipelines.spark.ship import CODE, ENVIRONMENT, Shipped, ship
 from queues import EcqLoader, Policy
-from tests.dags.cluster import PATH, SHORT_LIVED, SPARK, WORKERS, Cluster, spark_cluster
+from tests.dags.cluster import PATH, SPARK, WORKERS, Cluster, spark_cluster
 from tests.dags.running import VINS, Platform
 from tests.dags.watching import Watched, watching
 from tests.pipelines.makers import NOON_MS
-from tests.servers import ROOT, Server, free_port, start_redis, stopping
+from tests.servers import ROOT, SHORT_LIVED, Server, free_port, start_redis, stopping
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 FOLDER = ROOT / "dags"
@@ -58,8 +58,13 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory, events: Path) -> Shipped:
-    """What `manifold ship` writes, and lines that this small cluster adds."""
-    made = ship(Settings(spark_driver_memory="1g"), tmp_path_factory.mktemp("shipped"))
+    """What `manifold ship` writes, and lines that this small cluster adds.
+
+    Not pressed: it goes over no wire here, and three processes of each job unpack it. `with_driver`, below, it is.
+    """
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("pipelines.spark.ship.QUICK", 0)
+        made = ship(Settings(spark_driver_memory="1g"), tmp_path_factory.mktemp("shipped"))
     with Path(made.defaults).open("a") as defaults:
         defaults.write(f"spark.sql.shuffle.partitions {WORKERS}\n")
         defaults.writelines(f"spark.{which}.defaultJavaOptions {SHORT_LIVED}\n" for which in ("driver", "executor"))
@@ -256,7 +261,7 @@ def on_a_node(cluster: Cluster, shipped: Shipped, folder: Path, without: tuple[s
         "print(spark.sparkContext.parallelize([1], 1).mapPartitions(where).collect()[0])\n"
     )
     command = [str(Path(sys.executable).parent / "spark-submit"), "--master", cluster.master, "--properties-file", str(defaults)]
-    command += ["--conf", "spark.task.maxFailures=1"]
+    command += ["--conf", "spark.task.maxFailures=1", "--conf", "spark.cores.max=1"]  # one executor for the one task
     done = subprocess.run([*command, str(application)], capture_output=True, text=True, timeout=JOB_S, check=False, cwd=folder)
     return done.stdout or done.stderr
 

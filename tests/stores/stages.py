@@ -1,9 +1,11 @@
 """`python -m tests.stores.stages`: stages one after the other, in one process with one JVM, each a line of standard input.
 
-Each is what `python -m pipelines <stage>` runs; its result is a line of standard output, and then its exit status.
+Each is what `python -m pipelines <stage>` runs, with variables of the environment that are its own; its result is a line of
+standard output, and then its exit status.
 """
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -24,15 +26,15 @@ class Stages:
     def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
         self._process, self._log = process, log
 
-    def run(self, stage: str) -> dict[str, Any]:
-        """The result of one stage.
+    def run(self, stage: str, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The result of one stage. `variables` take the place of those before, for this stage and those that follow.
 
         Raises:
             AssertionError: it was not done; the message has what it said.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{stage}\n")
+        self._process.stdin.write(json.dumps([stage, dict(variables or {})]) + "\n")
         self._process.stdin.flush()
         results: list[dict[str, Any]] = []
         for line in self._process.stdout:
@@ -71,7 +73,9 @@ def _serve() -> None:
     from pipelines.cli import main
 
     for line in sys.stdin:
-        status = main(shlex.split(line))
+        stage, variables = json.loads(line)
+        os.environ.update(variables)
+        status = main(shlex.split(stage))
         sys.stdout.write(f"{STATUS} {status}\n")
         sys.stdout.flush()
 

@@ -6,6 +6,7 @@ One lake goes through all of them, and one process with one JVM: each start of S
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ CLIENT = "c1"
 DEVICE, ANOTHER = "device-1", "device-2"
 OF_SIGNALS = tuple(table.name for table in SIGNAL_TABLES)
 DRY = readings(("humidity", 4, "%"))
+DAY = ("run_all --run-id second --no-flush", "compact", "garbage --dry-run", "garbage --run-id gc", "verify --repair", "rebuild")
 PENDING = {"pending": seq_at(LONG_AGO + 5), "b": seq_at(AN_HOUR_AGO + 6), "c": seq_at(AN_HOUR_AGO + 8)}
 
 
@@ -103,6 +105,22 @@ def jobs(lake: Deployed) -> Iterator[Stages]:
         yield jobs
 
 
+@dataclass(frozen=True)
+class Maintained:
+    """What the jobs of a day said, and the files that were in the way of one of them."""
+
+    orphan: Path
+    of_another: Path
+    said: list[dict[str, Any]]  # by the jobs of `DAY`
+
+
+@pytest.fixture(scope="module")
+def maintained(lake: Deployed, jobs: Stages) -> Maintained:
+    """The lake after these jobs."""
+    orphan, of_another = plant_orphan(lake), plant_file_of_another_table(lake)
+    return Maintained(orphan, of_another, [jobs.run(stage) for stage in DAY])
+
+
 def files_of(lake: Deployed, table: Table) -> list[Path]:
     return sorted((lake.bucket / "warehouse" / table.identifier.replace(".", "/") / "data").rglob("*.parquet"))
 
@@ -139,18 +157,8 @@ def compacted_queue(lake: Deployed, redis: Server) -> tuple[int | None, dict[str
     return reply.acked_seq, {message.key: message.seq for message in reply.messages if not message.is_delivered}
 
 
-def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, jobs: Stages, redis: Server) -> None:
-    orphan, of_another = plant_orphan(lake), plant_file_of_another_table(lake)
-    stages = [
-        "run_all --run-id second --no-flush",
-        "compact",
-        "garbage --dry-run",
-        "garbage --run-id gc",
-        "verify --repair",
-        "rebuild",
-    ]
-
-    _, compacted, would, gone, verified, rebuilt = map(jobs.run, stages)
+def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, maintained: Maintained, redis: Server) -> None:
+    _, compacted, would, gone, verified, rebuilt = maintained.said
 
     ids = compacted["tables"][IDS.name]
     assert (ids["before"]["files"], ids["after"]["files"]) == (3, 2)
@@ -159,13 +167,13 @@ def test_maintenance_compacts_collects_verifies_and_rebuilds(lake: Deployed, job
     assert compacted["queues"]["messages"] == 1  # the one that another of its key has superseded
     for collected in (would, gone):
         assert collected["orphans"][IDS.name]["count"] == 1
-        assert collected["orphans"][IDS.name]["sample"][0].endswith(orphan.name)
+        assert collected["orphans"][IDS.name]["sample"][0].endswith(maintained.orphan.name)
         assert collected["expired"]["sample"] == [f"V-old {seq_at(LONG_AGO + 1)}"]
         assert collected["snapshots"][IDS.name]["count"] >= 1
         assert collected["messages"]["sample"] == [f"{CLIENT} {seq_at(LONG_AGO + 2)}"]
         assert collected["segments"]["count"] == 6
         assert collected["signals"]["count"] == 3
-    assert (orphan.exists(), of_another.exists()) == (False, True)
+    assert (maintained.orphan.exists(), maintained.of_another.exists()) == (False, True)
     assert len(files_of(lake, IDS)) == 2  # those that compaction replaced went with their snapshots
     catalog = open_catalog(lake.settings)
     assert {d["data_id"] for d in read(catalog, DATA)} == {"d1", "old"}  # no recorder could be asked
@@ -188,10 +196,9 @@ def test_what_redis_lost_comes_back_by_a_rebuild(lake: Deployed, jobs: Stages, r
     assert compacted_queue(lake, redis) == (seq_at(AN_HOUR_AGO + 5), PENDING)
 
 
+@pytest.mark.usefixtures("maintained")
 def test_check_agrees_rollback_takes_back_and_restore_makes_all_again(lake: Deployed, jobs: Stages) -> None:
     catalog = open_catalog(lake.settings)
-    for stage in ("run_all --no-flush", "garbage"):  # where no other test has
-        jobs.run(stage)
     before = contents(catalog)
     assert lake.manifold("lake", "check")["findings"] == []
     lake.archive(trigger(AN_HOUR_AGO + 4, ["V-late"]))
