@@ -173,7 +173,7 @@ def _program(layout: HomeLayout, settings: Settings, program: Program) -> list[s
         "startsecs=1",
         f"startretries={_NO_LIMIT}",
         f"stopwaitsecs={program.stop_s}",
-        "stopasgroup=true" if program.kind == "airflow" else "stopasgroup=false",
+        "stopasgroup=false",  # Airflow's group is ended by its first process: its scheduler, told twice, forgets its workers
         "killasgroup=true",
         *([f'environment={PREFIX}TLS_SERVICE="{identity_of(program)}"'] if settings.tls else []),
         "redirect_stderr=true",
