@@ -103,6 +103,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
         "RABBITMQ_GENERATED_CONFIG_DIR": str(home / "config"),
         "RABBITMQ_PID_FILE": str(home / "rabbitmq.pid"),
+        "ERL_CRASH_DUMP": str(home / "erl_crash.dump"),  # and not in the folder from which somebody has started it
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{NO_BUSY_WAITING} -kernel inet_dist_use_interface {{127,0,0,1}}",
         "RUNNING_UNDER_SYSTEMD": "true",  # then the script becomes the node instead of waiting beside it
     }
