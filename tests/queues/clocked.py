@@ -13,16 +13,16 @@ _TIME = "redis.call('TIME')"
 def at(ms: str) -> Callable[[Sequence[Args]], list[Args]]:
     """What makes of commands those in whose scripts it is `ms`, a Lua expression, milliseconds by the clock of Redis."""
     seconds = f"(function(ms) return {{math.floor(ms / 1000), ms % 1000 * 1000}} end)(tonumber({ms}))"
-    texts = {_sha(text): text.replace(_TIME, seconds) for *_, text in LOADS}
-    shas = {before: _sha(text) for before, text in texts.items()}
+    known = {text: text.replace(_TIME, seconds) for *_, text in LOADS}  # those of the queues; other rooms may add theirs
+    shas = {_sha(before): _sha(after) for before, after in known.items()}
     assert any(before != after for before, after in shas.items()), "the scripts read the time in another way"
 
     def clocked(command: Args) -> Args:
         match command:
             case ("EVALSHA", sha, *rest) if sha in shas:
                 return ("EVALSHA", shas[sha], *rest)
-            case ("SCRIPT", "LOAD", text):
-                return ("SCRIPT", "LOAD", texts[_sha(text)])
+            case ("SCRIPT", "LOAD", text) if text in known:
+                return ("SCRIPT", "LOAD", known[text])
         return command
 
     return lambda commands: [clocked(command) for command in commands]
