@@ -60,7 +60,7 @@ class Unique(_OnColumn):
     @property
     def name(self) -> str:
         """The rule's name in reports."""
-        return f"{'_'.join(self.columns)}_is_unique"
+        return f"{self.column}_is_unique"
 
     def __str__(self) -> str:
         return f"{self.column} once in what the run adds"
@@ -172,7 +172,7 @@ class Iso3779(_OnColumn):
     @property
     def name(self) -> str:
         """The rule's name in reports."""
-        return f"{'_'.join(self.columns)}_is_iso_3779"
+        return f"{self.column}_is_iso_3779"
 
     def __str__(self) -> str:
         return f"{self.column} is a VIN by ISO 3779 with its check digit"

@@ -16,7 +16,7 @@ from contracts.settings import Settings
 
 REFRESH_S = 60.0
 THREADS = 4
-ROW_S, SCAN_S = 10.0, 600.0  # for one row, for which a message waits; for many
+ROW_S, SCAN_S = 60.0, 600.0  # readers of files give up after 30 s; who takes a slow lake for one without the data replaces it
 OVERLAP = timedelta(days=1)  # data that came this long before a refresh may be ingested after it
 T = TypeVar("T")
 
