@@ -1,6 +1,6 @@
 """`make bench`: every benchmark at the size of its aim, one after the other. Takes minutes, and wants the machine to itself."""
 
-from adapters.log import configure_logging
+from manifold.runtime.log import configure_logging
 from benchmarks import (
     api,
     asking,

@@ -16,14 +16,14 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from adapters.lake import open_catalog
-from adapters.log import configure_logging
+from manifold.lake.catalog import open_catalog
+from manifold.runtime.log import configure_logging
 from benchmarks.machine import Row, free_ports, report
 from benchmarks.million import World, fill
-from contracts.settings import Settings, load_settings
-from history.from_lake import read_entries
-from sandbox.platform.programs import environment
-from tests.servers import answers, start_python, start_redis, stopping
+from manifold.settings import Settings, load_settings
+from manifold.history.from_lake import read_entries
+from manifold.sandbox.platform.programs import environment
+from tests.support.servers import answers, start_python, start_redis, stopping
 
 VINS, RATE, SECONDS = 1_000_000, 200, 30.0
 READS, WARM_UP_S = 30, 3.0

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from contracts.seq import EPOCH_MS, TIME_SHIFT, datetime_of, seq_of
-from contracts.topics import TRIGGER
+from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT, datetime_of, seq_of
+from manifold.contracts.topics import TRIGGER
 
 FIRST_MS = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
 DAY_MS = 86_400_000

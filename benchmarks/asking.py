@@ -21,12 +21,12 @@ from typing import Any
 
 import psutil
 
-from adapters.log import configure_logging
+from manifold.runtime.log import configure_logging
 from benchmarks.machine import Row, free_ports, report
 from benchmarks.million import VINS_A_TRIGGER, World, fill
-from contracts.settings import Settings, load_settings
-from sandbox.platform.programs import environment
-from tests.servers import answers, start_mosquitto, start_python, start_redis, stopping
+from manifold.settings import Settings, load_settings
+from manifold.sandbox.platform.programs import environment
+from tests.support.servers import answers, start_mosquitto, start_python, start_redis, stopping
 
 VINS, TIMES = 1_000_000, 5
 AIM_S, MANY_AIM_S = 1.0, 10.0

@@ -15,18 +15,18 @@ from tempfile import TemporaryDirectory
 
 import pyarrow.parquet as pq
 
-from adapters.lake import open_catalog
-from adapters.log import configure_logging
+from manifold.lake.catalog import open_catalog
+from manifold.runtime.log import configure_logging
 from benchmarks import capacity
 from benchmarks.dispatch import _memory, _rates
 from benchmarks.dispatch._fleet import fleet
 from benchmarks.dispatch._ground import platform, vin
 from benchmarks.machine import Row, report
-from contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from contracts.outcomes import Outcome, OutcomeRecord
-from contracts.seq import datetime_of, seq_of
-from contracts.settings import Settings
-from contracts.topics import TRIGGER, request_filter
+from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.seq import datetime_of, seq_of
+from manifold.settings import Settings
+from manifold.contracts.topics import TRIGGER, request_filter
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_audit_publish
 

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from adapters.log import configure_logging
+from manifold.runtime.log import configure_logging
 from benchmarks.machine import Row, report
 from benchmarks.size import Scaled
 

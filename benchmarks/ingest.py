@@ -15,20 +15,20 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from adapters.lake import open_catalog
-from archive.store import Archive
+from manifold.lake.catalog import open_catalog
+from manifold.archive.store import Archive
 from benchmarks.archives import Shape, bare_duckdb, bare_spark, write_archive
 from benchmarks.audit import PAYLOADS
 from benchmarks.machine import Cost, Row, cost_of, report
-from contracts.settings import Settings
-from contracts.tables import IDS, SEGMENTS
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS, SEGMENTS
 from pipelines.ingest.audit import audit_run
 from pipelines.ingest.planning import plan
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Run
 from pipelines.ingest.write import ingest, written_result
 from pipelines.spark.session import session
-from tests.lake_rows import append_payloads
+from tests.support.lake_rows import append_payloads
 
 ROWS = 10_000_000
 VINS_A_TRIGGER, TRIGGERS_A_SEGMENT = 5000, 100

@@ -12,16 +12,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from redis import Redis
 
-from adapters.lake import ensure_tables, open_catalog
+from manifold.lake.catalog import ensure_tables, open_catalog
 from benchmarks.machine import Cost, cost_of
-from contracts import keys
-from contracts.envelope import Stream
-from contracts.seq import EPOCH_MS, TIME_SHIFT, seq_of
-from contracts.settings import Settings
-from contracts.tables import IDS, OUTCOMES, SEGMENTS
+from manifold.contracts import keys
+from manifold.contracts.envelope import Stream
+from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT, seq_of
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS
 from pipelines.populate.load import Populated, populate
 from pipelines.spark.session import session
-from tests.servers import start_redis, stopping
+from tests.support.servers import start_redis, stopping
 
 ENTRIES = 10_000_000
 ENTRIES_A_VEHICLE = 20

@@ -17,7 +17,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from contracts.settings import load_settings
+from manifold.settings import load_settings
 
 P = ParamSpec("P")
 LIBRARIES = ("pyspark", "pyiceberg", "duckdb", "redis", "mqtt5", "pyarrow")

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from adapters.log import configure_logging
+from manifold.runtime.log import configure_logging
 from benchmarks.command import PREFIX, count_of
 from benchmarks.machine import Cost, Row, report
 
@@ -43,7 +43,7 @@ def _one() -> Cost:
     with TemporaryDirectory(prefix=PREFIX) as folder:
         before, began = _cpu_s_of_ended(), time.perf_counter()
         env = os.environ | {"MANIFOLD_HOME": str(Path(folder) / "home")}
-        subprocess.run([sys.executable, "-m", "console", "demo"], env=env, check=True)
+        subprocess.run([sys.executable, "-m", "manifold.console", "demo"], env=env, check=True)
         wall_s = time.perf_counter() - began
         while orphans := psutil.Process().children():
             psutil.wait_procs(orphans)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from adapters.log import configure_logging
+from manifold.runtime.log import configure_logging
 from benchmarks.airflow_runs import DAG, WITHIN_S, Load, measure, platform
 from benchmarks.command import count_of
 from benchmarks.machine import Row, report
-from sandbox.platform.airflow_api import AirflowApi
+from manifold.sandbox.platform.airflow_api import AirflowApi
 
 RUNS = 10
 IDLE_S = 60  # in which the DAG processor reads every file once

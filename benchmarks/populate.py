@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.command import count_of, in_a_folder
 from benchmarks.lakes import ENTRIES, ENTRIES_A_VEHICLE, full_lake, vin_of, zadd_alone
 from benchmarks.machine import Row, report
-from contracts import keys
+from manifold.contracts import keys
 
 AIM = 0.4
 

@@ -24,7 +24,7 @@ from benchmarks.lakes import (
     zrange_alone,
 )
 from benchmarks.machine import Cost, Row, cost_of, report
-from contracts import keys
+from manifold.contracts import keys
 from pipelines.maintenance.verify import Verified, verify
 
 AIM, WITHIN_S = 0.5, 60

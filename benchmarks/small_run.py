@@ -23,18 +23,18 @@ from typing import Any
 import pyarrow.parquet as pq
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from adapters.lake import open_catalog
-from adapters.log import configure_logging
-from adapters.redis import connect
+from manifold.lake.catalog import open_catalog
+from manifold.runtime.log import configure_logging
+from manifold.runtime.redis import connect
 from benchmarks.airflow_runs import DAG, WITHIN_S, Load, measure, platform
 from benchmarks.machine import Cost, Row, cost_of, report
-from contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from contracts.outcomes import Outcome, OutcomeRecord
-from contracts.seq import seq_of
-from contracts.settings import Settings
-from contracts.tables import IDS, OUTCOMES
-from contracts.topics import TRIGGER, data_topic
-from sandbox.platform.airflow_api import AirflowApi
+from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.seq import seq_of
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS, OUTCOMES
+from manifold.contracts.topics import TRIGGER, data_topic
+from manifold.sandbox.platform.airflow_api import AirflowApi
 
 TASKS = ("discover", "ingest", "audit", "publish", "populate")
 RUNS, IDLE_S = 5, 30
@@ -123,7 +123,7 @@ def measure_rebuild(settings: Settings) -> tuple[int, Cost]:
     said: list[str] = []
 
     def rebuild() -> None:
-        command = [sys.executable, "-m", "console", "rebuild", "--json"]
+        command = [sys.executable, "-m", "manifold.console", "rebuild", "--json"]
         said.append(subprocess.run(command, env=os.environ | given, capture_output=True, text=True, check=True).stdout)
 
     cost = cost_of(rebuild)

@@ -18,19 +18,19 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from redis import Redis
 
-from adapters.lake import open_catalog
-from adapters.log import configure_logging
+from manifold.lake.catalog import open_catalog
+from manifold.runtime.log import configure_logging
 from benchmarks.machine import Cost, Row, cost_of, report
-from contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from contracts.seq import datetime_of, first_seq_at
-from contracts.settings import Settings
-from contracts.tables import DATA
-from contracts.topics import data_topic
+from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from manifold.contracts.seq import datetime_of, first_seq_at
+from manifold.settings import Settings
+from manifold.contracts.tables import DATA
+from manifold.contracts.topics import data_topic
 from dispatcher._lake import Lake
 from dispatcher._payloads import Payloads
 from pipelines.ingest.run_all import run_all
-from queues import Policy, Queues, connect
-from tests.servers import start_redis, stopping
+from manifold.queues import Policy, Queues, connect
+from tests.support.servers import start_redis, stopping
 
 PAYLOADS, KIB, DAYS, TRIES = 10_000, 16, 10, 3
 SETTING = "{payloads:,} payloads of {kib} KiB over {days} days, Redis empty"

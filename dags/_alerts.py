@@ -1,4 +1,4 @@
-"""Alerts about runs that failed or did not end in time (`adapters.alert`).
+"""Alerts about runs that failed or did not end in time (`manifold.runtime.alert`).
 
 Besides `text` and `what` (failed, late) its JSON has `dag_id`, `run_id`, `tasks` and `url`.
 """
@@ -12,7 +12,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import BaseDeadlineReference, DeadlineAlert
 
-from contracts.settings import load_settings
+from manifold.settings import load_settings
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -58,7 +58,7 @@ def tell_failed(context: Mapping[str, Any]) -> None:
 
 
 def _tell(what: str, dag_id: str, run_id: str, tasks: list[str]) -> None:
-    from adapters.alert import alert  # DAG files are read again and again, and need no HTTP
+    from manifold.runtime.alert import alert  # DAG files are read again and again, and need no HTTP
 
     page = f"{conf.get('api', 'base_url', fallback='')}/dags/{quote(dag_id)}/runs/{quote(run_id, safe='')}"
     text = f"{dag_id} {'has failed' if what == 'failed' else 'has not ended in time'}: run {run_id}, {page}"

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from airflow.sdk import Connection
 
-from contracts.settings import DEFAULT_FILE
+from manifold.settings import DEFAULT_FILE
 
 PREFIX = "MANIFOLD_"
 HTTP = ("http", "https")

@@ -10,8 +10,8 @@ from typing import Any
 
 from airflow.sdk import Asset, AssetOrTimeSchedule, CronTriggerTimetable
 
-from contracts import assets
-from contracts.settings import load_settings
+from manifold.contracts import assets
+from manifold.settings import load_settings
 from dags._alerts import late, tell_failed
 from dags._jobs import PIPELINES, DiscoverOperator, SparkJob, SubprocessOperator
 

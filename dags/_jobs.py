@@ -29,12 +29,12 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.configuration import conf
 
-from contracts.settings import load_settings
+from manifold.settings import load_settings
 from dags._connections import settings_of, write_file
 from dags._lineage import lineage_parent
 
 if TYPE_CHECKING:
-    from adapters.files import Files
+    from manifold.lake.files import Files
 
 PIPELINES = Path(__file__).parents[1] / "pipelines" / "__main__.py"
 JAVA_OPTIONS = "JDK_JAVA_OPTIONS"  # every JVM takes these, besides those of its command line
@@ -58,7 +58,7 @@ class QualityReport(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         """The page's address; empty before the run has been judged."""
         del operator
-        from adapters.reports import open_reports, run_page  # DAG files are read again and again, and need no Arrow
+        from manifold.lake.reports import open_reports, run_page  # DAG files are read again and again, and need no Arrow
 
         page = run_page(ti_key.run_id)
         there = open_reports(load_settings()).has(page)
@@ -142,7 +142,7 @@ class SparkJob(SparkSubmitOperator):
         """Submit, and wait for the end."""
         if (done := _done_already(context, self.done_by)) is not None:
             return done
-        from adapters.reports import open_reports  # DAG files are read again and again, and need no Arrow
+        from manifold.lake.reports import open_reports  # DAG files are read again and again, and need no Arrow
 
         given = [*filter(None, self.application_args or []), *lineage_parent(context)]
         connected = _from_connections()

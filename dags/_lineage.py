@@ -6,8 +6,8 @@ from typing import Any
 from airflow.sdk import Context
 from airflow.sdk.configuration import conf
 
-from contracts.lineage import task_run
-from contracts.settings import load_settings
+from manifold.contracts.lineage import task_run
+from manifold.settings import load_settings
 
 
 def lineage_parent(context: Context) -> list[str]:

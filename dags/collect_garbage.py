@@ -26,7 +26,7 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Param
 
-from contracts.settings import load_settings
+from manifold.settings import load_settings
 from dags._defaults import DAG_DEFAULTS, JUDGED, PUBLISHED, QUEUES, by_cron, spark_job
 
 with DAG(

@@ -19,7 +19,7 @@ Owner: data-platform.
 
 from airflow.sdk import DAG
 
-from contracts.settings import load_settings
+from manifold.settings import load_settings
 from dags._defaults import DAG_DEFAULTS, by_cron, spark_job
 
 with DAG(

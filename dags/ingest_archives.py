@@ -32,7 +32,7 @@ from typing import Any
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 from airflow.utils.types import DagRunType
 
-from contracts.settings import load_settings
+from manifold.settings import load_settings
 from dags._defaults import DAG_DEFAULTS
 from dags._ingest import ingest_jobs
 

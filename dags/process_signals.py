@@ -20,7 +20,7 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Asset, Param
 
-from contracts import assets
+from manifold.contracts import assets
 from dags._days import BackfillDays
 from dags._defaults import DAG_DEFAULTS, plain_job
 

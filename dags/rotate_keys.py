@@ -17,7 +17,7 @@ Owner: data-platform.
 
 from airflow.sdk import DAG
 
-from contracts.settings import load_settings
+from manifold.settings import load_settings
 from dags._defaults import DAG_DEFAULTS, by_cron, plain_job
 
 with DAG(

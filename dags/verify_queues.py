@@ -20,7 +20,7 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Param
 
-from contracts.settings import load_settings
+from manifold.settings import load_settings
 from dags._defaults import DAG_DEFAULTS, REBUILT, by_cron, spark_job
 
 with DAG(

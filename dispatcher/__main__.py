@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 import uvloop
 
-from adapters.garbage import look_at_what_is_new
-from adapters.log import configure_logging
-from contracts.errors import Permanent, SettingsError
-from contracts.settings import load_settings
+from manifold.runtime.gc_tuning import look_at_what_is_new
+from manifold.runtime.log import configure_logging
+from manifold.contracts.errors import Permanent, SettingsError
+from manifold.settings import load_settings
 from dispatcher._service import Dispatcher
 
 

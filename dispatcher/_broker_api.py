@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 import aiohttp
 
-from adapters.tls import web_context
-from contracts.errors import Retryable
-from contracts.settings import Settings
+from manifold.runtime.tls import web_context
+from manifold.contracts.errors import Retryable
+from manifold.settings import Settings
 
 PAGE = 1000  # sessions that one request asks for; the API allows 10,000
 _ANSWER_S = 30

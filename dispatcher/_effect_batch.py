@@ -3,14 +3,14 @@
 import structlog
 from redis.exceptions import RedisError
 
-from contracts import keys
-from contracts.queue_names import QueueName
+from manifold.contracts import keys
+from manifold.contracts.queue_names import QueueName
 from dispatcher import _metrics
 from dispatcher._effects import Effect, Watch
 from dispatcher._events import Answered, Verb
 from dispatcher._metrics_log import RequestIdOf, count_answers
-from queues import Queues, is_spoilt
-from queues.verbs import verb
+from manifold.queues import Queues, is_spoilt
+from manifold.queues.verbs import verb
 
 log = structlog.get_logger(__name__)
 

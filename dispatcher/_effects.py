@@ -1,8 +1,8 @@
-"""The effects that follow from an event of one queue. The verbs of `queues.verbs` are effects, too."""
+"""The effects that follow from an event of one queue. The verbs of `manifold.queues.verbs` are effects, too."""
 
 from msgspec import Struct
 
-from contracts.queue_names import QueueName
+from manifold.contracts.queue_names import QueueName
 from dispatcher._events import Loaded, Verb, Woken
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
-from queues.verbs.claims import Claim, Park, Release, UpdatePresence
-from queues.verbs.ecq import Acknowledge, Subscription
-from queues.verbs.ends import Ack, End
+from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
+from manifold.queues.verbs.claims import Claim, Park, Release, UpdatePresence
+from manifold.queues.verbs.ecq import Acknowledge, Subscription
+from manifold.queues.verbs.ends import Ack, End
 
 
 class Woken(Struct, frozen=True):

@@ -1,16 +1,16 @@
 """How the flavours of queue differ for a dispatcher: topics, acknowledgements, and what follows if an entry cannot be sent."""
 
-from contracts.ecq import EcqAck
-from contracts.events import Acked, Heard, Subscribed
-from contracts.outcomes import Outcome, OutcomeRecord
-from contracts.queue_names import QueueName, ecq_queue, fanout_queue, is_ecq, owner_of_queue
-from contracts.topics import ECQ, ecq_of, ecq_topic, request_of, request_topic, without_group
+from manifold.contracts.ecq import EcqAck
+from manifold.contracts.events import Acked, Heard, Subscribed
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.queue_names import QueueName, ecq_queue, fanout_queue, is_ecq, owner_of_queue
+from manifold.contracts.topics import ECQ, ecq_of, ecq_topic, request_of, request_topic, without_group
 from dispatcher._effects import Effect, Ignore
 from dispatcher._events import Missing, Unsendable, Verb
 from dispatcher._policy import DispatchPolicy
-from queues.verbs.claims import Claim, Park, UpdatePresence
-from queues.verbs.ecq import Acknowledge, Subscription
-from queues.verbs.ends import Ack
+from manifold.queues.verbs.claims import Claim, Park, UpdatePresence
+from manifold.queues.verbs.ecq import Acknowledge, Subscription
+from manifold.queues.verbs.ends import Ack
 
 
 def queue_of_topic(owner: str, topic: str) -> QueueName:

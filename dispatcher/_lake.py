@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
-from adapters.async_lake import AsyncLake
-from contracts.errors import ManifoldError
-from contracts.settings import Settings
-from contracts.tables import DATA, ECQ_PAYLOAD, IDS, Table
+from manifold.lake.async_lake import AsyncLake
+from manifold.contracts.errors import ManifoldError
+from manifold.settings import Settings
+from manifold.contracts.tables import DATA, ECQ_PAYLOAD, IDS, Table
 from dispatcher._gathering import Gathering
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Lake:
         """Key and payload of those of `entries` (client id and seq) that the lake has."""
 
         def read(catalog: "Catalog") -> dict[Entry, tuple[str, bytes]]:
-            from adapters.ecq_payloads import read_messages
+            from manifold.lake.ecq_payloads import read_messages
 
             return {entry: (found.key, found.payload) for entry, found in read_messages(catalog, entries).items()}
 
@@ -82,7 +82,7 @@ class Lake:
             return otherwise
 
     def _pieces(self, catalog: "Catalog", data_ids: Sequence[str]) -> Iterator[dict[str, bytes | None]]:
-        from adapters.payloads import StoredPayloads
+        from manifold.lake.payloads import StoredPayloads
 
         stored = StoredPayloads(catalog)
         snapshot = stored.snapshot_id
@@ -104,7 +104,7 @@ class Lake:
     def _read_triggers(self, catalog: "Catalog", entries: Sequence[Entry], found: dict[Entry, Trigger]) -> None:
         from pyiceberg.exceptions import NoSuchTableError
 
-        from adapters.lake_reads import read_trigger
+        from manifold.lake.reads import read_trigger
 
         until = time.monotonic() + self.look_s
         try:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from contracts.outcomes import Outcome, OutcomeRecord
-from contracts.queue_names import QueueName
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.queue_names import QueueName
 from dispatcher import _metrics
 from dispatcher._events import Answered
-from queues.verbs.claims import ClaimReply, ClaimWord, Park, Release, UpdatePresence
-from queues.verbs.ecq import Acknowledge
-from queues.verbs.ends import Ack, AckReply, End
+from manifold.queues.verbs.claims import ClaimReply, ClaimWord, Park, Release, UpdatePresence
+from manifold.queues.verbs.ecq import Acknowledge
+from manifold.queues.verbs.ends import Ack, AckReply, End
 
 RequestIdOf = Callable[[int], str | None]  # of a seq, where this process knows it
 

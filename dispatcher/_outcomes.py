@@ -1,7 +1,7 @@
 """Outcomes of entries that must not be sent any more."""
 
-from contracts.outcomes import Outcome, OutcomeRecord
-from queues.verbs.claims import MustEnd
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.queues.verbs.claims import MustEnd
 
 WHY = {Outcome.EXPIRED: "its retention has passed", Outcome.CANCELLED: "cancelled while it was in flight, and not acknowledged"}
 

@@ -10,7 +10,7 @@ import structlog
 from dispatcher import _metrics
 from dispatcher._lake import Lake
 from dispatcher._reader import Reader, when_redis_is_back, without_room
-from queues import Queues
+from manifold.queues import Queues
 
 TRIGGERS_KEPT = 10_000
 

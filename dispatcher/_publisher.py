@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import structlog
 
-from adapters.mqtt import FIRST_REFUSAL, Mqtt
-from contracts.errors import Permanent, Retryable
-from contracts.queue_names import QueueName
-from contracts.seq import wall_clock_ms
+from manifold.messaging.mqtt import FIRST_REFUSAL, Mqtt
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.contracts.queue_names import QueueName
+from manifold.contracts.seq import wall_clock_ms
 from dispatcher import _metrics
 from dispatcher._effects import Publish
 from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost, Unsendable

@@ -11,11 +11,11 @@ from typing import Any
 import structlog
 from redis.exceptions import RedisError
 
-from contracts import keys
-from contracts.seq import unix_ms_of, wall_clock_ms
+from manifold.contracts import keys
+from manifold.contracts.seq import unix_ms_of, wall_clock_ms
 from dispatcher import _metrics, _outcomes
-from queues import Queues, QueueStats, is_spoilt, walk
-from queues.verbs.ends import End, ListMustEnd
+from manifold.queues import Queues, QueueStats, is_spoilt, walk
+from manifold.queues.verbs.ends import End, ListMustEnd
 
 KEYS_A_SLICE = 200  # Redis stands still for some 0.3 ms
 SHARE = 0.04  # of one core, at most, that a walk takes

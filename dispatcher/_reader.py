@@ -13,12 +13,12 @@ import structlog
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 from tenacity import retry, retry_if_exception_type, wait_exponential_jitter
 
-from contracts import keys
-from contracts.seq import wall_clock_ms
+from manifold.contracts import keys
+from manifold.contracts.seq import wall_clock_ms
 from dispatcher import _metrics
 from dispatcher._gathering import Gathering
 from dispatcher._lake import READERS, Lake
-from queues import Queues, is_spoilt
+from manifold.queues import Queues, is_spoilt
 
 FEW = 16  # payloads that are taken from Redis without a look at how large they are
 TAKEN_BYTES = 16 << 20  # of more: what is taken from Redis at once; a single one may be larger

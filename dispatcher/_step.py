@@ -10,8 +10,8 @@ other events of the same owner. Each effect therefore names its seq, and Redis d
 from msgspec import Struct
 from msgspec.structs import replace
 
-from contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
-from contracts.queue_names import QueueName, ecq_queue
+from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
+from manifold.contracts.queue_names import QueueName, ecq_queue
 from dispatcher import _flavours as flavours
 from dispatcher._effects import Effect, Forward, Ignore, Load, Publish, Watch
 from dispatcher._events import (
@@ -29,20 +29,10 @@ from dispatcher._events import (
 )
 from dispatcher._outcomes import forced
 from dispatcher._policy import DispatchPolicy
-from queues.verbs.claims import (
-    Claim,
-    ClaimReply,
-    ClaimWord,
-    Park,
-    Release,
-    ReleaseReason,
-    ReleaseReply,
-    UpdatePresence,
-    UpdatePresenceReply,
-)
-from queues.verbs.ecq import Acknowledge, Subscription
-from queues.verbs.ecq import AckReply as EcqAckReply
-from queues.verbs.ends import Ack, AckReply, End, EndReply
+from manifold.queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
+from manifold.queues.verbs.ecq import Acknowledge, Subscription
+from manifold.queues.verbs.ecq import AckReply as EcqAckReply
+from manifold.queues.verbs.ends import Ack, AckReply, End, EndReply
 
 NO_SUBSCRIBERS, FIRST_REFUSAL = 0x10, 0x80  # MQTT 5 reason codes of a PUBACK
 SESSION_DESTROYED = frozenset({"discarded", "kicked"})  # reasons of a disconnect that take the session along

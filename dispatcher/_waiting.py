@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from contracts.events import Connected, Disconnected, Heard, Subscribed
-from contracts.queue_names import QueueName
+from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.queue_names import QueueName
 from dispatcher import _metrics
 from dispatcher._events import Event
 

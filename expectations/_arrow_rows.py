@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from adapters.hashes import standing_twice
+from manifold.lake.hashes import standing_twice
 from expectations._conditions import DUCKDB
 from expectations._findings import NotInArrow
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from adapters.files import Files
-from adapters.reports import run_page
-from contracts.errors import Permanent
-from contracts.tables import RUN_TABLES
+from manifold.lake.files import Files
+from manifold.lake.reports import run_page
+from manifold.contracts.errors import Permanent
+from manifold.contracts.tables import RUN_TABLES
 from expectations._findings import TRACED, Audit, Finding
 from expectations._pages import publish_pages
 from expectations._results import results_of

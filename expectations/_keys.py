@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from adapters.hashes import AT_ONCE, standing_twice
+from manifold.lake.hashes import AT_ONCE, standing_twice
 
 OFFENDERS = 1000  # keys of one rule that are looked up again in the rows
 

@@ -23,7 +23,7 @@ from great_expectations.validator.metric_configuration import MetricConfiguratio
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from contracts.errors import ManifoldError
+from manifold.contracts.errors import ManifoldError
 from expectations._arrow_rows import ArrowRows, Lookup
 from expectations._conditions import DUCKDB
 from expectations._keys import absent, repeated, repeated_in, with_keys

@@ -1,4 +1,4 @@
-"""The pages of the reports (`adapters.reports`): one page for each run, an index, and as many runs as the settings keep."""
+"""The pages of the reports (`manifold.lake.reports`): one page for each run, an index, and as many runs as the settings keep."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader
 
-from adapters.files import Files
-from adapters.reports import INDEX, READS_AT_ONCE, RUNS, VALIDATIONS, kept_runs, run_page, run_verdict
+from manifold.lake.files import Files
+from manifold.lake.reports import INDEX, READS_AT_ONCE, RUNS, VALIDATIONS, kept_runs, run_page, run_verdict
 from expectations._findings import Audit
 from expectations._results import as_json
 from expectations._suites import load_suites

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from contracts.tables import QUALITY
+from manifold.contracts.tables import QUALITY
 from expectations._findings import Audit
 from expectations._suites import load_suites
 

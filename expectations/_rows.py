@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from contracts.errors import Permanent
-from contracts.seq import EPOCH, EPOCH_MS, TIME_SHIFT
+from manifold.contracts.errors import Permanent
+from manifold.contracts.seq import EPOCH, EPOCH_MS, TIME_SHIFT
 from expectations._rules import (
     VOCABULARIES,
     AnyRule,

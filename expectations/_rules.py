@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from contracts.envelope import Stream
-from contracts.outcomes import Outcome
+from manifold.contracts.envelope import Stream
+from manifold.contracts.outcomes import Outcome
 
 VOCABULARIES: dict[str, tuple[str, ...]] = {"$outcomes": tuple(Outcome), "$streams": tuple(Stream)}
 
@@ -165,7 +165,7 @@ class NotLess(_Rule):
 
 
 class Iso3779(_OnColumn):
-    """The column holds a VIN by ISO 3779 with its check digit, as `contracts.names.is_iso_3779_vin` says."""
+    """The column holds a VIN by ISO 3779 with its check digit, as `manifold.contracts.names.is_iso_3779_vin` says."""
 
     type: Literal["expect_vins_to_be_iso3779"]
 

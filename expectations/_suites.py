@@ -9,8 +9,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
 
-from contracts.errors import Permanent
-from contracts.tables import EVERY_TABLE, Table
+from manifold.contracts.errors import Permanent
+from manifold.contracts.tables import EVERY_TABLE, Table
 from expectations._rules import AnyRule, Iso3779, Known, Matches, Rule, UniqueInTable, columns_of
 from expectations._vin import iso_3779
 
@@ -74,7 +74,7 @@ def _load(path: Traversable) -> Suite:
 def _problems(suite: Suite, path: Traversable) -> Iterator[str]:
     tables = {table.name: {column.name for column in table.columns} for table in EVERY_TABLE}
     if suite.table not in tables:
-        yield f"{suite.table} is no table of contracts.tables; name one of {', '.join(tables)}"
+        yield f"{suite.table} is no table of manifold.contracts.tables; name one of {', '.join(tables)}"
         return
     if path.name != f"{suite.table}.yaml":
         yield f"a suite's file is named after its table; rename it to {suite.table}.yaml"

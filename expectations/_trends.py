@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.files import Files
-from adapters.reports import RUNS, TRENDS
+from manifold.lake.files import Files
+from manifold.lake.reports import RUNS, TRENDS
 from expectations._charts import Chart, Judgement
 from expectations._pages import PAGES
 from expectations._rules import Severity

@@ -1,6 +1,6 @@
 """The ISO 3779 rule as an SQL condition, for Spark and DuckDB.
 
-As `contracts.names.is_iso_3779_vin`, without a Python worker for each row.
+As `manifold.contracts.names.is_iso_3779_vin`, without a Python worker for each row.
 """
 
 # 49 CFR 565.15(c), table III: a character's value is the last digit of its place here, counted from 0; a dot stands for none.

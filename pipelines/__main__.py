@@ -2,7 +2,7 @@
 
 import sys
 
-from adapters.garbage import look_seldom
+from manifold.runtime.gc_tuning import look_seldom
 
 look_seldom()  # first: importing is what most of a small job does
 

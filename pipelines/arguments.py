@@ -3,9 +3,9 @@
 import argparse
 from datetime import UTC, datetime
 
-from archive.segment import Interval, recent
-from contracts.errors import Permanent
-from contracts.settings import Settings
+from manifold.archive.segment import Interval, recent
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings
 
 
 def add_run_id(parser: argparse.ArgumentParser, *, required: bool = False) -> None:

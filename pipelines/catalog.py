@@ -14,9 +14,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from adapters.lake import LOGIN_REFUSED, ensure_tables, login_refused, open_catalog
-from contracts.errors import Retryable
-from contracts.settings import Settings
+from manifold.lake.catalog import LOGIN_REFUSED, ensure_tables, login_refused, open_catalog
+from manifold.contracts.errors import Retryable
+from manifold.settings import Settings
 
 _REST_SAYS_LATER = (ServerError, ServiceUnavailableError, TooManyRequestsError)
 AWAY = (DBAPIError, PoolTimeout, sqlite3.OperationalError, HttpConnectionError, Timeout, *_REST_SAYS_LATER)

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from contracts.settings import Settings, load_settings
+from manifold.settings import Settings, load_settings
 
 PREFIX = "/reports"
 SETTINGS = load_settings()
@@ -49,7 +49,7 @@ def application(settings: Settings) -> Any:
     from fastapi import Depends, FastAPI, HTTPException, Request, Response
     from fastapi.responses import RedirectResponse
 
-    from adapters.reports import open_reports
+    from manifold.lake.reports import open_reports
 
     reports = open_reports(settings)
     app = FastAPI(dependencies=[Depends(get_user)], openapi_url=None)
@@ -93,7 +93,7 @@ def _document(settings: Settings) -> tuple[int, bytes, str]:
     """Status, content and media type: the API's OpenAPI document, or 503 and the reason where the API does not give it."""
     import httpx
 
-    from adapters.tls import verified
+    from manifold.runtime.tls import verified
 
     url = f"{settings.api}/api/v1/openapi.json"
     try:

@@ -11,11 +11,11 @@ import structlog
 from pyspark.sql import SparkSession
 from redis import Redis
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from pipelines.spark.session import open_session
-from sandbox.platform import supervise
-from tests.platforms import platform_settings
-from tests.servers import SHORT_LIVED, Server, start_mosquitto, start_redis, stopping
+from manifold.sandbox.platform import supervise
+from tests.support.platforms import platform_settings
+from tests.support.servers import SHORT_LIVED, Server, start_mosquitto, start_redis, stopping
 
 # Of every JVM that a test starts: each ends before the optimising compiler has paid for itself, and takes a third less CPU. With
 # that one compiler alone, 48 MB would be kept for its code: in half an hour they are full, and Spark is compiled again and again.

@@ -12,16 +12,16 @@ from typing import Annotated, Any
 
 import typer
 
-from adapters.log import configure_logging
+from manifold.runtime.log import configure_logging
 from benchmarks.command import PREFIX
 from benchmarks.dashboards._draw import draw
 from benchmarks.dashboards._load import Load, run
 from benchmarks.machine import facts, free_ports
-from contracts.settings import load_settings
-from sandbox.platform import supervise
+from manifold.settings import load_settings
+from manifold.sandbox.platform import supervise
 from tests.infra.prometheus import ask, scraping
 from tests.infra.seen import dashboards
-from tests.servers import ROOT, Server, free_port
+from tests.support.servers import ROOT, Server, free_port
 
 POINTS = 200  # of a line
 SAID = (

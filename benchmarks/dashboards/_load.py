@@ -11,16 +11,16 @@ from datetime import UTC, datetime
 
 import httpx
 
-from adapters.amqp import hmac_secrets
-from adapters.publisher import Publisher
-from contracts import topics
-from contracts.messages import sha1_hex
-from contracts.names import Owner
-from contracts.settings import Settings
-from sandbox.fleet import Fleet, vins
-from sandbox.fleet._behaviour_model import DRIVING
-from sandbox.fleet.gateways import SignalMix, publish
-from sandbox.platform.programs import environment
+from manifold.messaging.amqp import hmac_secrets
+from manifold.messaging.publisher import Publisher
+from manifold.contracts import topics
+from manifold.contracts.messages import sha1_hex
+from manifold.contracts.names import Owner
+from manifold.settings import Settings
+from manifold.sandbox.fleet import Fleet, vins
+from manifold.sandbox.fleet._behaviour_model import DRIVING
+from manifold.sandbox.fleet.gateways import SignalMix, publish
+from manifold.sandbox.platform.programs import environment
 
 ROADS = replace(DRIVING, compacted_queues=True, heartbeat_s=20.0)
 SEED = 1

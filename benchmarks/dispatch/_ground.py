@@ -11,12 +11,12 @@ import psutil
 from redis import Redis
 
 from benchmarks.machine import free_ports
-from contracts import keys
-from contracts.seq import SeqSource, wall_clock_ms
-from contracts.settings import Settings, load_settings
-from queues import Loader, Policy
-from sandbox.platform import supervise
-from sandbox.platform.health import status
+from manifold.contracts import keys
+from manifold.contracts.seq import SeqSource, wall_clock_ms
+from manifold.settings import Settings, load_settings
+from manifold.queues import Loader, Policy
+from manifold.sandbox.platform import supervise
+from manifold.sandbox.platform.health import status
 
 REQUEST, DATA = "bench", "bench"
 PAYLOAD = b"x" * 200

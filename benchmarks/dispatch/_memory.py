@@ -12,12 +12,12 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_f
 
 from benchmarks.dispatch._ground import vin
 from benchmarks.machine import free_ports
-from contracts.events import Connected
-from contracts.names import Owner
-from contracts.seq import SeqSource, wall_clock_ms
-from contracts.settings import load_settings
-from queues import AsyncBatch, Loader, Policy, connect
-from queues.verbs.claims import UpdatePresence
+from manifold.contracts.events import Connected
+from manifold.contracts.names import Owner
+from manifold.contracts.seq import SeqSource, wall_clock_ms
+from manifold.settings import load_settings
+from manifold.queues import AsyncBatch, Loader, Policy, connect
+from manifold.queues.verbs.claims import UpdatePresence
 
 MANY = 100  # entries of one owner
 A_FLUSH = 1000

@@ -12,7 +12,7 @@ from benchmarks.dispatch._rates import Rate
 from benchmarks.dispatch._sharing import sharing
 from benchmarks.dispatch._size import Size
 from benchmarks.machine import Row
-from contracts.topics import request_filter
+from manifold.contracts.topics import request_filter
 
 SETTING = (
     "{size.deliveries:,} deliveries of 200 bytes over {size.busy} vehicles, {size.vehicles:,} connected, {size.owners:,} owners"

@@ -17,10 +17,10 @@ import uvloop
 from supervisor.xmlrpc import SupervisorTransport
 
 from benchmarks.dispatch._ground import Ground
-from sandbox.platform.programs import SERVICES, environment
-from sandbox.platform.supervisord import HomeLayout
-from tap.packets import read_connect
-from tests.servers import Server, free_port, start_python, stopping
+from manifold.sandbox.platform.programs import SERVICES, environment
+from manifold.sandbox.platform.supervisord import HomeLayout
+from manifold.sandbox.tap.packets import read_connect
+from tests.support.servers import Server, free_port, start_python, stopping
 
 REPLICAS = 2
 _PUBLISH = 3

@@ -4,11 +4,11 @@ import asyncio
 
 from benchmarks.dispatch._ground import PAYLOAD, vin
 from benchmarks.dispatch._memory import a_redis
-from contracts.queue_names import ecq_queue
-from contracts.seq import SeqSource, wall_clock_ms
-from contracts.settings import load_settings
-from queues import AsyncBatch, Policy, connect
-from queues.verbs.ecq import Append
+from manifold.contracts.queue_names import ecq_queue
+from manifold.contracts.seq import SeqSource, wall_clock_ms
+from manifold.settings import load_settings
+from manifold.queues import AsyncBatch, Policy, connect
+from manifold.queues.verbs.ecq import Append
 
 
 def bytes_a_live_key(owners: int, each: int) -> float:

@@ -12,7 +12,7 @@ from benchmarks.ecq._memory import bytes_a_live_key
 from benchmarks.latency import percentile
 from benchmarks.machine import Row
 from benchmarks.size import Scaled, full
-from contracts.topics import ecq_filter, request_filter
+from manifold.contracts.topics import ecq_filter, request_filter
 
 SETTING = (
     "payloads of 200 bytes; {size.rounds} writes one at a time; {size.writes:,} writes to {size.consumers} consumers; one key "

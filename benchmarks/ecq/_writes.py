@@ -9,12 +9,12 @@ from typing import Any
 
 import uvloop
 
-from adapters.mqtt import Message, Mqtt
-from adapters.publisher import Publisher
+from manifold.messaging.mqtt import Message, Mqtt
+from manifold.messaging.publisher import Publisher
 from benchmarks.dispatch._fleet import Fleet
 from benchmarks.dispatch._ground import PAYLOAD, Ground, vin
-from contracts import keys
-from contracts.topics import ecq_filter, ecq_write_topic
+from manifold.contracts import keys
+from manifold.contracts.topics import ecq_filter, ecq_write_topic
 
 KINDS = ("dispatcher", "recorder", "tap", "broker", "redis")
 PUBLISHER = "sdv-pub-bench"

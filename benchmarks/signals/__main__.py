@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from adapters.log import configure_logging
+from manifold.runtime.log import configure_logging
 from benchmarks.command import Part
 from benchmarks.machine import report
 from benchmarks.signals import SETTING, Size, run

@@ -1,7 +1,7 @@
 """The same traffic by each library: every message is taken, published once more and confirmed, and acknowledged in groups.
 
 Nothing is checked, kept or processed: what is left is what a library takes for a message. The door's way is the one that the
-door has (`signals._session`): connections by aio-pika, messages by `signals._wire`.
+door has (`manifold.signals._session`): connections by aio-pika, messages by `manifold.signals._wire`.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from benchmarks.signals._groups import PREFETCH, Groups, Started, Taken, about
 from benchmarks.signals._load import load
 from benchmarks.signals._pika import by_pika
 from benchmarks.signals._process import in_a_process
-from contracts.settings import Settings
-from contracts.signals import topology
-from signals._outgoing import Outgoing
-from signals._session import open_session
+from manifold.settings import Settings
+from manifold.contracts.signals import topology
+from manifold.signals._outgoing import Outgoing
+from manifold.signals._session import open_session
 
 
 async def by_door(url: str, count: int, started: Started) -> None:

@@ -15,15 +15,15 @@ import pika
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from adapters import secret_files
-from adapters.amqp import connection_url, hmac_secrets
-from adapters.key_ring import new_key_line
-from contracts.settings import Settings, load_settings
-from contracts.signals import topology
-from sandbox.platform import rabbitmq as embedded
-from sandbox.platform.programs import environment
-from tests.rabbitmq import DEFINITIONS, start_rabbitmq
-from tests.servers import Server, answers, free_port, start_python, start_redis
+from manifold.runtime import secret_files
+from manifold.messaging.amqp import connection_url, hmac_secrets
+from manifold.lake.key_ring import new_key_line
+from manifold.settings import Settings, load_settings
+from manifold.contracts.signals import topology
+from manifold.sandbox.platform import rabbitmq as embedded
+from manifold.sandbox.platform.programs import environment
+from tests.support.rabbitmq import DEFINITIONS, start_rabbitmq
+from tests.support.servers import Server, answers, free_port, start_python, start_redis
 
 WITHIN_S = 600.0
 LOOK_S = 0.2  # a look takes the door 2 ms

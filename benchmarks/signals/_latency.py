@@ -8,8 +8,8 @@ import aio_pika
 
 from benchmarks.signals._ground import WITHIN_S, Ground
 from benchmarks.signals._load import signals
-from contracts.signals import topology
-from sandbox.fleet.gateways import SignalMessage
+from manifold.contracts.signals import topology
+from manifold.sandbox.fleet.gateways import SignalMessage
 
 RATE = 200.0  # a second
 WARM_UP = 0.1  # of the messages, which are not counted

@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 from pamqp import body, commands, frame, header
 
 from benchmarks.signals._process import in_a_process
-from contracts.signals import topology
-from sandbox.fleet.gateways import ONLY_GOOD, SignalMessage, SignalMix
+from manifold.contracts.signals import topology
+from manifold.sandbox.fleet.gateways import ONLY_GOOD, SignalMessage, SignalMix
 
 UNCONFIRMED = 1000  # messages under way
 AT_ONCE = 50  # messages of one write

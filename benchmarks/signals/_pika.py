@@ -8,7 +8,7 @@ import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
 
 from benchmarks.signals._groups import PREFETCH, Groups, Started, Taken, about
-from contracts.signals import topology
+from manifold.contracts.signals import topology
 
 
 class _Pika:

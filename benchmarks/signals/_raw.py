@@ -10,7 +10,7 @@ import aio_pika
 import uvloop
 
 from benchmarks.signals._process import in_a_process
-from contracts.signals import topology
+from manifold.contracts.signals import topology
 
 PREFETCH = 50  # as the door has
 

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archive.content import Unreadable
-from archive.formats import PARQUET, decode
-from archive.lines import COMPRESSED, from_lines, plain
-from archive.segment import Segment
-from archive.store import Archive
-from contracts.envelope import SEGMENT_SCHEMA, Stream
+from manifold.archive.content import Unreadable
+from manifold.archive.formats import PARQUET, decode
+from manifold.archive.lines import COMPRESSED, from_lines, plain
+from manifold.archive.segment import Segment
+from manifold.archive.store import Archive
+from manifold.contracts.envelope import SEGMENT_SCHEMA, Stream
 from pipelines.erasure.names import Named
 from pipelines.erasure.sealed import STREAMS
 

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from archive.parsing.ecq import ACKNOWLEDGEMENTS
-from contracts.ecq import EcqAck
-from contracts.envelope import Stream
-from contracts.names import SERVICE_PREFIX
-from contracts.outcomes import OutcomeRecord
-from contracts.seq import datetime_of
+from manifold.archive.parsing.ecq import ACKNOWLEDGEMENTS
+from manifold.contracts.ecq import EcqAck
+from manifold.contracts.envelope import Stream
+from manifold.contracts.names import SERVICE_PREFIX
+from manifold.contracts.outcomes import OutcomeRecord
+from manifold.contracts.seq import datetime_of
 from pipelines.erasure.sealed import STREAMS, Opened, closed
 
 OPAQUE_FROM = 8

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import structlog
 
-from adapters.day_keys import DayKeys
-from adapters.key_ring import KeyIsGone, require_ring
-from adapters.sealing import Broken
-from contracts.envelope import Stream
-from contracts.errors import SettingsError
-from contracts.settings import Settings
+from manifold.lake.day_keys import DayKeys
+from manifold.lake.key_ring import KeyIsGone, require_ring
+from manifold.lake.sealing import Broken
+from manifold.contracts.envelope import Stream
+from manifold.contracts.errors import SettingsError
+from manifold.settings import Settings
 
 STREAMS = (Stream.XRAY_RAW, Stream.XRAY_STATUS)
 MOST_BYTES = 64 << 20  # of one body, inflated

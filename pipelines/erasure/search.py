@@ -9,23 +9,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, EqualTo, In, LessThan
 from pyiceberg.manifest import DataFile
 
-from adapters.commits import MAIN, patiently
-from adapters.lake import where
-from contracts.tables import (
-    ACTIONS,
-    DATA,
-    ECQ_INDEX,
-    ECQ_PAYLOAD,
-    ECQ_SEQNO,
-    ECQ_STATE,
-    IDS,
-    META,
-    OUTCOMES,
-    QUALITY,
-    QUARANTINE,
-    SIGNAL_TABLES,
-    Table,
-)
+from manifold.lake.commits import MAIN, patiently
+from manifold.lake.catalog import where
+from manifold.contracts.tables import ACTIONS, DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, IDS, META, OUTCOMES, QUALITY, QUARANTINE, SIGNAL_TABLES, Table
 from pipelines.erasure.names import Named
 from pipelines.erasure.sealed import STREAMS
 from pipelines.ingest.erasing import changed, put, read

@@ -7,8 +7,8 @@ from datetime import datetime
 from pyiceberg.catalog import Catalog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
-from contracts.errors import Retryable
-from contracts.tables import SEGMENTS, Table
+from manifold.contracts.errors import Retryable
+from manifold.contracts.tables import SEGMENTS, Table
 from pipelines.ingest import branches
 from pipelines.ingest.publish import ConcurrentPublish, pins_of, publish
 from pipelines.ingest.run import Ingested

@@ -11,15 +11,15 @@ from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 
-from adapters.commits import patiently
-from adapters.lake import where
-from contracts.tables import DATA, META, Table
+from manifold.lake.commits import patiently
+from manifold.lake.catalog import where
+from manifold.contracts.tables import DATA, META, Table
 from pipelines.ingest.arrow_rows import Rows, merged_meta
 from pipelines.spark.needed import NeedsSpark
 
 MOST_READ = 5_000_000  # rows of a table in which some are looked for
 MOST_MERGED = 1_000_000  # rows of files that are written again because some of them change
-ROW_GROUP = 1 << 20  # bytes, as `contracts.tables.SMALL_ROW_GROUPS` has it for Spark
+ROW_GROUP = 1 << 20  # bytes, as `manifold.contracts.tables.SMALL_ROW_GROUPS` has it for Spark
 FEW_LITERALS = 200  # more of them rule out no file
 ALL = AlwaysTrue()
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archive import parsing
-from contracts.envelope import Stream
-from contracts.seq import datetime_of
-from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
+from manifold.archive import parsing
+from manifold.contracts.envelope import Stream
+from manifold.contracts.seq import datetime_of
+from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
 from pipelines.ingest import arrow_rows
 from pipelines.ingest.arrow_commits import ALL, append_payloads, between, matching, merge_meta
 from pipelines.ingest.attempt import Attempt

@@ -1,6 +1,6 @@
 """Makes the rows of the tables from parsed messages in memory: Arrow in, Arrow out. `transforms` is the same for Spark.
 
-The input has the columns of `archive.parsing`. Each function returns the same rows as the function of that name in `transforms`.
+The input has the columns of `manifold.archive.parsing`. Each function returns the same rows as the function of that name in `transforms`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archive.parsing import OTHER_BYTES
-from contracts.envelope import Stream
-from contracts.outcomes import Outcome
-from contracts.seq import EPOCH_MS, TIME_SHIFT
-from contracts.tables import DATA, IDS, INSTANT, META, OUTCOMES, QUARANTINE, Table
+from manifold.archive.parsing import OTHER_BYTES
+from manifold.contracts.envelope import Stream
+from manifold.contracts.outcomes import Outcome
+from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT
+from manifold.contracts.tables import DATA, IDS, INSTANT, META, OUTCOMES, QUARANTINE, Table
 
 Rows = list[dict[str, Any]]
 

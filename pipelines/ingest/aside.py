@@ -15,14 +15,14 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo
 
-from adapters.alert import alert
-from adapters.lake import where
-from archive import parsing
-from archive.content import Unreadable
-from archive.formats import decode
-from contracts.envelope import Stream
-from contracts.settings import Settings
-from contracts.tables import ECQ_STATE, META, OUTCOMES, SEGMENTS
+from manifold.runtime.alert import alert
+from manifold.lake.catalog import where
+from manifold.archive import parsing
+from manifold.archive.content import Unreadable
+from manifold.archive.formats import decode
+from manifold.contracts.envelope import Stream
+from manifold.settings import Settings
+from manifold.contracts.tables import ECQ_STATE, META, OUTCOMES, SEGMENTS
 from expectations import Audit, Finding
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import head_of

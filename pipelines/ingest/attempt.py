@@ -8,10 +8,10 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyspark.sql import DataFrame, SparkSession
 
-from adapters.commits import append_rows
-from adapters.data_files import append_files
-from contracts.errors import Retryable
-from contracts.tables import SEGMENTS, Table
+from manifold.lake.commits import append_rows
+from manifold.lake.data_files import append_files
+from manifold.contracts.errors import Retryable
+from manifold.contracts.tables import SEGMENTS, Table
 from pipelines.ingest.branches import (
     ATTEMPT,
     COUNTED,

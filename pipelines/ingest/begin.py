@@ -2,7 +2,7 @@
 
 import structlog
 
-from contracts.tables import SEGMENTS
+from manifold.contracts.tables import SEGMENTS
 from pipelines.ingest.branches import branch_of, close_abandoned, close_run, open_run
 from pipelines.ingest.planning import Aside, Plan, plan
 from pipelines.ingest.publish import finish, is_published

@@ -15,7 +15,7 @@ import structlog
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
-from contracts.tables import QUARANTINE, XRAY_STATUS, Table
+from manifold.contracts.tables import QUARANTINE, XRAY_STATUS, Table
 from pipelines.ingest.arrow_commits import between, matching
 from pipelines.ingest.arrow_rows import not_in
 from pipelines.ingest.attempt import Attempt

@@ -8,10 +8,10 @@ import structlog
 from pyiceberg.catalog import Catalog
 from redis.exceptions import RedisError
 
-from adapters.redis import connect
-from archive.segment import Interval
-from archive.store import Archive
-from contracts.settings import Settings
+from manifold.runtime.redis import connect
+from manifold.archive.segment import Interval
+from manifold.archive.store import Archive
+from manifold.settings import Settings
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.publish import finish
 from pipelines.populate.arrow_path import is_behind

@@ -1,6 +1,6 @@
 """Makes the rows of the tables of compacted queues from parsed messages: over DataFrames, and over Arrow tables.
 
-The input has the columns of `archive.parsing.ECQ`. No session, no clock, no name of a table.
+The input has the columns of `manifold.archive.parsing.ECQ`. No session, no clock, no name of a table.
 """
 
 import pyarrow as pa
@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from archive.parsing import EcqKind
-from contracts.seq import datetime_of
-from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, INSTANT
+from manifold.archive.parsing import EcqKind
+from manifold.contracts.seq import datetime_of
+from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, INSTANT
 from pipelines.ingest.transforms import instant_of
 
 STATES = [EcqKind.ACKNOWLEDGED.value, EcqKind.REWOUND.value]  # what ecq_state tells of

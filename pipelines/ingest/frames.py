@@ -7,9 +7,9 @@ from pyspark.core.broadcast import Broadcast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from archive.parsing import Limits, Parser
-from archive.segment import Segment
-from archive.store import Archive
+from manifold.archive.parsing import Limits, Parser
+from manifold.archive.segment import Segment
+from manifold.archive.store import Archive
 from pipelines.ingest.reading import File, Source, read_files
 
 PARTITIONS_A_CORE = 4

@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression, IsNull, Or
 from pyiceberg.table import Table as IcebergTable
 
-from contracts.tables import DATA, META
+from manifold.contracts.tables import DATA, META
 from pipelines.ingest.arrow_commits import ALL, between
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.day_spans import A_DAY, day_spans

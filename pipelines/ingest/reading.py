@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archive.content import Unreadable
-from archive.formats import decode
-from archive.parsing import Limits, Parser
-from archive.segment import Segment
-from archive.store import Archive
-from contracts.seq import COUNTER_BITS, MAX_NODE
+from manifold.archive.content import Unreadable
+from manifold.archive.formats import decode
+from manifold.archive.parsing import Limits, Parser
+from manifold.archive.segment import Segment
+from manifold.archive.store import Archive
+from manifold.contracts.seq import COUNTER_BITS, MAX_NODE
 
 KEPT_BYTES = 16 << 20  # of a file that is no segment; the rest stays in the archive
 

@@ -8,9 +8,9 @@ from datetime import datetime
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
-from archive.segment import Selection
-from archive.store import Archive
-from contracts.settings import Settings
+from manifold.archive.segment import Selection
+from manifold.archive.store import Archive
+from manifold.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

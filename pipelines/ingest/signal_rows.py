@@ -1,6 +1,6 @@
 """Makes the rows of the tables of signals from parsed messages: over DataFrames, and over Arrow tables.
 
-The input has the columns of `archive.parsing` (SIGNALS, PROCESSED, STATUSES). No session, no clock, no name of a table.
+The input has the columns of `manifold.archive.parsing` (SIGNALS, PROCESSED, STATUSES). No session, no clock, no name of a table.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from contracts.tables import INSTANT, Table
+from manifold.contracts.tables import INSTANT, Table
 from pipelines.ingest.arrow_rows import instants_of
 from pipelines.ingest.transforms import instant_of
 

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
+from manifold.contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
 from pipelines.ingest.arrow_audit import Lookup, days_of
 from pipelines.ingest.payload_days import DAY_OF, is_index_whole, spans_of
 from pipelines.ingest.publish import PinnedSnapshot

@@ -1,6 +1,6 @@
 """Makes the rows of the tables from parsed messages: DataFrame in, DataFrame out. No session, no clock, no name of a table.
 
-The input has the columns of `archive.parsing`.
+The input has the columns of `manifold.archive.parsing`.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from archive.parsing import OTHER_BYTES
-from contracts.seq import EPOCH_MS, TIME_SHIFT
+from manifold.archive.parsing import OTHER_BYTES
+from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT
 
 
 def instant_of(seq: str) -> Column:

@@ -6,10 +6,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from archive import parsing
-from archive.parsing import EcqKind
-from contracts.envelope import Stream
-from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, Table
+from manifold.archive import parsing
+from manifold.archive.parsing import EcqKind
+from manifold.contracts.envelope import Stream
+from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, Table
 from pipelines.ingest import arrow_rows, ecq_rows, transforms
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.frames import parsed
@@ -53,7 +53,7 @@ TABLES: tuple[tuple[Table, Callable[[pa.Table], pa.Table]], ...] = (
 
 
 def write_ecq_by_arrow(run: Attempt, messages: pa.Table, base: Mapping[str, int], refused: list[pa.Table]) -> None:
-    """The same of messages that are parsed and in memory (`archive.parsing.ECQ`)."""
+    """The same of messages that are parsed and in memory (`manifold.archive.parsing.ECQ`)."""
     bad, accepted = arrow_rows.parted(messages)
     for table, rows_of in TABLES:
         rows = rows_of(accepted)

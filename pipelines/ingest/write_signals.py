@@ -15,10 +15,10 @@ import structlog
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from adapters.hashes import AT_ONCE, standing_in_both, standing_twice
-from archive import parsing
-from contracts.envelope import Stream
-from contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+from manifold.lake.hashes import AT_ONCE, standing_in_both, standing_twice
+from manifold.archive import parsing
+from manifold.contracts.envelope import Stream
+from manifold.contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 from pipelines.ingest import arrow_rows, signal_rows, transforms
 from pipelines.ingest.arrow_commits import between, matching
 from pipelines.ingest.attempt import Attempt
@@ -122,7 +122,7 @@ def write_status(run: Attempt, source: Source, base: Mapping[str, int], refused:
 
 
 def write_signals_by_arrow(run: Attempt, messages: pa.Table, base: Mapping[str, int], refused: list[pa.Table]) -> None:
-    """The same of raw signals that are in memory (`archive.parsing.PROCESSED`)."""
+    """The same of raw signals that are in memory (`manifold.archive.parsing.PROCESSED`)."""
     bad, accepted = arrow_rows.parted(messages)
     if accepted.num_rows:
         first = signal_rows.once(accepted)
@@ -142,7 +142,7 @@ def write_signals_by_arrow(run: Attempt, messages: pa.Table, base: Mapping[str, 
 
 
 def write_status_by_arrow(run: Attempt, messages: pa.Table, base: Mapping[str, int], refused: list[pa.Table]) -> None:
-    """The same of devices' status (`archive.parsing.STATUSES`)."""
+    """The same of devices' status (`manifold.archive.parsing.STATUSES`)."""
     bad, accepted = arrow_rows.parted(messages)
     if accepted.num_rows:
         statuses = signal_rows.table_of(XRAY_STATUS, accepted)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from pipelines.lineage._place import Place
 
 if TYPE_CHECKING:
-    from contracts.tables import Table
+    from manifold.contracts.tables import Table
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from contracts.lineage import RunName
-from contracts.settings import Settings
+from manifold.contracts.lineage import RunName
+from manifold.settings import Settings
 
 SPEC = "https://openlineage.io/spec"
 PRODUCER = "urn:manifold:lineage"

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archive import parsing
-from archive.segment import Segment
-from contracts.envelope import Stream
-from contracts.seq import first_seq_at
-from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
+from manifold.archive import parsing
+from manifold.archive.segment import Segment
+from manifold.contracts.envelope import Stream
+from manifold.contracts.seq import first_seq_at
+from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE
 from pipelines.maintenance.ecq_check import BroughtToQueues, FoundInQueues, expected
 from pipelines.maintenance.signal_check import BroughtSignals, FoundSignals, expected_signals
 

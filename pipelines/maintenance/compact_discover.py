@@ -10,7 +10,7 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table as IcebergTable
 
-from contracts.tables import Table
+from manifold.contracts.tables import Table
 from pipelines.maintenance.compact_plan import CompactionPolicy, Group
 
 EPOCH_DAY = date(1970, 1, 1)

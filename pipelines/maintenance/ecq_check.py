@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from archive.parsing import EcqKind
-from contracts.seq import datetime_of
-from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE
+from manifold.archive.parsing import EcqKind
+from manifold.contracts.seq import datetime_of
+from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE
 
 Key = tuple[str, str]  # client id, key
 StateKey = tuple[str, int, int, str]  # as the key of ecq_state

@@ -1,6 +1,6 @@
 """Decides which rows of compacted queues are unneeded, over all rows of each client. Pure; Spark's workers run it.
 
-Compaction removes rows that change no answer: superseded messages, and the rows of the state that `contracts.ecq_rows` names.
+Compaction removes rows that change no answer: superseded messages, and the rows of the state that `manifold.contracts.ecq_rows` names.
 Garbage collection removes acknowledged messages past their retention; a pending message stays, however old.
 """
 
@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts.ecq_rows import StateRow, compact
-from contracts.seq import first_seq_at
-from contracts.tables import INSTANT
+from manifold.contracts.ecq_rows import StateRow, compact
+from manifold.contracts.seq import first_seq_at
+from manifold.contracts.tables import INSTANT
 from pipelines.populate.ecq_fold import MESSAGE, folded, newest_of_keys
 
 SUPERSEDED, STATE, POSITION, OVERDUE = "superseded", "state", "position", "overdue"

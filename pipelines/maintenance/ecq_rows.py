@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from contracts.tables import ECQ_INDEX, ECQ_STATE
+from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import properties_of
 from pipelines.maintenance.ecq_plan import CHANGES_IN_SPARK

@@ -9,10 +9,10 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
-from adapters.lake import ensure_tables
-from adapters.redis import connect
-from archive.flush import flush
-from contracts.settings import Settings
+from manifold.lake.catalog import ensure_tables
+from manifold.runtime.redis import connect
+from manifold.archive.flush import flush
+from manifold.settings import Settings
 from pipelines.ingest.amending import until_not_overtaken
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.audit import AuditFailed

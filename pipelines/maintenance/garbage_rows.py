@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from contracts.tables import IDS, META, OUTCOMES, SEGMENTS, Table
+from manifold.contracts.tables import IDS, META, OUTCOMES, SEGMENTS, Table
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.publish import main_snapshots
 from pipelines.maintenance.garbage_days import days_over, remember

@@ -2,7 +2,7 @@
 
 from pyspark.sql import DataFrame
 
-from contracts.tables import Table
+from manifold.contracts.tables import Table
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import create_branch
 from pipelines.ingest.removal import ADDS, REMOVES

@@ -14,10 +14,10 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
-from archive.segment import Interval, Segment
-from archive.store import Archive
-from contracts import tables
-from contracts.settings import Settings
+from manifold.archive.segment import Interval, Segment
+from manifold.archive.store import Archive
+from manifold.contracts import tables
+from manifold.settings import Settings
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.refused_bytes import refused_for_their_bytes

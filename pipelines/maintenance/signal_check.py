@@ -11,9 +11,9 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from contracts.envelope import Stream
-from contracts.seq import datetime_of
-from contracts.tables import INSTANT, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+from manifold.contracts.envelope import Stream
+from manifold.contracts.seq import datetime_of
+from manifold.contracts.tables import INSTANT, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 from pipelines.maintenance.ecq_check import Expected
 
 SignalKey = tuple[str, datetime, str]  # as the key of xray_raw_signals

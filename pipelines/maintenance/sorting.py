@@ -10,7 +10,7 @@ from pyiceberg.table.update import AddSortOrderUpdate, AssertTableUUID
 from pyiceberg.transforms import IdentityTransform
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
-from contracts.tables import Table
+from manifold.contracts.tables import Table
 
 NULLS = "NULLS FIRST"  # as in the orders made here; Spark's must be the same to be recognised
 

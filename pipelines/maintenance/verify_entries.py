@@ -11,8 +11,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from contracts.seq import COUNTER_BITS, MAX_NODE, MAX_SEQ, datetime_of
-from contracts.tables import IDS, OUTCOMES
+from manifold.contracts.seq import COUNTER_BITS, MAX_NODE, MAX_SEQ, datetime_of
+from manifold.contracts.tables import IDS, OUTCOMES
 from pipelines.maintenance.verify_digest import BUCKETS, Buckets
 from pipelines.maintenance.verify_lake import PinnedLake
 from pipelines.maintenance.verify_outcomes import on_their_way

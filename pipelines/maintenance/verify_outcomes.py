@@ -12,14 +12,14 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 from redis import Redis
 
-from adapters.redis import connect
-from archive import parsing
-from archive.flush import flush
-from archive.store import Archive
-from contracts import keys
-from contracts.envelope import Stream
-from contracts.outcomes import OutcomeRecord
-from contracts.settings import Settings
+from manifold.runtime.redis import connect
+from manifold.archive import parsing
+from manifold.archive.flush import flush
+from manifold.archive.store import Archive
+from manifold.contracts import keys
+from manifold.contracts.envelope import Stream
+from manifold.contracts.outcomes import OutcomeRecord
+from manifold.settings import Settings
 from pipelines.ingest.frames import parsed
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.publish import finish

@@ -1,12 +1,12 @@
 """Bringing the tables of an earlier release to their present definitions: `manifold lake migrate`.
 
-Every table has a version (`Table.version` in `contracts.tables`; the table property `manifold.schema-version` in the lake), and
+Every table has a version (`Table.version` in `manifold.contracts.tables`; the table property `manifold.schema-version` in the lake), and
 `pipelines.migrations.of_tables.STEPS` has the steps that lead from each version to the next. A new table is made as it is
 defined, with the newest version, and needs none of them.
 
 **Adding a step**
 
-1. Change the table's definition in `contracts.tables`, and add one to its `version`.
+1. Change the table's definition in `manifold.contracts.tables`, and add one to its `version`.
 2. Append a step to the table's line in `of_tables.STEPS`: `AddColumns`, `RenameColumn`, `WidenColumn`, `PartitionBy`,
    `SetProperties`, or a class of your own. Write names, types and values out: definitions change later, steps stay what they
    were. Never change or remove a step that was released.

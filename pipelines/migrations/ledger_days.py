@@ -10,8 +10,8 @@ from pyiceberg.expressions import IsNull
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table as IcebergTable
 
-from archive.segment import began_at
-from contracts.tables import INSTANT, Table
+from manifold.archive.segment import began_at
+from manifold.contracts.tables import INSTANT, Table
 from pipelines.migrations.steps import PartitionBy
 
 BEGAN_AT, FIELD = "began_at", "began_at_day"

@@ -8,9 +8,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
 
-from adapters.commits import append_nothing
-from adapters.lake_schema import ICEBERG_TYPES
-from contracts.tables import Column, Table
+from manifold.lake.commits import append_nothing
+from manifold.lake.schema import ICEBERG_TYPES
+from manifold.contracts.tables import Column, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,5 +144,5 @@ class PartitionBy(Step):
 
 
 def _field_name(column: str, transform: str) -> str:
-    """As `adapters.lake` names fields: `ts_day`."""
+    """As `manifold.lake.catalog` names fields: `ts_day`."""
     return column if transform == "identity" else f"{column}_{transform.split('[')[0]}"

@@ -1,6 +1,6 @@
 """Folds index and state of compacted queues, client by client, over Arrow tables, in this process or in Spark's workers.
 
-It finds the newest message of each key, and applies acknowledgements and rewinds by `contracts.ecq_rows`. Rows of both tables are
+It finds the newest message of each key, and applies acknowledgements and rewinds by `manifold.contracts.ecq_rows`. Rows of both tables are
 brought into one form first, so that Spark groups those of a client in one shuffle.
 """
 
@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from contracts.ecq_rows import RecordedState, StateRow
-from contracts.tables import INSTANT
+from manifold.contracts.ecq_rows import RecordedState, StateRow
+from manifold.contracts.tables import INSTANT
 
 CLIENTS_AT_ONCE = 1000
 MESSAGE = "message"  # kind of a row that is of the index; the other kinds are those of the state

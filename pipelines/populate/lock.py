@@ -8,8 +8,8 @@ from redis import Redis
 from redis.exceptions import LockError, RedisError
 from redis.lock import Lock
 
-from contracts import keys
-from contracts.errors import Retryable
+from manifold.contracts import keys
+from manifold.contracts.errors import Retryable
 
 LEASE_S = 60.0  # a holder that died lets go after this long
 RENEW_S = 15.0

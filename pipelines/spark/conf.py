@@ -7,9 +7,9 @@ import re
 import sys
 from pathlib import Path
 
-from contracts.catalog_properties import signs
-from contracts.errors import ManifoldError
-from contracts.settings import Settings, load_settings
+from manifold.contracts.catalog_properties import signs
+from manifold.contracts.errors import ManifoldError
+from manifold.settings import Settings, load_settings
 
 ICEBERG_JAR = "iceberg-spark-runtime-4.1_2.13-1.12.0.jar"
 SQLITE_JAR = "sqlite-jdbc-3.54.1.0.jar"

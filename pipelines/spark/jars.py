@@ -13,9 +13,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from adapters.command import run_command
-from contracts.errors import Permanent, Retryable
-from contracts.settings import load_settings
+from manifold.runtime.command import run_command
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.settings import load_settings
 from pipelines.spark.conf import ICEBERG_JAR, POSTGRESQL_JAR, S3_JAR, SQLITE_JAR, jars_for
 
 COORDINATES = {

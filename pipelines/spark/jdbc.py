@@ -4,8 +4,8 @@ from urllib.parse import quote
 
 from sqlalchemy.engine import URL, make_url
 
-from contracts.catalog_properties import JDBC_DEFAULT_S
-from contracts.errors import Permanent
+from manifold.contracts.catalog_properties import JDBC_DEFAULT_S
+from manifold.contracts.errors import Permanent
 
 # What libpq calls a parameter of a connection, and PostgreSQL's JDBC driver: the values of both mean the same.
 PARAMETERS = {

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from contracts.errors import Retryable
-from contracts.settings import Settings
+from manifold.contracts.errors import Retryable
+from manifold.settings import Settings
 from pipelines.spark.conf import SUBMITTED
 
 if TYPE_CHECKING:

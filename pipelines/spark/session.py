@@ -10,9 +10,9 @@ from importlib import import_module
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from adapters.committed import note_application
-from contracts.errors import Permanent
-from contracts.settings import Settings
+from manifold.lake.committed import note_application
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings
 from pipelines.spark.conf import (
     EXTENSIONS,
     GREAT_EXPECTATIONS,

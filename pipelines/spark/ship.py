@@ -19,9 +19,9 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from contracts.catalog_properties import signs
-from contracts.errors import Permanent
-from contracts.settings import Settings
+from manifold.contracts.catalog_properties import signs
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings
 from pipelines.spark.conf import jars_for, launch_conf
 
 CODE, ENVIRONMENT, DEFAULTS = "manifold.zip", "environment.tar.gz", "spark-defaults.conf"

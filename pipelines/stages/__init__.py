@@ -9,7 +9,7 @@ import argparse
 from importlib import import_module
 from typing import Protocol, cast
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 
 STAGES = (
     *("discover", "ingest", "audit", "publish", "populate", "rebuild", "run_all", "stream"),

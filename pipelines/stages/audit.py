@@ -5,7 +5,7 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from pipelines.arguments import add_run_id
 from pipelines.spark.needed import NeedsSpark, add_without_spark
 

@@ -4,8 +4,8 @@ import argparse
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from contracts.errors import Permanent
-from contracts.settings import Settings
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings
 from pipelines.arguments import add_run_id
 from pipelines.spark.needed import NeedsSpark, add_without_spark
 
@@ -35,7 +35,7 @@ def check_lake(settings: Settings, *, days: float | None = None, repair: bool = 
     Raises:
         NeedsSpark: something is to be repaired `without_spark`; nothing has happened yet.
     """
-    from archive.segment import Interval
+    from manifold.archive.segment import Interval
     from pipelines.catalog import await_catalog
     from pipelines.maintenance.check import check
 

@@ -3,7 +3,7 @@
 import argparse
 from datetime import UTC, datetime
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from pipelines.arguments import add_interval, add_no_flush, add_run_id, interval_of
 
 
@@ -17,7 +17,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 def run(settings: Settings, options: argparse.Namespace) -> str:
     """The result as JSON: what is new, and which stages have to follow."""
-    from archive.flush import flush
+    from manifold.archive.flush import flush
     from pipelines.catalog import open_lake
     from pipelines.ingest.discover import discover
 

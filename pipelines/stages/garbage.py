@@ -4,7 +4,7 @@ import argparse
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from pipelines.arguments import add_run_id
 from pipelines.lineage import told
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from pipelines.arguments import add_interval, add_no_flush, add_run_id, interval_of
 from pipelines.spark.needed import NeedsSpark, add_without_spark, is_small
 
@@ -36,7 +36,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
     `done` has the results of later stages that this process did as well, by their names.
     """
-    from archive.flush import flush
+    from manifold.archive.flush import flush
     from pipelines.catalog import open_lake
     from pipelines.ingest.run import Run
     from pipelines.ingest.run_all import ingest_before_last, new_run_id
@@ -108,7 +108,7 @@ def _populated(catalog: "Catalog", settings: Settings) -> dict[str, Mapping[str,
     """The result of `populate` by its name; empty if the stage must run again, or report its failure."""
     from redis.exceptions import RedisError
 
-    from contracts.errors import ManifoldError
+    from manifold.contracts.errors import ManifoldError
     from pipelines.ingest.trends import draw_trends
     from pipelines.populate.load import populate
 

@@ -4,8 +4,8 @@ import argparse
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from contracts.errors import Permanent
-from contracts.settings import Settings
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings
 from pipelines.arguments import add_run_id
 from pipelines.spark.needed import NeedsSpark, add_without_spark
 

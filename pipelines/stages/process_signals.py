@@ -3,7 +3,7 @@
 import argparse
 from datetime import UTC, datetime
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from pipelines.arguments import add_days, add_run_id
 
 

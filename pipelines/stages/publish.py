@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from contracts.errors import Permanent
-from contracts.settings import Settings
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings
 from pipelines.arguments import add_run_id
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 
 def _do_again(catalog: "Catalog", settings: Settings, run_id: str) -> None:
     """From its segments on."""
-    from archive.store import Archive
+    from manifold.archive.store import Archive
     from pipelines.ingest.aside import segments_of
     from pipelines.ingest.run import Run
     from pipelines.ingest.run_all import ingest_audit_publish

@@ -2,8 +2,8 @@
 
 import argparse
 
-from contracts.errors import Permanent
-from contracts.settings import Settings
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings
 from pipelines.arguments import add_no_flush, add_run_id
 from pipelines.spark.needed import add_without_spark
 

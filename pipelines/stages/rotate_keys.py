@@ -5,7 +5,7 @@ import json
 
 import structlog
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from pipelines.arguments import add_run_id
 from pipelines.lineage import told
 
@@ -27,7 +27,7 @@ def run(settings: Settings, options: argparse.Namespace) -> str:
 @told("rotate_keys", reads=["keys"], writes=["keys"])
 def rotate_keys(settings: Settings) -> tuple[int, list[str]]:
     """How many keys were wrapped again, and those that the ring cannot unwrap."""
-    from adapters.day_keys import DayKeys
+    from manifold.lake.day_keys import DayKeys
 
     wrapped, gone = DayKeys.of(settings).rotate()
     if gone:

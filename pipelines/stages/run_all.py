@@ -2,7 +2,7 @@
 
 import argparse
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from pipelines.arguments import add_interval, add_no_flush, add_run_id, interval_of
 
 

@@ -21,12 +21,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from redis.exceptions import RedisError
 
-from adapters.expiry import tell_expiry
-from adapters.http import tell_metrics
-from adapters.lake import ensure_tables
-from archive.segment import Segment
-from contracts.errors import ManifoldError, Retryable
-from contracts.settings import Settings
+from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.http import tell_metrics
+from manifold.lake.catalog import ensure_tables
+from manifold.archive.segment import Segment
+from manifold.contracts.errors import ManifoldError, Retryable
+from manifold.settings import Settings
 from pipelines.catalog import await_catalog
 from pipelines.ingest.run import Ingested, Run
 from pipelines.ingest.run_all import ingest_audit_publish

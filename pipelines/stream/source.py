@@ -9,11 +9,11 @@ import orjson
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from adapters.lake import open_catalog
-from archive.segment import Interval, Segment
-from archive.store import Archive
-from contracts.envelope import Stream
-from contracts.settings import Settings
+from manifold.lake.catalog import open_catalog
+from manifold.archive.segment import Interval, Segment
+from manifold.archive.store import Archive
+from manifold.contracts.envelope import Stream
+from manifold.settings import Settings
 from pipelines.ingest.chunks import in_chunks
 from pipelines.ingest.ledger import new_segments
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pyspark
 
-from tests.servers import SHORT_LIVED, Server, free_port, start, stopping, wait_until
+from tests.support.servers import SHORT_LIVED, Server, free_port, start, stopping, wait_until
 
 SPARK = Path(pyspark.__file__).parent
 WORKERS = 2

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.dags.running import Ingested, Platform, running_platform
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 # Its own folder, so that loading DAG files neither reads nor writes the configuration of whoever runs the tests.
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="manifold-airflow-")

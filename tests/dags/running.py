@@ -13,27 +13,27 @@ from typing import Any
 import pyarrow.parquet as pq
 from redis import Redis
 
-from adapters import secret_files
-from adapters.day_keys import DayKeys
-from adapters.key_ring import new_key_line
-from adapters.lake import open_catalog
-from archive.recorded import RecordedSegments
-from archive.store import Archive
-from contracts import keys, topics
-from contracts.ecq import EcqAck
-from contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from contracts.names import Owner
-from contracts.queue_names import ecq_queue
-from contracts.seq import datetime_of, first_seq_at
-from contracts.settings import Settings
-from contracts.tables import Table
-from sandbox.platform import airflow
-from sandbox.platform.airflow_api import AirflowApi
-from sandbox.platform.airflow_users import logged_in
-from sandbox.platform.programs import environment
+from manifold.runtime import secret_files
+from manifold.lake.day_keys import DayKeys
+from manifold.lake.key_ring import new_key_line
+from manifold.lake.catalog import open_catalog
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.store import Archive
+from manifold.contracts import keys, topics
+from manifold.contracts.ecq import EcqAck
+from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from manifold.contracts.names import Owner
+from manifold.contracts.queue_names import ecq_queue
+from manifold.contracts.seq import datetime_of, first_seq_at
+from manifold.settings import Settings
+from manifold.contracts.tables import Table
+from manifold.sandbox.platform import airflow
+from manifold.sandbox.platform.airflow_api import AirflowApi
+from manifold.sandbox.platform.airflow_users import logged_in
+from manifold.sandbox.platform.programs import environment
 from tests.pipelines.signal_makers import Sealing
-from tests.servers import Server, free_port, start_airflow, start_redis, stopping, wait_until
-from tests.wire import trigger
+from tests.support.servers import Server, free_port, start_airflow, start_redis, stopping, wait_until
+from tests.support.wire import trigger
 
 RUN_S = 400  # one JVM, on a machine that may be busy
 DAGS = ("ingest_archives", "backfill_archives", "rebuild_queues", "process_signals", "rotate_keys")
@@ -98,7 +98,7 @@ class Platform:
         wait_until(lambda: not self._backfills(dag_id), within_s=RUN_S, what="Airflow to close the backfill before")
         command = ["backfill", "create", "--dag-id", dag_id, "--from-date", first, "--to-date", last]
         command += ["--max-active-runs", str(at_once), "--dag-run-conf", json.dumps(conf)]
-        command = [sys.executable, "-m", "console", "airflow", *command]
+        command = [sys.executable, "-m", "manifold.console", "airflow", *command]
         return subprocess.run(command, env=environment(self.settings), capture_output=True, text=True, check=False)
 
     def _backfills(self, dag_id: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dags._alerts import tell_failed, tell_late
-from tests.hook import hook
+from tests.support.hook import hook
 
 RUN = "scheduled__2026-05-04T00:00:00+00:00"
 

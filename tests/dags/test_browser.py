@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
-from sandbox.platform import airflow
-from sandbox.platform.airflow_users import OPERATOR, password_of
+from manifold.sandbox.platform import airflow
+from manifold.sandbox.platform.airflow_users import OPERATOR, password_of
 from tests.dags.running import Ingested, Platform
 from tests.docs.pictures import log_in
-from tests.servers import ROOT, wait_until
+from tests.support.servers import ROOT, wait_until
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [

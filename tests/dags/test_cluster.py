@@ -23,18 +23,18 @@ from airflow.sdk import DAG
 from pydantic import SecretStr
 from redis import Redis
 
-from adapters.day_keys import DayKeys
-from adapters.key_ring import key_ring, new_key_line, read_keys
-from contracts import keys
-from contracts.settings import Settings
-from contracts.tables import IDS, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS, SIGNAL_TABLES, TABLES, XRAY_PROCESSED
+from manifold.lake.day_keys import DayKeys
+from manifold.lake.key_ring import key_ring, new_key_line, read_keys
+from manifold.contracts import keys
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS, SIGNAL_TABLES, TABLES, XRAY_PROCESSED
 from pipelines.spark.ship import CODE, ENVIRONMENT, Shipped, ship
-from queues import EcqLoader, Policy
+from manifold.queues import EcqLoader, Policy
 from tests.dags.cluster import PATH, SPARK, WORKERS, Cluster, spark_cluster
 from tests.dags.running import VINS, Platform
 from tests.dags.watching import Watched, watching
 from tests.pipelines.makers import NOON_MS
-from tests.servers import ROOT, SHORT_LIVED, Server, free_port, start_redis, stopping
+from tests.support.servers import ROOT, SHORT_LIVED, Server, free_port, start_redis, stopping
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 FOLDER = ROOT / "dags"
@@ -269,7 +269,7 @@ def on_a_node(cluster: Cluster, shipped: Shipped, folder: Path, without: tuple[s
 def test_what_is_shipped_is_the_code_and_no_more_than_jobs_need(shipped: Shipped) -> None:
     with zipfile.ZipFile(shipped.code) as code:
         names = set(code.namelist())
-    assert {"queues/lua/enqueue.lua", "pipelines/stages/discover.py", "contracts/settings.py"} <= names
+    assert {"manifold/queues/lua/enqueue.lua", "pipelines/stages/discover.py", "manifold/settings/__init__.py"} <= names
     assert not any(name.startswith(("tests/", "sandbox/", "dags/")) or "__pycache__" in name for name in names)
     assert Path(shipped.environment).name == ENVIRONMENT
     with tarfile.open(shipped.environment) as environment:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from contracts.settings import load_settings
+from manifold.settings import load_settings
 from dags._connections import CONNECTIONS, settings_of
 
 AWS = {"endpoint_url": "http://s3.example:7070", "region_name": "eu-west-1", "reports": "s3://lake/reports"}

@@ -15,12 +15,12 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable
 
-from contracts import assets
-from contracts.settings import Settings
-from contracts.tables import EVERY_RUN_TABLE, NAMESPACE, QUALITY, XRAY_PROCESSED
+from manifold.contracts import assets
+from manifold.settings import Settings
+from manifold.contracts.tables import EVERY_RUN_TABLE, NAMESPACE, QUALITY, XRAY_PROCESSED
 from dags._defaults import REBUILT
 from dags._jobs import DiscoverOperator, SparkJob, SubprocessOperator
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 FOLDER = ROOT / "dags"
 FILES = sorted(path for path in FOLDER.glob("*.py") if not path.name.startswith("_"))
@@ -160,7 +160,7 @@ def test_somebody_is_told_of_a_run_that_fails_or_is_late(dag: DAG) -> None:
 def test_dags_start_from_results_that_another_dag_has(bag: DagBag) -> None:
     made = {asset.name for dag in bag.dags.values() for task in dag.tasks for asset in task.outlets}
     assert made == {*assets.PUBLISHED, assets.JUDGED, assets.QUEUES, assets.REBUILT}, (
-        "name what a DAG makes in contracts/assets.py, and give it as a task's outlets"
+        "name what a DAG makes in manifold/contracts/assets.py, and give it as a task's outlets"
     )
 
 

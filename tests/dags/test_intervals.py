@@ -15,11 +15,11 @@ from airflow.timetables.base import DagRunInfo
 from airflow.utils.types import DagRunType
 from pendulum import DateTime
 
-from archive.segment import Interval
-from contracts.settings import Settings
+from manifold.archive.segment import Interval
+from manifold.settings import Settings
 from pipelines.arguments import interval_of
 from pipelines.cli import make_parser
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 NOW = datetime.now(UTC)
 DUE = NOW.replace(minute=0, second=0, microsecond=0)

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from contracts.lineage import RunName, task_run
+from manifold.contracts.lineage import RunName, task_run
 from dags._jobs import JOBS, PIPELINES, SparkJob, SubprocessOperator
-from tests.lineage import told_in
-from tests.servers import free_port
+from tests.support.lineage import told_in
+from tests.support.servers import free_port
 
 SUBMIT = """#!{python}
 import json, os, pathlib, shutil, subprocess, sys

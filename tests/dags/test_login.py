@@ -3,10 +3,10 @@
 import httpx
 import pytest
 
-from contracts.errors import Permanent, Retryable
-from sandbox.platform import airflow
-from sandbox.platform.airflow_api import AirflowApi
-from sandbox.platform.airflow_users import ADMIN, OPERATOR, ROLES, VIEWER, logged_in, password_of, passwords_file
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.sandbox.platform import airflow
+from manifold.sandbox.platform.airflow_api import AirflowApi
+from manifold.sandbox.platform.airflow_users import ADMIN, OPERATOR, ROLES, VIEWER, logged_in, password_of, passwords_file
 from tests.dags.running import Platform
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from adapters import secret_files
-from adapters.day_keys import DayKeys
-from adapters.key_ring import new_key_line
-from contracts import keys
-from contracts.errors import Permanent
-from contracts.lineage import task_run
-from contracts.tables import DATA, IDS, SEGMENTS, XRAY_PROCESSED, XRAY_RAW
-from queues import Loader, Policy
+from manifold.runtime import secret_files
+from manifold.lake.day_keys import DayKeys
+from manifold.lake.key_ring import new_key_line
+from manifold.contracts import keys
+from manifold.contracts.errors import Permanent
+from manifold.contracts.lineage import task_run
+from manifold.contracts.tables import DATA, IDS, SEGMENTS, XRAY_PROCESSED, XRAY_RAW
+from manifold.queues import Loader, Policy
 from tests.dags.running import RUN_S, VINS, Ingested, Platform
-from tests.lineage import names, runs_of, told_in
+from tests.support.lineage import names, runs_of, told_in
 from tests.pipelines.makers import NOON_MS
 from tests.pipelines.signal_makers import readings
 

@@ -11,9 +11,9 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
-from contracts.settings import Settings
-from tests.api.desk import desk_at
-from tests.servers import ROOT, free_port
+from manifold.settings import Settings
+from tests.manifold.api.desk import desk_at
+from tests.support.servers import ROOT, free_port
 
 plugin = runpy.run_path(str(ROOT / "plugins" / "reports.py"))  # as Airflow loads it
 application = plugin["application"]

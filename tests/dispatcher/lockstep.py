@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import hiredis
 from redis.exceptions import NoScriptError, ResponseError
 
-from contracts import keys
-from tests.queues.clocked import at
+from manifold.contracts import keys
+from tests.manifold.queues.clocked import at
 
 T = TypeVar("T")
 Command = tuple[Any, ...]

@@ -12,19 +12,19 @@ from urllib.error import HTTPError, URLError
 
 from redis import Redis as BlockingRedis
 
-from adapters.redis import connect as connect_blocking
-from archive.records import read_journal
-from contracts import keys
-from contracts.envelope import Stream
-from contracts.outcomes import OutcomeRecord
-from contracts.seq import SeqSource, wall_clock_ms
-from contracts.settings import Settings
-from queues import Loader, Policy, Queues, connect
-from sandbox.platform import broker as mosquitto
-from tests.platforms import variables
-from tests.queues.triggers import enqueue_trigger
-from tests.redis_users import RedisUsers
-from tests.servers import Server, free_port, listens, start, start_redis, start_service
+from manifold.runtime.redis import connect as connect_blocking
+from manifold.archive.records import read_journal
+from manifold.contracts import keys
+from manifold.contracts.envelope import Stream
+from manifold.contracts.outcomes import OutcomeRecord
+from manifold.contracts.seq import SeqSource, wall_clock_ms
+from manifold.settings import Settings
+from manifold.queues import Loader, Policy, Queues, connect
+from manifold.sandbox.platform import broker as mosquitto
+from tests.support.platforms import variables
+from tests.manifold.queues.triggers import enqueue_trigger
+from tests.support.redis_users import RedisUsers
+from tests.support.servers import Server, free_port, listens, start, start_redis, start_service
 
 T = TypeVar("T")
 _seqs = SeqSource(0)
@@ -49,7 +49,7 @@ class Platform:
         return self.env | ({"MANIFOLD_REDIS_URL": self.users.url(service, self.redis.port)} if self.users else {})
 
     def start_recorder(self) -> Server:
-        """`python -m recorder`, until it hands over to the queues."""
+        """`python -m manifold.recorder`, until it hands over to the queues."""
         with self.blocking() as redis:
             Loader(redis, Policy.of(self.settings)).mark_loaded(1)
         port, log = self.settings.recorder_port, self.home / "logs" / "recorder.log"

@@ -11,7 +11,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 
 BOUND_S = 60
 _names = itertools.count()

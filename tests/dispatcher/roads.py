@@ -4,10 +4,10 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from contracts.events import Acked, Connected, Disconnected, Heard, Subscribed
-from contracts.names import Owner
-from contracts.queue_names import owner_of_queue
-from contracts.topics import request_filter, request_topic
+from manifold.contracts.events import Acked, Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.names import Owner
+from manifold.contracts.queue_names import owner_of_queue
+from manifold.contracts.topics import request_filter, request_topic
 from dispatcher._events import Event
 from tests.faults.history import History, Line, What
 

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from contracts import keys
-from contracts.queue_names import ecq_queue
-from contracts.seq import datetime_of, seq_of, wall_clock_ms
-from contracts.settings import Settings
-from contracts.tables import ECQ_PAYLOAD
+from manifold.contracts import keys
+from manifold.contracts.queue_names import ecq_queue
+from manifold.contracts.seq import datetime_of, seq_of, wall_clock_ms
+from manifold.settings import Settings
+from manifold.contracts.tables import ECQ_PAYLOAD
 from dispatcher._ecq_messages import EcqMessages
 from dispatcher._lake import Lake
 from dispatcher._payloads import Found, MissingData
-from queues import Policy, Queues, connect
-from queues.verbs.ecq import Append, LiveMessage, Load
-from tests.lake_rows import append, new_lake
-from tests.servers import Server
+from manifold.queues import Policy, Queues, connect
+from manifold.queues.verbs.ecq import Append, LiveMessage, Load
+from tests.support.lake_rows import append, new_lake
+from tests.support.servers import Server
 
 NOON_MS = round(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
 ID = "client-1"

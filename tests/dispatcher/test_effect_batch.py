@@ -7,16 +7,16 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from contracts import keys
-from contracts.events import Heard
-from contracts.names import Owner
-from contracts.seq import EPOCH_MS, seq_of
-from contracts.settings import Settings
+from manifold.contracts import keys
+from manifold.contracts.events import Heard
+from manifold.contracts.names import Owner
+from manifold.contracts.seq import EPOCH_MS, seq_of
+from manifold.settings import Settings
 from dispatcher._effect_batch import EffectBatch
-from queues import Policy, Queues
-from queues.verbs.claims import Claim, ClaimWord, Park, UpdatePresence
-from queues.verbs.fills import Enqueue
-from tests.servers import Server
+from manifold.queues import Policy, Queues
+from manifold.queues.verbs.claims import Claim, ClaimWord, Park, UpdatePresence
+from manifold.queues.verbs.fills import Enqueue
+from tests.support.servers import Server
 
 NOW = EPOCH_MS + 200_000_000_000
 SEQ = seq_of(NOW, 0, 0)

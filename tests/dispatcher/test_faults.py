@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from contracts import keys
-from contracts.outcomes import Outcome
-from contracts.topics import Sign
+from manifold.contracts import keys
+from manifold.contracts.outcomes import Outcome
+from manifold.contracts.topics import Sign
 from tests.dispatcher.platform import Platform, a_platform, healthy
 from tests.dispatcher.vehicle import Vehicle
-from tests.servers import start_redis, wait_until
+from tests.support.servers import start_redis, wait_until
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from contracts.topics import Sign, sign_topic
+from manifold.contracts.topics import Sign, sign_topic
 from tests.dispatcher.platform import Platform, a_platform
 from tests.dispatcher.vehicle import Vehicle
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 WINDOW = 50  # messages that the broker may leave unacknowledged at the dispatcher
 FLOOD = 20 * WINDOW

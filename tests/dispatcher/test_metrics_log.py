@@ -7,16 +7,16 @@ import structlog
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from contracts.ecq import EcqAck
-from contracts.events import Heard
-from contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.ecq import EcqAck
+from manifold.contracts.events import Heard
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher import _metrics_log
 from dispatcher._events import Verb
 from dispatcher._metrics_log import count_answers
-from queues.verbs.claims import Claim, Park, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
-from queues.verbs.ecq import Acknowledge
-from queues.verbs.ecq import AckReply as EcqAckReply
-from queues.verbs.ends import Ack, AckReply, End, EndReply
+from manifold.queues.verbs.claims import Claim, Park, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
+from manifold.queues.verbs.ecq import Acknowledge
+from manifold.queues.verbs.ecq import AckReply as EcqAckReply
+from manifold.queues.verbs.ends import Ack, AckReply, End, EndReply
 from tests.dispatcher.steps import ABSENT, CLAIMED, NONE, NOW, SEQ, VIN, answered
 
 

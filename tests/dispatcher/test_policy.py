@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from dispatcher._service import ALONE_S, SHARING_S, session_expiry_s
 from tests.dispatcher.steps import NOW, RULES, SEQ, VIN
 

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from adapters.mqtt import Mqtt
-from contracts.names import Owner
+from manifold.messaging.mqtt import Mqtt
+from manifold.contracts.names import Owner
 from dispatcher._effects import Publish
 from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost
 from dispatcher._publisher import Publisher, Window
 from dispatcher._steady import steady_ms
-from tests.adapters.test_mqtt import cuttable, run, until, url
-from tests.servers import Server
+from tests.manifold.messaging.test_mqtt import cuttable, run, until, url
+from tests.support.servers import Server
 
 SUSPECT, OTHER = Owner("S"), Owner("O")
 SOON_MS, LATE_MS = 500, 60_000

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 from structlog.testing import capture_logs
 
-from contracts import keys
-from contracts.outcomes import Outcome, OutcomeRecord
-from contracts.seq import seq_of, wall_clock_ms
-from contracts.settings import Settings
+from manifold.contracts import keys
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.seq import seq_of, wall_clock_ms
+from manifold.settings import Settings
 from dispatcher._queue_stats import GRACE_MS, QueueStatsCollector
-from queues import Policy, Queues, QueueStats, connect
-from queues.verbs.fills import Enqueue
-from tests.servers import Server
+from manifold.queues import Policy, Queues, QueueStats, connect
+from manifold.queues.verbs.fills import Enqueue
+from tests.support.servers import Server
 
 POLICY = Policy.of(Settings())
 

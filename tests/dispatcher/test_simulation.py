@@ -18,7 +18,7 @@ from tests.dispatcher.ecq_world import EcqWorld
 from tests.dispatcher.lockstep import in_lockstep
 from tests.dispatcher.world import World
 from tests.faults.stories import stories
-from tests.servers import Server, start_redis, stopping
+from tests.support.servers import Server, start_redis, stopping
 
 SEEDS, MOVES = range(120), 300
 SHOWN = 3  # stories of as many failing seeds

@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
-from contracts.outcomes import Outcome
-from contracts.topics import Sign
+from manifold.contracts.outcomes import Outcome
+from manifold.contracts.topics import Sign
 from tests.dispatcher.platform import Platform, a_platform
 from tests.dispatcher.vehicle import Vehicle
-from tests.servers import free_port, wait_until
+from tests.support.servers import free_port, wait_until
 
 MIB = 1 << 20
 SHORT = {"ack_deadline_seconds": 4, "ack_deadline_max_seconds": 4, "max_attempts": 2}

@@ -7,8 +7,8 @@ from msgspec.structs import replace as altered
 from dispatcher._effects import Effect, Ignore, Load, Publish
 from dispatcher._events import Event, Missing, NotPublished, Published, PublishLost, Unsendable
 from dispatcher._step import OpenClaim, OwnerState, step
-from queues.verbs.claims import Claim, Park, Release, ReleaseReason
-from queues.verbs.ends import Ack, AckReply
+from manifold.queues.verbs.claims import Claim, Park, Release, ReleaseReason
+from manifold.queues.verbs.ends import Ack, AckReply
 from tests.dispatcher.steps import (
     ABSENT,
     BUSY,

@@ -6,11 +6,11 @@ from pathlib import Path
 import httpx
 from redis import Redis
 
-from adapters.mqtt import Mqtt
-from contracts import keys
-from contracts.topics import Sign, sign_topic
-from tests.careless import GOOD, careless
-from tests.servers import Server, answers, free_port, start_python, wait_until
+from manifold.messaging.mqtt import Mqtt
+from manifold.contracts import keys
+from manifold.contracts.topics import Sign, sign_topic
+from tests.support.careless import GOOD, careless
+from tests.support.servers import Server, answers, free_port, start_python, wait_until
 
 RECEIVE_MAXIMUM = 20
 

@@ -12,10 +12,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from contracts.settings import Settings
-from contracts.topics import Sign, request_filter, sign_topic
-from tap.packets import packet, string, variable
-from tests.servers import wait_until
+from manifold.settings import Settings
+from manifold.contracts.topics import Sign, request_filter, sign_topic
+from manifold.sandbox.tap.packets import packet, string, variable
+from tests.support.servers import wait_until
 
 BOUND_S = 60
 _names = itertools.count()

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.machine import free_ports
 from tests.docs.page import Shell, environment, steps
 from tests.docs.pictures import take
-from tests.servers import ROOT, free_port
+from tests.support.servers import ROOT, free_port
 
 # What a page says of ports, by what stands there instead where it is replayed.
 USUAL = {"mqtt_port": "1883", "redis_port": "6390", "airflow_port": "8080"}

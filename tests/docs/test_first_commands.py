@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 from tests.stores.servers import REMEDY, require
 
 SETUP, STORES = "infra/setup.sh", "infra/stores/setup.sh"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import typer
 
-from console._app import make_app
-from contracts.settings import FORMER_NAMES, Settings
+from manifold.console._app import make_app
+from manifold.settings import FORMER_NAMES, Settings
 from tests.docs.page import Step, steps
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 ROW = re.compile(r"^\| `(\w+)/` \| .+ \| (.+) \|$", re.MULTILINE)
 ROOMS = dict(ROW.findall((ROOT / "docs/architecture.md").read_text()))

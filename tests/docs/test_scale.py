@@ -5,7 +5,7 @@ import re
 import pytest
 
 from benchmarks import capacity
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
 PAGE = (ROOT / "docs" / "scale.md").read_text()

@@ -2,7 +2,7 @@
 
 import re
 
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 PAGE = (ROOT / "docs" / "security.md").read_text()
 

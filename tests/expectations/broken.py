@@ -6,8 +6,8 @@ The counts are exact, so a row at a limit that one engine takes for broken and t
 from collections.abc import Callable
 from datetime import timedelta
 
-from contracts.seq import EPOCH, datetime_of, first_seq_at
-from contracts.tables import EVERY_TABLE
+from manifold.contracts.seq import EPOCH, datetime_of, first_seq_at
+from manifold.contracts.tables import EVERY_TABLE
 from tests.expectations import broken_xray as xray
 from tests.expectations.rows import (
     NOON,

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from adapters.files import Files
-from contracts import tables
-from contracts.messages import sha1_hex
-from contracts.seq import datetime_of, first_seq_at
+from manifold.lake.files import Files
+from manifold.contracts import tables
+from manifold.contracts.messages import sha1_hex
+from manifold.contracts.seq import datetime_of, first_seq_at
 from expectations import Audit, audit
 from expectations._arrow_rows import Lookup, ask
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from adapters.files import Files
-from contracts.errors import Permanent
+from manifold.lake.files import Files
+from manifold.contracts.errors import Permanent
 from expectations import Severity, load_suites, publish_trends, results_of
 from expectations._judge import references_of
 from expectations._metrics import view_of

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from adapters.hashes import standing_twice
+from manifold.lake.hashes import standing_twice
 from expectations import _keys
 
 pytestmark = pytest.mark.slow

@@ -3,8 +3,8 @@
 from datetime import timedelta
 from pathlib import Path
 
-from adapters.files import Files
-from contracts.tables import RUN_TABLES
+from manifold.lake.files import Files
+from manifold.contracts.tables import RUN_TABLES
 from expectations import Audit
 from expectations._pages import publish_pages
 from tests.expectations.rows import NOON, RUN

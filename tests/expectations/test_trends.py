@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from adapters.files import Files
-from adapters.reports import TRENDS, run_page
+from manifold.lake.files import Files
+from manifold.lake.reports import TRENDS, run_page
 from expectations._trends import CHARTS, publish_trends, trends_of
 from tests.expectations.results import Row, result
 

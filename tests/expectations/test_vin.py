@@ -5,7 +5,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from contracts.names import is_iso_3779_vin, vin_check_digit
+from manifold.contracts.names import is_iso_3779_vin, vin_check_digit
 from expectations._arrow_rows import ask
 from expectations._vin import iso_3779
 

@@ -9,7 +9,7 @@ import structlog
 import typer
 from rich.console import Console
 
-from contracts.errors import ManifoldError
+from manifold.contracts.errors import ManifoldError
 from tests.faults.history import read
 from tests.faults.report import table_of
 from tests.faults.run import Plan, Result, play

@@ -28,8 +28,8 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 
-from contracts.outcomes import Outcome
-from contracts.queue_names import is_ecq
+from manifold.contracts.outcomes import Outcome
+from manifold.contracts.queue_names import is_ecq
 from tests.faults.ecq_checker import DRAIN_S, LATE_S, NEAR_S, check_queue
 from tests.faults.history import Line, What
 from tests.faults.verdict import Breach, Verdict

@@ -49,7 +49,7 @@ def deceive(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    from recorder.__main__ import main
+    from manifold.recorder.__main__ import main
 
     deceive(Path(sys.argv[1]))
     sys.exit(main())

@@ -14,8 +14,8 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
-from contracts.signals import topology
-from tests.signals.gateway import body_of, now_text, signed
+from manifold.contracts.signals import topology
+from tests.manifold.signals.gateway import body_of, now_text, signed
 
 HEARTBEAT_S = 5
 AGAIN_S = 0.2  # between two tries to connect

@@ -14,15 +14,15 @@ from random import Random
 
 import redis.asyncio as redis
 
-from adapters import secret_files
-from adapters.mqtt import Mqtt
-from contracts import keys
-from contracts.settings import Settings
-from contracts.topics import Sign, sign_topic
-from sandbox.platform import certificates, supervise
-from sandbox.platform.health import pids
-from sandbox.platform.programs import environment
-from sandbox.platform.supervisord import HomeLayout
+from manifold.runtime import secret_files
+from manifold.messaging.mqtt import Mqtt
+from manifold.contracts import keys
+from manifold.settings import Settings
+from manifold.contracts.topics import Sign, sign_topic
+from manifold.sandbox.platform import certificates, supervise
+from manifold.sandbox.platform.health import pids
+from manifold.sandbox.platform.programs import environment
+from manifold.sandbox.platform.supervisord import HomeLayout
 from tests.faults.checker import WENT_BACK, WIPED
 from tests.faults.clocked_recorder import Clock
 from tests.faults.cutter import Cutter

@@ -17,16 +17,16 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from adapters.publisher import Publisher
-from contracts import keys
-from contracts.errors import Retryable
-from contracts.messages import Receipt, ReceiptStatus, sha1_hex
-from contracts.queue_names import ecq_queue
-from contracts.settings import Settings
-from sandbox.fleet import Behaviour, Fleet, vins
-from sandbox.platform import supervise, supervisord
-from sandbox.platform.programs import Program
-from sandbox.platform.programs import command as plain_command
+from manifold.messaging.publisher import Publisher
+from manifold.contracts import keys
+from manifold.contracts.errors import Retryable
+from manifold.contracts.messages import Receipt, ReceiptStatus, sha1_hex
+from manifold.contracts.queue_names import ecq_queue
+from manifold.settings import Settings
+from manifold.sandbox.fleet import Behaviour, Fleet, vins
+from manifold.sandbox.platform import supervise, supervisord
+from manifold.sandbox.platform.programs import Program
+from manifold.sandbox.platform.programs import command as plain_command
 from tests.faults.checker import check
 from tests.faults.clocked_recorder import Clock
 from tests.faults.cutter import Cutter
@@ -34,8 +34,8 @@ from tests.faults.history import History, Line, What, read
 from tests.faults.injector import Fault, Injector, faults
 from tests.faults.verdict import Verdict
 from tests.faults.watchers import Monitor, Vehicles, tell_recorded
-from tests.platforms import platform_settings
-from tests.servers import ROOT
+from tests.support.platforms import platform_settings
+from tests.support.servers import ROOT
 
 DEADLINE_S = 4.0
 RECEIPT_S = 8.0  # after which the platform publishes the same again

@@ -22,21 +22,21 @@ import pika
 import typer
 from rich.console import Console
 
-from adapters.amqp import connection_url, hmac_secrets
-from adapters.lake import open_catalog
-from contracts.settings import Settings
-from contracts.signals import topology
-from contracts.signals.rights import GATEWAY
-from contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS, Table
-from sandbox.platform import supervise
-from sandbox.platform.programs import environment
+from manifold.messaging.amqp import connection_url, hmac_secrets
+from manifold.lake.catalog import open_catalog
+from manifold.settings import Settings
+from manifold.contracts.signals import topology
+from manifold.contracts.signals.rights import GATEWAY
+from manifold.contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS, Table
+from manifold.sandbox.platform import supervise
+from manifold.sandbox.platform.programs import environment
 from tests.faults.clocked_recorder import Clock
 from tests.faults.cutter import Cutter
 from tests.faults.gateways import MARK, Gateways, Sent, twice_or_never
 from tests.faults.history import History
 from tests.faults.injector import Fault, Harm, Injector
-from tests.platforms import platform_settings
-from tests.servers import ROOT, wait_until
+from tests.support.platforms import platform_settings
+from tests.support.servers import ROOT, wait_until
 
 HARMED = ("signals", "rabbitmq", "redis", "recorder")
 QUEUES = (topology.RAW, topology.RETRY, topology.STATUS, topology.DEAD_COPY)
@@ -140,7 +140,7 @@ def _await_quiet(settings: Settings) -> None:
 
 
 def _ingest(settings: Settings) -> None:
-    order = [sys.executable, "-m", "console", "ingest", "--json"]
+    order = [sys.executable, "-m", "manifold.console", "ingest", "--json"]
     done = subprocess.run(order, env=environment(settings), cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"ingest ended with {done.returncode}: {done.stderr[-3000:]}")

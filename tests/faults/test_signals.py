@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.gateways import twice_or_never
 from tests.faults.signals import HARMED, Plan, faults, play
-from tests.rabbitmq import needs_rabbitmq
+from tests.support.rabbitmq import needs_rabbitmq
 
 
 @pytest.mark.slow

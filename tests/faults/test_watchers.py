@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from random import Random
 
-from contracts import keys
-from contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts import keys
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from tests.faults.cutter import Cutter
 from tests.faults.history import What
 from tests.faults.watchers import lines_of
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 AT = "+1800000000.250000 [0 lua] "
 
@@ -50,7 +50,7 @@ def test_the_recorders_clock_is_moved_and_monotonic_time_is_not(tmp_path: Path) 
         "from pathlib import Path",
         "import recorder",
         "from recorder import _parser",
-        "from contracts.seq import SeqSource, unix_ms_of, wall_clock_ms",
+        "from manifold.contracts.seq import SeqSource, unix_ms_of, wall_clock_ms",
         "from tests.faults.clocked_recorder import Clock, deceive",
         "clock = Clock(Path(sys.argv[1]))",
         "true, monotonic = wall_clock_ms(), time.monotonic()",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.infra.cluster import Cluster, Json
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 NAMESPACE = "manifold"
 REPLICAS = {"recorder": 3, "signals": 3, "dispatcher": 6, "api": 3, "emqx": 5}  # of production, where there is more than one

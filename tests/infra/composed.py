@@ -18,7 +18,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from tests.infra.containers import IMAGE, podman
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 HERE = ROOT / "infra" / "compose"
 SERVERS = "localhost/manifold-servers:test"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 IMAGE = os.environ.get("MANIFOLD_IMAGE", "localhost/manifold:dev")
 USER = 10001

@@ -10,7 +10,7 @@ import httpx
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.servers import ROOT, free_port, start, stopping
+from tests.support.servers import ROOT, free_port, start, stopping
 
 TOOLS = ROOT / ".tools" / "cluster"
 PROGRAMS = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 TERRAFORM = ROOT / "infra" / "terraform"
 NAMES = ("local", "staging", "production")

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.settings import Settings
-from sandbox.platform import rabbitmq
-from tests.servers import free_port, start, stopping
+from manifold.settings import Settings
+from manifold.sandbox.platform import rabbitmq
+from tests.support.servers import free_port, start, stopping
 
 COOKIE = "of-tests"
 

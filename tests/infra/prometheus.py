@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from tests.infra.seen import PROMETHEUS
-from tests.servers import Server, answers, free_port, start, stopping
+from tests.support.servers import Server, answers, free_port, start, stopping
 
 CLIENT = httpx.Client(timeout=20)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 PROMETHEUS, GRAFANA = ROOT / "infra" / "prometheus", ROOT / "infra" / "grafana"
 ROW = re.compile(r"^\| `(manifold_\w+)` \| (\w+) \|", re.MULTILINE)
@@ -53,7 +53,7 @@ def expressions() -> dict[str, str]:
 
 
 def listed() -> dict[str, str]:
-    """The type of each metric that docs/operations.md lists: those that are exposed, as tests/console/test_metrics.py says."""
+    """The type of each metric that docs/operations.md lists: those that are exposed, as tests/manifold/console/test_metrics.py says."""
     return dict(ROW.findall((ROOT / "docs" / "operations.md").read_text()))
 
 

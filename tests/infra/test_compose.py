@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from contracts.settings import Settings, load_settings
-from contracts.signals import rights
+from manifold.settings import Settings, load_settings
+from manifold.contracts.signals import rights
 from tests.infra.seen import promtool
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 HERE = ROOT / "infra" / "compose"
 COMPOSE: dict[str, Any] = YAML(typ="safe").load(HERE / "compose.yml")

@@ -21,10 +21,10 @@ pytestmark = [
 BROKER = {"MANIFOLD_MQTT_URL": "mqtt://emqx:1883", "MANIFOLD_MQTT_SHARED": "off", "MANIFOLD_EMQX_API_URL": ""}
 VEHICLE = """
 import asyncio
-from adapters.publisher import Publisher
-from contracts.messages import sha1_hex
-from contracts.settings import load_settings
-from sandbox.fleet import Fleet
+from manifold.messaging.publisher import Publisher
+from manifold.contracts.messages import sha1_hex
+from manifold.settings import load_settings
+from manifold.sandbox.fleet import Fleet
 
 async def main():
     settings = load_settings(mqtt_vehicle_url="mqtt://127.0.0.1:1883")
@@ -56,10 +56,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
 def start_broker(made: Composed) -> None:
     """In the place of the service `emqx`."""
     own = [f"--volume={made.name}-broker:/var/lib/manifold", "--user=10001:10001"]
-    write = "from contracts.settings import load_settings; from sandbox.platform.broker import write_config; "
+    write = "from manifold.settings import load_settings; from manifold.sandbox.platform.broker import write_config; "
     podman("run", "--rm", *own, IMAGE, "python", "-c", f"{write}write_config(load_settings())")
     made.start_beside("mosquitto", SERVERS, "mosquitto", "-c", "/var/lib/manifold/mosquitto/mosquitto.conf", how=own)
-    made.start_beside("emqx", IMAGE, "python", "-m", "tap", how=own)
+    made.start_beside("emqx", IMAGE, "python", "-m", "manifold.sandbox.tap", how=own)
 
 
 def test_everything_becomes_healthy(site: Composed) -> None:

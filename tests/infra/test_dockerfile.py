@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from pipelines.spark import jars
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 HERE = ROOT / "infra" / "image"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -162,10 +162,10 @@ def _fits(block: str) -> bool:
 @pytest.mark.parametrize(
     ("command", "page"),
     [
-        ("/usr/bin/tini -- /opt/manifold/bin/start python -m recorder", "http://127.0.0.1:9101/healthz"),
+        ("/usr/bin/tini -- /opt/manifold/bin/start python -m manifold.recorder", "http://127.0.0.1:9101/healthz"),
         ("/usr/bin/tini -- /opt/manifold/bin/start python -m dispatcher --replica 2", "http://127.0.0.1:9112/healthz"),
-        ("python -m api", "http://127.0.0.1:9104/livez"),
-        ("/opt/venv/bin/python -m signals", "http://127.0.0.1:9105/healthz"),
+        ("python -m manifold.api", "http://127.0.0.1:9104/livez"),
+        ("/opt/venv/bin/python -m manifold.signals", "http://127.0.0.1:9105/healthz"),
         ("/opt/venv/bin/airflow scheduler", "http://127.0.0.1:8974/health"),
         ("airflow api-server", "http://127.0.0.1:8080/api/v2/version"),
         ("airflow dag-processor", None),

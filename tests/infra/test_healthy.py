@@ -4,7 +4,7 @@ import runpy
 
 import pytest
 
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 PAGE_OF = runpy.run_path(str(ROOT / "infra" / "image" / "bin" / "healthy"))["page_of"]
 NAMED = {"MANIFOLD_HTTP_CERTIFICATE": "/etc/manifold-tls/tls.crt", "AIRFLOW__API__SSL_CERT": "/etc/manifold-tls/tls.crt"}
@@ -13,9 +13,9 @@ NAMED = {"MANIFOLD_HTTP_CERTIFICATE": "/etc/manifold-tls/tls.crt", "AIRFLOW__API
 @pytest.mark.parametrize(
     ("command", "page", "with_certificate"),
     [
-        ("python -m recorder", "://127.0.0.1:9101/healthz", "https"),
+        ("python -m manifold.recorder", "://127.0.0.1:9101/healthz", "https"),
         ("python -m dispatcher --replica 2", "://127.0.0.1:9112/healthz", "https"),
-        ("python -m api", "://127.0.0.1:9104/livez", "https"),
+        ("python -m manifold.api", "://127.0.0.1:9104/livez", "https"),
         ("/usr/bin/python3 /usr/local/bin/airflow api-server", "://127.0.0.1:8080/api/v2/version", "https"),
         ("/usr/bin/python3 /usr/local/bin/airflow scheduler", "://127.0.0.1:8974/health", "http"),
     ],

@@ -12,21 +12,21 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.key_ring import new_key_line
-from adapters.publisher import Publisher
-from contracts.messages import ReceiptStatus, sha1_hex
-from contracts.names import Owner
-from contracts.settings import Settings, load_settings
-from contracts.signals import topology
-from sandbox.fleet import Fleet
-from sandbox.platform import rabbitmq
+from manifold.lake.key_ring import new_key_line
+from manifold.messaging.publisher import Publisher
+from manifold.contracts.messages import ReceiptStatus, sha1_hex
+from manifold.contracts.names import Owner
+from manifold.settings import Settings, load_settings
+from manifold.contracts.signals import topology
+from manifold.sandbox.fleet import Fleet
+from manifold.sandbox.platform import rabbitmq
 from tests.infra.containers import IMAGE as NAME
 from tests.infra.containers import USER, Container, container, folder_of, missing, podman, run_once
 from tests.infra.test_dockerfile import HERE, loaded
-from tests.platforms import PORTS, variables
-from tests.rabbitmq import needs_rabbitmq, start_rabbitmq
-from tests.servers import ROOT, answers, free_port, start_embedded_broker, start_redis, start_tap, wait_until
-from tests.signals.gateway import SECRET, Gateway
+from tests.support.platforms import PORTS, variables
+from tests.support.rabbitmq import needs_rabbitmq, start_rabbitmq
+from tests.support.servers import ROOT, answers, free_port, start_embedded_broker, start_redis, start_tap, wait_until
+from tests.manifold.signals.gateway import SECRET, Gateway
 
 HOME = "/var/lib/manifold"
 SERVICES = {"recorder": (), "dispatcher": ("--replica", "0"), "api": (), "signals": ()}
@@ -54,14 +54,14 @@ print(json.dumps(seen | {"rights": [status[name] for name in ("CapEff", "CapPrm"
 
 PREPARE = """
 from threading import Event
-from contracts.settings import load_settings
-from sandbox.platform.bootstrap import prepare
+from manifold.settings import load_settings
+from manifold.sandbox.platform.bootstrap import prepare
 prepare(load_settings(), fresh=True, given_up=Event())
 """
 COUNT = """
-from adapters.lake import open_catalog
-from contracts.settings import load_settings
-from contracts.tables.fanout import IDS
+from manifold.lake.catalog import open_catalog
+from manifold.settings import load_settings
+from manifold.contracts.tables.fanout import IDS
 print(open_catalog(load_settings()).load_table(IDS.identifier).scan().to_arrow().num_rows)
 """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.infra.environments import NAMES, Environment, Json, offline_copy, planned
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 pytestmark = pytest.mark.skipif(shutil.which("terraform") is None, reason="Terraform is not installed")
 

@@ -11,7 +11,7 @@ from tests.infra import history
 from tests.infra.applied import NAMESPACE, REPLICAS, Applied
 from tests.infra.cluster import NODES, Cluster, Json, missing
 from tests.infra.control_plane import NODE_SILENT_S
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 OFF = "node.kubernetes.io/out-of-service"
 

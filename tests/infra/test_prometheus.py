@@ -10,11 +10,11 @@ import httpx
 import pytest
 from redis import Redis
 
-from contracts import keys, topics
-from contracts.settings import Settings
+from manifold.contracts import keys, topics
+from manifold.settings import Settings
 from tests.infra.prometheus import ask, scraping, targets
 from tests.infra.seen import expressions
-from tests.servers import Server, wait_until
+from tests.support.servers import Server, wait_until
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,10 +8,10 @@ import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
-from contracts import keys
-from contracts.signals import keys as of_door
-from tests.redis_users import PROGRAM, SERVICES, RedisUsers, refused
-from tests.servers import Server, start_redis, stopping
+from manifold.contracts import keys
+from manifold.contracts.signals import keys as of_door
+from tests.support.redis_users import PROGRAM, SERVICES, RedisUsers, refused
+from tests.support.servers import Server, start_redis, stopping
 
 Act = Callable[[Redis], Any]
 OF_A_VEHICLE, OF_A_DEVICE = keys.pending("V1"), of_door.once("device", "key")

@@ -10,7 +10,7 @@ from tests.infra import history
 from tests.infra.applied import NAMESPACE, REPLICAS, Applied
 from tests.infra.cluster import NODES, Cluster, missing
 from tests.infra.history import Moment
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 UPGRADED = f"-var=image=registry.example/manifold@sha256:{'1' * 64}"
 BROKEN = f"-var=image=registry.example/manifold@sha256:{'e' * 64}"

@@ -13,12 +13,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.retry import Retry
 
-from contracts.settings import Settings, load_settings
-from contracts.signals import rights
+from manifold.settings import Settings, load_settings
+from manifold.contracts.signals import rights
 from tests.infra.environments import TERRAFORM
 from tests.infra.made import made_up
-from tests.redis_users import SERVICES
-from tests.servers import free_port, start, stopping
+from tests.support.redis_users import SERVICES
+from tests.support.servers import free_port, start, stopping
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from contracts.settings import Settings, load_settings
+from manifold.settings import Settings, load_settings
 from tests.infra.environments import NAMES, TERRAFORM, Environment, Json, documents, offline_copy, planned, terraform
 from tests.infra.seen import promtool
 

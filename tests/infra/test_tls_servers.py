@@ -19,17 +19,17 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from sqlalchemy.engine import make_url
 
-from adapters.mqtt import Mqtt
-from adapters.redis import connect
-from adapters.tls import client_context
-from contracts.tls import TlsFiles
-from sandbox.platform.rabbitmq import server_script
+from manifold.messaging.mqtt import Mqtt
+from manifold.runtime.redis import connect
+from manifold.runtime.tls import client_context
+from manifold.contracts.tls import TlsFiles
+from manifold.sandbox.platform.rabbitmq import server_script
 from tests.infra.environments import offline_copy, planned
 from tests.infra.erlang import erlang
 from tests.infra.made import made_up
 from tests.infra.tls_site import FACES, Site, servers
-from tests.redis_users import SERVICES
-from tests.servers import ROOT, start, stopping, wait_until
+from tests.support.redis_users import SERVICES
+from tests.support.servers import ROOT, start, stopping, wait_until
 from tests.stores.servers import VERSITYGW, postgresql_programs, require
 
 pytestmark = [
@@ -175,7 +175,7 @@ def test_services_run_as_the_environment_sets_them_and_a_run_of_the_pipelines_go
     def job(*words: str) -> str:
         env = {**os.environ, **site.variables("jobs")}
         ran = subprocess.run(
-            [sys.executable, "-m", "console", *words], env=env, cwd=ROOT, capture_output=True, text=True, timeout=180
+            [sys.executable, "-m", "manifold.console", *words], env=env, cwd=ROOT, capture_output=True, text=True, timeout=180
         )
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout
@@ -197,7 +197,7 @@ def publish(site: Site) -> str:
     data.write_bytes(b"by TLS")
     own = {"MANIFOLD_TLS_CERTIFICATE": str(file), "MANIFOLD_TLS_KEY": "", "MANIFOLD_TLS_CA": str(file)}
     given = {name: value for name, value in site.variables("jobs").items() if name != "MANIFOLD_FILE"} | own
-    command = [sys.executable, "-m", "console", "send", "1M8GDM9AXKP042788", "--data", str(data)]
+    command = [sys.executable, "-m", "manifold.console", "send", "1M8GDM9AXKP042788", "--data", str(data)]
     ran = subprocess.run(command, env={**os.environ, **given}, cwd=site.folder, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout

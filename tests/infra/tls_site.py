@@ -19,11 +19,11 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from contracts.settings import Settings
-from sandbox.platform import rabbitmq
+from manifold.settings import Settings
+from manifold.sandbox.platform import rabbitmq
 from tests.infra.environments import Environment, Json
 from tests.infra.made import Made
-from tests.servers import ROOT, Server, free_port, start, stopping, wait_until
+from tests.support.servers import ROOT, Server, free_port, start, stopping, wait_until
 from tests.stores.servers import VERSITYGW, postgresql_programs, unprivileged
 
 SERVERS = {"redis": 6379, "postgres": 5432, "rabbitmq": 5671, "object-store": 7070, "emqx": 8884}

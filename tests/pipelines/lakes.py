@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 
-from adapters.lake import ensure_tables, open_catalog
-from contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from contracts.settings import Settings
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from manifold.settings import Settings
 from tests.pipelines.makers import at
 from tests.pipelines.plain import ingest
 from tests.pipelines.stepping import Player

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from contracts.ecq import EARLIEST, EcqAck
-from contracts.envelope import DUPLICATE_OF, Envelope, Stream
-from contracts.keys import OUTCOMES
-from contracts.outcomes import Outcome, OutcomeRecord
-from contracts.queue_names import ecq_queue
-from contracts.seq import seq_of
-from contracts.topics import TRIGGER, data_topic, ecq_rewind_topic, ecq_write_topic
+from manifold.contracts.ecq import EARLIEST, EcqAck
+from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream
+from manifold.contracts.keys import OUTCOMES
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.queue_names import ecq_queue
+from manifold.contracts.seq import seq_of
+from manifold.contracts.topics import TRIGGER, data_topic, ecq_rewind_topic, ecq_write_topic
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOON_MS = int(NOON.timestamp() * 1000)

@@ -18,10 +18,10 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from contracts.settings import Settings
-from contracts.tables import Table
-from tests.platforms import variables
-from tests.servers import ROOT, wait_until
+from manifold.settings import Settings
+from manifold.contracts.tables import Table
+from tests.support.platforms import variables
+from tests.support.servers import ROOT, wait_until
 
 BOUND_S = 120
 

@@ -5,14 +5,14 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from archive.formats import decode
-from archive.segment import Interval
-from archive.store import Archive
-from contracts.envelope import Stream
-from contracts.tables import DATA, IDS, OUTCOMES, QUARANTINE, SEGMENTS
+from manifold.archive.formats import decode
+from manifold.archive.segment import Interval
+from manifold.archive.store import Archive
+from manifold.contracts.envelope import Stream
+from manifold.contracts.tables import DATA, IDS, OUTCOMES, QUARANTINE, SEGMENTS
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, trigger
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 EXAMPLE = re.compile(r"^`((?:trigger|data|outcome)/[^`]+)`[^\n]*\n\n```json\n(.*?)```", re.MULTILINE | re.DOTALL)
 EXAMPLES = dict(EXAMPLE.findall((ROOT / "docs" / "archives.md").read_text()))

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adapters.lake import open_catalog
-from contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from contracts.settings import Settings
-from contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
+from manifold.lake.catalog import open_catalog
+from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from manifold.settings import Settings
+from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
 from expectations import Audit, Finding, Severity
 from pipelines.ingest import aside
 from pipelines.ingest.audit import AuditFailed
@@ -19,7 +19,7 @@ from pipelines.ingest.branches import branch_of, open_run
 from pipelines.ingest.planning import Aside
 from pipelines.ingest.reading import set_aside
 from pipelines.ingest.run import Ingested, Run
-from tests.lake_rows import new_lake
+from tests.support.lake_rows import new_lake
 from tests.pipelines.makers import at, data, inline, outcome, seq_at, trigger
 from tests.pipelines.plain import without_spark
 

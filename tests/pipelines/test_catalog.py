@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from adapters.lake import ensure_tables
-from contracts.settings import Settings, load_settings
+from manifold.lake.catalog import ensure_tables
+from manifold.settings import Settings, load_settings
 from pipelines.catalog import CatalogAway, await_catalog, naming_the_catalog
-from tests.servers import free_port, wait_until
+from tests.support.servers import free_port, wait_until
 
 
 @pytest.fixture

@@ -9,26 +9,13 @@ import pytest
 from pyiceberg.catalog import Catalog
 from redis import Redis
 
-from adapters.lake import open_catalog
-from adapters.payloads import read_payloads
-from archive.store import Archive
-from contracts.envelope import Stream
-from contracts.errors import Permanent
-from contracts.messages import sha1_hex
-from contracts.tables import (
-    DATA,
-    ECQ_INDEX,
-    ECQ_PAYLOAD,
-    ECQ_SEQNO,
-    ECQ_STATE,
-    EVERY_RUN_TABLE,
-    IDS,
-    META,
-    OUTCOMES,
-    QUARANTINE,
-    SEGMENTS,
-    Table,
-)
+from manifold.lake.catalog import open_catalog
+from manifold.lake.payloads import read_payloads
+from manifold.archive.store import Archive
+from manifold.contracts.envelope import Stream
+from manifold.contracts.errors import Permanent
+from manifold.contracts.messages import sha1_hex
+from manifold.contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, EVERY_RUN_TABLE, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
 from pipelines.ingest.chunks import OPENING
 from pipelines.maintenance.check import check, disagreements
 from pipelines.maintenance.repair import forget, repair
@@ -38,7 +25,7 @@ from tests.pipelines.conftest import SparkLake, both
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, duplicate, ecq_ack, ecq_rewind, ecq_write, inline, outcome, seq_at, trigger
 from tests.pipelines.plain import ingest, read, rewrite
-from tests.servers import Server
+from tests.support.servers import Server
 
 NOW = at(60_000)
 # Two keys, one of them written twice; an acknowledgement, and a rewind behind it.

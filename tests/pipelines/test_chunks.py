@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from archive.segment import Segment
-from contracts.envelope import Stream
-from contracts.tables import DATA, IDS, OUTCOMES, SEGMENTS
+from manifold.archive.segment import Segment
+from manifold.contracts.envelope import Stream
+from manifold.contracts.tables import DATA, IDS, OUTCOMES, SEGMENTS
 from pipelines.ingest import run_all
 from pipelines.ingest.chunks import OPENING, in_chunks, runs_of
 from pipelines.ingest.publish import counting, publish

@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 from redis.exceptions import ConnectionError as RedisAway
 
-from contracts.errors import ManifoldError, OutcomeUnknown, Permanent, Retryable, SettingsError
+from manifold.contracts.errors import ManifoldError, OutcomeUnknown, Permanent, Retryable, SettingsError
 from pipelines import cli
 from pipelines.spark.needed import NeedsSpark
 from pipelines.stages import discover

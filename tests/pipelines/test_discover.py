@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from redis import Redis
 
-from adapters.lake import ensure_tables
-from contracts import keys
-from contracts.envelope import Stream
-from contracts.settings import Settings
+from manifold.lake.catalog import ensure_tables
+from manifold.contracts import keys
+from manifold.contracts.envelope import Stream
+from manifold.settings import Settings
 from pipelines.ingest.audit import audit_run
 from pipelines.ingest.discover import discover
 from pipelines.ingest.publish import publish
@@ -16,7 +16,7 @@ from pipelines.ingest.write import ingest
 from pipelines.spark.conf import SHORT_BYTES, SHORT_JVM, java_options
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, trigger
-from tests.servers import Server, free_port
+from tests.support.servers import Server, free_port
 
 
 def test_only_what_there_is_to_do_follows(spark_lake: SparkLake, redis_server: Server) -> None:

@@ -6,10 +6,10 @@ from datetime import timedelta
 import pytest
 from redis import Redis
 
-from adapters.lake import ensure_tables
-from contracts.ecq import EcqAck
-from contracts.seq import datetime_of
-from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS
+from manifold.lake.catalog import ensure_tables
+from manifold.contracts.ecq import EcqAck
+from manifold.contracts.seq import datetime_of
+from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS
 from pipelines.ingest import publish as publication
 from pipelines.ingest.publish import finish, main_snapshots
 from pipelines.maintenance import ecq_compact
@@ -18,12 +18,12 @@ from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues
 from pipelines.maintenance.ecq_garbage import drop_messages
 from pipelines.populate.ecq import rows_of
 from pipelines.populate.ecq_fold import FoldedQueue, folded
-from queues import EcqLoader, Policy
-from queues._drivers import BlockingBatch
-from queues.verbs.ecq import Acknowledge, Append
+from manifold.queues import EcqLoader, Policy
+from manifold.queues._drivers import BlockingBatch
+from manifold.queues.verbs.ecq import Acknowledge, Append
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, seq_at
-from tests.servers import Server
+from tests.support.servers import Server
 
 DAY_MS = 86_400_000
 NOW_MS = 40 * DAY_MS

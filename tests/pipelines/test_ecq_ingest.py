@@ -4,10 +4,10 @@ import json
 
 import pyarrow as pa
 
-from archive import parsing
-from contracts.ecq import EcqAck
-from contracts.envelope import Stream, to_arrow
-from contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, QUARANTINE, SEGMENTS
+from manifold.archive import parsing
+from manifold.contracts.ecq import EcqAck
+from manifold.contracts.envelope import Stream, to_arrow
+from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, QUARANTINE, SEGMENTS
 from pipelines.ingest import ecq_rows
 from pipelines.ingest.aside import ingest_and_judge
 from pipelines.ingest.publish import publish

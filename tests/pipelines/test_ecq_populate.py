@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from adapters.lake import ensure_tables
-from contracts import keys
-from contracts.ecq import EcqAck
-from contracts.envelope import Envelope, Stream
-from contracts.queue_names import ecq_queue
-from contracts.settings import Settings
-from contracts.tables import ECQ_INDEX, ECQ_STATE
+from manifold.lake.catalog import ensure_tables
+from manifold.contracts import keys
+from manifold.contracts.ecq import EcqAck
+from manifold.contracts.envelope import Envelope, Stream
+from manifold.contracts.queue_names import ecq_queue
+from manifold.settings import Settings
+from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE
 from pipelines.populate import ecq, ecq_news
 from pipelines.populate.arrow_path import is_behind
 from pipelines.populate.load import Populated, populate
 from pipelines.spark.needed import NeedsSpark
-from queues import EcqLoader, Policy
-from queues._drivers import BlockingBatch
-from queues.verbs.ecq import Acknowledge, Append, Rewind
-from queues.verbs.ecq_reads import ReadReply
-from queues.verbs.verb import Verb
+from manifold.queues import EcqLoader, Policy
+from manifold.queues._drivers import BlockingBatch
+from manifold.queues.verbs.ecq import Acknowledge, Append, Rewind
+from manifold.queues.verbs.ecq_reads import ReadReply
+from manifold.queues.verbs.verb import Verb
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, ecq_rewind, ecq_write, envelope, seq_at
-from tests.servers import Server
+from tests.support.servers import Server
 
 NO_SPARK = "without Spark"
 LONG_AFTER = at(0) + timedelta(days=36500)

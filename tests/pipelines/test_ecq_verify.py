@@ -2,19 +2,19 @@
 
 from redis import Redis
 
-from adapters.lake import ensure_tables
-from contracts import keys
-from contracts.ecq import EcqAck
-from contracts.seq import datetime_of
-from contracts.tables import ECQ_INDEX, ECQ_STATE
+from manifold.lake.catalog import ensure_tables
+from manifold.contracts import keys
+from manifold.contracts.ecq import EcqAck
+from manifold.contracts.seq import datetime_of
+from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE
 from pipelines.maintenance.verify import verify
-from queues import Policy
-from queues._drivers import BlockingBatch
-from queues.verbs.ecq import Acknowledge, Append, Rewind
-from queues.verbs.verb import Verb
+from manifold.queues import Policy
+from manifold.queues._drivers import BlockingBatch
+from manifold.queues.verbs.ecq import Acknowledge, Append, Rewind
+from manifold.queues.verbs.verb import Verb
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, seq_at
-from tests.servers import Server
+from tests.support.servers import Server
 
 HOUR_MS = 3_600_000
 

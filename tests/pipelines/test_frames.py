@@ -6,10 +6,10 @@ import pytest
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import SparkSession
 
-from archive import parsing
-from archive.segment import Segment
-from archive.store import Archive
-from contracts.envelope import Stream
+from manifold.archive import parsing
+from manifold.archive.segment import Segment
+from manifold.archive.store import Archive
+from manifold.contracts.envelope import Stream
 from pipelines.ingest import frames
 from pipelines.ingest.frames import parsed
 from pipelines.ingest.reading import Source

@@ -10,10 +10,10 @@ import pytest
 from pyiceberg.transforms import BucketTransform
 from redis import Redis
 
-from adapters.lake import ensure_tables
-from contracts import keys
-from contracts.envelope import Stream
-from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
+from manifold.lake.catalog import ensure_tables
+from manifold.contracts import keys
+from manifold.contracts.envelope import Stream
+from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import open_run
@@ -25,11 +25,11 @@ from pipelines.maintenance.garbage_days import days_over
 from pipelines.maintenance.garbage_files import expire_snapshots
 from pipelines.maintenance.garbage_rows import Rows
 from pipelines.maintenance.garbage_run import Removal
-from queues import Loader, Policy
+from manifold.queues import Loader, Policy
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.garbage_oracle import Entry, overdue, unneeded_data
 from tests.pipelines.makers import at, data, outcome, seq_at, trigger
-from tests.servers import Server, free_port
+from tests.support.servers import Server, free_port
 
 DAY_MS = 86_400_000
 NOW_MS = 40 * DAY_MS

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from redis import Redis
 
-from adapters import secret_files
-from adapters.commits import append_rows
-from adapters.key_ring import new_key_line
-from adapters.lake import make_signal_tables, open_catalog
-from contracts import keys
-from contracts.envelope import Stream
-from contracts.errors import Permanent, Retryable
-from contracts.settings import Settings
-from contracts.tables import ERASURES, IDS, SEGMENTS, XRAY_RAW
+from manifold.runtime import secret_files
+from manifold.lake.commits import append_rows
+from manifold.lake.key_ring import new_key_line
+from manifold.lake.catalog import make_signal_tables, open_catalog
+from manifold.contracts import keys
+from manifold.contracts.envelope import Stream
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.settings import Settings
+from manifold.contracts.tables import ERASURES, IDS, SEGMENTS, XRAY_RAW
 from pipelines.erasure.run import erase_vehicle
 from pipelines.ingest.run_all import ingest_audit_publish, rebuild
 from pipelines.lineage import jobs, told
@@ -30,12 +30,12 @@ from pipelines.signals.process import process_again
 from pipelines.spark.needed import NeedsSpark
 from pipelines.stages.migrate import migrate_lake
 from pipelines.stages.rotate_keys import rotate_keys
-from tests.lineage import names, runs_of, telling, told_in
+from tests.support.lineage import names, runs_of, telling, told_in
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, seq_at, trigger
 from tests.pipelines.processes import a_stage
-from tests.servers import ROOT, Server
+from tests.support.servers import ROOT, Server
 
 VIN = "1M8GDM9AXKP042788"
 PARENT = "airflow/compact_tables.compact/01940f6c-8000-7a0d-8000-000000000001"
@@ -102,10 +102,10 @@ def test_what_somebody_else_commits_meanwhile_is_not_the_jobs(settings: Settings
     script = """
 import sys
 import pyarrow as pa
-from adapters.commits import append_rows
-from adapters.lake import open_catalog
-from contracts.settings import Settings
-from contracts.tables import IDS, SEGMENTS
+from manifold.lake.commits import append_rows
+from manifold.lake.catalog import open_catalog
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS, SEGMENTS
 for table in (IDS, SEGMENTS):
     append_rows(open_catalog(Settings(home=sys.argv[1])), table, table.arrow_schema.empty_table(), {})
 """

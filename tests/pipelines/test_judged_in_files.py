@@ -2,7 +2,7 @@
 
 import pytest
 
-from contracts.envelope import Stream
+from manifold.contracts.envelope import Stream
 from pipelines.ingest import audit
 from pipelines.ingest.arrow_audit import files_of
 from pipelines.ingest.run_all import ingest_audit_publish

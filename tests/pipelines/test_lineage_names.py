@@ -2,7 +2,7 @@
 
 import pytest
 
-from contracts.settings import load_settings
+from manifold.settings import load_settings
 from pipelines.lineage.datasets import dataset, place
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from pipelines.spark import session
 from pipelines.spark.conf import SUBMITTED
 from pipelines.spark.needed import NeedsSpark, is_small, without_spark_or_with

@@ -8,19 +8,19 @@ import pytest
 from pydantic import SecretStr
 from redis import Redis
 
-from adapters.lake import ensure_tables
-from contracts import keys
-from contracts.envelope import Stream
-from contracts.names import Owner
-from contracts.seq import first_seq_at
-from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
+from manifold.lake.catalog import ensure_tables
+from manifold.contracts import keys
+from manifold.contracts.envelope import Stream
+from manifold.contracts.names import Owner
+from manifold.contracts.seq import first_seq_at
+from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
 from expectations import Severity, load_suites
 from expectations._rules import Holds
 from expectations._suites import Suite
 from pipelines.ingest import run_all
 from pipelines.ingest.audit import AuditFailed
 from pipelines.maintenance.garbage import HELD_BACK, collect_garbage
-from tests.hook import hook
+from tests.support.hook import hook
 from tests.pipelines.conftest import SparkLake, both
 from tests.pipelines.makers import data, envelope, outcome, seq_at, trigger
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.envelope import Stream
-from contracts.tables import DATA, META, QUARANTINE
+from manifold.contracts.envelope import Stream
+from manifold.contracts.tables import DATA, META, QUARANTINE
 from pipelines.ingest import arrow_commits, arrow_path, arrow_rows, transforms, write
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.payload_days import MOST_SPANS, spans_of

@@ -8,13 +8,13 @@ import pytest
 from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
-from adapters.lake import ensure_tables
-from adapters.redis import advice
-from contracts import keys
-from contracts.outcomes import Outcome, OutcomeRecord
-from contracts.seq import seq_of, unix_ms_of
-from contracts.settings import Settings
-from contracts.tables import IDS, OUTCOMES, SEGMENTS
+from manifold.lake.catalog import ensure_tables
+from manifold.runtime.redis import advice
+from manifold.contracts import keys
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.seq import seq_of, unix_ms_of
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS
 from pipelines.cli import PERMANENT, main
 from pipelines.populate import arrow_path
 from pipelines.populate import load as population
@@ -23,7 +23,7 @@ from pipelines.populate.load import Populated, populate
 from pipelines.spark.needed import NeedsSpark
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, seq_at
-from tests.servers import Server
+from tests.support.servers import Server
 
 NO_SPARK = "without Spark"
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from structlog.testing import capture_logs
 
-from adapters.lake import ensure_tables
-from contracts.envelope import Stream
-from contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS
+from manifold.lake.catalog import ensure_tables
+from manifold.contracts.envelope import Stream
+from manifold.contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS
 from pipelines.ingest.branches import head_of
 from pipelines.ingest.publish import publish
 from pipelines.maintenance import garbage_files
@@ -28,7 +28,7 @@ from tests.pipelines.processes import (
     locked,
     waits_to_commit,
 )
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -12,14 +12,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from typer.testing import CliRunner, Result
 
-from adapters.lake import ensure_tables
-from archive.quarantine import drop, replay
-from archive.refusals import Cursor, RefusalFilter, page, refusal, seqs
-from console._app import make_app
-from contracts.envelope import Envelope, Stream
-from contracts.errors import Permanent
-from contracts.tables import ACTIONS, IDS, META, QUARANTINE
-from tests.lake_rows import append_payloads
+from manifold.lake.catalog import ensure_tables
+from manifold.archive.quarantine import drop, replay
+from manifold.archive.refusals import Cursor, RefusalFilter, page, refusal, seqs
+from manifold.console._app import make_app
+from manifold.contracts.envelope import Envelope, Stream
+from manifold.contracts.errors import Permanent
+from manifold.contracts.tables import ACTIONS, IDS, META, QUARANTINE
+from tests.support.lake_rows import append_payloads
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, seq_at, trigger
 

@@ -8,15 +8,15 @@ import pytest
 from pyiceberg.catalog import Catalog
 from redis import Redis
 
-from contracts import keys
-from contracts.outcomes import Outcome
-from contracts.settings import Settings
-from contracts.tables import IDS, OUTCOMES
+from manifold.contracts import keys
+from manifold.contracts.outcomes import Outcome
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS, OUTCOMES
 from pipelines.populate.load import populate
-from queues import Loader, Policy, _loader
-from tests.lake_rows import new_lake
+from manifold.queues import Loader, Policy, _loader
+from tests.support.lake_rows import new_lake
 from tests.pipelines.makers import at, seq_at
-from tests.servers import Server
+from tests.support.servers import Server
 
 VEHICLES, A_FLUSH = 10, 2
 

@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from archive.flush import flush
-from contracts.envelope import Stream
-from contracts.settings import Settings
-from contracts.tables import IDS, SEGMENTS
+from manifold.archive.flush import flush
+from manifold.contracts.envelope import Stream
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS, SEGMENTS
 from pipelines.ingest import arrow_rows
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import branch_of
@@ -14,7 +14,7 @@ from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.ingest.write import ingest
 from tests.pipelines.conftest import SparkLake, both
 from tests.pipelines.makers import data, outcome, trigger
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 pytestmark = both
 

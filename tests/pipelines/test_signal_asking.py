@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from adapters.key_ring import new_key_line
-from contracts.envelope import Envelope, Stream
-from contracts.seq import MAX_SEQ, datetime_of, wall_clock_ms
-from history.signals import DeviceSignals, device_signals
+from manifold.lake.key_ring import new_key_line
+from manifold.contracts.envelope import Envelope, Stream
+from manifold.contracts.seq import MAX_SEQ, datetime_of, wall_clock_ms
+from manifold.history.signals import DeviceSignals, device_signals
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at
 from tests.pipelines.signal_makers import Door, readings
@@ -38,7 +38,7 @@ def manifold(spark_lake: SparkLake, *words: str) -> tuple[int, str]:
         "MANIFOLD_SIGNALS_KEYS_FILE": spark_lake.settings.signals_keys_file,
     }
     done = subprocess.run(
-        [sys.executable, "-m", "console", *words], env=os.environ | named, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "manifold.console", *words], env=os.environ | named, capture_output=True, text=True, check=False
     )
     return done.returncode, done.stdout
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from contracts.envelope import Stream
-from contracts.settings import Settings
-from contracts.tables import QUARANTINE, SIGNAL_TABLES, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+from manifold.contracts.envelope import Stream
+from manifold.settings import Settings
+from manifold.contracts.tables import QUARANTINE, SIGNAL_TABLES, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 from pipelines.erasure.run import erase
 from pipelines.maintenance.check import check
 from tests.pipelines.conftest import SparkLake

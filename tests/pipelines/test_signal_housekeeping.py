@@ -9,12 +9,12 @@ import pytest
 from pydantic import SecretStr
 from pyiceberg.expressions import EqualTo
 
-from adapters.key_ring import new_key_line
-from adapters.lake import where
-from archive.store import Archive
-from contracts.envelope import Stream
-from contracts.errors import SettingsError
-from contracts.tables import SIGNAL_TABLES, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+from manifold.lake.key_ring import new_key_line
+from manifold.lake.catalog import where
+from manifold.archive.store import Archive
+from manifold.contracts.envelope import Stream
+from manifold.contracts.errors import SettingsError
+from manifold.contracts.tables import SIGNAL_TABLES, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 from pipelines.ingest.amending import Amendment
 from pipelines.maintenance.check import check
 from pipelines.maintenance.compact import compact

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from adapters.lake import open_catalog
-from contracts.envelope import Stream
-from contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
+from manifold.lake.catalog import open_catalog
+from manifold.contracts.envelope import Stream
+from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
 from pipelines.ingest.publish import is_published
 from pipelines.maintenance.check import disagreements
 from tests.pipelines.lakes import Lake, new_lake
 from tests.pipelines.makers import at, data, outcome, trigger
 from tests.pipelines.plain import read
 from tests.pipelines.processes import BOUND_S, StageProcess, a_stage, data_files, known_files, never_committed
-from tests.servers import free_port, wait_until
+from tests.support.servers import free_port, wait_until
 
 pytestmark = pytest.mark.slow
 

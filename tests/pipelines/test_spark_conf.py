@@ -10,16 +10,16 @@ import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from adapters.lake import ensure_tables, open_catalog
-from contracts.errors import Permanent
-from contracts.settings import Settings
-from contracts.tables import IDS
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS
 from pipelines.spark.conf import ICEBERG_EXTENSIONS, REDACTED, S3_JAR, extensions_with, jars_for, session_conf, write_defaults
 from pipelines.spark.session import configure
 from pipelines.spark.ship import libraries_for
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 AWAY = SecretStr("http://127.0.0.1:1")
 SIGNED = SecretStr('{"rest.sigv4-enabled": true}')
@@ -34,7 +34,7 @@ GUARDED = Settings(
 SITES = "com.example.Audit"  # no such class: Spark says so of each extension that it looks for in vain, and goes on
 WHICH = """
 import json, sys
-from contracts.settings import load_settings
+from manifold.settings import load_settings
 from pipelines.spark.session import session
 with session(load_settings(), "which") as spark:
     parser = spark._jsparkSession.sessionState().sqlParser().getClass().getName()

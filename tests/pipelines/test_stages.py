@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pipelines import cli, stages
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 PER_STAGE = {
     "discover": "--dry-run --from --no-flush --recent --run-id --to",

@@ -8,14 +8,14 @@ import pytest
 import structlog
 from pyiceberg.catalog import Catalog
 
-from adapters.reports import TRENDS, TRENDS_OF, open_reports
-from contracts.errors import Permanent, Retryable
-from contracts.settings import Settings
-from contracts.tables import QUALITY
+from manifold.lake.reports import TRENDS, TRENDS_OF, open_reports
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.settings import Settings
+from manifold.contracts.tables import QUALITY
 from pipelines.ingest.trends import draw_trends, trends_afterwards, trends_if_held_back
 from tests.expectations.results import result
 from tests.expectations.rows import NOON
-from tests.lake_rows import append, new_lake
+from tests.support.lake_rows import append, new_lake
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table.snapshots import Snapshot
 
-from adapters.lake import ensure_tables, open_catalog
-from contracts.envelope import Stream
-from contracts.errors import Permanent
-from contracts.tables import IDS, QUALITY, SEGMENTS
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.contracts.envelope import Stream
+from manifold.contracts.errors import Permanent
+from manifold.contracts.tables import IDS, QUALITY, SEGMENTS
 from expectations import Audit, Finding, Severity, results_of
 from pipelines.ingest import run_all
 from pipelines.ingest.begin import begin

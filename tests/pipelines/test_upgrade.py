@@ -9,16 +9,16 @@ from pyiceberg.catalog import Catalog
 from redis import Redis
 from structlog.testing import capture_logs
 
-from adapters.payloads import read_payloads
-from contracts.envelope import Stream, to_arrow
-from contracts.tables import DATA, IDS, META, SEGMENTS, TABLES
+from manifold.lake.payloads import read_payloads
+from manifold.contracts.envelope import Stream, to_arrow
+from manifold.contracts.tables import DATA, IDS, META, SEGMENTS, TABLES
 from pipelines.maintenance.rollback import rollback
 from pipelines.migrations.migrate import migrate, plan
 from pipelines.populate.load import populate
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, seq_at, trigger
 from tests.pipelines.old_lakes import FIRST, RELEASES, add, make_old
-from tests.servers import Server
+from tests.support.servers import Server
 
 
 def files(catalog: Catalog) -> dict[str, set[str]]:

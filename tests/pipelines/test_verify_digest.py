@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis import Redis
 
-from contracts import keys
-from contracts.seq import MAX_NODE
+from manifold.contracts import keys
+from manifold.contracts.seq import MAX_NODE
 from pipelines.maintenance.seen_keys import Seen
 from pipelines.maintenance.verify_digest import COLUMNS, _Sums
 from pipelines.maintenance.verify_redis import QueueKey, pages

@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
-from adapters.data_files import DataFiles
-from archive import parsing
-from contracts.envelope import Stream, to_arrow
-from contracts.settings import Settings
-from contracts.tables import IDS
+from manifold.lake.data_files import DataFiles
+from manifold.archive import parsing
+from manifold.contracts.envelope import Stream, to_arrow
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS
 from pipelines.ingest import arrow_rows, worker_files
 from pipelines.ingest.worker_files import Rows, Work, Written
-from tests.lake_rows import new_lake
+from tests.support.lake_rows import new_lake
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import seq_at, trigger
 

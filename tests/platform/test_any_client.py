@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from contracts import keys, topics
-from contracts.settings import Settings
-from tests.servers import wait_until
+from manifold.contracts import keys, topics
+from manifold.settings import Settings
+from tests.support.servers import wait_until
 
 pytestmark = [
     pytest.mark.slow,

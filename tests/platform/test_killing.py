@@ -8,13 +8,13 @@ from itertools import pairwise
 import pytest
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from adapters.publisher import Publisher
-from contracts.errors import Retryable
-from contracts.messages import Receipt, ReceiptStatus
-from contracts.names import Owner
-from contracts.settings import Settings
-from sandbox.fleet import Fleet, vins
-from sandbox.platform import supervise
+from manifold.messaging.publisher import Publisher
+from manifold.contracts.errors import Retryable
+from manifold.contracts.messages import Receipt, ReceiptStatus
+from manifold.contracts.names import Owner
+from manifold.settings import Settings
+from manifold.sandbox.fleet import Fleet, vins
+from manifold.sandbox.platform import supervise
 
 VEHICLES, BATCHES = 20, 12
 RECOVERY_S = 120.0

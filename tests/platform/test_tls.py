@@ -20,23 +20,23 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.retry import Retry
 from typer.testing import CliRunner
 
-from adapters.publisher import Publisher
-from adapters.redis import connect
-from adapters.tls import client_context, verified, web_context
-from archive.flush import close_segments
-from console import _watch
-from console._app import make_app
-from contracts import keys
-from contracts.messages import ReceiptStatus, sha1_hex
-from contracts.settings import Settings
-from contracts.tls import OF_INNER, OPERATOR, SECRETS, SERVER, Service, TlsFiles
-from sandbox.fleet import Fleet, vins
-from sandbox.platform import certificates, rabbitmq, supervise
-from sandbox.platform.programs import environment
-from tests.platforms import platform_settings
-from tests.rabbitmq import needs_rabbitmq
-from tests.redis_users import refused
-from tests.servers import wait_until
+from manifold.messaging.publisher import Publisher
+from manifold.runtime.redis import connect
+from manifold.runtime.tls import client_context, verified, web_context
+from manifold.archive.flush import close_segments
+from manifold.console import _watch
+from manifold.console._app import make_app
+from manifold.contracts import keys
+from manifold.contracts.messages import ReceiptStatus, sha1_hex
+from manifold.settings import Settings
+from manifold.contracts.tls import OF_INNER, OPERATOR, SECRETS, SERVER, Service, TlsFiles
+from manifold.sandbox.fleet import Fleet, vins
+from manifold.sandbox.platform import certificates, rabbitmq, supervise
+from manifold.sandbox.platform.programs import environment
+from tests.support.platforms import platform_settings
+from tests.support.rabbitmq import needs_rabbitmq
+from tests.support.redis_users import refused
+from tests.support.servers import wait_until
 
 PAYLOAD = b"map" * 40_000  # more than one record of TLS holds
 

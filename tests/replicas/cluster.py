@@ -9,7 +9,7 @@ from typing import Any
 
 from redis import Redis
 
-from tests.servers import Server, free_port, listens, start, wait_until
+from tests.support.servers import Server, free_port, listens, start, wait_until
 
 BUS_PORTS = 10_000  # above the port of each node
 BUS_LIMIT = 32_000

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from redis import Redis
 
-from adapters.redis import connect as connect_blocking
-from tests.redis_users import RedisUsers, refused
+from manifold.runtime.redis import connect as connect_blocking
+from tests.support.redis_users import RedisUsers, refused
 from tests.replicas.cluster import LocalCluster, a_cluster
 
 

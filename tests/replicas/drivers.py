@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from contracts.outcomes import Outcome
-from contracts.topics import Sign
+from manifold.contracts.outcomes import Outcome
+from manifold.contracts.topics import Sign
 from tests.dispatcher.platform import Platform
 from tests.dispatcher.vehicle import Got, Vehicle
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 ACK_AFTER_S = 0.01
 

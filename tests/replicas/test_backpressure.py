@@ -5,16 +5,16 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from contracts.events import Connected
-from contracts.names import Owner
-from contracts.seq import SeqSource, wall_clock_ms
-from contracts.topics import Sign
-from queues import Queues
-from queues.verbs.claims import UpdatePresence
+from manifold.contracts.events import Connected
+from manifold.contracts.names import Owner
+from manifold.contracts.seq import SeqSource, wall_clock_ms
+from manifold.contracts.topics import Sign
+from manifold.queues import Queues
+from manifold.queues.verbs.claims import UpdatePresence
 from tests.dispatcher.platform import Platform, a_platform, healthy
 from tests.dispatcher.vehicle import Vehicle
-from tests.queues.triggers import enqueue_trigger
-from tests.servers import wait_until
+from tests.manifold.queues.triggers import enqueue_trigger
+from tests.support.servers import wait_until
 
 MIB = 1 << 20
 VEHICLES = 80

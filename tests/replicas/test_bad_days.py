@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from adapters.lake import ensure_tables, open_catalog
-from console._doctor import examine
-from contracts import topics
-from contracts.seq import datetime_of
-from contracts.tables import IDS
-from contracts.topics import Sign
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.console._doctor import examine
+from manifold.contracts import topics
+from manifold.contracts.seq import datetime_of
+from manifold.contracts.tables import IDS
+from manifold.contracts.topics import Sign
 from pipelines.cli import TRY_AGAIN
 from pipelines.populate.load import populate
-from queues import Loader, LoadResult, Policy, _loader
+from manifold.queues import Loader, LoadResult, Policy, _loader
 from tests.dispatcher.platform import Platform, a_platform, health, healthy
 from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Vehicle
-from tests.lake_rows import append, append_payloads
-from tests.servers import start_redis, wait_until
-from tests.wire import trigger
+from tests.support.lake_rows import append, append_payloads
+from tests.support.servers import start_redis, wait_until
+from tests.support.wire import trigger
 
 OUT_OF_MEMORY = "suspended: Redis is out of memory"
 

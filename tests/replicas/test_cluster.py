@@ -6,13 +6,13 @@ from typing import Any
 
 from redis import Redis
 
-from contracts import topics
+from manifold.contracts import topics
 from tests.dispatcher.platform import a_platform, health
 from tests.dispatcher.platform_client import PlatformClient
 from tests.replicas.cluster import LocalCluster, a_cluster
 from tests.replicas.drivers import a_fleet, all_arrived_in_order
-from tests.servers import Server, wait_until
-from tests.wire import trigger
+from tests.support.servers import Server, wait_until
+from tests.support.wire import trigger
 
 VEHICLES = 12
 FAIL_OVER_S = 120  # seconds on a quiet machine

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from adapters.redis import connect as connect_blocking
-from console._doctor import examine
-from contracts import keys
-from contracts.queue_names import ecq_queue
-from contracts.seq import seq_of, wall_clock_ms
-from contracts.settings import Settings
-from contracts.signals import keys as of_door
-from history.merge import History
+from manifold.runtime.redis import connect as connect_blocking
+from manifold.console._doctor import examine
+from manifold.contracts import keys
+from manifold.contracts.queue_names import ecq_queue
+from manifold.contracts.seq import seq_of, wall_clock_ms
+from manifold.settings import Settings
+from manifold.contracts.signals import keys as of_door
+from manifold.history.merge import History
 from pipelines.populate.lock import populate_lock
-from queues import BlockingBatch, Loader, Policy, connect
-from queues.verbs.ecq import Append
+from manifold.queues import BlockingBatch, Loader, Policy, connect
+from manifold.queues.verbs.ecq import Append
 from tests.replicas.cluster import LocalCluster
 
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from contracts.errors import Retryable
-from queues import Loader, Policy, Queues
-from queues import connect as connect_async
-from tests.queues import test_invariants, test_outcomes, test_queue_stats, test_queues
-from tests.queues.conftest import POLICY, Use
-from tests.queues.test_invariants import *  # noqa: F403
-from tests.queues.test_outcomes import *  # noqa: F403
-from tests.queues.test_queue_stats import *  # noqa: F403  # its tests run here with the fixtures of this module
-from tests.queues.test_queues import *  # noqa: F403
+from manifold.contracts.errors import Retryable
+from manifold.queues import Loader, Policy, Queues
+from manifold.queues import connect as connect_async
+from tests.manifold.queues import test_invariants, test_outcomes, test_queue_stats, test_queues
+from tests.manifold.queues.conftest import POLICY, Use
+from tests.manifold.queues.test_invariants import *  # noqa: F403
+from tests.manifold.queues.test_outcomes import *  # noqa: F403
+from tests.manifold.queues.test_queue_stats import *  # noqa: F403  # its tests run here with the fixtures of this module
+from tests.manifold.queues.test_queues import *  # noqa: F403
 from tests.replicas.cluster import LocalCluster
 
 

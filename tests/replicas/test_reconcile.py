@@ -8,17 +8,17 @@ import pytest
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
-from contracts.errors import Retryable
-from contracts.events import Connected, Disconnected
-from contracts.names import Owner
-from contracts.seq import seq_of
-from contracts.settings import Settings
+from manifold.contracts.errors import Retryable
+from manifold.contracts.events import Connected, Disconnected
+from manifold.contracts.names import Owner
+from manifold.contracts.seq import seq_of
+from manifold.settings import Settings
 from dispatcher._broker_api import BrokerApi, Session, session_of
 from dispatcher._reconcile import OWNERS_A_LOOK, UNKNOWN, Known, Reconciler, missed, what_is_known
-from queues import Policy, Queues, connect
-from queues.verbs.claims import Claim, UpdatePresence
-from queues.verbs.fills import Enqueue
-from tests.servers import Server, free_port, wait_until
+from manifold.queues import Policy, Queues, connect
+from manifold.queues.verbs.claims import Claim, UpdatePresence
+from manifold.queues.verbs.fills import Enqueue
+from tests.support.servers import Server, free_port, wait_until
 
 V = Owner("V")
 AT = 1_704_083_700_000  # when the sessions were listed

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from tests.dispatcher.platform import Platform, a_platform
 from tests.dispatcher.vehicle import Got
 from tests.replicas.drivers import Acker, Driver, a_fleet, all_arrived_in_order
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 BOUND_S = 120  # 35 s with the deadlines of the default settings (docs/replicas.md), and a busy machine
 

@@ -16,9 +16,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
-from contracts.settings import Settings
+from manifold.settings import Settings
 from pipelines.spark.conf import S3_JAR
-from tests.servers import Server
+from tests.support.servers import Server
 from tests.stores.places import WAREHOUSE as ROOT_OF_TABLES
 from tests.stores.places import Deployed, settings_of, variables_of
 from tests.stores.servers import REST_JARS, VERSITYGW, object_storage, require, rest_catalog

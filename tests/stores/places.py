@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archive.recorded import RecordedSegments
-from archive.store import Archive
-from contracts.envelope import Envelope
-from contracts.settings import PREFIX, Settings
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.store import Archive
+from manifold.contracts.envelope import Envelope
+from manifold.settings import PREFIX, Settings
 from pipelines.spark.conf import S3_JAR
-from tests.platforms import variables
-from tests.servers import ROOT, Server, free_port
+from tests.support.platforms import variables
+from tests.support.servers import ROOT, Server, free_port
 from tests.stores.servers import BUCKET, REST_JARS, VERSITYGW, object_storage, require, rest_catalog
 from tests.stores.stages import Stages, stages_with
 

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from contracts.storage import S3
-from tests.servers import ROOT, Server, free_port, start, stopping, wait_until
+from manifold.contracts.storage import S3
+from tests.support.servers import ROOT, Server, free_port, start, stopping, wait_until
 from tests.stores.identities import Identity
 
 TOOLS = ROOT / ".tools" / "stores"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 STATUS = "status"
 SAID = 5000  # the last characters of what a process says, in the message of a failure

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from adapters.lake import open_catalog
-from adapters.payloads import read_payload
-from contracts.settings import Settings
-from contracts.tables import IDS, SEGMENTS
-from history.from_lake import read_entries
+from manifold.lake.catalog import open_catalog
+from manifold.lake.payloads import read_payload
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS, SEGMENTS
+from manifold.history.from_lake import read_entries
 from pipelines.spark.conf import POSTGRESQL_JAR
 from tests.pipelines.makers import data, trigger
-from tests.servers import Server
+from tests.support.servers import Server
 from tests.stores.places import Deployed, on_object_storage, settings_of, variables_of
 from tests.stores.servers import postgresql, require
 

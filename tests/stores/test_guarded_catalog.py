@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from adapters.lake import ensure_tables, open_catalog
-from adapters.payloads import read_payload
-from contracts.errors import Permanent
-from contracts.tables import IDS, NAMESPACE
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.lake.payloads import read_payload
+from manifold.contracts.errors import Permanent
+from manifold.contracts.tables import IDS, NAMESPACE
 from tests.pipelines.makers import data, trigger
-from tests.servers import Server
+from tests.support.servers import Server
 from tests.stores.auth_proxy import CLIENT_ID, CLIENT_SECRET, AuthProxy, before_a_catalog, behind
 from tests.stores.stages import Stages
 

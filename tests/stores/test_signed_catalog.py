@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts.tables import IDS
+from manifold.contracts.tables import IDS
 from tests.pipelines.makers import data, trigger
-from tests.servers import Server
+from tests.support.servers import Server
 from tests.stores.auth_proxy import before_a_catalog, behind
 from tests.stores.places import Deployed
 from tests.stores.servers import BOTO3, require

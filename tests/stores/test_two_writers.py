@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from adapters.lake import open_catalog
-from contracts.settings import Settings
-from contracts.tables import META
-from tests.lake_rows import new_lake
+from manifold.lake.catalog import open_catalog
+from manifold.settings import Settings
+from manifold.contracts.tables import META
+from tests.support.lake_rows import new_lake
 from tests.pipelines.conftest import new_session
 from tests.pipelines.makers import at
 

@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from contracts import keys
-from contracts.outcomes import Outcome, OutcomeRecord
-from contracts.topics import TRIGGER, Sign, data_topic
-from queues import Policy
+from manifold.contracts import keys
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.topics import TRIGGER, Sign, data_topic
+from manifold.queues import Policy
 from tests.dispatcher.platform import Platform, a_platform
 from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Vehicle
-from tests.redis_users import RedisUsers, refused
-from tests.servers import wait_until
-from tests.wire import trigger
+from tests.support.redis_users import RedisUsers, refused
+from tests.support.servers import wait_until
+from tests.support.wire import trigger
 
 _batches = itertools.count()
 

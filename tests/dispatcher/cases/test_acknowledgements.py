@@ -2,13 +2,13 @@
 
 import pytest
 
-from contracts import keys
-from contracts.outcomes import Outcome
-from contracts.topics import Sign, request_topic
+from manifold.contracts import keys
+from manifold.contracts.outcomes import Outcome
+from manifold.contracts.topics import Sign, request_topic
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Got, Vehicle
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 
 def silent(ground: Ground, protocol: int) -> Vehicle:

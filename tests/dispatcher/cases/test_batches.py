@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from archive.records import read_journal
-from contracts import keys
-from contracts.envelope import Stream
-from contracts.names import Owner
-from contracts.seq import SeqSource, wall_clock_ms
-from contracts.topics import FANOUT, TRIGGER, Sign, data_topic, request_filter, sign_topic
-from queues import Queues
-from queues.verbs.fills import Enqueue
+from manifold.archive.records import read_journal
+from manifold.contracts import keys
+from manifold.contracts.envelope import Stream
+from manifold.contracts.names import Owner
+from manifold.contracts.seq import SeqSource, wall_clock_ms
+from manifold.contracts.topics import FANOUT, TRIGGER, Sign, data_topic, request_filter, sign_topic
+from manifold.queues import Queues
+from manifold.queues.verbs.fills import Enqueue
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
-from tests.servers import wait_until
-from tests.tap import raw_connection
-from tests.wire import trigger
+from tests.support.servers import wait_until
+from tests.manifold.sandbox.tap import raw_connection
+from tests.support.wire import trigger
 
 MANY_VINS, MANY_ENTRIES, A_PART = 100_000, 10_000, 1_000
 

@@ -1,6 +1,6 @@
 """More connections than one: take-overs, and vehicles that come and go."""
 
-from contracts.topics import Sign
+from manifold.contracts.topics import Sign
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
 

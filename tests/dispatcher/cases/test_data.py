@@ -1,14 +1,14 @@
 """Data that comes late, or is to be found in the lake alone."""
 
-from adapters.lake import ensure_tables, open_catalog
-from contracts import keys
-from contracts.seq import datetime_of
-from contracts.tables import IDS
-from contracts.topics import Sign
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.contracts import keys
+from manifold.contracts.seq import datetime_of
+from manifold.contracts.tables import IDS
+from manifold.contracts.topics import Sign
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
-from tests.lake_rows import append, append_payloads
-from tests.servers import wait_until
+from tests.support.lake_rows import append, append_payloads
+from tests.support.servers import wait_until
 
 DAY_MS = 86_400_000
 

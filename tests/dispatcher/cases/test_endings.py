@@ -1,16 +1,16 @@
 """Entries that end without a delivery: superseded, cancelled, expired."""
 
-from console._cancel import cancel as console_cancel
-from contracts import keys
-from contracts.events import Heard
-from contracts.outcomes import Outcome
-from contracts.seq import SeqSource, unix_ms_of, wall_clock_ms
-from queues import Queues
-from queues.verbs.claims import Park, UpdatePresence
+from manifold.console._cancel import cancel as console_cancel
+from manifold.contracts import keys
+from manifold.contracts.events import Heard
+from manifold.contracts.outcomes import Outcome
+from manifold.contracts.seq import SeqSource, unix_ms_of, wall_clock_ms
+from manifold.queues import Queues
+from manifold.queues.verbs.claims import Park, UpdatePresence
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
-from tests.queues.triggers import enqueue_trigger
-from tests.servers import wait_until
+from tests.manifold.queues.triggers import enqueue_trigger
+from tests.support.servers import wait_until
 
 SOON_MS, MINUTE_MS, DAY_MS = 3_000, 60_000, 86_400_000
 

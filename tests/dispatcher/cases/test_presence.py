@@ -1,9 +1,9 @@
 """Vehicles that come, listen and give signs."""
 
-from contracts.topics import Sign
+from manifold.contracts.topics import Sign
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 
 def test_a_vehicle_that_is_here_and_listens_gets_a_batch_at_once(ground: Ground, protocol: int) -> None:

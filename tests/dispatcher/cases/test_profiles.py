@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from contracts.topics import FANOUT, TRIGGER
-from tests.contracts.test_profiles import profile
+from manifold.contracts.topics import FANOUT, TRIGGER
+from tests.manifold.contracts.test_profiles import profile
 from tests.dispatcher.cases.ground import Ground, a_ground
 from tests.dispatcher.vehicle import Vehicle
-from tests.wire import trigger
+from tests.support.wire import trigger
 
 TEXT = 'transparent, not base64: "ä" \u0000'
 MAPS = "maps"  # text that happens to be base64, too

@@ -1,6 +1,6 @@
 """More than one dispatcher; what dies among them is in tests/dispatcher/test_faults.py and tests/replicas."""
 
-from contracts.topics import Sign
+from manifold.contracts.topics import Sign
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from contracts import keys
-from contracts.embedded_broker import SESSION_MAX_S
-from contracts.outcomes import OutcomeRecord
-from contracts.topics import Sign, request_topic
+from manifold.contracts import keys
+from manifold.settings.embedded_broker import SESSION_MAX_S
+from manifold.contracts.outcomes import OutcomeRecord
+from manifold.contracts.topics import Sign, request_topic
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Vehicle
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 NO_SUBSCRIBERS = 16
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 CASES = Path(__file__).parent
 ROWS = re.findall(r"^\| ([A-Z]\d+) \|.*\| `(\S+)` \|$", (ROOT / "docs" / "dispatch.md").read_text(), re.MULTILINE)

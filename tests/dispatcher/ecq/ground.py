@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from contracts import keys
-from contracts.queue_names import ecq_queue
-from contracts.seq import wall_clock_ms
-from contracts.topics import ecq_filter, ecq_rewind_topic, ecq_write_topic
-from queues.verbs.ecq_reads import Read, ReadReply
+from manifold.contracts import keys
+from manifold.contracts.queue_names import ecq_queue
+from manifold.contracts.seq import wall_clock_ms
+from manifold.contracts.topics import ecq_filter, ecq_rewind_topic, ecq_write_topic
+from manifold.queues.verbs.ecq_reads import Read, ReadReply
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Got, Vehicle
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 
 class EcqGround(Ground):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from contracts import keys
-from contracts.topics import Sign
+from manifold.contracts import keys
+from manifold.contracts.topics import Sign
 from tests.dispatcher.ecq.ground import EcqGround, keys_of
 from tests.dispatcher.vehicle import Vehicle
 

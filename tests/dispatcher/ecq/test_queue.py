@@ -2,11 +2,11 @@
 
 from datetime import timedelta
 
-from contracts.seq import datetime_of
-from contracts.topics import Sign
+from manifold.contracts.seq import datetime_of
+from manifold.contracts.topics import Sign
 from tests.dispatcher.ecq.ground import EcqGround, keys_of
 from tests.dispatcher.vehicle import Vehicle
-from tests.servers import wait_until
+from tests.support.servers import wait_until
 
 
 def test_of_a_thousand_writes_over_ten_keys_the_ten_newest_come(ground: EcqGround, protocol: int) -> None:

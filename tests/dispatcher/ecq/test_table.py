@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.dispatcher.cases.test_table import names_in
-from tests.servers import ROOT
+from tests.support.servers import ROOT
 
 ROWS = re.findall(r"^\| ([A-Z]\d+) \|.*\| `(\S+)` \|$", (ROOT / "docs" / "ecq.md").read_text(), re.MULTILINE)
 

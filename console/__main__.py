@@ -1,5 +1,0 @@
-"""`python -m console` is `manifold`."""
-
-from console import main
-
-main()

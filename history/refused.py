@@ -1,5 +1,0 @@
-"""Pages of the table `quarantine`, newest first, for rooms that may not import the archive."""
-
-from archive.refusals import Cursor, Page, Refusal, RefusalFilter, page
-
-__all__ = ["Cursor", "Page", "Refusal", "RefusalFilter", "page"]

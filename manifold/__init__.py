@@ -1,0 +1,1 @@
+"""Everything that runs besides the pipelines and the dispatcher."""

@@ -1,0 +1,77 @@
+"""The application: its routes, what every one of them shares, and the document that describes them."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Header
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from manifold.runtime.http import shows
+from manifold.api._dead_letters import dead_letter_routes
+from manifold.api._document import describe
+from manifold.api._ecq import ecq_routes
+from manifold.api._fleet import fleet_routes
+from manifold.api._history import history_routes
+from manifold.api._lake_half import lake_half_routes
+from manifold.api._middleware import ALIVE, HEALTH, RequestMiddleware
+from manifold.api._parameters import no_others
+from manifold.api._problems import tell_problems
+from manifold.api._signals import signal_routes
+from manifold.api._sources import Sources
+from manifold.api._tables import table_routes
+from manifold.api._vins import vehicle_routes
+from manifold.settings import Settings
+
+PREFIX = "/api/v1"
+DOCUMENT = f"{PREFIX}/openapi.json"
+Authorization = Annotated[str, Header()]
+
+
+def application(settings: Settings) -> Any:
+    """The ASGI application of these settings. Nothing is opened before it starts; what is away then may come later."""
+    sources = Sources(settings)
+    token = settings.http_token.get_secret_value()
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with sources.open():
+            yield
+
+    # No page of its own for people to try it: it would load scripts from a public host.
+    app = FastAPI(lifespan=lifespan, openapi_url=DOCUMENT, docs_url=None, redoc_url=None, redirect_slashes=False)
+    for routes in (
+        vehicle_routes,
+        history_routes,
+        ecq_routes,
+        fleet_routes,
+        signal_routes,
+        dead_letter_routes,
+        table_routes,
+        lake_half_routes,
+    ):
+        app.include_router(routes(sources), prefix=PREFIX, dependencies=[Depends(no_others)])
+    _serve_itself(app, sources, token)
+    tell_problems(app)
+    describe(app)
+    app.add_middleware(RequestMiddleware, token=token)
+    return app
+
+
+def _serve_itself(app: FastAPI, sources: Sources, token: str) -> None:
+    """/healthz, /livez and /metrics, as every service has them."""
+
+    @app.get(HEALTH, include_in_schema=False)
+    async def healthz(authorization: Authorization = "") -> Response:
+        now = await sources.health()
+        details = now.details if shows(authorization, token) else {}
+        return JSONResponse({"healthy": now.healthy, **details}, 200 if now.healthy else 503)
+
+    @app.get(ALIVE, include_in_schema=False)
+    async def livez() -> dict[str, bool]:
+        return {"alive": True}
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,50 @@
+"""The OpenAPI document: FastAPI's description of the routes, with the errors of each."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from manifold.api._problems import MEDIA_TYPE, TITLES, Problem
+
+ABOUT = """What Manifold knows of vehicles, batches, compacted queues, data and refused messages, from the queues, the archive and
+the lake. The one request that changes something is the rewind of a compacted queue. Beyond loopback every request needs the
+bearer token. Times are ISO 8601, UTC; a `seq` is a whole number of up to 63 bits. Long answers come in pages: ask again with the
+`before` or `after` of a page for the next one."""
+ALWAYS = (401, 422, 500, 503)
+
+
+def _failure(status: int) -> dict[str, Any]:
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {"description": TITLES[status], "content": content}
+
+
+FAILURES: dict[int, dict[int | str, dict[str, Any]]] = {status: {status: _failure(status)} for status in TITLES}
+
+
+def describe(app: FastAPI) -> None:
+    """Make this document the OpenAPI document of the application."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]  # as the library's pages say
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(title="Manifold", version="1", description=ABOUT, routes=app.routes)
+    parts = document["components"]
+    parts["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"bearer": []}, {}]
+    schemas = parts["schemas"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas |= problem.pop("$defs") | {"Problem": problem}
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            statuses = {*ALWAYS, *(int(status) for status in operation["responses"] if int(status) >= 400)}
+            operation["responses"] |= {str(status): _failure(status) for status in sorted(statuses)}
+    return document

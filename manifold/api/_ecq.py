@@ -1,0 +1,85 @@
+"""`/ecq/{client_id}`: the live messages of a compacted queue, and its rewind."""
+
+import asyncio
+
+from fastapi import APIRouter, Depends
+from fastapi.responses import Response
+from pyiceberg.catalog import Catalog
+from redis.exceptions import AuthenticationError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+import manifold.history as history
+from manifold.messaging.publisher import Publisher
+from manifold.api._document import FAILURES
+from manifold.api._parameters import After, ClientId, Limit, only_json
+from manifold.api._problems import problem
+from manifold.api._sources import Sources
+from manifold.api.models.ecq import CompactedQueue, LiveMessage, RewindTo, Rewound
+from manifold.contracts.ecq import rewind_target
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.contracts.messages import ReceiptStatus
+from manifold.history.ecq_from_queues import ask_page, page_told
+from manifold.history.merge import History
+from manifold.queues import AsyncBatch, is_cluster, is_spoilt
+
+PAGE = 100
+REWINDS = 8  # at once: each is a connection to the broker
+PASSED_ON = FAILURES[413] | FAILURES[415]
+
+
+def ecq_routes(sources: Sources) -> APIRouter:
+    """The routes of compacted queues."""
+    router = APIRouter(tags=["compacted queues"])
+    under_way = asyncio.Semaphore(REWINDS)
+
+    @router.get("/ecq/{client_id}")
+    async def show(client_id: ClientId, limit: Limit = PAGE, after: After = 0) -> CompactedQueue:
+        """The live messages of a client's compacted queue and their states, oldest first, a page at a time."""
+        page = history.Page(limit=limit, after=after)
+        queued = await _queued(sources, client_id, page) if sources.settings.direct_enqueue else None
+        if queued is not None:
+            return _page(queued)
+
+        def read(catalog: Catalog) -> history.CompactedQueue:
+            return History(sources.settings, sources.blocking(), catalog).compacted_queue(client_id, page)
+
+        return _page(await sources.lake.ask(read))
+
+    @router.post("/ecq/{client_id}/rewind", responses=PASSED_ON, response_model=Rewound, dependencies=[Depends(only_json)])
+    async def rewind(client_id: ClientId, body: RewindTo) -> Rewound | Response:
+        """Have a client's compacted queue sent again, from one message on; the answer comes when that is on disk.
+
+        Only what is live comes again, in the order of `seq`.
+        """
+        if under_way.locked():
+            raise Retryable(f"{REWINDS} rewinds are under way; ask again")
+        async with under_way, Publisher(sources.settings) as publisher:
+            receipt = await publisher.rewind(client_id, body.to)
+        first_seq = rewind_target(body.to)
+        if receipt.status is ReceiptStatus.REFUSED or first_seq is None:
+            return problem(422, f"the recorder refused it: {receipt.reason}")
+        return Rewound(client_id=client_id, seq=receipt.seq, first_seq=first_seq)
+
+    return router
+
+
+def _page(queue: history.CompactedQueue) -> CompactedQueue:
+    return CompactedQueue.of(queue, entries=[LiveMessage.of(entry) for entry in queue.entries])
+
+
+async def _queued(sources: Sources, client_id: str, page: history.Page) -> history.CompactedQueue | None:
+    """The page in Redis; None where that is away, or does not know all of it: then archive and lake are asked."""
+    batch = AsyncBatch(sources.redis, sources.policy)
+    ask_page(batch, client_id, page, of_cluster=is_cluster(sources.redis))
+    try:
+        return page_told(await batch.run(), client_id)
+    except AuthenticationError:  # the library takes it for one of the connection
+        raise
+    except (RedisConnectionError, RedisTimeoutError):
+        return None
+    except ResponseError as exc:
+        if is_spoilt(exc):
+            what = f"a key of {client_id} in Redis holds another type than it should"
+            raise Permanent(f"{what}; delete it, then `manifold rebuild`") from exc
+        raise

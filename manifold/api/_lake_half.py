@@ -1,0 +1,92 @@
+"""`/lake/entries` and `/lake/triggers`: what the lake alone knows, for a client that adds the rest itself, as the console does.
+
+The console reads queues and archive as quickly as the API does; loading what opens the lake takes it longer than an answer.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import orjson
+from fastapi import APIRouter, Query
+from fastapi.responses import Response
+from pyiceberg.catalog import Catalog
+
+from manifold.api._history import BATCH_PAGE, MOST_ROWS
+from manifold.api._parameters import Before, Limit, RequestIdAsked, VinAsked
+from manifold.api._sources import Sources
+from manifold.api.models.lake import LakeEntries, LakeTriggers
+from manifold.contracts.errors import Retryable
+from manifold.contracts.seq import MAX_SEQ
+from manifold.history import Bounds, EntryHistory
+from manifold.history.from_lake import Lake
+
+MOST = 20_000  # entries of one answer, whatever is asked for
+
+Since = Annotated[
+    datetime, Query(description="of the segments that are named: when they were taken in; ISO 8601, UTC where it names no zone")
+]
+Told = Annotated[
+    int, Query(ge=0, description=f"entries that are told one by one, of the newest triggers first; {MOST:,} at most")
+]
+Rows = Annotated[int, Query(ge=1, description=f"rows of the lake that are looked at for one page; {MOST_ROWS:,} at most")]
+From = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has this `seq` or a greater one")]
+
+
+def lake_half_routes(sources: Sources) -> APIRouter:
+    """The routes that read the lake alone."""
+    router = APIRouter(tags=["lake"])
+
+    async def answer(read: Callable[[Catalog], dict[str, Any]]) -> Response:
+        return Response(await sources.lake.ask(lambda catalog: orjson.dumps(read(catalog))), media_type="application/json")
+
+    @router.get("/lake/entries", response_model=LakeEntries)
+    async def entries(
+        vin: VinAsked,
+        since: Since,
+        limit: Annotated[int | None, Query(ge=1, le=MOST, description="entries of a page; else all, and 503 if too many")] = None,
+        before: Before = MAX_SEQ,
+        since_seq: From = 0,
+        rows: Rows = MOST_ROWS,
+    ) -> Response:
+        """What the lake knows of a vehicle's entries, all or a page of them, and the segments ingested since then."""
+        bounds = Bounds(limit=limit or MOST, rows=min(rows, MOST_ROWS), before=before, since=since_seq)
+
+        def read(catalog: Catalog) -> dict[str, Any]:
+            page, ingested = Lake(catalog).vehicle_page(vin, _utc(since), bounds)
+            if limit is None and page.before is not None:
+                raise Retryable(f"{vin} has more than {MOST} entries; /api/v1/vins/{vin}/history tells them a page at a time")
+            return {"entries": _told(page.entries), "before": page.before, "ingested": sorted(ingested)}
+
+        return await answer(read)
+
+    @router.get("/lake/triggers", response_model=LakeTriggers)
+    async def triggers(
+        request_id: RequestIdAsked,
+        since: Since,
+        limit: Limit = BATCH_PAGE,
+        before: Before = MAX_SEQ,
+        since_seq: From = 0,
+        entries: Told = MOST,
+        rows: Rows = MOST_ROWS,
+    ) -> Response:
+        """A page of triggers that the lake knows, their entries if they are few, and the segments taken in since then."""
+        bounds = Bounds(limit=limit, entries=min(entries, MOST), rows=min(rows, MOST_ROWS), before=before, since=since_seq)
+
+        def read(catalog: Catalog) -> dict[str, Any]:
+            page, ingested = Lake(catalog).batch_page(request_id, _utc(since), bounds)
+            body = {"batches": [asdict(batch) for batch in page.batches], "before": page.before, "told": sorted(page.told)}
+            return body | {"entries": _told(page.entries), "ingested": sorted(ingested)}
+
+        return await answer(read)
+
+    return router
+
+
+def _utc(instant: datetime) -> datetime:
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def _told(entries: Iterable[EntryHistory]) -> list[dict[str, Any]]:
+    return [{"vin": entry.vin, **entry.to_json()} for entry in entries]

@@ -1,0 +1,74 @@
+"""The middleware of every request: it checks the token, counts the request, and answers an unforeseen error with a problem."""
+
+import time
+
+import structlog
+from fastapi import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from manifold.runtime.http import REFUSED, shows
+from manifold.api._metrics import REQUESTS, SECONDS
+from manifold.api._problems import failed, problem
+
+HEALTH, ALIVE = "/healthz", "/livez"  # the probes of an orchestrator have no token to show
+MOST_BODY_BYTES = 64 * 1024  # of a request
+ELSEWHERE = "none"  # the route of what is not here
+
+log = structlog.get_logger(__name__)
+
+
+class RequestMiddleware:
+    """The ASGI application around the whole of the API."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app, self._token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        receive = _bounded(receive)
+        began, status = time.perf_counter(), 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            if scope["path"] not in (HEALTH, ALIVE) and not shows(_authorization(scope), self._token):
+                detail = "show the token: Authorization: Bearer …, as MANIFOLD_HTTP_TOKEN has it"
+                await problem(401, detail, headers=REFUSED)(scope, receive, noted)
+            else:
+                await self._app(scope, receive, noted)
+        except Exception:
+            log.exception("a request failed", path=scope["path"])
+            if status:  # part of the answer is out: breaking off says that it is not whole
+                raise
+            await failed()(scope, receive, noted)
+        finally:
+            route = getattr(scope.get("route"), "path", ELSEWHERE)
+            REQUESTS.labels(route, str(status)).inc()
+            SECONDS.labels(route).observe(time.perf_counter() - began)
+
+
+def _bounded(receive: Receive) -> Receive:
+    """The same body, as far as it is not too long."""
+    taken = 0
+
+    async def bounded() -> Message:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if taken > MOST_BODY_BYTES:
+            raise HTTPException(413, f"the body is over {MOST_BODY_BYTES} bytes; send less")
+        return message
+
+    return bounded
+
+
+def _authorization(scope: Scope) -> str:
+    found = [value for name, value in scope["headers"] if name == b"authorization"]
+    return found[0].decode("latin-1") if len(found) == 1 else ""

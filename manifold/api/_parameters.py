@@ -1,0 +1,58 @@
+"""The query parameters, each with its form and bounds; a parameter that a route does not know is refused."""
+
+from typing import Annotated, Any
+
+from fastapi import HTTPException, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import AfterValidator
+
+from manifold.contracts.ecq import refused_client
+from manifold.contracts.names import ID_PATTERN, MAX_ID, MAX_VIN, VIN_PATTERN
+from manifold.contracts.seq import MAX_SEQ
+
+MOST_ENTRIES = 1000  # of one page, whatever is asked for
+VIN, REQUEST_ID, DATA_ID = "1M8GDM9AXKP042788", "task_map_7", "bac78ecd804510bdac02e0db350f95adabd7eb4a"
+
+
+def _has_a_queue(client_id: str) -> str:
+    if (refused := refused_client(client_id)) is not None:
+        raise ValueError(refused.reason)
+    return client_id
+
+
+_VIN: dict[str, Any] = {"pattern": f"^{VIN_PATTERN.pattern}$", "min_length": 1, "max_length": MAX_VIN, "examples": [VIN]}
+_ID: dict[str, Any] = {"pattern": f"^{ID_PATTERN.pattern}$", "min_length": 1, "max_length": MAX_ID}
+_REQUEST_ID: dict[str, Any] = {**_ID, "examples": [REQUEST_ID], "description": "of the triggers"}
+
+Vin = Annotated[str, Path(**_VIN, description="the vehicle: 1 to 64 printable ASCII characters without space, `+`, `#`, `/`")]
+ClientId = Annotated[
+    str,
+    Path(**_VIN, description="the client whose queue it is: as a VIN, but not `w`, `r`, and not a service's"),
+    AfterValidator(_has_a_queue),
+]
+VinAsked = Annotated[str, Query(**_VIN, description="the vehicle")]
+RequestId = Annotated[str, Path(**_REQUEST_ID)]
+RequestIdAsked = Annotated[str, Query(**_REQUEST_ID)]
+DataId = Annotated[str, Path(**_ID, examples=[DATA_ID], description="of the data")]
+Limit = Annotated[int, Query(ge=1, le=MOST_ENTRIES, description="entries of one page")]
+Before = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a smaller `seq` than this")]
+After = Annotated[int, Query(ge=0, le=MAX_SEQ, description="only what has a greater `seq` than this")]
+
+
+async def only_json(request: Request) -> None:
+    """Refuse a body of another kind: a browser sends such a one for any page that it shows, without asking."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "send the body as Content-Type: application/json")
+
+
+async def no_others(request: Request) -> None:
+    """Refuse a parameter that the route does not know: one that is misspelt would be left out unseen."""
+    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        says = f"is no parameter here; there are {', '.join(sorted(known))}" if known else "is no parameter here: there are none"
+        wrong = [
+            {"type": "extra_forbidden", "loc": ("query", name), "msg": says, "input": request.query_params[name]}
+            for name in unknown
+        ]
+        raise RequestValidationError(wrong)

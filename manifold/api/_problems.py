@@ -1,0 +1,138 @@
+"""Errors as problem details (RFC 9457): what went wrong, the value, and what to do."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+from redis.exceptions import RedisError
+from starlette.exceptions import HTTPException
+
+from manifold.contracts.errors import Permanent, Retryable
+
+MEDIA_TYPE = "application/problem+json"
+AGAIN_S = 5  # after which asking again may help
+SHOWN = 200  # characters of a value that is wrong
+TITLES = {  # the phrases of RFC 9110, as RFC 9457 asks of problems without a type of their own
+    401: "Unauthorized",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Content Too Large",
+    415: "Unsupported Media Type",
+    422: "Unprocessable Content",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+log = structlog.get_logger(__name__)
+
+
+class Missing(Permanent):
+    """The requested object does not exist."""
+
+
+class WrongParameter(BaseModel):
+    """One parameter that is wrong."""
+
+    name: str = Field(description="the parameter")
+    place: str = Field(description="where it stands: `path`, `query` or `body`")
+    value: str = Field(description="what was given, cut where it is long")
+    problem: str = Field(description="what is wrong with it")
+
+
+class Problem(BaseModel):
+    """Why there is no answer (RFC 9457)."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "type": "about:blank",
+                "title": TITLES[422],
+                "status": 422,
+                "detail": "limit=0: input should be greater than or equal to 1",
+                "errors": [
+                    {"name": "limit", "place": "query", "value": "0", "problem": "input should be greater than or equal to 1"}
+                ],
+            }
+        }
+    )
+
+    type: str = Field(description="always `about:blank`: the status says which kind of problem it is")
+    title: str = Field(description="the phrase of the status")
+    status: int = Field(description="the status of the response")
+    detail: str = Field(description="what happened, and what to do")
+    errors: list[WrongParameter] | None = Field(default=None, description="of 422: each parameter that is wrong")
+
+
+def problem(
+    status: int, detail: str, *, headers: Mapping[str, str] | None = None, errors: Sequence[Mapping[str, str]] = ()
+) -> Response:
+    """A response with these problem details as its body."""
+    body: dict[str, Any] = {"type": "about:blank", "title": TITLES.get(status, "Error"), "status": status, "detail": detail}
+    if errors:
+        body["errors"] = list(errors)
+    return Response(orjson.dumps(body), status, headers, MEDIA_TYPE)
+
+
+def failed() -> Response:
+    """The response to an unforeseen error. It gives no details: they are in the log."""
+    return problem(500, "an error that should not be; the log of the api has it")
+
+
+def tell_problems(app: FastAPI) -> None:
+    """Register the handlers that answer every error with a problem."""
+
+    @app.exception_handler(HTTPException)
+    async def refuse(request: Request, exc: HTTPException) -> Response:
+        details = {
+            404: f"there is no {_shown(request.url.path)} here; /api/v1/openapi.json lists what there is",
+            405: f"{request.method} is not offered; {exc.headers['Allow'] if exc.headers else 'GET'} is",
+        }
+        if exc.status_code == 400:  # what FastAPI says of bytes that are no text
+            return problem(422, "the body is no JSON in UTF-8")
+        return problem(exc.status_code, details.get(exc.status_code, str(exc.detail)), headers=exc.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def correct(_: Request, exc: RequestValidationError) -> Response:
+        wrong = [_wrong(error) for error in exc.errors()]
+        detail = "; ".join(f"{each['name']}={each['value']}: {each['problem']}" for each in wrong)
+        return problem(422, detail, errors=wrong)
+
+    @app.exception_handler(Missing)
+    async def miss(_: Request, exc: Missing) -> Response:
+        return problem(404, str(exc))
+
+    @app.exception_handler(Permanent)
+    async def change(_: Request, exc: Permanent) -> Response:
+        log.error("refused by what stands behind", reason=str(exc))
+        return problem(503, str(exc))
+
+    @app.exception_handler(Retryable)
+    async def wait(_: Request, exc: Retryable) -> Response:
+        return problem(503, str(exc), headers={"Retry-After": str(AGAIN_S)})
+
+    @app.exception_handler(RedisError)
+    async def without_queues(_: Request, exc: RedisError) -> Response:
+        log.warning("the queues cannot be read", reason=repr(exc))
+        detail = f"the queues cannot be read ({type(exc).__name__}); see `manifold status`, then ask again"
+        return problem(503, detail, headers={"Retry-After": str(AGAIN_S)})
+
+
+def _wrong(error: Mapping[str, Any]) -> dict[str, str]:
+    place, *name = (str(part) for part in error["loc"])
+    message = str(error["msg"])
+    return {
+        "name": ".".join(name),
+        "place": place,
+        "value": _shown(str(error["input"])),
+        "problem": message[:1].lower() + message[1:],
+    }
+
+
+def _shown(text: str) -> str:
+    plain = text.encode(errors="replace").decode()
+    return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…"

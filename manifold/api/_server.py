@@ -1,0 +1,85 @@
+"""One API process: where it listens, and how it ends."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.renewal import keep_renewed
+from manifold.api._app import application
+from manifold.contracts.errors import Permanent
+from manifold.contracts.faces import require_token
+from manifold.settings import Settings
+
+SETTLE_S = 5  # for answers that are being given when the process is asked to end
+BACKLOG = 2048  # connections that wait to be accepted
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to `serve`: the library would end the process by the signal, as if it had been killed."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until the process is told to end, then finish the requests that are under way.
+
+    Raises:
+        Permanent: the port is taken, or the host is not loopback and there is no token.
+    """
+    require_token(settings.api_listens, settings.http_token.get_secret_value(), "API_HOST" if settings.api_host else "HOST")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and end are told by the supervisor
+    listener = _listen(settings.api_listens, settings.api_port)
+    shown = settings.http_shows
+    tell_expiry(settings)
+    config = uvicorn.Config(
+        application(settings),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        ws="none",
+        timeout_graceful_shutdown=SETTLE_S,
+        ssl_certfile=shown.certificate or None,
+        ssl_keyfile=shown.key or None,
+    )
+    config.load()
+    server = _Server(config)
+
+    def end() -> None:
+        server.should_exit = True
+
+    for told in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(told, end)
+    with listener:
+        renewing = asyncio.create_task(keep_renewed(config.ssl, shown), name="api.certificate") if config.ssl else None
+        try:
+            await server.serve([listener])
+        finally:
+            if renewing is not None:
+                renewing.cancel()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as exc:
+        raise Permanent(f"cannot listen on {host}:{port} ({exc.strerror}); choose another with MANIFOLD_API_PORT") from exc
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,78 @@
+"""`/quarantine` and `/lake/freshness`: the refused messages, and how far the lake is behind the archive."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.exceptions import RequestValidationError
+from pyiceberg.catalog import Catalog
+
+from manifold.lake.freshness import oldest_not_in_lake
+from manifold.api._parameters import Limit
+from manifold.api._sources import Sources
+from manifold.api.models.lake import Freshness
+from manifold.api.models.refusals import Quarantine, Refused
+from manifold.contracts.envelope import Stream
+from manifold.history.refused import Cursor, Refusal, RefusalFilter, page
+
+PAGE = 50
+Since = Annotated[datetime | None, Query(description="received then or later; ISO 8601, UTC where it names no zone")]
+Matching = Annotated[str, Query(max_length=200, description="only those whose reason holds this text, in any case")]
+Settled = Annotated[bool, Query(description="also what was replayed or dropped")]
+Before = Annotated[str | None, Query(pattern=r"^-?[0-9]{1,18}_-?[0-9]{1,19}$", description="as the page before said")]
+
+
+def table_routes(sources: Sources) -> APIRouter:
+    """The routes of quarantine and freshness."""
+    router = APIRouter(tags=["lake"])
+
+    @router.get("/quarantine")
+    async def quarantine(
+        stream: Annotated[Stream | None, Query(description="only of this stream")] = None,
+        since: Since = None,
+        matching: Matching = "",
+        settled: Settled = False,
+        limit: Limit = PAGE,
+        before: Before = None,
+    ) -> Quarantine:
+        """Refused messages that are not settled, newest first, a page at a time."""
+        if since is not None and since.tzinfo is None:
+            since = since.replace(tzinfo=UTC)
+        last = None if before is None else _parsed(before)
+        read = partial(page, asked=RefusalFilter(stream, since, matching, settled), limit=limit, before=last)
+        found = await sources.lake.ask(read)
+        more = _cursor(found.refusals[-1]) if found.more else None
+        return Quarantine(refused=[Refused(**_plain(refusal)) for refusal in found.refusals], total=found.total, before=more)
+
+    @router.get("/lake/freshness")
+    async def freshness() -> Freshness:
+        """How far the lake is behind the archive, as of now: the oldest segment of the last days that no run has taken in."""
+        now = datetime.now(UTC)
+
+        def read(catalog: Catalog) -> datetime | None:
+            return oldest_not_in_lake(catalog, sources.settings, now)
+
+        oldest = await sources.lake.ask(read)
+        age_s = max(0.0, (now - oldest).total_seconds()) if oldest else 0.0
+        return Freshness(oldest_not_in_lake=oldest, age_seconds=age_s, late=age_s > sources.settings.lake_late_seconds)
+
+    return router
+
+
+def _plain(refusal: Refusal) -> dict[str, object]:
+    return {name: value for name, value in asdict(refusal).items() if name != "payload"}
+
+
+def _cursor(refusal: Refusal) -> str:
+    return f"{round(refusal.received_at.timestamp() * 1_000_000)}_{refusal.seq}"
+
+
+def _parsed(cursor: str) -> Cursor:
+    micros, seq = cursor.split("_")
+    try:
+        return datetime.fromtimestamp(int(micros) / 1_000_000, UTC), int(seq)
+    except (ValueError, OverflowError, OSError) as exc:
+        wrong = {"type": "cursor", "loc": ("query", "before"), "msg": "is none that a page has said", "input": cursor}
+        raise RequestValidationError([wrong]) from exc

@@ -1,0 +1,30 @@
+"""Field types that several answers share."""
+
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from manifold.contracts.seq import MAX_SEQ
+
+Seq = Annotated[int, Field(ge=0, le=MAX_SEQ, description="identity that the door gave the message; grows with time")]
+Count = Annotated[int, Field(ge=0)]
+Vin = Annotated[str, Field(description="the vehicle")]
+RequestId = Annotated[str, Field(description="the request_id of the trigger")]
+DataId = Annotated[str, Field(description="the name of the data that the trigger refers to")]
+AcceptedAt = Annotated[datetime, Field(description="when the recorder accepted the trigger")]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def example(**values: Any) -> ConfigDict:
+    """The configuration of a model whose example in the OpenAPI document has these values."""
+    return ConfigDict(json_schema_extra={"example": values})
+
+
+class Known(BaseModel):
+    """A model of what `history` knows under the same names."""
+
+    @classmethod
+    def of(cls: type[Model], known: object, **other: Any) -> Model:
+        """The model of it, with `other` instead of what it has under these names. Nothing is checked again."""
+        return cls.model_construct(**{name: getattr(known, name) for name in cls.model_fields if name not in other}, **other)

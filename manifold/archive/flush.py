@@ -1,0 +1,88 @@
+"""Asks the doors to close their open segments, so that an ingest or a query sees everything accepted so far."""
+
+import json
+from collections.abc import Iterable, Iterator
+from http.client import HTTPException
+from typing import Any
+from urllib.request import Request, urlopen
+
+from manifold.runtime.tls import web_context
+from manifold.settings import Settings
+
+TIMEOUT_S = 60.0  # a segment of many megabytes is written first
+
+Answer = dict[str, Any] | str
+
+
+def flush(settings: Settings) -> bool:
+    """Whether every recorder has closed its open segments; those that cannot be asked, or are not named, are logged."""
+    answers = _ask_all(settings)
+    failures = _failures(answers)
+    problems = [*failures.items(), *(() if failures else _unnamed(settings, answers.values()))]
+    if problems:
+        import structlog  # here: answers that people wait for use the other function, and loading it takes them long
+
+        log = structlog.get_logger(__name__)
+        for which, reason in problems:
+            log.warning("recorder does not close its open segments; they come with a later ingest", recorder=which, reason=reason)
+    return not problems
+
+
+def close_segments(settings: Settings) -> dict[str, str]:
+    """Ask every recorder, whatever another one answers. Why not, of each that has not closed them, by its URL."""
+    return _failures(_ask_all(settings))
+
+
+def close_signal_segments(settings: Settings) -> bool:
+    """Ask the AMQP door alone, if there is one. Whether nothing is left in a journal of signals, as far as can be told."""
+    return all(isinstance(_ask(settings, f"{url}/flush"), dict) for url in _signals(settings))
+
+
+def _failures(answers: dict[str, Answer]) -> dict[str, str]:
+    return {url: answer for url, answer in answers.items() if isinstance(answer, str)}
+
+
+def _unnamed(settings: Settings, answers: Iterable[Answer]) -> Iterator[tuple[str, str]]:
+    """The recorders that hold a number and were not asked, and why that is; none where one that answers does not say its own."""
+    nodes = [answer.get("node") if isinstance(answer, dict) else None for answer in answers]
+    asked = {node for node in nodes if isinstance(node, int)}
+    if not all(isinstance(node, int) for node in nodes):
+        return
+    from manifold.archive.holders import unasked  # here, as above
+
+    try:
+        found = unasked(settings, asked)
+    except OSError as exc:
+        yield "unknown", f"the archive does not say who holds a number: {exc}"
+        return
+    for node, holder in sorted(found.items()):
+        yield f"node={node}", f"{holder.where} holds it, and MANIFOLD_RECORDER_URLS does not name its address"
+
+
+def _ask_all(settings: Settings) -> dict[str, Answer]:
+    """What each door says, by its URL: a text where it cannot be asked, or has not closed them."""
+    return {url: _ask(settings, f"{url}/flush") for url in (*settings.recorders, *_signals(settings))}
+
+
+def _signals(settings: Settings) -> list[str]:
+    """The AMQP door, if there is one: it holds its number, or has died with it."""
+    if not settings.with_signals:
+        return []
+    from manifold.archive.holders import unasked  # here, as above
+
+    try:
+        return [settings.signals] if settings.signals_node in unasked(settings, ()) else []
+    except OSError:  # then what the others say is all that can be told
+        return []
+
+
+def _ask(settings: Settings, url: str) -> Answer:
+    try:
+        request = Request(url, method="POST", headers=settings.bearer)  # noqa: S310  # settings: http(s)
+        with urlopen(request, timeout=TIMEOUT_S, context=web_context(settings, url)) as answer:  # noqa: S310  # as above
+            body = json.load(answer)
+    except (OSError, HTTPException) as exc:  # also what urllib raises
+        return str(exc)
+    except ValueError:
+        return "its answer is not a recorder's"
+    return body if isinstance(body, dict) else "its answer is not a recorder's"

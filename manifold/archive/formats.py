@@ -1,0 +1,111 @@
+"""Decodes the bytes of an archive file into messages with the envelope's columns. The formats are in `docs/archives.md`.
+
+It needs no Spark, so that workers and commands can use it too.
+"""
+
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from manifold.archive.content import DecodedFile, Integers, Unreadable, derived_seqs, one_line
+from manifold.archive.lines import COMPRESSED, from_lines
+from manifold.contracts.envelope import SEGMENT_SCHEMA
+from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT
+
+PARQUET = ".parquet"
+JSON_LINES = (".jsonl", ".json")
+SUFFIXES = (PARQUET, *JSON_LINES, *(line + zipped for line in JSON_LINES for zipped in COMPRESSED))
+REQUIRED = ("topic", "payload")
+ENDS = (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+
+
+def decode(path: str, content: bytes) -> DecodedFile:
+    """The messages of the file at `path` (below the archive's root), each seq once.
+
+    Raises:
+        Unreadable: these bytes are no segment.
+    """
+    try:
+        found = _from_parquet(path, content) if path.endswith(PARQUET) else from_lines(path, content)
+    except (Unreadable, MemoryError):  # with more memory it may be one
+        raise
+    except Exception as exc:  # of whatever library met what somebody sent
+        raise Unreadable(f"reading it failed ({type(exc).__name__}: {one_line(exc)})") from exc
+    seqs = found.messages["seq"].to_numpy()
+    if len(seqs) < 2 or bool((np.diff(seqs) > 0).all()):
+        return found
+    _, firsts = np.unique(seqs, return_index=True)
+    return DecodedFile(found.messages.take(pa.array(np.sort(firsts))), found.derived) if len(firsts) < len(seqs) else found
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Check that a Parquet file has the columns that cannot be derived.
+
+    Raises:
+        Unreadable: it has not.
+    """
+    missing = [name for name in REQUIRED if name not in schema.names]
+    if missing:
+        raise Unreadable(f"columns {', '.join(missing)} are missing")
+    if "seq" not in schema.names and "received_at" not in schema.names:
+        raise Unreadable("columns seq and received_at are missing; one of them must be there")
+
+
+@cache  # and not when it is imported: the first conversion of a Python value loads pandas
+def _ends_of_time() -> tuple[pa.Scalar, pa.Scalar]:
+    """The first and the last instant that Python can hold; a column of Arrow's holds more."""
+    first, last = (pa.scalar(end, pa.timestamp("us", tz="UTC")) for end in ENDS)
+    return first, last
+
+
+def _from_parquet(path: str, content: bytes) -> DecodedFile:
+    try:
+        table = pq.ParquetFile(pa.BufferReader(content)).read()  # read_table loads data sets, and those pandas: half a second
+    except (pa.ArrowException, OSError) as exc:
+        raise Unreadable(f"not a whole Parquet file ({one_line(exc)})") from exc
+    check_columns(table.schema)
+    try:
+        columns = {field.name: _column(table, field) for field in SEGMENT_SCHEMA}
+        pa.table(columns).validate(full=True)  # a text that is no UTF-8 would end whoever reads it, and not this file alone
+    except (pa.ArrowException, ValueError) as exc:
+        raise Unreadable(f"columns are not of the envelope's types ({one_line(exc)})") from exc
+    derived = "seq" not in table.schema.names
+    given = "received_at" if derived else "seq"
+    if holes := [name for name in (*REQUIRED, given) if columns[name].null_count]:
+        raise Unreadable(f"rows without {', '.join(holes)}")
+    if derived:
+        columns["seq"] = pa.array(derived_seqs(path, _milliseconds(columns["received_at"])))
+    elif table.num_rows and pc.min(columns["seq"]).as_py() < 0:
+        raise Unreadable("a seq is negative")
+    if columns["received_at"].null_count:
+        columns["received_at"] = _given_at(columns)
+    instants, (first, last) = columns["received_at"], _ends_of_time()
+    if pc.any(pc.or_(pc.less(instants, first), pc.greater(instants, last))).as_py():
+        raise Unreadable("a received_at lies in no year from 1 to 9999")
+    return DecodedFile(pa.table(columns), derived)
+
+
+def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    if field.name not in table.schema.names:
+        return pa.nulls(table.num_rows, field.type)
+    column = table[field.name]
+    if pa.types.is_timestamp(field.type) and pa.types.is_integer(column.type):
+        column = column.cast(pa.timestamp("ms", tz="UTC"))  # milliseconds since 1970, as everywhere else
+    return column.cast(field.type)
+
+
+def _given_at(columns: dict[str, Any]) -> pa.Array:
+    """`received_at`, or, where it is null, the instant in the seq."""
+    seqs = columns["seq"].to_numpy()
+    instants = pa.array((seqs >> TIME_SHIFT) + EPOCH_MS).cast(pa.timestamp("ms", tz="UTC"))
+    return pc.coalesce(columns["received_at"], instants.cast(SEGMENT_SCHEMA.field("received_at").type))
+
+
+def _milliseconds(instants: pa.ChunkedArray | pa.Array) -> Integers:
+    found: Integers = pc.floor_temporal(instants, unit="millisecond").cast(pa.int64()).to_numpy() // 1000
+    return found

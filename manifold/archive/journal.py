@@ -1,0 +1,205 @@
+"""The journal: local files that are on disk before anything is acknowledged. One thread writes; the loop goes on."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from manifold.lake.storage import sync_folder
+from manifold.archive import _metrics
+from manifold.archive.disk_thread import DiskThread
+from manifold.archive.records import Annotation, JournalContent, frame, frames, read_journal
+from manifold.contracts.envelope import Envelope
+
+SUFFIX = ".journal"
+
+log = structlog.get_logger(__name__)
+
+
+class JournalFile:
+    """One file of the journal. It takes messages until it is closed, and annotations until all its messages are settled."""
+
+    def __init__(self, path: Path, fd: int, first_seq: int, size: int = 0) -> None:
+        self.path, self.first_seq, self.last_seq = path, first_seq, first_seq
+        self.size = size  # bytes that are complete records
+        self.opened_at = time.monotonic()
+        self.closed = False  # takes no more messages
+        self.unsettled = 0  # messages whose hand-off was not tried yet
+        self.annotations: dict[int, Annotation] = {}
+        self.sealed = asyncio.Event()  # its messages are in the archive, in `segments`
+        self.segments: list[str] = []
+        self._fd = fd
+
+    def write(self, records: bytes, *, sync: bool) -> None:
+        """Append records, all or none. Runs in the journal's thread.
+
+        Raises:
+            OSError: nothing was added, and the file must take no more messages.
+        """
+        if self._fd < 0:
+            return  # a late annotation on a file that is becoming segments
+        try:
+            rest = memoryview(records)
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+            if sync:
+                os.fdatasync(self._fd)
+        except OSError:
+            self.closed = True
+            os.ftruncate(self._fd, self.size)  # a torn record would hide whatever follows it
+            raise
+        self.size += len(records)
+
+    def close(self) -> None:
+        """Give the file descriptor back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Journal:
+    """The files of one recorder, oldest first. `on_closed` is called when a file takes no more messages."""
+
+    def __init__(self, folder: Path, *, max_bytes: int, max_age_s: float, retry_s: float, on_closed: Callable[[], None]) -> None:
+        self.files: list[JournalFile] = []
+        self.problem: str | None = None
+        self.last_seq = 0  # the greatest that is on disk, of any stream
+        self._folder, self._max_bytes, self._max_age_s, self._retry_s = folder, max_bytes, max_age_s, retry_s
+        self._on_closed = on_closed
+        self._current: JournalFile | None = None
+        self._writing = self._rotate_after = False
+        self._thread = DiskThread("journal")
+
+    def recover(self) -> list[tuple[JournalFile, JournalContent]]:
+        """Open what an earlier process left: torn tails are cut off, and every file is closed for messages."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        found = []
+        for path in sorted(self._folder.glob(f"*{SUFFIX}"), key=_age):
+            content = read_journal(path)
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+            os.ftruncate(fd, content.length)
+            file = JournalFile(path, fd, content.messages[0].seq if content.messages else 0, content.length)
+            file.last_seq = max((message.seq for message in content.messages), default=0)
+            file.annotations, file.closed = dict(content.annotations), True
+            self.files.append(file)
+            self.last_seq = max(self.last_seq, file.last_seq)
+            found.append((file, content))
+        return found
+
+    async def append(self, envelopes: Sequence[Envelope]) -> JournalFile:
+        """Write the envelopes (in seq order) and return when they are on disk, however long the disk refuses."""
+        records = frames(envelopes)
+        while True:
+            self._writing = True
+            try:
+                with _metrics.FSYNC_SECONDS.time():
+                    file = await self._thread.run(self._write, records, envelopes[0].seq)
+            except OSError as exc:
+                self._writing = False
+                self._say(f"the journal in {self._folder} cannot be written ({exc.strerror}): nothing is acknowledged; make room")
+                self._roll()
+                await asyncio.sleep(self._retry_s)
+                continue
+            self._writing = False
+            self._say(None)
+            self.last_seq = file.last_seq = envelopes[-1].seq
+            self._current = file
+            if file not in self.files:
+                self.files.append(file)
+            if file.size >= self._max_bytes or self._rotate_after:
+                self.rotate()
+            return file
+
+    def annotate(self, file: JournalFile, annotations: Sequence[Annotation]) -> None:
+        """Remember what became of messages. Not synced: an annotation that a crash loses only means one more offer."""
+        file.annotations.update({annotation.seq: annotation for annotation in annotations})
+        records = b"".join(map(frame, annotations))
+        self._thread.submit(partial(self._write_notes, file, records))
+
+    def rotate(self) -> None:
+        """Close the current file for messages, if it has any; a group that is being written still belongs to it."""
+        self._rotate_after = self._writing
+        if self._current is not None and not self._writing:
+            self._current.closed = True
+            self._roll()
+
+    def rotate_if_old(self) -> None:
+        """Close the current file if it has reached its age."""
+        if self._current is not None and time.monotonic() - self._current.opened_at >= self._max_age_s:
+            self.rotate()
+
+    def sealable(self) -> JournalFile | None:
+        """The oldest file, if it can become segments now."""
+        return next((file for file in self.files[:1] if file.closed and file.unsettled == 0), None)
+
+    async def remove(self, file: JournalFile, segments: list[str]) -> None:
+        """Delete a file whose messages are all in the archive."""
+        self.files.remove(file)
+        await self._thread.run(self._delete, file)
+        file.segments = segments
+        file.sealed.set()
+
+    async def finish_writing(self, file: JournalFile) -> None:
+        """Return when every annotation of `file` is written."""
+        await self._thread.run(file.close)
+
+    def stop(self) -> None:
+        """End the thread; the files stay as they are."""
+        self._thread.stop()
+        for file in self.files:
+            file.close()
+
+    def _write(self, records: bytes, first_seq: int) -> JournalFile:
+        file = self._current
+        if file is None or file.closed:
+            file = self._open(first_seq)
+        try:
+            file.write(records, sync=True)
+        except OSError:
+            if file.size == 0:
+                file.close()
+                file.path.unlink()
+            raise
+        return file
+
+    def _open(self, first_seq: int) -> JournalFile:
+        path = self._folder / f"{first_seq}{SUFFIX}"
+        attempt = 0
+        while path.exists():  # an earlier attempt at the same message ended in the middle
+            attempt += 1
+            path = self._folder / f"{first_seq}.{attempt}{SUFFIX}"
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o640)
+        sync_folder(self._folder)
+        return JournalFile(path, fd, first_seq)
+
+    def _write_notes(self, file: JournalFile, records: bytes) -> None:
+        try:
+            file.write(records, sync=False)
+        except OSError as exc:  # the annotations are in memory too; after a crash the messages are offered once more
+            log.warning("journal notes not written", file=file.path.name, reason=exc.strerror)
+
+    def _delete(self, file: JournalFile) -> None:
+        file.close()
+        file.path.unlink(missing_ok=True)
+
+    def _roll(self) -> None:
+        self._current = None
+        self._on_closed()
+
+    def _say(self, problem: str | None) -> None:
+        if problem != self.problem:
+            if problem:
+                log.error("journal unwritable", reason=problem)
+            else:
+                log.info("journal writable again")
+            self.problem = problem
+            _metrics.JOURNAL_WRITABLE.set(problem is None)
+
+
+def _age(path: Path) -> tuple[int, int]:
+    first_seq, _, attempt = path.name.removesuffix(SUFFIX).partition(".")
+    return int(first_seq), int(attempt or 0)

@@ -1,0 +1,229 @@
+"""The lease of a recorder number: while one process holds it, no other gives seqs with that number. No clock is trusted.
+
+A holder writes into its claim the millisecond up to which it will give seqs, then checks whether another process has claimed the
+number since, and only then gives them. A process that takes the number over writes a claim of its own, then reads what the former
+holder has written, and begins after it. Whatever runs late, one sees the other: the newcomer begins later, or the holder stops.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+import structlog
+
+from manifold.archive import _metrics
+from manifold.archive.claims import Claim, Store
+from manifold.archive.journal_folder import JournalFolder
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.contracts.seq import EPOCH_MS, MAX_COUNTER, SeqSource, seq_of, unix_ms_of, wall_clock_ms
+
+RANGE_MS = 30_000  # of seqs that are claimed ahead
+RENEWALS = 3  # in the time of a range
+RETRY_S = 1.0
+
+log = structlog.get_logger(__name__)
+Away = Mapping[Store, Retryable]
+
+
+class Lease:
+    """The lease of one recorder number.
+
+    `archive` must be there when a folder takes a number for the first time; `others` may be away, unless the number is held.
+
+    A holder that reaches one of the stores goes on. One that reaches none goes on until its last claim runs out.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        place: JournalFolder,
+        archive: Store,
+        others: Sequence[Store],
+        *,
+        lease_s: float,
+        clock_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self.problem: str | None = None
+        self.lost: str | None = None  # who has the number now: this process must end
+        self._node, self._place, self._archive, self._stores = node, place, archive, [archive, *others]
+        self._lease_ms = round(lease_s * 1000)
+        self._range_ms = min(RANGE_MS, self._lease_ms)
+        self._epoch = self._after_ms = self._until_ms = 0  # of the claim that was heard last
+        self._clock_ms = clock_ms
+        self._archive_heard = False  # the last claim
+        self._seqs = SeqSource(node, clock_ms=clock_ms)
+        self._renewing = asyncio.Lock()
+
+    async def take(self, last_seq: int) -> SeqSource:
+        """The seqs that are this process's to give: after `last_seq`, its own last one, and after those of former holders.
+
+        Waits for a store that has to be asked and is away; `problem` says which.
+
+        Raises:
+            Permanent: somebody else holds the number.
+        """
+        while True:
+            try:
+                self._seqs = await self._take(last_seq)
+            except Retryable as exc:
+                self._say(f"node={self._node} is not leased, so nothing is taken: {exc}")
+                await asyncio.sleep(RETRY_S)
+            else:
+                return self._seqs
+
+    async def held(self) -> None:
+        """Return when a seq may be given now. It does not return once the lease is lost."""
+        while self.lost is not None or max(self._clock_ms(), self._seqs.at_ms) >= self._seqs.until_ms:
+            if self.lost is None:
+                await self._renew()
+            if self.lost is not None or max(self._clock_ms(), self._seqs.at_ms) >= self._seqs.until_ms:
+                await asyncio.sleep(RETRY_S)
+
+    async def keep(self) -> None:
+        """Renew until the lease is lost, or until cancelled."""
+        while self.lost is None:
+            await asyncio.sleep(self._range_ms / RENEWALS / 1000)
+            await self._renew()
+
+    async def release(self) -> None:
+        """Record the last seq, so that the next holder need not wait. Call it after `keep` has ended; no seq is given any more.
+
+        While the archive is away the number is kept: this place can then go on without asking.
+        """
+        self._seqs.until_ms = self._seqs.at_ms - 1
+        if self._archive_heard:
+            self._place.forget()
+            await self._hear(self._claim(self._seqs.at_ms, released=True))
+
+    async def _take(self, last_seq: int) -> SeqSource:
+        found, away = await self._hear()
+        rivals = self._rivals(found)
+        for rival in rivals:
+            if rival.journal != self._place.journal and self._clock_ms() <= rival.until_ms:
+                raise Permanent(self._held_by(rival))
+        self._refuse_if_away(away, rivals)
+        if rivals:
+            await self._see_no_life(rivals)
+        last_ms = unix_ms_of(last_seq) if last_seq else EPOCH_MS
+        self._after_ms = max([last_ms, self._place.after_ms, *(self._last_ms(claim, rivals) for claim in found)])
+        self._epoch = max([self._place.epoch, *(claim.epoch for claim in found)]) + 1
+        claim = self._claim(max(self._clock_ms(), self._after_ms) + self._range_ms)
+        again, away = await self._hear(claim)
+        self._refuse_if_away(away, rivals)
+        for other in self._of_others(again):
+            if other.epoch >= self._epoch or other not in found:
+                self._place.forget()  # or, begun again with no store to ask, it would give what the other takes for released
+                await self._hear(self._claim(self._after_ms, released=True))
+                raise Permanent(self._held_by(other))
+        after = last_seq if self._after_ms == last_ms else seq_of(self._after_ms, self._node, MAX_COUNTER)
+        seqs = SeqSource(self._node, after=after, clock_ms=self._clock_ms)
+        self._grant(seqs, claim, away)
+        for former in {each.name: each for each in found if each.name != claim.name}.values():
+            await self._forget(former)
+        return seqs
+
+    def _refuse_if_away(self, away: Away, rivals: Sequence[Claim]) -> None:
+        """Raises Retryable where a claim may have been made that cannot be read."""
+        told_lately = self._clock_ms() < self._place.told_ms + self._lease_ms
+        if away and (rivals or (self._archive in away and not told_lately)):
+            raise Retryable(_reasons(away))
+
+    async def _see_no_life(self, rivals: Sequence[Claim]) -> None:
+        """Return when what former holders have claimed is over, and none has claimed more. Clocks differ: a range is enough."""
+        left_ms = max(rival.upto_ms for rival in rivals) + 1 - self._clock_ms()
+        await asyncio.sleep(max(0, min(left_ms, self._range_ms)) / 1000)
+        found, away = await self._hear()
+        self._refuse_if_away(away, rivals)
+        for other in self._of_others(found):
+            if other.released and other not in rivals:
+                raise Retryable("its holder has just ended")
+            if other in self._rivals(found) and other not in rivals:
+                raise Permanent(self._held_by(other))
+
+    async def _renew(self) -> None:
+        async with self._renewing:
+            claim = self._claim(max(self._clock_ms(), self._seqs.at_ms) + self._range_ms)
+            found, away = await self._hear(claim)
+            newer = [other for other in self._of_others(found) if other.epoch > self._epoch]
+            if newer:
+                self.lost, self._archive_heard = self._held_by(newer[0]), True
+                self._say(self.lost)
+            else:
+                self._grant(self._seqs, claim, away)
+
+    def _grant(self, seqs: SeqSource, claim: Claim, away: Away) -> None:
+        """Permit the seqs of `claim`: no store that answered has a later claim of another process."""
+        if len(away) < len(self._stores):
+            self._until_ms = claim.until_ms
+            self._place.tell(claim.until_ms - self._lease_ms, claim.epoch, claim.after_ms)
+            self._say(None)
+        else:
+            self._until_ms = self._until_ms or self._place.told_ms + self._lease_ms
+            self._say(f"the lease of node={self._node} cannot be renewed and ends {_instant(self._until_ms)}: {_reasons(away)}")
+        self._archive_heard = self._archive not in away
+        seqs.until_ms = min(claim.upto_ms, self._until_ms)
+        _metrics.LEASE_RENEWED.set(len(away) < len(self._stores))
+
+    def _claim(self, upto_ms: int, *, released: bool = False) -> Claim:
+        where = f"process {os.getpid()} on {socket.gethostname()}, journal {self._place.folder}"
+        until_ms = upto_ms if released else max(upto_ms, self._clock_ms() + self._lease_ms)
+        return Claim(self._place.name, self._place.journal, where, self._epoch, self._after_ms, upto_ms, until_ms, released)
+
+    def _rivals(self, found: Iterable[Claim]) -> list[Claim]:
+        """Who may hold the number: the claims of the greatest epoch, unless they are released or were made here."""
+        epoch = max((claim.epoch for claim in found), default=0)
+        return [claim for claim in self._of_others(found) if claim.epoch == epoch and not claim.released]
+
+    def _of_others(self, found: Iterable[Claim]) -> list[Claim]:
+        return [claim for claim in found if claim.place != self._place.name]
+
+    def _last_ms(self, claim: Claim, rivals: Sequence[Claim]) -> int:
+        """The last millisecond for which others may have given seqs, as far as `claim` knows."""
+        if claim.place == self._place.name:
+            return claim.after_ms  # what was given here since is in the journal
+        return claim.until_ms if claim in rivals and claim.journal != self._place.journal else claim.upto_ms
+
+    async def _hear(self, claim: Claim | None = None) -> tuple[list[Claim], Away]:
+        """Every claim in the stores, after `claim` was written there; and which of them are away, with what they say."""
+
+        async def ask(store: Store) -> list[Claim] | Retryable:
+            try:
+                if claim is not None:
+                    await store.put(claim)
+                return await store.claims()
+            except Retryable as exc:
+                return exc
+
+        answers = await asyncio.gather(*map(ask, self._stores))
+        found = [known for answer in answers if isinstance(answer, list) for known in answer]
+        return found, {
+            store: answer for store, answer in zip(self._stores, answers, strict=True) if isinstance(answer, Retryable)
+        }
+
+    async def _forget(self, former: Claim) -> None:
+        for store in self._stores:
+            try:
+                await store.remove(former)
+            except Retryable as exc:
+                log.debug("claim not removed", reason=str(exc))
+
+    def _held_by(self, claim: Claim) -> str:
+        return (
+            f"node={self._node} is the number of another recorder ({claim.where}; leased until {_instant(claim.until_ms)}): "
+            "give each recorder a node of its own"
+        )
+
+    def _say(self, problem: str | None) -> None:
+        if problem != self.problem and problem is not None:
+            log.warning("lease", reason=problem)
+        self.problem = problem
+
+
+def _reasons(away: Away) -> str:
+    return "; ".join(str(answer) for answer in away.values())
+
+
+def _instant(unix_ms: int) -> str:
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,51 @@
+"""What a segment's messages say, as Arrow batches: the same parsers as at the door, so that the door and the lake agree.
+
+Pure functions of Arrow tables; `pipelines.ingest.reading` runs them on Spark's workers. A row with a `reason` is refused.
+"""
+
+from collections.abc import Mapping
+
+from manifold.archive.parsing.common import BLANK, Limits, Parser
+from manifold.archive.parsing.ecq import ECQ, ECQ_BRIEF, EcqKind, ecq, ecq_brief
+from manifold.archive.parsing.fanout import DATA, IDS_A_ROW, OTHER_BYTES, OUTCOMES, TRIGGERS, data, inline_data, outcomes, refused_triggers, triggers
+from manifold.archive.parsing.processing import PROCESSED, Processing
+from manifold.archive.parsing.signals import SIGNALS, STATUSES, signals, statuses
+from manifold.contracts.envelope import Stream
+
+# Of each stream, the parser that has a row, or a reason, for every message.
+PARSERS: Mapping[Stream, Parser] = {
+    Stream.TRIGGER: triggers,
+    Stream.DATA: data,
+    Stream.OUTCOME: outcomes,
+    Stream.ECQ: ecq,
+    Stream.XRAY_RAW: signals,
+    Stream.XRAY_STATUS: statuses,
+}
+
+__all__ = [
+    "BLANK",
+    "DATA",
+    "ECQ",
+    "ECQ_BRIEF",
+    "IDS_A_ROW",
+    "OTHER_BYTES",
+    "OUTCOMES",
+    "PARSERS",
+    "PROCESSED",
+    "SIGNALS",
+    "STATUSES",
+    "TRIGGERS",
+    "EcqKind",
+    "Limits",
+    "Parser",
+    "Processing",
+    "data",
+    "ecq",
+    "ecq_brief",
+    "inline_data",
+    "outcomes",
+    "refused_triggers",
+    "signals",
+    "statuses",
+    "triggers",
+]

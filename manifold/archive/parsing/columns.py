@@ -1,0 +1,75 @@
+"""Parses many small messages into columns, at a third of the cost of one dictionary for each message.
+
+The fields of the envelope (seq, time, topic) stay the Arrow columns that they are.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from manifold.archive.parsing.common import Limits, Row, judged, refused
+from manifold.contracts.messages import Refused
+
+Columns = Mapping[str, "Sequence[Any] | pa.Array"]
+Said = TypeVar("Said")
+
+
+def judged_all(judge: Callable[[Row, Limits], Said | Refused], messages: pa.RecordBatch, limits: Limits) -> list[Said | Refused]:
+    """What each message says, in their order; `judge` is given its payload."""
+    both = zip(messages["payload"].to_pylist(), messages["refused_because"].to_pylist(), strict=True)
+    return [judged(judge, {"payload": payload, "refused_because": why}, limits) for payload, why in both]
+
+
+def rows_of(
+    messages: pa.RecordBatch,
+    said: Sequence[object],
+    columns: Columns,
+    schema: pa.Schema,
+    refused_row: Callable[[Row, str], Row] = refused,
+) -> pa.RecordBatch:
+    """A row for each message: what all have in common, and `columns`, or what `refused_row` makes of it and the reason."""
+    found = {"seq": messages["seq"], "received_at": messages["received_at"], "topic": messages["topic"], **columns}
+    reasons = {place: one.reason for place, one in enumerate(said) if isinstance(one, Refused)}
+    if reasons:
+        whole = messages.take(pa.array(reasons)).to_pylist()
+        rows = [refused_row(row, reason) for row, reason in zip(whole, reasons.values(), strict=True)]
+        found |= {name: _spread([row[name] for row in rows], reasons, len(said)) for name in rows[0] if name not in found}
+    return batch(found, schema, len(said))
+
+
+def batch(columns: Columns, schema: pa.Schema, rows: int) -> pa.RecordBatch:
+    """The schema's columns, of those that are given; the others are null."""
+    arrays = [_array(columns[f.name], f.type) if f.name in columns else pa.nulls(rows, f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def fields_of(records: Sequence[object], kind: type[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
+    """The fields of each record as a column; null where there is none of this kind."""
+    nothing = (None,) * len(kind.__struct_fields__)
+    rows = [msgspec.structs.astuple(one) if isinstance(one, kind) else nothing for one in records]
+    return dict(zip(kind.__struct_fields__, zip(*rows, strict=True), strict=True)) if rows else {}
+
+
+def lists_of(lists: Sequence[Sequence[msgspec.Struct]], kind: type[msgspec.Struct], of: pa.ListType) -> pa.Array:
+    """A list of structs in each row."""
+    flat = fields_of(list(chain.from_iterable(lists)), kind)
+    items = of.value_type
+    values = [pa.array(flat.get(field.name, ()), field.type) for field in items]
+    offsets = np.cumsum([0, *map(len, lists)], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(values, fields=list(items)), type=of)
+
+
+def _spread(values: Sequence[Any], places: Iterable[int], length: int) -> list[Any]:
+    """These values at these places of a column."""
+    column: list[Any] = [None] * length
+    for place, value in zip(places, values, strict=True):
+        column[place] = value
+    return column
+
+
+def _array(values: "Sequence[Any] | pa.Array", of: pa.DataType) -> pa.Array:
+    return values.cast(of) if isinstance(values, pa.Array) else pa.array(values, of)

@@ -1,0 +1,78 @@
+"""Messages of exclusive compacted queues: writes, rewinds and acknowledgements, told apart by their topics."""
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+import pyarrow as pa
+
+from manifold.archive.parsing.common import COMMON, LATEST_MS, Limits, Row, common, judged, parsed, refused
+from manifold.contracts.ecq import Append, EcqAck, Rewind, parse_ecq
+from manifold.contracts.keys import OUTCOMES
+from manifold.contracts.messages import Refused, shown
+from manifold.contracts.queue_names import Flavour
+
+ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # how the topics of acknowledgements begin in the archive
+
+
+class EcqKind(StrEnum):
+    """The kind of a message of the stream `ecq`."""
+
+    WRITE = "write"
+    REWOUND = "rewound"
+    ACKNOWLEDGED = "acknowledged"
+
+
+_BRIEF = [
+    *COMMON,
+    pa.field("kind", pa.string()),
+    pa.field("client_id", pa.string()),
+    pa.field("key", pa.string()),  # of a write
+    pa.field("applied", pa.bool_()),
+    pa.field("acked_seq", pa.int64()),  # of a rewind the one before the first that is sent again
+    pa.field("epoch", pa.int64()),  # of a rewind its own seq
+    pa.field("acked_ms", pa.int64()),
+]
+ECQ_BRIEF = pa.schema(_BRIEF)
+ECQ = pa.schema([*_BRIEF, pa.field("payload", pa.binary())])  # of a write
+
+
+def ecq(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """One row for each message, accepted or refused."""
+    return parsed(messages, ECQ, lambda row: [_row(row, judged(_said, row, limits))])
+
+
+def ecq_brief(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """The same without any message's bytes."""
+    for batch in ecq(messages, limits):
+        place = batch.schema.get_field_index("message")
+        yield batch.set_column(place, ECQ_BRIEF.field(place), pa.nulls(batch.num_rows, pa.binary())).select(ECQ_BRIEF.names)
+
+
+def _said(row: Row, limits: Limits) -> Append | Rewind | EcqAck | Refused:
+    topic, payload = row["topic"], row["payload"]
+    if not topic.startswith(ACKNOWLEDGEMENTS):
+        return parse_ecq(topic, payload, max_data_bytes=limits.max_data_bytes)
+    try:
+        record = EcqAck.from_wire(payload)
+    except ValueError as exc:
+        return Refused(str(exc))
+    if not 0 <= record.acked_ms <= LATEST_MS:
+        return Refused(
+            f"not an acknowledgement of a compacted queue: acked_ms {shown(record.acked_ms)} must be from 0 to {LATEST_MS}"
+        )
+    return record
+
+
+def _row(row: Row, said: Append | Rewind | EcqAck | Refused) -> Row:
+    match said:
+        case Refused():
+            return refused(row, said.reason)
+        case Append():
+            of = {"kind": EcqKind.WRITE.value, "key": said.key, "payload": said.payload, "applied": bool(row["applied"])}
+        case Rewind():
+            at_ms = round(row["received_at"].timestamp() * 1000)
+            of = {"kind": EcqKind.REWOUND.value, "acked_seq": said.first_seq - 1, "epoch": row["seq"], "acked_ms": at_ms}
+        case EcqAck():
+            times = {"epoch": said.epoch, "acked_ms": said.acked_ms}
+            of = {"kind": EcqKind.ACKNOWLEDGED.value, "acked_seq": said.seq} | times
+    return common(row) | {"client_id": said.client_id} | of

@@ -1,0 +1,169 @@
+"""Triggers, data, and outcomes of fanout entries."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from manifold.archive.parsing.common import COMMON, LATEST_MS, Limits, Row, common, judged, parsed, refused, text
+from manifold.archive.vins import are_iso_3779
+from manifold.contracts.envelope import DUPLICATE_OF, inline_encoding
+from manifold.contracts.messages import Data, Refused, Trigger, parse_data, parse_trigger, sha1_hex, shown
+from manifold.contracts.names import is_vin
+from manifold.contracts.outcomes import OutcomeRecord
+from manifold.contracts.seq import MAX_SEQ
+from manifold.contracts.topics import TRIGGER, TRIGGER_TOPICS, data_id_of, data_topic
+
+IDS_A_ROW = 10_000  # VINs of one row: a batch of a million becomes a hundred rows, not one of many megabytes
+OTHER_BYTES = "data_id %s is known with other bytes (SHA-1 %s); publish them under another data_id"
+
+
+TRIGGERS = pa.schema(
+    [
+        *COMMON,
+        ("request_id", pa.string()),
+        ("data_id", pa.string()),
+        ("applied", pa.bool_()),
+        ("vins", pa.list_(pa.string())),
+        ("has_data", pa.bool_()),
+        ("odd_vins", pa.int64()),  # how many of `vins` are none by ISO 3779
+    ]
+)
+DATA = pa.schema([*COMMON, ("data_id", pa.string()), ("sha1", pa.string()), ("payload", pa.binary())])
+OUTCOMES = pa.schema(
+    [
+        *COMMON,
+        ("vin", pa.string()),
+        ("entry_seq", pa.int64()),
+        ("outcome", pa.string()),
+        ("dispatched_ms", pa.int64()),
+        ("ended_ms", pa.int64()),
+        ("attempts", pa.int32()),
+        ("said", pa.string()),
+    ]
+)
+
+
+def triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """One row for each accepted trigger and up to 10,000 of its VINs; one for each refused message.
+
+    A duplicate brings no VINs, and a row only where it has data, which was published once more.
+    """
+    return map(_counted, parsed(messages, TRIGGERS, lambda row: _trigger_rows(row, judged(_trigger, row, limits))))
+
+
+def refused_triggers(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """Only the refused ones of `triggers`."""
+    for batch in triggers(messages, limits):
+        yield batch.filter(pc.is_valid(batch["reason"]))
+
+
+def inline_data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """The data that accepted triggers carry, duplicates too; messages that cannot hold any are not even parsed."""
+    payload = messages["payload"]
+    # A JSON key "data" is spelled so, or with an escape.
+    perhaps = pc.or_(pc.match_substring(payload, '"data"'), pc.match_substring(payload, "\\"))
+    return parsed(messages.filter(perhaps), DATA, lambda row: _inline_rows(row, judged(_trigger, row, limits)))
+
+
+def data(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """One row for each message of the data stream, accepted or refused."""
+    return parsed(messages, DATA, lambda row: [_data_row(row, judged(_data, row, limits))])
+
+
+def outcomes(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """One row for each message of the outcome stream, accepted or refused."""
+    return parsed(messages, OUTCOMES, lambda row: [_outcome_row(row, judged(_outcome, row, limits))])
+
+
+def _outcome(row: Row, _: Limits) -> OutcomeRecord | Refused:
+    try:
+        record = OutcomeRecord.from_wire(row["payload"])
+    except ValueError as exc:
+        return Refused(str(exc))
+    wrong = _wrong_values(record)
+    return Refused(f"not an outcome record: {wrong}") if wrong else record
+
+
+def _outcome_row(row: Row, record: OutcomeRecord | Refused) -> Row:
+    if isinstance(record, Refused):
+        return refused(row, record.reason)
+    columns = {"vin": record.vin, "entry_seq": record.seq, "outcome": record.outcome.value, "attempts": record.attempts}
+    return (
+        common(row) | columns | {"dispatched_ms": record.dispatched_ms, "ended_ms": record.ended_ms, "said": text(record.reason)}
+    )
+
+
+def _wrong_values(record: OutcomeRecord) -> str | None:
+    """What no column could hold; JSON's numbers have no end."""
+    if not is_vin(record.vin):
+        return f"vin {shown(record.vin)} cannot be one"
+    whole = {"seq": (record.seq, MAX_SEQ), "ended_ms": (record.ended_ms, LATEST_MS)}
+    whole |= {
+        name: (value, most)
+        for name, value, most in (
+            ("dispatched_ms", record.dispatched_ms, LATEST_MS),
+            ("attempts", record.attempts, (1 << 31) - 1),
+        )
+        if value is not None
+    }
+    for name, (value, most) in whole.items():
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+            return f"{name} {shown(value)} must be a whole number from 0 to {most}"
+    return None if record.reason is None or isinstance(record.reason, str) else f"reason {shown(record.reason)} must be a string"
+
+
+def _trigger(row: Row, limits: Limits) -> Trigger | Refused:
+    if row["topic"] not in TRIGGER_TOPICS:
+        return _unknown(row)
+    inline = inline_encoding(dict(row["headers"] or ()), limits.inline)
+    return parse_trigger(row["payload"], max_ids=limits.max_ids, max_data_bytes=limits.max_data_bytes, inline=inline)
+
+
+def _data(row: Row, limits: Limits) -> Data | Refused:
+    data_id = data_id_of(row["topic"])
+    return _unknown(row) if data_id is None else parse_data(data_id, row["payload"], max_data_bytes=limits.max_data_bytes)
+
+
+def _data_row(row: Row, data: Data | Refused) -> Row:
+    if isinstance(data, Refused):
+        return refused(row, data.reason)
+    return common(row) | {"data_id": data.data_id, "sha1": sha1_hex(data.payload), "payload": data.payload}
+
+
+def _inline_rows(row: Row, trigger: Trigger | Refused) -> Iterator[Row]:
+    if isinstance(trigger, Trigger) and trigger.data is not None:
+        columns = {"data_id": trigger.data_id, "sha1": trigger.data_id, "payload": trigger.data}
+        yield common(row) | {"message": row["payload"]} | columns
+
+
+def _trigger_rows(row: Row, trigger: Trigger | Refused) -> Iterator[Row]:
+    if isinstance(trigger, Refused):
+        yield refused(row, trigger.reason)
+        return
+    columns = common(row) | {"request_id": trigger.request_id, "data_id": trigger.data_id, "applied": bool(row["applied"])}
+    if trigger.data is not None:
+        columns["has_data"] = True
+    if _is_duplicate(row):
+        if trigger.data is not None:
+            yield columns | {"vins": []}
+        return
+    for first in range(0, len(trigger.ids), IDS_A_ROW):
+        yield columns | {"vins": trigger.ids[first : first + IDS_A_ROW]}
+
+
+def _is_duplicate(row: Row) -> bool:
+    return any(name == DUPLICATE_OF for name, _ in row["headers"] or ())
+
+
+def _unknown(row: Row) -> Refused:
+    return Refused(f"topic {shown(row['topic'])} is unknown here; publish to {TRIGGER} or {data_topic('<data_id>')}")
+
+
+def _counted(triggers: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows, and what the audit would else ask of each VIN again."""
+    vins, starts = triggers["vins"].values, triggers["vins"].offsets.to_numpy()
+    before = np.concatenate(([0], np.cumsum(~are_iso_3779(vins), dtype=np.int64)))[starts]
+    place = triggers.schema.get_field_index("odd_vins")
+    return triggers.set_column(place, triggers.schema.field(place), pa.array(np.diff(before)))

@@ -1,0 +1,92 @@
+"""Processes the payloads of X-ray signals: opens each, and reads it by the rules."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from manifold.lake.day_keys import DayKeys
+from manifold.lake.key_ring import KeyIsGone
+from manifold.lake.sealing import Broken
+from manifold.archive.parsing.columns import batch, lists_of
+from manifold.archive.parsing.common import Limits, batches
+from manifold.archive.parsing.signals import SIGNALS, raw_records, signal_rows
+from manifold.contracts.errors import SettingsError
+from manifold.settings import Settings
+from manifold.contracts.signals.bounds import Bounds, read_bounds
+from manifold.contracts.signals.processing import NOTHING, RULES, Anomaly, ProcessedData, Reading, process
+from manifold.contracts.signals.records import RawRecord
+from manifold.contracts.tables import XRAY_PROCESSED
+
+_LISTS = [XRAY_PROCESSED.arrow_schema.field(name).remove_metadata() for name in ("readings", "anomalies")]
+MADE = pa.schema(
+    [*_LISTS, pa.field("anomaly_types", pa.string()), pa.field("rules", pa.int32()), pa.field("problem", pa.string())]
+)
+PROCESSED = pa.schema([*SIGNALS, *MADE])
+
+
+@dataclass(frozen=True, slots=True)
+class Processing:
+    """The parser that opens payloads and processes them: the row of `signals` for each message, and what is made of it.
+
+    A message is read once for both of its rows.
+    """
+
+    keys: DayKeys | None  # None: there is no key ring
+    bounds: Bounds
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Processing":
+        """With the keys and bounds of the settings.
+
+        Without a usable key ring payloads stay unread, and the rows say so: other streams of a run need no keys.
+        """
+        try:
+            keys = DayKeys.of(settings)
+        except SettingsError:
+            keys = None
+        return cls(keys, read_bounds(settings.signals_bounds))
+
+    def __call__(self, messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+        """The rows.
+
+        Raises:
+            OSError: the storage of keys failed.
+        """
+        for part in batches(messages):
+            said = raw_records(part, limits)
+            places = [place for place, one in enumerate(said) if isinstance(one, RawRecord)]
+            sealed = [one.sealed for one in said if isinstance(one, RawRecord)]
+            made = self.made_of(part["seq"].take(pa.array(places, pa.int64())).to_pylist(), sealed)
+            if len(places) < len(said):
+                of_each: list[int | None] = [None] * len(said)
+                for row, place in enumerate(places):
+                    of_each[place] = row
+                made = made.take(pa.array(of_each, pa.int64()))
+            yield pa.RecordBatch.from_arrays([*signal_rows(part, said).columns, *made.columns], schema=PROCESSED)
+
+    def made_of(self, seqs: Sequence[int], sealed: Sequence[bytes]) -> pa.RecordBatch:
+        """A row (`MADE`) for each sealed payload: readings, anomalies and rules; or the problem.
+
+        Raises:
+            OSError: the storage of keys failed.
+        """
+        made = [self._opened(seq, one) for seq, one in zip(seqs, sealed, strict=True)]
+        data, readings, anomalies = [said for said, _ in made], MADE.field("readings").type, MADE.field("anomalies").type
+        columns = {
+            "readings": lists_of([said.readings for said in data], Reading, readings),
+            "anomalies": lists_of([said.anomalies for said in data], Anomaly, anomalies),
+            "anomaly_types": [",".join(sorted({anomaly.type for anomaly in said.anomalies})) for said in data],
+            "rules": [RULES] * len(made),
+            "problem": [problem for _, problem in made],
+        }
+        return batch(columns, MADE, len(made))
+
+    def _opened(self, seq: int, sealed: bytes) -> tuple[ProcessedData, str | None]:
+        """What it says, and the problem."""
+        if self.keys is None:
+            return NOTHING, "the key ring cannot be read"
+        try:
+            return process(self.keys.open(sealed, seq=seq), self.bounds), None
+        except (KeyIsGone, Broken) as exc:
+            return NOTHING, str(exc)

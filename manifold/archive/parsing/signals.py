@@ -1,0 +1,105 @@
+"""Messages of X-ray signals: records of raw signals, and devices' status."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from manifold.lake.sealing import Broken, key_id_of
+from manifold.archive.parsing.columns import fields_of, judged_all, rows_of
+from manifold.archive.parsing.common import COMMON, LATEST_MS, Limits, Row, batches, refused
+from manifold.contracts.messages import Refused
+from manifold.contracts.signals.messages import DEVICE_ID, Status
+from manifold.contracts.signals.records import DIGEST, RawRecord, StatusRecord, read_raw, read_status, status_digest
+
+_HEX_256 = re.compile(r"[0-9a-f]{64}")
+_EARLIEST_US = -62_135_596_800_000_000  # the first microsecond of the year 1
+_MEASURED = ("latitude", "longitude", "altitude", "battery", "signal_strength")
+
+_OF_DEVICE = [
+    *COMMON,
+    pa.field("digest", pa.string()),  # of what is refused: the same however often it is delivered
+    pa.field("device_id", pa.string()),
+]
+SIGNALS = pa.schema(
+    [
+        *_OF_DEVICE,
+        pa.field("captured_us", pa.int64()),
+        *(pa.field(name, pa.string()) for name in ("content_digest", "schema_version", "correlation_id", "idempotency_key")),
+        *(pa.field(name, pa.float64()) for name in _MEASURED),
+        pa.field("key_id", pa.string()),
+        pa.field("payload", pa.binary()),
+    ]
+)
+STATUSES = pa.schema(
+    [
+        *_OF_DEVICE,
+        pa.field("seen_us", pa.int64()),
+        pa.field("status", pa.string()),
+        pa.field("correlation_id", pa.string()),
+        *(pa.field(name, pa.float64()) for name in ("battery", "signal_strength", "temperature", "uptime")),
+        pa.field("content_digest", pa.string()),
+    ]
+)
+
+
+def signals(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """One row for each message, accepted or refused; payloads stay sealed."""
+    return (signal_rows(part, raw_records(part, limits)) for part in batches(messages))
+
+
+def signal_rows(messages: pa.RecordBatch, said: Sequence[RawRecord | Refused]) -> pa.RecordBatch:
+    """The rows of messages that are already parsed."""
+    columns = fields_of(said, RawRecord)
+    sealed = columns.pop("sealed")
+    key_ids = [None if one is None else key_id_of(one) for one in sealed]
+    return rows_of(messages, said, {**columns, "payload": sealed, "key_id": key_ids}, SIGNALS, _refused)
+
+
+def statuses(messages: pa.Table, limits: Limits) -> Iterator[pa.RecordBatch]:
+    """One row for each message about a device, accepted or refused."""
+    for part in batches(messages):
+        said = judged_all(_status, part, limits)
+        digests = [status_digest(one) if isinstance(one, StatusRecord) else None for one in said]
+        yield rows_of(part, said, {**fields_of(said, StatusRecord), "content_digest": digests}, STATUSES, _refused)
+
+
+def raw_records(messages: pa.RecordBatch, limits: Limits) -> list[RawRecord | Refused]:
+    """What each message of the stream is."""
+    return judged_all(_raw, messages, limits)
+
+
+def _raw(row: Row, _: Limits) -> RawRecord | Refused:
+    try:
+        record = read_raw(row["payload"])
+        key_id_of(record.sealed)
+    except msgspec.MsgspecError as exc:
+        return Refused(f"no record of a signal: {exc}")
+    except Broken as exc:
+        return Refused(f"no record of a signal: {exc}; its payload has to be sealed")
+    if not _HEX_256.fullmatch(record.content_digest):
+        return Refused("no record of a signal: content_digest is no SHA-256 in lower-case hex")
+    return _misnamed(record.device_id, record.captured_us) or record
+
+
+def _status(row: Row, _: Limits) -> StatusRecord | Refused:
+    try:
+        record = read_status(row["payload"])
+    except msgspec.MsgspecError as exc:
+        return Refused(f"no record of a device's status: {exc}")
+    if record.status not in tuple(Status):
+        return Refused(f"no record of a device's status: status is none of {', '.join(Status)}")
+    return _misnamed(record.device_id, record.seen_us) or record
+
+
+def _misnamed(device_id: str, at_us: int) -> Refused | None:
+    if not DEVICE_ID.fullmatch(device_id):
+        return Refused("no record of a signal: device_id has 1 to 100 of A-Z a-z 0-9 _ -")
+    if not _EARLIEST_US <= at_us <= LATEST_MS * 1000:
+        return Refused("no record of a signal: its instant is in no year from 1 to 9999")
+    return None
+
+
+def _refused(row: Row, reason: str) -> Row:
+    return refused(row, reason) | {"digest": dict(row["headers"] or ()).get(DIGEST)}

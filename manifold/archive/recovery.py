@@ -1,0 +1,25 @@
+"""Recovers what an earlier process of a door left in journal and archive."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import structlog
+
+from manifold.archive.journal import JournalFile
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.records import JournalContent
+
+Recovered = Sequence[tuple[JournalFile, JournalContent]]
+
+log = structlog.get_logger(__name__)
+
+
+def last_seq(remembered: int, recovered: Recovered, archive: RecordedSegments, node: int) -> int:
+    """The greatest seq that the door of this number is known to have given; `remembered` is what its own state says."""
+    journaled = max((file.last_seq for file, _ in recovered), default=0)
+    try:
+        archived = archive.last_seq(node)
+    except (OSError, pa.ArrowException) as exc:  # the state knows it too, unless the disk is a new one
+        log.warning("archive not readable at start", reason=str(exc))
+        archived = 0
+    return max(remembered, journaled, archived)

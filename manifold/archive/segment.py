@@ -1,0 +1,124 @@
+"""A segment by its path: its stream, its start, its writer; and intervals and selections of segments. Pure."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import PurePosixPath
+
+from manifold.archive.content import own_seq
+from manifold.archive.formats import PARQUET
+from manifold.contracts.envelope import Stream, hour_folder
+from manifold.contracts.seq import MAX_SEQ, datetime_of, node_of
+from manifold.settings import Settings
+
+MOST_HOURS = 12  # a longer interval is listed day by day, rather than hour by hour
+DAY, HOUR = "dt=%Y-%m-%d", "/hour=%H"  # folders of a stream, as `manifold.contracts.envelope` lays them out
+AHEAD = timedelta(days=1)  # a recorder's clock may be wrong
+_NAME = re.compile(r"(\d{1,19})-(\d{1,4})\.parquet")
+_HOUR = re.compile(r"dt=(\d{4}-\d{2}-\d{2})/hour=(\d{2})/")
+_RFC_3339 = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})")
+_REPLAY = ".replay"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Segment:
+    """One file of the archive, by its path below the root."""
+
+    path: str
+    stream: Stream
+    size: int  # bytes
+    modified_at: datetime  # as the storage says
+
+    @property
+    def own_seq(self) -> int:
+        """The quarantine key of a file that is no segment: negative, so no message has it, and the same each time."""
+        return own_seq(self.path)
+
+    @property
+    def began_at(self) -> datetime | None:
+        """When it began, as its path says; None where that says nothing."""
+        return began_at(self.path)
+
+    @property
+    def age(self) -> tuple[datetime, str]:
+        """By which segments are put in order: when it began, or was put there."""
+        return self.began_at or self.modified_at, self.path
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether it brings refused messages once more, which have their seqs from the first time."""
+        return is_replay(self.path)
+
+
+def claimed_node(path: str, first: int, last: int) -> int | None:
+    """The only recorder whose seqs the segment should have; None if its name, and the seqs around it, do not say so.
+
+    `{smallest seq}-{node}.parquet` is the name that recorders give. What is in between is seen when the segment is read.
+    """
+    name = _NAME.fullmatch(PurePosixPath(path).name)
+    if name is None or int(name[1]) != first:
+        return None
+    node = int(name[2])
+    return node if node == node_of(first) == node_of(last) else None
+
+
+def began_at(path: str) -> datetime | None:
+    """The instant (UTC) of the first seq, or the instant, that the file name says; else of the hour's folder; None without any.
+
+    The path alone decides: by this instant a segment's row is found in `ingested_segments`.
+    """
+    name = PurePosixPath(path).name
+    seq, instant, hour = _NAME.fullmatch(name), _RFC_3339.search(name), _HOUR.search(path)
+    if seq and int(seq[1]) <= MAX_SEQ:
+        return datetime_of(int(seq[1]))
+    began = instant[0] if instant else f"{hour[1]}T{hour[2]}:00:00+00:00" if hour else ""
+    try:
+        return datetime.fromisoformat(began).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def is_replay(path: str) -> bool:
+    """Whether the segment at `path` was written by a replay of quarantined messages."""
+    return PurePosixPath(path).name.removesuffix(PARQUET).endswith(_REPLAY)
+
+
+def replay_path(stream: Stream, seq: int, node: int, now: datetime) -> str:
+    """The path of the replay of one message: in the hour in which it is replayed, so that scheduled runs find it."""
+    return f"{hour_folder(stream, now)}/{seq}-{node}{_REPLAY}{PARQUET}"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Segments whose first seq was given at or after `start` and before `end` (UTC)."""
+
+    start: datetime
+    end: datetime
+
+    def __post_init__(self) -> None:
+        if self.start.tzinfo is None or self.end.tzinfo is None or self.start >= self.end:
+            raise ValueError(f"from {self.start} to {self.end} is no interval; both need a time zone, and from must come first")
+
+    def holds(self, segment: Segment) -> bool:
+        """Whether the segment began in the interval; one that does not tell when it began is in none."""
+        began_at = segment.began_at
+        return began_at is not None and self.start <= began_at < self.end
+
+    def folders(self) -> Iterator[str]:
+        """The folders of a stream that it touches: hours, or days where those are many, because each is a request."""
+        long = self.end - self.start > timedelta(hours=MOST_HOURS)
+        step, name = (timedelta(days=1), DAY) if long else (timedelta(hours=1), DAY + HOUR)
+        at = self.start.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        at = at.replace(hour=0) if long else at
+        while at < self.end:
+            yield at.strftime(name)
+            at += step
+
+
+def recent(settings: Settings, now: datetime) -> Interval:
+    """The interval of a scheduled ingest: the last days, and not since the last run, so that a pause leaves no gap."""
+    return Interval(now - timedelta(days=settings.ingest_window_days), now + AHEAD)
+
+
+Selection = Interval | Sequence[Segment] | None  # of the archive: what began in an interval, these segments, or all of it

@@ -1,0 +1,157 @@
+"""The archive: lists its segments and reads their bytes. It needs no Spark; Spark's workers use it too."""
+
+import re
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, timedelta
+
+import pyarrow as pa
+from pyarrow import fs
+
+from manifold.lake.storage import open_storage, write_bytes, write_parquet
+from manifold.archive.formats import SUFFIXES
+from manifold.archive.segment import DAY, Interval, Segment
+from manifold.contracts.envelope import Stream
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.contracts.storage import AWS, S3
+
+AT_ONCE_READ = 16  # files
+MOST_DAYS = 31  # of a longer interval it is listed first which days there are
+AT_ONCE = 20_000  # segments that a walk through the archive has in its hands
+_DAY = re.compile(r"dt=\d{4}-\d{2}-\d{2}")
+
+
+class Archive:
+    """An archive below `url`: `file://…` or `s3://…`. Opening it touches nothing; it can be sent to workers."""
+
+    def __init__(self, url: str, s3: S3 = AWS) -> None:
+        self.url = url
+        self._fs, self._root = open_storage(url, s3)
+
+    def segments(self, interval: Interval | None = None) -> list[Segment]:
+        """Every whole segment, or those that began in `interval`, by path. Files that begin with `.` or `_` are unfinished.
+
+        Raises:
+            Permanent: a file lies where the archive has a folder.
+            Retryable: the storage cannot be read.
+        """
+        return sorted(segment for group in self.walk(interval) for segment in group)
+
+    def walk(self, interval: Interval | None = None, *, newest_first: bool = False) -> Iterator[list[Segment]]:
+        """The same some at a time, each group by age: what lies in folders of days, day by day, and before it all that does not.
+
+        An archive of years has more segments than a process should have in its memory.
+        """
+        groups = self._groups(interval, newest_first=newest_first)
+        while True:
+            try:
+                group = next(groups, None)
+            except NotADirectoryError as exc:
+                raise Permanent(f"in the archive {self.url} a file lies where a folder should be; move it away: {exc}") from exc
+            except OSError as exc:
+                remedy = "see that it is there, and that MANIFOLD_ARCHIVE_URL and MANIFOLD_S3_… name it"
+                raise Retryable(f"the archive {self.url} cannot be read: {exc}; {remedy}") from exc
+            if group is None:
+                return
+            yield sorted(group, key=lambda segment: segment.age, reverse=newest_first)
+
+    def listed(self, folder: str) -> Iterator[Segment]:
+        """The segments in a folder of a stream and below; or the one that this path is.
+
+        Raises:
+            OSError: the storage failed.
+        """
+        stream, at = Stream(folder.split("/")[0]), f"{self._root}/{folder}"
+        found = self._fs.get_file_info([at]) if folder.endswith(SUFFIXES) else []
+        if not found or found[0].type == fs.FileType.Directory:  # Spark gives folders the names of files
+            found = self._fs.get_file_info(fs.FileSelector(at, recursive=True, allow_not_found=True))
+        for info in found:
+            wanted = info.base_name.endswith(SUFFIXES) and not info.base_name.startswith((".", "_"))
+            if wanted and info.type == fs.FileType.File:
+                yield Segment(info.path.removeprefix(f"{self._root}/"), stream, info.size, info.mtime.astimezone(UTC))
+
+    def days(self, stream: Stream) -> list[str]:
+        """The names of a stream's folders of days (`dt=2026-03-01`), in no order.
+
+        Raises:
+            OSError: the storage failed.
+        """
+        infos = self._fs.get_file_info(fs.FileSelector(f"{self._root}/{stream}", allow_not_found=True))
+        return [info.base_name for info in infos if _DAY.fullmatch(info.base_name)]
+
+    def find(self, paths: Iterable[str]) -> list[Segment]:
+        """The segments at these paths, as far as they are there."""
+        with ThreadPoolExecutor(AT_ONCE_READ, "find") as pool:
+            return [segment for found in pool.map(lambda path: list(self.listed(path)), paths) for segment in found]
+
+    def present(self, paths: Iterable[str]) -> set[str]:
+        """Those of these paths at which there is a file. Many of one day cost one listing."""
+        wanted = set(paths)
+        folders = {"/".join(path.split("/")[:2]) for path in wanted if path.count("/") > 1}
+        listed = {segment.path for folder in sorted(folders) for segment in self.listed(folder)} & wanted
+        single = [path for path in wanted if path.count("/") <= 1]
+        return listed | {segment.path for segment in self.find(single)}
+
+    def read(self, path: str) -> bytes:
+        """The bytes of one file.
+
+        Raises:
+            OSError: the storage failed, or the file is gone.
+        """
+        with self._fs.open_input_stream(f"{self._root}/{path}", compression=None) as stream:
+            return bytes(stream.read())
+
+    def open(self, path: str) -> pa.NativeFile:
+        """One file, to be read in places.
+
+        Raises:
+            OSError: the storage failed, or the file is gone.
+        """
+        return self._fs.open_input_file(f"{self._root}/{path}")
+
+    def exists(self, path: str) -> bool:
+        """Whether the file is still there."""
+        return bool(self._fs.get_file_info(f"{self._root}/{path}").type == fs.FileType.File)
+
+    def remove(self, path: str) -> None:
+        """Delete one file; nothing happens if it is gone already."""
+        if self.exists(path):
+            self._fs.delete_file(f"{self._root}/{path}")
+
+    def put(self, path: str, table: pa.Table) -> None:
+        """Write a segment, whole or not at all, under a path that is new."""
+        write_parquet(self._fs, self._root, path, table)
+
+    def replace(self, path: str, content: pa.Table | bytes) -> None:
+        """Put other content in a segment's place, whole or not at all. Only an erasure does so: segments never change."""
+        write = write_bytes if isinstance(content, bytes) else write_parquet
+        write(self._fs, self._root, path, content)
+
+    def _groups(self, interval: Interval | None, *, newest_first: bool) -> Iterator[list[Segment]]:
+        dated, others = self._folders(interval)
+        group: list[Segment] = []
+        for places in (others, *([f"{s}/{folder}" for s in Stream] for folder in sorted(dated, reverse=newest_first))):
+            found = (segment for place in places for segment in self.listed(place))
+            group += [segment for segment in found if interval is None or interval.holds(segment)]
+            if len(group) >= AT_ONCE or (group and places is others):
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def _folders(self, interval: Interval | None) -> tuple[list[str], list[str]]:
+        """Folders of the streams for what may be in the interval: hours or days; and whatever others have named as they like."""
+        dated, others = set[str](), []
+        few, first, last = False, "", ""
+        if interval is not None:
+            few = interval.end - interval.start <= timedelta(days=MOST_DAYS)
+            first, last = (f"{instant.astimezone(UTC):{DAY}}" for instant in (interval.start, interval.end))
+            dated.update(interval.folders() if few else ())
+        for stream in Stream:
+            for info in self._fs.get_file_info(fs.FileSelector(f"{self._root}/{stream}", allow_not_found=True)):
+                name = info.base_name
+                if info.type == fs.FileType.File or not _DAY.fullmatch(name):
+                    others += [info.path.removeprefix(f"{self._root}/")] if not name.startswith((".", "_")) else []
+                elif interval is None or (not few and first <= name <= last):
+                    dated.add(name)
+        return sorted(dated), others

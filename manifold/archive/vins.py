@@ -1,0 +1,37 @@
+"""The parser's checks of VINs, applied to many at once by their bytes, at a tenth of a microsecond each, without Spark."""
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+LENGTH, CHECK_PLACE = 17, 8
+# 49 CFR 565.15(c), table III
+LETTERS, VALUES = b"0123456789ABCDEFGHJKLMNPRSTUVWXYZ", bytes(map(int, "012345678912345678123457923456789"))
+WEIGHTS = np.array((8, 7, 6, 5, 4, 3, 2, 10, 0, 9, 8, 7, 6, 5, 4, 3, 2), np.float32)  # table IV; float, for which there is BLAS
+CHECK_DIGITS = np.frombuffer(b"0123456789X", np.uint8)
+
+_NO_VALUE = 255
+_VALUE_OF = bytes(dict(zip(LETTERS, VALUES, strict=True)).get(byte, _NO_VALUE) for byte in range(256))
+
+Flags = NDArray[np.bool_]
+
+
+def are_iso_3779(vins: pa.StringArray) -> Flags:
+    """For each VIN, none null, whether it is one by ISO 3779 with its check digit, as `manifold.contracts.names.is_iso_3779_vin` says."""
+    starts, content = _parts(vins)
+    flags: Flags = np.diff(starts) == LENGTH
+    found = np.frombuffer(content, np.uint8)
+    if not flags.all():
+        found = found[starts[:-1][flags][:, None] + np.arange(LENGTH)]
+    places = found.reshape(-1, LENGTH)
+    values = np.frombuffer(places.tobytes().translate(_VALUE_OF), np.uint8).reshape(-1, LENGTH)
+    check = CHECK_DIGITS[(values.astype(np.float32) @ WEIGHTS).astype(np.int32) % len(CHECK_DIGITS)]
+    flags[flags] = (places[:, CHECK_PLACE] == check) & (values.max(axis=1, initial=0) != _NO_VALUE)
+    return flags
+
+
+def _parts(vins: pa.StringArray) -> tuple[NDArray[np.int32], bytes]:
+    """The offsets at which each begins, and the last ends, in the bytes of all."""
+    _, offsets, content = vins.buffers()
+    starts = np.frombuffer(offsets, np.int32)[vins.offset : vins.offset + len(vins) + 1]
+    return starts - starts[0], content.to_pybytes()[starts[0] : starts[-1]] if content else b""

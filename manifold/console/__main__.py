@@ -1,0 +1,5 @@
+"""`python -m manifold.console` is `manifold`."""
+
+from manifold.console import main
+
+main()

@@ -1,0 +1,119 @@
+"""Every command of `manifold`, by name. Only the module of the requested command is loaded, to start fast."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from manifold.runtime.gc_tuning import look_seldom
+
+NAME, COMPLETES = "manifold", "_MANIFOLD_COMPLETE"  # the variable by which a shell asks Typer
+RUN, ASK, LAKE = "The platform", "Send and ask", "The lake and the queues"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command, or a group of commands where `what` is a Typer application."""
+
+    name: str
+    panel: str
+    module: str = ""  # of this package; as the command, after an underscore, unless given
+    what: str = ""  # called as the command, unless given
+    passes_on: bool = False  # takes whatever follows, --help too
+    logs: bool = True  # whether anything that it loads may log
+
+    def join(self, app: typer.Typer) -> None:
+        """Load it, and make it part of `app`."""
+        found = getattr(import_module(f"console.{self.module or f'_{self.name}'}"), self.what or self.name)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=self.name, rich_help_panel=self.panel)
+        else:
+            anything = (
+                {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []} if self.passes_on else {}
+            )
+            app.command(self.name, rich_help_panel=self.panel, context_settings=anything)(found)
+
+
+COMMANDS = (
+    Command("up", RUN, "_platform"),
+    Command("down", RUN, "_platform"),
+    Command("status", RUN, "_platform"),
+    Command("settings", RUN),
+    Command("doctor", RUN),
+    Command("demo", RUN),
+    Command("ship", RUN),
+    Command("certificates", RUN, what="app"),
+    Command("airflow", RUN, passes_on=True),
+    Command("password", RUN, "_airflow"),
+    Command("send", ASK),
+    Command("vin", ASK, "_ask", "vin_app", logs=False),
+    Command("batch", ASK, "_ask", "batch_app", logs=False),
+    Command("data", ASK, what="app", logs=False),
+    Command("ecq", ASK, what="app"),
+    Command("signals", ASK, what="app", logs=False),
+    Command("queue", ASK, what="app", logs=False),
+    Command("fleet", ASK, logs=False),
+    Command("watch", ASK, logs=False),
+    Command("ingest", LAKE, "_lake"),
+    Command("stream", LAKE),
+    Command("populate", LAKE, "_lake"),
+    Command("rebuild", LAKE, "_lake"),
+    Command("report", LAKE, "_lake"),
+    Command("compact", LAKE, "_housekeeping"),
+    Command("gc", LAKE, "_housekeeping"),
+    Command("verify", LAKE, "_housekeeping"),
+    Command("lake", LAKE, "_lake_maintenance", "app"),
+    Command("quarantine", LAKE, what="app"),
+)
+
+
+def make_app(asked: str | None = None) -> typer.Typer:
+    """The application with the command `asked`; with all of them where it is None, or no command."""
+    app = typer.Typer(
+        help="Manifold: data to a million vehicles, in order, until they acknowledge, and every message on record.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+    )
+    commands = [command for command in COMMANDS if command.name == asked] or COMMANDS
+    app.callback()(quiet if any(command.logs for command in commands) else silent)
+    for command in commands:
+        command.join(app)
+    return app
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"manifold {version('manifold')}\n")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit.")]
+
+
+def quiet(_version: Version = False) -> None:
+    """Library logs only where something is wrong; the command itself says what it did."""
+    from manifold.runtime.log import configure_logging  # not for a mere --help
+
+    configure_logging("console", level="warning")
+
+
+def silent(_version: Version = False) -> None:
+    """Nothing to set up: loading the library of logs takes a tenth of an answer."""
+
+
+def main() -> None:
+    """The entry point of the console script."""
+    look_seldom()
+    make_app(asked_for(sys.argv, os.environ))(prog_name=NAME)
+
+
+def asked_for(line: Sequence[str], env: Mapping[str, str]) -> str | None:
+    """The first word of this command line, or of the one that a shell wants completed, if it is a command's whole name."""
+    if COMPLETES in env:  # what zsh says, and what bash says
+        line = (env.get("_TYPER_COMPLETE_ARGS") or env.get("COMP_WORDS", "")).split()
+    return next((word for word in line[1:] if not word.startswith("-")), None)

@@ -1,0 +1,204 @@
+"""`manifold vin` and `manifold batch`: what happened to a vehicle, and to a batch; and taking a batch back."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from manifold.runtime.no_pandas import leave_pandas_out
+from manifold.console._erasing import WAIT_S, Wait, Why, Yes, erase
+from manifold.console._history import history_of, redis_of
+from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, require_vin, settings_or_fail, table, working
+from manifold.contracts.names import is_id
+from manifold.contracts.seq import MAX_SEQ, datetime_of
+from manifold.settings import Settings
+from manifold.history import OPEN, BatchHistory, Bounds, EntryHistory, VehiclePage
+from manifold.history.from_service import batch_page, vehicle_page
+
+vin_app = typer.Typer(help="What happened to a vehicle.", no_args_is_help=True)
+batch_app = typer.Typer(help="What happened to a batch, and taking it back.", no_args_is_help=True)
+EVERYTHING = 1_000_000
+PAGE = 100  # entries, as the API's page has
+VEHICLE = Bounds(rows=50_000_000)  # of a vehicle, a file has few rows among many
+DEFAULT = Bounds()
+INTERRUPTED = 130  # as shells have it
+MOST_NAMED = 20
+REMEDY = "delete these keys, run `manifold rebuild`, and cancel again"
+Vin = Annotated[str, typer.Argument(help="The vehicle.")]
+RequestId = Annotated[str, typer.Argument(help="The triggers' request_id.")]
+Before = Annotated[int | None, typer.Option(min=0, help="Only triggers before this seq.", show_default="the newest")]
+BeforeEntry = Annotated[
+    int | None, typer.Option("--before", min=0, help="Only entries before this seq.", show_default="the newest")
+]
+PageLimit = Annotated[int, typer.Option("--limit", min=1, max=20_000, help="At most so many entries, the newest.")]
+
+
+@vin_app.command("show")
+@handle_errors
+def vin_show(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
+    """The newest entries of a vehicle, oldest first: where each stands and when what happened to it."""
+    settings = _checked(vin)
+    page = _vehicle_page(settings, vin, _page(limit, before))
+    _print_entries(vin, page.entries, as_json, nothing="nothing was ever sent to it", before=page.before, paged=True)
+
+
+@vin_app.command("pending")
+@handle_errors
+def vin_pending(vin: Vin, as_json: AsJson = False) -> None:
+    """What is pending, parked or in flight, oldest first: from the queues alone."""
+    settings = _checked(vin)
+    from manifold.history.from_queues import waiting_of
+
+    with redis_of(settings) as redis:
+        _, entries = waiting_of(redis, vin, EVERYTHING)
+    _print_entries(vin, entries, as_json, nothing="nothing is pending")
+
+
+@vin_app.command("history")
+@handle_errors
+def vin_history(vin: Vin, limit: PageLimit = PAGE, before: BeforeEntry = None, as_json: AsJson = False) -> None:
+    """What has ended of the newest entries, oldest first: how, and when what happened to it."""
+    settings = _checked(vin)
+    page = _vehicle_page(settings, vin, _page(limit, before))
+    entries = [entry for entry in page.entries if not entry.is_open]
+    _print_entries(vin, entries, as_json, nothing="nothing has ended yet", before=page.before, paged=True)
+
+
+@vin_app.command("erase")
+@handle_errors
+def vin_erase(vin: Vin, why: Why, yes: Yes = False, wait: Wait = WAIT_S, as_json: AsJson = False) -> None:
+    """Take a vehicle out of queues, archive and lake for good, and search every file for it; exit status 1 if it is found."""
+    erase(_checked(vin), vin, why, yes=yes, wait_s=wait, as_json=as_json)
+
+
+@batch_app.command("show")
+@handle_errors
+def batch_show(
+    request_id: RequestId,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Triggers of one page.")] = DEFAULT.limit,
+    before: Before = None,
+    entries: Annotated[
+        int, typer.Option(min=0, help="Entries that are looked at one by one, of the newest triggers first.")
+    ] = DEFAULT.entries,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the lake that are looked at for one page.")] = DEFAULT.rows,
+    as_json: AsJson = False,
+) -> None:
+    """The newest triggers with this request_id, oldest first: how many vehicles, and where their entries stand."""
+    settings = _checked_request(request_id)
+    bounds = Bounds(limit=limit, entries=entries, rows=rows, before=MAX_SEQ if before is None else before)
+    page = batch_page(settings, request_id, bounds)
+    if page is None:
+        with history_of(settings) as history:
+            page = history.batches(request_id, bounds)
+    batches, older = page.batches, page.before
+    if as_json:
+        print_json({"request_id": request_id, "batches": [_summary(batch) for batch in batches], "before": older})
+        return
+    if batches:
+        shown = [(b.seq, b.data_id, b.accepted_at, b.vehicles, _counted(b.states)) for b in batches]
+        out.print(table(request_id, ("seq", "data_id", "accepted at", "vehicles", "states"), shown))
+    elif older is None:
+        out.print(f"{request_id}: no trigger had this request_id" + ("" if before is None else f" before {before}"))
+    if any(OPEN in batch.states for batch in batches):
+        out.print(f"{OPEN}: nothing in the lake says that they ended; --entries looks at more of them one by one")
+    if older is not None:
+        found = "older triggers" if batches else f"none since {datetime_of(older):%Y-%m-%d %H:%M:%SZ}; what is older"
+        out.print(f"{found}: manifold batch show {request_id} --before {older}")
+
+
+@batch_app.command("cancel")
+@handle_errors
+def batch_cancel(
+    request_id: RequestId,
+    vins: Annotated[list[str] | None, typer.Option("--vin", help="Only of this vehicle; may be repeated.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only so many triggers, the newest first.", show_default="all of the retention")
+    ] = None,
+    before: Before = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel entries that have not ended, queued or not. An entry in flight ends cancelled unless it is acknowledged."""
+    settings = _checked_request(request_id)
+    leave_pandas_out()
+    from manifold.console._cancel import Standing, cancel
+
+    last = Standing(before=before)
+
+    def tell(standing: Standing) -> None:
+        nonlocal last
+        last = standing
+        say(f"{standing.triggers} triggers, {_counted(standing.entries)}")
+
+    try:
+        with redis_of(settings) as redis, working("looking up", quiet=as_json or not sys.stderr.isatty()) as say:
+            from_there = MAX_SEQ if before is None else before
+            last = cancel(settings, redis, request_id, set(vins or ()), before=from_there, limit=limit, tell=tell)
+    except KeyboardInterrupt:
+        goes_on = "" if last.before is None or last.before == MAX_SEQ or vins else f" --before {last.before}"
+        fail(f"broken off after {last.triggers} triggers; to go on: manifold batch cancel {request_id}{goes_on}", INTERRUPTED)
+    if as_json:
+        standing = {"triggers": last.triggers, "entries": dict(sorted(last.entries.items())), "before": last.before}
+        print_json({"request_id": request_id, **standing})
+    else:
+        out.print(f"{request_id}: {_counted(last.entries)}")
+        if last.before is not None:
+            out.print(f"older triggers are left: manifold batch cancel {request_id} --before {last.before}")
+    if last.spoilt:
+        named = "; ".join(last.spoilt[:MOST_NAMED]) + ("; …" if len(last.spoilt) > MOST_NAMED else "")
+        fail(f"vehicles under whose keys in Redis is something else were left out: {named}: {REMEDY}")
+
+
+def _checked(vin: str) -> Settings:
+    require_vin(vin)
+    return settings_or_fail()
+
+
+def _checked_request(request_id: str) -> Settings:
+    if not is_id(request_id):
+        fail(f"request_id {request_id!r} must be 1 to 128 printable ASCII characters without space, + # /", USAGE)
+    return settings_or_fail()
+
+
+def _page(limit: int, before: int | None) -> Bounds:
+    return replace(VEHICLE, limit=limit, before=MAX_SEQ if before is None else before)
+
+
+def _vehicle_page(settings: Settings, vin: str, bounds: Bounds) -> VehiclePage:
+    page = vehicle_page(settings, vin, bounds)
+    if page is None:
+        with history_of(settings) as history:
+            page = history.vin_page(vin, bounds)
+    return page
+
+
+def _print_entries(
+    vin: str, entries: list[EntryHistory], as_json: bool, *, nothing: str, before: int | None = None, paged: bool = False
+) -> None:
+    if as_json:
+        page = {"before": before} if paged else {}
+        print_json({"vin": vin, "entries": [entry.to_json() for entry in entries], **page})
+        return
+    older = f"older ones: --before {before}"
+    if not entries:
+        out.print(f"{vin}: {nothing}" if before is None else f"{vin}: nothing on this page; {older}")
+        return
+    columns = ("seq", "request_id", "data_id", "state", "accepted at", "dispatched at", "acknowledged at", "attempts")
+    more = "" if before is None else f"; {older}"
+    number = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
+    out.print(table(f"{vin}, {number}{more}", columns, [_row(entry) for entry in entries]))
+
+
+def _row(entry: EntryHistory) -> tuple[object, ...]:
+    when = (entry.accepted_at, entry.dispatched_at, entry.acknowledged_at)
+    return (entry.seq, entry.request_id, entry.data_id, entry.state, *when, entry.attempts)
+
+
+def _summary(batch: BatchHistory) -> dict[str, object]:
+    shown = {"seq": batch.seq, "data_id": batch.data_id, "accepted_at": batch.accepted_at, "vehicles": batch.vehicles}
+    return shown | {"states": dict(batch.states)}
+
+
+def _counted(states: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))

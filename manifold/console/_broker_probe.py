@@ -1,0 +1,145 @@
+"""Probes whether a broker other than the sandbox's fits Manifold, by connecting as a dispatcher and as a test vehicle.
+
+What is judged are effects, because brokers differ in how they refuse: one answers a SUBSCRIBE with no, another keeps the
+messages back.
+"""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import Any
+
+from manifold.messaging.mqtt import Message, Mqtt
+from manifold.console._diagnostic import Diagnostic
+from manifold.contracts import topics
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.settings import Settings
+from manifold.contracts.topics import BrokerEvent
+
+WAIT_S = 5.0
+EVENTS = (BrokerEvent.CONNECTED, BrokerEvent.SUBSCRIBED, BrokerEvent.ACKED)  # without these nothing is delivered
+FORGED = "probe"  # stands where an event's kind does; a dispatcher knows no such kind
+RULES = "include infra/emqx/manifold.conf in the broker's configuration; see docs/emqx.md"
+ACCESS = "let infra/emqx/acl.conf be the broker's only access rules; see docs/emqx.md"
+
+
+class _Heard:
+    """The messages that a client received and acknowledged."""
+
+    def __init__(self, client: Mqtt) -> None:
+        self._client, self._came = client, asyncio.Event()
+        self.messages: list[Message] = []
+        client.on_message = self._take
+
+    def _take(self, message: Message) -> None:
+        self.messages.append(message)
+        self._client.ack(message)
+        self._came.set()
+
+    async def until(self, question: Callable[[Message], bool]) -> bool:
+        """Whether such a message has come, or comes in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S):
+                while not any(map(question, self.messages)):
+                    self._came.clear()
+                    await self._came.wait()
+        return any(map(question, self.messages))
+
+
+async def probe(settings: Settings) -> list[Diagnostic]:
+    """The findings, in the order in which they build on each other; what cannot be judged after a failure is left out."""
+    vin = settings.mqtt_probe_username or f"probe-{secrets.token_hex(6)}"
+    password = settings.mqtt_password.get_secret_value() or None
+    async with AsyncExitStack() as stack:
+        name = settings.mqtt_username_dispatcher
+        service = Mqtt(settings.mqtt, f"{name}-{vin}", username=name, password=password, tls=settings.tls_files(name))
+        heard = _Heard(service)
+        await stack.enter_async_context(service)
+        if not await _connected(service):
+            remedy = "correct MANIFOLD_MQTT_URL, MANIFOLD_MQTT_PASSWORD, or the broker's users; see docs/emqx.md"
+            return [Diagnostic("broker", False, service.problem or f"{settings.mqtt} does not answer", remedy)]
+        found = [Diagnostic("broker", True, settings.mqtt)]
+        if not await _subscribed(service, f"{topics.EVENTS}/+/{vin}"):
+            seen = f"{settings.mqtt_username_dispatcher} may not hear events"
+            return [*found, Diagnostic("broker's access rules", False, seen, ACCESS)]
+        known = settings.mqtt_probe_username or None
+        own = settings.mqtt_probe_password.get_secret_value() or None
+        vehicle = Mqtt(settings.mqtt_for_vehicles, vin, username=known, password=own, tls=settings.tls_files(vin))
+        gets = _Heard(vehicle)
+        await stack.enter_async_context(vehicle)
+        if not await _connected(vehicle):
+            remedy = "name a vehicle that may connect: MANIFOLD_MQTT_PROBE_USERNAME, MANIFOLD_MQTT_PROBE_PASSWORD"
+            seen = vehicle.problem or f"{settings.mqtt_for_vehicles} does not answer"
+            return [*found, Diagnostic("broker, for vehicles", False, seen, remedy)]
+        return found + await _judge(settings, vin, (service, heard), (vehicle, gets))
+
+
+async def _judge(settings: Settings, vin: str, platform: tuple[Mqtt, _Heard], car: tuple[Mqtt, _Heard]) -> list[Diagnostic]:
+    (service, heard), (vehicle, gets) = platform, car
+    prefix, other = settings.topic_prefix, f"{vin}-other"
+    mine, others = topics.request_topic(prefix, vin, FORGED), topics.request_topic(prefix, other, FORGED)
+    event, last = f"{topics.EVENTS}/{FORGED}/{vin}", topics.request_topic(prefix, vin, "last")
+
+    filters = (topics.request_filter(prefix, vin), f"{prefix}/{vin}/#")
+    wrong = [f"a vehicle may not subscribe {each}" for each in filters if not await _subscribed(vehicle, each)]
+    await _publish(vehicle, event)
+    await _publish(service, mine)
+    missing = [kind for kind in EVENTS if not await heard.until(partial(_tells, kind))]
+    if any(message.topic == event for message in heard.messages):
+        wrong.append("a vehicle may publish events")
+
+    await _subscribed(vehicle, topics.request_filter(prefix, other))
+    for topic in (others, last):
+        await _publish(service, topic)
+    if not await gets.until(lambda message: message.topic == last):
+        wrong.append("a vehicle does not get what the dispatcher publishes to it")
+    if any(message.topic == others for message in gets.messages):
+        wrong.append("a vehicle gets what is addressed to another one")
+
+    told = f"no event {', '.join(missing)}" if missing else "connected, subscribed and acked are told"
+    return [
+        Diagnostic("broker's events", not missing, told, RULES),
+        Diagnostic("broker's access rules", not wrong, "; ".join(wrong) or "as expected", ACCESS),
+    ]
+
+
+def _tells(kind: BrokerEvent, message: Message) -> bool:
+    """Whether it is this event; an acknowledgement must carry the publish's properties, in which `seq` comes back."""
+    if not message.topic.startswith(f"{topics.EVENTS}/{kind}/"):
+        return False
+    if kind is not BrokerEvent.ACKED:
+        return True
+    try:
+        fields: Any = json.loads(message.payload)
+        return bool(fields["pub_props"]["User-Property"][FORGED] == FORGED)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+async def _connected(client: Mqtt) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(WAIT_S):
+            await client.wait_connected()
+    return client.connected.is_set()
+
+
+async def _subscribed(client: Mqtt, topic_filter: str) -> bool:
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await client.subscribe(topic_filter)
+    except (Permanent, TimeoutError):
+        return False
+    return True
+
+
+async def _publish(client: Mqtt, topic: str) -> bool:
+    """Whether the broker confirmed it, with whatever reason."""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await client.publish(topic, b"", user_properties=[(FORGED, FORGED)])
+    except (Retryable, TimeoutError):
+        return False
+    return True

@@ -1,0 +1,121 @@
+"""Cancels a batch: every entry that has not ended, of all its vehicles or of some, trigger by trigger, in slices."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+
+from redis import Redis
+
+from manifold.contracts.errors import Permanent
+from manifold.contracts.outcomes import EntryState, Outcome, OutcomeRecord
+from manifold.contracts.seq import MAX_SEQ, first_seq_at
+from manifold.settings import Settings
+from manifold.history.entry import Bounds, EntryHistory
+from manifold.history.merge import History
+from manifold.queues import Loader, Policy
+
+AT_ONCE = 5000  # entries that end before their outcomes are recorded
+A_PAGE = 1000  # triggers that are looked up at once
+REASON = "cancelled by manifold batch cancel"
+
+
+@dataclass(slots=True)
+class Standing:
+    """The progress of a cancellation."""
+
+    triggers: int = 0
+    entries: Counter[str] = field(default_factory=Counter)  # how many stand how: by `EntryState` or `Outcome`
+    before: int | None = MAX_SEQ  # what is left are the triggers before this seq; None: nothing
+    spoilt: list[str] = field(default_factory=list)  # vehicles of which nothing was cancelled here, each with the key to delete
+
+
+def cancel(
+    settings: Settings,
+    redis: Redis,
+    request_id: str,
+    vins: Set[str],
+    *,
+    before: int = MAX_SEQ,
+    limit: int | None = None,
+    tell: Callable[[Standing], object] = lambda _: None,
+) -> Standing:
+    """Cancel the entries of `vins` (none: of all vehicles) in the triggers with this request_id, the newest first.
+
+    Triggers older than the retention are left out: nothing of theirs is sent any more. `limit`: so many triggers, those before
+    the seq `before`. `tell` gets how far it has come after each slice; entries end `cancelled`, or `in flight` (cancelled unless
+    the vehicle acknowledges them), or had ended before. Broken off, it is to be repeated: from the start, or from where it was.
+
+    Raises:
+        Permanent: no trigger has this request_id, or none of them names one of `vins`; then nothing has happened.
+        Retryable: the recorder cannot be asked for what it recorded last.
+    """
+    standing = Standing(before=before)
+    batches = History(settings, redis).of_request(request_id)
+    batches.flush()
+    loader = Loader(redis, Policy.of(settings))
+    ender = _Ender(loader)
+    named: list[EntryHistory] = []
+    while standing.before is not None and (limit is None or standing.triggers < limit):
+        left = A_PAGE if limit is None else min(A_PAGE, limit - standing.triggers)
+        found = batches.page(Bounds(limit=left, before=standing.before, since=_still_sent(settings)))
+        few = batches.recorded(found, found.entries.keys())
+        for batch in reversed(found.batches):
+            recorded = few if batch.seq in found.entries else batches.recorded(found, {batch.seq})
+            mine = map(recorded.ended, batches.entries(found, batch, vins))
+            if vins:
+                named += mine  # few: they end only when it is known that none is a stranger
+            else:
+                for _ in ender.end(mine, standing.entries):
+                    tell(standing)
+            standing.triggers, standing.before = standing.triggers + 1, batch.seq
+            tell(standing)
+        standing.before = found.before
+    _require(standing, request_id, vins - {entry.vin for entry in named}, settings)
+    for _ in ender.end(iter(named), standing.entries):
+        tell(standing)
+    standing.spoilt = [f"{owner}: {loader.spoilt_key(owner)}" for owner in sorted(loader.spoilt)]
+    return standing
+
+
+def _still_sent(settings: Settings) -> int:
+    """The first seq whose entries are not past their retention; an hour more, because clocks differ."""
+    return first_seq_at(datetime.now(UTC) - timedelta(days=settings.retention_days, hours=1))
+
+
+def _require(standing: Standing, request_id: str, strangers: Set[str], settings: Settings) -> None:
+    if not standing.triggers:
+        raise Permanent(
+            f"no trigger had the request_id {request_id!r} in the last {settings.retention_days:g} days; "
+            "look it up with manifold batch show, or manifold vin show <VIN>"
+        )
+    if strangers:
+        raise Permanent(f"VIN {min(strangers)!r} is in no batch of {request_id!r}; name vehicles of the batch")
+
+
+class _Ender:
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def end(self, entries: Iterator[EntryHistory], standing: Counter[str]) -> Iterator[None]:
+        """End what is open, a slice at a time: its entries in the queues, then their outcomes. A slice may be repeated."""
+        while some := list(islice(entries, AT_ONCE)):
+            standing.update(entry.state for entry in some if not entry.is_open)
+            now_ms, cancelled = time.time_ns() // 1_000_000, []
+            for owner, seq, outcome in self._loader.end(
+                _by_owner(entry for entry in some if entry.is_open), Outcome.CANCELLED, now_ms
+            ):
+                standing[EntryState.IN_FLIGHT if outcome is None else outcome] += 1
+                if outcome is Outcome.CANCELLED:
+                    cancelled.append(OutcomeRecord(owner, seq, outcome, now_ms, reason=REASON))
+            self._loader.add_outcomes(cancelled)
+            yield
+
+
+def _by_owner(entries: Iterator[EntryHistory]) -> Iterator[tuple[str, list[int]]]:
+    owners: dict[str, list[int]] = {}
+    for entry in entries:
+        owners.setdefault(entry.vin, []).append(entry.seq)
+    yield from owners.items()

@@ -1,0 +1,115 @@
+"""The demo's questions to Airflow, the lake and Redis. Each blocks; the demo asks from a thread."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyiceberg.expressions import EqualTo, In
+from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+from manifold.lake.catalog import open_catalog, where
+from manifold.runtime.redis import connect
+from manifold.lake.reports import open_reports, run_page, run_verdict
+from manifold.contracts import keys
+from manifold.contracts.errors import Retryable
+from manifold.contracts.names import Owner
+from manifold.contracts.outcomes import Outcome
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS, OUTCOMES, QUARANTINE, SEGMENTS
+from manifold.sandbox.platform.airflow import url
+from manifold.sandbox.platform.airflow_users import logged_in
+
+DAG = "ingest_archives"
+DAG_WAIT_S = 150.0
+RECORDED_WAIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows that a plain PyIceberg program finds in the lake."""
+
+    ids: int  # of the demo's batch
+    delivered: int  # of the demo's batch
+    quarantined: int
+    run_id: str  # of the newest run
+
+
+def run_ingest_dag(settings: Settings) -> tuple[str, float]:
+    """Trigger the DAG through Airflow's API; the state in which it ended, and after how many seconds."""
+    with logged_in(settings, url(settings)) as airflow:
+        airflow.wait_known(DAG, within_s=DAG_WAIT_S)
+        began = time.monotonic()
+        run_id = airflow.trigger_dag(DAG)
+        state = airflow.wait(DAG, run_id, within_s=DAG_WAIT_S)
+    return state, time.monotonic() - began
+
+
+def rows_of(settings: Settings, request_id: str) -> Rows:
+    """Row counts of one batch."""
+    catalog = open_catalog(settings)
+    ids = catalog.load_table(IDS.identifier).scan(where(EqualTo, "request_id", request_id), ("vin", "seq")).to_arrow()
+    seqs = set(ids["seq"].to_pylist())
+    delivered = 0
+    if seqs:
+        ended = catalog.load_table(OUTCOMES.identifier).scan(In(term="seq", literals=seqs), ("outcome",)).to_arrow()
+        delivered = ended["outcome"].to_pylist().count(Outcome.DELIVERED.value)
+    quarantined = catalog.load_table(QUARANTINE.identifier).scan().count()
+    runs = catalog.load_table(SEGMENTS.identifier).scan(selected_fields=("run_id", "ingested_at")).to_arrow().to_pylist()
+    newest = max(runs, key=lambda row: row["ingested_at"])["run_id"] if runs else ""
+    return Rows(ids.num_rows, delivered, quarantined, newest)
+
+
+def verdict_of(settings: Settings, run_id: str) -> tuple[str, str]:
+    """The audit's verdict on a run, and its report."""
+    reports = open_reports(settings)
+    found = reports.read(run_verdict(run_id))
+    if found is None:
+        return "not judged", reports.address(run_page(run_id))
+    return "passed" if json.loads(found)["passed"] else "failed", reports.address(run_page(run_id))
+
+
+def wait_until_on_record(settings: Settings, ended: Sequence[Owner]) -> None:
+    """Return when all entries of these vehicles have ended, and the recorder has their outcomes.
+
+    Outcomes leave Redis for the journal within a second; one that is wiped before that means one more delivery.
+
+    Raises:
+        Retryable: it has not come to that within `RECORDED_WAIT_S`.
+    """
+    with connect(settings.redis) as redis:
+
+        def on_record() -> bool:
+            pipe = redis.pipeline(transaction=False)
+            for owner in ended:
+                pipe.exists(keys.pending(owner))
+            return not any(pipe.execute()) and not redis.xlen(keys.OUTCOMES)
+
+        waits = Retrying(
+            retry=retry_if_result(lambda done: not done), wait=wait_fixed(0.05), stop=stop_after_delay(RECORDED_WAIT_S)
+        )
+        try:
+            waits(on_record)
+        except RetryError as exc:
+            raise Retryable("the outcomes of what was delivered are not recorded; see `manifold status`") from exc
+
+
+def wipe_redis(settings: Settings) -> int:
+    """Empty Redis, as a lost disk does; returns how many entries were pending."""
+    with connect(settings.redis) as redis:
+        pending = sum(int(redis.zcard(key)) for key in redis.scan_iter(match=keys.pending("*"), count=1000))
+        redis.flushall()
+    return pending
+
+
+def rebuild() -> tuple[int, float]:
+    """Run `manifold rebuild` as an operator would; how many entries it queued, and in how many seconds."""
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-m", "manifold.console", "rebuild", "--json"], capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - began
+    if done.returncode != 0:
+        sys.stderr.write(done.stderr[-2000:])
+        return 0, seconds
+    return int(json.loads(done.stdout)["populated"]["queued"]), seconds

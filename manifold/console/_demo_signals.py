@@ -1,0 +1,139 @@
+"""The demo's stage of signals: what a fleet of gateways sends, good and bad, and what became of each kind in door and lake."""
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import GreaterThanOrEqual
+
+from manifold.messaging.amqp import hmac_secrets
+from manifold.lake.catalog import open_catalog, where
+from manifold.runtime.tls import verified
+from manifold.contracts.envelope import Stream
+from manifold.contracts.seq import first_seq_at
+from manifold.settings import Settings
+from manifold.contracts.signals.codes import Code
+from manifold.contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, Table
+from manifold.sandbox.fleet.gateways import DUPLICATES, Kind, SignalMessage, SignalMix, publish
+from manifold.sandbox.platform.programs import programs
+from manifold.signals.dead_letters import open_dead_letters
+
+DEVICES, MESSAGES = 20, 500
+SETTLED_WAIT_S = 60.0
+LOOK_S = 0.1
+MOST_DEAD = 10_000  # dead letters that are looked through: there may be those of earlier runs
+ENDS = ("processed", "duplicate", "refused")  # outcomes after which nothing more comes of a message
+
+
+@dataclass(slots=True)
+class Kinds:
+    """What was sent, and what became of it. Keys of rows are device, instant and digest."""
+
+    sent: list[SignalMessage]
+    began: datetime
+    settled: int  # messages of which nothing more comes
+    seconds: float
+    codes: dict[str, str]  # of dead letters, by correlation id
+    raw: Counter[tuple[str, datetime, str]] = field(default_factory=Counter)  # rows of the lake
+    processed: Counter[tuple[str, datetime, str]] = field(default_factory=Counter)
+    quarantined: Counter[str] = field(default_factory=Counter)  # by code
+
+    def of(self, *kinds: Kind) -> list[SignalMessage]:
+        """The messages of these kinds."""
+        return [message for message in self.sent if message.kind in kinds]
+
+    @property
+    def good(self) -> int:
+        """Good signals that are in the lake once, raw and processed."""
+        return sum(self.raw[m.row] == self.processed[m.row] == 1 for m in self.of(Kind.GOOD) if m.row)
+
+    @property
+    def refused(self) -> int:
+        """Bad messages that lie as dead letters with the code of their kind."""
+        return sum(self.codes.get(m.correlation_id) == m.code for m in self.sent if m.code)
+
+    @property
+    def in_quarantine(self) -> bool:
+        """Whether the lake has each refused message once, by its code."""
+        return self.quarantined == Counter(message.code for message in self.sent if message.code)
+
+    def rows(self) -> list[tuple[object, ...]]:
+        """A line for each kind: how many were sent, what the door said, and what the lake has."""
+        return [(kind.value, len(of), *self._became(kind, of)) for kind in Kind if (of := self.of(kind))]
+
+    def _became(self, kind: Kind, of: list[SignalMessage]) -> tuple[str, str]:
+        if (code := of[0].code) is not None:
+            lie = sum(self.codes.get(message.correlation_id) == code for message in of)
+            return f"{lie} refused: {code}", f"{self.quarantined[code]} rows in quarantine"
+        signals = {message.row for message in of if message.row}
+        rows = sum(self.raw[key] for key in signals)
+        if kind in DUPLICATES:
+            return "duplicates", f"{rows} rows of the {len(signals)} signals that they repeat"
+        return "processed", f"{rows} rows"
+
+
+def has_a_door(settings: Settings) -> bool:
+    """Whether the platform of these settings takes signed signals: it may be told not to, or RabbitMQ may not be installed."""
+    return any(program.kind == "signals" for program in programs(settings)) and bool(hmac_secrets(settings))
+
+
+async def send_signals(settings: Settings, run: str) -> Kinds:
+    """Have the fleet publish, and wait until the door is done with all of it."""
+    at, before = datetime.now(UTC), await asyncio.to_thread(_ended, settings)
+    mix = SignalMix(int(run), DEVICES, hmac_secrets(settings)[0], prefix=f"gateway-{run}")
+    sent, began = list(mix.messages(MESSAGES, at)), time.monotonic()
+    await publish(settings, sent, seed=int(run))
+    settled = 0
+    while settled < len(sent) and time.monotonic() < began + SETTLED_WAIT_S:
+        await asyncio.sleep(LOOK_S)
+        settled = await asyncio.to_thread(_ended, settings) - before
+    seconds = time.monotonic() - began
+    async with open_dead_letters(settings) as letters:
+        dead = await letters.oldest(MOST_DEAD)
+    ids, codes = {message.correlation_id for message in sent}, dict[str, str]()
+    for letter in dead:
+        correlation_id = str(letter.message.headers.get("x-correlation-id"))
+        if correlation_id in ids:
+            codes[correlation_id] = letter.code
+    return Kinds(sent, at, settled, seconds, codes)
+
+
+def find_in_lake(settings: Settings, kinds: Kinds) -> None:
+    """Read what the lake has of them."""
+    catalog = open_catalog(settings)
+    kinds.raw, kinds.processed = _keys(catalog, XRAY_RAW, kinds.began), _keys(catalog, XRAY_PROCESSED, kinds.began)
+    kept = _since(catalog, QUARANTINE, kinds.began, ("stream", "reason"))
+    codes = [row["reason"].partition(":")[0] for row in kept if row["stream"] == Stream.XRAY_RAW.value]
+    kinds.quarantined = Counter(code for code in codes if code in tuple(Code))
+
+
+def _keys(catalog: Catalog, table: Table, since: datetime) -> Counter[tuple[str, datetime, str]]:
+    rows = _since(catalog, table, since, table.key)
+    return Counter((row["device_id"], row["captured_at"], row["content_digest"]) for row in rows)
+
+
+def _since(catalog: Catalog, table: Table, since: datetime, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    try:
+        loaded = catalog.load_table(table.identifier)
+    except NoSuchTableError:  # no signal has ever come
+        return []
+    found: list[dict[str, Any]] = (
+        loaded.scan(where(GreaterThanOrEqual, "seq", first_seq_at(since)), columns).to_arrow().to_pylist()
+    )
+    return found
+
+
+def _ended(settings: Settings) -> int:
+    """How many messages the door is done with, as it counts."""
+    page = httpx.get(
+        f"{settings.signals}/metrics", headers=settings.bearer, trust_env=False, verify=verified(settings, settings.signals)
+    ).text
+    samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
+    return sum(int(s.value) for s in samples if s.name == "signals_messages_total" and s.labels["outcome"] in ENDS)

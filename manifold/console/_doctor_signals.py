@@ -1,0 +1,48 @@
+"""The checks of `manifold doctor` for the AMQP door: RabbitMQ, signatures, and the key ring."""
+
+import httpx
+
+from manifold.lake.key_ring import require_ring
+from manifold.runtime.tls import verified
+from manifold.console._diagnostic import Diagnostic
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings
+from manifold.sandbox.platform.rabbitmq import server_script
+
+SIGNING_REMEDY = "set MANIFOLD_SIGNALS_HMAC_SECRET: without a secret whoever may publish to RabbitMQ is believed"
+RING_REMEDY = "manifold signals keys new > ring, and MANIFOLD_SIGNALS_KEYS_FILE=ring: nothing is taken that cannot be sealed"
+
+
+def rabbitmq(settings: Settings) -> Diagnostic:
+    """Whether there is a RabbitMQ for the AMQP door: the one that a setting names, or a server to start."""
+    if settings.signals_amqp_url.get_secret_value():
+        return Diagnostic("rabbitmq", True, "as signals_amqp_url says")
+    script = server_script()
+    remedy = "apt-get install rabbitmq-server, or MANIFOLD_WITH_SIGNALS=false: all but the AMQP door works without it"
+    return Diagnostic("rabbitmq", script is not None, str(script) if script else "not installed", remedy)
+
+
+def signatures(settings: Settings) -> str:
+    """What the door asks of senders.
+
+    Raises:
+        ValueError: nothing.
+        httpx.HTTPError: it does not say.
+    """
+    trust = verified(settings, settings.signals)
+    details = httpx.get(f"{settings.signals}/healthz", headers=settings.bearer, timeout=5, verify=trust).json()
+    if (asked := str(details.get("signatures"))) != "required":
+        raise ValueError(asked)
+    return asked
+
+
+def ring(settings: Settings) -> str:
+    """The key under which a new day's key is wrapped.
+
+    Raises:
+        ValueError: there is none, or it cannot be read.
+    """
+    try:
+        return f"{require_ring(settings)} wraps"
+    except Permanent as exc:
+        raise ValueError(str(exc)) from exc

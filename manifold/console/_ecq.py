@@ -1,0 +1,141 @@
+"""`manifold ecq`: exclusive compacted queues: shows one, writes to it, rewinds it, and lists the longest."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from redis.asyncio import Redis
+
+from manifold.console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from manifold.console._queue_stats import Fresh, HowMany, TopQueues
+from manifold.contracts import keys
+from manifold.contracts.ecq import parse_ecq, refused_client
+from manifold.contracts.messages import Receipt, ReceiptStatus, Refused
+from manifold.contracts.seq import datetime_of
+from manifold.settings import Settings
+from manifold.contracts.topics import ecq_rewind_topic, ecq_write_topic
+
+app = typer.Typer(help="Exclusive compacted queues: the newest message of each key, for one client.", no_args_is_help=True)
+ClientId = Annotated[str, typer.Argument(metavar="CLIENTID", help="The client whose queue it is.")]
+
+
+@app.command()
+@handle_errors
+def show(client_id: ClientId, as_json: AsJson = False) -> None:
+    """The newest message of each key, oldest first, and how it stands; and up to where all was acknowledged."""
+    settings = _checked(client_id)
+    from manifold.console._history import history_of
+
+    with history_of(settings) as history:
+        queue = history.compacted_queue(client_id)
+    if as_json:
+        print_json(queue.to_json())
+        return
+    if not queue.entries:
+        out.print(f"{client_id}: nothing is live")
+    else:
+        rows = [(entry.seq, printable(entry.key), entry.state, entry.ts, entry.size_bytes) for entry in queue.entries]
+        out.print(table(f"{client_id}, {len(rows)} keys", ("seq", "key", "state", "accepted at", "bytes"), rows))
+    if queue.last_seq is not None:
+        position = [("last message", queue.last_seq), ("acknowledged up to", queue.acked_seq), ("at", queue.acked_at)]
+        out.print(table("", ("position", "value"), position))
+
+
+@app.command()
+@handle_errors
+def write(
+    client_id: ClientId,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Of what this is the newest message; may have several levels.")],
+    data_from: Annotated[str, typer.Option("--data", metavar="FILE", help="File with the payload; - is stdin.")],
+    as_json: AsJson = False,
+) -> None:
+    """Publish the newest message of a key; wait for the recorder's receipt."""
+    settings = _checked(client_id)
+    topic, payload = ecq_write_topic(client_id, key), _bytes(data_from, settings.max_data_bytes)
+    refused = parse_ecq(topic, payload, max_data_bytes=settings.max_data_bytes)
+    if isinstance(refused, Refused):
+        fail(refused.reason, USAGE)
+    receipt = asyncio.run(_publish(settings, topic, payload))
+    _tell(receipt, as_json, client_id=client_id, key=key)
+
+
+@app.command()
+@handle_errors
+def rewind(
+    client_id: ClientId,
+    to: Annotated[str, typer.Option("--to", metavar="earliest|SEQ|TIME", help="The first message that is sent again.")],
+    as_json: AsJson = False,
+) -> None:
+    """Have a queue sent again, from one message on; wait for the recorder's receipt. Only what is live comes again."""
+    settings = _checked(client_id)
+    topic, word = ecq_rewind_topic(client_id), to.strip().encode(errors="replace")
+    refused = parse_ecq(topic, word, max_data_bytes=settings.max_data_bytes)
+    if isinstance(refused, Refused):
+        fail(f"--to: {refused.reason}", USAGE)
+    receipt = asyncio.run(_publish(settings, topic, word))
+    _tell(receipt, as_json, client_id=client_id, to=to)
+
+
+@app.command()
+@handle_errors
+def top(count: HowMany = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
+    """The clients with most pending and with the oldest: found by the last queue statistics, looked at again now."""
+    columns = ("client", "pending", "live", "oldest accepted at")
+    queues = TopQueues(lambda stats: (stats.ecq_longest, stats.ecq_oldest), _look_again, "pending", "most pending", columns)
+    queues.show(count, fresh=fresh, as_json=as_json)
+
+
+def printable(key: str) -> str:
+    """A key on one line: what would move a terminal's cursor stands as Python escapes it."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in key)
+
+
+async def _look_again(redis: Redis, client_ids: list[str]) -> list[dict[str, Any]]:
+    """The same queues as they are now; those in which nothing is pending by now are left out."""
+    pipe = redis.pipeline(transaction=False)
+    for client_id in client_ids:
+        pending, _, _, live, *_ = keys.ecq_keys(client_id)
+        pipe.zcard(pending)
+        pipe.hlen(live)
+        pipe.zrange(pending, 0, 0)
+    replies = await pipe.execute() if client_ids else []
+    found = zip(client_ids, replies[::3], replies[1::3], replies[2::3], strict=True)
+    return [
+        {"client_id": client_id, "pending": pending, "live": live, "oldest_at": datetime_of(int(head[0]))}
+        for client_id, pending, live, head in found
+        if head
+    ]
+
+
+async def _publish(settings: Settings, topic: str, payload: bytes) -> Receipt:
+    from manifold.messaging.publisher import Publisher
+
+    async with Publisher(settings) as publisher:
+        return await publisher.publish(topic, payload)
+
+
+def _checked(client_id: str) -> Settings:
+    """The settings; a client id that no queue has ends the command."""
+    if (refused := refused_client(client_id)) is not None:
+        fail(refused.reason, USAGE)
+    return settings_or_fail()
+
+
+def _tell(receipt: Receipt, as_json: bool, **asked: Any) -> None:
+    if as_json:
+        print_json({**asked, "seq": receipt.seq, "status": receipt.status.value, "reason": receipt.reason})
+    else:
+        columns = (*(name.replace("_", " ") for name in asked), "seq", "status", "why")
+        shown = [printable(str(value)) for value in asked.values()]
+        out.print(table("", columns, [(*shown, receipt.seq, receipt.status.value, receipt.reason)]))
+    if receipt.status is ReceiptStatus.REFUSED:
+        raise typer.Exit(FAILED)
+
+
+def _bytes(file: str, most: int) -> bytes:
+    try:
+        return sys.stdin.buffer.read(most + 1) if file == "-" else Path(file).read_bytes()
+    except OSError as exc:
+        fail(f"cannot read {file} ({exc.strerror}); name a file that exists, or - for stdin", USAGE)

@@ -1,0 +1,41 @@
+"""The output of `manifold vin erase`: what was removed, and what the search of every file has found."""
+
+import json
+import sys
+
+import typer
+
+from manifold.runtime.log import configure_logging
+from manifold.console._output import FAILED, out, print_json, table, working
+from manifold.settings import Settings
+from pipelines.erasure.run import erase_vehicle
+
+SHOWN = 20
+
+
+def erase_and_tell(settings: Settings, vin: str, why: str, *, wait_s: float, as_json: bool, letters: int | None = None) -> None:
+    """Erase, and say what happened. `letters`: how many dead letters are gone already; None: nobody has looked for any.
+
+    Raises:
+        typer.Exit: the vehicle is still named somewhere.
+    """
+    configure_logging("console", level="warning")
+    with working("erasing", quiet=as_json or not sys.stderr.isatty()) as say:
+        done = erase_vehicle(settings, vin, why=why, wait_s=wait_s, say=say)
+    if as_json:
+        of_rabbitmq = {} if letters is None else {"dead_letters": letters}
+        print_json(json.loads(done.to_json()) | of_rabbitmq | {"proved": done.proved})
+    else:
+        counts = [("entries in the queues", done.entries), ("segments written again", done.segments)]
+        counts += [("their messages that named it", done.messages)]
+        counts += [("dead letters of RabbitMQ", letters)] if letters is not None else []
+        counts += [(f"rows of {name}", rows) for name, rows in done.rows.items()]
+        counts += [("snapshots let go", done.snapshots), ("files that only they knew", done.files)]
+        out.print(table(f"erasure {done.erasure_id}", ("what went", "how many"), counts))
+        if done.proved:
+            out.print(f"{done.searched} files of archive and warehouse were searched, and the queues: found nothing")
+        else:
+            rows = [(found.where, found.what, found.count) for found in done.found[:SHOWN]]
+            out.print(table(f"STILL NAMED in {len(done.found)} places", ("where", "what", "times"), rows))
+    if not done.proved:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,38 @@
+"""The options of `manifold vin erase` and `manifold signals erase`, and the question before either. It does not load the lake."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from manifold.settings import Settings
+
+Why = Annotated[str, typer.Option(help="Why. The reason is kept on record, so it must not name the vehicle or device.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Wait = Annotated[float, typer.Option(min=0, help="Seconds for which runs that began before may go on.")]
+WAIT_S = 900.0
+
+
+def erase(
+    settings: Settings,
+    name: str,
+    why: str,
+    *,
+    yes: bool,
+    wait_s: float,
+    as_json: bool,
+    letters: Callable[[], int] | None = None,
+) -> None:
+    """Erase a vehicle or a device, once the user has agreed, and say what happened.
+
+    `letters` takes a device's dead letters away, and says how many.
+
+    Raises:
+        typer.Abort: the user did not agree.
+        typer.Exit: it is still named somewhere.
+    """
+    if not yes:
+        typer.confirm(f"This takes all that was accepted until now of {name} out for good. Go on?", abort=True, err=True)
+    from manifold.console._erase import erase_and_tell
+
+    erase_and_tell(settings, name, why, wait_s=wait_s, as_json=as_json, letters=letters() if letters else None)

@@ -1,0 +1,42 @@
+"""`manifold fleet`: how many vehicles are here, and where all entries stand."""
+
+import asyncio
+
+from manifold.console._output import AsJson, handle_errors, out, print_json, settings_or_fail, table
+from manifold.console._queue_stats import Fresh, aged, print_age, queue_stats_of
+from manifold.contracts.seq import datetime_of
+from manifold.settings import Settings
+from manifold.queues import QueueStats, connect
+
+
+@handle_errors
+def fleet(fresh: Fresh = False, as_json: AsJson = False) -> None:
+    """Vehicles by presence, entries and messages by state: from the last queue statistics."""
+    stats = asyncio.run(_ask(settings_or_fail(), fresh))
+    oldest, ecq_oldest = (datetime_of(named[0][1]) if named else None for named in (stats.oldest, stats.ecq_oldest))
+    if as_json:
+        print_json({**aged(stats), "oldest_at": oldest, "ecq_oldest_at": ecq_oldest})
+        return
+    rows = [
+        ("vehicles known", stats.known),
+        ("here and listening", stats.present),
+        ("here and not listening", stats.unsubscribed),
+        ("away", stats.known - stats.present - stats.unsubscribed),
+        ("with something waiting", stats.queues),
+        ("entries pending", stats.pending),
+        ("entries in flight", stats.in_flight),
+        ("entries parked", stats.parked),
+        ("oldest accepted at", oldest),
+        ("clients with something waiting in a compacted queue", stats.ecq_queues),
+        ("messages of compacted queues, live", stats.ecq_live),
+        ("of them pending", stats.ecq_pending),
+        ("of them in flight", stats.ecq_in_flight),
+        ("oldest pending of them accepted at", ecq_oldest),
+    ]
+    out.print(table("", ("what", "now"), rows))
+    print_age(stats)
+
+
+async def _ask(settings: Settings, fresh: bool) -> QueueStats:
+    async with connect(settings.redis) as redis:
+        return await queue_stats_of(settings, redis, fresh=fresh)

@@ -1,0 +1,32 @@
+"""Opens the sources of the query commands for a block: Redis alone, or the history. Each loads only what it needs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from manifold.runtime.no_pandas import leave_pandas_out
+from manifold.settings import Settings
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from manifold.history.merge import History
+
+
+@contextmanager
+def redis_of(settings: Settings) -> "Iterator[Redis]":
+    """A blocking client."""
+    from manifold.runtime.redis import connect
+
+    with connect(settings.redis) as redis:
+        yield redis
+
+
+@contextmanager
+def history_of(settings: Settings) -> "Iterator[History]":
+    """The history of vehicles, batches and data. From here on this process does not import pandas."""
+    leave_pandas_out()
+    from manifold.history.merge import History
+
+    with redis_of(settings) as redis:
+        yield History(settings, redis)

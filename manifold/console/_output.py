@@ -1,0 +1,93 @@
+"""The console's output: tables for people, JSON for programs, errors on stderr with a remedy and an exit code."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import wraps
+from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+
+from manifold.console._table import shown as shown
+from manifold.console._table import table as table
+from manifold.contracts.errors import ManifoldError
+from manifold.contracts.names import is_vin
+from manifold.settings import Settings, load_settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+out, err = Console(soft_wrap=True), Console(stderr=True, soft_wrap=True)
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+FAILED, USAGE = 1, 2
+
+
+def fail(message: str, code: int = FAILED) -> NoReturn:
+    """End with an error that says what is wrong and what to do."""
+    err.print(f"[bold red]error:[/] {_escaped(message)}", highlight=False)
+    raise typer.Exit(code)
+
+
+def require_vin(vin: str) -> None:
+    """End the command, unless it may be a VIN."""
+    if not is_vin(vin):
+        fail(f"VIN {vin!r} must be 1 to 64 printable ASCII characters without space, + # /", USAGE)
+
+
+def settings_or_fail() -> Settings:
+    """The settings; wrong ones end the command."""
+    try:
+        return load_settings()
+    except ManifoldError as exc:
+        fail(str(exc), USAGE)
+
+
+def handle_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """Turn errors that a user can do something about into one line on stderr."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except ManifoldError as exc:
+            fail(str(exc))
+        except Exception as exc:  # whether it is Redis's own error is looked up only now: loading its client takes long
+            from redis.exceptions import OutOfMemoryError, RedisError
+
+            if not isinstance(exc, RedisError):
+                raise
+            if isinstance(exc, OutOfMemoryError):
+                from manifold.runtime.redis import advice
+
+                fail(advice(load_settings().redis, exc))
+            if "WRONGTYPE" in str(exc):
+                fail(f"a key in Redis holds what Manifold does not write there ({exc}); delete it, then run `manifold rebuild`")
+            fail(f"Redis cannot be asked ({exc}); is the platform up? See `manifold status`")
+
+    return run
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
+
+
+@contextmanager
+def working(what: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A spinner that says what is going on; nothing where `quiet`. Gives a function that changes the words."""
+    if quiet:
+        yield lambda _: None
+        return
+    with err.status(what) as status:
+        yield lambda words: status.update(words)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", "\\[")
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

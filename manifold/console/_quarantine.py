@@ -1,0 +1,138 @@
+"""`manifold quarantine ls|show|replay|drop`: lists, shows, replays and drops refused messages."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pyiceberg.catalog import Catalog
+
+from manifold.lake.catalog import open_catalog
+from manifold.archive import quarantine
+from manifold.archive.quarantine import Replayed, readable
+from manifold.archive.refusals import Refusal, RefusalFilter, page, refusal
+from manifold.archive.refusals import seqs as seqs_of
+from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from manifold.contracts.errors import Permanent
+
+app = typer.Typer(help="Refused messages: list them, look into one, replay after a fix, or drop.", no_args_is_help=True)
+NUMBERS = {"ignore_unknown_options": True}  # the seq of a refused file is negative, and must not look like an option
+
+Seqs = Annotated[list[int] | None, typer.Argument(help="Seqs of refused messages.", show_default=False)]
+Matching = Annotated[str, typer.Option(help="Only those whose reason holds this text.", show_default=False)]
+Note = Annotated[str, typer.Option(help="Why, for whoever looks later.", show_default=False)]
+MOST_SHOWN = 60  # characters of a reason in the list
+
+
+@app.command("ls")
+@handle_errors
+def list_refused(
+    stream: Annotated[str | None, typer.Option(help="trigger, data or outcome.", show_default=False)] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"], help="Received then or later, UTC.", show_default=False),
+    ] = None,
+    matching: Matching = "",
+    settled: Annotated[bool, typer.Option("--all", help="Also what was replayed or dropped.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest first.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List what was refused and not yet settled, the newest first."""
+    instant = since.replace(tzinfo=UTC) if since else None
+    found = page(open_catalog(settings_or_fail()), RefusalFilter(stream, instant, matching, settled), limit=limit)
+    if as_json:
+        print_json([_plain(refused) for refused in found.refusals])
+        return
+    rows = [(r.seq, r.received_at, r.stream, r.state, _short(r.reason)) for r in found.refusals]
+    more = f", {found.total - len(rows)} more" if found.more else ""
+    out.print(table(f"{len(rows)} refused{more}", ("seq", "received", "stream", "state", "reason"), rows))
+
+
+@app.command(context_settings=NUMBERS)
+@handle_errors
+def show(
+    seq: int,
+    payload_to: Annotated[Path | None, typer.Option(help="Write the payload into this file.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one refused message: its topic, why it was refused, its bytes, and what was done about it."""
+    refused = refusal(open_catalog(settings_or_fail()), seq)
+    if payload_to is not None:
+        try:
+            payload_to.write_bytes(refused.payload)
+        except OSError as exc:
+            fail(f"cannot write {payload_to} ({exc.strerror}); name a file that can be written", USAGE)
+    if as_json:
+        print_json(_plain(refused) | {"payload": readable(refused.payload)})
+        return
+    out.print(table("", ("what", "says"), [(name, value) for name, value in _plain(refused).items() if value is not None]))
+    out.print(readable(refused.payload), markup=False, highlight=False)
+
+
+@app.command(context_settings=NUMBERS)
+@handle_errors
+def replay(
+    seqs: Seqs = None,
+    matching: Matching = "",
+    payload: Annotated[
+        Path | None, typer.Option(help="File with the corrected payload, for one message.", show_default=False)
+    ] = None,
+    note: Note = "",
+    as_json: AsJson = False,
+) -> None:
+    """Judge messages by today's rules, and bring them in again under their own seq; `manifold ingest` does the rest."""
+    settings = settings_or_fail()
+    catalog = open_catalog(settings)
+    named = _named(catalog, seqs, matching)
+    if payload is not None and len(named) != 1:
+        fail(f"--payload is for one message, and these are {len(named)}; name one seq", USAGE)
+    content, now = _bytes(payload) if payload else None, datetime.now(UTC)
+    done: list[Replayed] = []
+    problems: list[str] = []
+    for seq in named:
+        try:
+            done.append(quarantine.replay(catalog, settings, seq, payload=content, note=note, now=now))
+        except Permanent as exc:  # one that cannot be replayed is no reason against the others
+            problems.append(str(exc))
+    if as_json:
+        print_json({"replayed": [asdict(one) for one in done], "problems": problems})
+    elif done:
+        rows = [(one.seq, one.segment, "yes" if one.sent else "no: older than the retention") for one in done]
+        out.print(table("replayed; `manifold ingest` takes them in", ("seq", "segment", "to be sent"), rows))
+    if problems:
+        fail("; ".join(problems))
+
+
+@app.command(context_settings=NUMBERS)
+@handle_errors
+def drop(seqs: Seqs = None, matching: Matching = "", note: Note = "", as_json: AsJson = False) -> None:
+    """Say that nothing is to be done about messages. Their rows stay until their retention passes, marked as dropped."""
+    catalog = open_catalog(settings_or_fail())
+    dropped = quarantine.drop(catalog, _named(catalog, seqs, matching), note=note, now=datetime.now(UTC))
+    if as_json:
+        print_json({"dropped": dropped})
+    else:
+        out.print(f"{len(dropped)} dropped")
+
+
+def _named(catalog: Catalog, seqs: list[int] | None, matching: str) -> list[int]:
+    """The seqs that were named, or those of open refusals whose reason matches; one of the two must be given."""
+    if bool(seqs) == bool(matching):
+        fail("name seqs, or give --matching TEXT; `manifold quarantine ls` shows both", USAGE)
+    return list(seqs) if seqs else seqs_of(catalog, RefusalFilter(matching=matching))
+
+
+def _plain(refused: Refusal) -> dict[str, Any]:
+    return {name: value for name, value in asdict(refused).items() if name != "payload"}
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= MOST_SHOWN else reason[:MOST_SHOWN] + "…"
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as exc:
+        fail(f"cannot read {file} ({exc.strerror}); name a file that exists", USAGE)

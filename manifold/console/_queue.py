@@ -1,0 +1,54 @@
+"""`manifold queue`: the longest queues, the queues with the oldest entries, and the entries of one queue."""
+
+from typing import Annotated, Any
+
+import typer
+from redis.asyncio import Redis
+
+from manifold.console._history import redis_of
+from manifold.console._output import AsJson, handle_errors, out, print_json, require_vin, settings_or_fail, table
+from manifold.console._queue_stats import Fresh, HowMany, TopQueues
+from manifold.contracts import keys
+from manifold.contracts.seq import datetime_of
+from manifold.history.from_queues import waiting_of
+
+app = typer.Typer(help="The longest queues, the oldest entries, and what one queue holds.", no_args_is_help=True)
+
+
+@app.command()
+@handle_errors
+def top(count: HowMany = 10, fresh: Fresh = False, as_json: AsJson = False) -> None:
+    """The longest queues and those with the oldest entries: found by the last queue statistics, looked at again now."""
+    columns = ("vehicle", "entries", "oldest accepted at")
+    queues = TopQueues(lambda stats: (stats.longest, stats.oldest), _look_again, "entries", "longest queues", columns)
+    queues.show(count, fresh=fresh, as_json=as_json)
+
+
+@app.command()
+@handle_errors
+def peek(
+    vin: Annotated[str, typer.Argument(help="The vehicle.")],
+    count: Annotated[int, typer.Option(min=1, max=10_000, help="Entries to show.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """The entries of one queue, next one first, from Redis alone; takes nothing."""
+    require_vin(vin)
+    with redis_of(settings_or_fail()) as redis:
+        length, entries = waiting_of(redis, vin, count)
+    if as_json:
+        print_json({"vin": vin, "length": length, "entries": [entry.to_json() for entry in entries]})
+        return
+    rows = [(entry.seq, entry.request_id, entry.data_id, entry.state, entry.accepted_at, entry.attempts) for entry in entries]
+    columns = ("seq", "request_id", "data_id", "state", "accepted at", "attempts")
+    out.print(table(f"{vin}: {len(entries)} of {length} entries", columns, rows) if rows else f"{vin}: nothing is pending")
+
+
+async def _look_again(redis: Redis, vins: list[str]) -> list[dict[str, Any]]:
+    """The same queues as they are now; those that are empty by now are left out."""
+    pipe = redis.pipeline(transaction=False)
+    for vin in vins:
+        pipe.zcard(keys.pending(vin))
+        pipe.zrange(keys.pending(vin), 0, 0)
+    replies = await pipe.execute() if vins else []
+    found = zip(vins, replies[::2], replies[1::2], strict=True)
+    return [{"vin": vin, "entries": n, "oldest_at": datetime_of(int(head[0]))} for vin, n, head in found if head]

@@ -1,0 +1,87 @@
+"""The queue statistics for the console: the last ones that a dispatcher saved, or those of a walk now."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import typer
+from redis.asyncio import Redis
+
+from manifold.console._output import err, out, print_json, settings_or_fail, table
+from manifold.contracts.errors import Retryable
+from manifold.contracts.seq import wall_clock_ms
+from manifold.settings import Settings
+from manifold.queues import NAMED_QUEUES, Policy, QueueStats, connect, walk
+
+Named = list[tuple[str, int]]
+KEYS_A_SLICE = 1000  # Redis stands still for some 2 ms
+HowMany = Annotated[int, typer.Option("--count", min=1, max=20, help="Queues of each kind.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Count now, instead of reading what a dispatcher counted last.")]
+
+
+async def queue_stats_of(settings: Settings, redis: Redis, *, fresh: bool) -> QueueStats:
+    """The last queue statistics, or a new one where `fresh`.
+
+    Raises:
+        Retryable: none has been taken yet.
+    """
+    if fresh:
+        stats, policy = QueueStats(wall_clock_ms()), Policy.of(settings)
+        async for _ in walk(redis, policy, stats, keys_a_slice=KEYS_A_SLICE):
+            pass
+        await stats.save(redis, policy)
+        return stats
+    found = await QueueStats.load(redis)
+    if found is None:
+        raise Retryable("no dispatcher has counted yet; is the platform up? See `manifold status`, or count now with --fresh")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TopQueues:
+    """Of the queues of one flavour, which the statistics name, how each is read again, and how the longest are shown."""
+
+    named: Callable[[QueueStats], tuple[Named, Named]]  # the longest, and the oldest
+    read: Callable[[Redis, list[str]], Awaitable[list[dict[str, Any]]]]
+    length: str  # the field by which the longest come first
+    title: str  # of the longest
+    columns: tuple[str, ...]
+
+    def show(self, count: int, *, fresh: bool, as_json: bool) -> None:
+        """Print the longest queues and those with the oldest entries, as they are now.
+
+        Raises:
+            Retryable: no statistics have been taken yet.
+        """
+        stats, longest, oldest = asyncio.run(self._read(settings_or_fail(), fresh=fresh))
+        longest = sorted(longest, key=lambda queue: -queue[self.length])[:count]
+        oldest = sorted(oldest, key=lambda queue: queue["oldest_at"])[:count]
+        if as_json:
+            print_json({"queue_stats": aged(stats), "longest": longest, "oldest": oldest})
+            return
+        for title, queues in ((self.title, longest), ("oldest pending", oldest)):
+            out.print(table(title, self.columns, [tuple(queue.values()) for queue in queues]))
+        print_age(stats)
+
+    async def _read(self, settings: Settings, *, fresh: bool) -> tuple[QueueStats, list[dict[str, Any]], list[dict[str, Any]]]:
+        async with connect(settings.redis) as redis:
+            stats = await queue_stats_of(settings, redis, fresh=fresh)
+            longest, oldest = [await self.read(redis, [owner for owner, _ in some]) for some in self.named(stats)]
+        return stats, longest, oldest
+
+
+def aged(stats: QueueStats) -> dict[str, Any]:
+    """Every count, and how old they are; for JSON."""
+    counts = {name: value for name, value in asdict(stats).items() if name not in (*NAMED_QUEUES, "spoilt")}
+    return {"age_seconds": age_s(stats), **counts}
+
+
+def age_s(stats: QueueStats) -> float:
+    """The age of the statistics in seconds, from the beginning of the walk."""
+    return round((wall_clock_ms() - stats.at_ms) / 1000, 1)
+
+
+def print_age(stats: QueueStats) -> None:
+    """Say how old the counts are."""
+    err.print(f"counted {age_s(stats):.0f} s ago; --fresh counts now", highlight=False)

@@ -1,0 +1,85 @@
+"""`manifold send`: publish data, and a trigger for it, as the platform does."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from manifold.messaging.publisher import Publisher
+from manifold.console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from manifold.contracts import topics
+from manifold.contracts.messages import Receipt, ReceiptStatus, sha1_hex
+from manifold.settings import Settings
+
+Sent = list[tuple[str, Receipt]]
+
+
+@handle_errors
+def send(
+    vins: Annotated[list[str] | None, typer.Argument(help="VINs to send to.", show_default=False)] = None,
+    vins_from: Annotated[Path | None, typer.Option(help="File with one VIN a line.", show_default=False)] = None,
+    data_from: Annotated[Path | None, typer.Option("--data", help="File with the payload.", show_default=False)] = None,
+    data_id: Annotated[str, typer.Option(help="Name of the data; default: the SHA-1 of the payload.", show_default=False)] = "",
+    request_id: Annotated[
+        str, typer.Option(help="Name of the request; default: task_send_<milliseconds>.", show_default=False)
+    ] = "",
+    trigger_from: Annotated[
+        Path | None, typer.Option("--trigger", help="File with a whole trigger, sent as it is.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish data, a trigger for some VINs, or both; wait for the recorder's receipts."""
+    settings = settings_or_fail()
+    named = list(vins or []) + (_lines(vins_from) if vins_from else [])
+    payload = _bytes(data_from) if data_from else None
+    if payload is None and trigger_from is None and not (named and data_id):
+        fail("there is nothing to send; give --data FILE, or VINs with --data-id ID, or --trigger FILE", USAGE)
+    if payload is not None and not data_id:
+        data_id = sha1_hex(payload)
+    request_id = request_id or f"task_send_{time.time_ns() // 1_000_000}"
+    sent = asyncio.run(_send(settings, payload, data_id, named, request_id, _bytes(trigger_from) if trigger_from else None))
+    _show(sent, as_json)
+    if any(receipt.status is ReceiptStatus.REFUSED for _, receipt in sent):
+        raise typer.Exit(FAILED)
+
+
+async def _send(
+    settings: Settings, payload: bytes | None, data_id: str, vins: list[str], request_id: str, trigger: bytes | None
+) -> Sent:
+    sent: Sent = []
+    async with Publisher(settings) as publisher:
+        if payload is not None:
+            sent.append((f"data {data_id}", await publisher.data(data_id, payload)))
+        if vins:
+            sent.append((f"trigger {request_id}", await publisher.trigger(vins, request_id, data_id)))
+        if trigger is not None:
+            sent.append(("trigger", await publisher.publish(topics.TRIGGER, trigger)))
+    return sent
+
+
+def _show(sent: Sent, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            [
+                {"message": what, "seq": r.seq, "status": r.status.value, "duplicate_of": r.duplicate_of, "reason": r.reason}
+                for what, r in sent
+            ]
+        )
+        return
+    rows = [
+        (what, r.seq, r.status.value, r.reason or (f"same as {r.duplicate_of}" if r.duplicate_of else None)) for what, r in sent
+    ]
+    out.print(table("", ("message", "seq", "status", "why"), rows))
+
+
+def _lines(file: Path) -> list[str]:
+    return [line.strip() for line in _bytes(file).decode("utf-8", "replace").splitlines() if line.strip()]
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as exc:
+        fail(f"cannot read {file} ({exc.strerror}); name a file that exists", USAGE)

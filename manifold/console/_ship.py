@@ -1,0 +1,26 @@
+"""`manifold ship`: write the files that a Spark cluster needs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from manifold.console._output import AsJson, handle_errors, out, print_json, settings_or_fail
+
+Folder = Annotated[Path, typer.Argument(help="Where to put it; what is there of an earlier time is replaced.")]
+Python = Annotated[Path | None, typer.Option(help="Python of the nodes, of this one's version.", show_default="this one's path")]
+WithDriver = Annotated[bool, typer.Option("--with-driver", help="Drivers run on the cluster, too (deploy mode cluster).")]
+
+
+@handle_errors
+def ship(folder: Folder, python: Python = None, with_driver: WithDriver = False, as_json: AsJson = False) -> None:
+    """Write code, environment, jars and Spark's defaults for a cluster whose nodes have nothing of Manifold."""
+    settings = settings_or_fail()
+    from pipelines.spark.ship import ship as write
+
+    shipped = write(settings, folder, python=python, with_driver=with_driver)
+    if as_json:
+        print_json(shipped.to_json())
+        return
+    out.print(f"{shipped.bytes >> 20} MiB in {folder}: code, environment, {len(shipped.jars)} jars")
+    out.print(f'in the Airflow connection spark_default: {{"properties-file": "{shipped.defaults}"}}')

@@ -1,0 +1,73 @@
+"""`manifold signals`: X-ray signals of a device, and the keys under which they are sealed."""
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from manifold.console._erasing import WAIT_S, Wait, Why, Yes, erase
+from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from manifold.console._signal_keys import app as keys_app
+from manifold.console._signals_amqp import dlq_app, erase_letters, send
+from manifold.settings import Settings
+
+app = typer.Typer(help="X-ray signals: what came from a device, and the keys under which payloads lie.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
+app.add_typer(dlq_app, name="dlq")
+app.command()(send)
+Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The newest so many.")]
+
+
+@app.command("erase")
+@handle_errors
+def device_erase(
+    device_id: Device,
+    why: Why,
+    yes: Yes = False,
+    wait: Wait = WAIT_S,
+    leave_letters: Annotated[
+        bool, typer.Option("--leave-dead-letters", help="Do not ask RabbitMQ: its dead letters go by themselves after a week.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a device out of dead letters, archive, lake and queues for good, and search every file; status 1 if it is found."""
+    settings = _checked(device_id)
+    letters = partial(erase_letters, settings, device_id) if settings.with_signals and not leave_letters else None
+    erase(settings, device_id, why, yes=yes, wait_s=wait, as_json=as_json, letters=letters)
+
+
+@app.command()
+@handle_errors
+def show(device_id: Device, limit: Limit = 100, as_json: AsJson = False) -> None:
+    """The newest signals of a device, oldest first: readings and anomalies, of what the lake has and of what is recorded."""
+    settings = _checked(device_id)
+    from manifold.lake.catalog import open_catalog
+    from manifold.contracts.seq import MAX_SEQ
+    from manifold.history.signals import device_signals
+
+    found = device_signals(settings, open_catalog(settings), device_id, limit=limit, before=MAX_SEQ)
+    if as_json:
+        print_json(found.to_json())
+        return
+    if not found.signals:
+        out.print(f"{device_id}: no signal is known")
+        return
+    rows = [
+        (
+            signal.seq,
+            signal.captured_at,
+            signal.problem or ", ".join(f"{one['type']} {one['value']:g} {one['unit']}" for one in signal.readings[:4]),
+            ", ".join(f"{one['type']} ({one['severity']})" for one in signal.anomalies[:4]),
+        )
+        for signal in found.signals
+    ]
+    out.print(table(f"{device_id}, the newest {len(rows)}", ("seq", "captured at", "readings", "anomalies"), rows))
+
+
+def _checked(device_id: str) -> Settings:
+    from manifold.contracts.signals.messages import DEVICE_ID
+
+    if not DEVICE_ID.fullmatch(device_id):
+        fail(f"{device_id!r} is no device's id: it has 1 to 100 of A-Z a-z 0-9 _ -", USAGE)
+    return settings_or_fail()

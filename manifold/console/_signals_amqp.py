@@ -1,0 +1,214 @@
+"""`manifold signals send` and `manifold signals dlq`: the console as a gateway, and as the operator of dead letters."""
+
+import asyncio
+import base64
+import json
+import os
+import sys
+import uuid
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from manifold.messaging.amqp import connection_url, hmac_secrets, shown_url
+from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.settings import Settings
+from manifold.contracts.signals import topology
+from manifold.contracts.signals.codes import Code
+from manifold.contracts.signals.messages import DEVICE_ID
+from manifold.contracts.signals.rights import GATEWAY
+from manifold.contracts.signals.signing import signed_headers
+
+dlq_app = typer.Typer(help="Dead letters: messages that the door has refused, the oldest first.", no_args_is_help=True)
+Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id.")]
+Most = Annotated[int, typer.Option("--count", min=1, max=10_000, help="So many, the oldest first.")]
+T = TypeVar("T")
+NOT_VOUCHED_FOR = (
+    Code.REPLAY_ERROR,
+    Code.IDEMPOTENCY_CONFLICT,
+)  # unless the operator names the code: someone may have sent it twice
+
+
+@handle_errors
+def send(
+    device_id: Device,
+    data_from: Annotated[str, typer.Option("--data", metavar="FILE", help="File with the payload; - is stdin.")],
+    count: Annotated[int, typer.Option("--count", min=1, max=1_000_000, help="So many messages, each a signal of its own.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Publish signals of a device, signed, and wait until RabbitMQ has them."""
+    if not DEVICE_ID.fullmatch(device_id):
+        fail(f"{device_id!r} is no device's id: it has 1 to 100 of A-Z a-z 0-9 _ -", USAGE)
+    settings, payload = settings_or_fail(), _bytes(data_from)
+    if not payload or len(base64.b64encode(payload)) > settings.signals_max_payload:
+        fail(f"{data_from} has {len(payload)} bytes: a payload has 1 to {settings.signals_max_payload * 3 // 4}", USAGE)
+    sent = _run(settings, _send(settings, device_id, payload, count))
+    if as_json:
+        print_json({"device_id": device_id, "sent": len(sent), "correlation_ids": sent[:100]})
+    else:
+        out.print(f"{len(sent)} published to {topology.RAW}, correlation id {sent[-1]}")
+
+
+@dlq_app.command("ls")
+@handle_errors
+def ls(count: Most = 100, as_json: AsJson = False) -> None:
+    """List dead letters, and why each was refused."""
+    settings = settings_or_fail()
+    found = _run(settings, _look(settings, count))
+    if as_json:
+        print_json({"dead_letters": found})
+        return
+    rows = [
+        (
+            one["place"],
+            one["code"],
+            one["error"].get("message", "not seen by a door"),
+            one["error"].get("timestamp", ""),
+            one["bytes"],
+        )
+        for one in found
+    ]
+    out.print(table(f"{len(rows)} dead letters", ("place", "code", "why", "at", "bytes"), rows))
+
+
+@dlq_app.command("show")
+@handle_errors
+def show(place: Annotated[int, typer.Argument(min=1, help="Its place, as `ls` counts.")]) -> None:
+    """One of them: error, headers, and the body as it came."""
+    settings = settings_or_fail()
+    found = _run(settings, _look(settings, place, with_body=True))
+    if len(found) < place:
+        fail(f"there are {len(found)} dead letters", USAGE)
+    print_json(found[place - 1])
+
+
+@dlq_app.command("replay")
+@handle_errors
+def replay(
+    count: Most = 100,
+    code: Annotated[str, typer.Option(help="Only those with this code.")] = "",
+    vouch: Annotated[
+        bool,
+        typer.Option("--vouch", help="Also those that are only too old: sign them anew, on your word that they are no replays."),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what the door would make of each now, and leave them.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send dead letters to their queue again. What the door would refuse again stays; what is only too old needs your word."""
+    settings = settings_or_fail()
+    found = _run(settings, _replay(settings, count, code, vouch=vouch, dry_run=dry_run))
+    if as_json:
+        print_json({"dead_letters": found})
+        return
+    titles = ("place", "code", "the door would say", "can be vouched for", "replayed")
+    rows = [
+        (one["place"], one["code"], one["would_be"], *("yes" if one[name] else "no" for name in ("vouchable", "replayed")))
+        for one in found
+    ]
+    out.print(table("", titles, rows))
+
+
+def erase_letters(settings: Settings, device_id: str) -> int:
+    """Take a device's dead letters away; how many.
+
+    Raises:
+        Retryable: RabbitMQ is away.
+        Permanent: it does not let us in.
+    """
+    try:
+        return _run(settings, _erase_letters(settings, device_id))
+    except Retryable as exc:
+        raise Retryable(f"{exc}; or leave dead letters, which go after a week: --leave-dead-letters") from exc
+
+
+async def _erase_letters(settings: Settings, device_id: str) -> int:
+    from manifold.contracts.seq import MAX_SEQ
+    from pipelines.erasure.names import Named
+    from manifold.signals.dead_letters import open_dead_letters
+
+    named = Named(device_id, MAX_SEQ)
+    async with open_dead_letters(settings) as letters:
+        return await letters.erase(device_id, named.is_in if named.opaque else lambda _: False)
+
+
+async def _send(settings: Settings, device_id: str, payload: bytes, count: int) -> list[str]:
+    import aio_pika  # not for a mere --help
+
+    secrets, sent = hmac_secrets(settings), list[str]()
+    encoded = base64.b64encode(payload).decode()
+    connection = await aio_pika.connect(connection_url(settings, as_user=GATEWAY), timeout=settings.signals_connect_ms / 1000)
+    async with connection, connection.channel(publisher_confirms=True, on_return_raises=True) as channel:
+        exchange = await channel.get_exchange(topology.EXCHANGE, ensure=False)
+        for _ in range(count):
+            now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+            said = {"deviceId": device_id, "capturedAt": now, "payload": encoded, "schemaVersion": "v1"}
+            body, correlation_id = json.dumps(said).encode(), str(uuid.uuid4())
+            headers: dict[str, Any] = {"x-correlation-id": correlation_id, "x-schema-version": "v1", "x-timestamp": now}
+            if secrets:
+                headers |= signed_headers(body, secrets[0], device_id=device_id, nonce=os.urandom(16).hex(), timestamp=now)
+            mode = aio_pika.DeliveryMode.PERSISTENT
+            message = aio_pika.Message(body, headers=headers, content_type="application/json", delivery_mode=mode)
+            await exchange.publish(message, topology.RAW, mandatory=True)
+            sent.append(correlation_id)
+    return sent
+
+
+async def _look(settings: Settings, count: int, *, with_body: bool = False) -> list[dict[str, Any]]:
+    from manifold.signals.dead_letters import open_dead_letters
+
+    async with open_dead_letters(settings) as letters:
+        return [
+            letter.to_json() | ({"body": letter.body.decode("utf-8", "replace")} if with_body else {})
+            for letter in await letters.oldest(count)
+        ]
+
+
+async def _replay(settings: Settings, count: int, code: str, *, vouch: bool, dry_run: bool) -> list[dict[str, Any]]:
+    from manifold.signals.dead_letters import ACCEPTED, open_dead_letters
+
+    done = []
+    async with open_dead_letters(settings) as letters:
+        for letter in await letters.oldest(count):
+            if code and letter.code != code:
+                continue
+            would_be, vouchable = letters.would_be(letter), letters.is_only_old(letter)
+            named = letter.code == code or letter.code not in NOT_VOUCHED_FOR
+            replayed = not dry_run and (would_be == ACCEPTED or (vouch and vouchable and named))
+            if replayed:
+                await letters.replay(letter)
+            said = {"place": letter.place, "code": letter.code, "would_be": would_be, "vouchable": vouchable}
+            done.append(said | {"replayed": replayed})
+    return done
+
+
+def _run(settings: Settings, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns.
+
+    Raises:
+        Retryable: RabbitMQ is away, or has not what is asked for.
+        Permanent: it does not let us in.
+    """
+    from aio_pika.exceptions import AMQPError, ProbableAuthenticationError
+
+    where = shown_url(settings).rpartition("@")[2]
+    try:
+        return asyncio.run(work)
+    except ProbableAuthenticationError as exc:
+        raise Permanent(
+            f"RabbitMQ at {where} refuses user or password; see MANIFOLD_SIGNALS_AMQP_URL and <home>/secrets"
+        ) from exc
+    except (AMQPError, OSError, TimeoutError) as exc:
+        raise Retryable(f"RabbitMQ at {where}: {exc or type(exc).__name__}; see that it runs: make up") from exc
+
+
+def _bytes(data_from: str) -> bytes:
+    if data_from == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(data_from).read_bytes()
+    except OSError as exc:
+        fail(f"--data {data_from}: {exc.strerror}", USAGE)

@@ -1,0 +1,159 @@
+"""What comes in for exclusive compacted queues: appends and rewinds. Any bytes in; a message, or a `Refused`, out."""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from manifold.contracts.keys import OUTCOMES
+from manifold.contracts.messages import NAME_RULE, SHOWN, Refused, shown
+from manifold.contracts.names import MAX_VIN, RESERVED_CLIENT_IDS, SERVICE_PREFIX, Owner, is_service, is_vin
+from manifold.contracts.queue_names import Flavour
+from manifold.contracts.seq import MAX_SEQ, first_seq_at
+from manifold.contracts.topics import ECQ_REWIND_PREFIX, ECQ_WRITE_PREFIX
+
+MAX_KEY_BYTES = 512
+MAX_KEY_LEVELS = 125  # EMQX takes topics of 128, and $ECQ/w/<client id>/ is three
+# What no topic that is published to may hold, or should by MQTT: control characters, and code points that are no characters.
+# Mosquitto cuts off whoever tries.
+_NO_CHARACTERS = "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+_NOT_IN_A_KEY = re.compile(f"[+#\0-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_NO_CHARACTERS}]")
+ACKNOWLEDGEMENTS = f"{OUTCOMES}/{Flavour.ECQ}/"  # how the topics of acknowledgements begin in the archive
+EARLIEST = "earliest"
+REWIND_RULE = f"send {EARLIEST}, a seq, or an ISO 8601 time with its zone, such as 2026-01-31T08:00:00Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """A message of one key, which takes the place of an older one."""
+
+    client_id: Owner
+    key: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """Send what is live again, from the message `first_seq` on; 0: all of it."""
+
+    client_id: Owner
+    first_seq: int
+
+
+class EcqAck(Struct, frozen=True, omit_defaults=True):
+    """A message of an exclusive compacted queue was acknowledged, or passed over; recording it twice is recording it once.
+
+    `epoch` is the seq of the last rewind that the queue had seen by then, 0 before any: an acknowledgement says nothing about
+    what a later rewind brings back.
+    """
+
+    client_id: str
+    seq: int
+    acked_ms: int  # Unix milliseconds
+    epoch: int = 0
+    reason: str | None = None  # what the client said in its PUBACK, or why the platform passed it over
+    passed_over: bool = False  # it was not delivered: its attempts were used up, or the broker does not take a packet as large
+
+    def to_wire(self) -> bytes:
+        """The JSON in the outcomes stream and in the archive."""
+        return _ENCODE(self)
+
+    def to_be_completed(self) -> bytes:
+        """The same without `epoch` and its end: the queue knows its epoch, and writes on."""
+        return _ENCODE(msgspec.structs.replace(self, epoch=0))[:-1]
+
+    @classmethod
+    def from_wire(cls, payload: bytes) -> "EcqAck":
+        """The record in `payload`.
+
+        Raises:
+            ValueError: `payload` is not such a record; the message says what is wrong with it.
+        """
+        try:
+            record = _DECODE(payload)
+        except (ValueError, RecursionError) as exc:
+            raise ValueError(f"not an acknowledgement of a compacted queue: {exc!r:.{SHOWN}}") from exc
+        if not is_vin(record.client_id) or not 0 <= record.seq <= MAX_SEQ or not 0 <= record.epoch <= MAX_SEQ:
+            raise ValueError("not an acknowledgement of a compacted queue: client_id, seq or epoch cannot be one")
+        return record
+
+
+_ENCODE = msgspec.json.Encoder().encode
+_DECODE = msgspec.json.Decoder(EcqAck).decode
+
+
+def parse_ecq(topic: str, payload: bytes, *, max_data_bytes: int) -> Append | Rewind | Refused:
+    """The message on `$ECQ/w/<client id>/<key>` or `$ECQ/r/<client id>`."""
+    if topic.startswith(ECQ_WRITE_PREFIX):
+        return _parse_append(topic[len(ECQ_WRITE_PREFIX) :], payload, max_data_bytes)
+    if topic.startswith(ECQ_REWIND_PREFIX):
+        return _parse_rewind(topic[len(ECQ_REWIND_PREFIX) :], payload)
+    return Refused(
+        f"unknown topic {shown(topic)}; publish to {ECQ_WRITE_PREFIX}<client id>/<key> or {ECQ_REWIND_PREFIX}<client id>"
+    )
+
+
+def rewind_target(word: str) -> int | None:
+    """The first seq to be sent again that this word names; None: it is none. A time names the first seq given at or after it."""
+    word = word.strip()
+    if word == EARLIEST:
+        return 0
+    if word.isascii() and word.isdigit():
+        return int(word) if len(word) <= len(str(MAX_SEQ)) and int(word) <= MAX_SEQ else None
+    try:
+        return min(first_seq_at(datetime.fromisoformat(word)), MAX_SEQ)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _parse_append(rest: str, payload: bytes, max_data_bytes: int) -> Append | Refused:
+    client_id, _, key = rest.partition("/")
+    if (refused := refused_client(client_id)) is not None:
+        return refused
+    if not key:
+        return Refused(f"topic names no key; publish to {ECQ_WRITE_PREFIX}{client_id}/<key>")
+    if (refused := _refused_key(key)) is not None:
+        return refused
+    if len(payload) > max_data_bytes:
+        return Refused(f"payload of {len(payload)} bytes is over max_data_bytes={max_data_bytes}; send less or raise the setting")
+    return Append(Owner(client_id), key, payload)
+
+
+def _parse_rewind(client_id: str, payload: bytes) -> Rewind | Refused:
+    if (refused := refused_client(client_id)) is not None:
+        return refused
+    word = payload[: SHOWN + 1].decode("utf-8", "replace")
+    target: Any = rewind_target(word) if len(payload) <= SHOWN else None
+    if target is None:
+        size = f", and not {len(payload)} bytes" if len(payload) > SHOWN else ""
+        return Refused(f"{shown(word)} is no place to rewind to; {REWIND_RULE}{size}")
+    return Rewind(Owner(client_id), target)
+
+
+def _refused_key(key: str) -> Refused | None:
+    size, levels = len(key.encode("utf-8", "surrogatepass")), key.count("/") + 1
+    if size > MAX_KEY_BYTES:
+        return Refused(f"key {shown(key)} of {size} bytes is over {MAX_KEY_BYTES}; choose a shorter one")
+    if levels > MAX_KEY_LEVELS:
+        return Refused(f"key {shown(key)} of {levels} levels is over {MAX_KEY_LEVELS}; choose one with fewer")
+    if _NOT_IN_A_KEY.search(key):
+        return Refused(
+            f"key {shown(key)} holds +, #, a control character or what is no character; choose one that a topic may end in"
+        )
+    return None
+
+
+def refused_client(client_id: str) -> Refused | None:
+    """Why no client with such an id has a queue; None: it may have one."""
+    if not client_id:
+        return Refused("topic names no client id; publish to $ECQ/w/<client id>/<key>")
+    if client_id in RESERVED_CLIENT_IDS:
+        return Refused(f"client id {shown(client_id)} is a level of the topics themselves; no client may have it")
+    if is_service(client_id):
+        return Refused(f"client id {shown(client_id)} is a service's: those that begin with {SERVICE_PREFIX} have no queue")
+    if not is_vin(client_id):
+        return Refused(f"client id {shown(client_id)} must be 1 to {MAX_VIN} {NAME_RULE}")
+    return None

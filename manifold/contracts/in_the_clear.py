@@ -1,0 +1,66 @@
+"""The addresses that settings name, and those of them without TLS. Pure."""
+
+from collections.abc import Iterator
+from urllib.parse import parse_qs, urlsplit
+
+from manifold.contracts import catalog_properties
+from manifold.settings.derived import DerivedSettings
+from manifold.contracts.faces import is_loopback
+from manifold.contracts.redis_url import split_redis_url
+
+SAFE = {"mqtt": "mqtts", "tcp": "mqtts", "redis": "rediss", "amqp": "amqps", "http": "https"}  # by what is in the clear
+VERIFIED = {"verify-ca", "verify-full"}  # modes in which PostgreSQL's client knows whom it talks to
+# Options of URLs by which the clients of Redis and of RabbitMQ believe anybody, and what each must be.
+BELIEVES = {"rediss": {"ssl_cert_reqs": {"required"}, "ssl_check_hostname": {"true", "1"}}, "amqps": {"no_verify_ssl": {"0"}}}
+
+
+def in_the_clear(settings: DerivedSettings) -> list[str]:
+    """A sentence, without secrets, for each setting by which a process talks or listens in the clear beyond loopback."""
+    found = [f"MANIFOLD_{name.upper()} {said}" for name, url in addresses(settings) if (said := _said(url))]
+    if not settings.http_shows.certificate and not all(map(is_loopback, (settings.host, settings.api_listens))):
+        found.append("MANIFOLD_HTTP_CERTIFICATE must name a certificate, because HTTP listens beyond loopback")
+    return found
+
+
+def addresses(settings: DerivedSettings) -> Iterator[tuple[str, str]]:
+    """The URL of each server that a process connects to, or an empty text, by the name of the setting. URLs may have secrets."""
+    yield "mqtt_url", settings.mqtt
+    yield "mqtt_vehicle_url", settings.mqtt_vehicle_url
+    yield "emqx_api_url", settings.emqx_api_url
+    yield "redis_url", split_redis_url(settings.redis_url.get_secret_value())[0]
+    yield "signals_redis_url", split_redis_url(settings.signals_redis_url.get_secret_value())[0]
+    yield "signals_amqp_url", settings.signals_amqp_url.get_secret_value()
+    yield "signals_operator_url", settings.signals_operator_url.get_secret_value()
+    yield "signals_traces_url", settings.signals_traces_url
+    yield "s3_endpoint", settings.s3_endpoint
+    yield "catalog_uri", settings.catalog_uri.get_secret_value()
+    yield "api_url", settings.api_url
+    yield "lineage_url", settings.lineage_url.get_secret_value()
+    yield "alert_url", settings.alert_url.get_secret_value()
+    for url in settings.recorder_urls.split(","):
+        yield "recorder_urls", url
+    for url in catalog_properties.read(settings.catalog_properties.get_secret_value()).values():
+        yield "catalog_properties", url
+
+
+def _said(url: str) -> str:
+    """The problem with the URL, and the remedy; empty: there is none."""
+    try:
+        parts = urlsplit(url)
+        query = parse_qs(parts.query)
+        named = [
+            parts.hostname or "",
+            *query.get("host", []),
+            *query.get("hostaddr", []),
+        ]  # PostgreSQL's options are asked before
+    except ValueError:  # no URL, such as other properties of a catalog
+        return ""
+    if all(not name or name.startswith("/") or is_loopback(name) for name in named):
+        return ""
+    if parts.scheme.startswith("postgresql"):
+        modes = {*query.get("sslmode", [])}
+        return "" if modes and modes <= VERIFIED else "must ask for sslmode=verify-full"
+    for option, right in BELIEVES.get(parts.scheme, {}).items():
+        if not {value.lower() for value in query.get(option, [])} <= right:
+            return f"must not have {option}, or whoever answers is believed"
+    return f"must begin with {SAFE[parts.scheme]}://" if parts.scheme in SAFE else ""

@@ -1,0 +1,199 @@
+"""Parsers of triggers and data, as the platform publishes them: any bytes in; a message, or a `Refused` with its reason, out."""
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from typing import Any
+
+from manifold.contracts.names import MAX_ID, MAX_VIN, DataId, Owner, RequestId, are_vins, is_id, is_vin
+
+NAME_RULE = "printable ASCII characters without space, + # /"
+SHOWN = 60  # characters of a bad value that a reason repeats
+# Lists and objects in a trigger, which needs two. Without this limit, how deep they may nest depends on how deep the reader's own
+# stack is, so that the door and the lake could disagree; and a hundred megabytes of them take a minute and gigabytes.
+MAX_PARTS = 100
+
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Input that Manifold does not accept, and why: field, value and remedy in one sentence."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """A batch: send the data `data_id` to every VIN of `ids`."""
+
+    ids: tuple[Owner, ...]  # each VIN once, in the order in which the platform named them
+    request_id: RequestId
+    data_id: DataId
+    data: bytes | None = None  # the inline form carries its data; then data_id is their SHA-1
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A payload that triggers refer to by `data_id`."""
+
+    data_id: DataId
+    payload: bytes
+
+
+class ReceiptStatus(StrEnum):
+    """The recorder's word to a publisher that asked for it."""
+
+    RECORDED = "recorded"  # durable
+    DUPLICATE = "duplicate"  # durable, and the same trigger as `duplicate_of`: not queued again
+    REFUSED = "refused"  # in quarantine under its seq
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The recorder's answer: this message is durable, or refused and why."""
+
+    seq: int
+    status: ReceiptStatus
+    duplicate_of: int | None = None
+    reason: str | None = None
+
+    def to_wire(self) -> bytes:
+        """The JSON that goes to the publisher's response topic."""
+        fields = {"seq": self.seq, "status": self.status.value, "duplicate_of": self.duplicate_of, "reason": self.reason}
+        return json.dumps(fields).encode()
+
+
+def sha1_hex(payload: bytes) -> str:
+    """SHA-1 of `payload` in lower-case hex: the data_id of inline data, and the table's `sha1`."""
+    return hashlib.sha1(payload, usedforsecurity=False).hexdigest()
+
+
+def trigger_digest(ids: Iterable[str], request_id: str, data_id: str) -> str:
+    """Two triggers with this digest in common are the same one: same set of ids, request_id and data_id."""
+    digest = hashlib.sha256()
+    for part in (request_id, data_id, *sorted(set(ids))):
+        digest.update(part.encode())
+        digest.update(b"\n")  # no name can hold it
+    return digest.hexdigest()
+
+
+def parse_data(topic_data_id: str, payload: bytes, *, max_data_bytes: int) -> Data | Refused:
+    """The data message on `$SDV-FANOUT/data/<topic_data_id>`."""
+    if not is_id(topic_data_id):
+        return Refused(f"data_id {shown(topic_data_id)} in the topic must be 1 to {MAX_ID} {NAME_RULE}")
+    if len(payload) > max_data_bytes:
+        return Refused(f"payload of {len(payload)} bytes is over max_data_bytes={max_data_bytes}; send less or raise the setting")
+    return Data(DataId(topic_data_id), payload)
+
+
+def parse_trigger(payload: bytes, *, max_ids: int, max_data_bytes: int, inline: str = "base64") -> Trigger | Refused:
+    """The trigger in `payload`, whole or not at all: one bad VIN refuses it. A VIN listed twice counts once.
+
+    `inline` says what its `data` is: base64, or text that stands for itself.
+    """
+    try:
+        text = payload.decode("utf-8-sig")
+        if _has_too_many_parts(text):
+            return Refused(f"payload holds over {MAX_PARTS} lists and objects; send an object with ids, request_id and data_id")
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        return Refused(f"payload is not JSON ({exc}); send an object with ids, request_id and data_id")
+    if not isinstance(fields, dict):
+        return Refused(f"payload is a JSON {_kind(fields)}; send an object with ids, request_id and data_id")
+    ids = _parse_ids(fields, max_ids)
+    if isinstance(ids, Refused):
+        return ids
+    request_id = _parse_id(fields, "request_id")
+    if isinstance(request_id, Refused):
+        return request_id
+    if "data" in fields:
+        return _parse_inline(fields, ids, RequestId(request_id), max_data_bytes, inline)
+    data_id = _parse_id(fields, "data_id")
+    if isinstance(data_id, Refused):
+        return data_id
+    return Trigger(ids, RequestId(request_id), DataId(data_id))
+
+
+def _parse_ids(fields: dict[str, Any], max_ids: int) -> tuple[Owner, ...] | Refused:
+    ids = fields.get("ids")
+    if ids is None:
+        return Refused("ids is missing; send a list of VINs")
+    if not isinstance(ids, list):
+        return Refused(f"ids is a {_kind(ids)}; send a list of VINs")
+    if not ids:
+        return Refused("ids is empty; name at least one VIN")
+    if not are_vins(ids):
+        return _first_bad_id(ids)
+    once = dict.fromkeys(ids)
+    if len(once) > max_ids:
+        return Refused(f"ids has {len(once)} VINs, over max_ids={max_ids}; send several triggers or raise the setting")
+    return tuple(once)
+
+
+def _first_bad_id(ids: list[Any]) -> Refused:
+    place, vin = next((place, vin) for place, vin in enumerate(ids) if not isinstance(vin, str) or not is_vin(vin))
+    if not isinstance(vin, str):
+        return Refused(f"ids[{place}] is a {_kind(vin)} ({shown(vin)}); each VIN is a string")
+    return Refused(f"ids[{place}] {shown(vin)} must be 1 to {MAX_VIN} {NAME_RULE}")
+
+
+def _parse_id(fields: dict[str, Any], name: str) -> str | Refused:
+    value = fields.get(name)
+    if value is None:
+        return Refused(f"{name} is missing" + ("; name the data, or send it inline as data" if name == "data_id" else ""))
+    if not isinstance(value, str):
+        return Refused(f"{name} is a {_kind(value)} ({shown(value)}); it must be a string")
+    if not is_id(value):
+        return Refused(f"{name} {shown(value)} must be 1 to {MAX_ID} {NAME_RULE}")
+    return value
+
+
+def _parse_inline(
+    fields: dict[str, Any], ids: tuple[Owner, ...], request_id: RequestId, max_data_bytes: int, inline: str
+) -> Trigger | Refused:
+    encoded = fields["data"]
+    if not isinstance(encoded, str):
+        return Refused(f"data is a {_kind(encoded)}; send the payload as a string ({inline})")
+    try:
+        data = encoded.encode() if inline == "text" else base64.b64decode(encoded, validate=True)
+    except UnicodeEncodeError:
+        return Refused("data holds half of a surrogate pair, which no bytes stand for; send whole characters")
+    except (binascii.Error, ValueError) as exc:
+        return Refused(f"data is not base64 ({exc}); encode the payload with the standard alphabet and padding")
+    if len(data) > max_data_bytes:
+        return Refused(f"data of {len(data)} bytes is over max_data_bytes={max_data_bytes}; send less or raise the setting")
+    data_id = sha1_hex(data)
+    named = fields.get("data_id")
+    if named is not None and not isinstance(named, str):
+        return Refused(f"data_id is a {_kind(named)} ({shown(named)}); leave it out of the inline form")
+    if named is not None and named != data_id:
+        return Refused(f"data_id {shown(named)} is not the SHA-1 of data ({data_id}); leave it out of the inline form")
+    return Trigger(ids, request_id, DataId(data_id), data)
+
+
+def _kind(value: object) -> str:
+    kinds = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "list", dict: "object"}
+    return kinds.get(type(value), type(value).__name__)
+
+
+def shown(value: object) -> str:
+    """A value as reasons quote it: the size of a list or object, the beginning of a long text."""
+    if isinstance(value, list | dict):
+        return f"{len(value)} item{'' if len(value) == 1 else 's'}"
+    if isinstance(value, str):
+        return json.dumps(value[:SHOWN]) + ("…" if len(value) > SHOWN else "")
+    return json.dumps(value)[:SHOWN]
+
+
+def _has_too_many_parts(text: str) -> bool:
+    if text.count("[") + text.count("{") <= MAX_PARTS:
+        return False
+    brackets = (found for found in _STRING_OR_BRACKET.finditer(text) if text[found.start()] != '"')
+    return next(islice(brackets, MAX_PARTS, None), None) is not None

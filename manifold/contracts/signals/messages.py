@@ -1,0 +1,212 @@
+"""The messages of the vehicle platform's contract: raw signals, processed signals, device status.
+
+Any bytes in, a message or a refusal out.
+"""
+
+import binascii
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from manifold.settings.signals import MAX_PAYLOAD
+from manifold.contracts.signals.codes import Code, Refusal
+
+MAX_DEVICE_ID = 100
+DEVICE_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_DEVICE_ID}}}")
+UUID_4 = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}")
+ISO_8601 = "an ISO 8601 time with its zone, such as 2024-01-01T00:00:00.000Z"
+_INSTANT = re.compile(r"(\d{4}-\d{2}-\d{2}|\d{8})[Tt ](\d{2}:?\d{2}(:?\d{2}([.,]\d{1,9})?)?)([Zz]|[+-]\d{2}(:?\d{2})?)", re.ASCII)
+
+DeviceId = Annotated[str, Meta(pattern=rf"\A[A-Za-z0-9_-]{{1,{MAX_DEVICE_ID}}}\Z")]
+Percent = Annotated[float, Meta(ge=0, le=100)]
+Decibels = Annotated[float, Meta(ge=-120, le=0)]
+
+
+class Location(Struct, frozen=True, omit_defaults=True):
+    """Where the device was; degrees, and metres above the sea."""
+
+    latitude: Annotated[float, Meta(ge=-90, le=90)]
+    longitude: Annotated[float, Meta(ge=-180, le=180)]
+    altitude: float | None = None
+
+
+class Metadata(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What the device says of itself; other fields are ignored."""
+
+    location: Location | None = None
+    battery: Percent | None = None
+    signal_strength: Decibels | None = None  # dBm
+
+
+class RawSignal(Struct, frozen=True, dict=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A signal as a gateway publishes it. Values that were decoded to validate it are kept."""
+
+    device_id: DeviceId
+    captured_at: str  # as it was sent: the idempotency key is made of this text
+    payload: Annotated[str, Meta(min_length=1, max_length=MAX_PAYLOAD)]  # base64
+    schema_version: str
+    metadata: Metadata | None = None
+    correlation_id: str | None = None
+
+    @cached_property
+    def payload_bytes(self) -> bytes:
+        """The payload, decoded."""
+        return binascii.a2b_base64(self.payload, strict_mode=True)
+
+    @cached_property
+    def captured(self) -> datetime:
+        """The instant of `captured_at`, in UTC."""
+        return instant(self.captured_at)
+
+
+# By schema version, the model that reads it: the current version and the two before it. v2 is v1 until it is defined.
+RAW_VERSIONS: Mapping[str, type[RawSignal]] = {"v1": RawSignal, "v2": RawSignal}
+
+
+class Status(StrEnum):
+    """The status of a device."""
+
+    ONLINE = "online"
+    OFFLINE = "offline"
+    ERROR = "error"
+    MAINTENANCE = "maintenance"
+    LOW_BATTERY = "low_battery"
+
+
+class Health(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How a device is; fields that are not named here are let be."""
+
+    battery: Percent | None = None
+    signal_strength: Decibels | None = None  # dBm
+    temperature: float | None = None
+    uptime: Annotated[float, Meta(ge=0)] | None = None  # seconds
+
+
+class DeviceStatus(Struct, frozen=True, dict=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A status message of a device."""
+
+    device_id: DeviceId
+    status: Status
+    last_seen: str
+    health: Health | None = None
+    correlation_id: str | None = None
+
+    @cached_property
+    def seen(self) -> datetime:
+        """The instant of `last_seen`, in UTC."""
+        return instant(self.last_seen)
+
+
+_Message = TypeVar("_Message", RawSignal, DeviceStatus)
+_NO_JSON = Refusal(
+    Code.MALFORMED_JSON, "the body is no JSON in UTF-8", "send one JSON object, with the fields of the schema only"
+)
+
+
+def instant(text: str) -> datetime:
+    """The instant in UTC that this text names, to the microsecond.
+
+    Raises:
+        ValueError: it is no ISO 8601 time with its zone.
+    """
+    if not _INSTANT.fullmatch(text):
+        raise ValueError(f"not {ISO_8601}")
+    try:
+        return datetime.fromisoformat(text.upper()).astimezone(UTC)
+    except OverflowError as exc:
+        raise ValueError(f"not {ISO_8601}") from exc
+
+
+def parse_raw(body: bytes) -> RawSignal | Refusal:
+    """The raw signal in `body`; its size was judged before."""
+    said = _read(body, RawSignal)
+    if isinstance(said, Refusal):
+        return said
+    if said.schema_version not in RAW_VERSIONS:
+        return _unknown_version(said.schema_version)
+    refused = _refused_instant("capturedAt", said.captured_at, lambda: said.captured)
+    return refused or _refused_id(said.correlation_id) or _refused_payload(said) or said
+
+
+def parse_status(body: bytes) -> DeviceStatus | Refusal:
+    """The device's status in `body`."""
+    said = _read(body, DeviceStatus)
+    if isinstance(said, Refusal):
+        return said
+    return _refused_instant("lastSeen", said.last_seen, lambda: said.seen) or _refused_id(said.correlation_id) or said
+
+
+def _read(body: bytes, model: type[_Message]) -> _Message | Refusal:
+    try:
+        return msgspec.json.decode(body, type=model)
+    except msgspec.ValidationError as exc:
+        return _wrong_version(body, model) or Refusal(Code.SCHEMA_ERROR, "a field is not as the schema has it", str(exc))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _NO_JSON
+
+
+def _wrong_version(body: bytes, model: type[Any]) -> Refusal | None:
+    """The refusal that comes before that of the schema: the body is no JSON, or its version is unknown; None: neither."""
+    try:
+        said: Any = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return _NO_JSON
+    version = said.get("schemaVersion") if isinstance(said, dict) and model is RawSignal else None
+    return _unknown_version(version) if isinstance(version, str) and version not in RAW_VERSIONS else None
+
+
+def _unknown_version(version: str) -> Refusal:
+    known = ", ".join(RAW_VERSIONS)
+    return Refusal(Code.VERSION_ERROR, f"schema version {version[:20]!r} is not known", f"schemaVersion: send one of {known}")
+
+
+def _refused_instant(field: str, text: str, read: Callable[[], datetime]) -> Refusal | None:
+    try:
+        read()
+    except ValueError:
+        return Refusal(Code.SCHEMA_ERROR, f"{field} {text[:60]!r} is no time", f"{field}: send {ISO_8601}")
+    return None
+
+
+def _refused_id(correlation_id: str | None) -> Refusal | None:
+    if correlation_id is None or UUID_4.fullmatch(correlation_id):
+        return None
+    return Refusal(
+        Code.SCHEMA_ERROR, f"correlationId {correlation_id[:60]!r} is no UUID", "correlationId: send a UUID of version 4"
+    )
+
+
+def _refused_payload(said: RawSignal) -> Refusal | None:
+    try:
+        decoded = said.payload_bytes if len(said.payload) % 4 == 0 else b""
+    except (binascii.Error, ValueError):
+        decoded = b""
+    if decoded:
+        return None
+    return Refusal(
+        Code.SCHEMA_ERROR, "the payload does not decode", "payload: send base64 (RFC 4648, section 4) of one byte or more"
+    )
+
+
+def processed_message(
+    signal: RawSignal, data: Struct | Mapping[str, Any], *, at: datetime, correlation_id: str | None = None
+) -> bytes:
+    """The processed signal as JSON; `data` has `readings` and `anomalies`, as `processing` gives them."""
+    stamp = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    message: dict[str, Any] = {
+        "deviceId": signal.device_id,
+        "processedAt": stamp,
+        "originalPayload": signal.payload,
+        "processedData": data,
+        "schemaVersion": signal.schema_version,
+    }
+    known = correlation_id or signal.correlation_id
+    if known:
+        message["correlationId"] = known
+    return msgspec.json.encode(message)

@@ -1,0 +1,136 @@
+"""The records that the door writes into journal and archive: metadata in the clear, the payload sealed (`manifold.lake.sealing`)."""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from msgspec import Struct
+
+from manifold.contracts.envelope import Envelope, Stream
+from manifold.contracts.signals.canonical import content_digest, idempotency_key
+from manifold.contracts.signals.codes import Refusal
+from manifold.contracts.signals.messages import DeviceStatus, RawSignal
+
+TOPICS = {Stream.XRAY_RAW: "xray.raw.v1", Stream.XRAY_STATUS: "device.status.v1"}  # the routing key, then / and the device
+DIGEST = "sdv-digest"  # header of what was refused: the same for the same message, however often it is delivered
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class RawRecord(Struct, frozen=True, array_like=True, gc=False):
+    """A raw signal, as it lies in the archive."""
+
+    device_id: str
+    captured_us: int  # since 1970 UTC
+    content_digest: str
+    idempotency_key: str
+    schema_version: str
+    correlation_id: str | None
+    sealed: bytes  # the decoded payload
+    latitude: float | None = None
+    longitude: float | None = None
+    altitude: float | None = None
+    battery: float | None = None
+    signal_strength: float | None = None
+
+
+class StatusRecord(Struct, frozen=True, array_like=True, gc=False):
+    """The status of a device in the archive; it has no payload."""
+
+    device_id: str
+    status: str
+    seen_us: int  # since 1970 UTC
+    correlation_id: str | None = None
+    battery: float | None = None
+    signal_strength: float | None = None
+    temperature: float | None = None
+    uptime: float | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+read_raw = msgspec.msgpack.Decoder(RawRecord).decode  # raises msgspec.DecodeError
+read_status = msgspec.msgpack.Decoder(StatusRecord).decode  # raises msgspec.DecodeError
+
+
+def raw_envelope(
+    seq: int,
+    received_at: datetime,
+    signal: RawSignal,
+    sealed: bytes,
+    *,
+    payload: bytes,
+    key: str | None = None,
+    correlation_id: str | None = None,
+) -> Envelope:
+    """The archived message of a raw signal. `payload` is decoded, for its digest; `key` and `correlation_id` are of headers."""
+    about = signal.metadata
+    where = about.location if about else None
+    record = RawRecord(
+        signal.device_id,
+        micros(signal.captured),
+        content_digest(payload),
+        key or idempotency_key(signal),
+        signal.schema_version,
+        signal.correlation_id or correlation_id,
+        sealed,
+        where.latitude if where else None,
+        where.longitude if where else None,
+        where.altitude if where else None,
+        about.battery if about else None,
+        about.signal_strength if about else None,
+    )
+    return _envelope(seq, received_at, Stream.XRAY_RAW, signal.device_id, _encode(record))
+
+
+def status_envelope(seq: int, received_at: datetime, status: DeviceStatus, *, correlation_id: str | None = None) -> Envelope:
+    """The archived message of a device's status."""
+    health = status.health
+    record = StatusRecord(
+        status.device_id,
+        status.status.value,
+        micros(status.seen),
+        status.correlation_id or correlation_id,
+        health.battery if health else None,
+        health.signal_strength if health else None,
+        health.temperature if health else None,
+        health.uptime if health else None,
+    )
+    return _envelope(seq, received_at, Stream.XRAY_STATUS, status.device_id, _encode(record))
+
+
+def refused_envelope(
+    seq: int,
+    received_at: datetime,
+    stream: Stream,
+    refusal: Refusal,
+    sealed: bytes,
+    *,
+    devices: Sequence[str] = (),
+    digest: str | None = None,
+) -> Envelope:
+    """The archived message of what was refused: its reason, and its whole body, sealed.
+
+    `devices` are those that it names, by whose erasure it is found; `digest` is the same however often it is delivered.
+    """
+    headers = {} if digest is None else {DIGEST: digest}
+    return Envelope(seq, received_at, stream, topic_of(stream, *devices), sealed, headers=headers, refused_because=refusal.reason)
+
+
+def topic_of(stream: Stream, *devices: str) -> str:
+    """The topic of a stream's messages in the archive: with the device, so that a device is found without reading any record."""
+    return "/".join((TOPICS[stream], *devices))
+
+
+def status_digest(record: StatusRecord) -> str:
+    """SHA-256 of what a status says, lower-case hex: the same however often, and under which correlation id, it is sent."""
+    return hashlib.sha256(_encode(msgspec.structs.replace(record, correlation_id=None))).hexdigest()
+
+
+def micros(at: datetime) -> int:
+    """Microseconds since 1970 UTC."""
+    return (at - _UNIX_EPOCH) // _MICROSECOND
+
+
+def _envelope(seq: int, received_at: datetime, stream: Stream, device_id: str, payload: bytes) -> Envelope:
+    return Envelope(seq, received_at, stream, topic_of(stream, device_id), payload)

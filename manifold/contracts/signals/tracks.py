@@ -1,0 +1,64 @@
+"""Tracks: points with time, place and speed, and the readings computed from them. Pure."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from manifold.contracts.signals.numbers import number
+
+EARTH_RADIUS_M = 6_371_000
+MOST_KMH = 1e6  # so that no sum overflows; whether a speed can be is a matter of bounds
+
+
+class Point(NamedTuple):
+    """Degrees, and km/h."""
+
+    latitude: float
+    longitude: float
+    speed: float
+
+
+def is_track(said: dict[str, Any]) -> bool:
+    """Whether this is `{"data": [[t, [lat, lon, speed]], …], "time": …}`: by its shape, whatever the points are."""
+    data = said.get("data")
+    return "time" in said and isinstance(data, list) and all(isinstance(entry, list) for entry in data)
+
+
+def track_readings(data: list[Any]) -> tuple[list[tuple[str, float, str]], int, int]:
+    """(name, value, unit) of what the track comes to; how many entries are no points, and of how many. No points, no speeds."""
+    points = list(_points(data))
+    found: list[tuple[str, float, str]] = [("points", float(len(points)), "points")]
+    if points:
+        speeds = [point.speed for point in points]
+        found += [("speed max", max(speeds), "km/h"), ("speed mean", math.fsum(speeds) / len(speeds), "km/h")]
+    found.append(("distance", distance_m(points), "m"))
+    return found, len(data) - len(points), len(data)
+
+
+def distance_m(points: Iterable[Point]) -> float:
+    """Metres along the points, in their order, by haversine."""
+    before: Point | None = None
+    legs = []
+    for point in points:
+        if before is not None:
+            legs.append(haversine_m(before, point))
+        before = point
+    return math.fsum(legs)
+
+
+def haversine_m(a: Point, b: Point) -> float:
+    """Metres between two points on a sphere."""
+    phi_a, phi_b = math.radians(a.latitude), math.radians(b.latitude)
+    half_phi, half_lambda = (phi_b - phi_a) / 2, math.radians(b.longitude - a.longitude) / 2
+    h = math.sin(half_phi) ** 2 + math.cos(phi_a) * math.cos(phi_b) * math.sin(half_lambda) ** 2
+    return 2 * EARTH_RADIUS_M * math.asin(math.sqrt(min(1.0, h)))
+
+
+def _points(data: list[Any]) -> Iterator[Point]:
+    for entry in data:
+        if len(entry) == 2 and number(entry[0]) is not None and isinstance(entry[1], list) and len(entry[1]) == 3:
+            latitude, longitude, speed = map(number, entry[1])
+            if latitude is None or longitude is None or speed is None:
+                continue
+            if abs(latitude) <= 90 and abs(longitude) <= 180 and 0 <= speed <= MOST_KMH:
+                yield Point(latitude, longitude, speed)

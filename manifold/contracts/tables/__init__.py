@@ -1,0 +1,52 @@
+"""The lake's tables, defined once: Spark, PyIceberg and Arrow schemas are made from these definitions."""
+
+from manifold.contracts.tables.ecq import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, StateKind
+from manifold.contracts.tables.fanout import DATA, IDS, META, OUTCOMES
+from manifold.contracts.tables.runs import ACTIONS, ERASURES, QUALITY, QUARANTINE, SEGMENTS
+from manifold.contracts.tables.table import COMMON_PROPERTIES, FEW_MANIFESTS, INSTANT, MIGRATING, NAMESPACE, PAYLOAD_INDEX, SCHEMA_VERSION, SMALL_ROW_GROUPS, Column, Table
+from manifold.contracts.tables.xray import XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+
+ECQ_TABLES = (ECQ_PAYLOAD, ECQ_INDEX, ECQ_STATE, ECQ_SEQNO)
+# What a run writes on branches of its own, and publishes together. The other tables are appended to at once.
+RUN_TABLES = (DATA, META, IDS, OUTCOMES, *ECQ_TABLES, QUARANTINE, SEGMENTS)
+TABLES = (*RUN_TABLES, QUALITY, ACTIONS, ERASURES)
+# Of lakes into which signals came, and no others: `manifold.lake.catalog.tables_of` and `run_tables_of` say which a lake has.
+SIGNAL_TABLES = (XRAY_RAW, XRAY_PROCESSED, XRAY_STATUS)
+EVERY_RUN_TABLE = (*RUN_TABLES[:-2], *SIGNAL_TABLES, *RUN_TABLES[-2:])
+EVERY_TABLE = (*EVERY_RUN_TABLE, QUALITY, ACTIONS, ERASURES)
+
+__all__ = [
+    "ACTIONS",
+    "COMMON_PROPERTIES",
+    "DATA",
+    "ECQ_INDEX",
+    "ECQ_PAYLOAD",
+    "ECQ_SEQNO",
+    "ECQ_STATE",
+    "ECQ_TABLES",
+    "ERASURES",
+    "EVERY_RUN_TABLE",
+    "EVERY_TABLE",
+    "FEW_MANIFESTS",
+    "IDS",
+    "INSTANT",
+    "META",
+    "MIGRATING",
+    "NAMESPACE",
+    "OUTCOMES",
+    "PAYLOAD_INDEX",
+    "QUALITY",
+    "QUARANTINE",
+    "RUN_TABLES",
+    "SCHEMA_VERSION",
+    "SEGMENTS",
+    "SIGNAL_TABLES",
+    "SMALL_ROW_GROUPS",
+    "TABLES",
+    "XRAY_PROCESSED",
+    "XRAY_RAW",
+    "XRAY_STATUS",
+    "Column",
+    "StateKind",
+    "Table",
+]

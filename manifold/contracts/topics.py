@@ -1,0 +1,146 @@
+"""Every MQTT topic that Manifold publishes, reads or hands out. No topic is spelled anywhere else."""
+
+from enum import StrEnum
+
+from manifold.contracts.names import RESERVED_CLIENT_IDS, DataId, Owner, RequestId
+
+FANOUT = "$SDV-FANOUT"
+TRIGGER = f"{FANOUT}/trigger"
+TRIGGER_TOPICS = (TRIGGER, FANOUT)  # the second is that of the fan-out plug-in, before data and trigger had topics of their own
+DATA_PREFIX = f"{FANOUT}/data/"
+FANOUT_FILTER = f"{FANOUT}/#"
+RECORDER_GROUP = "sdv-recorders"
+DISPATCHER_GROUP = "sdv-dispatchers"
+ONLINE_FILTER, HEARTBEAT_FILTER = "ecp/+/online", "ecp/+/heartbeat"
+EVENTS = "$SDV-EVT"
+RECEIPT_PREFIX = "sdv/receipt/"
+ECQ = "$ECQ"
+ECQ_PREFIX = f"{ECQ}/"
+ECQ_WRITE_PREFIX, ECQ_REWIND_PREFIX = f"{ECQ}/w/", f"{ECQ}/r/"
+ECQ_WRITE_FILTER, ECQ_REWIND_FILTER = f"{ECQ_WRITE_PREFIX}#", f"{ECQ_REWIND_PREFIX}#"
+
+RECORDER_FILTERS = (FANOUT_FILTER, ECQ_WRITE_FILTER, ECQ_REWIND_FILTER)
+
+
+class BrokerEvent(StrEnum):
+    """The kinds of the broker's events; the second level of an event topic."""
+
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+    SUBSCRIBED = "subscribed"
+    UNSUBSCRIBED = "unsubscribed"
+    DELIVERED = "delivered"  # off on EMQX: it costs a fifth of the throughput and nothing here reads it
+    ACKED = "acked"
+    DROPPED = "dropped"  # the client id is the publisher's
+    DELIVERY_DROPPED = "delivery_dropped"
+
+
+_EVENT_NAMES = frozenset(event.value for event in BrokerEvent)
+
+
+class Sign(StrEnum):
+    """The messages of a vehicle about itself on `ecp/<VIN>/<sign>`."""
+
+    ONLINE = "online"
+    HEARTBEAT = "heartbeat"
+
+
+def data_topic(data_id: DataId | str) -> str:
+    """The topic on which the platform publishes the payload `data_id`."""
+    return f"{DATA_PREFIX}{data_id}"
+
+
+def request_topic(prefix: str, vin: Owner | str, request_id: RequestId | str) -> str:
+    """The topic of a message to a vehicle; `prefix` is the setting `topic_prefix`."""
+    return f"{prefix}/{vin}/proxy/request/{request_id}"
+
+
+def request_filter(prefix: str, vin: Owner | str) -> str:
+    """The topic filter of a vehicle's usual subscription."""
+    return f"{prefix}/{vin}/proxy/request/+"
+
+
+def ecq_write_topic(client_id: Owner | str, key: str) -> str:
+    """Where a publisher writes the newest message of a key."""
+    return f"{ECQ_WRITE_PREFIX}{client_id}/{key}"
+
+
+def ecq_rewind_topic(client_id: Owner | str) -> str:
+    """Where a consumer, or an operator for it, says from where its queue is to be sent again."""
+    return f"{ECQ_REWIND_PREFIX}{client_id}"
+
+
+def ecq_topic(client_id: Owner | str, key: str) -> str:
+    """Where a consumer gets the messages of a key."""
+    return f"{ECQ}/{client_id}/{key}"
+
+
+def ecq_filter(client_id: Owner | str) -> str:
+    """What a consumer usually subscribes to."""
+    return f"{ECQ}/{client_id}/#"
+
+
+def ecq_of(topic: str) -> tuple[Owner, str] | None:
+    """The consumer and key of a topic that `ecq_topic` makes; None for any other, those of writes and rewinds too."""
+    match topic.split("/", 2):
+        case [root, client_id, key] if root == ECQ and client_id not in RESERVED_CLIENT_IDS:
+            return Owner(client_id), key
+    return None
+
+
+def sign_topic(vin: Owner | str, sign: Sign) -> str:
+    """The topic on which a vehicle reports that it is there."""
+    return f"ecp/{vin}/{sign}"
+
+
+def event_topic(event: BrokerEvent, client_id: str) -> str:
+    """The topic of the broker's events of one kind about one client."""
+    return f"{EVENTS}/{event}/{client_id}"
+
+
+def event_filter(event: BrokerEvent) -> str:
+    """All events of one kind; `#` because a client id may hold a `/`."""
+    return f"{EVENTS}/{event}/#"
+
+
+def shared(group: str, topic_filter: str) -> str:
+    """The topic filter as a shared subscription: one member of the group gets each message."""
+    return f"$share/{group}/{topic_filter}"
+
+
+def without_group(topic_filter: str) -> str:
+    """The filter itself, of one that may be shared (`$share/<group>/…`) or exclusive (`$exclusive/…`, on EMQX)."""
+    if topic_filter.startswith("$share/"):
+        return topic_filter.split("/", 2)[-1]
+    return topic_filter.removeprefix("$exclusive/")
+
+
+def data_id_of(topic: str) -> str | None:
+    """The data id that a data topic names, unchecked; None for any other topic."""
+    return topic[len(DATA_PREFIX) :] if topic.startswith(DATA_PREFIX) else None
+
+
+def sign_of(topic: str) -> tuple[Owner, Sign] | None:
+    """The vehicle and what it says, of an `ecp/` topic; None for any other topic."""
+    match topic.split("/"):
+        case ["ecp", vin, ("online" | "heartbeat") as sign]:
+            return Owner(vin), Sign(sign)
+    return None
+
+
+def event_of(topic: str) -> tuple[BrokerEvent, str] | None:
+    """The event and the client id that an event topic names; None for any other topic."""
+    match topic.split("/", 2):
+        case [root, name, client_id] if root == EVENTS and name in _EVENT_NAMES:
+            return BrokerEvent(name), client_id
+    return None
+
+
+def request_of(prefix: str, topic: str) -> tuple[Owner, RequestId] | None:
+    """The vehicle and request id that a request topic names; None for any other topic."""
+    if not topic.startswith(prefix + "/"):
+        return None
+    match topic[len(prefix) + 1 :].split("/"):
+        case [vin, "proxy", "request", request_id]:
+            return Owner(vin), RequestId(request_id)
+    return None

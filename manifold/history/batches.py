@@ -1,0 +1,109 @@
+"""The triggers of a request_id, a page at a time: from the lake, the segments that it lacks, and the queues."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import chain
+
+from redis import Redis
+
+from manifold.archive.flush import close_segments
+from manifold.contracts.errors import Retryable
+from manifold.settings import Settings
+from manifold.history.entry import OPEN, BatchHistory, BatchPage, Bounds, EntryHistory
+from manifold.history.from_archive import BACK, RecordedInArchive, read_recorded, triggers_recorded
+from manifold.history.from_queues import stand_now
+from manifold.history.lake_half import LakeHalf
+
+
+@dataclass(slots=True)
+class Found:
+    """A page of triggers, oldest first, and the entries of those whose entries are few, as they are on record."""
+
+    batches: list[BatchHistory] = field(default_factory=list)
+    before: int | None = None  # the next page has the triggers before this seq; None: there are no others
+    entries: dict[int, list[EntryHistory]] = field(default_factory=dict)  # by seq
+    archived: Set[int] = frozenset()  # of these triggers, those that only the archive has
+    ingested: Set[str] = frozenset()  # segments that the lake has taken in lately
+
+
+class Batches:
+    """Answers questions about the triggers of a request_id, from all that is known now."""
+
+    def __init__(self, settings: Settings, redis: Redis, half: LakeHalf, request_id: str) -> None:
+        self._settings, self._redis, self._half, self._request_id = settings, redis, half, request_id
+
+    def flush(self) -> None:
+        """Have the newest triggers recorded where they are found.
+
+        Raises:
+            Retryable: a recorder cannot be asked for what it recorded last.
+        """
+        if close_segments(self._settings):
+            raise Retryable("the recorder cannot be asked to close its open segments; is the platform up? See `manifold status`")
+
+    def shown(self, bounds: Bounds) -> BatchPage:
+        """A page of triggers with where their entries stand.
+
+        Entries beyond `bounds.entries` are not looked at one by one: what the lake does not know to have ended is `open`.
+        """
+        close_segments(self._settings)  # which vehicles a trigger names is told by the archive alone
+        found = self.page(bounds)
+        recorded = self.recorded(found, found.entries.keys())
+        few = map(recorded.ended, chain.from_iterable(found.entries.values()))
+        known = stand_now(self._redis, few, self._settings.retention_days)
+        states: dict[int, Counter[str]] = {seq: Counter() for seq in found.entries}
+        for entry in known:
+            states[entry.seq][str(entry.state)] += 1
+        batches = [replace(one, states=states.get(one.seq, one.states)) for one in found.batches]
+        return BatchPage(batches, found.before, known, frozenset(states))
+
+    def page(self, bounds: Bounds) -> Found:
+        """The newest triggers within the bounds; nothing of it is asked of the queues."""
+        in_lake, ingested = self._half.batch_page(self._request_id, datetime.now(UTC) - BACK, bounds)
+        known = {batch.seq: batch for batch in in_lake.batches}
+        floor = bounds.since if in_lake.before is None else in_lake.before
+        recorded = triggers_recorded(self._settings, ingested, self._request_id, replace(bounds, since=floor))
+        archived = recorded.keys() - known.keys()  # of what has been published meanwhile, the lake has all
+        for seq in archived:
+            known[seq] = BatchHistory(seq, recorded[seq].data_id, recorded[seq].vehicles, {OPEN: recorded[seq].vehicles})
+        seqs = sorted(known)[-bounds.limit :]
+        batches = [known[seq] for seq in seqs]
+        wanted = bounds.told(batches)
+        entries: dict[int, list[EntryHistory]] = {seq: [] for seq in wanted}
+        for entry in [*in_lake.entries, *self._more(wanted - in_lake.told - archived)]:
+            if entry.seq in entries:
+                entries[entry.seq].append(entry)
+        for seq in wanted & archived:
+            entries[seq] = list(self._of_archive(known[seq], recorded[seq].vins))
+        before = seqs[0] if len(known) > len(seqs) else in_lake.before
+        return Found(batches, before, entries, archived & set(seqs), ingested)
+
+    def recorded(self, found: Found, seqs: Set[int]) -> RecordedInArchive:
+        """How entries of these triggers ended, as far as only the archive knows."""
+        return read_recorded(self._settings, found.ingested, seqs=seqs)
+
+    def entries(self, found: Found, batch: BatchHistory, vins: Set[str] = frozenset()) -> Iterator[EntryHistory]:
+        """Every entry of a trigger (of `vins`, if there are any), as the lake knows it: one by one: there may be a million."""
+        mine: Iterable[EntryHistory]
+        if batch.seq in found.entries:
+            mine = found.entries[batch.seq]
+        elif batch.seq in found.archived:
+            alone = Bounds(limit=1, entries=batch.vehicles, before=batch.seq + 1, since=batch.seq)
+            again = triggers_recorded(self._settings, found.ingested, self._request_id, alone)
+            mine = self._of_archive(batch, again[batch.seq].vins)
+        else:
+            mine = self._of_lake(batch, vins)
+        return (entry for entry in mine if not vins or entry.vin in vins)
+
+    def _of_archive(self, batch: BatchHistory, vins: Iterable[str]) -> Iterator[EntryHistory]:
+        return (EntryHistory(vin, batch.seq, self._request_id, batch.data_id) for vin in vins)
+
+    def _of_lake(self, batch: BatchHistory, vins: Set[str]) -> Iterator[EntryHistory]:
+        for vin, state in self._half.here.vehicles(batch.seq, vins):
+            yield EntryHistory(vin, batch.seq, self._request_id, batch.data_id, state)
+
+    def _more(self, seqs: Set[int]) -> list[EntryHistory]:
+        """Entries that are few enough to be told, and too many for a service to tell."""
+        return self._half.here.of_triggers(seqs) if seqs else []

@@ -1,0 +1,55 @@
+"""Reads the records of a compacted queue that are not in the lake yet: writes, rewinds and acknowledgements."""
+
+import contextlib
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from manifold.contracts.ecq import ACKNOWLEDGEMENTS, Append, EcqAck, Rewind, parse_ecq
+from manifold.contracts.ecq_rows import StateRow
+from manifold.contracts.envelope import Envelope, Stream
+from manifold.settings import Settings
+from manifold.contracts.tables import StateKind
+from manifold.contracts.topics import ecq_rewind_topic, ecq_write_topic
+from manifold.history.entry import instant_of
+from manifold.history.from_archive import not_ingested
+
+
+@dataclass(slots=True)
+class RecordedQueue:
+    """The records of one client's compacted queue."""
+
+    writes: dict[int, tuple[str, int]] = field(default_factory=dict)  # seq → key, bytes of the payload
+    rows: set[StateRow] = field(default_factory=set)  # acknowledgements and rewinds, as the lake will have them
+
+    def take(self, envelope: Envelope, max_data_bytes: int) -> None:
+        """Add what one message says; one that says nothing right goes to quarantine, and is left out here."""
+        if envelope.topic.startswith(ACKNOWLEDGEMENTS):
+            with contextlib.suppress(ValueError, OverflowError):
+                record = EcqAck.from_wire(envelope.payload)
+                acked_at = instant_of(record.acked_ms)
+                assert acked_at is not None  # it is of a number
+                self.rows.add(StateRow(record.seq, acked_at, record.epoch, StateKind.ACKNOWLEDGED.value))
+            return
+        match parse_ecq(envelope.topic, envelope.payload, max_data_bytes=max_data_bytes):
+            case Append(key=key, payload=payload):
+                self.writes[envelope.seq] = key, len(payload)
+            case Rewind(first_seq=first):
+                self.rows.add(StateRow(first - 1, envelope.received_at, envelope.seq, StateKind.REWOUND.value))
+
+
+def read_recorded_queue(settings: Settings, ingested: Set[str], client_id: str) -> RecordedQueue:
+    """What the archive holds of a client, without the segments `ingested` (their paths)."""
+    found = RecordedQueue()
+    written = ecq_write_topic(client_id, "")
+    others = pa.array([ecq_rewind_topic(client_id), f"{ACKNOWLEDGEMENTS}{client_id}"])
+
+    def of_client(messages: pa.Table) -> pa.ChunkedArray:
+        topics = messages["topic"]
+        return pc.or_(pc.starts_with(topics, written), pc.is_in(topics, value_set=others))
+
+    for envelope in not_ingested(settings, ingested, Stream.ECQ, of_client):
+        found.take(envelope, settings.max_data_bytes)
+    return found

@@ -1,0 +1,114 @@
+"""Reads a compacted queue from Redis: the live messages, their states, and whether Redis holds everything that it should."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redis import Redis
+from redis.exceptions import AuthenticationError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from manifold.contracts import keys
+from manifold.contracts.outcomes import EntryState, Outcome
+from manifold.contracts.queue_names import ecq_queue
+from manifold.contracts.seq import wall_clock_ms
+from manifold.history.ecq import CompactedQueue, LiveMessage, Page
+from manifold.history.entry import instant_of
+from manifold.queues import Batch, BlockingBatch, EcqLoader, Policy, is_cluster
+from manifold.queues.verbs.ecq_reads import PageReply, QueuedMessage, ReadPage, ReadReply
+
+AT_ONCE = 1000  # messages of a call
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """All that Redis says. Only where it is loaded, a message that it does not have may be taken for one that is not live."""
+
+    is_loaded: bool
+    reply: ReadReply
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left to ask anybody else."""
+        messages = self.reply.messages
+        return self.is_loaded and bool(messages) and all(message.size_bytes is not None for message in messages)
+
+    def messages(self) -> list[LiveMessage]:
+        """All that is live, oldest first."""
+        return _live(self.reply.messages, self.reply.in_flight)
+
+    def queue(self, client_id: str, after: int) -> CompactedQueue:
+        """The messages after a seq, as Redis alone knows them."""
+        reply, entries = self.reply, self.messages()
+        last_seq = max((seq for seq in (*(entry.seq for entry in entries), reply.acked_seq) if seq), default=None)
+        entries = [entry for entry in entries if entry.seq > after]
+        return CompactedQueue(client_id, last_seq, reply.acked_seq, instant_of(reply.acked_at_ms), entries)
+
+
+def ask_page(batch: Batch, client_id: str, page: Page, *, of_cluster: bool) -> None:
+    """Add the questions to a batch, whose replies `page_told` reads."""
+    batch.add(ecq_queue(client_id), ReadPage(page.after, min(page.limit or AT_ONCE, AT_ONCE)), wall_clock_ms())
+    for mark in keys.loaded_marks(of_cluster=of_cluster):
+        batch.call(("GET", mark), lambda reply: reply)
+
+
+def page_told(replies: Sequence[Any], client_id: str) -> CompactedQueue | None:
+    """The page that the replies to `ask_page` come to; None: Redis does not know all of it."""
+    reply: PageReply = replies[0]
+    is_loaded, is_sized = all(replies[1:]), all(message.size_bytes is not None for message in reply.messages)
+    if not (is_loaded and is_sized and reply.last_seq is not None):
+        return None
+    entries = _live(reply.messages, reply.in_flight)
+    last_seq = max((seq for seq in (reply.last_seq, reply.acked_seq) if seq), default=None)
+    after = entries[-1].seq if reply.has_more else None
+    return CompactedQueue(client_id, last_seq, reply.acked_seq, instant_of(reply.acked_at_ms), entries, after)
+
+
+def read_page(redis: Redis, policy: Policy, client_id: str, page: Page) -> CompactedQueue | None:
+    """A page of the queue in Redis, of up to `AT_ONCE` messages, or all of it; None: Redis is away, or does not know all of it.
+
+    All of it is read key by key, each once: read by its seqs, a queue that is written faster than that would have no end.
+
+    Raises:
+        redis.ResponseError: a key holds another type than it should.
+    """
+    if page.limit is None:
+        queued = read_queue(redis, policy, client_id)
+        return None if queued is None or not queued.is_whole else queued.queue(client_id, page.after)
+    try:
+        batch = BlockingBatch(redis, policy)
+        ask_page(batch, client_id, page, of_cluster=is_cluster(redis))
+        return page_told(batch.run(), client_id)
+    except AuthenticationError:  # the library takes it for one of the connection
+        raise
+    except (RedisConnectionError, RedisTimeoutError):
+        return None
+
+
+def read_queue(redis: Redis, policy: Policy, client_id: str) -> Queued | None:
+    """The whole queue in Redis; None: Redis is away.
+
+    Raises:
+        redis.ResponseError: a key holds another type than it should.
+    """
+    try:
+        batch = BlockingBatch(redis, policy)
+        for mark in keys.loaded_marks(of_cluster=is_cluster(redis)):
+            batch.call(("GET", mark), lambda reply: reply)
+        is_loaded = all(batch.run())
+        return Queued(is_loaded, EcqLoader(redis, policy).read_one(client_id))
+    except AuthenticationError:
+        raise
+    except (RedisConnectionError, RedisTimeoutError):
+        return None
+
+
+def _live(messages: Sequence[QueuedMessage], in_flight: int | None) -> list[LiveMessage]:
+    found = []
+    for message in messages:
+        state: str = Outcome.DELIVERED if message.is_delivered else EntryState.PENDING
+        if message.seq == in_flight:
+            state = EntryState.IN_FLIGHT
+        found.append(LiveMessage(message.key, message.seq, message.size_bytes, state))
+    return found

@@ -1,0 +1,91 @@
+"""One answer about a compacted queue from Redis, the archive and the lake.
+
+If Redis is loaded, it decides which messages are live and their states; messages that it does not have yet are added from the
+records. If it is not loaded, or is away, the state is computed from the records (`manifold.contracts.ecq_rows`), as a rebuild does.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from redis import Redis
+
+from manifold.archive.flush import close_segments
+from manifold.contracts.ecq_rows import RecordedState
+from manifold.contracts.outcomes import EntryState, Outcome
+from manifold.settings import Settings
+from manifold.history.ecq import CompactedQueue, LiveMessage, Page
+from manifold.history.ecq_from_archive import RecordedQueue, read_recorded_queue
+from manifold.history.ecq_from_queues import Queued, read_page, read_queue
+from manifold.history.entry import instant_of
+from manifold.history.from_archive import BACK
+from manifold.history.lake_half import LakeHalf
+from manifold.queues import Policy
+
+if TYPE_CHECKING:
+    from manifold.history.ecq_from_lake import QueueInLake
+
+
+def compacted_queue(settings: Settings, redis: Redis, half: LakeHalf, client_id: str, page: Page) -> CompactedQueue:
+    """A page of a client's queue. Archive and lake are read only where Redis cannot answer alone.
+
+    Raises:
+        redis.RedisError: a key in Redis holds another type than it should.
+        Permanent, Retryable: archive or lake are needed and cannot be read. A catalog that is away fails in its own ways.
+    """
+    policy = Policy.of(settings)
+    if settings.direct_enqueue and (told := read_page(redis, policy, client_id, page)) is not None:
+        return told
+    close_segments(settings)  # what a recorder still holds in its journal
+    ingested = half.here.ingested(datetime.now(UTC) - BACK)  # first, as everywhere
+    in_lake = half.here.compacted_queue(client_id)
+    recorded = read_recorded_queue(settings, ingested, client_id)
+    queued = read_queue(redis, policy, client_id)  # last: it is the newest of all
+    kept_from = datetime.now(UTC) - timedelta(days=settings.ecq_retention_days)
+    found = page_of(merged(client_id, queued, recorded, in_lake, kept_from=kept_from), page)
+    unknown = {entry.seq for entry in found.entries if entry.size_bytes is None}
+    sizes = half.here.sizes(client_id, unknown) if unknown else {}
+    return replace(found, entries=[entry.sized(sizes.get(entry.seq)) for entry in found.entries])
+
+
+def merged(
+    client_id: str, queued: Queued | None, recorded: RecordedQueue, in_lake: "QueueInLake", *, kept_from: datetime
+) -> CompactedQueue:
+    """The queue, merged from all sources. Acknowledged messages before `kept_from` (UTC) are no longer part of it."""
+    state = RecordedState(recorded.rows | in_lake.rows)
+    newest: dict[str, int] = {}
+    for seq, key in [*in_lake.writes.items(), *((seq, key) for seq, (key, _) in recorded.writes.items())]:
+        newest[key] = max(seq, newest.get(key, 0))
+    live: dict[str, LiveMessage] = {}
+    for key, seq in newest.items():
+        is_acknowledged = state.is_acknowledged(seq)
+        size = recorded.writes[seq][1] if seq in recorded.writes else None
+        message = LiveMessage(key, seq, size, Outcome.DELIVERED if is_acknowledged else EntryState.PENDING)
+        if not is_acknowledged or message.ts >= kept_from:
+            live[key] = message
+    acked_seq, acked_at = state.acked_seq, state.acked_at
+    if queued is not None and queued.is_loaded:
+        for message in queued.messages():
+            known = live.get(message.key)
+            if known is None or known.seq < message.seq:
+                live[message.key] = message
+            elif known.seq == message.seq:
+                live[message.key] = message.sized(known.size_bytes)
+        if queued.reply.acked_seq is not None:
+            acked_seq, acked_at = queued.reply.acked_seq, instant_of(queued.reply.acked_at_ms)
+    entries = sorted(live.values(), key=lambda message: message.seq)
+    last_seq = _greatest(entries, acked_seq, in_lake.last_seq, *recorded.writes)
+    return CompactedQueue(client_id, last_seq, acked_seq, acked_at, entries)
+
+
+def page_of(queue: CompactedQueue, page: Page) -> CompactedQueue:
+    """The part of a queue that was asked for."""
+    left = [entry for entry in queue.entries if entry.seq > page.after]
+    if page.limit is None or len(left) <= page.limit:
+        return replace(queue, entries=left)
+    return replace(queue, entries=left[: page.limit], after=left[page.limit - 1].seq)
+
+
+def _greatest(messages: list[LiveMessage], *others: int | None) -> int | None:
+    known = [message.seq for message in messages] + [seq for seq in others if seq]
+    return max(known, default=None)

@@ -1,0 +1,115 @@
+"""Reads entries, batches and data from the lake. Needs no Spark; loading PyIceberg takes a second."""
+
+from collections.abc import Iterator, Set
+from datetime import datetime
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo
+
+from manifold.lake.catalog import where
+from manifold.lake.reads import read_segments, rows_of, triggers_filter
+from manifold.contracts.outcomes import EntryState
+from manifold.contracts.tables import IDS, META, OUTCOMES
+from manifold.history.ecq_from_lake import QueueInLake, read_queue_in_lake, read_sizes
+from manifold.history.entry import BatchPage, Bounds, EntryHistory, VehiclePage
+from manifold.history.lake_pages import newest_entries, newest_triggers, read_vehicles
+
+ENTRY = ("vin", "seq", "request_id", "data_id")
+ENDED = ("dispatched_at", "acknowledged_at", "ended_at", "attempts", "reason")
+
+
+class Lake:
+    """Answers from an open catalog. `ingested` in an answer names the segments that the lake has ingested since then.
+
+    These are read first: what is published meanwhile is then found twice, in the lake and in the archive, and not never.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def ingested(self, since: datetime) -> set[str]:
+        """The paths of the segments that were taken in at or after `since` (UTC)."""
+        return read_segments(self._catalog, since)
+
+    def entries_of(self, vin: str, since: datetime) -> tuple[list[EntryHistory], Set[str]]:
+        """Every entry of a vehicle, oldest first; and ingested."""
+        ingested = self.ingested(since)
+        return read_entries(self._catalog, vin), ingested
+
+    def vehicle_page(self, vin: str, since: datetime, bounds: Bounds) -> tuple[VehiclePage, Set[str]]:
+        """The newest entries of a vehicle within the bounds; and ingested."""
+        ingested = self.ingested(since)
+        return read_vehicle_page(self._catalog, vin, bounds), ingested
+
+    def batch_page(self, request_id: str, since: datetime, bounds: Bounds) -> tuple[BatchPage, Set[str]]:
+        """The newest triggers of a request_id within the bounds; and ingested."""
+        ingested = self.ingested(since)
+        return read_page(self._catalog, request_id, bounds), ingested
+
+    def of_triggers(self, seqs: Set[int]) -> list[EntryHistory]:
+        """Every entry of the triggers with these seqs, by seq and VIN."""
+        return read_triggers(self._catalog, seqs)
+
+    def vehicles(self, seq: int, vins: Set[str]) -> Iterator[tuple[str, str]]:
+        """(vin, state) of each vehicle that a trigger names (of `vins`, where any are given)."""
+        return read_vehicles(self._catalog, seq, vins)
+
+    def compacted_queue(self, client_id: str) -> QueueInLake:
+        """What is known of a client's compacted queue."""
+        return read_queue_in_lake(self._catalog, client_id)
+
+    def sizes(self, client_id: str, seqs: Set[int]) -> dict[int, int]:
+        """How many bytes the payloads of these messages of a compacted queue have."""
+        return read_sizes(self._catalog, client_id, seqs)
+
+    def data_seen(self, data_id: str) -> dict[str, Any] | None:
+        """first_seen_at, last_seen_at and times_seen of `data_id`; None if the lake does not have it."""
+        rows = rows_of(self._catalog, META, where(EqualTo, "data_id", data_id), ("first_seen_at", "last_seen_at", "times_seen"))
+        return rows[0] if rows else None
+
+    def payload(self, data_id: str) -> bytes | None:
+        """The bytes under `data_id`; None if the lake does not have them."""
+        from manifold.lake.payloads import read_payload  # here: it loads the library of logs, which no other answer needs
+
+        return read_payload(self._catalog, data_id)
+
+
+def read_entries(catalog: Catalog, vin: str, *, most: int | None = None) -> list[EntryHistory]:
+    """Every entry of a vehicle, oldest first; `most`: no more of them."""
+    mine = where(EqualTo, "vin", vin)
+    return _with_ends(catalog, rows_of(catalog, IDS, mine, ENTRY, most), mine)
+
+
+def read_triggers(catalog: Catalog, seqs: Set[int]) -> list[EntryHistory]:
+    """Every entry of the triggers with these seqs, by seq and VIN."""
+    return _with_ends(catalog, rows_of(catalog, IDS, triggers_filter("ts", seqs), ENTRY), AlwaysTrue()) if seqs else []
+
+
+def read_vehicle_page(catalog: Catalog, vin: str, bounds: Bounds) -> VehiclePage:
+    """The newest entries of a vehicle within the bounds, oldest first. However many it has, no more are in memory than fit."""
+    rows, before = newest_entries(catalog, vin, bounds)
+    return VehiclePage(_with_ends(catalog, rows, where(EqualTo, "vin", vin)), before)
+
+
+def read_page(catalog: Catalog, request_id: str, bounds: Bounds) -> BatchPage:
+    """The newest triggers with this request_id within the bounds, and the entries of those that are few enough."""
+    batches, before = newest_triggers(catalog, request_id, bounds)
+    told = frozenset(bounds.told(batches))
+    return BatchPage(batches, before, read_triggers(catalog, told), told)
+
+
+def _with_ends(catalog: Catalog, ids: list[dict[str, Any]], whose: BooleanExpression) -> list[EntryHistory]:
+    """The entries in these rows, by seq and VIN, with how they ended; each once, also where a table has a row twice."""
+    if not ids:
+        return []
+    outcomes = rows_of(catalog, OUTCOMES, And(whose, triggers_filter("accepted_at", {row["seq"] for row in ids})))
+    ended = {(row["seq"], row["vin"]): row for row in outcomes}
+    entries = {}
+    for row in ids:
+        key = (row["seq"], row["vin"])
+        end = ended.get(key, {})
+        ending = {name: end[name] for name in ENDED if name in end}
+        state = end.get("outcome", EntryState.PENDING.value)
+        entries[key] = EntryHistory(row["vin"], row["seq"], row["request_id"], row["data_id"], state, **ending)
+    return [entries[key] for key in sorted(entries)]

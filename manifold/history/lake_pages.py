@@ -1,0 +1,154 @@
+"""The triggers of a request_id, and the entries of a vehicle, in the lake, a page at a time, newest first.
+
+A platform may have used one request_id for years, and a vehicle may have received a message every hour.
+
+Files are read in the order of their newest seqs, by the metadata that names them, until a page is full or enough rows were read.
+So the cost of a page does not grow with the number of older entries.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Set
+from datetime import timedelta
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThan
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import FileScanTask
+from pyiceberg.types import LongType
+
+from manifold.lake.catalog import where
+from manifold.lake.reads import triggers_filter
+from manifold.contracts.outcomes import EntryState
+from manifold.contracts.seq import MAX_SEQ, datetime_of
+from manifold.contracts.tables import IDS, OUTCOMES, Table
+from manifold.history.entry import OPEN, BatchHistory, Bounds
+
+FILES_AT_ONCE = 8  # of a vehicle: of each file it has a few rows, and what takes long is to ask for them
+
+
+class _Files:
+    """The files of main that may have rows that fit the filter, by the metadata alone; read one after the other."""
+
+    def __init__(self, catalog: Catalog, table: Table, wanted: BooleanExpression) -> None:
+        self._wanted = wanted
+        try:
+            self._table = catalog.load_table(table.identifier)
+        except NoSuchTableError:  # nothing has been ingested yet
+            self.tasks: list[FileScanTask] = []
+            return
+        self.tasks = list(self._table.scan(wanted).plan_files())
+        self._seq = self._table.schema().find_field("seq").field_id
+
+    def newest_seq(self, task: FileScanTask) -> int:
+        """The greatest seq in a file."""
+        bound = (task.file.upper_bounds or {}).get(self._seq)
+        return MAX_SEQ if bound is None else int(from_bytes(LongType(), bound))
+
+    def rows(self, tasks: Iterable[FileScanTask], *columns: str) -> pa.Table:
+        """The rows of some files that fit."""
+        schema = self._table.schema().select(*columns)
+        return ArrowScan(self._table.metadata, self._table.io, schema, self._wanted).to_table(tasks).select(columns)
+
+    def all_rows(self, *columns: str) -> Iterator[pa.Table]:
+        """The rows of every file."""
+        return (self.rows([task], *columns) for task in self.tasks)
+
+    def walk(
+        self, found: dict[int, Any], bounds: Bounds, take: Callable[[list[FileScanTask]], None], at_once: int = 1
+    ) -> int | None:
+        """Have `take` put what files have into `found` (by seq), the newest files first, until a page is full.
+
+        Then the page's seqs are left in `found`. Returns before which seq others may follow; None: there are no others.
+        """
+        tasks = iter(sorted(self.tasks, key=self.newest_seq, reverse=True))
+        looked_at = 0
+        while some := list(islice(tasks, at_once)):
+            top = self.newest_seq(some[0])  # no file from here on has a younger one
+            settled = [seq for seq in found if seq > top]
+            if len(settled) > bounds.limit:
+                break
+            rows = sum(task.file.record_count for task in some)
+            looked_at += rows
+            if looked_at > max(bounds.rows, rows) and (settled or not found):
+                for seq in found.keys() - settled:
+                    del found[seq]
+                return top + 1
+            take(some)
+            for seq in sorted(found)[: -(bounds.limit + 1)]:  # enough younger ones are known, whatever the other files have
+                del found[seq]
+        more = len(found) > bounds.limit
+        for seq in sorted(found)[: -bounds.limit]:
+            del found[seq]
+        return min(found) if more else None
+
+
+def newest_triggers(catalog: Catalog, request_id: str, bounds: Bounds) -> tuple[list[BatchHistory], int | None]:
+    """The newest triggers with this request_id within the bounds, oldest first; and before which seq others may follow."""
+    files = _Files(catalog, IDS, And(where(EqualTo, "request_id", request_id), _within(bounds)))
+    found: dict[int, tuple[str, int]] = {}  # data_id, and how many vehicles
+
+    def take(tasks: list[FileScanTask]) -> None:
+        rows = files.rows(tasks, "seq", "data_id").group_by("seq", use_threads=False)
+        grouped = rows.aggregate([("data_id", "min"), ("seq", "count")]).to_pydict()
+        for seq, data_id, count in zip(grouped["seq"], grouped["data_id_min"], grouped["seq_count"], strict=True):
+            found[seq] = data_id, count + found.get(seq, ("", 0))[1]
+
+    before = files.walk(found, bounds, take)
+    ended = _ended(catalog, found.keys())
+    return [BatchHistory(seq, data_id, n, _states(n, ended[seq])) for seq, (data_id, n) in sorted(found.items())], before
+
+
+def newest_entries(catalog: Catalog, vin: str, bounds: Bounds) -> tuple[list[dict[str, Any]], int | None]:
+    """vin, seq, request_id and data_id of the newest entries of a vehicle; and before which seq others may follow."""
+    files = _Files(catalog, IDS, And(where(EqualTo, "vin", vin), _within(bounds)))
+    found: dict[int, dict[str, Any]] = {}
+
+    def take(tasks: list[FileScanTask]) -> None:
+        rows = files.rows(tasks, "vin", "seq", "request_id", "data_id")
+        seqs = sorted(pc.unique(rows["seq"]).to_pylist())[-(bounds.limit + 1) :]
+        young = rows.filter(pc.greater_equal(rows["seq"], seqs[0])) if seqs else rows
+        found.update({row["seq"]: row for row in young.to_pylist()})
+
+    before = files.walk(found, bounds, take, FILES_AT_ONCE)
+    return list(found.values()), before
+
+
+def _within(bounds: Bounds) -> BooleanExpression:
+    seqs = And(where(GreaterThanOrEqual, "seq", bounds.since), where(LessThan, "seq", bounds.before))
+    end = datetime_of(bounds.before) + timedelta(milliseconds=1)  # `before` may be one more than a seq of the same millisecond
+    return And(seqs, And(where(GreaterThanOrEqual, "ts", datetime_of(bounds.since)), where(LessThan, "ts", end)))
+
+
+def read_vehicles(catalog: Catalog, seq: int, vins: Set[str] = frozenset()) -> Iterator[tuple[str, str]]:
+    """(vin, state) of each vehicle that a trigger names (of `vins`, where any are given): `pending`, or how its entry ended."""
+    ended: dict[str, str] = {}
+    for rows in _Files(catalog, OUTCOMES, _of(triggers_filter("accepted_at", {seq}), vins)).all_rows("vin", "outcome"):
+        ended.update(zip(rows["vin"].to_pylist(), rows["outcome"].to_pylist(), strict=True))
+    for rows in _Files(catalog, IDS, _of(triggers_filter("ts", {seq}), vins)).all_rows("vin"):
+        yield from ((vin, ended.get(vin, EntryState.PENDING)) for vin in rows["vin"].to_pylist())
+
+
+def _of(mine: BooleanExpression, vins: Set[str]) -> BooleanExpression:
+    return And(mine, In(term="vin", literals=vins)) if vins else mine
+
+
+def _states(vehicles: int, ended: Counter[str]) -> dict[str, int]:
+    rest = vehicles - ended.total()
+    return dict(ended) | ({OPEN: rest} if rest > 0 else {})
+
+
+def _ended(catalog: Catalog, seqs: Iterable[int]) -> dict[int, Counter[str]]:
+    ended = {seq: Counter[str]() for seq in seqs}
+    if not ended:
+        return ended
+    for rows in _Files(catalog, OUTCOMES, triggers_filter("accepted_at", ended.keys())).all_rows("seq", "outcome"):
+        grouped = rows.group_by(["seq", "outcome"], use_threads=False).aggregate([([], "count_all")]).to_pydict()
+        for seq, outcome, count in zip(grouped["seq"], grouped["outcome"], grouped["count_all"], strict=True):
+            ended[seq][outcome] += count
+    return ended

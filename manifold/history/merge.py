@@ -1,0 +1,126 @@
+"""Merges the answers of the queues, the archive and the lake into one. Each source is read in a module of its own."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Set
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, cast
+
+from redis import Redis
+
+from manifold.archive.flush import close_segments
+from manifold.contracts import keys
+from manifold.contracts.messages import sha1_hex
+from manifold.settings import Settings
+from manifold.history.batches import Batches
+from manifold.history.ecq import CompactedQueue, Page
+from manifold.history.ecq_merge import compacted_queue
+from manifold.history.entry import BatchPage, Bounds, DataHistory, EntryHistory, VehiclePage
+from manifold.history.from_archive import BACK, RecordedInArchive, data_recorded, read_recorded
+from manifold.history.from_queues import done_seqs, named, stand_now, waiting_of, waiting_seqs
+from manifold.history.lake_half import LakeHalf
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+ALL = Page()
+TRIGGERS, VEHICLE = Bounds(), Bounds(limit=100, rows=100_000_000)  # of a vehicle, a file has few rows among many
+
+
+class History:
+    """Answers about vehicles, batches and data. `catalog`: the open lake; None: see `lake_half`.
+
+    Raises, from every method:
+        redis.RedisError: the queues cannot be asked.
+        Permanent: archive or lake are not as this code knows them.
+        Retryable: the archive cannot be read. A catalog that is away fails in its own ways.
+    """
+
+    def __init__(self, settings: Settings, redis: Redis, catalog: "Catalog | None" = None) -> None:
+        self._settings, self._redis = settings, redis
+        self._half = LakeHalf(settings, catalog)
+
+    def vin(self, vin: str) -> list[EntryHistory]:
+        """Every entry of a vehicle, oldest first."""
+        entries, ingested = self._half.entries_of(vin, datetime.now(UTC) - BACK)
+        known, recorded = self._merged(vin, entries, ingested, None)
+        return self._now(known.values(), recorded)
+
+    def vin_page(self, vin: str, bounds: Bounds = VEHICLE) -> VehiclePage:
+        """The newest entries of a vehicle within the bounds, oldest first. Older ones cost nothing, however many there are."""
+        page, ingested = self._half.vehicle_page(vin, datetime.now(UTC) - BACK, bounds)
+        within = bounds if page.before is None else replace(bounds, since=page.before)
+        known, recorded = self._merged(vin, page.entries, ingested, within)
+        seqs = sorted(known)[-bounds.limit :]
+        before = seqs[0] if len(known) > len(seqs) else page.before
+        return VehiclePage(self._now((known[seq] for seq in seqs), recorded), before)
+
+    def waiting(self, vin: str, count: int) -> tuple[int, list[EntryHistory]]:
+        """How many entries of a vehicle wait, are parked or in flight, and the oldest `count` of them: from the queues alone."""
+        return waiting_of(self._redis, vin, count)
+
+    def batches(self, request_id: str, bounds: Bounds = TRIGGERS) -> BatchPage:
+        """The newest triggers of a request_id within the bounds, oldest first, with where their entries stand.
+
+        Entries beyond `bounds.entries` are not looked at one by one: what the lake does not know to have ended is `OPEN`.
+        """
+        return self.of_request(request_id).shown(bounds)
+
+    def of_request(self, request_id: str) -> Batches:
+        """The triggers of a request_id, to go through them, and the entries of each."""
+        return Batches(self._settings, self._redis, self._half, request_id)
+
+    def compacted_queue(self, client_id: str, page: Page = ALL) -> CompactedQueue:
+        """The messages of a client's compacted queue that are live, oldest first, and its position. Redis may be away."""
+        return compacted_queue(self._settings, self._redis, self._half, client_id, page)
+
+    def data(self, data_id: str) -> DataHistory | None:
+        """What is known of `data_id` now; None if nothing is."""
+        payload = cast(bytes | None, self._redis.get(keys.data(data_id)))
+        close_segments(self._settings)  # what a recorder still holds in its journal
+        ingested = self._half.here.ingested(datetime.now(UTC) - BACK)  # first, as everywhere
+        in_lake = self._half.here.data_seen(data_id)
+        first, seen = _published(data_recorded(self._settings, ingested, data_id))
+        if payload is None:
+            payload = first if first is not None and in_lake is None else self._half.here.payload(data_id)
+        if payload is None:
+            return None
+        instants = seen[sha1_hex(payload)]
+        times = len(instants) + (in_lake["times_seen"] if in_lake else 0)
+        instants += [in_lake["first_seen_at"], in_lake["last_seen_at"]] if in_lake else []
+        return DataHistory(payload, min(instants, default=None), max(instants, default=None), times)
+
+    def _merged(
+        self, vin: str, in_lake: Iterable[EntryHistory], ingested: Set[str], bounds: Bounds | None
+    ) -> tuple[dict[int, EntryHistory], RecordedInArchive]:
+        """The entries that are known anywhere (within the bounds), by seq, and what only the archive knows of them."""
+        within = bounds or Bounds()
+        entries = {entry.seq: entry for entry in in_lake}
+        recorded = read_recorded(self._settings, ingested, vin=vin)
+        over = {seq for owner, seq in recorded.outcomes if owner == vin} | {
+            s for s, entry in entries.items() if not entry.is_open
+        }
+        done = {seq for seq in done_seqs(self._redis, vin) if within.since <= seq < within.before}
+        if not done <= over and not close_segments(self._settings):
+            recorded = read_recorded(self._settings, ingested, vin=vin)  # how it ended was still in the recorder's journal
+        for seq, trigger in recorded.triggers:
+            if within.since <= seq < within.before:
+                entries.setdefault(seq, EntryHistory(vin, seq, trigger.request_id, trigger.data_id))
+        waiting = {seq for seq in waiting_seqs(self._redis, vin, bounds) if within.since <= seq < within.before}
+        # Of these the trigger is still in the recorder's journal.
+        entries |= {entry.seq: entry for entry in named(self._redis, vin, (done | waiting) - entries.keys())}
+        return entries, recorded
+
+    def _now(self, entries: Iterable[EntryHistory], recorded: RecordedInArchive) -> list[EntryHistory]:
+        return stand_now(self._redis, map(recorded.ended, entries), self._settings.retention_days)
+
+
+def _published(recorded: Iterable[tuple[int, datetime, bytes]]) -> tuple[bytes | None, defaultdict[str, list[datetime]]]:
+    """The bytes of the first message, which alone are kept; and when which bytes were published, by their SHA-1."""
+    first: tuple[int, bytes] | None = None
+    seen = defaultdict[str, list[datetime]](list)
+    for seq, received_at, payload in recorded:
+        seen[sha1_hex(payload)].append(received_at)
+        if first is None or seq < first[0]:
+            first = seq, payload
+    return None if first is None else first[1], seen

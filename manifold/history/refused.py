@@ -1,0 +1,5 @@
+"""Pages of the table `quarantine`, newest first, for rooms that may not import the archive."""
+
+from manifold.archive.refusals import Cursor, Page, Refusal, RefusalFilter, page
+
+__all__ = ["Cursor", "Page", "Refusal", "RefusalFilter", "page"]

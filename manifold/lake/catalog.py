@@ -1,0 +1,204 @@
+"""The lake from plain Python: open the catalog, make the tables. Needs no Spark."""
+
+import sqlite3
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from pyiceberg.catalog import AVAILABLE_CATALOGS, Catalog, CatalogType, load_catalog
+from pyiceberg.exceptions import (
+    AuthorizationExpiredError,
+    CommitFailedException,
+    ForbiddenError,
+    NoSuchTableError,
+    OAuthError,
+    UnauthorizedError,
+)
+from pyiceberg.expressions import BooleanExpression, LiteralPredicate
+from pyiceberg.table import Table as IcebergTable
+from sqlalchemy.exc import DatabaseError
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
+
+import manifold.lake.text_bounds
+from manifold.lake.schema import iceberg_schema, iceberg_type, partition_spec
+from manifold.lake.versions import properties_at_birth, require_known, version_of
+from manifold.contracts.catalog_properties import signs
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings
+from manifold.contracts.tables import EVERY_RUN_TABLE, EVERY_TABLE, NAMESPACE, RUN_TABLES, SIGNAL_TABLES, TABLES, Table
+
+# Spark writes the tables whose row groups are small; PyIceberg says at each of its own appends that it cannot.
+warnings.filterwarnings("ignore", message="Parquet writer option")
+
+LOGIN_REFUSED = (UnauthorizedError, ForbiddenError, AuthorizationExpiredError, OAuthError)
+SQLITE = "sqlite:///"
+P = ParamSpec("P")
+R = TypeVar("R")
+BUSY_SECONDS = 30  # how long a writer waits for another one's lock on the SQLite file
+
+
+# Two processes may create the catalog's file, its own tables, or the namespace, in the same moment: one of them looks again.
+def _looking_again(error: type[Exception]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    return retry(retry=retry_if_exception_type(error), stop=stop_after_attempt(5), wait=wait_random(0.05, 0.3), reraise=True)
+
+
+@_looking_again(DatabaseError)
+def open_catalog(settings: Settings) -> Catalog:
+    """The Iceberg catalog of the settings: SQL (SQLite when embedded) or REST.
+
+    Raises:
+        Permanent: the catalog refuses the login; what the settings ask for needs a library that is not here; or a time limit
+            among the catalog's properties is none.
+    """
+    uri = settings.catalog
+    if uri.startswith(SQLITE):
+        _prepare_sqlite(Path(uri.removeprefix(SQLITE).split("?")[0]))
+        if "?" not in uri:
+            uri += f"?timeout={BUSY_SECONDS}"
+    elif uri.startswith("postgresql"):
+        from manifold.lake.postgresql import with_limits  # here, because few lakes need it
+
+        uri = with_limits(uri, settings.catalog_options)
+    AVAILABLE_CATALOGS[CatalogType.REST], AVAILABLE_CATALOGS[CatalogType.SQL] = _open_rest, _open_sql
+    properties = {"type": settings.catalog_type, "uri": uri, "warehouse": settings.warehouse_url, **settings.catalog_options}
+    try:
+        return load_catalog(settings.catalog_name, **{name: value for name, value in properties.items() if value})
+    except LOGIN_REFUSED as exc:
+        raise login_refused(settings, exc) from exc
+    except ModuleNotFoundError as exc:
+        why = f"what MANIFOLD_CATALOG_PROPERTIES asks for needs {exc.name}, which Manifold does not bring: pip install {exc.name}"
+        raise Permanent(why) from exc
+
+
+def _open_rest(name: str, properties: dict[str, str]) -> Catalog:
+    from manifold.lake.rest_catalog import PatientRestCatalog  # here, because few lakes need it
+
+    return PatientRestCatalog(name, **properties)
+
+
+def _open_sql(name: str, properties: dict[str, str]) -> Catalog:
+    from manifold.lake.sql_catalog import RememberingSqlCatalog  # here, because SQLAlchemy takes its time
+
+    return RememberingSqlCatalog(name, **properties)
+
+
+def login_refused(settings: Settings, exc: Exception) -> Permanent:
+    """The message for a login that was refused in this way."""
+    what = "token or credential (with oauth2-server-uri and scope, where it asks for them)"
+    if signs(settings.catalog_options):
+        what = "the keys (client.access-key-id and client.secret-access-key, or those of AWS's own chain) and rest.signing-…"
+    return Permanent(
+        f"the catalog {settings.catalog.split('@')[-1]} refuses the login ({' '.join(str(exc).split())[:200]}); correct "
+        f"{what} in MANIFOLD_CATALOG_PROPERTIES, and see that it may read and write the tables"
+    )
+
+
+@_looking_again(sqlite3.OperationalError)
+def _prepare_sqlite(file: Path) -> None:
+    """Make the folder, and let readers and a writer work side by side (the mode stays in the file)."""
+    if file.exists() and file.stat().st_size:  # an empty one was just made by another, who may have been refused the mode, too
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(file, timeout=BUSY_SECONDS)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+    finally:
+        connection.close()
+
+
+@_looking_again(DatabaseError)
+def ensure_tables(catalog: Catalog) -> list[str]:
+    """Create what is missing: the namespace, and the tables, each with an empty snapshot on main. Safe to repeat, and at once.
+
+    Tables of an earlier release get the optional columns that they lack, and no more; their names are returned, for `manifold
+    lake migrate` to do the rest.
+
+    Raises:
+        Permanent: a table is newer than this code, or too old for it.
+    """
+    older = []
+    for existing, table in _made(catalog, tables_of(catalog)):
+        require_known(existing, table)
+        if version_of(existing) < table.version:
+            older.append(table.name)
+        _ensure_columns(existing, table)
+        _ensure_snapshot(catalog, existing, table)
+    return older
+
+
+@_looking_again(DatabaseError)
+def make_missing_tables(catalog: Catalog) -> None:
+    """Create the missing tables, and leave existing ones as they are."""
+    for existing, table in _made(catalog, tables_of(catalog)):
+        _ensure_snapshot(catalog, existing, table)
+
+
+@_looking_again(DatabaseError)
+def make_signal_tables(catalog: Catalog) -> None:
+    """Create the tables of signals that are missing. Safe to repeat, and at once."""
+    for existing, table in _made(catalog, SIGNAL_TABLES):
+        _ensure_snapshot(catalog, existing, table)
+
+
+def has_signals(catalog: Catalog) -> bool:
+    """Whether the lake has the tables of signals: all of them, for the last one is made last."""
+    return catalog.table_exists(SIGNAL_TABLES[-1].identifier)
+
+
+def tables_of(catalog: Catalog) -> tuple[Table, ...]:
+    """The tables that this lake has, or is to have."""
+    return EVERY_TABLE if has_signals(catalog) else TABLES
+
+
+def run_tables_of(catalog: Catalog) -> tuple[Table, ...]:
+    """Those of them that a run writes on branches of its own."""
+    return EVERY_RUN_TABLE if has_signals(catalog) else RUN_TABLES
+
+
+def _made(catalog: Catalog, tables: Iterable[Table]) -> Iterator[tuple[IcebergTable, Table]]:
+    catalog.create_namespace_if_not_exists(NAMESPACE)
+    for table in tables:
+        yield _ensure_table(catalog, table), table
+
+
+def _ensure_table(catalog: Catalog, table: Table) -> IcebergTable:
+    """Load the table, or make it. Asked to make one that exists, an SQL catalog would leave a metadata file behind each time."""
+    try:
+        return catalog.load_table(table.identifier)
+    except NoSuchTableError:
+        return catalog.create_table_if_not_exists(
+            table.identifier,
+            schema=iceberg_schema(table),
+            partition_spec=partition_spec(table),
+            properties=properties_at_birth(table),
+        )
+
+
+def _ensure_columns(existing: IcebergTable, table: Table) -> None:
+    """Add the columns that a table of an earlier release lacks. They may be empty, so no file is rewritten."""
+    has = {field.name for field in existing.schema().fields}
+    if missing := [column for column in table.columns if column.name not in has]:
+        try:
+            with existing.update_schema() as change:
+                for column in missing:
+                    change.add_column(column.name, iceberg_type(column.type), column.meaning, required=column.required)
+        except CommitFailedException:  # another process was faster, or has changed something else: look again
+            _ensure_columns(existing.refresh(), table)
+
+
+def _ensure_snapshot(catalog: Catalog, existing: IcebergTable, table: Table) -> None:
+    """Give main a first snapshot: branches start from it, and publication compares with it."""
+    if existing.current_snapshot() is not None:
+        return
+    try:
+        existing.append(table.arrow_schema.empty_table())
+    except CommitFailedException:
+        if catalog.load_table(table.identifier).current_snapshot() is None:  # else another process was faster
+            raise
+
+
+def where(predicate: type[LiteralPredicate], column: str, value: str | int | datetime) -> BooleanExpression:
+    """One comparison, as PyIceberg's scans and deletes take it."""
+    return predicate(column, value.astimezone(UTC).isoformat() if isinstance(value, datetime) else value)

@@ -1,0 +1,90 @@
+"""Messages of compacted queues from the lake, at a cost that does not grow with it.
+
+The seq of a message says when it was accepted, and `ecq_payload` is partitioned by the day of that instant. A look-up reads only
+files of that day whose bounds include the seq, and small groups of rows in them.
+"""
+
+from collections.abc import Collection, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import FileScanTask
+
+from manifold.lake.retry_reads import look_again
+from manifold.lake.row_groups import Places
+from manifold.contracts.seq import unix_ms_of
+from manifold.contracts.tables import ECQ_PAYLOAD
+
+PIECE_BYTES = 4 << 20  # of rows that are decoded at once; a single group of them may be larger
+COLUMNS = ("client_id", "key", "seq", "ts", "payload")
+Wanted = tuple[str, int]  # client id, seq
+
+
+class StoredMessage(NamedTuple):
+    """A message of a compacted queue: its key and its payload."""
+
+    key: str
+    payload: bytes
+
+
+def read_messages(catalog: Catalog, wanted: Collection[Wanted]) -> dict[Wanted, StoredMessage]:
+    """The messages of `wanted` that the lake has. All of them are in memory at once."""
+    found: dict[Wanted, StoredMessage] = {}
+    for piece in messages(catalog, wanted):
+        found |= piece
+    return found
+
+
+def messages(catalog: Catalog, wanted: Collection[Wanted]) -> Iterator[dict[Wanted, StoredMessage]]:
+    """The messages that the lake has, in parts of some MiB. A message that is in no part is not in the lake.
+
+    Raises:
+        Exception: some cannot be read, in whatever way catalogs and object stores fail; all that can be was given out before.
+    """
+    return look_again(wanted, partial(_look, catalog))
+
+
+def _look(catalog: Catalog, wanted: Collection[Wanted], failures: list[Exception]) -> Iterator[dict[Wanted, StoredMessage]]:
+    asked = set(wanted)
+    try:
+        table = catalog.load_table(ECQ_PAYLOAD.identifier)
+        places = Places(table, "ts", {unix_ms_of(seq) * 1000 for _, seq in asked})
+        files = places.files()
+    except NoSuchTableError:  # nothing has been ingested yet
+        return
+    except FileNotFoundError as exc:
+        failures.append(exc)
+        return
+    for task in files:
+        if not asked:
+            return
+        try:
+            for rows in _rows(places, task):
+                if found := _among(rows, asked):
+                    asked.difference_update(found)
+                    yield found
+        except Exception as exc:  # noqa: BLE001  # other files have other messages; the caller hears of it
+            failures.append(exc)
+
+
+def _rows(places: Places, task: FileScanTask) -> Iterator[pa.Table]:
+    with places.opened(task, COLUMNS) as file:
+        if file is None:
+            yield from places.scanned(task, COLUMNS)
+            return
+        for groups in places.groups(file, COLUMNS, PIECE_BYTES):
+            yield file.rows(groups, COLUMNS)
+
+
+def _among(rows: pa.Table, wanted: set[Wanted]) -> dict[Wanted, StoredMessage]:
+    seqs = pa.array({seq for _, seq in wanted}, pa.int64())
+    near = rows.filter(pc.is_in(rows["seq"], value_set=seqs)).to_pylist()
+    return {
+        (row["client_id"], row["seq"]): StoredMessage(row["key"], row["payload"])
+        for row in near
+        if (row["client_id"], row["seq"]) in wanted
+    }

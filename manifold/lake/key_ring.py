@@ -1,0 +1,122 @@
+"""The key ring: keys that wrap the days' keys. The first is the current one; the others still open what they wrapped."""
+
+import base64
+import binascii
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from manifold.runtime import secret_files
+from manifold.contracts.errors import SettingsError
+from manifold.settings import Settings
+
+KEY_BYTES = 32
+NONCE = 12
+_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_HOW = "write <id>:<base64 of 32 random bytes>; `manifold signals keys new` prints one"
+
+
+class KeyIsGone(Exception):
+    """The ring has not the key that wrapped this one, or what was wrapped has gone."""
+
+
+class KeyRing:
+    """Keys by their ids, the current one first; never shown."""
+
+    def __init__(self, keys: Mapping[str, bytes]) -> None:
+        self._keys = dict(keys)
+
+    def __repr__(self) -> str:
+        return f"KeyRing({', '.join(self._keys)})"
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids, the current one first."""
+        return tuple(self._keys)
+
+    @property
+    def current(self) -> str:
+        """The id of the key that wraps.
+
+        Raises:
+            SettingsError: the ring is empty.
+        """
+        if not self._keys:
+            raise SettingsError(f"no key ring for signals: set MANIFOLD_SIGNALS_KEYS_FILE or MANIFOLD_SIGNALS_KEYS; {_HOW}")
+        return next(iter(self._keys))
+
+    def wrap(self, key: bytes, about: bytes) -> tuple[str, bytes]:
+        """The current key's id, and `key` wrapped by it."""
+        nonce = os.urandom(NONCE)
+        return self.current, nonce + AESGCM(self._keys[self.current]).encrypt(nonce, key, about)
+
+    def unwrap(self, ring_id: str, wrapped: bytes, about: bytes) -> bytes:
+        """The key that was wrapped.
+
+        Raises:
+            KeyIsGone: the ring has no such key, or another one under this id.
+        """
+        if ring_id not in self._keys:
+            raise KeyIsGone(f"the key ring has no key {ring_id}")
+        try:
+            return AESGCM(self._keys[ring_id]).decrypt(wrapped[:NONCE], wrapped[NONCE:], about)
+        except (InvalidTag, ValueError) as exc:
+            raise KeyIsGone(f"the key ring has another key under the id {ring_id}") from exc
+
+
+def key_ring(settings: Settings) -> KeyRing:
+    """The ring of the settings, else the one that the sandbox has made up in the home; empty where there is none.
+
+    Raises:
+        SettingsError: a key is none, or the file cannot be read; no message shows a key.
+    """
+    text, source = settings.signals_keys.get_secret_value(), "MANIFOLD_SIGNALS_KEYS"
+    if not text and settings.signals_keys_file:
+        source = f"the file {settings.signals_keys_file}"
+        try:
+            text = Path(settings.signals_keys_file).expanduser().read_text()
+        except (OSError, UnicodeDecodeError) as exc:
+            raise SettingsError(f"MANIFOLD_SIGNALS_KEYS_FILE: {source} cannot be read: {type(exc).__name__}") from exc
+    if not text and not settings.signals_keys_file:
+        text, source = secret_files.read(settings.home, secret_files.KEYS), f"{secret_files.folder(settings.home)}"
+    return KeyRing(read_keys(text, source))
+
+
+def require_ring(settings: Settings) -> str:
+    """The id of the ring's current key.
+
+    Raises:
+        SettingsError: the ring cannot be read, or is empty.
+    """
+    return key_ring(settings).current
+
+
+def read_keys(text: str, source: str) -> dict[str, bytes]:
+    """The keys of a ring, by id, in their order; lines or commas between them, and lines that begin with # are let be.
+
+    Raises:
+        SettingsError: an entry is no key, or two have one id.
+    """
+    keys: dict[str, bytes] = {}
+    lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    for place, entry in enumerate((e for line in lines for e in map(str.strip, line.split(",")) if e), start=1):
+        name, _, encoded = entry.partition(":")
+        try:
+            key = base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError):
+            key = b""
+        if not _ID.fullmatch(name) or len(key) != KEY_BYTES or len(set(key)) < KEY_BYTES // 4:
+            raise SettingsError(f"{source}: entry {place} is no key; {_HOW}")
+        if name in keys:
+            raise SettingsError(f"{source}: two keys have the id {name}; give each its own")
+        keys[name] = key
+    return keys
+
+
+def new_key_line(name: str | None = None) -> str:
+    """A new key of chance, as a ring's file has it."""
+    return f"{name or f'k{os.urandom(4).hex()}'}:{base64.b64encode(os.urandom(KEY_BYTES)).decode()}"

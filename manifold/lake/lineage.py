@@ -1,0 +1,131 @@
+"""Sends OpenLineage events to a lineage catalog: by POST to an address, or appended to a file, one line each.
+
+No caller waits for it. A thread of its own sends the events in order, and drops them if the catalog is away or too slow.
+At its end the process waits up to `TIMEOUT_S` for events that are not sent yet.
+"""
+
+import atexit
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from queue import Full, Queue
+from ssl import SSLContext
+from threading import Lock, Thread
+from typing import Any
+
+import httpx
+
+from manifold.runtime.tls import outside_context
+from manifold.settings import Settings
+
+FILE = "file://"
+TIMEOUT_S = 10.0
+MOST_BYTES = 256 << 10  # of an event: ours have some ten thousand
+MOST_WAITING = 256  # calls of `tell` whose events are not told yet
+
+log = logging.getLogger(__name__)
+Address = tuple[str, str, str]  # URL, token, and file of a CA
+
+
+def tell(settings: Settings, events: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether these events are going to be told, if it can be done. Returns at once; the log says what was not told."""
+    told = [json.dumps(event).encode() for event in events]
+    if any(len(event) > MOST_BYTES for event in told):
+        log.warning("the lineage of a run was not told: an event has more than %d bytes", MOST_BYTES)
+        return False
+    return _teller(settings).take(told)
+
+
+def settle(within_s: float | None = None) -> bool:
+    """Wait until every event is sent or given up; false if that took longer than so many seconds (None: `TIMEOUT_S`)."""
+    until = time.monotonic() + (TIMEOUT_S if within_s is None else within_s)
+    settled = [teller.settle(until - time.monotonic()) for teller in list(_tellers.values())]
+    return all(settled)
+
+
+class _Teller:
+    """Tells one address."""
+
+    def __init__(self, url: str, token: str, trust: Callable[[], SSLContext]) -> None:
+        self._url, self._headers, self._trust = url, {"Authorization": f"Bearer {token}"} if token else {}, trust
+        self._waiting: Queue[list[bytes]] = Queue(MOST_WAITING)
+        self._answers = True  # the log says when that changes
+        Thread(target=self._run, name="lineage", daemon=True).start()
+
+    def take(self, events: list[bytes]) -> bool:
+        try:
+            self._waiting.put_nowait(events)
+        except Full:
+            log.warning("the lineage of a run was not told: %d others wait for MANIFOLD_LINEAGE_URL", MOST_WAITING)
+            return False
+        return True
+
+    def settle(self, within_s: float) -> bool:
+        waiting = self._waiting
+        with waiting.all_tasks_done:
+            done = waiting.all_tasks_done.wait_for(lambda: not waiting.unfinished_tasks, max(within_s, 0))
+        if not done:
+            log.warning("the lineage of %d runs was not told: MANIFOLD_LINEAGE_URL takes too long", waiting.unfinished_tasks)
+        return done
+
+    def _run(self) -> None:
+        while True:
+            events = self._waiting.get()
+            try:
+                self._tell(events)
+                self._answers = True
+            except Exception as exc:  # noqa: BLE001  # the next may be told
+                if self._answers:  # its text may have the address, which may have a password
+                    log.warning("the lineage of a run was not told: MANIFOLD_LINEAGE_URL answers %s", type(exc).__name__)
+                self._answers = False
+            finally:
+                self._waiting.task_done()
+
+    def _tell(self, events: list[bytes]) -> None:
+        if self._url.startswith(FILE):
+            _append(Path(self._url.removeprefix(FILE)), b"".join(event + b"\n" for event in events))
+            return
+        headers = self._headers | {"Content-Type": "application/json"}
+        with httpx.Client(headers=headers, timeout=TIMEOUT_S, verify=self._trust()) as client:
+            for event in events:
+                with client.stream("POST", self._url, content=event) as answer:  # its body, of any size, is not read
+                    answer.raise_for_status()
+
+
+def _append(file: Path, lines: bytes) -> None:
+    """One write, so that those of two runs do not mix."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    to = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(to, lines)
+    finally:
+        os.close(to)
+
+
+_tellers: dict[Address, _Teller] = {}
+_making = Lock()
+
+
+def _forked() -> None:
+    """Threads do not survive a fork: the child gets senders of its own, and its parent sends the events that wait."""
+    global _making
+    _making = Lock()
+    _tellers.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _teller(settings: Settings) -> _Teller:
+    url, token = settings.lineage_url.get_secret_value(), settings.lineage_token.get_secret_value()
+    address = url, token, str(settings.tls_ca)
+    with _making:
+        if not _tellers:
+            atexit.register(settle)
+        if address not in _tellers:
+            _tellers[address] = _Teller(url, token, partial(outside_context, settings))
+        return _tellers[address]

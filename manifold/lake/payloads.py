@@ -1,0 +1,204 @@
+"""Payloads from the lake, at a cost that does not grow with it, and in memory that does not grow with the question.
+
+`sdv_fanout_meta` says of each data_id when its payload's row was stored; it is small, and compaction sorts it by data_id. With
+these instants a walk over `sdv_fanout_data` touches some days, of them the files of some runs, and of these small groups of rows.
+"""
+
+import time
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import IsNull, Or
+from pyiceberg.table import FileScanTask
+from pyiceberg.table import Table as IcebergTable
+
+from manifold.lake.retry_reads import look_again
+from manifold.lake.row_groups import OpenFile, Places, micros, places_of
+from manifold.contracts.tables import DATA, META, PAYLOAD_INDEX, Table
+
+PIECE_BYTES = 4 << 20  # of payloads that are given out together, and of what is decoded at once; a single one may be larger
+PIECE_S = 0.1  # what is found is not held back for longer, where payloads lie far apart
+PATIENCE_S = 30  # for files that cannot be read; then the rest of them is not tried
+LIGHT = ("data_id", "first_seen_at", "seq", "size_bytes")  # the columns by which rows are chosen
+WHOLE = (*LIGHT, "payload")
+
+
+log = structlog.get_logger(__name__)
+
+
+def read_payload(catalog: Catalog, data_id: str) -> bytes | None:
+    """The payload of `data_id`; None if the lake does not have it (or has no tables yet)."""
+    return read_payloads(catalog, (data_id,)).get(data_id)
+
+
+def read_payloads(catalog: Catalog, data_ids: Collection[str]) -> dict[str, bytes]:
+    """The payloads of those of `data_ids` that the lake has, by data_id. All of them are in memory at once."""
+    found: dict[str, bytes] = {}
+    for piece in StoredPayloads(catalog).pieces(data_ids):
+        found |= {data_id: payload for data_id, payload in piece.items() if payload is not None}
+    return found
+
+
+class StoredPayloads:
+    """The payloads that the lake has now."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._names = _loaded(catalog, META)
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """While this stays the same, a missing payload stays missing: names are published after payloads. None: unknown."""
+        return self._names.metadata.current_snapshot_id if self._names is not None else None
+
+    def pieces(self, data_ids: Iterable[str], bytes_: int = PIECE_BYTES) -> Iterator[dict[str, bytes | None]]:
+        """The payloads of `data_ids` in parts of about `bytes_`, or of one that is larger; None: the lake does not have it.
+
+        Raises:
+            Exception: some cannot be read, in whatever way catalogs and object stores fail; all that can be was given out before.
+        """
+        return look_again(data_ids, partial(self._look, bytes_=bytes_), self._renew)
+
+    def _renew(self) -> None:
+        self._names = _loaded(self._catalog, META)
+
+    def _look(self, data_ids: Set[str], failures: list[Exception], bytes_: int) -> Iterator[dict[str, bytes | None]]:
+        """What the tables have as they are now, first what is not there."""
+        try:
+            payloads = _loaded(self._catalog, DATA)  # after the names: it has all that they name
+            wanted = self._instants(payloads, data_ids) if payloads is not None else {}
+            if missing := data_ids - wanted.keys():
+                yield dict.fromkeys(missing)
+            if payloads is None or not wanted:
+                return
+            places = Places(payloads, "first_seen_at", wanted.values())
+            files = places.files()
+        except FileNotFoundError as exc:
+            failures.append(exc)
+            return
+        yield from _in_pieces(_walk(places, files, wanted, failures), bytes_)
+        if wanted and not failures:
+            yield dict.fromkeys(wanted)
+
+    def _instants(self, payloads: IcebergTable, data_ids: Collection[str]) -> dict[str, int]:
+        """When the rows were stored, as microseconds since 1970; only of payloads that are there."""
+        if self._names is None or PAYLOAD_INDEX not in self._names.properties:  # a lake of an earlier release
+            return _first_rows(payloads, data_ids)
+        instants: dict[str, int] = {}
+        unfilled = list[str]()
+        for rows in Places(self._names, "data_id", data_ids).rows(("data_id", "stored_at"), PIECE_BYTES):
+            for data_id, instant in zip(rows["data_id"].to_pylist(), micros(rows["stored_at"]), strict=True):
+                if instant is None:
+                    unfilled.append(data_id)
+                else:
+                    instants[data_id] = instant
+        return instants | _first_rows(payloads, unfilled)
+
+
+def _first_rows(payloads: IcebergTable, data_ids: Collection[str]) -> dict[str, int]:
+    """The instants by a look into every file; of several rows of one data_id the first counts."""
+    first: dict[str, tuple[int, int | None]] = {}
+    for rows in Places(payloads, "data_id", data_ids).rows(("data_id", "seq", "first_seen_at"), PIECE_BYTES):
+        names, seqs, instants = rows["data_id"].to_pylist(), rows["seq"].to_pylist(), micros(rows["first_seen_at"])
+        for data_id, seq, instant in zip(names, seqs, instants, strict=True):
+            first[data_id] = min(first.get(data_id, (seq, instant)), (seq, instant))
+    return {data_id: instant for data_id, (_, instant) in first.items() if instant is not None}
+
+
+def _walk(
+    places: Places, files: Iterable[FileScanTask], wanted: dict[str, int], failures: list[Exception]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield wanted payloads, file by file, and remove them from `wanted`. An unreadable file costs only its own payloads."""
+    failing_s = 0.0
+    for task in files:
+        if not wanted or failing_s > PATIENCE_S:
+            return
+        began = time.monotonic()
+        try:
+            for data_id, payload in _payloads_of(places, task, wanted):
+                if wanted.pop(data_id, None) is not None:
+                    yield data_id, payload
+                    began = time.monotonic()
+        except FileNotFoundError as exc:
+            failures.append(exc)
+        except Exception as exc:  # files fail in many ways, and each by itself
+            log.exception("file of the lake not readable", table=DATA.name, file=task.file.file_path)
+            failures.append(exc)
+            failing_s += time.monotonic() - began
+
+
+def _payloads_of(places: Places, task: FileScanTask, wanted: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
+    """The wanted payloads of one file, by data_id and instant."""
+    with places.opened(task, WHOLE) as file:
+        if file is None:
+            for rows in places.scanned(task, WHOLE):
+                chosen, _ = _choose(rows, wanted)
+                yield from ((data_id, rows["payload"][row].as_py()) for row, data_id in chosen.items())
+            return
+        for groups in places.groups(file, WHOLE, PIECE_BYTES):
+            chosen, largest = _choose(file.rows(groups, LIGHT), wanted)
+            if chosen:
+                yield from _read(file, groups, chosen, rows=max(1, PIECE_BYTES // max(1, largest)))
+
+
+def _choose(light: pa.Table, wanted: Mapping[str, int]) -> tuple[dict[int, str], int]:
+    """The places of the wanted rows, each with its data_id; and the size of the largest payload among all rows."""
+    near = places_of(light, "data_id", wanted)
+    rows = light.select(("data_id", "seq")).take(near).to_pydict()
+    instants = micros(light["first_seen_at"].take(near))
+    first: dict[str, tuple[int, int]] = {}
+    for data_id, instant, seq, place in zip(rows["data_id"], instants, rows["seq"], near.to_pylist(), strict=True):
+        if wanted[data_id] == instant:
+            first[data_id] = min(first.get(data_id, (seq, place)), (seq, place))
+    return {place: data_id for data_id, (_, place) in first.items()}, pc.max(light["size_bytes"]).as_py() or 0
+
+
+def _read(file: OpenFile, groups: list[int], chosen: Mapping[int, str], *, rows: int) -> Iterator[tuple[str, bytes]]:
+    places, done, start = sorted(chosen), 0, 0
+    for batch in file.batches(groups, "payload", rows=rows, bytes_=4 * PIECE_BYTES):
+        end = start + len(batch)
+        mine = places[done : bisect_left(places, end)]
+        payloads = batch.take(pa.array([place - start for place in mine], pa.int64())).to_pylist() if mine else ()
+        yield from zip((chosen[place] for place in mine), payloads, strict=True)
+        done, start = done + len(mine), end
+        if done == len(places):
+            return
+
+
+def _in_pieces(found: Iterable[tuple[str, bytes]], bytes_: int) -> Iterator[dict[str, bytes | None]]:
+    piece: dict[str, bytes | None] = {}
+    size, began = 0, time.monotonic()
+    for data_id, payload in found:
+        if piece and (size + len(payload) > bytes_ or time.monotonic() - began > PIECE_S):
+            yield piece
+            piece, size, began = {}, 0, time.monotonic()
+        piece[data_id] = payload
+        size += len(payload)
+    if piece:
+        yield piece
+
+
+def _loaded(catalog: Catalog, table: Table) -> IcebergTable | None:
+    """The table as it is now; None: nothing has been ingested yet."""
+    try:
+        return catalog.load_table(table.identifier)
+    except NoSuchTableError:
+        return None
+
+
+def is_filled(names: IcebergTable, snapshot_id: int | None = None) -> bool:
+    """Whether every row of `sdv_fanout_meta` in this snapshot (None: main's) says its payload's SHA-1 and place.
+
+    Rows of an earlier release do not, nor does what a rollback has brought back. Only the files' own counts are read.
+    """
+    unfilled = Or(IsNull(term="sha1"), IsNull(term="stored_at"))
+    try:
+        return not any(True for _ in names.scan(unfilled, snapshot_id=snapshot_id).plan_files())
+    except ValueError:  # the snapshot is older than these columns
+        return False

@@ -1,0 +1,93 @@
+"""Time limits for a PostgreSQL catalog. libpq has none, and would wait without end for a server that hangs or is gone.
+
+PyIceberg makes the engine from the address alone, so the limits are part of it, for a plug-in of SQLAlchemy. They have the names
+that Spark's JDBC driver uses, and come from the same properties of the catalog.
+"""
+
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any
+
+from psycopg import Connection, OperationalError
+from psycopg.abc import RV, PQGen
+from sqlalchemy import URL, Engine, event, make_url
+from sqlalchemy.dialects import plugins
+from sqlalchemy.engine import CreateEnginePlugin
+
+from manifold.contracts.catalog_properties import JDBC_ANSWER, JDBC_CONNECT, JDBC_DEFAULT_S
+from manifold.contracts.errors import Permanent
+
+PLUGIN = "manifold_limits"
+LOOK_S = 0.1  # how often a connection that waits looks at its limit
+
+
+class PatientConnection(Connection[Any]):
+    """Raises `psycopg.OperationalError`, and is closed, where one command is not answered for too long."""
+
+    answer_s = float(JDBC_DEFAULT_S[JDBC_ANSWER])
+
+    def wait(self, gen: PQGen[RV], interval: float = LOOK_S, timeout: float | None = None) -> RV:
+        """Do as the driver does, for so long and no longer."""
+        more = {} if timeout is None else {"timeout": timeout}
+        return super().wait(self._until(gen, monotonic() + self.answer_s), interval, **more)
+
+    def _until(self, gen: PQGen[RV], end: float) -> PQGen[RV]:
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if monotonic() > end:
+                    self.close()
+                    raise OperationalError(f"no answer within {self.answer_s:g} s")
+                wanted = gen.send(ready)
+        except StopIteration as over:
+            result: RV = over.value
+            return result
+
+
+class Limits(CreateEnginePlugin):
+    """The plug-in: an engine whose connections are patient ones."""
+
+    def __init__(self, url: URL, kwargs: dict[str, Any]) -> None:
+        super().__init__(url, kwargs)
+        self._connect_s, self._answer_s = (_limit(url.query.get(name)) for name in (JDBC_CONNECT, JDBC_ANSWER))
+
+    def update_url(self, url: URL) -> URL:
+        """The address as the driver knows it."""
+        return url.difference_update_query(["plugin", JDBC_CONNECT, JDBC_ANSWER])
+
+    def engine_created(self, engine: Engine) -> None:
+        """Have it connect so."""
+        event.listen(engine, "do_connect", self._connect)
+
+    def _connect(self, dialect: object, record: object, given: tuple[Any, ...], named: dict[str, Any]) -> PatientConnection:
+        del dialect, record
+        made = PatientConnection.connect(*given, **{"connect_timeout": self._connect_s, **named})
+        made.answer_s = self._answer_s
+        return made
+
+
+def with_limits(uri: str, properties: Mapping[str, str]) -> str:
+    """The address with the limits among these properties, or the usual ones.
+
+    Raises:
+        Permanent: a limit is no whole number of seconds above 0.
+    """
+    limits = {name: properties.get(name, limit) for name, limit in JDBC_DEFAULT_S.items()}
+    for name, limit in limits.items():
+        if not (limit.isascii() and limit.isdecimal() and int(limit)):
+            raise Permanent(
+                f"{name}={limit} in MANIFOLD_CATALOG_PROPERTIES is no whole number of seconds above 0: 60 is a minute"
+            )
+    url = make_url(uri)
+    if url.get_backend_name() != "postgresql" or url.get_driver_name() != "psycopg":
+        return uri
+    return url.update_query_dict({"plugin": PLUGIN, **limits}).render_as_string(hide_password=False)
+
+
+def _limit(limit: str | tuple[str, ...] | None) -> int:
+    assert isinstance(limit, str), "with_limits names every limit"
+    return int(limit)
+
+
+plugins.register(PLUGIN, __name__, Limits.__name__)

@@ -1,0 +1,64 @@
+"""Small reads of the lake for services; answers for people are assembled in `manifold/history/`. Needs no Spark."""
+
+from collections.abc import Set
+from datetime import datetime, timedelta
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThan
+
+from manifold.lake.catalog import where
+from manifold.lake.versions import require_known
+from manifold.contracts.seq import datetime_of
+from manifold.contracts.tables import DATA, IDS, OUTCOMES, SEGMENTS, Table
+
+
+def read_trigger(catalog: Catalog, vin: str, seq: int) -> tuple[str, str] | None:
+    """The request_id and data_id of one entry; None if the lake does not have it."""
+    rows = rows_of(catalog, IDS, And(where(EqualTo, "vin", vin), triggers_filter("ts", {seq})), ("request_id", "data_id"))
+    return (rows[0]["request_id"], rows[0]["data_id"]) if rows else None
+
+
+def read_segments(catalog: Catalog, since: datetime) -> set[str]:
+    """The paths of the archive's segments that were ingested at or after `since` (UTC)."""
+    return {row["path"] for row in rows_of(catalog, SEGMENTS, where(GreaterThanOrEqual, "ingested_at", since), ("path",))}
+
+
+def read_ended(catalog: Catalog, since: datetime) -> set[tuple[str, int]]:
+    """(vin, seq) of every entry accepted at or after `since` (UTC) that has ended."""
+    rows = rows_of(catalog, OUTCOMES, where(GreaterThanOrEqual, "accepted_at", since), ("vin", "seq"))
+    return {(row["vin"], row["seq"]) for row in rows}
+
+
+def read_data_ids(catalog: Catalog, since: datetime | None = None) -> list[str]:
+    """The data_id of all data first seen at or after `since` (UTC; None: ever)."""
+    row_filter = AlwaysTrue() if since is None else where(GreaterThanOrEqual, "first_seen_at", since)
+    return [row["data_id"] for row in rows_of(catalog, DATA, row_filter, ("data_id",))]
+
+
+def triggers_filter(instant: str, seqs: Set[int]) -> BooleanExpression:
+    """The entries of these triggers; their instants are in their seqs, so only those days' partitions are read."""
+    first, last = datetime_of(min(seqs)), datetime_of(max(seqs)) + timedelta(milliseconds=1)
+    moments = And(where(GreaterThanOrEqual, instant, first), where(LessThan, instant, last))
+    return And(moments, In(term="seq", literals=seqs))  # of one, PyIceberg makes an `EqualTo`
+
+
+def rows_of(
+    catalog: Catalog, table: Table, row_filter: BooleanExpression, columns: tuple[str, ...] = ("*",), most: int | None = None
+) -> list[dict[str, Any]]:
+    """Main's rows that fit the filter, at `most` so many; none where the table has not been made.
+
+    Raises:
+        Permanent: it lacks a column, because it is newer or older than this code.
+    """
+    try:
+        loaded = catalog.load_table(table.identifier)
+    except NoSuchTableError:  # nothing has been ingested yet
+        return []
+    try:
+        rows: list[dict[str, Any]] = loaded.scan(row_filter, columns, limit=most).to_arrow().to_pylist()
+    except ValueError:  # a column is not there
+        require_known(loaded, table)
+        raise
+    return rows

@@ -1,0 +1,64 @@
+"""The quality reports in their store: which there are, and the path of each. Reading one needs no Spark.
+
+index.html                  every run, the newest first; a stable address
+trends.html                 rows and broken rules over time, as charts of `quality_results`
+trends.json                 the state of that table that they show
+runs/<run>/index.html       one run: verdict, findings with sample rows, links
+runs/<run>/audit.json       the same for programs
+validations/<table>/<run>/  Great Expectations' own pages
+queues/<instant>/           differences between queues and lake (`manifold verify`)
+"""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from manifold.lake.files import Files
+from manifold.settings import Settings
+
+INDEX, TRENDS, RUNS, VALIDATIONS, QUEUES = "index.html", "trends.html", "runs", "validations", "queues"
+TRENDS_OF = "trends.json"
+AUDIT = "audit.json"
+READS_AT_ONCE = 16  # an object store takes its time for each
+
+
+def open_reports(settings: Settings) -> Files:
+    """The store of the reports, by the setting `reports`."""
+    return Files(settings.reports_url, settings.s3)
+
+
+def run_page(run_id: str) -> str:
+    """The page of one run."""
+    return f"{RUNS}/{run_id}/{INDEX}"
+
+
+def run_verdict(run_id: str) -> str:
+    """The path in the store of the verdict of one run, a JSON file for programs."""
+    return f"{RUNS}/{run_id}/{AUDIT}"
+
+
+def kept_runs(reports: Files) -> list[dict[str, Any]]:
+    """The verdicts of the runs that are kept, the newest first."""
+    paths = [path for path in reports.below(RUNS) if path.endswith(f"/{AUDIT}")]
+    with ThreadPoolExecutor(READS_AT_ONCE, "reports") as pool:
+        return sorted(_whole(pool.map(reports.read, paths)), key=lambda run: (run["as_of"], run["run_id"]), reverse=True)
+
+
+def drawn_version(reports: Files) -> str | None:
+    """The state of `quality_results` that the charts show (`manifold.lake.quality.version_of_results`); None: there are no charts."""
+    try:
+        found = json.loads(reports.read(TRENDS_OF) or b"{}")
+    except ValueError:
+        return None
+    return found.get("version") if isinstance(found, dict) else None
+
+
+def note_drawn(reports: Files, version: str) -> None:
+    """Record the state that the charts show, after they are written."""
+    reports.write(TRENDS_OF, json.dumps({"version": version}).encode())
+
+
+def _whole(contents: Iterator[bytes | None]) -> Iterator[dict[str, Any]]:
+    """The verdicts that were not removed since they were listed."""
+    yield from (json.loads(content) for content in contents if content is not None)

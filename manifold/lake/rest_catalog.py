@@ -1,0 +1,53 @@
+"""Time limits for a REST catalog. PyIceberg's session has none, and would wait without end on a dead connection.
+
+A thread that waits so is lost until its process ends, and a dispatcher has four for each kind of look-up. Object storage needs
+no limit here: Arrow's S3 client gives up on a silent store after some ten seconds.
+"""
+
+from functools import partial
+from typing import Any
+
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.table import CommitTableResponse
+from pyiceberg.table import Table as IcebergTable
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from requests import Session
+
+from manifold.lake.committed import note_commit
+from manifold.contracts.errors import Permanent
+
+CONNECT, ANSWER = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"  # as Iceberg's Java side names them
+# A connection is made in a round trip or two. An answer takes milliseconds, and a commit to a busy catalog seconds; whoever is
+# not answered for this long looks again, and finds what was committed.
+DEFAULT_MS = {CONNECT: 10_000.0, ANSWER: 60_000.0}
+
+
+class PatientRestCatalog(RestCatalog):
+    """Raises `requests.Timeout` where the catalog is silent for too long: in any request, those for tokens included.
+
+    Raises:
+        Permanent: a limit among the properties is no number of milliseconds.
+    """
+
+    def commit_table(
+        self, table: IcebergTable, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """Commit, and note it."""
+        response: CommitTableResponse = super().commit_table(table, requirements, updates)
+        note_commit(table.name(), updates)
+        return response
+
+    def _config_headers(self, session: Session) -> None:
+        # What PyIceberg does first with each session that it makes: those for a token and the configuration are used at once.
+        super()._config_headers(session)
+        session.request = partial(session.request, timeout=(self._limit_s(CONNECT), self._limit_s(ANSWER)))  # type: ignore[method-assign]
+
+    def _limit_s(self, name: str) -> float:
+        given: Any = self.properties.get(name, DEFAULT_MS[name])
+        try:
+            limit_ms = float(given)
+        except ValueError:
+            limit_ms = 0
+        if not 0 < limit_ms < float("inf"):
+            raise Permanent(f"{name}={given} in MANIFOLD_CATALOG_PROPERTIES is no number of milliseconds: 60000 is a minute")
+        return limit_ms / 1000

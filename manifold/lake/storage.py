@@ -1,0 +1,75 @@
+"""A folder of files by its URL, on a disk or in an object store, and durable writes to it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from manifold.contracts.storage import S3
+
+_S3_SCHEME = "s3://"
+
+
+def open_storage(url: str, s3: S3) -> tuple[fs.FileSystem, str]:
+    """The file system of `url` (`file://…` or `s3://bucket/…`) and the path of its root there. Touches nothing.
+
+    Raises:
+        ValueError: the URL is of no kind that is known.
+    """
+    if not url.startswith(_S3_SCHEME):
+        filesystem, root = fs.FileSystem.from_uri(url)
+        return filesystem, root.rstrip("/")
+    options = {"region": s3.region, "access_key": s3.access_key, "secret_key": s3.secret_key}
+    if s3.endpoint:
+        scheme, _, address = s3.endpoint.rpartition("://")
+        options |= {"endpoint_override": address, "scheme": scheme or "https"}
+    return fs.S3FileSystem(**{name: value for name, value in options.items() if value}), url.removeprefix(_S3_SCHEME).rstrip("/")
+
+
+def write_parquet(filesystem: fs.FileSystem, root: str, path: str, table: pa.Table) -> None:
+    """Write the table to `path` below `root`, whole and for good, or not at all: what was there is there until then.
+
+    Raises:
+        OSError: the storage is away, full, or refuses.
+    """
+    _write(filesystem, root, path, lambda sink: pq.write_table(table, sink, compression="zstd"))
+
+
+def write_bytes(filesystem: fs.FileSystem, root: str, path: str, content: bytes) -> None:
+    """Write `content` as the file, whole or not at all.
+
+    Raises:
+        OSError: the storage is away, full, or refuses.
+    """
+    _write(filesystem, root, path, lambda sink: sink.write(content))
+
+
+def _write(filesystem: fs.FileSystem, root: str, path: str, fill: Callable[[Any], object]) -> None:
+    at = f"{root}/{path}"
+    if not isinstance(filesystem, fs.LocalFileSystem):  # an object appears when its upload is complete
+        with filesystem.open_output_stream(at) as sink:
+            fill(sink)
+        return
+    final = Path(at)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    hidden = final.with_name(f".{final.name}.tmp")  # readers pass names with a dot by
+    with hidden.open("wb") as file:
+        fill(file)
+        file.flush()
+        os.fsync(file.fileno())
+    hidden.replace(final)
+    for folder in Path(path).parents:  # each may be new; the last one is the root
+        sync_folder(Path(root, folder))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that what was created or renamed in `folder` is still there after a crash."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,62 @@
+"""Compares the version of a table in the lake with the versions that this code supports."""
+
+from pyiceberg.table import Table as IcebergTable
+
+from manifold.contracts.errors import Permanent
+from manifold.contracts.tables import COMMON_PROPERTIES, MIGRATING, SCHEMA_VERSION, Table
+
+FIRST = 1  # of a table that does not say its version
+
+
+def properties_at_birth(table: Table) -> dict[str, str]:
+    """The properties of a new table: its version, which needs no migration."""
+    return COMMON_PROPERTIES | table.properties | {SCHEMA_VERSION: str(table.version)}
+
+
+def version_of(loaded: IcebergTable) -> int:
+    """The version to which the table was brought, or is being brought.
+
+    Raises:
+        Permanent: its property is no number.
+    """
+    version = loaded.properties.get(SCHEMA_VERSION, str(FIRST))
+    if not version.isascii() or not version.isdigit():
+        name = ".".join(loaded.name())
+        raise Permanent(
+            f"{name} has the property {SCHEMA_VERSION}={version!r}, which is no version: set it to a number, 1 or greater"
+        )
+    return int(version)
+
+
+def is_migrating(loaded: IcebergTable) -> bool:
+    """Whether a step that leads to its version is under way, or was broken off."""
+    return any(name.startswith(MIGRATING) for name in loaded.properties)
+
+
+def require_not_newer(loaded: IcebergTable, table: Table) -> None:
+    """Refuse a table that a newer release has changed in a way that this one does not know.
+
+    Raises:
+        Permanent: it is newer than this code.
+    """
+    version = version_of(loaded)
+    if version > table.version:
+        raise Permanent(
+            f"{table.identifier} is of schema version {version}, made by a newer release; this one knows it up to version "
+            f"{table.version}: install the newer release, or bring the lake's copy of before the upgrade back"
+        )
+
+
+def require_known(loaded: IcebergTable, table: Table) -> None:
+    """Refuse a table with which this code cannot work; older ones with which it can are left to `manifold lake migrate`.
+
+    Raises:
+        Permanent: it is newer than this code, or too old for it.
+    """
+    require_not_newer(loaded, table)
+    version = version_of(loaded) - is_migrating(loaded)
+    if version < table.oldest:
+        raise Permanent(
+            f"{table.identifier} is of schema version {version}, and this release needs version {table.oldest} or newer: run "
+            "manifold lake migrate (with --plan it says what it would do)"
+        )

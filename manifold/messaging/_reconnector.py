@@ -1,0 +1,202 @@
+"""Keeps an MQTT 5 client connected: connects, notices silence, and reconnects after every loss."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mqtt5
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
+
+from manifold.messaging import _raw
+from manifold.messaging._connection import Connection, Endpoint, TakeRaw, open_connection
+from manifold.contracts.errors import Retryable
+
+_CONNACK_WAIT_S = 10.0
+_GOODBYE_WAIT_S = 2.0
+_KEEPALIVE_LOOK_S = 1.0
+# Two clients with one client id throw each other out, and a broker may cut whoever says what it does not take: a pause before
+# coming back, which grows as long as connections break soon, keeps that from becoming a storm.
+_LEAST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_SOON_S = 10.0
+LARGEST = (1 << 28) + 4  # bytes of a packet, as MQTT counts them
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """The fields of a CONNECT."""
+
+    client_id: str
+    username: str | None
+    password: str | None
+    clean_start: bool
+    session_expiry_s: int
+    receive_maximum: int
+    keepalive_s: int
+
+    def packet(self, *, clean_start: bool) -> bytes:
+        """The bytes of the CONNECT packet."""
+        return mqtt5.ConnectPacket(
+            self.client_id,
+            username=self.username,
+            password=None if self.password is None else self.password.encode(),
+            clean_start=clean_start,
+            keep_alive=self.keepalive_s,
+            session_expiry_interval=self.session_expiry_s,
+            receive_max=self.receive_maximum,
+        ).write()
+
+
+class Reconnector:
+    """One connection after the other. `up` is told whether the broker knew the session, `down` of a loss; `take` gets the rest.
+
+    `take_raw` gets what cannot be read of it. A clean start is asked for until it was granted once: later connections resume the
+    session.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        options: ConnectOptions,
+        *,
+        take: Callable[[mqtt5.Packet], None],
+        take_raw: TakeRaw,
+        up: Callable[[bool], None],
+        down: Callable[[], None],
+    ) -> None:
+        self.endpoint, self.connected = endpoint, asyncio.Event()
+        self.number = 0  # of the connection: each has its own
+        self.connection: Connection | None = None  # only while connected
+        self.largest = LARGEST  # bytes of a packet that the broker takes
+        self._options, self._take, self._take_raw, self._up, self._down = options, take, take_raw, up, down
+        self._clean_start = options.clean_start
+        self._opened: Connection | None = None  # connected, or about to be
+        self._lost = asyncio.Event()
+        self._paused = False
+        self._refusal = ""
+        self.problem = ""  # why the last try failed
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to connect."""
+        name = self._options.client_id
+        self._tasks = [
+            asyncio.create_task(self._keep_connected(), name=f"mqtt.connection.{name}"),
+            asyncio.create_task(self._keep_alive(), name=f"mqtt.keepalive.{name}"),
+        ]
+
+    async def stop(self) -> None:
+        """Send DISCONNECT and end the connection."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        connection = self._opened
+        if connection is not None:
+            connection.send(mqtt5.DisconnectPacket().write())
+            connection.close()
+            try:
+                async with asyncio.timeout(_GOODBYE_WAIT_S):
+                    await self._lost.wait()
+            except TimeoutError:
+                connection.hang_up()
+                await self._lost.wait()
+
+    def pause(self) -> None:
+        """Read nothing more, on this connection and on those that follow, until `resume`."""
+        self._paused = True
+        if self.connection is not None:
+            self.connection.pause()
+
+    def resume(self) -> None:
+        """Read on."""
+        self._paused = False
+        if self.connection is not None:
+            self.connection.resume()
+
+    async def _keep_connected(self) -> None:
+        pause_s = _LEAST_PAUSE_S
+        while True:
+            pauses = wait_exponential_jitter(multiplier=0.1, max=10, jitter=0.3)
+            async for attempt in AsyncRetrying(wait=pauses, retry=retry_if_exception_type(Retryable), before_sleep=self._say_why):
+                with attempt:
+                    await self._connect()
+            began = time.monotonic()
+            await self._lost.wait()
+            pause_s = pause_after_loss(pause_s, time.monotonic() - began)
+            await asyncio.sleep(pause_s)
+
+    async def _connect(self) -> None:
+        self._lost.clear()
+        self._refusal = ""
+        self._opened = connection = await open_connection(self.endpoint, self._take_any, self._take_any_raw, self._on_lost)
+        connection.send(self._options.packet(clean_start=self._clean_start))
+        waits = [asyncio.create_task(self.connected.wait()), asyncio.create_task(self._lost.wait())]
+        try:
+            await asyncio.wait(waits, timeout=_CONNACK_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if not self.connected.is_set():
+            connection.hang_up()
+            await self._lost.wait()
+            raise Retryable(f"{self.endpoint} did not accept {self._options.client_id}: {self._refusal}")
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await asyncio.sleep(_KEEPALIVE_LOOK_S)
+            if self.connection is not None:
+                self.connection.look_alive(self._options.keepalive_s)
+
+    def _say_why(self, state: RetryCallState) -> None:
+        self.problem = str(state.outcome.exception() if state.outcome else None)
+        log.warning("mqtt not connected", client=self._options.client_id, attempt=state.attempt_number, reason=self.problem)
+
+    def _take_any(self, packet: mqtt5.Packet) -> None:
+        match packet:
+            case mqtt5.ConnAckPacket():
+                self._on_answer(packet)
+            case mqtt5.DisconnectPacket(reason_code=reason):
+                self._refusal = reason.name.lower()
+            case _:
+                self._take(packet)
+
+    def _take_any_raw(self, packet: bytes, why: str) -> None:
+        match packet[0] >> 4:
+            case _raw.CONNACK:
+                self._refusal = f"its answer cannot be read: {why}"
+                if self._opened is not None:
+                    self._opened.hang_up()
+            case _raw.DISCONNECT:
+                self._refusal = f"reason {_raw.reason_of_disconnect(packet):#x}"
+            case _:
+                self._take_raw(packet, why)
+
+    def _on_answer(self, answer: mqtt5.ConnAckPacket) -> None:
+        if answer.reason_code != mqtt5.ConnAckReasonCode.SUCCESS:  # the broker ends the connection
+            self._refusal = answer.reason_code.name.lower()
+            return
+        self._clean_start = False
+        self.number += 1
+        self.connection, self.largest = self._opened, answer.max_packet_size or LARGEST
+        self.connected.set()
+        log.info("mqtt connected", client=self._options.client_id, session_present=answer.session_present)
+        self._up(answer.session_present)
+        if self._paused and self.connection is not None:
+            self.connection.pause()
+
+    def _on_lost(self, reason: str) -> None:
+        self._refusal = self._refusal or reason
+        if self.connected.is_set():
+            log.info("mqtt disconnected", client=self._options.client_id, reason=self._refusal)
+        self.connection = self._opened = None
+        self.connected.clear()
+        self._lost.set()
+        self._down()
+
+
+def pause_after_loss(before_s: float, lived_s: float) -> float:
+    """Seconds until the next connection, where the one that was lost lived so long, and the pause before it took `before_s`."""
+    return _LEAST_PAUSE_S if lived_s > _SOON_S else min(2 * before_s, _LONGEST_PAUSE_S)

@@ -1,0 +1,46 @@
+"""The publishes of one client that the broker has not confirmed: their packet ids, and who waits for each PUBACK."""
+
+import asyncio
+
+from manifold.contracts.errors import Retryable
+
+MAX_MID = 65535
+
+
+class Unconfirmed:
+    """Packet ids in use, each with the future of its PUBACK's reason code."""
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._last_mid = 0
+        self._answers: dict[int, asyncio.Future[int]] = {}
+
+    def next_mid(self) -> int:
+        """A packet id that no unconfirmed publish has.
+
+        Raises:
+            Retryable: all of them are in use.
+        """
+        if len(self._answers) >= MAX_MID:
+            raise Retryable(f"{self._client_id} has {MAX_MID} publishes under way; publish again when some are confirmed")
+        while True:
+            self._last_mid = self._last_mid % MAX_MID + 1
+            if self._last_mid not in self._answers:
+                return self._last_mid
+
+    def add(self, mid: int, answer: "asyncio.Future[int]") -> None:
+        """`answer` waits for the PUBACK of packet `mid`."""
+        self._answers[mid] = answer
+
+    def confirm(self, mid: int, reason: int) -> None:
+        """The PUBACK of packet `mid` has come, with this reason code. One that nobody waits for is ignored."""
+        answer = self._answers.pop(mid, None)
+        if answer is not None and not answer.done():
+            answer.set_result(reason)
+
+    def lose(self) -> None:
+        """The connection is lost: every caller that waits for a PUBACK gets a `Retryable`."""
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(Retryable(f"{self._client_id} lost its connection before the PUBACK; publish again"))

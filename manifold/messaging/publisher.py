@@ -1,0 +1,88 @@
+"""The platform's client: publishes triggers, data and writes, and waits for the recorder's receipts."""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from manifold.messaging.mqtt import Message, Mqtt
+from manifold.contracts import topics
+from manifold.contracts.errors import Retryable
+from manifold.contracts.messages import Receipt, ReceiptStatus
+from manifold.settings import Settings
+
+RECEIPT_WAIT_S = 30.0
+
+
+class Publisher:
+    """An MQTT client as any platform may have one: `async with Publisher(settings) as publisher`."""
+
+    def __init__(self, settings: Settings) -> None:
+        name = settings.mqtt_username_publisher
+        self._receipts = f"{settings.receipt_prefix}{name}/{uuid.uuid4().hex}"
+        password = settings.mqtt_password.get_secret_value() or None
+        self._mqtt = Mqtt(
+            settings.mqtt, f"{name}-{uuid.uuid4().hex[:8]}", username=name, password=password, tls=settings.tls_files(name)
+        )
+        self._mqtt.on_message = self._on_receipt
+        self._waiting: dict[bytes, asyncio.Future[Receipt]] = {}
+
+    async def __aenter__(self) -> Self:
+        await self._mqtt.__aenter__()
+        try:
+            async with asyncio.timeout(10):
+                await self._mqtt.wait_connected()
+                await self._mqtt.subscribe(self._receipts)
+        except TimeoutError as exc:
+            await self._mqtt.__aexit__()
+            raise Retryable("the broker does not answer; is the platform up? See `manifold status`") from exc
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None) -> None:
+        await self._mqtt.__aexit__(kind, exc, trace)
+
+    async def data(self, data_id: str, payload: bytes) -> Receipt:
+        """Publish a payload."""
+        return await self.publish(topics.data_topic(data_id), payload)
+
+    async def trigger(self, vins: Sequence[str], request_id: str, data_id: str) -> Receipt:
+        """Publish a trigger."""
+        fields = {"ids": list(vins), "request_id": request_id, "data_id": data_id}
+        return await self.publish(topics.TRIGGER, json.dumps(fields).encode())
+
+    async def write(self, client_id: str, key: str, payload: bytes) -> Receipt:
+        """Publish the newest message of a key for a client's compacted queue."""
+        return await self.publish(topics.ecq_write_topic(client_id, key), payload)
+
+    async def rewind(self, client_id: str, word: str) -> Receipt:
+        """Publish from where a compacted queue is to be sent again, as `manifold.contracts.ecq.rewind_target` reads it."""
+        return await self.publish(topics.ecq_rewind_topic(client_id), word.encode())
+
+    async def publish(self, topic: str, payload: bytes) -> Receipt:
+        """Publish anything, and wait until the recorder answers that it is durable, or refused.
+
+        Raises:
+            Retryable: the connection was lost, or no receipt came; sending the same again is safe.
+        """
+        correlation = uuid.uuid4().bytes
+        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation] = answer
+        try:
+            await self._mqtt.publish(topic, payload, correlation_data=correlation, response_topic=self._receipts)
+            async with asyncio.timeout(RECEIPT_WAIT_S):
+                return await answer
+        except TimeoutError as exc:
+            raise Retryable(
+                f"no receipt within {RECEIPT_WAIT_S:.0f} s; is the recorder up? Sending the same again is safe"
+            ) from exc
+        finally:
+            del self._waiting[correlation]
+
+    def _on_receipt(self, message: Message) -> None:
+        self._mqtt.ack(message)
+        answer = self._waiting.get(message.correlation_data or b"")
+        if answer is not None and not answer.done():
+            fields = json.loads(message.payload)
+            answer.set_result(Receipt(fields["seq"], ReceiptStatus(fields["status"]), fields["duplicate_of"], fields["reason"]))

@@ -1,0 +1,51 @@
+"""The pending queues in Redis: fanout queues of vehicles, and compacted queues of clients. See `manifold.queues.verbs`.
+
+It promises that each verb is atomic and may run twice, that a queue gives out its entries in seq order with one in flight, and
+that an ended entry never comes back. It knows Redis and the contracts, and neither broker, archive nor lake.
+"""
+
+from manifold.queues._batch import FIRST, LAST, Batch
+from manifold.queues._bulk import LoadResult
+from manifold.queues._cluster import is_cluster
+from manifold.queues._commands import TriggerName
+from manifold.queues._connection import connect, exchange
+from manifold.queues._drivers import AsyncBatch, BlockingBatch, execute
+from manifold.queues._ecq_loader import EcqLoader, LakeQueue
+from manifold.queues._loader import Ended, Forgotten, Loader
+from manifold.queues._marks import NOT_LOADED, Marks
+from manifold.queues._policy import Policy
+from manifold.queues._queue_stats import NAMED_QUEUES, QueueStats, walk
+from manifold.queues._queues import Queues
+from manifold.queues._scripts import NOBODYS, Script
+from manifold.queues._spoilt import is_spoilt
+from manifold.queues._wakes import Wake
+
+__all__ = [
+    "FIRST",
+    "LAST",
+    "NAMED_QUEUES",
+    "NOBODYS",
+    "NOT_LOADED",
+    "AsyncBatch",
+    "Batch",
+    "BlockingBatch",
+    "EcqLoader",
+    "Ended",
+    "Forgotten",
+    "LakeQueue",
+    "LoadResult",
+    "Loader",
+    "Marks",
+    "Policy",
+    "QueueStats",
+    "Queues",
+    "Script",
+    "TriggerName",
+    "Wake",
+    "connect",
+    "exchange",
+    "execute",
+    "is_cluster",
+    "is_spoilt",
+    "walk",
+]

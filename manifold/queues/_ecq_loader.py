@@ -1,0 +1,121 @@
+"""Bulk work on compacted queues, over blocking Redis: many queues in one round trip."""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from manifold.contracts.names import Owner
+from manifold.contracts.queue_names import ecq_queue
+from manifold.queues._bulk import BulkQueues, LoadResult
+from manifold.queues._spoilt import is_spoilt
+from manifold.queues.verbs.ecq import Erase, LiveMessage, Load, Prune
+from manifold.queues.verbs.ecq_reads import Read, ReadReply
+from manifold.queues.verbs.verb import Verb
+
+QUEUES_A_FLUSH = 500
+MESSAGES_A_FLUSH = 20_000
+MESSAGES_A_CALL = 20_000  # a script that brings more would keep Redis from all others for long
+
+
+class LakeQueue(NamedTuple):
+    """A queue as the lake knows it."""
+
+    client_id: str
+    load: Load
+
+
+class EcqLoader(BulkQueues):
+    """Loads, prunes, erases and reads compacted queues. `redis` must not decode responses.
+
+    Raises:
+        redis.RedisError: from every method, where Redis is away or refuses; everything may be offered again.
+    """
+
+    def load(self, queues: Iterable[LakeQueue], now_ms: int) -> LoadResult:
+        """Load queues as the lake knows them, and wake the dispatchers for clients that can be sent something now."""
+        total = LoadResult()
+        for some in _in_flushes(piece for each in queues for piece in _pieces(each)):
+            total += self._flush(some, now_ms)
+        return total
+
+    def prune(self, client_ids: Iterable[str], before_ms: int, now_ms: int) -> int:
+        """Remove acknowledged messages that were written before `before_ms` (Unix ms); returns how many."""
+        gone = 0
+        left = iter(client_ids)
+        while some := list(islice(left, QUEUES_A_FLUSH)):
+            gone += sum(reply for reply in self._ask([(each, Prune(before_ms)) for each in some], now_ms) if not is_spoilt(reply))
+        return gone
+
+    def erase(self, client_id: str, before: int) -> int:
+        """Remove all of a queue that was accepted before this seq; returns how many messages."""
+        (gone,) = self._ask([(client_id, Erase(before))], 0, tolerant=False)
+        return int(gone)
+
+    def read(self, client_ids: Iterable[str]) -> Iterator[tuple[str, ReadReply | None]]:
+        """Each client id with its queue as Redis has it, or with None where a key holds a wrong type."""
+        left = iter(client_ids)
+        while some := list(islice(left, QUEUES_A_FLUSH)):
+            for client_id, reply in zip(some, self._ask([(each, Read()) for each in some], 0), strict=True):
+                yield client_id, None if is_spoilt(reply) else self._rest(client_id, reply)
+
+    def read_one(self, client_id: str) -> ReadReply:
+        """One queue as Redis has it.
+
+        Raises:
+            redis.ResponseError: a key holds a wrong type.
+        """
+        (reply,) = self._ask([(client_id, Read())], 0, tolerant=False)
+        return self._rest(client_id, reply)
+
+    def _rest(self, client_id: str, reply: ReadReply) -> ReadReply:
+        """The whole queue, of which `reply` has the first keys. Position and epoch are those of the last call."""
+        newest = {message.key: message for message in reply.messages}
+        while reply.cursor:
+            (reply,) = self._ask([(client_id, Read(reply.cursor))], 0, tolerant=False)
+            for message in reply.messages:
+                if message.key not in newest or newest[message.key].seq <= message.seq:
+                    newest[message.key] = message
+        return reply._replace(messages=tuple(sorted(newest.values(), key=lambda message: message.seq)))
+
+    def _flush(self, some: list[LakeQueue], now_ms: int) -> LoadResult:
+        names = dict.fromkeys(each.client_id for each in some)
+        result = LoadResult(owners=len(names), offered=sum(len(each.load.messages) for each in some))
+        ready: dict[str, None] = {}  # a queue may have come in several calls
+        replies = self._ask([(each.client_id, each.load) for each in some], now_ms)
+        for each, reply in zip(some, replies, strict=True):
+            if is_spoilt(reply):
+                result.spoilt.append(each.client_id)
+                continue
+            result.queued += reply.queued
+            if reply.word == "ready":
+                ready[ecq_queue(each.client_id)] = None
+        self._wake(ready)
+        return result
+
+    def _ask(self, verbs: Iterable[tuple[str, Verb]], now_ms: int, *, tolerant: bool = True) -> list[Any]:
+        return self._run(((ecq_queue(Owner(each)), verb) for each, verb in verbs), now_ms, tolerant=tolerant)
+
+
+def _pieces(each: LakeQueue) -> Iterator[LakeQueue]:
+    """A queue with very many live messages as several calls; the last one moves epoch and position."""
+    load, messages = each.load, each.load.messages
+    if len(messages) <= MESSAGES_A_CALL:
+        yield each
+        return
+    for start in range(0, len(messages), MESSAGES_A_CALL):
+        some: list[LiveMessage] = list(messages[start : start + MESSAGES_A_CALL])
+        is_last = start + MESSAGES_A_CALL >= len(messages)
+        yield LakeQueue(each.client_id, Load(load.epoch, load.acked_seq, load.acked_at_ms, some, is_last))
+
+
+def _in_flushes(queues: Iterable[LakeQueue]) -> Iterator[list[LakeQueue]]:
+    some: list[LakeQueue] = []
+    messages = 0
+    for each in queues:
+        if some and (len(some) == QUEUES_A_FLUSH or messages + len(each.load.messages) > MESSAGES_A_FLUSH):
+            yield some
+            some, messages = [], 0
+        some.append(each)
+        messages += len(each.load.messages)
+    if some:
+        yield some

@@ -1,0 +1,45 @@
+"""The settings that the queues use."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from manifold.settings import Settings
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The settings as plain numbers; durations are in milliseconds."""
+
+    presence_ms: int
+    retention_ms: int
+    ack_deadline_ms: int
+    ack_deadline_max_ms: int
+    wake_shards: int
+    compaction: bool
+    ecq_retention_ms: int = 30 * 86_400_000
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Policy":
+        """The policy that these settings describe."""
+        return cls(
+            presence_ms=round(settings.presence_seconds * 1000),
+            retention_ms=round(settings.retention_days * 86_400_000),
+            ack_deadline_ms=round(settings.ack_deadline_seconds * 1000),
+            ack_deadline_max_ms=round(settings.ack_deadline_max_seconds * 1000),
+            wake_shards=settings.wake_shards,
+            compaction=settings.compaction == "request_id",
+            ecq_retention_ms=round(settings.ecq_retention_days * 86_400_000),
+        )
+
+    @cached_property
+    def numbers(self) -> tuple[int, int, int, int]:
+        """The numbers that every script gets, in the order in which lua/_owner.lua names them."""
+        return self.presence_ms, self.ack_deadline_ms, self.ack_deadline_max_ms, self.retention_ms
+
+    @cached_property
+    def waits_ms(self) -> tuple[int, ...]:
+        """The deadline of the first, second, … attempt: it doubles up to the maximum, which holds for all further attempts."""
+        waits = [self.ack_deadline_ms]
+        while waits[-1] < self.ack_deadline_max_ms:
+            waits.append(min(waits[-1] * 2, self.ack_deadline_max_ms))
+        return tuple(waits)

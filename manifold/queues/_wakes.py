@@ -1,0 +1,105 @@
+"""Which owners to look at: wake-up streams name owners with new entries, the deadline index those that may be overdue."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from manifold.contracts import keys
+from manifold.queues import _commands
+from manifold.queues._batch import Batch
+from manifold.queues._commands import TriggerName
+from manifold.queues._streams import Streams, records_of, texts
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """One record of a wake-up stream."""
+
+    shard: int
+    record_id: bytes
+    owners: list[str]
+    trigger: TriggerName | None = None  # where the record tells of a single trigger
+
+
+class WakeStreams(Streams):
+    """The owners that the dispatchers should look at.
+
+    Raises:
+        redis.RedisError: from every method, where Redis is away or refuses.
+    """
+
+    async def wake(self, owners: Iterable[str], trigger: TriggerName | None = None) -> None:
+        """Tell the dispatchers that these owners have something to claim (of `trigger` alone), also where Redis has no memory."""
+        batch = self.batch()
+        batch.wake(owners, trigger)
+        if batch:
+            await batch.run()
+
+    async def join_wakes(self) -> None:
+        """Make the consumer groups of the wake-up streams if they are missing."""
+        for shard in range(self.policy.wake_shards):
+            await self.make_group(keys.wake(shard), keys.WAKE_GROUP)
+
+    async def read_wakes(self, consumer: str, *, count: int, block_ms: int, settled: Iterable[Wake] = ()) -> list[Wake]:
+        """New wake-ups for this consumer, waiting up to `block_ms` (0: forever). `settled` ones are removed beside that."""
+        streams = [keys.wake(shard) for shard in range(self.policy.wake_shards)]
+        batch = self.batch()
+        _settle(batch, settled)
+        options = ("COUNT", count, "BLOCK", block_ms, "STREAMS", *streams, *[">"] * len(streams))
+        batch.call(("XREADGROUP", "GROUP", keys.WAKE_GROUP, consumer, *options), records_of)
+        found = (await batch.run())[-1]
+        return [wake for name, records in found for wake in _wakes(_shard(name), records)]
+
+    async def claim_stale_wakes(self, consumer: str, *, idle_ms: int, count: int) -> list[Wake]:
+        """Take over wake-ups that another consumer has read and not settled for `idle_ms`: it is dead or stuck."""
+        taken: list[Wake] = []
+        for shard in range(self.policy.wake_shards):
+            found = await self.redis.xautoclaim(keys.wake(shard), keys.WAKE_GROUP, consumer, idle_ms, count=count)
+            taken += _wakes(shard, found[1])
+        return taken
+
+    async def settle_wakes(self, wakes: Iterable[Wake]) -> None:
+        """Remove these wake-ups: they are handled."""
+        batch = self.batch()
+        _settle(batch, wakes)
+        await batch.run()
+
+    async def due(self, shard: int, now_ms: int, count: int) -> list[str]:
+        """Up to `count` owners of this shard whose deadline has come by `now_ms`, soonest first; `settle_due` removes them."""
+        owners = await self.redis.zrangebyscore(keys.deadlines(shard), "-inf", now_ms, start=0, num=count)
+        return texts(owners)
+
+    async def settle_due(self, shard: int, owners: Sequence[str], before_ms: int | None = None) -> None:
+        """Remove owners from the deadline index; with `before_ms`, not those that are in it with a later time by now."""
+        if not owners:
+            return
+        if before_ms is None:
+            await self.redis.zrem(keys.deadlines(shard), *owners)
+            return
+        batch = self.batch()
+        batch.call(_commands.settle_due(shard, owners, before_ms), int)
+        await batch.run()
+
+
+def _settle(batch: Batch, wakes: Iterable[Wake]) -> None:
+    by_shard: dict[int, list[bytes]] = {}
+    for wake in wakes:
+        by_shard.setdefault(wake.shard, []).append(wake.record_id)
+    for shard, ids in by_shard.items():
+        batch.call(("XACK", keys.wake(shard), keys.WAKE_GROUP, *ids), int)
+        batch.call(("XDEL", keys.wake(shard), *ids), int)
+
+
+def _wakes(shard: int, records: list[tuple[bytes, dict[bytes, bytes]]]) -> list[Wake]:
+    return [_wake(shard, record_id, fields) for record_id, fields in records if fields]
+
+
+def _wake(shard: int, record_id: bytes, fields: dict[bytes, bytes]) -> Wake:
+    owners = fields[b"owners"].decode().split("\n")
+    if b"trigger" not in fields:
+        return Wake(shard, record_id, owners)
+    seq, request_id, data_id = fields[b"trigger"].decode().split(" ")  # no name holds a space
+    return Wake(shard, record_id, owners, (int(seq), request_id, data_id))
+
+
+def _shard(stream: bytes) -> int:
+    return int(stream.rpartition(b":")[2])

@@ -1,0 +1,47 @@
+-- ecq_ack.lua: a message was acknowledged, however it stands: it stays readable while it is live, the position moves on, and the next one
+-- is claimed.
+-- KEYS[9] the outcomes stream; not in a cluster, where it lies in another slot
+-- ARGV[6] seq   ARGV[7] '1' to claim the next one   ARGV[8] when, Unix ms   ARGV[9] the epoch of its record, or '': of now
+-- ARGV[10] milliseconds that an acknowledged message is kept   ARGV[11] '1' where it was not acknowledged, but is passed over
+-- with KEYS[9], ARGV[12] its record for the recorder, as JSON that lacks the epoch and its end
+-- returns {word, published_at_ms or '', attempts or '', epoch, claim's answer…}; word: 'ended', 'known' (it was acknowledged before), 'undone'
+-- (a rewind has brought it back since), 'unknown' (superseded and gone, or never here: remembered, so that it cannot come back) or 'sent' (it is
+-- not passed over before it is known that no publish of it is under way: it is pending, and nothing was claimed)
+local seq = ARGV[6]
+local held = redis.call('HMGET', INFLIGHT, 'seq', 'published_at', 'attempts', 'superseded')
+local state = redis.call('HMGET', STATE, 'epoch', 'rewound_to')
+local epoch, is_held = state[1] or '0', held[1] == seq
+
+local function answer(word)
+  local following = {'none'}
+  if ARGV[7] == '1' then following = claim() end
+  return {word, is_held and held[2] or '', is_held and held[3] or '', epoch, unpack(following)}
+end
+
+if ARGV[11] == '1' then
+  local sent = put_back_if_sent(seq, is_held, held[3])
+  if sent then return {'sent', '', '', epoch, unpack(sent)} end
+end
+local is_before = ARGV[9] ~= '' and older(ARGV[9], epoch) and older(seq, epoch) -- as manifold.contracts.ecq_state.epoch_of counts it
+if is_before and state[2] and not older(seq, state[2]) then return answer('undone') end
+local is_pending = redis.call('ZSCORE', PENDING, seq)
+if not is_pending and redis.call('ZSCORE', DELIVERED, seq) then return answer('known') end
+if KEYS[9] then
+  local told = redis.pcall('XADD', KEYS[9], '*', 'o', ARGV[12] .. (epoch ~= '0' and ',"epoch":' .. epoch or '') .. '}')
+  if type(told) == 'table' then -- what Redis refuses in a script undoes nothing
+    return redis.error_reply('OUTCOMES cannot be recorded: ' .. told.err)
+  end
+end
+if is_held and held[4] then
+  drop(seq)
+else
+  if is_held then redis.call('DEL', INFLIGHT) end
+  if is_pending then
+    redis.call('ZREM', PENDING, seq)
+    redis.call('HDEL', ATTEMPTS, seq)
+  end
+  redis.call('ZADD', DELIVERED, seq, seq)
+end
+advance(seq, ARGV[8])
+prune(tonumber(ARGV[1]) - tonumber(ARGV[10]))
+return answer(is_pending and 'ended' or 'unknown')

@@ -1,0 +1,201 @@
+"""The verbs that put entries in flight, note presence, and put entries back to pending."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from manifold.contracts import keys
+from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.outcomes import OF_CODE, Outcome
+from manifold.queues._policy import Policy
+from manifold.queues._scripts import OF_ECQ, Args, Script
+from manifold.queues.verbs.verb import Verb, number
+
+
+class ClaimWord(StrEnum):
+    """The result of an attempt to put the next entry in flight."""
+
+    CLAIMED = "claimed"  # it is in flight now: publish it
+    BUSY = "busy"  # another entry is in flight
+    IDLE = "idle"  # nothing is pending
+    ABSENT = "absent"  # the vehicle is not here
+    UNSUBSCRIBED = "unsubscribed"  # the vehicle is here and does not listen
+    MUST_END = "must_end"  # the oldest entries must not be sent any more: end them first
+    NONE = "none"  # no claim was asked for
+
+
+_WORDS = {word.value.encode(): word for word in ClaimWord}
+
+
+class MustEnd(NamedTuple):
+    """A pending entry that has to end with this outcome."""
+
+    seq: int
+    outcome: Outcome
+    attempts: int
+
+
+class ClaimReply(NamedTuple):
+    """`seq`, `attempts` and `deadline_ms` (Unix ms) are those of the entry in flight; 0 if there is none.
+
+    `message` is the message of a compacted queue (key, NUL, payload) if it is small; if it is empty, read it by itself.
+    """
+
+    word: ClaimWord
+    seq: int = 0
+    attempts: int = 0
+    deadline_ms: int = 0
+    must_end: tuple[MustEnd, ...] = ()
+    message: bytes = b""
+
+    @property
+    def next(self) -> "ClaimReply":
+        """The claim that was made with the verb; every reply has this field."""
+        return self
+
+
+_ECQ_OF_PRESENCE = (
+    0,
+    1,
+    6,
+    5,
+    3,
+)  # of `ecq_keys`: pending, inflight, attempts, messages, keys, as update_presence.lua takes them
+_NOTHING = ClaimReply(ClaimWord.NONE)
+
+
+class Claim(Verb, frozen=True):
+    """Put the oldest pending entry in flight, if the vehicle is present and nothing is in flight."""
+
+    script = Script("claim")
+    ecq_script = Script("claim", shares=OF_ECQ)
+
+    @staticmethod
+    def read(raw: Any) -> ClaimReply:
+        """The reply, made of what `claim` in _owner.lua or _ecq.lua returns."""
+        word = _WORDS[raw[0]]
+        if word is ClaimWord.CLAIMED or word is ClaimWord.BUSY:
+            return ClaimReply(word, int(raw[1]), int(raw[2]), int(raw[3]), message=raw[4] if len(raw) > 4 else b"")
+        if word is ClaimWord.MUST_END:
+            triples = zip(raw[1::3], raw[2::3], raw[3::3], strict=True)
+            return ClaimReply(
+                word, must_end=tuple(MustEnd(int(seq), OF_CODE[int(how)], int(tried)) for seq, how, tried in triples)
+            )
+        return ClaimReply(word)
+
+
+class UpdatePresenceReply(NamedTuple):
+    """`word` is `noted` or `stale`; `released` is the seq that went back to pending, None if there is none.
+
+    `ecq_released` is the same of the vehicle's compacted queue. `ecq_wake`: something can be claimed from that queue now, or its
+    entry in flight has a new deadline.
+    """
+
+    word: str
+    released: int | None
+    next: ClaimReply
+    ecq_released: int | None = None
+    ecq_wake: bool = False
+
+
+class UpdatePresence(Verb, frozen=True):
+    """Note the vehicle's connection as an event tells it; with `claim`, also claim from its fanout queue.
+
+    A connection with a clean start, or after the session has expired, puts the entry in flight back to pending.
+    """
+
+    seen: Heard | Connected | Disconnected | Subscribed
+    claim: bool
+    script = Script("update_presence")
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        others = tuple(keys.ecq_keys(owner)[place] for place in _ECQ_OF_PRESENCE)
+        return self._call(policy, owner, now_ms, "1" if self.claim else "0", *self._sign(), others=others)
+
+    def _sign(self) -> Args:
+        match self.seen:
+            case Heard():
+                return ("heard",)
+            case Connected(at_ms=at, clean_start=clean, expiry_s=expiry):
+                return "connected", at, "1" if clean else "0", expiry
+            case Disconnected(connected_at_ms=began, at_ms=at, expiry_s=expiry):
+                return "disconnected", began, at, "" if expiry is None else expiry
+            case Subscribed(on=on):
+                return ("subscribed" if on else "unsubscribed",)
+
+    @staticmethod
+    def read(raw: Any) -> UpdatePresenceReply:
+        return UpdatePresenceReply(raw[0].decode(), number(raw[1]), Claim.read(raw[4:]), number(raw[2]), raw[3] == b"1")
+
+
+class ReleaseReason(StrEnum):
+    """Why an entry goes back to pending."""
+
+    DEADLINE = "deadline"  # the vehicle did not acknowledge in time
+    UNSUBSCRIBED = "unsubscribed"  # the broker had nobody to give it to; no attempt is counted
+    LOST = "lost"  # the session that held it is gone
+    CUT = "cut"  # the connection broke before the broker confirmed it; no attempt is counted, since others may have cut it off
+    UNSENT = "unsent"  # it was never given to the broker; no attempt is counted
+
+
+class ReleaseReply(NamedTuple):
+    """`word` is `released`, `early` (try again at `deadline_ms`) or `stale`. A release claims nothing."""
+
+    word: str
+    attempts: int = 0
+    deadline_ms: int = 0
+
+    @property
+    def next(self) -> ClaimReply:
+        """No claim."""
+        return _NOTHING
+
+
+class Release(Verb, frozen=True):
+    """Put `seq` back to pending, if it is still in flight. `again` tells the receiver of the reply to claim afterwards."""
+
+    seq: int
+    reason: ReleaseReason
+    claimed_ms: int | None = None  # of the one claim that is meant; None: whichever is in flight
+    again: bool = False
+    script = Script("release")
+    ecq_script = Script("release", shares=OF_ECQ)
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        return self._call(policy, owner, now_ms, self.seq, self.reason.value, "" if self.claimed_ms is None else self.claimed_ms)
+
+    @staticmethod
+    def read(raw: Any) -> ReleaseReply:
+        word = raw[0].decode()
+        if word == "released":
+            return ReleaseReply(word, attempts=int(raw[1]))
+        return ReleaseReply(word, deadline_ms=int(raw[1])) if word == "early" else ReleaseReply(word)
+
+
+class Park(Verb, frozen=True):
+    """Park `seq` until `data_id` comes, and claim the next entry. The reply is NONE if `seq` is neither in flight nor parked.
+
+    The reply is BUSY with `seq` itself if an earlier publish of it may be under way: it is pending again, and nothing was parked
+    or claimed. The note that it waits is written before and after, since data that comes in between removes the first note. A
+    note lasts as long as the retention.
+    """
+
+    seq: int
+    data_id: str
+    claimed_ms: int | None = (
+        None  # of the one claim that is meant: of a newer one the data may have come; None: whichever is in flight
+    )
+    script = Script("park")
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        return self._call(policy, owner, now_ms, self.seq, "" if self.claimed_ms is None else self.claimed_ms)
+
+    def notes(self, policy: Policy, owner: str, now_ms: int) -> Sequence[Args]:
+        """The commands that note the wait."""
+        key = keys.waiting_for(self.data_id)
+        note, lasts = ("SADD", key, f"{owner} {self.seq}"), ("PEXPIRE", key, policy.retention_ms)
+        return note, lasts, ("ZADD", keys.PARKED, now_ms, self.data_id)
+
+    @staticmethod
+    def read(raw: Any) -> ClaimReply:
+        return Claim.read(raw[1:])

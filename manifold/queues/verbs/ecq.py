@@ -1,0 +1,193 @@
+"""The verbs of compacted queues, beside `Claim` and `Release`; docs/ecq.md says what they guarantee."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from manifold.contracts import keys
+from manifold.contracts.ecq import EcqAck
+from manifold.contracts.queue_names import owner_of_queue
+from manifold.queues._policy import Policy
+from manifold.queues._scripts import OF_ECQ, Args, Script
+from manifold.queues.verbs.claims import Claim, ClaimReply
+from manifold.queues.verbs.verb import Recorded, Verb, number
+
+
+class FillReply(NamedTuple):
+    """`word` is `ready` (wake a dispatcher), `queued`, or `known`; the number of messages that are pending now and were not.
+
+    `superseded`: the number of older ones whose place an append has taken.
+    """
+
+    word: str
+    queued: int
+    superseded: int = 0
+
+
+class _Fill(Verb, frozen=True):
+    @staticmethod
+    def read(raw: Any) -> FillReply:
+        return FillReply(raw[0].decode(), int(raw[1]), int(raw[2]) if len(raw) > 2 else 0)
+
+
+class Append(_Fill, frozen=True):
+    """Make a message the live one of its key, unless a newer one is. A repeated offer changes nothing."""
+
+    seq: int
+    key: str
+    payload: bytes
+    ecq_script = Script("ecq_append", shares=OF_ECQ, adds=True)
+
+
+class DirectAppend(_Fill, frozen=True):
+    """As `Append`, and wake a dispatcher. Not for a cluster.
+
+    The reply's `word` may also be `unloaded`, if the queues are not those of `loading`; then nothing has changed.
+    """
+
+    seq: int
+    key: str
+    payload: bytes
+    loading: bytes
+    ecq_script = Script("ecq_direct_append", shares=OF_ECQ, adds=True, calls="ecq_append")
+
+    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
+        others = (keys.LOADED, keys.wake(keys.shard_of(queue, policy.wake_shards)))
+        return self._call(policy, queue, now_ms, self.seq, self.key, self.payload, queue, self.loading, others=others)
+
+
+class Rewind(_Fill, frozen=True):
+    """Make live messages pending again from `first_seq` on. A rewind that is older than the last one changes nothing."""
+
+    seq: int  # the rewind's own
+    first_seq: int
+    ecq_script = Script("ecq_rewind", shares=OF_ECQ)
+
+    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
+        return self._call(policy, queue, now_ms, self.seq, self.first_seq, max(0, self.first_seq - 1))
+
+
+class LiveMessage(NamedTuple):
+    """A live message as the lake knows it."""
+
+    seq: int
+    key: str
+    is_delivered: bool
+
+
+class Load(_Fill, frozen=True):
+    """Load a queue as the lake knows it, without payloads. What Redis knows already, or knows better, stays."""
+
+    epoch: int  # seq of the last rewind that the lake knows; 0: of none
+    acked_seq: int | None
+    acked_at_ms: int | None
+    messages: Sequence[LiveMessage]
+    is_last: bool = True  # of the calls that a queue with very many messages needs
+    ecq_script = Script("ecq_load", shares=OF_ECQ, adds=True)
+
+    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
+        position = ("" if self.acked_seq is None else self.acked_seq, "" if self.acked_at_ms is None else self.acked_at_ms)
+        parts = (part for m in self.messages for part in (m.seq, m.key, "1" if m.is_delivered else "0"))
+        return self._call(policy, queue, now_ms, self.epoch, *position, "1" if self.is_last else "0", *parts)
+
+
+class AckReply(NamedTuple):
+    """`word` is `ended`, `known` (acknowledged before), `undone` (rewound since), `unknown` (superseded) or `sent` (not yet)."""
+
+    word: str
+    published_ms: int | None
+    attempts: int | None
+    epoch: int
+    next: ClaimReply
+
+
+class Acknowledge(Verb, frozen=True):
+    """Acknowledge a message: it stays readable while it is live, the position moves on, and the next message is claimed.
+
+    `recorded`: the recorder has the record already, with its epoch, and nothing is sent.
+    """
+
+    record: EcqAck
+    claim: bool = True
+    recorded: bool = False
+    ecq_script = Script("ecq_ack", shares=OF_ECQ)
+
+    def record_first(self) -> Sequence[Recorded]:
+        """Its record with the present epoch, unless the message was acknowledged before."""
+        if self.recorded:
+            return ()
+
+        def complete(found: _AckStateReply) -> tuple[EcqAck | None, Verb]:
+            record = replace(self.record, epoch=found.epoch)
+            stays = found.is_known or (found.sent and record.passed_over)
+            return None if stays else record, replace(self, record=record, recorded=True)
+
+        return (Recorded(_ReadAckState(self.record.seq), complete),)
+
+    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
+        record = self.record
+        claim, passed_over = ("1" if said else "0" for said in (self.claim, record.passed_over))
+        epoch = record.epoch if self.recorded else ""
+        args = (record.seq, claim, record.acked_ms, epoch, policy.ecq_retention_ms, passed_over)
+        if self.recorded:
+            return self._call(policy, queue, now_ms, *args)
+        return self._call(policy, queue, now_ms, *args, record.to_be_completed(), others=(keys.OUTCOMES,))
+
+    @staticmethod
+    def read(raw: Any) -> AckReply:
+        return AckReply(raw[0].decode(), number(raw[1]), number(raw[2]), int(raw[3]), Claim.read(raw[4:]))
+
+
+class _AckStateReply(NamedTuple):
+    epoch: int
+    is_known: bool  # it was acknowledged before
+    sent: bool  # an earlier publish of it may be under way: it cannot be passed over yet
+
+
+class _ReadAckState(Verb, frozen=True):
+    seq: int
+    ecq_script = Script("ecq_read_ack_state", shares=OF_ECQ)
+
+    @staticmethod
+    def read(raw: Any) -> _AckStateReply:
+        return _AckStateReply(int(raw[0]), raw[1] == b"1", raw[2] == b"1")
+
+
+class Subscription(Verb, frozen=True):
+    """Note that the client subscribed with this QoS, or unsubscribed (None); with `claim`, also claim."""
+
+    qos: int | None
+    claim: bool
+    ecq_script = Script("ecq_subscribe", shares=OF_ECQ)
+
+    def command(self, policy: Policy, queue: str, now_ms: int) -> Args:
+        said = "no" if self.qos is None else "yes" if self.qos else "qos0"
+        fanout = keys.owner_keys(owner_of_queue(queue))
+        return self._call(
+            policy, queue, now_ms, "1" if self.claim else "0", said, others=tuple(fanout[place] for place in (0, 1, 5))
+        )
+
+    @staticmethod
+    def read(raw: Any) -> ClaimReply:
+        return Claim.read(raw)
+
+
+class _Count(Verb, frozen=True):
+    @staticmethod
+    def read(raw: Any) -> int:
+        return int(raw)
+
+
+class Erase(_Count, frozen=True):
+    """Remove everything that was accepted before this seq. The reply is the number of messages."""
+
+    before: int
+    ecq_script = Script("ecq_erase", shares=OF_ECQ)
+
+
+class Prune(_Count, frozen=True):
+    """Remove acknowledged messages that were written before `before_ms` (Unix ms). The reply is the number of messages."""
+
+    before_ms: int
+    ecq_script = Script("ecq_prune", shares=OF_ECQ)

@@ -1,0 +1,70 @@
+"""The verbs that read a compacted queue: some of its live messages, or a page of them. They change nothing."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from manifold.queues._scripts import OF_ECQ, Script
+from manifold.queues.verbs.verb import Verb, number
+
+
+class QueuedMessage(NamedTuple):
+    """A live message as Redis has it; `size_bytes` is the size of its payload, None if Redis does not hold that."""
+
+    key: str
+    seq: int
+    size_bytes: int | None
+    is_delivered: bool
+
+
+class ReadReply(NamedTuple):
+    """Some live messages, oldest first, and the state of the queue; 0 or None where nothing is known."""
+
+    acked_seq: int | None
+    acked_at_ms: int | None
+    epoch: int
+    in_flight: int | None
+    messages: tuple[QueuedMessage, ...]
+    cursor: int = 0  # with which the next call goes on; 0: this was the last
+
+
+class Read(Verb, frozen=True):
+    """Read some live messages, in the order in which Redis has their keys, and the state of the queue. Changes nothing."""
+
+    cursor: int = 0
+    count: int = 1000  # keys to look at: some milliseconds
+    ecq_script = Script("ecq_read", shares=OF_ECQ)
+
+    @staticmethod
+    def read(raw: Any) -> ReadReply:
+        messages = sorted(_messages(raw[5]), key=lambda message: message.seq)
+        return ReadReply(number(raw[0]), number(raw[1]), int(raw[2]), number(raw[3]), tuple(messages), int(raw[4]))
+
+
+class PageReply(NamedTuple):
+    """A page of live messages, oldest first, and the state of the queue; 0 or None where nothing is known."""
+
+    acked_seq: int | None
+    acked_at_ms: int | None
+    epoch: int
+    in_flight: int | None
+    last_seq: int | None  # the greatest of all
+    has_more: bool
+    messages: tuple[QueuedMessage, ...]  # with a size of None: its key is not known, nor whether it is live
+
+
+class ReadPage(Verb, frozen=True):
+    """Read the live messages after a seq, in seq order, and the state of the queue. Changes nothing."""
+
+    after: int
+    limit: int
+    ecq_script = Script("ecq_page", shares=OF_ECQ)
+
+    @staticmethod
+    def read(raw: Any) -> PageReply:
+        state = number(raw[0]), number(raw[1]), int(raw[2]), number(raw[3])
+        return PageReply(*state, number(raw[4]), raw[5] == b"1", tuple(_messages(raw[6])))
+
+
+def _messages(flat: Sequence[Any]) -> Iterable[QueuedMessage]:
+    parts: Iterable[tuple[bytes, bytes, Any, bytes]] = zip(*(flat[place::4] for place in range(4)), strict=True)
+    return (QueuedMessage(key.decode(), int(seq), number(size), how == b"delivered") for key, seq, size, how in parts)

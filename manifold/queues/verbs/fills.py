@@ -1,0 +1,88 @@
+"""The verbs that fill a fanout queue, and the one that erases it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from manifold.contracts import keys
+from manifold.queues._policy import Policy
+from manifold.queues._scripts import Args, Script
+from manifold.queues.verbs.verb import Verb
+
+
+class EnqueueReply(NamedTuple):
+    """`word` is `ready` (wake a dispatcher), `queued` or `known`; the number of new entries; the seqs that they superseded."""
+
+    word: str
+    queued: int
+    superseded: tuple[int, ...]
+
+
+def flat(policy: Policy, entries: Iterable[tuple[int, str]]) -> list[Any]:
+    """Entries (seq, request_id) as `Offer` takes them: [seq, …], or [seq, request_id, seq, …] where compaction is on."""
+    return [part for entry in entries for part in entry] if policy.compaction else [seq for seq, _ in entries]
+
+
+class _Fill(Verb, frozen=True):
+    @staticmethod
+    def read(raw: Any) -> EnqueueReply:
+        return EnqueueReply(raw[0].decode(), int(raw[1]), tuple(map(int, raw[2])) if len(raw) > 2 else ())
+
+
+class Offer(_Fill, frozen=True):
+    """Queue entries, oldest first, as `flat` makes them. A repeated offer changes nothing; an ended entry never comes back."""
+
+    parts: Sequence[Any]
+    script = Script("enqueue", adds=True, before="_fresh")
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        return self._call(policy, owner, now_ms, "1" if policy.compaction else "0", *self.parts)
+
+
+class Enqueue(_Fill, frozen=True):
+    """As `Offer`, with entries (seq, request_id)."""
+
+    entries: Sequence[tuple[int, str]]
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        return Offer(flat(policy, self.entries)).command(policy, owner, now_ms)
+
+
+class DirectEnqueue(_Fill, frozen=True):
+    """Queue the one entry of one trigger and wake a dispatcher. Not for a cluster.
+
+    The reply's `word` may also be `unloaded`, if the queues are not those of `loading`, or `duplicate`, if `digest` belongs to
+    another trigger; then nothing has changed.
+    """
+
+    seq: int
+    request_id: str
+    data_id: str
+    digest: str
+    loading: bytes
+    script = Script("direct_enqueue", adds=True, calls="enqueue")
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        others = (keys.LOADED, keys.dedupe(self.digest), keys.wake(keys.shard_of(owner, policy.wake_shards)))
+        args = ("1" if policy.compaction else "0", self.seq, self.request_id, owner, self.data_id, self.loading)
+        return self._call(policy, owner, now_ms, *args, others=others)
+
+
+class Unpark(_Fill, frozen=True):
+    """Put parked entries back to pending, in their places; without `seqs`, all of them."""
+
+    seqs: Sequence[str | int] = ()
+    script = Script("unpark")
+
+    def command(self, policy: Policy, owner: str, now_ms: int) -> Args:
+        return self._call(policy, owner, now_ms, *self.seqs)
+
+
+class Erase(Verb, frozen=True):
+    """Remove everything that was accepted before this seq, without outcomes. The reply is the number of entries."""
+
+    before: int
+    script = Script("erase")
+
+    @staticmethod
+    def read(raw: Any) -> int:
+        return int(raw)

@@ -1,0 +1,23 @@
+"""`python -m manifold.recorder`: one recorder process, until SIGTERM or SIGINT."""
+
+import sys
+
+from manifold.runtime.gc_tuning import look_at_what_is_new
+from manifold.runtime.service import run_service, stop_event
+from manifold.settings import Settings
+from manifold.recorder import Recorder
+
+
+async def serve(settings: Settings) -> None:
+    """Run until the process is told to end."""
+    look_at_what_is_new()
+    await Recorder(settings).run(stop_event())
+
+
+def main() -> int:
+    """The exit status: 0 after an orderly end, 2 for what the operator has to change."""
+    return run_service("recorder", serve, node=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""Replays what the queues lack, from their own marks on: outcomes first, then data, then the rest in seq order."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import structlog
+
+from manifold.archive.journal import Journal
+from manifold.archive.recorded import seq_ago
+from manifold.contracts.ecq import ACKNOWLEDGEMENTS, EcqAck, Rewind
+from manifold.contracts.envelope import Envelope, Stream
+from manifold.contracts.errors import Retryable
+from manifold.contracts.outcomes import OutcomeRecord
+from manifold.contracts.seq import datetime_of, unix_ms_of, wall_clock_ms
+from manifold.queues import NOT_LOADED, Marks, Queues
+from manifold.recorder import _metrics
+from manifold.recorder._direct_enqueuer import NOTHING, DirectEnqueuer, Ended
+from manifold.recorder._ecq_enqueuer import Known
+from manifold.recorder._lake import Lake
+from manifold.recorder._parser import Incoming, Parser
+from manifold.recorder._replay import ReplaySource
+
+MOST_LOST_S = 7200.0  # Redis by itself saves at least every hour; of what lost more, a rebuild makes shorter work
+DATA_BEFORE_S = 300.0  # data so much older is offered, too: a rebuild may have seen a trigger's segment and not yet its data's
+GROUP_AGAIN, OUTCOMES_AGAIN = 200, 1000  # messages, and outcomes, that are brought together
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What the recorder itself knows of what the queues may lack."""
+
+    upto: int  # greatest seq whose turn has come
+    since: int | None  # first seq that was not handed over; None: all were
+    same_redis: bool  # the one to which all before it was handed over, without a restart
+
+
+class CatchUp:
+    """Keeps the marks of this recorder in the queues: messages up to a mark are in the queues, younger ones are replayed.
+
+    Raises:
+        redis.RedisError, Retryable, OSError, pyarrow.ArrowException: from every method; call `close` again.
+    """
+
+    def __init__(
+        self,
+        direct_enqueuer: DirectEnqueuer,
+        queues: Queues,
+        lake: Lake,
+        recorded: ReplaySource,
+        parser: Parser,
+        journal: Journal,
+        node: int,
+    ) -> None:
+        self._direct_enqueuer, self._queues, self._lake, self._recorded = direct_enqueuer, queues, lake, recorded
+        self._parser, self._journal, self._node = parser, journal, node
+        self._marks: Marks | None = None  # as they were read or left here
+
+    async def mark(self, seq: int) -> None:
+        """Everything up to `seq` is in the queues.
+
+        Raises:
+            Retryable: the queues are not as they were left; they lack something.
+        """
+        assert self._marks is not None
+        self._marks = await self._queues.move_handed(self._node, self._marks, seq)
+
+    async def leave(self) -> None:
+        """This recorder hands nothing over: nothing has to be remembered for it."""
+        await self._queues.drop_handed(self._node)
+
+    async def close(self, gap: Gap, passed: Callable[[], int]) -> None:
+        """Bring in what the queues lack; then up to which seq all has `passed` is in them.
+
+        Raises:
+            Retryable: the queues are not loaded, or lost so much that they count as not loaded from here on.
+        """
+        left = self._marks.joined if self._marks is not None else None
+        self._marks = marks = await self._queues.marks(self._node)
+        self._direct_enqueuer.loading = marks.loading
+        if marks.loading is None:
+            raise Retryable(NOT_LOADED)
+        same = gap.same_redis and marks.joined is not None and marks.joined >= (left or 0)
+        since = await self._since(marks.upto, marks, gap, Stream.TRIGGER)
+        since_ecq = await self._since(marks.upto_ecq, marks, gap, Stream.ECQ)
+        rewound = None if same else await self._make_up(marks, gap, since, since_ecq)
+        await self.mark(max(0, min(since, since_ecq) - 1))  # from here on the queues remember what ends and is younger
+        if min(since, since_ecq) <= gap.upto:
+            # A Redis that lost nothing remembers what has ended and may be offered again; what another one forgot, the lake has.
+            ended = NOTHING if same else await self._lake.ended_since(datetime_of(since))
+            await self._offer_data(since, gap.upto)
+            await self._offer_ecq(since_ecq, gap.upto, rewound)
+            await self._offer_triggers(since, gap.upto, ended)
+        await self.mark(passed())
+
+    async def _since(self, marked: int | None, marks: Marks, gap: Gap, stream: Stream) -> int:
+        """The first seq of a stream that the queues may lack."""
+        if marked is None and marks.is_rebuilt:  # the lake has nothing of it: all that is recorded, but not all time
+            first = await asyncio.to_thread(self._recorded.first, 0, gap.upto, (stream,))
+            return gap.upto + 1 if first is None else first
+        return _since(marked, gap, self._journal.last_seq)
+
+    async def _make_up(self, marks: Marks, gap: Gap, since: int, since_ecq: int) -> list[Known]:
+        """This Redis may have gone back, or was filled from the lake: what has ended since ends in it, too.
+
+        Returns what changed the compacted queues that were rewound, and has to be told again when their messages are there.
+        """
+        first = await asyncio.to_thread(self._recorded.first, min(since, since_ecq), gap.upto)
+        far = _is_too_far(marks, gap, first)
+        otherwise = None if far else first
+        ended_since = since if marks.upto is not None else otherwise
+        changed_since = since_ecq if marks.upto_ecq is not None else otherwise
+        if ended_since is not None:
+            await self._end_again(ended_since)
+        rewound = [] if changed_since is None else await self._change_again(changed_since)
+        if ended_since is not None or changed_since is not None:
+            await self._queues.forget_populated()
+        if far:
+            await self._queues.unload(marks)
+            raise Retryable(f"Redis went back to an older state, and {NOT_LOADED}")
+        return rewound
+
+    async def _end_again(self, since: int) -> None:
+        source, ended = self._recorded.outcomes(since), 0
+        while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOMES_AGAIN))):
+            records = [record for envelope in group if (record := _record_of(envelope)) is not None]
+            await self._direct_enqueuer.end(records, wall_clock_ms())
+            ended += len(records)
+        if ended:
+            log.info("ended again", outcomes=ended, since=since)
+
+    async def _change_again(self, since: int) -> list[Known]:
+        """Acknowledgements and rewinds. Only of queues that were rewound does their order matter: these come last."""
+        source, changed = self._recorded.ecq_changes(since), 0
+        rewinds: list[tuple[int, Rewind]] = []
+        while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOMES_AGAIN))):
+            rewinds += [(e.seq, said) for e in group if isinstance(said := self._parser.read_back(e).ecq, Rewind)]
+        owners, rewound = {rewind.client_id for _, rewind in rewinds}, list[Known](rewinds)
+        source = self._recorded.ecq_changes(since)
+        while group := await asyncio.to_thread(lambda: list(islice(source, OUTCOMES_AGAIN))):
+            acks = [record for envelope in group if (record := _ack_of(envelope)) is not None]
+            rewound += [record for record in acks if record.client_id in owners]
+            await self._direct_enqueuer.ecq.replay([record for record in acks if record.client_id not in owners])
+            changed += len(acks)
+        await self._direct_enqueuer.ecq.replay(rewound)
+        if changed or rewound:
+            log.info("acknowledged and rewound again", acknowledgements=changed, since=since)
+        return rewound
+
+    async def _offer_data(self, since: int, upto: int) -> None:
+        async for group in self._groups(Stream.DATA, seq_ago(since, DATA_BEFORE_S), upto):
+            await self._direct_enqueuer.offer(group)
+            self._note(group)
+
+    async def _offer_ecq(self, since: int, upto: int, rewound: list[Known] | None) -> None:
+        """Writes and rewinds. Where `rewound` is given, rewinds are among it, and go in their order with acknowledgements."""
+        async for group in self._groups(Stream.ECQ, since, upto):
+            await self._direct_enqueuer.offer([i for i in group if rewound is None or not isinstance(i.ecq, Rewind)])
+            for incoming in group:
+                incoming.applied = incoming.offerable
+            self._note(group)
+        await self._direct_enqueuer.ecq.replay(rewound or ())
+
+    async def _offer_triggers(self, since: int, upto: int, ended: Ended) -> None:
+        async for group in self._groups(Stream.TRIGGER, since, upto):
+            await self._direct_enqueuer.offer(group, skip=ended)
+            self._note(group)
+            await self.mark(group[-1].seq)  # where the next one is refused, go on here: all else is in the queues
+
+    async def _groups(self, stream: Stream, since: int, upto: int) -> AsyncIterator[list[Incoming]]:
+        source, offered = self._recorded.messages(stream, since, upto), 0
+        while group := await asyncio.to_thread(self._next_group, source):
+            yield group
+            offered += len(group)
+        _metrics.OFFERED_AGAIN.inc(offered)
+        if offered:
+            log.info("offered again", stream=stream, messages=offered, since=since)
+
+    def _next_group(self, source: Iterator[Envelope]) -> list[Incoming]:
+        return [self._parser.read_back(envelope) for envelope in islice(source, GROUP_AGAIN)]
+
+    def _note(self, group: Sequence[Incoming]) -> None:
+        for file in self._journal.files:
+            mine = [i.annotation for i in group if file.first_seq <= i.seq <= file.last_seq and was_offerable(i)]
+            if mine:
+                self._journal.annotate(file, mine)
+
+
+def was_offerable(incoming: Incoming) -> bool:
+    """Whether the message needed a hand-off when it came."""
+    return incoming.envelope.refused_because is None and incoming.envelope.duplicate_of is None
+
+
+def _since(marked: int | None, gap: Gap, newest: int) -> int:
+    """The first seq that the queues may lack, which say that they have all up to `marked`."""
+    if marked is None:
+        return 0
+    if marked > max(gap.upto, newest) and gap.since is not None:  # it speaks of a journal that is lost, and of its clock
+        return min(marked + 1, gap.since)
+    return marked + 1
+
+
+def _is_too_far(marks: Marks, gap: Gap, first: int | None) -> bool:
+    """Whether reading back what was handed over and is lost takes longer than a rebuild. `first`: the first that is lacking."""
+    lost_upto = gap.since or gap.upto
+    if first is None or first >= lost_upto or marks.is_rebuilt:
+        return False  # nothing is lost, or only what a rebuild has not found in the lake
+    return unix_ms_of(lost_upto) - unix_ms_of(first) > MOST_LOST_S * 1000
+
+
+def _record_of(envelope: Envelope) -> OutcomeRecord | None:
+    """None where another program has put something else into the archive."""
+    try:
+        return OutcomeRecord.from_wire(envelope.payload)
+    except ValueError:
+        return None
+
+
+def _ack_of(envelope: Envelope) -> EcqAck | None:
+    """None where it is none, or another program has put something else into the archive."""
+    try:
+        return EcqAck.from_wire(envelope.payload) if envelope.topic.startswith(ACKNOWLEDGEMENTS) else None
+    except ValueError:
+        return None

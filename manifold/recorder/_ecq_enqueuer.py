@@ -1,0 +1,105 @@
+"""The direct enqueue of compacted queues: writes and rewinds in seq order, and acknowledgements that Redis has forgotten."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from manifold.contracts import keys
+from manifold.contracts.ecq import Append, EcqAck, Rewind
+from manifold.contracts.errors import Retryable
+from manifold.contracts.queue_names import ecq_queue
+from manifold.contracts.seq import wall_clock_ms
+from manifold.queues import NOT_LOADED, Queues, is_cluster, is_spoilt
+from manifold.queues.verbs import ecq as verbs
+from manifold.queues.verbs.verb import Verb
+from manifold.recorder import _metrics
+from manifold.recorder._parser import Incoming
+from manifold.recorder._spoilt import Sent, Spoilt
+
+MESSAGES_A_FLUSH = 1000
+Known = EcqAck | tuple[int, Rewind]  # a rewind with its own seq
+
+
+class EcqEnqueuer:
+    """Offers messages to compacted queues. The same message may be offered again and again: nothing changes.
+
+    Raises:
+        redis.RedisError, Retryable: from every method. The queues may have some of it: offer all of it again.
+    """
+
+    def __init__(self, queues: Queues, spoilt: Spoilt) -> None:
+        self._queues, self._spoilt = queues, spoilt
+
+    async def offer(self, asked: Sequence[Incoming], loading: bytes | None) -> None:
+        """Bring writes and rewinds in seq order into the queues that were loaded as `loading`; up to 1,000 in one round trip."""
+        for start in range(0, len(asked), MESSAGES_A_FLUSH):
+            await self._offer(asked[start : start + MESSAGES_A_FLUSH], loading or b"")
+
+    async def replay(self, known: Iterable[Known]) -> None:
+        """Acknowledgements and rewinds, in the order of epochs: a rewind before what was acknowledged after it."""
+        sent = [_again(one) for one in sorted(known, key=_epoch)]
+        for start in range(0, len(sent), MESSAGES_A_FLUSH):
+            some, batch = sent[start : start + MESSAGES_A_FLUSH], self._queues.batch()
+            for queue, verb in some:
+                batch.add(queue, verb, wall_clock_ms())
+            replies = zip(some, await batch.run(tolerant=True), strict=True)
+            changed = {sent[0] for sent, reply in replies if not is_spoilt(reply) and reply.word in ("ready", "ended")}
+            await self._queues.wake(changed)
+
+    async def _offer(self, asked: Sequence[Incoming], loading: bytes) -> None:
+        of_cluster, now_ms = is_cluster(self._queues.redis), wall_clock_ms()
+        if of_cluster and await self._queues.redis.get(keys.LOADED) != loading:
+            raise Retryable(NOT_LOADED)
+        batch = self._queues.batch()
+        # A rewind does not look whether the queues are loaded: where they are not, it is offered again.
+        batch.call(("GET", keys.LOADED), _as_it_is)
+        sent = list(_verbs(asked, None if of_cluster else loading))
+        for queue, verb in sent:
+            batch.add(queue, verb, now_ms)
+        loaded, *answers = await batch.run(tolerant=True)
+        if loaded != loading:
+            raise Retryable(NOT_LOADED)
+        replies = await self._spoilt.sound_ones(zip(sent, answers, strict=True))
+        if any(reply.word == "unloaded" for _, reply in replies):
+            raise Retryable(NOT_LOADED)
+        await self._queues.wake({queue for (queue, verb), reply in replies if reply.word == "ready" and not _wakes(verb)})
+        queued = sum(reply.queued for _, reply in replies)
+        _metrics.ENTRIES.labels("queued").inc(queued)
+        _metrics.ENTRIES.labels("known").inc(max(0, len(asked) - queued))
+        _metrics.ECQ_SUPERSEDED.inc(sum(reply.superseded for _, reply in replies) + len(asked) - len(sent))
+
+
+def _verbs(asked: Sequence[Incoming], loading: bytes | None) -> Iterator[Sent]:
+    """One verb a message, in seq order, but for a write whose key another one of them writes later: that is superseded at once.
+
+    What is offered again goes in all the same: where it was acknowledged, its being superseded takes that out of the queue.
+    `loading` None: of a cluster, where a verb can neither look whether the queues are loaded nor wake anybody.
+    """
+    newest = {(said.client_id, said.key): incoming.seq for incoming in asked if isinstance(said := incoming.ecq, Append)}
+    for incoming in asked:
+        match incoming.ecq:
+            case Append(client_id, key, payload) if incoming.message is None or newest[client_id, key] == incoming.seq:
+                if loading is None:
+                    yield ecq_queue(client_id), verbs.Append(incoming.seq, key, payload)
+                else:
+                    yield ecq_queue(client_id), verbs.DirectAppend(incoming.seq, key, payload, loading)
+            case Rewind(client_id, first_seq):
+                yield ecq_queue(client_id), verbs.Rewind(incoming.seq, first_seq)
+
+
+def _wakes(verb: Verb) -> bool:
+    return isinstance(verb, verbs.DirectAppend)
+
+
+def _again(one: Known) -> Sent:
+    if isinstance(one, EcqAck):
+        return ecq_queue(one.client_id), verbs.Acknowledge(one, claim=False, recorded=True)
+    seq, rewind = one
+    return ecq_queue(rewind.client_id), verbs.Rewind(seq, rewind.first_seq)
+
+
+def _epoch(one: Known) -> tuple[int, bool, int]:
+    """A message that was written after a rewind was acknowledged after it, too, whatever its record says."""
+    return (max(one.epoch, one.seq), True, one.seq) if isinstance(one, EcqAck) else (one[0], False, 0)
+
+
+def _as_it_is(reply: bytes | None) -> bytes | None:
+    return reply

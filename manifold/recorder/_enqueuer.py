@@ -1,0 +1,167 @@
+"""The one task that hands messages to the queues, group after group in seq order, and waits while the queues take nothing."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from manifold.archive.journal import Journal, JournalFile
+from manifold.archive.state_file import StateFile
+from manifold.contracts.errors import Retryable
+from manifold.contracts.seq import unix_ms_of, wall_clock_ms
+from manifold.queues import NOT_LOADED
+from manifold.recorder import _metrics
+from manifold.recorder._catch_up import CatchUp, Gap, was_offerable
+from manifold.recorder._direct_enqueuer import DirectEnqueuer
+from manifold.recorder._parser import Incoming
+from manifold.recorder._redis import RestartGuard, run_id, why
+from manifold.recorder._state import RecorderState
+
+WATCH_S = 1.0
+FAILURES = (RedisError, Retryable, OSError, pa.ArrowException)
+OFF = "direct enqueue is off"
+STARTING = "starting"
+
+log = structlog.get_logger(__name__)
+Group = tuple[JournalFile, list[Incoming]]
+
+
+class Enqueuer:
+    """Offers what the journal holds to the queues. `settle` is called for each message afterwards, in seq order.
+
+    While the queues cannot take anything, messages are settled as not applied, and `suspended` says why. When they can
+    again, everything that they lack is offered first. What they lack they say themselves: up to which seq all is in them is
+    noted there every second, after it is, and is lost with what comes after it.
+    """
+
+    def __init__(
+        self,
+        *,
+        direct_enqueuer: DirectEnqueuer | None,
+        catch_up: CatchUp,
+        redis: Redis,
+        run_id_guard: RestartGuard,
+        journal: Journal,
+        state: StateFile[RecorderState],
+        settle: Callable[[JournalFile, Incoming], None],
+    ) -> None:
+        self.suspended: str | None = STARTING if direct_enqueuer else OFF
+        self._direct_enqueuer, self._catch_up, self._redis, self._run_id_guard = direct_enqueuer, catch_up, redis, run_id_guard
+        self._journal, self._state, self._settle = journal, state, settle
+        self._groups: asyncio.Queue[Group | None] = asyncio.Queue()
+        self._busy = self._look_pending = False
+        self._upto = 0  # greatest seq that has passed here
+
+    def put(self, file: JournalFile, group: list[Incoming]) -> None:
+        """The next group; it is on disk in `file`."""
+        self._groups.put_nowait((file, group))
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was put has been settled."""
+        return self._groups.empty() and not self._busy
+
+    async def start(self, last_seq: int, first_unsettled: int | None) -> None:
+        """Take over from an earlier process: what it left unsettled, it may or may not have offered."""
+        state = self._state.state
+        self._upto = last_seq
+        if first_unsettled is not None and self._direct_enqueuer is not None:
+            state.gap_since = min(first_unsettled, state.gap_since or first_unsettled)
+            await asyncio.to_thread(self._state.save)
+        if self._direct_enqueuer is not None:
+            await self._try_resume()
+
+    async def run(self) -> None:
+        """Hand over until cancelled."""
+        while True:
+            item = await self._groups.get()
+            self._busy = True
+            if item is not None:
+                await self._hand_over(*item)
+            else:
+                self._look_pending = False
+                await (self._keep_mark() if self.suspended is None else self._try_resume())
+            self._busy = False
+
+    async def watch(self) -> None:
+        """See again and again whether Redis is there, the same as before, and loaded; open or close a gap accordingly."""
+        while self._direct_enqueuer is None:  # another process of this number may have handed over: nothing has to wait for it
+            try:
+                await self._catch_up.leave()
+                return
+            except RedisError:
+                await asyncio.sleep(WATCH_S)
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if not self._look_pending:
+                self._look_pending = True
+                self._groups.put_nowait(None)
+
+    async def _hand_over(self, file: JournalFile, group: list[Incoming]) -> None:
+        if self._direct_enqueuer is not None and self.suspended is None:
+            try:
+                with _metrics.HANDOFF_SECONDS.time():
+                    await self._direct_enqueuer.offer(group)
+                _metrics.HANDOFF_LAG_SECONDS.observe(max(0, wall_clock_ms() - unix_ms_of(group[0].seq)) / 1000)
+            except FAILURES as exc:
+                await self._suspend(why(exc), group)
+        elif self._direct_enqueuer is not None and self._state.state.gap_since is None:
+            await self._suspend(str(self.suspended), group)
+        annotations = [incoming.annotation for incoming in group if was_offerable(incoming)]
+        if annotations:
+            self._journal.annotate(file, annotations)
+        for incoming in group:
+            self._settle(file, incoming)
+        self._upto = max(self._upto, group[-1].seq)
+
+    async def _suspend(self, why: str, group: Sequence[Incoming] = ()) -> None:
+        for incoming in group:
+            incoming.applied = False
+        if self.suspended is None:
+            log.warning("direct enqueue suspended", reason=why, since=group[0].seq if group else self._upto + 1)
+        self.suspended = why
+        self._run_id_guard.expected = None
+        _metrics.DIRECT_ENQUEUE.set(0)
+        if group and self._state.state.gap_since is None:
+            self._state.state.gap_since = group[0].seq
+            await asyncio.to_thread(self._state.save)
+
+    async def _keep_mark(self) -> None:
+        """Note how far all is handed over; where the queues are not as they were left, they lack something."""
+        assert self._direct_enqueuer is not None
+        try:
+            await self._catch_up.mark(self._passed())
+            await self._direct_enqueuer.spoilt.look_again()
+        except FAILURES as exc:
+            await self._suspend(why(exc))
+
+    def _passed(self) -> int:
+        """Every message up to this seq has passed here. Outcomes do not, but they have seqs, too."""
+        return max(self._upto, self._journal.last_seq) if self._groups.empty() else self._upto
+
+    async def _try_resume(self) -> None:
+        """Close the gap, if Redis is there and loaded; else say why not."""
+        state = self._state.state
+        try:
+            found = await run_id(self._redis)
+            self._run_id_guard.expected = found
+            gap = Gap(self._upto, state.gap_since, same_redis=state.redis_run_id == found)
+            await self._catch_up.close(gap, self._passed)
+        except FAILURES as exc:
+            if why(exc) != self.suspended:
+                log.warning("direct enqueue suspended", reason=why(exc))
+            self.suspended, self._run_id_guard.expected = why(exc), None
+            _metrics.DIRECT_ENQUEUE.set(0)
+            _metrics.REBUILD_NEEDED.set(self.suspended == NOT_LOADED)
+            return
+        if state.gap_since is not None or state.redis_run_id != found:
+            state.gap_since, state.redis_run_id = None, found
+            await asyncio.to_thread(self._state.save)
+        if self.suspended is not None:
+            log.info("direct enqueue on", redis_run_id=found)
+        self.suspended = None
+        _metrics.DIRECT_ENQUEUE.set(1)
+        _metrics.REBUILD_NEEDED.set(0)

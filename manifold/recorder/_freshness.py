@@ -1,0 +1,57 @@
+"""Measures how far the lake is behind the archive, and reads its last verdicts: a paused DAG raises no alert of its own."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from pyiceberg.catalog import Catalog
+
+from manifold.runtime.alert import alert
+from manifold.lake.freshness import oldest_not_in_lake
+from manifold.lake.quality import newest_results
+from manifold.settings import Settings
+from manifold.recorder import _metrics
+from manifold.recorder._lake import Lake
+
+LOOK_S = 300.0  # a look lists some days of the archive
+SEVERITIES = ("error", "warning")
+
+
+class Freshness:
+    """Tells the age by a metric, and once by an alert when it is over `lake_late_seconds`; again when it was below meanwhile."""
+
+    def __init__(self, settings: Settings, lake: Lake, *, look_s: float = LOOK_S) -> None:
+        self._settings, self._lake, self._look_s = settings, lake, look_s
+        self._is_late = False
+
+    async def watch(self) -> None:
+        """Measure at intervals until cancelled."""
+        while True:
+            await self.look(datetime.now(UTC))
+            await asyncio.sleep(self._look_s)
+
+    async def look(self, now: datetime) -> None:
+        """Look once. Where archive or lake cannot be read, nothing is known, and what was told before stays."""
+        found = await self._lake.ask(partial(self._look, now=now), None)
+        if found is None:
+            return
+        oldest, broken = found
+        for severity in SEVERITIES:
+            _metrics.LAKE_BROKEN_RULES.labels(severity).set(broken.count(severity))
+        age_s = max(0.0, (now - oldest).total_seconds()) if oldest else 0.0
+        _metrics.LAKE_AGE_SECONDS.set(age_s)
+        was_late, self._is_late = self._is_late, age_s > self._settings.lake_late_seconds
+        if self._is_late and not was_late and oldest is not None:
+            text = (
+                f"the lake is {timedelta(seconds=round(age_s))} behind: no run has taken in what was recorded at "
+                f"{oldest:%Y-%m-%dT%H:%M:%SZ}; see that ingest_archives is not paused and does not fail, or run `manifold ingest`"
+            )
+            tell = partial(alert, self._settings, "lake behind", text, oldest=oldest.isoformat(), age_seconds=round(age_s))
+            await asyncio.to_thread(tell)
+
+    def _look(self, catalog: Catalog, now: datetime) -> tuple[datetime | None, list[str]]:
+        """Since when a segment is not in the lake, and the severity of each rule that the newest judgement broke."""
+        results = newest_results(catalog, 1, now=now)
+        return oldest_not_in_lake(catalog, self._settings, now), [
+            row["severity"] for row in results if row["outcome"] == "broken"
+        ]

@@ -1,0 +1,84 @@
+"""Messages that may kill the process that parses them, by memory or in a library: the next recorder uses a child process.
+
+Exceptions of Python are no such danger (`manifold.recorder._parser` refuses messages that raise one). But a message that kills the
+recorder is not acknowledged, so the broker sends it again, and would kill every next recorder.
+"""
+
+import asyncio
+import hashlib
+import mmap
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import structlog
+
+from manifold.messaging.mqtt import Message
+from manifold.contracts.messages import Refused
+from manifold.settings import Settings
+from manifold.recorder._dedupe import DedupeWindow
+from manifold.recorder._kinds import stream_of
+from manifold.recorder._parser import Parsed, Parser
+
+DIGEST_BYTES = 16
+REMEMBERED = 64  # messages that have killed a process
+KILLED = "it ended the process that judged it, twice; its bytes are kept, look at them before they are sent again"
+
+log = structlog.get_logger(__name__)
+
+
+class Hazards:
+    """Remembers in a file which message is in hand: written to memory that the file shares, so that it outlives a kill."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self._path, self._settings = path, settings
+        self._memory: mmap.mmap
+        self._known: set[bytes] = set()
+
+    def load(self) -> None:
+        """Learn what an earlier process had in hand when it died."""
+        size = DIGEST_BYTES * (1 + REMEMBERED)  # the first place is that of the message in hand
+        with self._path.open("a+b") as file:
+            os.ftruncate(file.fileno(), size)
+            self._memory = mmap.mmap(file.fileno(), size)
+        places = [self._memory[at : at + DIGEST_BYTES] for at in range(0, size, DIGEST_BYTES)]
+        nothing = bytes(DIGEST_BYTES)
+        if places[0] != nothing:
+            places = [nothing, places[0], *(place for place in places[1:] if place != places[0])][: 1 + REMEMBERED]
+            self._memory[:] = b"".join(places).ljust(size, b"\0")
+            log.warning("the process before this one died of a message, or while it had one in hand; it is judged apart")
+        self._known = set(places) - {nothing}
+
+    def hold(self, message: Message) -> None:
+        """This message is about to be judged."""
+        self._memory[:DIGEST_BYTES] = _digest(message)
+
+    def release(self) -> None:
+        """It was judged."""
+        self._memory[:DIGEST_BYTES] = bytes(DIGEST_BYTES)
+
+    def knows(self, message: Message) -> bool:
+        """Whether an earlier process may have died of this message."""
+        return bool(self._known) and _digest(message) in self._known
+
+    async def judge(self, message: Message) -> Parsed:
+        """What the message says, found out in another process; refused if that one dies, too."""
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            judged = pool.submit(_judge, self._settings, message.topic, message.payload)
+            try:
+                return await asyncio.wrap_future(judged)
+            except BrokenProcessPool:
+                log.exception("a message ends whoever judges it", topic=message.topic[:100], size=len(message.payload))
+                return stream_of(message.topic), Refused(KILLED)
+
+
+def _judge(settings: Settings, topic: str, payload: bytes) -> Parsed:
+    return Parser(settings, DedupeWindow(1)).parse(topic, payload)
+
+
+def _digest(message: Message) -> bytes:
+    digest = hashlib.blake2b(message.topic.encode(), digest_size=DIGEST_BYTES)
+    digest.update(message.payload)
+    return digest.digest()

@@ -1,0 +1,147 @@
+"""Accepts messages: those that wait are judged, written and synced as one group, then enqueued. Groups grow with the load."""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Sequence
+
+from manifold.messaging.mqtt import Message
+from manifold.archive.journal import Journal, JournalFile
+from manifold.recorder import _metrics
+from manifold.recorder._hazards import Hazards
+from manifold.recorder._parser import Incoming, Parsed, Parser
+from manifold.recorder._resent import ResentMessages
+from manifold.recorder._window import Window, weight
+
+GROUP_BYTES = 8 << 20  # messages written in one go
+LARGE = 256 << 10  # bytes of a message that are judged in a thread, so that the loop goes on
+
+
+class IngressWriter:
+    """Takes messages and outcomes, each group when `may_record` returns; `hand_over` gets each group that is on disk.
+
+    `answer` gets what the broker has sent again although it was recorded, when that is on disk.
+    """
+
+    def __init__(
+        self,
+        parser: Parser,
+        journal: Journal,
+        window: Window,
+        hazards: Hazards,
+        resent: ResentMessages,
+        hand_over: Callable[[JournalFile, list[Incoming]], None],
+        answer: Callable[[Incoming], None],
+        may_record: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._parser, self._journal, self._window, self._hazards, self._resent = parser, journal, window, hazards, resent
+        self._hand_over, self._answer, self._may_record = hand_over, answer, may_record
+        self._waiting: deque[Message] = deque()
+        self._outcomes: deque[tuple[Sequence[bytes], asyncio.Future[None]]] = deque()
+        self._arrived = asyncio.Event()
+        self._busy = False
+
+    def put(self, message: Message) -> None:
+        """A message has come."""
+        if self._window.admit(message):
+            self._waiting.append(message)
+            self._arrived.set()
+
+    def forget_resent(self) -> None:
+        """A connection that was lost is resumed: what waits and was not acknowledged comes once more."""
+        waiting, self._waiting = self._waiting, deque()
+        for message in waiting:
+            if message.qos == 0:
+                self._waiting.append(message)
+            else:
+                self._window.release(message)
+
+    async def put_outcomes(self, payloads: Sequence[bytes]) -> None:
+        """Return when these outcomes are on disk."""
+        recorded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._outcomes.append((payloads, recorded))
+        self._arrived.set()
+        await recorded
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that came has been handed over."""
+        return not self._waiting and not self._outcomes and not self._busy
+
+    async def run(self) -> None:
+        """Record until cancelled."""
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            self._busy = True
+            while self._waiting or self._outcomes:
+                await self._record_group()
+            self._busy = False
+
+    async def _record_group(self) -> None:
+        await self._may_record()
+        outcomes, recorded = self._take_outcomes()
+        taken = await self._take_messages()
+        messages = [incoming for incoming in taken if not (incoming.is_resent or incoming.is_dropped)]
+        if outcomes or messages:
+            file = await self._journal.append([incoming.envelope for incoming in outcomes + messages])
+            for future in recorded:
+                if not future.done():
+                    future.set_result(None)
+            if messages:
+                file.unsettled += len(messages)
+                self._hand_over(file, messages)
+        for incoming in taken:
+            if incoming.is_resent or incoming.is_dropped:
+                self._answer(incoming)
+        _count(outcomes + taken)
+
+    def _take_outcomes(self) -> tuple[list[Incoming], list[asyncio.Future[None]]]:
+        group: list[Incoming] = []
+        recorded = []
+        while self._outcomes:
+            payloads, future = self._outcomes.popleft()
+            group += [self._parser.take_outcome(payload) for payload in payloads]
+            recorded.append(future)
+        return group, recorded
+
+    async def _take_messages(self) -> list[Incoming]:
+        group: list[Incoming] = []
+        size = 0
+        while self._waiting and size < GROUP_BYTES:
+            message = self._waiting.popleft()
+            size += weight(message)
+            parsed = await self._hazards.judge(message) if self._hazards.knows(message) else None
+            if len(message.payload) > LARGE:
+                group.append(await asyncio.to_thread(self._take, message, parsed))
+            else:
+                group.append(self._take(message, parsed))
+            self._resent.note(group[-1])
+        return group
+
+    def _take(self, message: Message, parsed: Parsed | None) -> Incoming:
+        self._hazards.hold(message)
+        try:
+            return self._parser.take(message, parsed, self._resent.find(message))
+        finally:
+            self._hazards.release()
+
+
+def _count(group: Sequence[Incoming]) -> None:
+    messages, size = Counter[tuple[str, str]](), Counter[str]()
+    for incoming in group:
+        stream = incoming.envelope.stream.value
+        messages[stream, _status(incoming)] += 1
+        if not incoming.is_dropped:
+            size[stream] += len(incoming.envelope.payload)
+    for names, count in messages.items():
+        _metrics.MESSAGES.labels(*names).inc(count)
+    for stream, bytes_ in size.items():
+        _metrics.BYTES.labels(stream).inc(bytes_)
+
+
+def _status(incoming: Incoming) -> str:
+    if incoming.is_resent:
+        return "resent"
+    if incoming.is_dropped:
+        return "dropped"
+    return "refused" if incoming.refused_because else "duplicate" if incoming.duplicate_of else "recorded"

@@ -1,0 +1,41 @@
+"""The kind of a message: by its topic, or by what a dispatcher has written."""
+
+from contextlib import suppress
+
+from manifold.contracts import topics
+from manifold.contracts.ecq import ACKNOWLEDGEMENTS, EcqAck
+from manifold.contracts.envelope import Stream
+from manifold.contracts.outcomes import OutcomeRecord
+
+
+def stream_of(topic: str) -> Stream:
+    """Where a message on `topic` is recorded."""
+    if topic.startswith(topics.ECQ_PREFIX):
+        return Stream.ECQ
+    return Stream.DATA if topics.data_id_of(topic) is not None else Stream.TRIGGER
+
+
+def needs_handoff(stream: str, topic: str) -> bool:
+    """Whether the queues have to hear of a message: what they have said themselves they know."""
+    return stream != Stream.OUTCOME and not (stream == Stream.ECQ and topic.startswith(ACKNOWLEDGEMENTS))
+
+
+def is_change(topic: str) -> bool:
+    """Whether a message of the stream ecq changes what is acknowledged: an acknowledgement, or a rewind."""
+    return topic.startswith((ACKNOWLEDGEMENTS, topics.ECQ_REWIND_PREFIX))
+
+
+def dispatchers_record(payload: bytes) -> OutcomeRecord | EcqAck:
+    """What a dispatcher has put into the outcomes stream.
+
+    Raises:
+        ValueError: it is neither; the message says why.
+    """
+    if b'"client_id"' not in payload:
+        return OutcomeRecord.from_wire(payload)
+    try:
+        return EcqAck.from_wire(payload)
+    except ValueError:
+        with suppress(ValueError):  # the words may stand in a reason
+            return OutcomeRecord.from_wire(payload)
+        raise

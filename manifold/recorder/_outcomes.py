@@ -1,0 +1,71 @@
+"""Moves the outcomes that the dispatchers decided from Redis into the journal."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+from redis.exceptions import RedisError
+
+from manifold.contracts.seq import wall_clock_ms
+from manifold.queues import Queues
+from manifold.recorder import _metrics
+
+BLOCK_MS = 500
+STALE_MS = 60_000  # another recorder that has not settled what it took for so long is dead
+STALE_EVERY_S = 30.0
+RETRY_S = 1.0
+GATHER_S = 0.02  # before the next look, where the last was not full: fewer and larger groups cost less CPU and fewer syncs
+
+Records = list[tuple[bytes, bytes]]  # record id in Redis, JSON of the outcome
+log = structlog.get_logger(__name__)
+
+
+class Outcomes:
+    """`record` returns when the payloads given to it are on disk; only then are they taken out of Redis."""
+
+    def __init__(self, queues: Queues, consumer: str, batch: int, record: Callable[[Sequence[bytes]], Awaitable[None]]) -> None:
+        self.problem: str | None = None
+        self._queues, self._consumer, self._batch, self._record = queues, consumer, batch, record
+        self._stale_at = 0.0
+        self._oldest_ms: int | None = None  # by the clock of Redis, when the oldest that is taken and not settled was handed over
+        _metrics.OUTCOME_LAG_SECONDS.set_function(self.lag_s)
+
+    def lag_s(self) -> float:
+        """How long the oldest outcome that was taken and is not on disk has waited, in seconds; 0 where there is none."""
+        return 0.0 if self._oldest_ms is None else max(0.0, (wall_clock_ms() - self._oldest_ms) / 1000)
+
+    async def run(self) -> None:
+        """Drain until cancelled; a Redis that is away is waited for."""
+        again = True  # first what an earlier process of this name took and did not settle
+        joined = False
+        while True:
+            try:
+                if not joined:
+                    await self._queues.join_outcomes()
+                    joined = True
+                records = await self._read(again)
+                again = again and bool(records)
+                if records:
+                    self._oldest_ms = int(records[0][0].split(b"-")[0])
+                    await self._record([payload for _, payload in records])
+                    self._oldest_ms = None  # on disk, whatever Redis says next
+                    await self._queues.settle_outcomes([record_id for record_id, _ in records])
+                self._oldest_ms = None
+                self.problem = None
+                if 0 < len(records) < self._batch:
+                    await asyncio.sleep(GATHER_S)
+            except (RedisError, OSError) as exc:
+                if self.problem is None:
+                    log.warning("outcomes not drained", reason=str(exc))
+                self.problem = f"outcomes cannot be read from Redis: {exc}"
+                again, joined = True, False  # a Redis that was wiped has lost the group
+                await asyncio.sleep(RETRY_S)
+
+    async def _read(self, again: bool) -> Records:
+        if not again and time.monotonic() >= self._stale_at:
+            self._stale_at = time.monotonic() + STALE_EVERY_S
+            stale = await self._queues.claim_stale_outcomes(self._consumer, idle_ms=STALE_MS, count=self._batch)
+            if stale:
+                return stale
+        return await self._queues.read_outcomes(self._consumer, count=self._batch, block_ms=BLOCK_MS, again=again)

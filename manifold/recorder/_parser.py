@@ -1,0 +1,214 @@
+"""Judges incoming messages: a trigger, data, or refused input; and whether it repeats an earlier trigger. No I/O."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import structlog
+
+from manifold.messaging.mqtt import Message
+from manifold.archive.records import Annotation
+from manifold.contracts import topics
+from manifold.contracts.ecq import ACKNOWLEDGEMENTS, Append, EcqAck, Rewind, parse_ecq
+from manifold.contracts.envelope import DUPLICATE_OF, INLINE, Envelope, Stream, inline_encoding
+from manifold.contracts.keys import OUTCOMES
+from manifold.contracts.messages import SHOWN, Data, Receipt, ReceiptStatus, Refused, Trigger, parse_data, parse_trigger, shown, trigger_digest
+from manifold.contracts.names import SERVICE_PREFIX
+from manifold.contracts.outcomes import OutcomeRecord
+from manifold.contracts.seq import SeqSource
+from manifold.settings import Settings
+from manifold.recorder._dedupe import DedupeWindow
+from manifold.recorder._kinds import dispatchers_record, needs_handoff, stream_of
+from manifold.recorder._recorded import Recorded
+from manifold.recorder._rewind_limit import Admission, RewindLimit, bounded
+
+DIGEST = "sdv-digest"  # header of an accepted trigger, so that a restart need not parse it to know it again
+PACKET_ID = "sdv-packet-id"  # header of a message of the stream ecq: what the broker sends again has the same
+Said = Trigger | Data | Append | Rewind | Refused
+Parsed = tuple[Stream, Said]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Incoming:
+    """One message on its way through the recorder. The last three fields are what the hand-off makes of it."""
+
+    envelope: Envelope
+    message: Message | None = None  # None: read back from the journal or the archive
+    trigger: Trigger | None = None
+    data: Data | None = None
+    digest: str | None = None
+    ecq: Append | Rewind | None = None
+    is_resent: bool = False  # it was recorded before, with this seq; only its publisher and the broker have to hear of it
+    is_dropped: bool = False  # it comes too soon after others, and is not recorded; its seq is that of the refusal that is
+    applied: bool = False
+    duplicate_of: int | None = None
+    refused_because: str | None = None
+
+    @property
+    def seq(self) -> int:
+        """The message's own seq."""
+        return self.envelope.seq
+
+    @property
+    def offerable(self) -> bool:
+        """Whether the queues have to hear of it."""
+        return self.refused_because is None and self.duplicate_of is None
+
+    @property
+    def annotation(self) -> Annotation:
+        """What the journal remembers of the hand-off."""
+        return Annotation(self.seq, self.applied, self.duplicate_of, self.refused_because)
+
+    @property
+    def receipt(self) -> Receipt:
+        """The recorder's word to the publisher."""
+        if self.refused_because is not None:
+            return Receipt(self.seq, ReceiptStatus.REFUSED, reason=self.refused_because)
+        if self.duplicate_of is not None:
+            return Receipt(self.seq, ReceiptStatus.DUPLICATE, duplicate_of=self.duplicate_of)
+        return Receipt(self.seq, ReceiptStatus.RECORDED)
+
+
+class Parser:
+    """Gives each message its seq and judges it."""
+
+    def __init__(self, settings: Settings, dedupe: DedupeWindow) -> None:
+        self._settings, self._dedupe = settings, dedupe
+        self._rewinds = RewindLimit(settings.ecq_rewinds_per_hour)
+        self.seqs = SeqSource(settings.node)  # a start puts in its place what it may give
+
+    def take(self, message: Message, parsed: Parsed | None = None, resent: Recorded | None = None) -> Incoming:
+        """The message as it will be recorded; `parsed` if it was judged elsewhere, `resent` if it was recorded before.
+
+        Bad input is refused, never raised, and so is what raises anything while it is judged.
+        """
+        admission = self._rewinds.judge(message) if resent is None else Admission.ADMITTED
+        stream, said = (parsed or self._judge(message)) if admission is Admission.ADMITTED else self._limited(message)
+        answered = said if resent is None else self._as_recorded(message, said, resent)
+        payload, properties = bounded(message)
+        # Headers that begin like Manifold's own would say something that Manifold has not said.
+        headers = {name: value for name, value in properties.items() if not name.startswith(SERVICE_PREFIX)}
+        if stream is Stream.ECQ and message.qos:
+            headers[PACKET_ID] = str(message.mid)
+        seq = self._seq_for(message, admission) if resent is None else resent.seq
+        envelope = Envelope(seq, datetime.now(UTC), stream, message.topic, payload, message.qos, headers)
+        incoming = Incoming(envelope, message, is_resent=resent is not None)
+        incoming.is_dropped = admission is Admission.DROPPED
+        match answered:
+            case Refused(reason):
+                incoming.refused_because = _plain(reason)
+            case Data():
+                incoming.data = answered
+            case Append() | Rewind():
+                incoming.ecq = answered
+            case Trigger():
+                self._take_trigger(incoming, answered, headers)
+        if incoming.is_dropped:
+            incoming.refused_because = f"{incoming.refused_because}; of such as this one only the first is kept, under this seq"
+        if incoming.refused_because is not None:
+            incoming.envelope = replace(incoming.envelope, refused_because=incoming.refused_because)
+        return incoming
+
+    def take_outcome(self, payload: bytes) -> Incoming:
+        """An outcome of the dispatchers, or an acknowledgement of a compacted queue, as it will be recorded."""
+        stream, refused = Stream.OUTCOME, None
+        try:
+            match dispatchers_record(payload):
+                case EcqAck(client_id=client_id):
+                    stream, topic = Stream.ECQ, f"{ACKNOWLEDGEMENTS}{client_id}"
+                case OutcomeRecord(vin=vin):
+                    topic = _plain(f"{OUTCOMES}/{vin}")
+        except ValueError as exc:
+            topic, refused = OUTCOMES, _plain(str(exc))
+        envelope = Envelope(self.seqs.next(), datetime.now(UTC), stream, topic, payload, refused_because=refused)
+        return Incoming(envelope, refused_because=refused)
+
+    def read_back(self, envelope: Envelope) -> Incoming:
+        """An envelope of the journal or the archive, to be offered again."""
+        incoming = Incoming(envelope, digest=envelope.headers.get(DIGEST), applied=envelope.applied)
+        incoming.duplicate_of, incoming.refused_because = envelope.duplicate_of, envelope.refused_because
+        if not incoming.offerable or not needs_handoff(envelope.stream, envelope.topic):
+            return incoming
+        inline = inline_encoding(envelope.headers, self._settings.inline_encoding)
+        _, parsed = self.parse(envelope.topic, envelope.payload, inline)
+        match parsed:
+            case Refused(reason):  # a limit was lowered since
+                incoming.refused_because = reason
+            case Data():
+                incoming.data = parsed
+            case Append() | Rewind():
+                incoming.ecq = parsed
+            case Trigger():
+                incoming.trigger = parsed
+                incoming.digest = incoming.digest or trigger_digest(parsed.ids, parsed.request_id, parsed.data_id)
+        return incoming
+
+    def parse(self, topic: str, payload: bytes, inline: str = "") -> Parsed:
+        """The stream of a topic, and the parsed payload. `inline`: the encoding of inline data when the message came."""
+        stream = stream_of(topic)
+        try:
+            return stream, self._parse(topic, payload, inline)
+        except Exception as exc:
+            log.exception("a message could not be judged", topic=topic[:SHOWN], size=len(payload))
+            return stream, Refused(
+                f"judging it failed ({type(exc).__name__}), which is a fault of the recorder; its bytes are kept"
+            )
+
+    def _judge(self, message: Message) -> Parsed:
+        if message.unreadable is None:
+            return self.parse(message.topic, message.payload)
+        remedy = "these are its bytes, as they came; send it as MQTT 5 says, all texts in UTF-8"
+        return stream_of(message.topic), Refused(f"the packet cannot be read ({message.unreadable}); {remedy}")
+
+    def _seq_for(self, message: Message, admission: Admission) -> int:
+        if admission is Admission.DROPPED:
+            return self._rewinds.stands_for(message)
+        seq = self.seqs.next()
+        if admission is Admission.REFUSED:
+            self._rewinds.told(message, seq)
+        return seq
+
+    def _as_recorded(self, message: Message, said: Said, resent: Recorded) -> Said | None:
+        """What is judged once more is answered as it was recorded, whatever the limits are by now."""
+        if resent.refused == isinstance(said, Refused):
+            return said
+        if not resent.refused:
+            return None
+        if message.topic.startswith(topics.ECQ_REWIND_PREFIX):  # nothing else is wrong with it
+            return self._limited(message)[1]
+        return Refused("it was refused when it came; the reason lies with its bytes in quarantine")
+
+    def _limited(self, message: Message) -> Parsed:
+        limit = f"ecq_rewinds_per_hour={self._settings.ecq_rewinds_per_hour}"
+        return stream_of(message.topic), Refused(f"rewinds of this queue come faster than {limit}; wait, or raise the setting")
+
+    def _parse(self, topic: str, payload: bytes, inline: str) -> Said:
+        settings = self._settings
+        if topic.startswith(topics.ECQ_PREFIX):
+            return parse_ecq(topic, payload, max_data_bytes=settings.max_data_bytes)
+        if topic in topics.TRIGGER_TOPICS:
+            if len(payload) > settings.max_trigger_bytes:
+                reason = f"trigger of {len(payload)} bytes is over max_trigger_bytes={settings.max_trigger_bytes}"
+                return Refused(f"{reason}; send several triggers or raise the setting")
+            limits = {"max_ids": settings.max_ids, "max_data_bytes": settings.max_data_bytes}
+            return parse_trigger(payload, **limits, inline=inline or settings.inline_encoding)
+        data_id = topics.data_id_of(topic)
+        if data_id is not None:
+            return parse_data(data_id, payload, max_data_bytes=settings.max_data_bytes)
+        return Refused(f"unknown topic {shown(topic)}; publish to {topics.TRIGGER} or {topics.DATA_PREFIX}<data_id>")
+
+    def _take_trigger(self, incoming: Incoming, trigger: Trigger, headers: dict[str, str]) -> None:
+        incoming.trigger = trigger
+        if trigger.data is not None:
+            headers[INLINE] = self._settings.inline_encoding
+        incoming.digest = headers[DIGEST] = trigger_digest(trigger.ids, trigger.request_id, trigger.data_id)
+        first = self._dedupe.first(incoming.digest, incoming.seq)
+        if first != incoming.seq:
+            incoming.duplicate_of = first
+            headers[DUPLICATE_OF] = str(first)
+
+
+def _plain(text: str) -> str:
+    """Text that UTF-8 can hold: JSON's escapes can name half a character."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,56 @@
+"""Receipts: the recorder's answers to publishers that ask for one."""
+
+import asyncio
+
+import structlog
+
+from manifold.messaging.mqtt import Message, Mqtt
+from manifold.contracts.errors import Retryable
+from manifold.contracts.messages import Receipt
+from manifold.recorder import _metrics
+
+MAX_LEVELS, MAX_BYTES = 8, 512  # of a response topic, behind the prefix and as a whole; brokers cut who publishes to a longer one
+SHOWN = 100  # characters of a bad one in the log
+
+log = structlog.get_logger(__name__)
+
+
+class Receipts:
+    """Sends each receipt once, on the connection that there is by then: that of its message may be gone."""
+
+    def __init__(self, mqtt: Mqtt, prefix: str) -> None:
+        self._mqtt, self._prefix = mqtt, prefix
+
+    def send(self, message: Message, receipt: Receipt) -> None:
+        """Answer `message`, if it asks for it and its response topic lies where receipts may go."""
+        topic = message.response_topic
+        if not topic:
+            return
+        if (problem := problem_of(topic, self._prefix)) is not None:
+            _metrics.RECEIPTS.labels("foreign_topic").inc()
+            log.warning("receipt not sent", seq=receipt.seq, response_topic=topic[:SHOWN], reason=problem)
+            return
+        try:
+            answer = self._mqtt.publish(topic, receipt.to_wire(), correlation_data=message.correlation_data)
+        except Retryable:
+            _metrics.RECEIPTS.labels("lost").inc()
+        else:
+            answer.add_done_callback(_count)
+
+
+def problem_of(topic: str, prefix: str) -> str | None:
+    """Why no receipt goes to this response topic; None if nothing is wrong with it."""
+    if not topic.startswith(prefix) or topic == prefix:
+        return f"it must begin with {prefix}"
+    if len(topic.encode()) > MAX_BYTES:
+        return f"it is longer than {MAX_BYTES} bytes"
+    if topic.count("/", len(prefix)) >= MAX_LEVELS:
+        return f"it has more than {MAX_LEVELS} levels behind {prefix}"
+    if set(topic) & set("+#") or not topic.isprintable():
+        return "it holds a wildcard or what is not printable"
+    return None
+
+
+def _count(answer: "asyncio.Future[int]") -> None:
+    lost = answer.cancelled() or answer.exception() is not None
+    _metrics.RECEIPTS.labels("lost" if lost else "sent").inc()

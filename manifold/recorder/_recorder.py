@@ -1,0 +1,254 @@
+"""Assembles the recorder: broker → ingress → journal → hand-off → PUBACK; the journal becomes the archive."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+from aiohttp import web
+
+from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.http import Health, serve
+from manifold.runtime.lag import watch_lag
+from manifold.messaging.mqtt import Message, Mqtt
+from manifold.archive.claims import ArchiveClaims, RedisClaims
+from manifold.archive.flushing import flush_journal
+from manifold.archive.journal import Journal, JournalFile
+from manifold.archive.journal_folder import JournalFolder
+from manifold.archive.lease import Lease
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.recovery import last_seq as last_seq_given
+from manifold.archive.segment_writer import SegmentWriter
+from manifold.archive.state_file import StateFile
+from manifold.archive.store import Archive
+from manifold.contracts import topics
+from manifold.contracts.errors import Permanent
+from manifold.contracts.seq import wall_clock_ms
+from manifold.settings import Settings
+from manifold.queues import Policy, Queues
+from manifold.recorder import _metrics, _recovery
+from manifold.recorder._catch_up import CatchUp
+from manifold.recorder._dedupe import DedupeWindow
+from manifold.recorder._direct_enqueuer import DirectEnqueuer
+from manifold.recorder._enqueuer import OFF, Enqueuer
+from manifold.recorder._freshness import Freshness
+from manifold.recorder._hazards import Hazards
+from manifold.recorder._ingress import IngressWriter
+from manifold.recorder._lake import Lake
+from manifold.recorder._outcomes import Outcomes
+from manifold.recorder._parser import Incoming, Parser
+from manifold.recorder._receipts import Receipts
+from manifold.recorder._redis import RestartGuard, open_guarded, open_plain
+from manifold.recorder._replay import ReplaySource
+from manifold.recorder._resent import ResentMessages
+from manifold.recorder._state import RecorderState
+from manifold.recorder._window import Window
+
+STOP_WAIT_S = 10.0  # what is not handed over or sealed by then stays in the journal
+STOP_LOOK_S = 0.01
+
+log = structlog.get_logger(__name__)
+
+
+class Recorder:
+    """One recorder process. `run` serves until `stop` is set, then finishes what it has taken."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, node = settings, settings.node
+        retry_s, name = settings.journal_retry_seconds, f"recorder-{settings.node}"
+        self._mqtt = Mqtt(
+            settings.mqtt,
+            f"sdv-{name}",
+            username=settings.mqtt_username_recorder,
+            password=settings.mqtt_password.get_secret_value() or None,
+            clean_start=False,
+            session_expiry_s=settings.mqtt_session_expiry_seconds,
+            receive_maximum=settings.mqtt_receive_maximum,
+            tls=settings.tls_files(settings.mqtt_username_recorder),
+        )
+        run_id_guard, policy = RestartGuard(), Policy.of(settings)
+        self._redis, self._guarded_redis = open_plain(settings), open_guarded(settings, run_id_guard)
+        self._lake, self._archive = Lake(settings), RecordedSegments(Archive(settings.archive, settings.s3))
+        self._state = StateFile(settings.journal_folder, RecorderState())
+        self._dedupe = DedupeWindow(round(settings.dedupe_window_seconds * 1000))
+        self._parser = Parser(settings, self._dedupe)
+        self._journal = Journal(
+            settings.journal_folder,
+            max_bytes=settings.segment_max_bytes,
+            max_age_s=settings.segment_max_seconds,
+            retry_s=retry_s,
+            on_closed=lambda: self._writer.wake(),
+        )
+        self._writer = SegmentWriter(self._journal, self._archive, self._state.remember_seq, node=node, retry_s=retry_s)
+        queues = Queues(self._guarded_redis, policy)
+        self._direct_enqueuer = DirectEnqueuer(queues, self._dedupe, self._lake)
+        recorded = ReplaySource(self._archive, self._journal, node)
+        self._enqueuer = Enqueuer(
+            direct_enqueuer=self._direct_enqueuer if settings.direct_enqueue else None,
+            catch_up=CatchUp(self._direct_enqueuer, queues, self._lake, recorded, self._parser, self._journal, node),
+            redis=self._redis,
+            run_id_guard=run_id_guard,
+            journal=self._journal,
+            state=self._state,
+            settle=self._settle,
+        )
+        self._place = JournalFolder(settings.journal_folder)
+        archive = ArchiveClaims(settings.archive, settings.s3, node)
+        self._lease = Lease(node, self._place, archive, [RedisClaims(self._redis, node)], lease_s=settings.node_lease_seconds)
+        self._window = Window(settings.intake_window_bytes, full=self._mqtt.pause, free=self._mqtt.resume)
+        self._hazards = Hazards(settings.journal_folder / "in-hand", settings)
+        self._resent = ResentMessages()
+        self._ingress = IngressWriter(
+            self._parser,
+            self._journal,
+            self._window,
+            self._hazards,
+            self._resent,
+            self._enqueuer.put,
+            self._answer,
+            self._lease.held,
+        )
+        self._outcomes = Outcomes(Queues(self._redis, policy), name, settings.outcome_batch, self._ingress.put_outcomes)
+        self._receipts = Receipts(self._mqtt, settings.receipt_prefix)
+        self._freshness = Freshness(settings, self._lake)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set.
+
+        Raises:
+            Permanent: HTTP cannot be served there, or the number of this recorder is another's.
+        """
+        settings = self._settings
+        told: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+        try:
+            tell_expiry(settings, settings.mqtt_username_recorder)
+            token = settings.http_token.get_secret_value()
+            routes = [web.post("/flush", self._flush)]
+            async with serve(settings.host, settings.recorder_port, self.health, routes, token=token, shown=settings.http_shows):
+                self._place.enter()
+                if not await _before(told, self._start()):
+                    return
+                async with self._mqtt, asyncio.TaskGroup() as group:
+                    works = [self._ingress.run, self._enqueuer.run, self._enqueuer.watch, self._writer.run, self._lake.keep_fresh]
+                    works.append(self._freshness.watch)
+                    tasks = [group.create_task(work(), name=f"recorder.{work.__qualname__}") for work in works]
+                    tasks.append(group.create_task(watch_lag(_metrics.LOOP_LAG_SECONDS.set), name="recorder.lag"))
+                    outcomes = group.create_task(self._outcomes.run(), name="recorder.outcomes")
+                    self._mqtt.on_message = self._mqtt.on_unreadable = self._ingress.put
+                    self._mqtt.on_resumed = self._ingress.forget_resent
+                    self._mqtt.on_session_began = self._resent.session_began
+                    self._mqtt.subscribe(*self._filters())
+                    await _before(told, self._lease.keep())
+                    outcomes.cancel()  # what it has taken and not settled comes again
+                    await self._finish()
+                    for task in tasks:
+                        task.cancel()
+                await self._lease.release()
+                if self._lease.lost is not None:
+                    raise Permanent(self._lease.lost)
+        finally:
+            told.cancel()
+            self._lake.close()
+            self._journal.stop()
+            self._place.leave()
+            await self._guarded_redis.aclose()
+            await self._redis.aclose()
+
+    def health(self) -> Health:
+        """Healthy: accepting messages and putting them on disk. The rest is told beside it."""
+        accepting = self._mqtt.ready and self._journal.problem is None
+        parts = (self._lease, self._journal, self._writer, self._outcomes, self._lake)
+        problems = [part.problem for part in parts if part.problem is not None]
+        problems += self._direct_enqueuer.spoilt.problems
+        if not self._mqtt.ready:
+            problems.insert(0, f"not connected and subscribed at {self._settings.mqtt}")
+        suspended = self._enqueuer.suspended
+        direct = "on" if suspended is None else "off" if suspended == OFF else f"suspended: {suspended}"
+        details = {
+            "direct_enqueue": direct,
+            "problems": problems,
+            "journal_files": len(self._journal.files),
+            "node": self._settings.node,
+        }
+        return Health(accepting, details)
+
+    def _filters(self) -> list[str]:
+        shares = self._settings.shares_subscriptions
+        return [topics.shared(topics.RECORDER_GROUP, name) if shares else name for name in topics.RECORDER_FILTERS]
+
+    async def _start(self) -> None:
+        recovered = self._journal.recover()
+        self._hazards.load()
+        known = self._state.load().last_seq
+        last_seq = await asyncio.to_thread(last_seq_given, known, recovered, self._archive, self._settings.node)
+        self._parser.seqs = await self._lease.take(last_seq)
+        await asyncio.to_thread(_recovery.remember_triggers, self._dedupe, recovered, self._archive, wall_clock_ms())
+        await asyncio.to_thread(_recovery.recall_resent, self._resent, recovered, self._archive, self._settings.node)
+        await self._enqueuer.start(last_seq, _recovery.first_unsettled(recovered))
+        log.info(
+            "recorder started",
+            last_seq=last_seq,
+            journal_files=len(recovered),
+            direct_enqueue=self.health().details["direct_enqueue"],
+        )
+
+    async def _finish(self) -> None:
+        """Take nothing new, settle what was taken, and close the segments; whatever that lacks, the next start does."""
+        self._mqtt.on_message = self._mqtt.on_unreadable = _leave_unacknowledged
+        lost = self._lease.lost is not None  # then the client id is the other's, too, and what waits at the door gets no seq
+        if lost:
+            await self._mqtt.close()
+        try:
+            async with asyncio.timeout(STOP_WAIT_S):
+                await _until(lambda: (lost or self._ingress.idle) and self._enqueuer.idle)
+                self._journal.rotate()
+                await _until(lambda: not self._journal.files)
+        except TimeoutError:
+            log.warning("stopping with work left", journal_files=len(self._journal.files))
+
+    def _settle(self, file: JournalFile, incoming: Incoming) -> None:
+        file.unsettled -= 1
+        self._answer(incoming)
+        if file.closed and file.unsettled == 0:
+            self._writer.wake()
+
+    def _answer(self, incoming: Incoming) -> None:
+        message = incoming.message
+        assert message is not None
+        # The receipt goes first: then a message that is acknowledged has its receipt on the way. But a broker may cut whoever
+        # sends it, and would send the message again, without end: what comes again is acknowledged before, with all of its group.
+        if message.dup:
+            asyncio.get_running_loop().call_soon(self._receipts.send, message, incoming.receipt)
+        else:
+            self._receipts.send(message, incoming.receipt)
+        self._mqtt.ack(message)
+        self._window.release(message)
+
+    async def _flush(self, _: web.Request) -> web.Response:
+        """Close open segments; answers with their paths when they are in the archive."""
+        return await flush_journal(self._journal, self._writer, self._settings.node)
+
+
+def _leave_unacknowledged(_: Message) -> None:
+    """The broker keeps it for the next start, or gives it to another recorder."""
+
+
+async def _before(told: "asyncio.Future[Any]", work: Coroutine[Any, Any, None]) -> bool:
+    """Whether `work` was done when this process was told to end; otherwise it is cancelled.
+
+    Raises:
+        Exception: whatever `work` raises.
+    """
+    task = asyncio.ensure_future(work)
+    await asyncio.wait((told, task), return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,))
+        return False
+    task.result()
+    return True
+
+
+async def _until(question: Callable[[], bool]) -> None:
+    while not question():  # noqa: ASYNC110  # three parts become idle, none tells; only at the end
+        await asyncio.sleep(STOP_LOOK_S)

@@ -1,0 +1,72 @@
+"""Recovers what an earlier recorder left: journal, archive, state."""
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import structlog
+
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.records import JournalRecord
+from manifold.archive.recovery import Recovered
+from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream
+from manifold.contracts.messages import Trigger, parse_trigger, trigger_digest
+from manifold.contracts.seq import seq_of
+from manifold.recorder._dedupe import DedupeWindow
+from manifold.recorder._kinds import needs_handoff
+from manifold.recorder._parser import DIGEST
+from manifold.recorder._resent import REMEMBERED, ResentMessages
+
+NO_LIMIT = 1 << 62
+
+log = structlog.get_logger(__name__)
+
+
+def remember_triggers(dedupe: DedupeWindow, recovered: Recovered, archive: RecordedSegments, now_ms: int) -> None:
+    """Fill the dedupe window with the accepted triggers of the archive (of all recorders) and of the journal."""
+    since = max(0, seq_of(now_ms - dedupe.window_ms, 0, 0))
+    try:
+        _remember(dedupe, archive.recorded_since(Stream.TRIGGER, since))
+    except (OSError, pa.ArrowException) as exc:
+        log.warning("duplicates of archived triggers will not be known", reason=str(exc))
+    for file, content in recovered:
+        _remember(dedupe, (e for e in content.envelopes(file.annotations) if e.stream is Stream.TRIGGER))
+
+
+def recall_resent(resent: ResentMessages, recovered: Recovered, archive: RecordedSegments, node: int) -> None:
+    """Fill in what the broker may send again: the last messages of this recorder, in the archive and in the journal."""
+    try:
+        resent.recall(archive.latest(Stream.ECQ, node, REMEMBERED))
+    except (OSError, pa.ArrowException) as exc:
+        log.warning("what is archived and sent again will not be known", reason=str(exc))
+    for _, content in recovered:
+        resent.recall(content.envelopes())
+
+
+def first_unsettled(recovered: Recovered) -> int | None:
+    """The first message whose hand-off may not have been tried; None if there is none."""
+    seqs = [
+        message.seq
+        for file, content in recovered
+        for message in content.messages
+        if _needs_handoff(message) and message.seq not in file.annotations
+    ]
+    return min(seqs, default=None)
+
+
+def _needs_handoff(message: JournalRecord) -> bool:
+    offerable = message.refused_because is None and DUPLICATE_OF not in message.headers
+    return offerable and needs_handoff(message.stream, message.topic)
+
+
+def _remember(dedupe: DedupeWindow, envelopes: Iterable[Envelope]) -> None:
+    for envelope in envelopes:
+        if envelope.refused_because is None and envelope.duplicate_of is None:
+            digest = envelope.headers.get(DIGEST) or _digest(envelope)
+            if digest is not None:
+                dedupe.first(digest, envelope.seq)
+
+
+def _digest(envelope: Envelope) -> str | None:
+    """Of a trigger that another program has put into the archive."""
+    trigger = parse_trigger(envelope.payload, max_ids=NO_LIMIT, max_data_bytes=NO_LIMIT)
+    return trigger_digest(trigger.ids, trigger.request_id, trigger.data_id) if isinstance(trigger, Trigger) else None

@@ -1,0 +1,67 @@
+"""Queues whose keys in Redis hold something else than Manifold writes: they are named, and delay no other queue."""
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import structlog
+
+from manifold.contracts.names import Owner
+from manifold.contracts.queue_names import QueueName, fanout_queue
+from manifold.queues import Queues, is_spoilt
+from manifold.queues.verbs.fills import EnqueueReply
+from manifold.queues.verbs.verb import Verb
+
+MOST_NAMED = 20
+Sent = tuple[QueueName, Verb]
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class Spoilt:
+    """Knows whose keys are spoilt, until they are not any more.
+
+    Raises:
+        redis.RedisError: from every method that asks Redis.
+    """
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+        self._what: dict[QueueName, str] = {}  # queue → which of its keys, and what it is
+
+    @property
+    def problems(self) -> list[str]:
+        """Whose keys they are, and the remedy."""
+        remedy = "nothing can be queued for it: delete that key, then run `manifold rebuild`"
+        return [f"{queue}: {what}, so {remedy}" for queue, what in self._what.items()]
+
+    async def sound(self, answers: Iterable[tuple[Owner, Any]]) -> dict[Owner, EnqueueReply]:
+        """The replies of a tolerant batch without those of owners whose keys are spoilt. They get theirs by a rebuild."""
+        sound = await self._sound((fanout_queue(owner), owner, reply) for owner, reply in answers)
+        return dict(sound)
+
+    async def sound_ones(self, answers: Iterable[tuple[Sent, Any]]) -> list[tuple[Sent, Any]]:
+        """The same for verbs; one queue may have several."""
+        return await self._sound((sent[0], sent, reply) for sent, reply in answers)
+
+    async def _sound(self, answers: Iterable[tuple[QueueName, T, Any]]) -> list[tuple[T, Any]]:
+        sound = []
+        for queue, asked, reply in answers:
+            if is_spoilt(reply):
+                log.error("keys of this queue in Redis are spoilt: delete them, then `manifold rebuild`", queue=queue)
+                await self._look_at(queue)
+            else:
+                sound.append((asked, reply))
+        return sound
+
+    async def look_again(self) -> None:
+        """Forget those whose keys are as they should be."""
+        for queue in list(self._what):
+            await self._look_at(queue)
+
+    async def _look_at(self, queue: QueueName) -> None:
+        what = await self._queues.spoilt_key(queue)
+        if what is None:
+            self._what.pop(queue, None)
+        elif queue in self._what or len(self._what) < MOST_NAMED:
+            self._what[queue] = what

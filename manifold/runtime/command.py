@@ -1,0 +1,21 @@
+"""The end of a small command: one line on stdout, or one sentence on stderr."""
+
+import sys
+from collections.abc import Callable
+
+from manifold.contracts.errors import ManifoldError
+
+
+def run_command(work: Callable[[], str]) -> int:
+    """Do `work` and print the line that it returns.
+
+    Returns:
+        The exit status: 0, or 1 for an error of Manifold's own, which is written to stderr.
+    """
+    try:
+        line = work()
+    except ManifoldError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
+    sys.stdout.write(f"{line}\n")
+    return 0

@@ -1,0 +1,87 @@
+"""The remaining validity of the certificates that a service shows and trusts, as metrics for Prometheus; none without TLS."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from prometheus_client import Gauge
+
+from manifold.settings import Settings
+
+
+class Kind(StrEnum):
+    """What a file has."""
+
+    CERTIFICATE = "certificate"  # and what lies between it and its CA: the first to end counts
+    CA = "ca"  # one follows another: the last to end counts
+    REVOKED = "revoked"  # a list; it ends when it should have been signed anew
+
+
+# Options of URLs that name files: of Redis, of RabbitMQ, of PostgreSQL.
+_IN_URLS: Mapping[str, Kind] = {
+    **dict.fromkeys(("ssl_certfile", "certfile", "sslcert"), Kind.CERTIFICATE),
+    **dict.fromkeys(("ssl_ca_certs", "cafile", "sslrootcert"), Kind.CA),
+}
+EXPIRES = Gauge(
+    "manifold_certificate_expires_timestamp_seconds",
+    "when what a file has of certificates ends, in seconds since 1970; 0: the file cannot be read",
+    ["file", "kind"],
+)
+
+
+def tell_expiry(settings: Settings, user: str = "", others: Mapping[str, Kind] | None = None) -> None:
+    """Export the expiry of this service's files at /metrics. The files are read for each answer, so a renewal shows at once.
+
+    `user` is its name at the broker, empty where it does not go there; `others` are files that it uses besides.
+    """
+    for file, kind in {**files_of(settings, user), **(others or {})}.items():
+        EXPIRES.labels(file, kind.value).set_function(partial(ends_at, file, kind))
+
+
+def ends_at(file: str, kind: Kind) -> float:
+    """When it ends, in seconds since 1970; 0: it cannot be read."""
+    try:
+        return _ENDS[kind](Path(file).read_bytes()).timestamp()
+    except (OSError, ValueError):
+        return 0.0
+
+
+def files_of(settings: Settings, user: str) -> dict[str, Kind]:
+    """The certificates of a service and the CAs that it trusts, for HTTP, broker (as `user`), Redis, RabbitMQ and catalog."""
+    of_broker = settings.tls_files(user)
+    shown = {settings.http_shows.certificate, of_broker.certificate if user else ""}
+    if settings.tls and not settings.redis_url.get_secret_value():
+        shown.add(settings.local_client("", "")["certfile"])
+    found = dict.fromkeys(sorted(shown), Kind.CERTIFICATE) | {of_broker.ca: Kind.CA}
+    secret = (settings.redis_url, settings.signals_redis_url, settings.signals_amqp_url, settings.signals_operator_url)
+    for url in (*secret, settings.catalog_uri):
+        named = parse_qsl(urlsplit(url.get_secret_value()).query)
+        found |= {file: _IN_URLS[option] for option, file in named if option in _IN_URLS}
+    return {file: kind for file, kind in found.items() if file}
+
+
+def _first(content: bytes) -> datetime:
+    from cryptography import x509  # takes a while that who has no certificates need not wait
+
+    return min(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(content))
+
+
+def _last(content: bytes) -> datetime:
+    from cryptography import x509
+
+    return max(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(content))
+
+
+def _signed_anew(content: bytes) -> datetime:
+    from cryptography import x509
+
+    until = x509.load_pem_x509_crl(content).next_update_utc
+    if until is None:
+        raise ValueError("it does not say until when it holds")
+    return until
+
+
+_ENDS: Mapping[Kind, Callable[[bytes], datetime]] = {Kind.CERTIFICATE: _first, Kind.CA: _last, Kind.REVOKED: _signed_anew}

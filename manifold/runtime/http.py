@@ -1,0 +1,149 @@
+"""The HTTP face of a service: /metrics for Prometheus, its own routes, and what an orchestrator asks: /healthz and /livez.
+
+/healthz says whether the service is ready; /livez whether it works at all, and only if it does not may a restart help.
+Everybody who can reach it can read its state and, at the recorder, close segments. Without a token it listens on loopback only.
+"""
+
+import asyncio
+import hmac
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest, make_wsgi_app
+
+from manifold.runtime.renewal import keep_renewed
+from manifold.runtime.tls import web_server_context
+from manifold.contracts.errors import Permanent
+from manifold.contracts.faces import require_token
+from manifold.contracts.tls import NO_FILES, TlsFiles
+
+REFUSED = {"WWW-Authenticate": "Bearer"}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Ready to serve or not, and what an operator wants to know about it (JSON values)."""
+
+    healthy: bool
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+@asynccontextmanager
+async def serve(
+    host: str,
+    port: int,
+    health: Callable[[], Health],
+    routes: Iterable[web.RouteDef] = (),
+    *,
+    token: str = "",
+    shown: TlsFiles = NO_FILES,
+) -> AsyncIterator[None]:
+    """Serve while the block runs. /healthz answers 200 or 503 with `{"healthy": …, <details>}`; /livez 200, while the loop runs.
+
+    Where a certificate is `shown`, it speaks HTTPS; a renewed one is shown from the next connection on.
+
+    With a `token`, a request that does not show it (`Authorization: Bearer …`) gets 401; except /livez, and /healthz without its
+    details: the probes of an orchestrator have no secret to show.
+
+    Raises:
+        Permanent: the port is taken, or the host is not loopback and there is no token.
+        OSError: the certificate cannot be read.
+    """
+    require_token(host, token)
+    context = web_server_context(shown) if shown.certificate else None
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def healthz(request: web.Request) -> web.Response:
+        now = health()
+        details = now.details if shows(request.headers.get("Authorization", ""), token) else {}
+        return web.json_response({"healthy": now.healthy, **details}, status=200 if now.healthy else 503)
+
+    async def livez(_: web.Request) -> web.Response:
+        return web.json_response({"alive": True})
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+        if handler in (healthz, livez) or shows(request.headers.get("Authorization", ""), token):
+            return await handler(request)
+        return web.Response(status=401, headers=REFUSED)
+
+    app = web.Application(middlewares=[guard])
+    app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/livez", livez), *routes])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    renewing = asyncio.create_task(keep_renewed(context, shown), name="http.certificate") if context else None
+    try:
+        try:
+            await web.TCPSite(runner, host, port, ssl_context=context).start()
+        except OSError as exc:
+            raise Permanent(f"cannot listen on {host}:{port} ({exc.strerror}); choose another port") from exc
+        yield
+    finally:
+        if renewing is not None:
+            renewing.cancel()
+        await runner.cleanup()
+
+
+@contextmanager
+def tell_metrics(host: str, port: int, *, token: str = "", shown: TlsFiles = NO_FILES) -> Iterator[None]:
+    """/metrics alone, in a thread, while the block runs: for a process without a loop.
+
+    Raises:
+        Permanent: as `serve`.
+    """
+    require_token(host, token)
+    tell = make_wsgi_app()
+
+    def guarded(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if shows(environ.get("HTTP_AUTHORIZATION", ""), token):
+            page: Iterable[bytes] = tell(environ, start_response)
+            return page
+        start_response("401 Unauthorized", list(REFUSED.items()))
+        return []
+
+    try:
+        server = make_server(host, port, guarded, _Server, _Silent)
+        server.shown = shown
+    except OSError as exc:
+        raise Permanent(f"cannot listen on {host}:{port} ({exc.strerror}); choose another port") from exc
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A slow reader keeps nobody waiting."""
+
+    daemon_threads = True
+    shown = NO_FILES
+
+    def get_request(self) -> tuple[Any, Any]:
+        """A connection. Its handshake is left to its own thread, and its certificate is the one of now."""
+        connection, address = super().get_request()
+        if self.shown.certificate:
+            context = web_server_context(self.shown)
+            connection = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, address
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the base class's word
+        """Nobody wants a line for each scrape."""
+
+
+def shows(authorization: str, token: str) -> bool:
+    """Whether the header shows the token, found out in the same time however much of it is right. Without one all is shown."""
+    scheme, _, shown = authorization.partition(" ")
+    right = hmac.compare_digest(shown.strip().encode(errors="surrogateescape"), token.encode())
+    return not token or (right and scheme.lower() == "bearer")

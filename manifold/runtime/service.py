@@ -1,0 +1,42 @@
+"""The start and end of a service: settings, log, event loop, signals, exit status."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+import uvloop
+
+from manifold.runtime.gc_tuning import look_not_at_the_end
+from manifold.runtime.log import configure_logging
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings, load_settings
+
+
+def run_service(name: str, serve: Callable[[Settings], Coroutine[Any, Any, None]], *, node: bool = False) -> int:
+    """Run `serve` with the settings until it returns. `node`: the log names the recorder's number, too.
+
+    Returns:
+        The exit status: 0 after an orderly end, 2 for what the operator has to change, which is written to stderr.
+    """
+    look_not_at_the_end()
+    try:
+        settings = load_settings()
+        log_name = f"{name}-{settings.node}" if node else name
+        configure_logging(log_name, json=settings.log_format == "json", level=settings.log_level)
+        uvloop.run(serve(settings))
+    except Permanent as exc:
+        sys.stderr.write(f"{name}: {exc}\n")
+        return 2
+    structlog.get_logger(name).info(f"{name} stopped")
+    return 0
+
+
+def stop_event() -> asyncio.Event:
+    """An event of the running loop that is set when the process is told to end, by SIGTERM or SIGINT."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop

@@ -1,0 +1,26 @@
+"""The certificates of simulated vehicles, signed by the sandbox's CA, for a platform with TLS."""
+
+import ssl
+import tempfile
+from pathlib import Path
+
+from manifold.runtime.tls import client_context
+from manifold.settings import Settings
+from manifold.contracts.tls import TlsFiles
+from manifold.sandbox.platform import certificates
+
+
+class VehicleCertificates:
+    """Issues a certificate for each vehicle when it first connects, and keeps it in memory."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._home, self._ca = settings.home, settings.tls_files("").ca
+        self._contexts: dict[str, ssl.SSLContext] = {}
+
+    def context(self, vin: str) -> ssl.SSLContext:
+        """The vehicle's side of TLS."""
+        if vin not in self._contexts:
+            with tempfile.NamedTemporaryFile(prefix="manifold-vehicle-") as file:  # the library reads files only
+                Path(file.name).write_bytes(certificates.issue(self._home, vin))
+                self._contexts[vin] = client_context(TlsFiles(self._ca, file.name))
+        return self._contexts[vin]

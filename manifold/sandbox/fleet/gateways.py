@@ -1,0 +1,120 @@
+"""A simulated fleet of gateways: signed signals in bursts, published to RabbitMQ and confirmed by it, as a seed says.
+
+    python -m manifold.sandbox.fleet.gateways --devices 20 --messages 500 --seed 1
+
+`SignalMix` makes the messages, some of them repeated, forged, late or malformed; `publish` sends them.
+"""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import aio_pika
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from manifold.messaging.amqp import connection_url, hmac_secrets
+from manifold.contracts.errors import ManifoldError, Permanent
+from manifold.settings import Settings, load_settings
+from manifold.contracts.signals import topology
+from manifold.contracts.signals.rights import GATEWAY
+from manifold.sandbox.fleet._signal_mix import CODES, DUPLICATES, MIX, ONLY_GOOD, REFERRING, Kind, SignalMessage, SignalMix
+
+__all__ = ["CODES", "DUPLICATES", "MIX", "ONLY_GOOD", "REFERRING", "Kind", "SignalMessage", "SignalMix", "publish"]
+
+LARGEST_BURST = 40
+console = Console()
+
+
+def bursts(messages: Iterable[SignalMessage], seed: int) -> Iterator[list[SignalMessage]]:
+    """The same messages in bursts, mostly small ones, whose sizes the seed says.
+
+    What refers to another message begins a burst: the one before is confirmed by then, so that they lie in their order.
+    """
+    chance, burst, size = random.Random(f"bursts of {seed}"), list[SignalMessage](), 1
+    for message in messages:
+        if burst and (len(burst) >= size or message.kind in REFERRING):
+            yield burst
+            burst, size = [], round(LARGEST_BURST ** chance.random())
+        burst.append(message)
+    if burst:
+        yield burst
+
+
+async def publish(
+    settings: Settings, messages: Iterable[SignalMessage], *, seed: int = 0, rate: float | None = None, queue: str = topology.RAW
+) -> int:
+    """Publish them in bursts, and return how many there were once RabbitMQ has confirmed each.
+
+    `rate` is of messages a second on average; None: as fast as they are confirmed. What the door makes of them is not waited for.
+
+    Raises:
+        AMQPError, OSError, TimeoutError: RabbitMQ is away, refuses, or has no such queue.
+    """
+    sent, began = 0, time.monotonic()
+    connection = await aio_pika.connect(connection_url(settings, as_user=GATEWAY), timeout=settings.signals_connect_ms / 1000)
+    async with connection, connection.channel(publisher_confirms=True, on_return_raises=True) as channel:
+        exchange = await channel.get_exchange(topology.EXCHANGE, ensure=True)
+
+        async def one(message: SignalMessage) -> None:
+            await exchange.publish(_packed(message), queue, mandatory=True)
+
+        for burst in bursts(messages, seed):
+            if rate is not None:
+                await asyncio.sleep(began + sent / rate - time.monotonic())
+            await asyncio.gather(*map(one, burst))
+            sent += len(burst)
+    return sent
+
+
+def _packed(message: SignalMessage) -> aio_pika.Message:
+    return aio_pika.Message(
+        message.body,
+        headers=dict[str, Any](message.headers),
+        content_type="application/json",
+        content_encoding=message.content_encoding,
+        delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+    )
+
+
+def main(
+    devices: Annotated[int, typer.Option(min=1, help="how many")] = 20,
+    messages: Annotated[int, typer.Option(min=1, help="of all devices together")] = 500,
+    seed: Annotated[int, typer.Option(help="the same seed gives the same mix")] = 1,
+    rate: Annotated[float, typer.Option(min=0, help="messages a second; 0: as fast as RabbitMQ confirms")] = 0.0,
+    only_good: Annotated[bool, typer.Option("--only-good", help="nothing repeated, forged or malformed")] = False,
+) -> None:
+    """Simulate gateways of devices: they publish signals, some of them repeated, forged, late or malformed."""
+    from aio_pika.exceptions import AMQPError
+
+    try:
+        settings = load_settings()
+        secrets = hmac_secrets(settings)
+        if not secrets:
+            raise Permanent("there is no secret to sign with; run make up first, or set MANIFOLD_SIGNALS_HMAC_SECRET")
+        mix = SignalMix(seed, devices, secrets[0], shares=ONLY_GOOD if only_good else MIX)
+        made = list(mix.messages(messages, datetime.now(UTC)))
+        began = time.monotonic()
+        asyncio.run(publish(settings, made, seed=seed, rate=rate or None))
+    except (ManifoldError, AMQPError, OSError, TimeoutError) as exc:
+        console.print(f"gateways: {exc or type(exc).__name__}", style="red", highlight=False)
+        raise typer.Exit(1) from exc
+    _tell(made, time.monotonic() - began)
+
+
+def _tell(made: Sequence[SignalMessage], seconds: float) -> None:
+    table = Table(title=f"{len(made)} messages in {seconds:.1f} s", title_justify="left", box=None, pad_edge=False)
+    for column in ("kind", "sent", "the door is to say"):
+        table.add_column(column)
+    for kind, count in Counter(message.kind for message in made).most_common():
+        table.add_row(kind, str(count), CODES.get(kind, "duplicate" if kind in DUPLICATES else "processed"))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

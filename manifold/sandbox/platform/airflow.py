@@ -1,0 +1,202 @@
+"""`python -m manifold.sandbox.platform.airflow`: the embedded Airflow in the foreground, in one process group, lean enough for two cores.
+
+Its state is under <home>/airflow: SQLite, its own configuration file with generated keys, task logs. It listens on loopback only,
+and every user must log in (`airflow_users`).
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import httpx
+import psutil
+
+from manifold.runtime.renewal import written_at
+from manifold.runtime.tls import verified
+from manifold.contracts.errors import ManifoldError, Permanent
+from manifold.settings import Settings, load_settings
+from manifold.sandbox.platform import airflow_users
+from manifold.sandbox.platform.airflow_commands import load, start, status_of
+from manifold.sandbox.platform.processes import Record, end, family
+
+ROOT = Path(__file__).parents[2]
+HEALTH = "/api/v2/monitor/health"
+# No triggerer: no DAG here defers, and it would cost 150 MB. Logs are read from the folder, not over HTTP.
+API_SERVER = "api-server"
+COMPONENTS = (("scheduler", "--skip-serve-logs"), ("dag-processor",), (API_SERVER,))
+NEEDED = ("metadatabase", "scheduler", "dag_processor")
+STOP_S = 15
+LOOK_S = 0.2
+IDLE_SLEEP_S = 0.5  # between two looks of a scheduler with nothing to do; a run waits for several of them
+WORKERS = 2  # tasks that run at once; each idle worker keeps 47 MB
+
+
+def url(settings: Settings) -> str:
+    """The URL of the embedded Airflow."""
+    return f"{'https' if settings.tls else 'http'}://{settings.loopback}:{settings.airflow_port}"
+
+
+def environment(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
+    """All that Airflow and its tasks read from the environment; other AIRFLOW variables of the caller are dropped."""
+    kept = {name: value for name, value in inherited.items() if not name.startswith("AIRFLOW")}
+    tools = str(Path(sys.executable).parent)
+    spark = {"conn_type": "spark", "host": settings.spark_master}
+    return kept | {
+        "AIRFLOW_HOME": str(settings.home / "airflow"),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+        **{f"AIRFLOW__{name}": value for name, value in _options(settings).items()},
+        "PATH": os.pathsep.join([tools, kept.get("PATH", os.defpath)]),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH")])),
+        "PYSPARK_PYTHON": sys.executable,  # otherwise Spark's workers take the first python on the PATH
+        "SPARK_PROPERTIES_FILE": str(_spark_folder(settings) / "spark-defaults.conf"),
+        "SPARK_LOCAL_IP": settings.loopback,
+        "GX_ANALYTICS_ENABLED": "false",
+    }
+
+
+def _options(settings: Settings) -> dict[str, str]:
+    address, certificate = url(settings), settings.http_shows.certificate
+    shown = {"CERT": certificate, "KEY": certificate, "CA_FILE": settings.tls_files("").ca} if certificate else {}
+    return {
+        **{f"API__SSL_{name}": file for name, file in shown.items()},  # tasks, which come to it too, believe what these name
+        "CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+        "CORE__LOAD_EXAMPLES": "False",
+        "CORE__EXECUTOR": "LocalExecutor",
+        "CORE__PARALLELISM": str(WORKERS),
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": airflow_users.users(),
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(airflow_users.passwords_file(settings)),
+        "CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
+        "DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "manifold.sandbox.platform.airflow_sqlite.CONNECT",
+        "API__HOST": settings.loopback,
+        "API__PORT": str(settings.airflow_port),
+        "API__BASE_URL": address,
+        "API__WORKERS": "1",
+        "API__INSTANCE_NAME": "Manifold",
+        "API__EXPOSE_CONFIG": "False",
+        "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": str(IDLE_SLEEP_S),
+        "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",  # what a stop interrupted is taken up soon after the next start
+        "DAG_PROCESSOR__PARSING_PROCESSES": "1",
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
+        "DAG_PROCESSOR__REFRESH_INTERVAL": "30",
+        "LOGGING__COLORED_CONSOLE_LOG": "False",
+        "METRICS__STATSD_ON": "False",
+    }
+
+
+def is_healthy(settings: Settings) -> bool:
+    """Whether it can take triggers and run tasks: database, scheduler and DAG processor say that they are well."""
+    try:
+        address = url(settings)
+        answer = httpx.get(f"{address}{HEALTH}", timeout=2, verify=verified(settings, address))
+        parts = answer.json() if answer.status_code == httpx.codes.OK else {}
+    except (httpx.HTTPError, OSError, ValueError):
+        return False
+    return all(parts.get(part, {}).get("status") == "healthy" for part in NEEDED)
+
+
+def run(settings: Settings) -> int:
+    """Run until SIGTERM or SIGINT, or until one of the processes ends by itself; then nothing of it is left. The exit status.
+
+    Raises:
+        Permanent: the database cannot be made; the message says where the reason stands.
+    """
+    env = environment(settings, os.environ)
+    with _group() as stopping:
+        started = _start(settings, env)
+        pool = start(("pools", "set", settings.spark_pool, str(WORKERS), "jobs on Spark"))  # tasks wait for it
+        shown = _renewed_at(settings)
+        while not stopping:
+            if status_of(pool):
+                raise Permanent(f"Airflow could not make the pool {settings.spark_pool}; the reason is above")
+            if (now := _renewed_at(settings)) and now != shown:
+                _begin_again(started)
+                shown = now
+            for name, process in started.items():
+                if (status := status_of(process)) is not None:
+                    sys.stderr.write(f"airflow {name} ended with status {status}; its last words are above\n")
+                    return 1
+            time.sleep(LOOK_S)
+    return 0
+
+
+def _renewed_at(settings: Settings) -> int:
+    """When the certificate was made; 0: there is none, or half a one."""
+    try:
+        certificate = settings.http_shows.certificate
+        return written_at(certificate) if certificate else 0
+    except OSError:
+        return 0
+
+
+def _begin_again(started: dict[str, psutil.Process]) -> None:
+    """The API server reads its certificate when it starts. Tasks that run ask it again until it is there."""
+    started[API_SERVER].terminate()
+    try:
+        started[API_SERVER].wait(STOP_S)
+    except psutil.TimeoutExpired:
+        started[API_SERVER].kill()
+        started[API_SERVER].wait()
+    started[API_SERVER] = start((API_SERVER,))
+
+
+@contextmanager
+def _group() -> Iterator[list[int]]:
+    """A process group of our own, ended with the block; the list has the number of the signal that asked for it."""
+    if os.getpgrp() != os.getpid() and os.getsid(0) != os.getpid():
+        os.setpgid(0, 0)
+    asked: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        asked.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        # Tasks and their Spark run in sessions of their own, so the group alone would leave them behind.
+        end([process for process in family(Record.of_this_process()) if process.pid != os.getpid()], STOP_S)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _start(settings: Settings, env: Mapping[str, str]) -> dict[str, psutil.Process]:
+    """All of Airflow's parts by name, with passwords, a database, and Spark's defaults for spark-submit.
+
+    The API server, which takes longest, asks the database for nothing until somebody asks it.
+    """
+    airflow_users.make_up(settings)
+    (settings.home / "airflow").mkdir(parents=True, exist_ok=True)
+    defaults = subprocess.Popen([sys.executable, "-m", "pipelines.spark.conf", str(_spark_folder(settings))], env=dict(env))
+    load(env)
+    server, migrate = start((API_SERVER,)), start(("db", "migrate"))
+    if migrate.wait():
+        raise Permanent(f"Airflow could not make its database in {settings.home / 'airflow'}; its last words are above")
+    if defaults.wait():
+        raise Permanent(f"Spark's defaults could not be written to {_spark_folder(settings)}; the reason is above")
+    return {API_SERVER: server} | {part[0]: start(part) for part in COMPONENTS if part[0] != API_SERVER}
+
+
+def _spark_folder(settings: Settings) -> Path:
+    return settings.home / "airflow" / "spark"
+
+
+def main() -> int:
+    """Run with the settings of the environment."""
+    try:
+        return run(load_settings())
+    except ManifoldError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Mosquitto as Manifold needs it: its configuration, its access files, and the command that starts it.
+
+Its settings follow EMQX's defaults as far as they can. The access files follow infra/emqx/acl.conf within three limits of
+Mosquitto 2.0. It has no rules for prefixes of user names, so the tap connects clients that claim a name `sdv-pub-…` to a listener
+of their own. It grants every SUBSCRIBE and withholds messages that may not be read, so a vehicle may also subscribe to a wider
+filter, and receives its own part. And it has no rules about client ids: the tap refuses the two that EMQX's file denies, and a
+client that calls itself `sdv-…` without the user name of a service has a vehicle's rights to its own topics.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from manifold.contracts import topics
+from manifold.settings.embedded_broker import MAX_INFLIGHT, PUBLISHER_PREFIX, SESSION_MAX_S, TAP_USERNAME, config_file, folder, inner_socket, outer_socket
+from manifold.settings import Settings
+from manifold.sandbox.platform.installed import path_of
+
+LISTENER = "sdv-listener"  # user name of the platform's systems that only listen
+QUEUED_MAX = 1_000_000  # one limit for all: a vehicle needs few, a service that was away for a minute a hundred thousand
+AUTOSAVE_S = 5
+
+
+def command(settings: Settings) -> list[str]:
+    """Writes the configuration; what to run in the foreground.
+
+    Raises:
+        Permanent: Mosquitto is not installed.
+    """
+    binary = path_of("mosquitto", install="it (Debian: apt-get install mosquitto)")
+    return [binary, "-c", str(write_config(settings))]
+
+
+def write_config(settings: Settings) -> Path:
+    """Write the configuration and the access files; the configuration's path."""
+    home = folder(settings)
+    home.mkdir(parents=True, exist_ok=True)
+    outer_acl, inner_acl = home / "vehicles.acl", home / "platform.acl"
+    for file, text in ((outer_acl, outer_access(settings)), (inner_acl, inner_access(settings))):
+        file.write_text(text)
+        file.chmod(0o600)
+    path = config_file(settings)
+    path.write_text(_config(settings, outer_acl, inner_acl))
+    return path
+
+
+def _config(settings: Settings, outer_acl: Path, inner_acl: Path) -> str:
+    return f"""\
+# Written by Manifold at each start; edits are lost.
+{"user root" if os.geteuid() == 0 else "# user: the one that starts it"}
+per_listener_settings true
+log_dest stderr
+# No warnings: one would come for each connection to a socket without TCP_NODELAY, and for each rule without a client id.
+log_type error
+log_type notice
+connection_messages false
+sys_interval 0
+
+# Without it every delivery waits some 40 ms for the acknowledgement of the packet before.
+set_tcp_nodelay true
+
+# As EMQX: so many messages unacknowledged by a vehicle, QoS 0 waits for it too, and a session of MQTT 3.1.1 ends.
+# The last one limits what a client on MQTT 5 asks for too; the tap's events say so.
+max_inflight_messages {MAX_INFLIGHT}
+queue_qos0_messages true
+persistent_client_expiration {SESSION_MAX_S // 3600}h
+
+max_queued_messages {QUEUED_MAX}
+# What is a little larger than it may be still comes in: the recorder refuses it, and says why.
+max_packet_size {settings.largest_packet}
+
+persistence true
+persistence_location {folder(settings)}/
+persistence_file sessions.db
+autosave_interval {AUTOSAVE_S}
+
+# Vehicles and services, through the tap.
+listener {f"0 {outer_socket(settings)}" if settings.tls else f"{settings.broker_port} {settings.loopback}"}
+allow_anonymous true
+acl_file {outer_acl}
+
+# The tap's events, and clients whose user name begins with {PUBLISHER_PREFIX}
+listener 0 {inner_socket(settings)}
+allow_anonymous true
+acl_file {inner_acl}
+"""
+
+
+def outer_access(settings: Settings) -> str:
+    """The access file of the listener for vehicles and Manifold's services."""
+    publisher = settings.mqtt_username_publisher
+    hears = [f"read {topics.EVENTS}/#", f"read {topics.ONLINE_FILTER}", f"read {topics.HEARTBEAT_FILTER}"]
+    speaks = [f"write {topics.request_topic(settings.topic_prefix, '+', '+')}", f"write {topics.ecq_filter('+')}"]
+    speaks += [f"deny {name}" for name in _ECQ_IN]
+    takes = [f"read {name}" for name in topics.RECORDER_FILTERS]
+    rights: list[tuple[str, Iterable[str]]] = [
+        (settings.mqtt_username_recorder, (*takes, f"write {settings.receipt_prefix}#")),
+        (settings.mqtt_username_dispatcher, (*hears, *speaks)),
+    ]
+    rights.append((LISTENER, (f"read {settings.topic_prefix}/+/proxy/response/#", "read ecp/#")))
+    if not publisher.startswith(PUBLISHER_PREFIX):
+        rights.append((publisher, (*_PUBLISHER, f"read {settings.receipt_prefix}{publisher}/#")))
+    users = [line for user, own in rights for line in (f"user {user}", *(f"topic {right}" for right in own))]
+    return "\n".join([*users, *_vehicle(settings)]) + "\n"
+
+
+def inner_access(settings: Settings) -> str:
+    """The access file of the listener for the tap and for platform publishers."""
+    tap = [f"user {TAP_USERNAME}", f"topic write {topics.EVENTS}/#"]
+    publishers = [f"pattern {right}" for right in (*_PUBLISHER, f"read {settings.receipt_prefix}%u/#")]
+    return "\n".join([*tap, *publishers, *_vehicle(settings)]) + "\n"
+
+
+_ECQ_IN = (topics.ECQ_WRITE_FILTER, topics.ECQ_REWIND_FILTER)
+_PUBLISHED = (topics.data_topic("+"), *topics.TRIGGER_TOPICS, topics.ECQ_WRITE_FILTER, topics.ecq_rewind_topic("+"))
+_PUBLISHER = tuple(f"write {topic}" for topic in _PUBLISHED)
+
+
+def _vehicle(settings: Settings) -> list[str]:
+    """A vehicle hears what is addressed to it, and speaks for itself. With a wildcard or a slash in its id it may do nothing."""
+    signs = [f"write {topics.sign_topic('%c', sign)}" for sign in topics.Sign]
+    reads = [f"read {topics.ecq_filter('%c')}", f"read {settings.topic_prefix}/%c/#"]
+    says = [f"write {settings.topic_prefix}/%c/proxy/response/#", f"write {topics.ecq_rewind_topic('%c')}"]
+    return [f"pattern {right}" for right in (*reads, *signs, *says)]

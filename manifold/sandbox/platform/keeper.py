@@ -1,0 +1,62 @@
+"""`python -m manifold.sandbox.platform.keeper`: renews CAs and certificates in time, while the platform runs with TLS."""
+
+import signal
+import sys
+from threading import Event
+
+import structlog
+from redis.exceptions import RedisError
+
+from manifold.runtime.log import configure_logging
+from manifold.contracts.errors import ManifoldError
+from manifold.settings import Settings, load_settings
+from manifold.sandbox.platform import certificates
+
+LOOK_S = 600.0  # what is due is due for days
+AGAIN_S = 5.0  # Redis does not answer, or the disk is full
+
+log = structlog.get_logger(__name__)
+
+
+def run(settings: Settings, stop: Event) -> None:
+    """Look now and then until `stop`. What cannot be done now is tried again."""
+    told = None  # which files Redis has taken, as far as this keeper knows
+
+    def keep() -> None:
+        if done := certificates.keep(settings):
+            log.info("certificates kept", done=done)
+
+    def tell() -> None:
+        """Whoever has renewed them, and however far a keeper before came that was killed."""
+        nonlocal told
+        if (found := certificates.of_redis(settings)) != told:
+            certificates.tell_redis(settings)
+            told = found
+
+    while not stop.is_set():
+        pause = LOOK_S
+        for step in (keep, tell) if not settings.redis_url.get_secret_value() else (keep,):
+            try:
+                step()
+            except (OSError, ValueError, ManifoldError, RedisError) as exc:
+                log.warning("certificates not kept", reason=str(exc))
+                pause = AGAIN_S
+        stop.wait(pause)
+
+
+def main() -> int:
+    """Run with the settings of the environment."""
+    configure_logging("keeper")
+    stop = Event()
+    for told in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(told, lambda *_: stop.set())
+    try:
+        run(load_settings(), stop)
+    except ManifoldError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""The programs of the embedded platform: how each is started, where it listens, and when it counts as healthy."""
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import SecretStr
+
+from manifold.runtime import secret_files
+from manifold.settings import PREFIX, Settings
+from manifold.contracts.tls import INNER_CA, OPERATOR, SERVER, Service
+from manifold.sandbox.platform import airflow, broker, rabbitmq, redis_users
+from manifold.sandbox.platform.installed import path_of
+from manifold.sandbox.platform.ports import Port
+
+SERVERS, SERVICES = "servers", "services"  # services are stopped first: their last words need the servers
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program under the supervisor. `kind` is its key in the status, `name` also tells its replicas apart."""
+
+    name: str
+    kind: str
+    group: str
+    ports: tuple[Port, ...]
+    stop_s: int  # how long it may take to end after SIGTERM
+    health: str | None = None  # URL that answers 200 when it is healthy; None: the server is asked, or whether it runs
+
+    @property
+    def log_name(self) -> str:
+        """Its file in the folder of logs."""
+        return f"{self.name}.log"
+
+
+def programs(settings: Settings) -> list[Program]:
+    """The programs that these settings call for. A server that a URL setting places elsewhere is not started here."""
+    found = []
+    if not settings.mqtt_url:
+        of_broker = () if settings.tls else (Port("broker_port", settings.broker_port),)  # with TLS it has no port
+        found.append(Program("broker", "broker", SERVERS, of_broker, 10))
+        ports = [Port("mqtt_port", settings.mqtt_port), Port("tap_port", settings.tap_port)]
+        ports += [Port("mqtt_services_port", settings.mqtt_services_port)] if settings.tls else []
+        found.append(Program("tap", "tap", SERVERS, tuple(ports), 10, _healthz(settings, settings.tap_port)))
+    if not settings.redis_url.get_secret_value():
+        found.append(Program("redis", "redis", SERVERS, (Port("redis_port", settings.redis_port),), 30))
+    if settings.tls:
+        found.append(Program("keeper", "keeper", SERVICES, (), 5))
+    port = Port("recorder_port", settings.recorder_port)
+    found.append(Program("recorder", "recorder", SERVICES, (port,), 30, _healthz(settings, port.number)))
+    for replica in range(settings.dispatchers):
+        port = Port("dispatcher_port", settings.dispatcher_port + replica, replica)
+        name = f"dispatcher-{replica}"
+        found.append(Program(name, "dispatcher", SERVICES, (port,), 15, _healthz(settings, port.number)))
+    if settings.with_signals:
+        found += _signals(settings)
+    if not settings.api_url:
+        port = Port("api_port", settings.api_port)
+        found.append(Program("api", "api", SERVICES, (port,), 15, f"{settings.api}/healthz"))
+    if settings.with_airflow:
+        port = Port("airflow_port", settings.airflow_port)
+        found.append(Program("airflow", "airflow", SERVICES, (port,), 30, f"{airflow.url(settings)}{airflow.HEALTH}"))
+    return found
+
+
+def _signals(settings: Settings) -> list[Program]:
+    """The AMQP door, and RabbitMQ with its epmd where no setting places it elsewhere; nothing where it is not installed."""
+    found = []
+    if not settings.signals_amqp_url.get_secret_value():
+        if rabbitmq.server_script() is None:
+            return []
+        of_erlang = Port("amqp_port", rabbitmq.epmd_port(settings)), Port("amqp_port", rabbitmq.distribution_port(settings))
+        found.append(Program("epmd", "epmd", SERVERS, of_erlang[:1], 5))
+        found.append(Program("rabbitmq", "rabbitmq", SERVERS, (Port("amqp_port", settings.amqp_port), of_erlang[1]), 30))
+    port = Port("signals_port", settings.signals_port)
+    return [*found, Program("signals", "signals", SERVICES, (port,), 30, _healthz(settings, port.number))]
+
+
+def command(program: Program, settings: Settings) -> list[str]:
+    """What to run for it, in the foreground. Writes the configuration that the program reads.
+
+    Raises:
+        Permanent: a server is not installed.
+    """
+    match program.kind:
+        case "broker":
+            return broker.command(settings)
+        case "redis":
+            return _redis_command(settings)
+        case "epmd":
+            return rabbitmq.epmd_command(settings)
+        case "rabbitmq":
+            return rabbitmq.command(settings)
+        case "airflow":
+            return [sys.executable, "-m", "manifold.sandbox.platform.airflow"]
+        case "keeper":
+            return [sys.executable, "-m", "manifold.sandbox.platform.keeper"]
+        case "dispatcher":
+            return [sys.executable, "-m", "dispatcher", "--replica", program.name.rpartition("-")[2]]
+        case _:
+            return [sys.executable, "-m", program.kind]
+
+
+def identity_of(program: Program) -> Service:
+    """The user of a program at Redis and RabbitMQ with TLS; tasks of Airflow are `jobs`."""
+    who = "jobs" if program.kind == "airflow" else program.kind
+    known: tuple[Service, ...] = get_args(Service)
+    return next((service for service in known if service == who), OPERATOR)
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The environment of every child: each effective setting as its variable, and our tools on the PATH.
+
+    With all settings spelled out, no file in whatever folder a child runs in can change its mind.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith(PREFIX)}
+    spelled = {PREFIX + name.upper(): _spelled(getattr(settings, name)) for name in type(settings).model_fields}
+    folders = [
+        str(Path(sys.executable).parent),
+        *inherited.get("PATH", os.defpath).split(os.pathsep),
+        "/usr/sbin",
+        "/usr/local/sbin",
+    ]
+    return inherited | spelled | {"PATH": os.pathsep.join(dict.fromkeys(folders)), "PYTHONUNBUFFERED": "1"}
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _healthz(settings: Settings, port: int) -> str:
+    return f"{settings.http(port)}/healthz"
+
+
+def _redis_command(settings: Settings) -> list[str]:
+    """Keeps every write in its file within a second, and says no rather than forget when memory is short."""
+    binary = path_of("redis-server", install="it (Debian: apt-get install redis-server)")
+    folder = settings.home / "redis"
+    folder.mkdir(parents=True, exist_ok=True)
+    options: dict[str, object] = {
+        "bind": settings.loopback,  # without TLS it asks for no password
+        "port": settings.redis_port,
+        "dir": folder,
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+    }
+    if settings.tls:
+        secrets = secret_files.folder(settings.home)
+        options |= {"port": 0, "tls-port": settings.redis_port, "tls-auth-clients": "yes", "tls-ca-cert-file": secrets / INNER_CA}
+        options |= dict.fromkeys(("tls-cert-file", "tls-key-file"), secrets / SERVER)
+        options["aclfile"] = redis_users.write(settings)
+    return [binary, *(str(part) for name, value in options.items() for part in (f"--{name}", value))]

@@ -1,0 +1,191 @@
+"""RabbitMQ as the sandbox runs it: a node of its own on loopback, with its own ports, cookie, folders and epmd.
+
+Erlang's port mapper, epmd, is one for a whole machine by default, and stays when its node has ended. Here it is a program of
+its own beside the node, on the port after that of AMQP; the port after that is for Erlang's own distribution.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from manifold.runtime import secret_files
+from manifold.messaging.amqp import USER, password_file
+from manifold.runtime.secret_files import made_up
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings
+from manifold.contracts.signals import rights
+from manifold.contracts.tls import INNER_CA, SERVER
+from manifold.sandbox.platform.installed import path_of
+
+DEBIAN = Path("/usr/lib/rabbitmq/lib")
+NODE = "manifold@localhost"
+MEMORY_BYTES = 512 << 20  # above this, publishers wait
+DISK_FREE_BYTES = 64 << 20  # below this, publishers wait
+MESSAGE_BYTES = 8 << 20  # a larger message ends its publisher's channel; the door refuses far smaller ones, with a reason
+EPMD_WAIT_S = 30.0
+NO_BUSY_WAITING = "+sbwt none +sbwtdcpu none +sbwtdio none"  # Erlang would spin for work on the cores that all here share
+
+
+def server_script() -> Path | None:
+    """The script that starts a node as whoever runs it; None where RabbitMQ is not installed.
+
+    What Debian has on the PATH is another script, which changes to the user `rabbitmq` first.
+    """
+    own = sorted(DEBIAN.glob("rabbitmq_server-*/sbin/rabbitmq-server"))
+    found = shutil.which("rabbitmq-server")
+    return own[-1] if own else Path(found).resolve() if found and not DEBIAN.exists() else None
+
+
+def folder(settings: Settings) -> Path:
+    """The folder of the node's files."""
+    return settings.home / "rabbitmq"
+
+
+def epmd_port(settings: Settings) -> int:
+    """The port of the node's own epmd."""
+    return settings.amqp_port + 1
+
+
+def distribution_port(settings: Settings) -> int:
+    """The port on which the node talks to other Erlang nodes, such as rabbitmqctl."""
+    return settings.amqp_port + 2
+
+
+def epmd_command(settings: Settings) -> list[str]:
+    """What to run in the foreground for the node's own epmd.
+
+    Raises:
+        Permanent: Erlang is not installed.
+    """
+    needed = "RabbitMQ, which needs it (Debian: apt-get install rabbitmq-server)"
+    binary = path_of("epmd", install=needed, folders=("/usr/lib/erlang/bin", "/usr/local/lib/erlang/bin"))
+    return [binary, "-port", str(epmd_port(settings)), "-address", settings.loopback]
+
+
+def command(settings: Settings) -> list[str]:
+    """Writes the configuration; what to run in the foreground for the node. It waits for its epmd.
+
+    Raises:
+        Permanent: RabbitMQ is not installed.
+    """
+    script = server_script()
+    if script is None:
+        raise Permanent("rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server), or set with_signals=false")
+    _write_files(settings)
+    spelled = [f"{name}={value}" for name, value in environment(settings).items()]
+    wait = [sys.executable, "-m", "manifold.sandbox.platform.rabbitmq", settings.loopback, str(epmd_port(settings))]
+    return ["/usr/bin/env", f"PYTHONPATH={Path(__file__).parents[2]}", *spelled, *wait, str(script)]
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """The variables that keep the node, and rabbitmqctl, within this home; no secret is among them."""
+    home = folder(settings)
+    return {
+        "HOME": str(home),  # of .erlang.cookie
+        "ERL_EPMD_PORT": str(epmd_port(settings)),
+        "ERL_EPMD_ADDRESS": settings.loopback,
+        "RABBITMQ_NODENAME": NODE,
+        "RABBITMQ_DIST_PORT": str(distribution_port(settings)),
+        "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+        "RABBITMQ_CONFIG_FILE": str(home / "rabbitmq.conf"),
+        "RABBITMQ_ADVANCED_CONFIG_FILE": str(home / "advanced.config"),
+        "RABBITMQ_MNESIA_BASE": str(home / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(home / "log"),
+        "RABBITMQ_LOGS": "-",
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
+        "RABBITMQ_GENERATED_CONFIG_DIR": str(home / "config"),
+        "RABBITMQ_PID_FILE": str(home / "rabbitmq.pid"),
+        "ERL_CRASH_DUMP": str(home / "erl_crash.dump"),  # and not in the folder from which somebody has started it
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{NO_BUSY_WAITING} -kernel inet_dist_use_interface {{127,0,0,1}}",
+        "RUNNING_UNDER_SYSTEMD": "true",  # then the script becomes the node instead of waiting beside it
+    }
+
+
+def _write_files(settings: Settings) -> None:
+    home = folder(settings)
+    home.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
+    cookie = home / ".erlang.cookie"
+    if not cookie.exists():
+        _write(cookie, secrets.token_hex(20), 0o400)
+    plugins = "rabbitmq_consistent_hash_exchange" if settings.signals_partitions else ""
+    _write(home / "enabled_plugins", f"[{plugins}].\n", 0o600)
+    passwords = {user: made_up(settings.home, password_file(user)) for user in (USER, *rights.RIGHTS)}
+    _write(home / "definitions.json", json.dumps(_definitions(passwords)), 0o600)
+    _write(home / "rabbitmq.conf", _config(settings), 0o600)
+
+
+def _write(file: Path, text: str, mode: int) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w") as out:
+        out.write(text)
+
+
+def _config(settings: Settings) -> str:
+    return f"""\
+# Written by Manifold at each start; edits are lost.
+{_listener(settings)}
+load_definitions = {folder(settings) / "definitions.json"}
+max_message_size = {MESSAGE_BYTES}
+vm_memory_high_watermark.absolute = {MEMORY_BYTES}
+disk_free_limit.absolute = {DISK_FREE_BYTES}
+log.file = false
+log.console = true
+log.console.level = warning
+"""
+
+
+def _listener(settings: Settings) -> str:
+    address = f"{settings.loopback}:{settings.amqp_port}"
+    if not settings.tls:
+        return f"listeners.tcp.1 = {address}"
+    folder_of_secrets = secret_files.folder(settings.home)
+    lines = ["listeners.tcp = none", f"listeners.ssl.1 = {address}", f"ssl_options.cacertfile = {folder_of_secrets / INNER_CA}"]
+    lines += [f"ssl_options.{name} = {folder_of_secrets / SERVER}" for name in ("certfile", "keyfile")]
+    lines += ["ssl_options.verify = verify_peer", "ssl_options.fail_if_no_peer_cert = true"]
+    return "\n".join([*lines, "ssl_options.versions.1 = tlsv1.3", "ssl_options.versions.2 = tlsv1.2"])
+
+
+def _definitions(passwords: Mapping[str, str]) -> dict[str, object]:
+    """The users, with the passwords in the folder of secrets, also where an earlier start has made others; no `guest`."""
+    users = [_user(name, password) for name, password in passwords.items()]
+    all_of_it = {"user": USER, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}
+    of_users = rights.permissions()
+    return {
+        "users": users,
+        "vhosts": [{"name": "/"}],
+        "permissions": [all_of_it, *of_users["permissions"]],
+        "topic_permissions": of_users["topic_permissions"],
+    }
+
+
+def _user(name: str, password: str) -> dict[str, str]:
+    salt = secrets.token_bytes(4)
+    digest = base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+    return {"name": name, "password_hash": digest, "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ""}
+
+
+def main() -> None:
+    """Wait until epmd listens, or the node would start one that nobody ends; then become the node."""
+    host, port, *script = sys.argv[1:]
+    deadline = time.monotonic() + EPMD_WAIT_S
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, int(port)), 1).close()
+            break
+        except OSError:
+            time.sleep(0.02)
+    else:
+        sys.exit(f"epmd does not listen on {host}:{port}")
+    os.execv(script[0], script)  # noqa: S606  # to become the program is the purpose
+
+
+if __name__ == "__main__":
+    main()

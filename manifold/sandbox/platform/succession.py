@@ -1,0 +1,109 @@
+"""The succession of CAs while the platform runs: a new one is announced, then signs, and the old one is removed when unneeded.
+
+An announced CA is trusted and does not sign yet: every process that trusts `ca.pem` reads the file again before the first
+certificate of the new CA is shown. From then on the old CA is only trusted: its key is removed, and its certificates stay valid
+until they end.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from manifold.runtime import secret_files
+from manifold.sandbox.platform.authority import Authority, believed, ca_certificate, new_key_pem, private_key, signer
+
+CA_DAYS = 365.0
+ANNOUNCED_DAYS = 60.0  # before it signs: twice what a leaf lasts, and with each new leaf a vehicle is given ca.pem anew
+OVERLAP_DAYS = 60.0  # what the old one has left then: twice what a leaf lasts, so that those of 30 days end by themselves
+HURRY_DAYS = 10.0  # with less left there is no time to announce: what it signs would end as soon as it is renewed
+
+
+class Step(StrEnum):
+    """What is to be done next."""
+
+    ANNOUNCE = "announce"
+    SUCCEED = "succeed"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the CAs of one authority stand. Times are in UTC."""
+
+    ends_at: datetime  # of the one that signs
+    announced_at: datetime | None = None  # of its successor; None: there is none
+    former: Sequence[tuple[str, datetime]] = ()  # names and ends of those that signed before
+
+
+def next_step(standing: Standing, needed: Collection[str], now: datetime) -> Step | None:
+    """What is to be done now. `needed` are names of CAs that have signed what still counts."""
+    left = standing.ends_at - now
+    if standing.announced_at is None:
+        if left <= timedelta(days=ANNOUNCED_DAYS + OVERLAP_DAYS):
+            return Step.ANNOUNCE
+    elif left <= timedelta(days=HURRY_DAYS) or (
+        left <= timedelta(days=OVERLAP_DAYS) and now - standing.announced_at >= timedelta(days=ANNOUNCED_DAYS)
+    ):
+        return Step.SUCCEED
+    return Step.DROP if any(_is_over(one, needed, now) for one in standing.former) else None
+
+
+def standing(folder: Path, ca: Authority) -> Standing:
+    """As the files say.
+
+    Raises:
+        Permanent: there is no such CA.
+    """
+    signs, coming = signer(folder, ca), successor(folder, ca)
+    former = [(name_of(each), each.not_valid_after_utc) for each in believed(folder, ca) if each not in (signs, coming)]
+    return Standing(signs.not_valid_after_utc, coming.not_valid_before_utc if coming else None, former)
+
+
+def successor(folder: Path, ca: Authority) -> x509.Certificate | None:
+    """The CA that is announced, if one is."""
+    try:
+        key = private_key(folder / ca.next_key).public_key()
+    except FileNotFoundError:
+        return None
+    return next((each for each in believed(folder, ca) if each.public_key() == key), None)
+
+
+def announce(home: Path, ca: Authority, now: datetime) -> None:
+    """Make a successor, and have it believed."""
+    folder = secret_files.folder(home)
+    secret_files.made_up(home, ca.next_key, new_key_pem)
+    name = f"{ca.name}, {now:%Y-%m-%d}"
+    made = ca_certificate(name, private_key(folder / ca.next_key), CA_DAYS, now=now)
+    secret_files.write(folder / ca.certificate, (folder / ca.certificate).read_bytes() + made)
+
+
+def succeed(folder: Path, ca: Authority) -> None:
+    """Have the successor sign from now on. The key of the one before is gone with that."""
+    (folder / ca.next_key).replace(folder / ca.key)
+
+
+def drop(folder: Path, ca: Authority, needed: Collection[str], now: datetime) -> None:
+    """Believe those no longer that nobody needs."""
+    own = (signer(folder, ca), successor(folder, ca))
+    kept = [
+        each
+        for each in believed(folder, ca)
+        if each in own or not _is_over((name_of(each), each.not_valid_after_utc), needed, now)
+    ]
+    secret_files.write(folder / ca.certificate, b"".join(each.public_bytes(Encoding.PEM) for each in kept))
+
+
+def name_of(certificate: x509.Certificate) -> str:
+    """Its common name."""
+    return str(certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def _is_over(former: tuple[str, datetime], needed: Collection[str], now: datetime) -> bool:
+    name, ends_at = former
+    return ends_at <= now or name not in needed

@@ -1,0 +1,197 @@
+"""Starts and stops the embedded platform, and reports its status. Its state lies under `settings.home` and survives both."""
+
+import fcntl
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from urllib.parse import quote
+
+from manifold.runtime import secret_files
+from manifold.messaging.amqp import USER, password_file
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.contracts.faces import require_token
+from manifold.settings import Settings
+from manifold.contracts.signals.rights import RIGHTS
+from manifold.sandbox.platform import supervisord
+from manifold.sandbox.platform.health import Addresses, Check, Status, status
+from manifold.sandbox.platform.ports import require_free
+from manifold.sandbox.platform.processes import end, family, runs, wait_gone
+from manifold.sandbox.platform.programs import Program, programs
+from manifold.sandbox.platform.supervisord import HomeLayout
+from manifold.sandbox.platform.waiting import Progress, wait_healthy
+
+START_S = 180.0  # a first start of Airflow makes its database
+STOP_S = 90.0
+END_S = 15.0  # what a left-over process has for its own clean end
+_URL_SIGNS = "/:@!$&'()*+,;="  # may stand in the path of a URL as they are
+
+
+def up(
+    settings: Settings,
+    *,
+    airflow: bool | None = None,
+    not_waiting_for: Collection[str] = (),
+    progress: Progress = lambda *_: None,
+    within_s: float = START_S,
+) -> Addresses:
+    """Start the platform in the background and return when all of it is healthy. When it is already up, wait for that only.
+
+    Args:
+        settings: those of the platform; every child gets all of them.
+        airflow: whether Airflow is part of it; None: as the setting `with_airflow` says.
+        not_waiting_for: kinds of programs that may become healthy later; whoever needs them calls `up` once more.
+        progress: told what each program is doing, for whoever waits.
+        within_s: seconds after which `up` gives up.
+
+    Raises:
+        Permanent: the home's path is odd, others could reach the services' HTTP without a token, a port is taken, a server is
+            not installed, the running platform has other settings, or a program does not stay up; nothing of what this call
+            started is left running.
+        Retryable: another `up` or `down` is at work, or not all was healthy in time.
+    """
+    if airflow is not None:
+        settings = settings.model_copy(update={"with_airflow": airflow})
+    _require_plain(settings.home)
+    for host, setting in ((settings.host, "HOST"), (settings.api_listens, "API_HOST")):
+        require_token(host, settings.http_token.get_secret_value(), setting)
+    layout, wanted = HomeLayout(settings.home), programs(settings)
+    awaited = [program for program in wanted if program.kind not in not_waiting_for]
+    with _alone(layout):
+        if layout.supervisor():
+            _require_same(layout, settings)
+            progress("platform", "is already up")
+            wait_healthy(layout, settings, awaited, progress, within_s)
+            return Addresses.of(settings)
+        _clear(layout, progress)
+        for host in dict.fromkeys((settings.host, settings.api_listens, settings.loopback)):
+            require_free(host, [port for program in wanted for port in program.ports])
+        try:
+            _start(layout, settings, wanted, awaited, progress, within_s)
+        except BaseException:  # also when the user has lost patience: all of it or nothing
+            _end(layout, lambda *_: None, STOP_S)
+            raise
+    return Addresses.of(settings)
+
+
+def down(settings: Settings, *, progress: Progress = lambda *_: None, within_s: float = STOP_S) -> bool:
+    """End every process of this platform, and no other, and return when they are gone. False: none ran.
+
+    Processes that outlived a killed supervisor are ended too: each is on record.
+
+    Raises:
+        Retryable: another `up` or `down` is at work, or a process does not end even when killed.
+    """
+    layout = HomeLayout(settings.home)
+    if not layout.run.exists():
+        return False
+    with _alone(layout):
+        return _end(layout, progress, within_s)
+
+
+def _start(
+    layout: HomeLayout,
+    settings: Settings,
+    wanted: Sequence[Program],
+    awaited: Sequence[Program],
+    progress: Progress,
+    within_s: float,
+) -> None:
+    from manifold.sandbox.platform.bootstrap import nothing_recorded, prepare
+
+    fresh = nothing_recorded(settings)
+    if any(program.kind == "signals" for program in wanted):
+        _make_up_secrets(settings)
+    elif settings.with_signals:
+        progress("signals", "left out: rabbitmq-server is not installed (Debian: apt-get install rabbitmq-server)")
+    if settings.tls:
+        from manifold.sandbox.platform import certificates  # as above
+
+        certificates.make_up(settings)
+    supervisord.start(layout, settings, wanted)
+    layout.remember(settings)
+    progress("platform", f"{len(wanted)} programs started")
+    given_up = Event()
+    with ThreadPoolExecutor(1) as pool:
+        prepared = pool.submit(prepare, settings, fresh=fresh, given_up=given_up)
+        try:
+            wait_healthy(layout, settings, awaited, progress, within_s, prepared)
+        except BaseException:
+            given_up.set()  # or leaving the pool would wait for Redis
+            raise
+        prepared.result()
+
+
+def _make_up_secrets(settings: Settings) -> None:
+    """The sandbox has no default secret: each home makes up its own."""
+    from manifold.lake.key_ring import new_key_line  # the library of ciphers takes a while that `status` need not wait
+
+    if not settings.signals_hmac_secret.get_secret_value():
+        secret_files.made_up(settings.home, secret_files.HMAC)
+    if not settings.signals_keys.get_secret_value() and not settings.signals_keys_file:
+        secret_files.made_up(settings.home, secret_files.KEYS, new_key_line)
+    if not settings.signals_amqp_url.get_secret_value():
+        for user in (USER, *RIGHTS):
+            secret_files.made_up(settings.home, password_file(user))
+
+
+def _end(layout: HomeLayout, progress: Progress, within_s: float) -> bool:
+    ran = False
+    if (supervisor := layout.supervisor()) and (process := supervisor.process()):
+        ran = True
+        progress("platform", "stopping")
+        process.terminate()  # it ends the services, then the servers
+        if wait_gone([process], within_s):
+            process.kill()
+            wait_gone([process], END_S)
+    return _clear(layout, progress) or ran
+
+
+def _clear(layout: HomeLayout, progress: Progress) -> bool:
+    """End what an earlier supervisor has left behind, and forget it. Whether there was anything."""
+    left = {process.pid: process for record in layout.recorded().values() for process in family(record)}
+    if left:
+        progress("platform", f"ending {len(left)} left-over processes")
+        stubborn = end(left.values(), END_S)
+        if stubborn:
+            raise Retryable(
+                f"these processes do not end: {', '.join(str(p.pid) for p in stubborn if runs(p))}; look at them, then try again"
+            )
+    for file in [*layout.run.glob("*.process"), layout.socket, layout.pid_file, layout.settings_file]:
+        file.unlink(missing_ok=True)
+    return bool(left)
+
+
+def _require_plain(home: Path) -> None:
+    if odd := "".join(sorted({sign for sign in str(home) if quote(sign, safe=_URL_SIGNS) != sign})):
+        raise Permanent(
+            f"home={str(home)!r} has {odd!r} in it, which file:// URLs cannot hold; name a plain one: MANIFOLD_HOME=…"
+        )
+
+
+@contextmanager
+def _alone(layout: HomeLayout) -> Iterator[None]:
+    """One `up` or `down` of a home at a time; the lock goes with its process."""
+    for folder in (layout.run, layout.logs):
+        folder.mkdir(parents=True, exist_ok=True)
+    with (layout.run / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise Retryable(f"another `up` or `down` of {layout.home} is at work; try again when it has ended") from exc
+        yield
+
+
+def _require_same(layout: HomeLayout, settings: Settings) -> None:
+    running, wanted = layout.started_with(), settings.model_dump(mode="json")
+    other = [
+        f"{name}={running[name]!r}, not {wanted[name]!r}" for name in wanted if name in running and running[name] != wanted[name]
+    ]
+    if other:
+        raise Permanent(
+            f"the platform in {layout.home} is up with {'; '.join(other)}; run `manifold down` first, or leave these settings"
+        )
+
+
+__all__ = ["Addresses", "Check", "Progress", "Status", "down", "status", "up"]

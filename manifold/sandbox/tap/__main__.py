@@ -1,0 +1,61 @@
+"""`python -m manifold.sandbox.tap`: the event tap in the foreground.
+
+It cannot know which messages the broker drops from a session (`delivery_dropped`), nor `dropped` for a publisher on MQTT 3.1.1 or
+with QoS 0. If it is killed, events on their way are lost, for which the dispatcher's acknowledgement deadline makes up, and
+`disconnected` for the vehicles that were connected; they come back, and `connected` is sent again.
+"""
+
+import gc
+import resource
+from typing import Annotated
+
+import typer
+import uvloop
+from prometheus_client import REGISTRY
+
+from manifold.runtime.expiry import Kind, tell_expiry
+from manifold.runtime.http import serve
+from manifold.runtime.log import configure_logging
+from manifold.runtime.service import stop_event
+from manifold.contracts.errors import ManifoldError
+from manifold.settings import Settings, load_settings
+from manifold.contracts.tls import INNER_CA, OF_INNER, REVOKED, SECRETS
+from manifold.sandbox.tap._metrics import TapMetrics
+from manifold.sandbox.tap.service import Tap
+
+
+async def _main(settings: Settings, tell_delivered: bool) -> None:
+    tap = Tap(settings, tell_delivered=tell_delivered)
+    REGISTRY.register(TapMetrics(tap))
+    tell_expiry(settings, others=_nobody_elses(settings))
+    token, shown = settings.http_token.get_secret_value(), settings.http_shows
+    async with serve(settings.host, settings.tap_port, tap.health, token=token, shown=shown):
+        await tap.run(stop_event())
+
+
+def _nobody_elses(settings: Settings) -> dict[str, Kind]:
+    """The certificate files that no other service reports: those of jobs and console, and the CA of Redis and RabbitMQ."""
+    if not settings.tls:
+        return {}
+    shown = (OF_INNER.format("jobs"), f"{settings.mqtt_username_publisher}.pem")
+    kinds = dict.fromkeys(shown, Kind.CERTIFICATE) | {INNER_CA: Kind.CA, REVOKED: Kind.REVOKED}
+    return {f"{settings.home}/{SECRETS}/{name}": kind for name, kind in kinds.items()}
+
+
+def main(
+    delivered: Annotated[bool, typer.Option("--delivered", help="Tell `delivered` too, which nothing here reads.")] = False,
+) -> None:
+    """Stand between the vehicles and Mosquitto, and tell what EMQX would tell."""
+    configure_logging("tap")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two sockets a vehicle
+    gc.set_threshold(100_000, 50, 100)  # sessions live long and hold no cycles: looking through all of them costs milliseconds
+    try:
+        uvloop.run(_main(load_settings(), delivered))
+    except* ManifoldError as group:
+        typer.echo("; ".join(str(problem) for problem in group.exceptions), err=True)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,262 @@
+"""One client's connection through the tap: it passes on every byte unchanged, past a `SessionObserver`.
+
+Each packet is observed before it goes on, and the events that it causes are with the event publisher by then. Reading from a side
+stops while the other side is slow, while a CONNACK is held until its `connected` event is at the broker, and while too many
+events wait.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import structlog
+
+from manifold.contracts.names import RESERVED_CLIENT_IDS
+from manifold.sandbox.tap.identity import Certificates, Identity, Rule
+from manifold.sandbox.tap.observer import SessionObserver, Stage
+from manifold.sandbox.tap.packets import Connect, refusal
+from manifold.sandbox.tap.scanner import CONNACK, CONNECT
+from manifold.sandbox.tap.sessions import Sessions
+
+FIRST_PACKET_S = 30.0  # how long a client may take to send its CONNECT
+_NOT_DIALLED, _SLOW, EVENTS_WAIT, _CONNACK_HELD = 1, 2, 4, 8  # why a side is not read
+
+log = structlog.get_logger(__name__)
+
+
+class Dial(Protocol):
+    """Connects to Mosquitto, on the listener that fits the user name."""
+
+    async def __call__(self, factory: Callable[[], asyncio.Protocol], username: str | None) -> object:
+        """Raises OSError where nothing listens."""
+
+
+class Connections(Protocol):
+    """The state that all connections share."""
+
+    sessions: Sessions
+    dial: Dial
+    loop: asyncio.AbstractEventLoop
+    connections: "set[ProxiedConnection]"
+    dialling: set[asyncio.Task[None]]
+    events_full: bool
+    accepted: int
+    bytes_up: int
+    bytes_down: int
+
+
+class Side(asyncio.Protocol):
+    """One socket of a proxied connection."""
+
+    data_received: Callable[[bytes], None]  # type: ignore[assignment]  # set for each: no call between the loop and the connection
+
+    def __init__(
+        self, received: Callable[[bytes], None], lost: Callable[[], None], made: Callable[[], None], slow: Callable[[bool], None]
+    ) -> None:
+        self.data_received = received
+        self._lost, self._made, self._slow = lost, made, slow
+        self.transport: asyncio.Transport | None = None
+        self._stopped = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The loop says: here is the socket."""
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        if self._stopped:
+            self.transport.pause_reading()
+        self._made()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # how it went makes no difference
+        """The loop says: the socket has gone."""
+        self.transport = None
+        self._lost()
+
+    def pause_writing(self) -> None:
+        """The loop says: this side is slow to take."""
+        self._slow(True)
+
+    def resume_writing(self) -> None:
+        """The loop says: this side has taken enough."""
+        self._slow(False)
+
+    def stop_reading(self, reason: int) -> None:
+        """Read no more until every reason is over."""
+        if not self._stopped and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._stopped |= reason
+
+    def read_again(self, reason: int) -> None:
+        """`reason` is over."""
+        before, self._stopped = self._stopped, self._stopped & ~reason
+        if before and not self._stopped and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def close(self) -> None:
+        """Close when everything is written."""
+        if self.transport is not None:
+            self.transport.close()
+
+
+class ProxiedConnection:
+    """One client's connection through the tap."""
+
+    def __init__(self, proxy: Connections, rule: Rule | None = None, certificates: Certificates | None = None) -> None:
+        self._proxy, self._loop = proxy, proxy.loop
+        self._rule, self._certificates = rule, certificates  # None: in the clear, and everybody is who he says
+        self._identity: Identity | None = None
+        self.observer = SessionObserver(proxy.sessions, self._release)
+        self.client = Side(self._from_client, self._client_lost, self._client_made, self._client_slow)
+        self.broker = Side(self._from_broker, self._broker_lost, self._broker_made, self._broker_slow)
+        self._first = bytearray()  # what the client has sent while there is no connection to the broker
+        self._dialled = self._client_gone = False
+        self._held = bytearray()  # a CONNACK that has not gone on
+        self._after = bytearray()  # what the broker has sent after it, not seen yet
+        self._opening = True  # no CONNACK has gone on yet
+        self._heard_at = self._loop.time()
+        self._patience: asyncio.TimerHandle | None = None
+
+    # ---- client → broker
+
+    def _client_made(self) -> None:
+        self._proxy.accepted += 1
+        self._proxy.connections.add(self)
+        if self._certificates is not None and self.client.transport is not None:
+            self._identity = Identity.of(self.client.transport.get_extra_info("peercert"))
+        if self._proxy.events_full:
+            self.client.stop_reading(EVENTS_WAIT)
+        self._patience = self._loop.call_later(FIRST_PACKET_S, self.client.close)
+
+    def _from_client(self, data: bytes) -> None:
+        proxy, observer = self._proxy, self.observer
+        self._heard_at = self._loop.time()
+        proxy.bytes_up += len(data)
+        if not self._dialled and not self._first and data[0] >> 4 != CONNECT:
+            observer.blind_client = True  # not MQTT: the broker shall say so, and at once
+        observer.from_client(data)
+        proxy.sessions.store.flush()
+        if self.broker.transport is not None:
+            self.broker.transport.write(data)
+            return
+        self._first += data
+        if not self._dialled and (observer.stage is not Stage.NEW or observer.blind_client):
+            self._dialled = True
+            if not self._admits(observer.asked):
+                self._refuse(observer.asked)
+                return
+            if self._patience is not None:
+                self._patience.cancel()
+            self.client.stop_reading(_NOT_DIALLED)
+            task = self._loop.create_task(self._dial(), name="tap.dial")
+            proxy.dialling.add(task)
+            task.add_done_callback(proxy.dialling.discard)
+
+    def _admits(self, asked: Connect | None) -> bool:
+        """Whether the client may use its names. Bytes that are not MQTT go to the broker only without certificates."""
+        if self._certificates is not None and self._rule is not None:
+            who = self._identity
+            if who is None or asked is None or self._certificates.refuses(who) or not self._rule(who, asked):
+                return False
+        return asked is None or asked.client_id not in RESERVED_CLIENT_IDS
+
+    def cut_if_refused(self) -> None:
+        """End it if its certificate is good no longer; the broker sees a connection that is lost."""
+        if self._identity is not None and self._certificates is not None and self._certificates.refuses(self._identity):
+            log.warning("certificate no longer good", name=self._identity.name, serial=f"{self._identity.serial:x}")
+            if self.client.transport is not None:
+                self.client.transport.abort()
+
+    def _refuse(self, asked: Connect | None) -> None:
+        """The broker's access files cannot deny a client id."""
+        shows = self._identity.name if self._identity is not None else None
+        log.warning("client refused", client=asked.client_id if asked else None, certificate=shows)
+        if self.client.transport is not None and asked is not None:
+            self.client.transport.write(refusal(asked.version))
+        self.client.close()
+
+    async def _dial(self) -> None:
+        asked = self.observer.asked
+        try:
+            await self._proxy.dial(lambda: self.broker, asked.username if asked else None)
+        except OSError as exc:
+            log.warning("no connection to the broker", reason=str(exc))
+            self._broker_lost()
+
+    def _broker_made(self) -> None:
+        assert self.broker.transport is not None
+        self.broker.transport.write(bytes(self._first))
+        self._first.clear()
+        self.client.read_again(_NOT_DIALLED)
+        if self._client_gone:
+            self.broker.close()
+
+    def _client_lost(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+        self._client_gone = True
+        self._proxy.connections.discard(self)
+        self.observer.client_closed()
+        self.broker.read_again(_CONNACK_HELD | _SLOW)
+        self.broker.close()
+        self._proxy.sessions.store.flush()
+
+    def _client_slow(self, slow: bool) -> None:
+        self.broker.stop_reading(_SLOW) if slow else self.broker.read_again(_SLOW)
+
+    # ---- broker → client
+
+    def _from_broker(self, data: bytes) -> None:
+        self._proxy.bytes_down += len(data)
+        if self._opening:
+            self._open(data)
+        else:
+            self._pass_down(data)
+
+    def _pass_down(self, data: bytes) -> None:
+        self.observer.from_broker(data)
+        self._proxy.sessions.store.flush()
+        if self.client.transport is not None:
+            self.client.transport.write(data)
+
+    def _open(self, data: bytes) -> None:
+        """Nothing goes on until the CONNACK is whole and its event is told; reading stops meanwhile."""
+        if self.observer.held:
+            self._after += data
+        else:
+            self._look_for_connack(data)
+
+    def _look_for_connack(self, data: bytes) -> None:
+        observer = self.observer
+        seen = observer.from_broker(data)
+        self._held += data[:seen]
+        self._after += data[seen:]
+        if observer.held:
+            self.broker.stop_reading(_CONNACK_HELD)
+        elif observer.stage is not Stage.ASKED or observer.blind_broker:
+            self._release()
+        elif self._held[0] >> 4 != CONNACK:  # an authentication exchange, which this Mosquitto does not offer
+            observer.blind_broker = True
+            self._release()
+
+    def _release(self) -> None:
+        if not self._opening:
+            return
+        self._opening = False
+        held, after = bytes(self._held), bytes(self._after)
+        self._held.clear()
+        self._after.clear()
+        if self.client.transport is not None:
+            self.client.transport.write(held)
+        if after:
+            self._pass_down(after)
+        self.broker.read_again(_CONNACK_HELD)
+
+    def _broker_slow(self, slow: bool) -> None:
+        self.client.stop_reading(_SLOW) if slow else self.client.read_again(_SLOW)
+
+    def _broker_lost(self) -> None:
+        self.observer.broker_closed(self._loop.time() - self._heard_at)
+        self.client.close()
+
+    def close(self) -> None:
+        """End both sides."""
+        self.client.close()
+        self.broker.close()

@@ -1,0 +1,138 @@
+"""The events about vehicles, field by field as the rules in infra/emqx/manifold.conf select them. Pure."""
+
+from typing import Any
+
+from manifold.contracts.events import UNDEFINED
+from manifold.contracts.topics import BrokerEvent
+from manifold.sandbox.tap.packets import Connect
+from manifold.sandbox.tap.properties import Properties
+from manifold.sandbox.tap.publication_store import Publication
+
+Fields = dict[str, Any]
+
+_NAMES = {  # the value of an event's own field `event`
+    BrokerEvent.CONNECTED: "client.connected",
+    BrokerEvent.DISCONNECTED: "client.disconnected",
+    BrokerEvent.SUBSCRIBED: "session.subscribed",
+    BrokerEvent.UNSUBSCRIBED: "session.unsubscribed",
+    BrokerEvent.DELIVERED: "message.delivered",
+    BrokerEvent.ACKED: "message.acked",
+    BrokerEvent.DROPPED: "message.dropped",
+}
+
+# Why a connection ended, by the reason code of a DISCONNECT; EMQX's words.
+_REASONS = {
+    0x00: "normal",
+    0x04: "disconnect_with_will_message",
+    0x80: "unspecified_error",
+    0x81: "malformed_packet",
+    0x82: "protocol_error",
+    0x83: "implementation_specific_error",
+    0x87: "not_authorized",
+    0x89: "server_busy",
+    0x8B: "server_shutting_down",
+    0x8D: "keepalive_timeout",
+    0x8E: "takenover",
+    0x90: "topic_name_invalid",
+    0x93: "receive_maximum_exceeded",
+    0x94: "topic_alias_invalid",
+    0x95: "frame_too_large",
+    0x96: "message_rate_too_high",
+    0x97: "quota_exceeded",
+    0x98: "kicked",
+    0x99: "payload_format_invalid",
+}
+
+
+def reason_name(code: int) -> str:
+    """EMQX's word for the reason code of a DISCONNECT."""
+    return _REASONS.get(code, "unspecified_error")
+
+
+class Delivery:
+    """One message on its way to one vehicle; what is told of it when it goes out and when it is acknowledged."""
+
+    __slots__ = ("id", "props", "publication", "qos", "retain", "topic")
+
+    def __init__(
+        self, topic: str, qos: int, retain: bool, props: Properties, message_id: str, publication: Publication | None
+    ) -> None:
+        self.topic, self.qos, self.retain, self.props = topic, qos, retain, props
+        self.id, self.publication = message_id, publication
+
+
+def connected(now_ms: int, client_id: str, asked: Connect, expiry_s: int, receive_maximum: int) -> Fields:
+    """The broker has accepted a vehicle's connection."""
+    return _fields(BrokerEvent.CONNECTED, now_ms, client_id) | {
+        "proto_ver": asked.version,
+        "clean_start": asked.clean_start,
+        "expiry_interval": expiry_s,
+        "keepalive": asked.keepalive_s,
+        "receive_maximum": receive_maximum,
+        "connected_at": now_ms,
+    }
+
+
+def disconnected(now_ms: int, client_id: str, version: int, reason: str, props: Properties, connected_at_ms: int) -> Fields:
+    """A vehicle's connection has ended; `props` are those of its DISCONNECT."""
+    return _fields(BrokerEvent.DISCONNECTED, now_ms, client_id) | {
+        "proto_ver": version,
+        "reason": reason,
+        "disconn_props": props,
+        "connected_at": connected_at_ms,
+        "disconnected_at": now_ms,
+    }
+
+
+def subscription(event: BrokerEvent, now_ms: int, client_id: str, topic_filter: str, qos: int) -> Fields:
+    """A vehicle listens to `topic_filter`, or no longer."""
+    return _fields(event, now_ms, client_id) | {"topic": topic_filter, "qos": qos}
+
+
+def delivered(now_ms: int, client_id: str, it: Delivery, dup: bool) -> Fields:
+    """The broker has sent a message to a vehicle. A message expiry in it is what remains."""
+    props = _props(it)
+    remains = it.props.get("Message-Expiry-Interval")
+    if remains is not None:
+        props = props | {"Message-Expiry-Interval": remains}
+    return _message(BrokerEvent.DELIVERED, now_ms, client_id, it, dup) | {"pub_props": props}
+
+
+def acked(now_ms: int, client_id: str, it: Delivery, props: Properties) -> Fields:
+    """A vehicle has acknowledged a message; `props` are those of its PUBACK."""
+    return _message(BrokerEvent.ACKED, now_ms, client_id, it, False) | {"pub_props": _props(it), "puback_props": props}
+
+
+def dropped(now_ms: int, publication: Publication, qos: int, retain: bool) -> Fields:
+    """A publish found no subscriber; the client is its publisher."""
+    sent = publication.sent
+    return _fields(BrokerEvent.DROPPED, now_ms, sent.from_clientid) | {
+        "id": publication.id,
+        "topic": sent.topic.decode("utf-8", "replace"),
+        "qos": qos,
+        "flags": {"retain": retain, "dup": False},
+        "reason": "no_subscribers",
+        "pub_props": sent.props,
+        "publish_received_at": publication.received_at_ms,
+    }
+
+
+def _fields(event: BrokerEvent, now_ms: int, client_id: str) -> Fields:
+    return {"event": _NAMES[event], "timestamp": now_ms, "clientid": client_id}
+
+
+def _message(event: BrokerEvent, now_ms: int, client_id: str, it: Delivery, dup: bool) -> Fields:
+    known = it.publication
+    return _fields(event, now_ms, client_id) | {
+        "id": it.id,
+        "from_clientid": known.sent.from_clientid if known else UNDEFINED,
+        "topic": it.topic,
+        "qos": it.qos,
+        "flags": {"retain": it.retain, "dup": dup},
+        "publish_received_at": known.received_at_ms if known else UNDEFINED,
+    }
+
+
+def _props(it: Delivery) -> Properties:
+    """The publisher's own properties where they are known: a vehicle on MQTT 3.1.1 gets none."""
+    return it.publication.sent.props if it.publication else it.props

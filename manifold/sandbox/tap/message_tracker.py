@@ -1,0 +1,134 @@
+"""The messages of one connection: what its client publishes, receives and acknowledges, and its subscriptions. Pure."""
+
+from manifold.contracts.topics import BrokerEvent
+from manifold.sandbox.tap import events
+from manifold.sandbox.tap.events import Delivery
+from manifold.sandbox.tap.packets import read_ack, read_filters, read_suback
+from manifold.sandbox.tap.properties import USER, Properties, read_properties
+from manifold.sandbox.tap.publication_store import Publication, Sent
+from manifold.sandbox.tap.scanner import SUBSCRIBE, PublishHead, Scanner
+from manifold.sandbox.tap.sessions import Session, Sessions
+
+NO_SUBSCRIBERS, FIRST_REFUSAL = 16, 0x80
+NOTHING: Properties = {USER: {}}
+
+
+class MessageTracker:
+    """Tracks the messages of one connection. `version`, `client_id` and `session` are set as the connection learns them."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._all = sessions
+        self.version, self.client_id = 4, ""
+        self.session: Session | None = None
+        self.open = False  # the broker has accepted the connection, and it has not ended
+        self.scanners: tuple[Scanner, Scanner]  # of the client's bytes, and of the broker's
+        self._unconfirmed: dict[int, tuple[Publication | None, int, bool]] = {}  # this client's publishes: what, QoS, retain
+        self._wants: dict[int, list[str]] = {}  # SUBSCRIBE and UNSUBSCRIBE that the broker has not answered
+        self._aliases: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})  # of the client's publishes, and of the broker's
+
+    def asks(self, kind: int, body: bytes) -> None:
+        """The client sends a SUBSCRIBE or UNSUBSCRIBE."""
+        mid, filters = read_filters(body, self.version, with_options=kind == SUBSCRIBE)
+        self._wants[mid] = filters
+
+    def acknowledged(self, body: bytes) -> None:
+        """The client has sent a PUBACK or PUBREC."""
+        session = self.session
+        mid, _, props = read_ack(body, self.version)
+        it = session.inflight.pop(mid, None) if session else None
+        if it is None:
+            return
+        self._all.emit(BrokerEvent.ACKED, self.client_id, events.acked(self._all.now_ms(), self.client_id, it, props), None)
+        if it.publication:
+            self._all.store.forget(it.publication)
+
+    def publishes(self, head: PublishHead, crc: int, size: int) -> None:
+        """The client publishes."""
+        props = read_properties(head.properties) if self.version >= 5 else NOTHING
+        topic = self._topic(head, props, self.scanners[0], self._aliases[0])
+        match = self._all.request(topic)
+        if match is None or not (head.qos or self._all.tell_delivered):
+            return
+        sent = Sent(match[1] or match[2] or b"", topic, self.client_id, props, crc, size)
+        store = self._all.store
+        publication = store.again(sent) if head.dup else None
+        if publication is None:
+            session = self._all.by_id.get(sent.owner.decode("utf-8", "replace"))
+            # A vehicle on MQTT 5 gets the properties in the packet itself, after a restart of the tap too.
+            keep = session is None or session.version < 5
+            publication = store.remember(sent, self._all.now_ms(), keep=keep)
+        if head.qos:
+            self._unconfirmed[head.mid] = (publication, head.qos, head.retain)
+
+    def _topic(self, head: PublishHead, props: Properties, scanner: Scanner, aliases: dict[int, bytes]) -> bytes:
+        alias = props.pop("Topic-Alias", None) if props is not NOTHING else None
+        if alias is None:
+            return head.topic
+        scanner.wanted = _every  # from now on any publish may give this alias another topic
+        if head.topic:
+            aliases[alias] = head.topic
+        return head.topic or aliases.get(alias, b"")
+
+    def confirmed(self, body: bytes) -> None:
+        """The broker answers a publish of the client."""
+        mid, reason, _ = read_ack(body, self.version)
+        publication, qos, retain = self._unconfirmed.pop(mid, (None, 0, False))
+        if publication is None:
+            return
+        if reason == NO_SUBSCRIBERS:
+            fields = events.dropped(self._all.now_ms(), publication, qos, retain)
+            self._all.emit(BrokerEvent.DROPPED, self.client_id, fields, None)
+        if reason == NO_SUBSCRIBERS or reason >= FIRST_REFUSAL:
+            self._all.store.forget(publication)
+
+    def subscribed(self, body: bytes) -> None:
+        """The broker answers a SUBSCRIBE."""
+        mid, reasons = read_suback(body, self.version)
+        for topic_filter, qos in zip(self._wants.pop(mid, ()), reasons, strict=False):
+            if qos >= FIRST_REFUSAL:
+                continue
+            if self.session is not None and self.session.filters is not None:
+                self.session.filters[topic_filter] = qos
+            self._tell_subscription(BrokerEvent.SUBSCRIBED, topic_filter, qos)
+
+    def unsubscribed(self, body: bytes) -> None:
+        """The broker answers an UNSUBSCRIBE."""
+        mid, reasons = read_suback(body, self.version)
+        for n, topic_filter in enumerate(self._wants.pop(mid, ())):
+            known = self.session.filters if self.session else None
+            there = topic_filter in known if known is not None else n >= len(reasons) or reasons[n] == 0
+            qos = known.pop(topic_filter, 0) if known is not None else 0
+            if there:
+                self._tell_subscription(BrokerEvent.UNSUBSCRIBED, topic_filter, qos)
+
+    def _tell_subscription(self, event: BrokerEvent, topic_filter: str, qos: int) -> None:
+        if self._all.is_own(self.client_id, topic_filter):
+            fields = events.subscription(event, self._all.now_ms(), self.client_id, topic_filter, qos)
+            self._all.emit(event, self.client_id, fields, None)
+
+    def delivers(self, head: PublishHead, crc: int, size: int) -> None:
+        """The broker sends a message to the client."""
+        session = self.session
+        props = read_properties(head.properties) if self.version >= 5 else NOTHING
+        topic = self._topic(head, props, self.scanners[1], self._aliases[1])
+        match = self._all.request(topic)
+        if match is None or session is None or not self.open:
+            return
+        text = topic.decode("utf-8", "replace")
+        it = session.inflight.get(head.mid) if head.dup else None
+        if it is None or it.topic != text:
+            store = self._all.store
+            seen = Sent(match[1] or match[2] or b"", topic, self.client_id, props, crc, size)
+            known = store.take(seen, self._all.now_ms(), by_payload=self.version < 5)
+            it = Delivery(text, head.qos, head.retain, props, known.id if known else store.new_id(), known)
+        if head.qos:
+            session.inflight[head.mid] = it
+        elif it.publication:
+            self._all.store.forget(it.publication)
+        if self._all.tell_delivered:
+            fields = events.delivered(self._all.now_ms(), self.client_id, it, head.dup)
+            self._all.emit(BrokerEvent.DELIVERED, self.client_id, fields, None)
+
+
+def _every(_: bytes) -> bool:
+    return True

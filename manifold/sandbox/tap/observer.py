@@ -1,0 +1,219 @@
+"""Observes the packets of one connection in both directions and emits the events that EMQX would. Pure: bytes in, events out.
+
+A connection of a service, or one whose client id cannot be part of a topic, is silent: only what it publishes to vehicles is
+observed. A direction with bytes that are not MQTT is not observed any further; the broker handles it.
+"""
+
+import secrets
+from collections.abc import Callable
+from enum import Enum, auto
+
+from manifold.settings.embedded_broker import MAX_INFLIGHT, SESSION_MAX_S
+from manifold.contracts.names import is_service
+from manifold.contracts.topics import BrokerEvent
+from manifold.sandbox.tap import events
+from manifold.sandbox.tap.message_tracker import NOTHING, MessageTracker
+from manifold.sandbox.tap.packets import Connect, read_connack, read_connect, read_disconnect
+from manifold.sandbox.tap.properties import Properties
+from manifold.sandbox.tap.scanner import CONNACK, CONNECT, DISCONNECT, PUBACK, PUBREC, SUBACK, SUBSCRIBE, UNSUBACK, UNSUBSCRIBE, Malformed, Scanner
+from manifold.sandbox.tap.sessions import Sessions
+
+KEEPALIVE_SHARE = 1.5  # of the keep-alive: after that much silence the broker closes
+_LEVELS_MAX = 190  # `/` in a topic; Mosquitto cuts a publisher off that goes beyond 200
+_ID_BYTES_MAX = 60_000
+
+_FROM_SERVICE: frozenset[int] = frozenset()
+_TO_SERVICE = frozenset({PUBACK, PUBREC})
+_FROM_VEHICLE = frozenset({PUBACK, PUBREC, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT})
+_TO_VEHICLE = frozenset({PUBACK, PUBREC, SUBACK, UNSUBACK, DISCONNECT})
+
+
+class Stage(Enum):
+    """The stage of a connection."""
+
+    NEW = auto()  # no CONNECT yet
+    ASKED = auto()  # no CONNACK yet
+    OPEN = auto()
+    OVER = auto()  # refused, ended, or taken over: nothing more is told of it
+
+
+class SessionObserver:
+    """One connection. Feed it `from_client` and `from_broker` before the bytes go on, and tell it how the connection ends.
+
+    While `held` is true the CONNACK must not go on; `released` is called when it may.
+    """
+
+    def __init__(self, sessions: Sessions, released: Callable[[], None]) -> None:
+        self._all, self._released = sessions, released
+        self._messages = MessageTracker(sessions)
+        self._client = Scanner(frozenset({CONNECT}), self._client_says, self._messages.publishes)
+        self._broker = Scanner(frozenset({CONNACK}), self._broker_says, self._messages.delivers)
+        self._messages.scanners = self._client, self._broker
+        self.stage = Stage.NEW
+        self.asked: Connect | None = None
+        self.client_id = ""
+        self.silent = True
+        self.held = False
+        self.blind_client = self.blind_broker = False
+        self._expiry_s = self._connected_at_ms = 0
+        self._said: str | None = None  # why the broker ends the connection, where it says so
+
+    # ---- bytes
+
+    def from_client(self, data: bytes) -> None:
+        """Bytes on their way to the broker."""
+        if self.blind_client:
+            return
+        try:
+            self._client.feed(data)
+        except Malformed:
+            self.blind_client = True
+
+    def from_broker(self, data: bytes) -> int:
+        """Bytes on their way to the client; how many were looked at: fewer than all only up to and with a CONNACK."""
+        if self.blind_broker:
+            return len(data)
+        try:
+            return self._broker.feed(data)
+        except Malformed:
+            self.blind_broker = True
+            return len(data)
+
+    # ---- the connection begins and ends
+
+    def _ask(self, asked: Connect) -> None:
+        self.asked, self.stage, self._messages.version = asked, Stage.ASKED, asked.version
+        self.client_id = self._messages.client_id = asked.client_id
+        self._client.version = self._broker.version = asked.version
+        self._client.kinds, self._client.wanted, self._client.digests = _FROM_VEHICLE, self._all.is_request, True
+        self._all.asking.setdefault(self.client_id, []).append(self)
+
+    def _accepted(self, body: bytes) -> None:
+        asked = self.asked
+        self._broker.stop()
+        if asked is None or self.stage is not Stage.ASKED:
+            return
+        self._answered()
+        present, reason, props = read_connack(body, self._messages.version)
+        if reason:
+            self.stage = Stage.OVER
+            return
+        self.stage, self._messages.open = Stage.OPEN, True
+        # Before MQTT 5 the broker keeps the id that it makes for a nameless client to itself, and nobody can come back under it.
+        self.client_id = self.client_id or props.get("Assigned-Client-Identifier") or f"auto-{secrets.token_hex(16)}"
+        self._messages.client_id = self.client_id
+        self.silent = is_service(self.client_id) or not _can_be_told(self.client_id)
+        if self.silent:
+            self._client.kinds, self._broker.kinds = _FROM_SERVICE, _TO_SERVICE
+            return
+        self._broker.kinds, self._broker.wanted, self._broker.digests = (
+            _TO_VEHICLE,
+            self._all.is_request,
+            self._messages.version < 5,
+        )
+        self._open(asked, present, props)
+
+    def _open(self, asked: Connect, present: bool, props: Properties) -> None:
+        if self._messages.version >= 5:
+            wanted: int = props.get("Session-Expiry-Interval") or asked.properties.get("Session-Expiry-Interval") or 0
+            self._expiry_s = min(wanted, SESSION_MAX_S)
+        else:
+            self._expiry_s = 0 if asked.clean_start else SESSION_MAX_S
+        self._messages.session = self._all.begin(
+            self, self.client_id, self._messages.version, present=present, clean_start=asked.clean_start
+        )
+        self._connected_at_ms = now_ms = self._all.now_ms()
+        at_once = min(asked.properties.get("Receive-Maximum", MAX_INFLIGHT), MAX_INFLIGHT)
+        self.held = True
+        fields = events.connected(now_ms, self.client_id, asked, self._expiry_s, at_once)
+        self._all.emit(BrokerEvent.CONNECTED, self.client_id, fields, self._told)
+
+    def _told(self) -> None:
+        self.held = False
+        self._released()
+
+    def _answered(self) -> None:
+        waiting = self._all.asking.get(self.asked.client_id, []) if self.asked else []
+        if self in waiting:
+            waiting.remove(self)
+        if self.asked and not waiting:
+            self._all.asking.pop(self.asked.client_id, None)
+
+    def taken_over(self, clean_start: bool) -> None:
+        """The broker has accepted another connection with this client id."""
+        self._over("discarded" if clean_start else "takenover", NOTHING, keep=True)
+
+    def client_closed(self) -> None:
+        """The client's socket has gone."""
+        self._over("tcp_closed", NOTHING)
+
+    def broker_closed(self, silent_for_s: float) -> None:
+        """The broker has closed the connection, `silent_for_s` seconds after it last heard the client."""
+        newer = self._all.asking.get(self.client_id, [])
+        if newer and newer[-1] is not self and newer[-1].asked is not None:
+            self.taken_over(newer[-1].asked.clean_start)
+            return
+        limit_s = self.asked.keepalive_s * KEEPALIVE_SHARE if self.asked else 0
+        guess = "keepalive_timeout" if limit_s and silent_for_s >= limit_s else "internal_error"
+        self._over(self._said or ("protocol_error" if self.blind_client else guess), NOTHING)
+
+    def tap_closes(self) -> None:
+        """The tap itself is being stopped."""
+        self._over("server_shutting_down", NOTHING)
+
+    def _over(self, reason: str, props: Properties, keep: bool = False) -> None:
+        self._answered()
+        stage, self.stage, session = self.stage, Stage.OVER, self._messages.session
+        self._messages.open = False
+        if stage is not Stage.OPEN or session is None:
+            return
+        now_ms = self._all.now_ms()
+        fields = events.disconnected(now_ms, self.client_id, self._messages.version, reason, props, self._connected_at_ms)
+        self._all.emit(BrokerEvent.DISCONNECTED, self.client_id, fields, None)
+        if session.holder is self:
+            self._all.end(session, self._expiry_s or (1 if keep else 0))
+
+    # ---- what the client says
+
+    def _client_says(self, kind: int, body: bytes) -> None:
+        if kind == CONNECT:
+            self._ask(read_connect(body))
+        elif self.stage not in (Stage.ASKED, Stage.OPEN):
+            return
+        elif kind in (PUBACK, PUBREC):
+            self._messages.acknowledged(body)
+        elif kind in (SUBSCRIBE, UNSUBSCRIBE):
+            self._messages.asks(kind, body)
+        elif kind == DISCONNECT:
+            self._says_goodbye(body)
+
+    def _says_goodbye(self, body: bytes) -> None:
+        reason, props = read_disconnect(body, self._messages.version)
+        expiry = props.get("Session-Expiry-Interval")
+        if expiry is not None:
+            if expiry and not self._expiry_s:
+                self._over("protocol_error", props)
+                return
+            self._expiry_s = min(expiry, SESSION_MAX_S)
+        self._over(events.reason_name(reason), props)
+
+    # ---- what the broker says
+
+    def _broker_says(self, kind: int, body: bytes) -> None:
+        if kind == CONNACK:
+            self._accepted(body)
+        elif kind in (PUBACK, PUBREC):
+            self._messages.confirmed(body)
+        elif self.stage is not Stage.OPEN:
+            return
+        elif kind == SUBACK:
+            self._messages.subscribed(body)
+        elif kind == UNSUBACK:
+            self._messages.unsubscribed(body)
+        elif kind == DISCONNECT:
+            self._said = events.reason_name(read_disconnect(body, self._messages.version)[0])
+
+
+def _can_be_told(client_id: str) -> bool:
+    """Whether an event topic can end with this client id: no broker takes a wildcard there, and Mosquitto not 200 levels."""
+    return not set(client_id) & {"+", "#"} and client_id.count("/") < _LEVELS_MAX and len(client_id.encode()) < _ID_BYTES_MAX

@@ -1,0 +1,118 @@
+"""Reads the bodies of MQTT packets into values, under EMQX's names. For observing connections only. Pure."""
+
+from dataclasses import dataclass, field
+
+from manifold.sandbox.tap.properties import USER, Properties, Reader
+from manifold.sandbox.tap.scanner import Malformed
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """The fields of a CONNECT."""
+
+    client_id: str
+    version: int  # 3, 4 (MQTT 3.1.1) or 5
+    clean_start: bool
+    keepalive_s: int
+    username: str | None = None
+    properties: Properties = field(default_factory=dict)
+    whole: bool = True  # False: it was cut off, and what follows the client id may say anything
+
+
+def read_connect(body: bytes) -> Connect:
+    """A CONNECT packet. A Will or password that is cut off is no error: neither is needed."""
+    read = Reader(body)
+    read.binary()
+    version, flags, keepalive = read.integer(1) & 0x7F, read.integer(1), read.integer(2)
+    properties = read.properties() if version >= 5 else {}
+    client_id, username, whole = read.text(), None, True
+    try:
+        if flags & 0x04:
+            if version >= 5:
+                size = read.variable()
+                read.at += size
+            read.binary()
+            read.binary()
+        username = read.text() if flags & 0x80 else None
+    except Malformed:
+        whole = False  # longer than what is kept: then there is no user name to know
+    return Connect(client_id, version, bool(flags & 0x02), keepalive, username, properties, whole)
+
+
+def read_connack(body: bytes, version: int) -> tuple[bool, int, Properties]:
+    """Session present, reason code, properties."""
+    read = Reader(body)
+    present, reason = read.integer(1), read.integer(1)
+    return bool(present & 1), reason, read.properties() if version >= 5 and read.more else {}
+
+
+def refusal(version: int) -> bytes:
+    """The CONNACK that refuses a client id which is reserved, or which belongs to another client."""
+    return packet(0x20, b"\0\x85\0" if version >= 5 else b"\0\x02")
+
+
+def read_ack(body: bytes, version: int) -> tuple[int, int, Properties]:
+    """Packet id, reason code and properties of PUBACK and PUBREC. Properties that make no sense are left out: the ack counts."""
+    properties: Properties = {USER: {}}
+    if len(body) == 2:
+        return body[0] << 8 | body[1], 0, properties
+    read = Reader(body)
+    mid, reason = read.integer(2), 0
+    if version >= 5 and read.more:
+        reason = read.integer(1)
+        try:
+            properties = read.properties() if read.more else properties
+        except Malformed:
+            properties = {USER: {}}
+    return mid, reason, properties
+
+
+def read_filters(body: bytes, version: int, *, with_options: bool) -> tuple[int, list[str]]:
+    """Packet id and filters of SUBSCRIBE, where each has options, and of UNSUBSCRIBE."""
+    read = Reader(body)
+    mid, filters = read.integer(2), []
+    if version >= 5:
+        read.properties()
+    while read.more:
+        filters.append(read.text())
+        if with_options:
+            read.integer(1)
+    return mid, filters
+
+
+def read_suback(body: bytes, version: int) -> tuple[int, bytes]:
+    """Packet id and reason codes of SUBACK and UNSUBACK; UNSUBACK has none before MQTT 5."""
+    read = Reader(body)
+    mid = read.integer(2)
+    if version >= 5:
+        read.properties()
+    return mid, read.rest()
+
+
+def read_disconnect(body: bytes, version: int) -> tuple[int, Properties]:
+    """Reason code and properties."""
+    read = Reader(body)
+    if version < 5 or not read.more:
+        return 0, {USER: {}}
+    reason = read.integer(1)
+    return reason, read.properties() if read.more else {USER: {}}
+
+
+def variable(value: int) -> bytes:
+    """A variable byte integer."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def string(value: bytes) -> bytes:
+    """A length of two bytes and the bytes."""
+    return len(value).to_bytes(2) + value
+
+
+def packet(first: int, body: bytes) -> bytes:
+    """A whole packet of its first byte and its body."""
+    return bytes((first,)) + variable(len(body)) + body

@@ -1,0 +1,154 @@
+"""The tap as a service: it listens for vehicles, connects each to the broker, and publishes the events of their packets."""
+
+import asyncio
+import os
+import ssl
+import time
+from collections.abc import Callable
+
+import orjson
+import structlog
+
+from manifold.runtime.http import Health
+from manifold.settings.embedded_broker import PUBLISHER_PREFIX, config_file, inner_socket, outer_socket
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings
+from manifold.contracts.tls import SECRETS
+from manifold.contracts.topics import BrokerEvent, event_topic
+from manifold.sandbox.tap.event_publisher import EventPublisher
+from manifold.sandbox.tap.events import Fields
+from manifold.sandbox.tap.identity import Certificates, is_platform, is_vehicle
+from manifold.sandbox.tap.proxy import Proxy
+from manifold.sandbox.tap.publication_store import PublicationStore
+from manifold.sandbox.tap.sessions import Sessions
+
+SWEEP_S = 30.0
+LOOK_S = 1.0  # between two looks at the files of certificates
+HANDSHAKE_S, GOODBYE_S = 10.0, 2.0  # what a client has for the handshake of TLS, and for its end
+DRAIN_S = 3.0  # how long a tap that is stopped waits for the broker to take the last events
+BACKLOG = 4096  # connections that wait to be accepted
+
+log = structlog.get_logger(__name__)
+
+
+class Tap:
+    """The whole: connections, sessions, remembered publications, and the publisher of events."""
+
+    def __init__(self, settings: Settings, *, tell_delivered: bool = False) -> None:
+        self.settings = settings
+        # With Manifold's own configuration the tap's events need the inner listener; any other Mosquitto has one for all.
+        self._inner = str(inner_socket(settings)) if config_file(settings).exists() else None
+        self._certificates: Certificates | None = None
+        self.store = PublicationStore(settings.home / "tap" / "publications.jsonl")
+        self.sessions = Sessions(settings.topic_prefix, self.store, self.emit, _now_ms, tell_delivered=tell_delivered)
+        self.proxy = Proxy(self.sessions, self._dial)
+        self.publisher = EventPublisher(self._dial_inner, self.proxy.on_full)
+        self.events = dict.fromkeys(BrokerEvent, 0)
+        self.listening = False
+
+    def emit(self, event: BrokerEvent, client_id: str, fields: Fields, done: Callable[[], None] | None) -> None:
+        """Tell an event; it is on the socket, or waits for one, when this returns."""
+        self.events[event] += 1
+        self.publisher.publish(event_topic(event, client_id).encode(), orjson.dumps(fields), done)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop`, then tell that the vehicles are cut off.
+
+        Raises:
+            Permanent: a port is taken.
+        """
+        settings = self.settings
+        async with asyncio.TaskGroup() as tasks:
+            publisher = tasks.create_task(self.publisher.run(), name="manifold.sandbox.tap.events")
+            sweeper = tasks.create_task(self._sweep(), name="tap.sweep")
+            servers = await self._listen()
+            looker = tasks.create_task(self._look(), name="tap.certificates")
+            self.listening = True
+            log.info("tap listens", port=settings.mqtt_port, broker_port=settings.broker_port, remembered=len(self.store))
+            try:
+                await stop.wait()
+            finally:
+                for server in servers:
+                    server.close()
+                self.listening = False
+                self.proxy.close()
+                drained = await self.publisher.drained(DRAIN_S)
+                log.info("tap stops", untold=0 if drained else self.publisher.backlog)
+                publisher.cancel()
+                sweeper.cancel()
+                looker.cancel()
+                self.store.close()
+
+    async def _listen(self) -> list[asyncio.Server]:
+        settings, accept = self.settings, self.proxy.accept
+        if not settings.tls:
+            return [await self._server(accept, settings.mqtt_port, "MANIFOLD_MQTT_PORT", None)]
+        try:
+            self._certificates = known = Certificates(settings.home / SECRETS)
+        except (OSError, ValueError) as exc:
+            raise Permanent(
+                f"the certificates in {settings.home / SECRETS} cannot be read ({exc}); `manifold up` makes them"
+            ) from exc
+        rules = ((is_vehicle, settings.mqtt_port, "PORT"), (is_platform, settings.mqtt_services_port, "SERVICES_PORT"))
+        return [
+            await self._server(self.proxy.accept_by(rule, known), port, f"MANIFOLD_MQTT_{name}", known.context)
+            for rule, port, name in rules
+        ]
+
+    async def _server(
+        self, accept: Callable[[], asyncio.Protocol], port: int, setting: str, secure: ssl.SSLContext | None
+    ) -> asyncio.Server:
+        host, loop = self.settings.host, asyncio.get_running_loop()
+        handshake_s, goodbye_s = (HANDSHAKE_S, GOODBYE_S) if secure else (None, None)
+        try:
+            return await loop.create_server(
+                accept,
+                host,
+                port,
+                backlog=BACKLOG,
+                ssl=secure,
+                ssl_handshake_timeout=handshake_s,
+                ssl_shutdown_timeout=goodbye_s,
+            )
+        except OSError as exc:
+            raise Permanent(f"cannot listen on {host}:{port} ({os.strerror(exc.errno or 0)}); choose another {setting}") from exc
+
+    async def _look(self) -> None:
+        """Certificates are renewed, and revoked, while the tap runs."""
+        while self._certificates is not None:
+            await asyncio.sleep(LOOK_S)
+            self._certificates.renew()
+            self.proxy.cut_off()
+
+    def health(self) -> Health:
+        """Ready when vehicles can connect and events get through."""
+        details = {
+            "events_waiting": self.publisher.backlog,
+            "connections": len(self.proxy.connections),
+            "remembered": len(self.store),
+        }
+        return Health(self.listening and self.publisher.connected and not self.publisher.full, details)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.sessions.sweep()
+            self.store.flush()
+
+    async def _dial(self, factory: Callable[[], asyncio.Protocol], username: str | None) -> object:
+        if username is not None and username.startswith(PUBLISHER_PREFIX):
+            return await self._dial_inner(factory)
+        loop = asyncio.get_running_loop()
+        if self.settings.tls:  # then the broker has no port: nobody comes past the tap
+            return await loop.create_unix_connection(factory, str(outer_socket(self.settings)))
+        return await loop.create_connection(factory, self.settings.loopback, self.settings.broker_port)
+
+    async def _dial_inner(self, factory: Callable[[], asyncio.Protocol]) -> object:
+        loop = asyncio.get_running_loop()
+        if self._inner is not None:
+            return await loop.create_unix_connection(factory, self._inner)
+        return await loop.create_connection(factory, self.settings.loopback, self.settings.broker_port)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,100 @@
+"""The sessions of all vehicles, which outlive connections, and the state that all connections share. Pure: the time is given."""
+
+import re
+from collections.abc import Callable
+from typing import Protocol
+
+from manifold.contracts.topics import BrokerEvent
+from manifold.sandbox.tap.events import Delivery, Fields
+from manifold.sandbox.tap.packets import Connect
+from manifold.sandbox.tap.publication_store import PublicationStore
+
+_GRACE_MS = 60_000  # a session is forgotten this long after its time: the broker's clock decides, and says so in its CONNACK
+
+Emit = Callable[[BrokerEvent, str, Fields, Callable[[], None] | None], None]
+
+
+class Holder(Protocol):
+    """The connection that holds a session, or asks for one."""
+
+    asked: Connect | None
+
+    def taken_over(self, clean_start: bool) -> None:
+        """Another connection has the session now."""
+
+
+class Session:
+    """The broker's session of one client id, as far as its packets show it."""
+
+    __slots__ = ("client_id", "expires_at_ms", "filters", "holder", "inflight", "version")
+
+    def __init__(self, client_id: str, version: int, filters: dict[str, int] | None) -> None:
+        self.client_id, self.version = client_id, version
+        self.inflight: dict[int, Delivery] = {}  # by packet id; outlives the connection as the broker's own does
+        self.filters = filters  # filter → QoS; None: there before this tap was, so nobody knows
+        self.holder: Holder | None = None  # the connection, while there is one
+        self.expires_at_ms: int | None = None
+
+
+class Sessions:
+    """Every session, every client id that waits for its CONNACK, and the way to tell an event.
+
+    `emit(event, client_id, fields, done)` must not lose what it is given, and calls `done` when the broker has it.
+    """
+
+    def __init__(
+        self, prefix: str, store: PublicationStore, emit: Emit, now_ms: Callable[[], int], *, tell_delivered: bool = False
+    ) -> None:
+        self.prefix, self.store, self.emit, self.now_ms, self.tell_delivered = prefix, store, emit, now_ms, tell_delivered
+        self.by_id: dict[str, Session] = {}
+        self.asking: dict[str, list[Holder]] = {}
+        # `agent/+/proxy/request/+` and `$ECQ/+/#` but for `w` and `r`; the group is the vehicle that the message is for
+        requests = rb"(?:%s/([^/]*)/proxy/request/[^/]*|\$ECQ/(?![wr](?:/|\Z))([^/]*)(?:/.*)?)\Z" % re.escape(prefix.encode())
+        self.request = re.compile(requests, re.DOTALL).match
+
+    def is_request(self, topic: bytes) -> object:
+        """Whether messages on `topic` cause events; an empty topic stands for a topic alias."""
+        return not topic or self.request(topic)
+
+    def is_own(self, client_id: str, topic_filter: str) -> bool:
+        """Whether a subscription is told. EMQX's rules name these topics, and its access rules leave a vehicle only its own.
+
+        Mosquitto grants every SUBSCRIBE and withholds the messages, so what EMQX would refuse has to be seen here.
+        """
+        if "/" in client_id:
+            return False
+        own = f"{self.prefix}/{client_id}/proxy/request/"
+        if topic_filter.startswith(own):
+            return "/" not in topic_filter[len(own) :]
+        return topic_filter == f"$ECQ/{client_id}" or topic_filter.startswith(f"$ECQ/{client_id}/")
+
+    def begin(self, holder: Holder, client_id: str, version: int, *, present: bool, clean_start: bool) -> Session:
+        """A connection is accepted; an older one of the same client id ends with it, and is told first."""
+        session = self.by_id.get(client_id)
+        if session is not None and session.holder is not None and session.holder is not holder:
+            session.holder.taken_over(clean_start)
+        if session is None or not present:
+            if not present:
+                self.store.forget_owner(client_id.encode())
+            session = self.by_id[client_id] = Session(client_id, version, None if present else {})
+        session.version, session.holder, session.expires_at_ms = version, holder, None
+        return session
+
+    def end(self, session: Session, expiry_s: int) -> None:
+        """A session's connection has ended; the session lives for `expiry_s` seconds more."""
+        session.holder = None
+        if expiry_s:
+            session.expires_at_ms = self.now_ms() + expiry_s * 1000
+        else:
+            self._drop(session)
+
+    def sweep(self) -> None:
+        """Forget what has expired."""
+        limit = self.now_ms() - _GRACE_MS
+        for session in [s for s in self.by_id.values() if s.expires_at_ms is not None and s.expires_at_ms < limit]:
+            self._drop(session)
+
+    def _drop(self, session: Session) -> None:
+        if self.by_id.get(session.client_id) is session:
+            del self.by_id[session.client_id]
+            self.store.forget_owner(session.client_id.encode())

@@ -1,0 +1,105 @@
+"""The settings of the AMQP door, and the names that the vehicle platform's contract has for some of them."""
+
+import json
+from typing import Annotated
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings
+
+from manifold.contracts.seq import MAX_NODE
+from manifold.settings.field import setting as _s
+from manifold.contracts.signals.topology import MAX_PARTITIONS
+
+MAX_PAYLOAD = 1_048_576  # characters of base64, as the schema of raw signals has it
+PLACEHOLDERS = ("your-", "your_", "default-", "default_", "change-me", "changeme", "change_me", "placeholder", "<")
+
+# Names of the contract, understood where the setting itself is not in the environment.
+CONTRACT_NAMES = {
+    "RABBITMQ_URI": "signals_amqp_url",
+    "RABBITMQ_PREFETCH": "signals_prefetch",
+    "RABBITMQ_HEARTBEAT": "signals_heartbeat_seconds",
+    "RABBITMQ_CONNECTION_TIMEOUT": "signals_connect_ms",
+    "REDIS_URI": "signals_redis_url",
+    "IDEMP_TTL_SEC": "signals_idempotency_seconds",
+    "HMAC_SECRET_KEY": "signals_hmac_secret",
+    "HMAC_TIMESTAMP_TOLERANCE": "signals_tolerance_seconds",
+    "HMAC_NONCE_TTL": "signals_nonce_seconds",
+}
+
+
+class SignalSettings(BaseSettings):
+    """What the AMQP door accepts, and which certificates it trusts."""
+
+    signals_node: Annotated[int, Field(ge=0, le=MAX_NODE)] = _s(
+        1000, "number of this AMQP door in every seq; each door, and each recorder, needs its own"
+    )
+    signals_amqp_url: SecretStr = _s(
+        SecretStr(""), "where the door finds RabbitMQ; empty: the embedded one, with the password in <home>/secrets"
+    )
+    signals_operator_url: SecretStr = _s(
+        SecretStr(""), "the same for whoever looks at dead letters, who is another user; empty: as signals_amqp_url says"
+    )
+    signals_redis_url: SecretStr = _s(SecretStr(""), "where the door keeps nonces and idempotency keys; empty: as redis_url says")
+    signals_prefetch: Annotated[int, Field(ge=1, le=65535)] = _s(50, "messages that the door has in hand at most")
+    signals_partitions: Annotated[int, Field(ge=0, le=MAX_PARTITIONS)] = _s(
+        0, "partitions of the raw queue, by x-device-id, each read by one door at a time; the same for all doors; 0: none"
+    )
+    signals_heartbeat_seconds: Annotated[int, Field(ge=1, le=3600)] = _s(30, "AMQP heartbeat")
+    signals_confirm_seconds: Annotated[float, Field(gt=0)] = _s(
+        60, "a RabbitMQ that confirms nothing for so long, and does not say that it is short of memory or disk, is left"
+    )
+    signals_connect_ms: Annotated[int, Field(ge=1)] = _s(5000, "milliseconds that a connection to RabbitMQ may take")
+    signals_hmac_secret: SecretStr = _s(
+        SecretStr(""),
+        "secret with which gateways sign; set, or in <home>/secrets: every message must be signed; neither: none is asked",
+    )
+    signals_hmac_accepted: SecretStr = _s(
+        SecretStr(""), "former secrets that are still accepted, a JSON array of strings; for a change without a gap"
+    )
+    signals_tolerance_seconds: Annotated[float, Field(gt=0, le=3600)] = _s(
+        300, "how far a signed timestamp may be from now; how long the queue was backed up is added"
+    )
+    signals_nonce_seconds: Annotated[int, Field(ge=60, le=86_400)] = _s(
+        3600, "how long a nonce is remembered, at least; no message may be older"
+    )
+    signals_idempotency_seconds: Annotated[int, Field(ge=1, le=86_400)] = _s(
+        900, "how long the same signal again is a duplicate at once"
+    )
+    signals_max_payload: Annotated[int, Field(ge=4, le=MAX_PAYLOAD)] = _s(
+        MAX_PAYLOAD, "characters of base64 that one payload may have; the contract allows no more"
+    )
+    signals_max_retries: Annotated[int, Field(ge=0, le=20)] = _s(3, "tries after the first, of what may work later")
+    signals_traces_url: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = _s(
+        "", "OTLP/HTTP collector of the door's spans, such as http://127.0.0.1:4318/v1/traces; empty: there are no spans"
+    )
+    signals_reads_status: bool = _s(True, "the door also records what gateways publish to device.status.v1")
+
+    @field_validator("signals_hmac_secret", "signals_hmac_accepted")
+    @classmethod
+    def _no_placeholder(cls, secret: SecretStr) -> SecretStr:
+        text = secret.get_secret_value()
+        for one in accepted_of(text) if text.startswith("[") else [text]:
+            if one.lower().startswith(PLACEHOLDERS) or one.lower() in ("secret", "password", "test"):
+                raise ValueError("is a placeholder and no secret; make one up: openssl rand -hex 32")
+        return secret
+
+    @field_validator("signals_hmac_accepted")
+    @classmethod
+    def _array(cls, secrets: SecretStr) -> SecretStr:
+        accepted_of(secrets.get_secret_value())
+        return secrets
+
+
+def accepted_of(text: str) -> list[str]:
+    """The secrets in the value of signals_hmac_accepted.
+
+    Raises:
+        ValueError: it is no JSON array of strings that are not empty.
+    """
+    try:
+        found = json.loads(text or "[]")
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
+        raise ValueError('must be a JSON array of strings that are not empty, such as ["…", "…"]')
+    return found

@@ -1,0 +1,125 @@
+"""The order of the checks that need no server: size, JSON, schema and version, headers, signature, freshness. Pure."""
+
+import hashlib
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from manifold.settings import Settings
+from manifold.contracts.signals.canonical import idempotency_key
+from manifold.contracts.signals.codes import Code, Refusal
+from manifold.contracts.signals.messages import UUID_4, DeviceStatus, RawSignal, parse_raw, parse_status
+from manifold.signals._freshness import check_freshness
+from manifold.signals._received import CORRELATION, DEVICE, IDEMPOTENCY, NONCE, TIMESTAMP, VERSION, Accepted, Judged, Received
+from manifold.signals._sender import check_signature
+
+AROUND_PAYLOAD = 64 << 10  # bytes of a message besides its payload
+JSON_TYPES = ("application/json", "text/json")
+_KEY = re.compile(r"[!-~]{1,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What a message is held against."""
+
+    secrets: Sequence[str]
+    tolerance_s: float = 300.0
+    nonce_s: float = 3600.0
+    max_payload: int = 1 << 20
+
+    @classmethod
+    def of(cls, settings: Settings, secrets: Sequence[str]) -> "Checks":
+        """The checks of the settings."""
+        return cls(secrets, settings.signals_tolerance_seconds, settings.signals_nonce_seconds, settings.signals_max_payload)
+
+    @property
+    def max_bytes(self) -> int:
+        """Bytes that a body may have, inflated or not."""
+        return self.max_payload + AROUND_PAYLOAD
+
+    def judge(self, received: Received, now: datetime) -> Judged:
+        """What the message says, or why it is refused; the first reason counts."""
+        body = inflated(received, self.max_bytes)
+        if isinstance(body, Refusal):
+            return body
+        said = parse_status(body) if received.is_status else parse_raw(body)
+        if isinstance(said, Refusal):
+            return said
+        if isinstance(said, RawSignal) and len(said.payload) > self.max_payload:
+            return Refusal(Code.SIZE_ERROR, "the payload is too large", f"payload: at most {self.max_payload} characters")
+        if refusal := check_headers(received, said) or self._sender(received, said.device_id, now):
+            return refusal
+        return _accepted(received, said, body, signed=bool(self.secrets))
+
+    def _sender(self, received: Received, device_id: str, now: datetime) -> Refusal | None:
+        if not self.secrets:
+            return None
+        if refusal := check_signature(received, device_id, self.secrets):
+            return refusal
+        waited_s = received.waited_s + (now - received.at) / timedelta(seconds=1)
+        if received.redelivered:  # nobody knows how long a door had it; the mark is the server's
+            waited_s = self.nonce_s
+        limits = {"tolerance_s": self.tolerance_s, "waited_s": waited_s, "most_s": self.nonce_s}
+        return check_freshness(received.header(TIMESTAMP) or "", now, **limits)
+
+
+def inflated(received: Received, max_bytes: int) -> bytes | Refusal:
+    """The body, inflated where it came compressed, or why not. Never more than `max_bytes` and one are held."""
+    if len(received.body) > max_bytes:
+        return _too_large(max_bytes)
+    match (received.content_encoding or "").lower():
+        case "" | "identity" | "utf-8":
+            return received.body
+        case "gzip":
+            unzip = zlib.decompressobj(wbits=31)
+            try:
+                body = unzip.decompress(received.body, max_bytes + 1)
+            except zlib.error:
+                return Refusal(Code.MALFORMED_JSON, "the body is no gzip", "content_encoding: gzip, or none")
+            if len(body) > max_bytes:
+                return _too_large(max_bytes)
+            if not unzip.eof or unzip.unused_data:
+                return Refusal(Code.MALFORMED_JSON, "the body is no whole gzip", "body: one member of gzip, and nothing after it")
+            return body
+        case _:
+            return Refusal(Code.SCHEMA_ERROR, "the content encoding is not known", "content_encoding: gzip, or none")
+
+
+def _too_large(max_bytes: int) -> Refusal:
+    return Refusal(Code.SIZE_ERROR, "the message is too large", f"body: at most {max_bytes} bytes, inflated or not")
+
+
+def check_headers(received: Received, said: RawSignal | DeviceStatus) -> Refusal | None:
+    """Why the headers do not fit; None if they do. One that is not there is no reason, except for the signature's."""
+    content_type = (received.content_type or received.header("content-type") or JSON_TYPES[0]).partition(";")[0].strip().lower()
+    if content_type not in JSON_TYPES:
+        return Refusal(Code.SCHEMA_ERROR, "the content type is not JSON", f"content-type: {JSON_TYPES[0]}")
+    if (device := received.header(DEVICE)) is not None and device != said.device_id:
+        return Refusal(Code.SCHEMA_ERROR, "header and body name different devices", f"{DEVICE}: the body's deviceId")
+    version = said.schema_version if isinstance(said, RawSignal) else None
+    if version is not None and received.header(VERSION) not in (None, version):
+        return Refusal(Code.SCHEMA_ERROR, "header and body name different versions", f"{VERSION}: the body's schemaVersion")
+    given = received.header(CORRELATION)
+    if given is not None and not UUID_4.fullmatch(given):
+        return Refusal(Code.SCHEMA_ERROR, "the correlation id is no UUID", f"{CORRELATION}: a UUID of version 4")
+    key = received.header(IDEMPOTENCY)
+    if key is not None and not _KEY.fullmatch(key):
+        return Refusal(Code.SCHEMA_ERROR, "the idempotency key is none", f"{IDEMPOTENCY}: 1 to 200 printable characters")
+    return None
+
+
+def _accepted(received: Received, said: RawSignal | DeviceStatus, body: bytes, *, signed: bool) -> Accepted:
+    is_signal = isinstance(said, RawSignal)
+    content = idempotency_key(said) if isinstance(said, RawSignal) else hashlib.sha256(body).hexdigest()
+    return Accepted(
+        received=received,
+        said=said,
+        plain=said.payload_bytes if isinstance(said, RawSignal) else body,
+        content=content,
+        key=(received.header(IDEMPOTENCY) if is_signal else None) or content,
+        body_digest=hashlib.sha256(received.body).hexdigest(),
+        nonce=received.header(NONCE) if signed else None,
+        correlation_id=said.correlation_id or received.correlation_id,
+    )

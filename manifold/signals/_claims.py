@@ -1,0 +1,66 @@
+"""The devices and the correlation id that a refused message claims for itself. Pure; none of it is proved.
+
+The erasure of a device finds refused messages by these devices. The correlation id is in logs and errors.
+"""
+
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from manifold.contracts.signals.messages import DEVICE_ID, UUID_4
+from manifold.signals._received import DEVICE, Received
+
+MOST_DEVICES = 8  # that one message is found by
+LOOKED_AT = 1 << 20  # bytes of a body, inflated
+_NAMES = re.compile(rb'"deviceId"\s*:\s*"([A-Za-z0-9_-]{1,100})"')
+
+
+class Claims(NamedTuple):
+    """The devices that a message names, and its correlation id."""
+
+    devices: tuple[str, ...] = ()
+    correlation_id: str | None = None
+
+
+def claims_of(received: Received) -> Claims:
+    """Of its headers and of its body, however broken that is; of a body that is larger than a mebibyte, of its beginning."""
+    body = readable(received)
+    said = _json(body)
+    devices = dict.fromkeys(name for name in _devices(received, body, said) if DEVICE_ID.fullmatch(name))
+    own = said.get("correlationId")
+    if isinstance(own, str) and UUID_4.fullmatch(own):
+        return Claims(tuple(devices)[:MOST_DEVICES], own)
+    return Claims(tuple(devices)[:MOST_DEVICES], received.correlation_id)
+
+
+def _devices(received: Received, body: bytes, said: dict[str, Any]) -> Iterator[str]:
+    named = said.get("deviceId")
+    if isinstance(named, str):  # perhaps with escapes
+        yield named
+    if (header := received.header(DEVICE)) is not None:
+        yield header
+    for place, found in enumerate(_NAMES.finditer(body)):
+        if place >= MOST_DEVICES:
+            return
+        yield found[1].decode()
+
+
+def readable(received: Received) -> bytes:
+    """Its body as it can be read, inflated where it can be; of a large one the beginning."""
+    if (received.content_encoding or "").lower() != "gzip":
+        return received.body[:LOOKED_AT]
+    try:
+        return zlib.decompressobj(wbits=31).decompress(received.body, LOOKED_AT)
+    except zlib.error:
+        return received.body[:LOOKED_AT]
+
+
+def _json(body: bytes) -> dict[str, Any]:
+    try:
+        said = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}

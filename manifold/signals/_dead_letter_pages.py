@@ -1,0 +1,79 @@
+"""Dead letters over the door's HTTP: the messages, why each was refused, and how the door would judge it now. None is removed.
+
+The door answers because it alone has the secrets that judge them. While a page is made, no other client can see its letters, so
+one page is made at a time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+from aiohttp import web
+
+from manifold.settings import Settings
+from manifold.signals._session import AWAY
+from manifold.signals.dead_letters import DeadLetter, DeadLetters, open_dead_letters
+
+PAGE, MOST = 100, 1000  # letters of one page
+MOST_BYTES = 64 << 20  # bodies that are looked through for one page: RabbitMQ sends each to the door
+WITHIN_S = 15.0
+PATH = "/dead-letters"
+
+
+def dead_letter_routes(settings: Settings) -> list[web.RouteDef]:
+    """`GET /dead-letters` (`count`, `code`), and `GET /dead-letters/{place}` with the body."""
+    one_at_a_time = asyncio.Lock()
+
+    async def ls(request: web.Request) -> web.Response:
+        asked, code = request.query.get("count", ""), request.query.get("code", "")
+        count = min(int(asked), MOST) if asked.isascii() and asked.isdigit() else PAGE
+        found, whole = list[dict[str, Any]](), True
+        async with one_at_a_time, asyncio.timeout(WITHIN_S), open_dead_letters(settings) as letters:
+            async for letter in _oldest_first(letters):
+                if letter is None or len(found) == count:
+                    whole = False
+                    break
+                if not code or letter.code == code:
+                    found.append(_told(letters, letter))
+        return web.json_response({"dead_letters": found, "whole": whole})
+
+    async def show(request: web.Request) -> web.Response:
+        place = int(request.match_info["place"])
+        async with one_at_a_time, asyncio.timeout(WITHIN_S), open_dead_letters(settings) as letters:
+            async for letter in _oldest_first(letters):
+                if letter is None:
+                    break
+                if letter.place == place:
+                    return web.json_response(_told(letters, letter) | {"body": letter.body.decode("utf-8", "replace")})
+        return web.json_response({"reason": f"there is no dead letter {place}"}, status=404)
+
+    return [web.get(PATH, _patient(ls)), web.get(PATH + "/{place:[0-9]{1,6}}", _patient(show))]
+
+
+async def _oldest_first(letters: DeadLetters) -> AsyncIterator[DeadLetter | None]:
+    """Each with its place, one in memory at a time; None, and no more, where they are too many for one answer."""
+    place, size = 0, 0
+    while found := await letters.oldest(1):
+        place, size = place + 1, size + len(found[0].body)
+        if size > MOST_BYTES:
+            yield None
+            return
+        yield replace(found[0], place=place)
+
+
+def _told(letters: DeadLetters, letter: DeadLetter) -> dict[str, Any]:
+    return letter.to_json() | {"would_be": letters.would_be(letter)}
+
+
+def _patient(handler: Any) -> Any:
+    """RabbitMQ that is away is no error of the door's."""
+
+    async def answer(request: web.Request) -> web.Response:
+        try:
+            made: web.Response = await handler(request)
+        except AWAY as exc:
+            return web.json_response({"reason": f"RabbitMQ cannot be asked: {str(exc) or type(exc).__name__}"}, status=503)
+        return made
+
+    return answer

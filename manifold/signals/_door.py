@@ -1,0 +1,158 @@
+"""Assembles the AMQP door: RabbitMQ → checks → journal → processed queue → acknowledgement."""
+
+import asyncio
+import time
+
+import structlog
+from aiohttp import web
+
+from manifold.messaging.amqp import hmac_secrets
+from manifold.lake.day_keys import DayKeys
+from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.http import Health, serve
+from manifold.runtime.lag import watch_lag
+from manifold.archive.claims import ArchiveClaims, RedisClaims
+from manifold.archive.flushing import flush_journal
+from manifold.archive.journal import Journal
+from manifold.archive.journal_folder import JournalFolder
+from manifold.archive.lease import Lease
+from manifold.archive.recorded import RecordedSegments
+from manifold.archive.recovery import last_seq
+from manifold.archive.segment_writer import SegmentWriter
+from manifold.archive.store import Archive
+from manifold.contracts.errors import Permanent
+from manifold.settings import Settings
+from manifold.contracts.signals.bounds import read_bounds
+from manifold.queues import connect
+from manifold.signals import _metrics
+from manifold.signals._checks import Checks
+from manifold.signals._dead_letter_pages import dead_letter_routes
+from manifold.signals._judging import Judge
+from manifold.signals._once import Once
+from manifold.signals._patience import Patience
+from manifold.signals._processor import Processor
+from manifold.signals._publishing import Publishing
+from manifold.signals._recording import Recording
+from manifold.signals._state import StateFile
+from manifold.signals._stay import Stay
+from manifold.signals._tracing import Tracing
+
+STOP_WAIT_S = 10.0  # what is not settled or sealed by then comes again, or stays in the journal
+
+log = structlog.get_logger(__name__)
+
+
+class Signals:
+    """One AMQP door. `run` serves until `stop` is set, then settles what it has in hand."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, node, folder = settings, settings.signals_node, settings.signals_journal_folder
+        retry_s = settings.journal_retry_seconds
+        self._redis = connect(settings.signals_redis, socket_connect_timeout=2, socket_timeout=5)
+        self._state, self._folder = StateFile(folder), JournalFolder(folder)
+        self._journal = Journal(
+            folder,
+            max_bytes=settings.segment_max_bytes,
+            max_age_s=settings.segment_max_seconds,
+            retry_s=retry_s,
+            on_closed=lambda: self._writer.wake(),
+        )
+        self._segments = RecordedSegments(Archive(settings.archive, settings.s3))
+        self._writer = SegmentWriter(self._journal, self._segments, self._state.remember_seq, node=node, retry_s=retry_s)
+        stores = ArchiveClaims(settings.archive, settings.s3, node), [RedisClaims(self._redis, node)]
+        self._lease = Lease(node, self._folder, *stores, lease_s=settings.node_lease_seconds)
+        self._secrets, self._keys = hmac_secrets(settings), DayKeys.of(settings)
+        self._patience, once = Patience(), Once(self._redis, settings)
+        checks, bounds = Checks.of(settings, self._secrets), read_bounds(settings.signals_bounds)
+        judge = Judge(checks, once, bounds, self._patience, max_retries=settings.signals_max_retries)
+        self._recording = Recording(self._keys, self._journal, self._lease.held, self._patience)
+        publishing = Publishing(self._patience, confirm_s=settings.signals_confirm_seconds)
+        processor = Processor(judge, self._recording, publishing, once, self._patience)
+        processor.tracing = self._tracing = Tracing.of(settings)
+        self._stay = Stay(settings, processor, self._state)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set.
+
+        Raises:
+            Permanent: HTTP cannot be served there, there is no key ring, RabbitMQ has another topology, or the number of this
+                door is another's.
+        """
+        settings = self._settings
+        tell_expiry(settings)
+        routes = [web.post("/flush", self._flush), *dead_letter_routes(settings)]
+        token, shown = settings.http_token.get_secret_value(), settings.http_shows
+        try:
+            async with serve(settings.host, settings.signals_port, self.health, routes, token=token, shown=shown):
+                self._folder.enter()
+                await self._work(stop)
+        finally:
+            self._journal.stop()
+            self._folder.leave()
+            await self._redis.aclose()
+            if self._tracing is not None:
+                await asyncio.to_thread(self._tracing.close)
+
+    def health(self) -> Health:
+        """Healthy: consuming, and able to put what comes on disk."""
+        stay, needed = self._stay, (self._stay, self._patience, self._journal)
+        problems = [part.problem for part in (*needed, self._writer, self._lease) if part.problem is not None]
+        serving = all(part.problem is None for part in needed)
+        details = {
+            "problems": problems,
+            "signatures": "required" if self._secrets else "not asked for: no secret is set",
+            "backlog": stay.backlog.count,
+            "backlog_age_seconds": round(stay.backlog.age_s(time.time()), 1) if stay.problem is None else None,
+            "in_hand": stay.in_hand,
+            "journal_files": len(self._journal.files),
+            "node": self._settings.signals_node,
+        }
+        return Health(serving, details)
+
+    async def _work(self, stop: asyncio.Event) -> None:
+        told = asyncio.ensure_future(stop.wait())
+        start = asyncio.ensure_future(self._start())
+        await asyncio.wait((told, start), return_when=asyncio.FIRST_COMPLETED)
+        if not start.done():
+            start.cancel()
+            return
+        start.result()
+        lease = asyncio.ensure_future(self._lease.keep())
+        tasks = [told, lease, *map(asyncio.ensure_future, (self._writer.run(), watch_lag(_metrics.LOOP_LAG_SECONDS.set)))]
+        stay = asyncio.create_task(self._stay.run(), name="signals.stay")
+        try:
+            await asyncio.wait((stay, lease, told), return_when=asyncio.FIRST_COMPLETED)
+            if stay.done():
+                stay.result()
+            await self._finish(stay)
+        finally:
+            for task in (stay, *tasks):
+                task.cancel()
+            await asyncio.gather(stay, *tasks, return_exceptions=True)
+            await self._lease.release()
+        if self._lease.lost is not None:
+            raise Permanent(self._lease.lost)
+
+    async def _start(self) -> None:
+        if not self._secrets:
+            log.warning("no secret is set: whoever may publish to RabbitMQ is believed; set MANIFOLD_SIGNALS_HMAC_SECRET")
+        self._keys.ring.current  # noqa: B018  # the error is for the operator, before anything is taken
+        recovered, state, node = self._journal.recover(), self._state.load(), self._settings.signals_node
+        given = await asyncio.to_thread(last_seq, state.last_seq, recovered, self._segments, node)
+        self._recording.seqs = await self._lease.take(given)
+        self._stay.backlog.empty_at = state.empty_at
+        log.info("door started", last_seq=given, journal_files=len(recovered), signatures=bool(self._secrets))
+
+    async def _finish(self, stay: "asyncio.Task[None]") -> None:
+        """Take nothing new, settle what came, close the segments; whatever that lacks comes again, or the next start does it."""
+        self._stay.stop()
+        try:
+            async with asyncio.timeout(STOP_WAIT_S):
+                await asyncio.wait((stay,))
+                self._journal.rotate()
+                await asyncio.gather(*(file.sealed.wait() for file in self._journal.files))
+        except TimeoutError:
+            log.warning("stopping with work left", journal_files=len(self._journal.files), in_hand=self._stay.in_hand)
+
+    async def _flush(self, _: web.Request) -> web.Response:
+        return await flush_journal(self._journal, self._writer, self._settings.signals_node)

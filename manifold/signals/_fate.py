@@ -1,0 +1,87 @@
+"""The decisions about the messages of a group. Each message is in one of the lists."""
+
+from dataclasses import dataclass, field
+
+from manifold.contracts.signals.codes import Code, Refusal
+from manifold.contracts.signals.processing import ProcessedData
+from manifold.signals._claims import Claims, claims_of
+from manifold.signals._once import Claim
+from manifold.signals._received import Accepted, Received
+
+NOTHING_LEFT = "it did not work, as often as it was tried"
+EXPIRED = Refusal(Code.PROCESSING_ERROR, "it expired in its queue before a door took it", "send it again, or have it replayed")
+_REPLAY = Refusal(Code.REPLAY_ERROR, "the nonce is that of another message", "x-nonce: a new one for each message")
+_CONFLICT = Refusal(Code.IDEMPOTENCY_CONFLICT, "the key is that of another signal", "x-idempotency-key: one for each signal")
+
+
+Key = tuple[str, str]  # of a signal: its device, and its idempotency key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refused:
+    """A refused message: why, and what it says of itself."""
+
+    received: Received
+    refusal: Refusal
+    claims: Claims
+    digest: str  # the same however often it is delivered
+
+    @classmethod
+    def of(cls, received: Received, refusal: Refusal) -> "Refused":
+        """The refused message; its body is read once more for what it says."""
+        return cls(received, refusal, claims_of(received), received.digest)
+
+
+@dataclass(slots=True)
+class Fate:
+    """What became of a group."""
+
+    taken: list[Accepted] = field(default_factory=list)
+    data: dict[int, ProcessedData] = field(default_factory=dict)  # of what is taken, by delivery tag
+    duplicates: list[Accepted] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    later: list[tuple[Received, str]] = field(default_factory=list)  # may work another time, and why not now
+    expired: list[Refused] = field(default_factory=list)  # lie among the dead letters already, and are put on record
+    seen: list[Received] = field(default_factory=list)  # copies of dead letters that are on record
+
+    def refuse(self, received: Received, refusal: Refusal) -> None:
+        """The message is refused."""
+        self.refused.append(Refused.of(received, refusal))
+
+    def note_copy(self, received: Received) -> None:
+        """The copy of a dead letter has come."""
+        if received.was_seen:
+            self.seen.append(received)
+        else:
+            self.expired.append(Refused.of(received, EXPIRED))
+
+    def note(self, message: Accepted, claim: Claim, held: set[Key]) -> None:
+        """Redis knows this of a message that has passed the checks; `held` has the keys of this group and the one before."""
+        where = _key(message)
+        match claim:
+            case Claim.NEW | Claim.AGAIN if where not in held:
+                held.add(where)
+                self.taken.append(message)
+            case Claim.REPLAY:
+                self.refuse(message.received, _REPLAY)
+            case Claim.CONFLICT:
+                self.refuse(message.received, _CONFLICT)
+            case Claim.BUSY if where not in held:
+                self.later.append((message.received, "another message has the same signal in hand"))
+            case _:  # processed before, or is being processed in this group
+                self.duplicates.append(message)
+
+    @property
+    def held(self) -> frozenset[Key]:
+        """The keys that the group holds until it is done."""
+        return frozenset(map(_key, self.taken))
+
+    def give_up(self, max_retries: int) -> None:
+        """What was tried as often as it may be is refused."""
+        for received, why in [entry for entry in self.later if entry[0].retry_count >= max_retries]:
+            self.later.remove((received, why))
+            self.refuse(received, Refusal(Code.PROCESSING_ERROR, NOTHING_LEFT, why))
+
+
+def _key(message: Accepted) -> Key:
+    return message.said.device_id, message.key

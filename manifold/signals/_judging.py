@@ -1,0 +1,80 @@
+"""Judges a group: every message is checked, claimed in Redis, and processed."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+
+import structlog
+
+from manifold.contracts.signals.bounds import Bounds
+from manifold.contracts.signals.codes import Refusal
+from manifold.contracts.signals.messages import RawSignal
+from manifold.contracts.signals.processing import process
+from manifold.signals._checks import Checks
+from manifold.signals._fate import Fate, Key
+from manifold.signals._once import Claim, Once
+from manifold.signals._patience import Patience
+from manifold.signals._received import Accepted, Judged, Received
+
+LARGE = 128 << 10  # bytes of a message that is judged in a thread, so that the loop goes on
+
+log = structlog.get_logger(__name__)
+
+
+class Judge:
+    """Judges groups of messages; what fails unexpectedly stops no other message."""
+
+    def __init__(self, checks: Checks, once: Once, bounds: Bounds, patience: Patience, *, max_retries: int) -> None:
+        self._checks, self._once, self._bounds, self._patience = checks, once, bounds, patience
+        self._max_retries = max_retries
+
+    async def fate_of(self, group: Sequence[Received], held_before: Collection[Key]) -> Fate:
+        """What is to become of each message of the group; nothing is recorded or published yet.
+
+        `held_before` has the keys of a group that is being published: what has one of them too is a duplicate.
+        """
+        fate, good, now = Fate(), list[Accepted](), datetime.now(UTC)
+        for received in group:
+            if received.is_copy:
+                fate.note_copy(received)
+                continue
+            try:
+                judged = await self._judged(received, now)
+            except Exception as exc:  # one bad message never stops the others
+                log.exception("a check failed", correlation_id=received.correlation_id)
+                fate.later.append((received, f"a check failed: {type(exc).__name__}"))
+                continue
+            if isinstance(judged, Refusal):
+                fate.refuse(received, judged)
+            else:
+                good.append(judged)
+        claims = await self._patience.until_done("Redis", lambda: self._once.claim(good)) if good else list[Claim]()
+        held = set(held_before)
+        for message, claim in zip(good, claims, strict=True):
+            fate.note(message, claim, held)
+        await self._process(fate)
+        fate.give_up(self._max_retries)
+        return fate
+
+    async def _judged(self, received: Received, now: datetime) -> Judged:
+        large = len(received.body) > LARGE or received.content_encoding
+        judge = self._checks.judge
+        return await asyncio.to_thread(judge, received, now) if large else judge(received, now)
+
+    async def _process(self, fate: Fate) -> None:
+        """Process accepted signals into readings and anomalies. A signal on which that fails may be sent again."""
+        failed: list[Accepted] = []
+        for message in fate.taken:
+            if isinstance(message.said, RawSignal):
+                try:
+                    args = message.plain, self._bounds
+                    data = await asyncio.to_thread(process, *args) if len(message.plain) > LARGE else process(*args)
+                except Exception as exc:  # as above
+                    log.exception("a signal cannot be processed", correlation_id=message.correlation_id)
+                    fate.later.append((message.received, f"processing failed: {type(exc).__name__}"))
+                    failed.append(message)
+                else:
+                    fate.data[message.received.tag] = data
+        if failed:
+            fate.taken = [message for message in fate.taken if message not in failed]
+            await self._patience.until_done("Redis", lambda: self._once.release(failed))

@@ -1,0 +1,140 @@
+"""The messages that the door publishes: processed signals, retries, dead letters, replies. Pure: address, body, properties."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+from uuid import uuid4
+
+from pamqp import frame
+from pamqp.body import ContentBody
+from pamqp.commands import Basic
+from pamqp.frame import FrameTypes
+from pamqp.header import ContentHeader
+
+from manifold.contracts.signals import topology
+from manifold.contracts.signals.codes import ErrorReport
+from manifold.contracts.signals.messages import RawSignal, processed_message
+from manifold.contracts.signals.processing import ProcessedData
+from manifold.signals._decoding import MOST_HEADERS
+from manifold.signals._received import CORRELATION, DEVICE, ERROR, KEPT, LEFT_OUT, OWN_ID, QUEUE, RETRY_COUNT, ROUTES, VERSION, Accepted, Received
+from manifold.signals._wire import AROUND
+
+JSON, PERSISTENT = "application/json", 2
+MAX_PROPERTIES = MOST_HEADERS - 4000  # bytes: what is sent on is read again, as a copy, with headers of the server's own
+MAX_OWN = 10_000  # bytes of a header that the door writes
+MAX_SHORT = 255  # bytes of a text that is a property
+DIRECT = (
+    "amq.rabbitmq.reply-to"  # RabbitMQ ends the channel of whoever says it and has not asked for answers; by AMQP 1.0 it comes
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outgoing:
+    """One message to publish."""
+
+    exchange: str
+    key: str
+    body: bytes
+    properties: Any  # Basic.Properties, of which the library says that each field may be missing
+    mandatory: bool = True
+
+    def packed(self, channel: int, *, room: int) -> list[bytes] | Exception:
+        """Its frames, or why it has none: a client may have sent what the library cannot send on.
+
+        `room` is how much of the body fits into one frame.
+        """
+        try:
+            where = _where(channel, self.exchange, self.key, self.mandatory)
+            frames = [where, *(frame.marshal(one, channel) for one in self._content(room))]
+        except Exception as exc:  # noqa: BLE001  # whatever a client has thought of
+            return exc
+        if len(frames[1]) > room + AROUND:  # a server that agreed to smaller frames would end the connection, again and again
+            return ValueError(f"the properties do not fit into a frame, which has room for {room} bytes")
+        return frames
+
+    def _content(self, room: int) -> Iterator[FrameTypes]:
+        yield ContentHeader(0, len(self.body), self.properties)
+        for start in range(0, len(self.body), room):
+            yield ContentBody(self.body[start : start + room])
+
+
+@lru_cache(maxsize=64)  # nearly all go to the same few places
+def _where(channel: int, exchange: str, key: str, mandatory: bool) -> bytes:
+    return frame.marshal(Basic.Publish(exchange=exchange, routing_key=key, mandatory=mandatory), channel)
+
+
+def processed(message: Accepted, said: RawSignal, data: ProcessedData, at: datetime) -> Outgoing:
+    """The processed signal. Its message id is the digest of the signal: what is published twice has the same."""
+    body = processed_message(said, data, at=at, correlation_id=message.correlation_id)
+    headers: dict[str, Any] = {DEVICE: said.device_id, VERSION: said.schema_version}
+    if message.correlation_id:
+        headers[CORRELATION] = message.correlation_id
+    about = Basic.Properties(JSON, headers=headers, delivery_mode=PERSISTENT, message_id=message.content, timestamp=at)
+    return Outgoing(topology.EXCHANGE, topology.PROCESSED, body, about)
+
+
+def retry(received: Received, after_ms: int) -> Outgoing:
+    """The same message once more, `after_ms` later."""
+    headers = {RETRY_COUNT: received.retry_count + 1}
+    return _again(received, topology.EXCHANGE, topology.RETRY, headers, expiration=str(after_ms))
+
+
+def dead_letter(received: Received, report: ErrorReport) -> Outgoing:
+    """The same message, with what is wrong with it."""
+    headers = {ERROR: report.to_json().decode()}
+    return _again(received, topology.DEAD_EXCHANGE, topology.DEAD, headers, expiration=None)
+
+
+def reply(received: Received, report: ErrorReport, at: datetime) -> Outgoing | None:
+    """The error for the sender that asked for one; None: it did not, or the reply would go into a queue of the door."""
+    to = received.reply_to
+    if not to or not _fits(to) or to in topology.OWN_QUEUES:
+        return None
+    headers: dict[str, Any] = {CORRELATION: report.correlation_id} if report.correlation_id else {}
+    known = next(filter(_fits, (received.correlation_property, report.correlation_id)), None)
+    about = Basic.Properties(JSON, headers=headers, delivery_mode=PERSISTENT, correlation_id=known, timestamp=at)
+    return Outgoing("", to, report.to_json(), about, mandatory=False)
+
+
+def _fits(text: str | None) -> bool:
+    return bool(text) and len(str(text).encode()) <= MAX_SHORT
+
+
+def without_headers(one: Outgoing) -> Outgoing:
+    """The same with the door's own headers only: a client may have sent what the library cannot send on."""
+    headers = one.properties.headers or {}
+    own = {name: headers[name] for name in (ERROR, QUEUE, RETRY_COUNT) if _is_own(headers.get(name))}
+    properties = Basic.Properties(headers=own | {LEFT_OUT: "headers that cannot be sent on"}, delivery_mode=PERSISTENT)
+    for name in ("expiration", "content_type", "content_encoding"):  # without which it waits, or is read, otherwise
+        setattr(properties, name, getattr(one.properties, name, None))
+    return replace(one, properties=properties)
+
+
+def _again(received: Received, exchange: str, key: str, added: dict[str, Any], *, expiration: str | None) -> Outgoing:
+    """The bytes as they came, and all properties but those that the way asks for, as far as they fit into one frame."""
+    old, queue = received.properties, topology.STATUS if received.is_status else topology.RAW
+    headers = {name: value for name, value in received.headers.items() if name not in ROUTES} | added | {QUEUE: queue}
+    made = Basic.Properties(headers=headers, delivery_mode=PERSISTENT)
+    for name in KEPT:
+        setattr(made, name, getattr(old, name, None))
+    if made.reply_to == DIRECT:
+        made.reply_to = None
+    made.message_id = made.message_id or f"{OWN_ID}{uuid4().hex}"
+    made.expiration = expiration
+    one = Outgoing(exchange, key, received.body, made)
+    return one if _can_be_sent(one) else without_headers(one)
+
+
+def _is_own(value: Any) -> bool:
+    """Whether a header may be one that the door has written: a client may use its name for something larger."""
+    return type(value) is int or (type(value) is str and len(value.encode()) <= MAX_OWN)
+
+
+def _can_be_sent(one: Outgoing) -> bool:
+    """Whether its properties are of kinds that the library writes, and fit into one frame, or RabbitMQ ends the connection."""
+    try:
+        return len(one.properties.marshal()) <= MAX_PROPERTIES
+    except Exception:  # noqa: BLE001  # whatever a client has thought of
+        return False

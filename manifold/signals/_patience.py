@@ -1,0 +1,52 @@
+"""Waits for a server that the door cannot do without."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+from redis.exceptions import RedisError
+
+from manifold.signals import _metrics
+
+RETRY_S = 1.0  # between two tries
+T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
+
+
+class Patience:
+    """Tries until it works. Several may wait at once, each for its own server."""
+
+    def __init__(self) -> None:
+        self._problems: dict[str, str] = {}  # by server
+
+    @property
+    def problem(self) -> str | None:
+        """What is waited for; None: nothing."""
+        return next(iter(self._problems.values()), None)
+
+    async def until_done(self, server: str, work: Callable[[], Awaitable[T]]) -> T:
+        """What `work` returns, as soon as the server is there; until then nothing goes on, and RabbitMQ keeps what comes."""
+        while True:
+            try:
+                done = await work()
+            except (RedisError, OSError) as exc:
+                self.say(server, f"{server} is away ({exc}): nothing is let through; it goes on by itself")
+                await asyncio.sleep(RETRY_S)
+            else:
+                self.say(server, None)
+                return done
+
+    def say(self, server: str, problem: str | None) -> None:
+        """This is why the server is waited for; None: it is there."""
+        before = self.problem
+        if problem is None:
+            self._problems.pop(server, None)
+        else:
+            self._problems[server] = problem
+        if before is None and problem is not None:
+            log.warning("the door waits", reason=problem)
+        if before is not None and self.problem is None:
+            log.info("the door goes on")
+        _metrics.WAITING.set(self.problem is not None)

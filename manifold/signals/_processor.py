@@ -1,0 +1,49 @@
+"""Processes a group of messages: judge, hold, seal, journal, publish, mark done, acknowledge, in that order.
+
+A message is acknowledged last. If the door dies before that, RabbitMQ delivers the message again. It may then be in the journal
+twice (the lake takes one), and its processed message may be published twice, with the same id.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+
+from manifold.signals._fate import Fate, Key
+from manifold.signals._judging import Judge
+from manifold.signals._once import Once
+from manifold.signals._patience import Patience
+from manifold.signals._publishing import Publishing
+from manifold.signals._received import Received
+from manifold.signals._recording import Recording
+from manifold.signals._session import Session
+from manifold.signals._telling import tell
+from manifold.signals._tracing import Tracing
+
+
+class Processor:
+    """Settles groups of messages. While one is being published and acknowledged the next may be judged and recorded."""
+
+    def __init__(self, judge: Judge, recording: Recording, publishing: Publishing, once: Once, patience: Patience) -> None:
+        self._judge, self._recording, self._publishing = judge, recording, publishing
+        self._once, self._patience = once, patience
+        self.tracing: Tracing | None = None  # nobody wants spans
+
+    async def begin(self, group: Sequence[Received], held_before: Collection[Key]) -> Fate:
+        """What becomes of the group, once all of it is on disk; `held_before` are keys of a group that is not finished."""
+        fate = await self._judge.fate_of(group, held_before)
+        await self._recording.record(fate)
+        return fate
+
+    async def finish(self, fate: Fate, group: Sequence[Received], session: Session) -> None:
+        """Return when every message of the group is acknowledged. Groups are finished one after the other, as they came.
+
+        Raises:
+            AMQPError, OSError, TimeoutError: the session is over; its messages come again.
+        """
+        await self._publishing.publish(fate, session)
+        if fate.taken:
+            await self._patience.until_done("Redis", lambda: self._once.done(fate.taken))
+        await session.ack_up_to(group[-1])
+        self._recording.acknowledged(fate)
+        tell(fate, group)
+        if self.tracing is not None:
+            self.tracing.tell(fate, datetime.now(UTC))

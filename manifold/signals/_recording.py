@@ -1,0 +1,73 @@
+"""Seals a group under the day's key and writes it to the journal, before any of it is published or acknowledged."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, date, datetime
+
+from manifold.lake.day_keys import DayKeys
+from manifold.archive.journal import Journal
+from manifold.contracts.envelope import Envelope, Stream
+from manifold.contracts.seq import SeqSource
+from manifold.contracts.signals.messages import RawSignal
+from manifold.contracts.signals.records import raw_envelope, refused_envelope, status_envelope
+from manifold.signals._fate import Fate, Refused
+from manifold.signals._patience import Patience
+from manifold.signals._received import Accepted
+from manifold.signals._recorded import Recorded
+
+LARGE = 128 << 10  # bytes that are sealed in a thread, so that the loop goes on
+
+
+class Recording:
+    """Writes groups to the journal. `seqs` is set before the first group comes."""
+
+    def __init__(self, keys: DayKeys, journal: Journal, may_record: Callable[[], Awaitable[None]], patience: Patience) -> None:
+        self.seqs: SeqSource
+        self._keys, self._journal, self._may_record, self._patience = keys, journal, may_record, patience
+        self._recorded = Recorded()
+        self._day: date | None = None  # whose key is known
+
+    async def record(self, fate: Fate) -> None:
+        """Return when accepted and refused messages are on disk. Messages that were on disk are not written again."""
+        taken = [message for message in fate.taken if message.identity not in self._recorded]
+        refused = [one for one in (*fate.refused, *fate.expired) if one.digest not in self._recorded]
+        if taken or refused:
+            await self._may_record()
+            envelopes = await self._patience.until_done("the storage of day keys", lambda: self._sealed(taken, refused))
+            await self._journal.append(envelopes)
+            self._recorded.add(_identities(taken, refused))
+
+    def acknowledged(self, fate: Fate) -> None:
+        """The group is acknowledged: if one of its messages comes again, it is another one."""
+        self._recorded.forget(_identities(fate.taken, [*fate.refused, *fate.expired]))
+
+    async def _sealed(self, taken: list[Accepted], refused: list[Refused]) -> list[Envelope]:
+        """In a thread where there is much to seal, and where a day begins, whose key is read or made."""
+        bodies = sum(len(m.plain) for m in taken) + sum(len(one.received.body) for one in refused)
+        today = datetime.now(UTC).date()
+        if bodies <= LARGE and today == self._day:
+            return self._seal(taken, refused)
+        envelopes = await asyncio.to_thread(self._seal, taken, refused)
+        self._day = today
+        return envelopes
+
+    def _seal(self, taken: list[Accepted], refused: list[Refused]) -> list[Envelope]:
+        envelopes = []
+        for message in taken:
+            seq, at = self.seqs.next(), message.received.at
+            if isinstance(message.said, RawSignal):
+                sealed = self._keys.seal(message.plain, seq=seq)
+                about = {"key": message.key, "correlation_id": message.correlation_id}
+                envelopes.append(raw_envelope(seq, at, message.said, sealed, payload=message.plain, **about))
+            else:
+                envelopes.append(status_envelope(seq, at, message.said, correlation_id=message.correlation_id))
+        for one in refused:
+            seq, stream = self.seqs.next(), Stream.XRAY_STATUS if one.received.is_status else Stream.XRAY_RAW
+            sealed = self._keys.seal(one.received.body, seq=seq)
+            at, devices = one.received.at, one.claims.devices
+            envelopes.append(refused_envelope(seq, at, stream, one.refusal, sealed, devices=devices, digest=one.digest))
+        return envelopes
+
+
+def _identities(taken: list[Accepted], refused: list[Refused]) -> list[str]:
+    return [*(message.identity for message in taken), *(one.digest for one in refused)]

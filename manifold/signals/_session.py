@@ -1,0 +1,223 @@
+"""One session with RabbitMQ: two connections, the topology asserted, queues consumed, messages published and confirmed.
+
+Publishing has a connection of its own: a server that is short of memory or disk stops reading from connections that
+publish, and acknowledgements must get through then, because they make room.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from aio_pika.connection import Connection, make_url
+from aio_pika.exceptions import AMQPError, ChannelInvalidStateError
+from pamqp.commands import Basic
+from pamqp.frame import marshal
+
+from manifold.settings import Settings
+from manifold.signals._confirms import Confirms
+from manifold.signals._decoding import read_any_properties
+from manifold.signals._outgoing import Outgoing
+from manifold.signals._received import Received
+from manifold.signals._topology import assert_topology
+from manifold.signals._ways import Ways
+from manifold.signals._wire import AROUND, Delivery, Wire
+
+# All that a stay at RabbitMQ may end with; then another one begins.
+AWAY = (AMQPError, ChannelInvalidStateError, OSError, TimeoutError)
+
+LARGE_FRAME = 128 << 10  # bytes, where the server sets no limit
+
+
+class Session:
+    """A stay. `lost` is done when it has ended: then nothing of it can be acknowledged, and RabbitMQ delivers it again."""
+
+    def __init__(self, taking: Any, giving: Any, wire_in: Wire, wire_out: Wire) -> None:
+        self._taking, self._giving, self._wire_in, self._wire = taking, giving, wire_in, wire_out
+        self._queues: dict[str, tuple[Ways, Callable[[Received], None]]] = {}  # by consumer
+        self._confirms = Confirms()
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.waited_s: Callable[[str], float] = lambda _: 0.0  # how long what comes from a queue may have waited
+        wire_in.delivered, wire_in.channel = self._delivered, int(taking.number)
+        wire_out.confirmed = lambda tag, multiple, taken: self._confirms.settled(tag, multiple=multiple, taken=taken)
+        wire_out.returned, wire_out.ended, wire_out.channel = self._confirms.returned, self._confirms.ended, int(giving.number)
+        # Where a queue is deleted and made again between two looks at it, nothing else says that nobody reads it any more.
+        taking.on_consumer_cancel_callbacks.add(
+            lambda _: self.end("RabbitMQ has cancelled a consumer, as when its queue is deleted")
+        )
+        for closing in (taking.closing, giving.closing):
+            closing.add_done_callback(lambda done: self.end(_why(done)))
+        # Where only the other channel has ended, what is under way here is confirmed all the same; it comes again as a duplicate.
+        giving.closing.add_done_callback(lambda done: self._confirms.ended(_why(done)))
+
+    async def consume(self, queue: str, take: Callable[[Received], None]) -> None:
+        """`take` gets each message of the queue from now on."""
+        consumer = f"door-{len(self._queues)}"
+        self._queues[consumer] = Ways(queue), take
+        with ending_is_away():
+            await self._taking.basic_consume(queue, _nobody, consumer_tag=consumer)
+
+    async def stop_consuming(self) -> None:
+        """Nothing more is delivered; what was can still be acknowledged."""
+        with ending_is_away():
+            for consumer in self._queues:
+                await self._taking.basic_cancel(consumer)
+
+    async def ack_up_to(self, received: Received) -> None:
+        """This message, and every one that was delivered before it, is settled."""
+        _write(self._taking, self._wire_in, [marshal(Basic.Ack(received.tag, multiple=True), self._wire_in.channel)])
+
+    async def publish(self, out: Sequence[Outgoing]) -> list[Exception | None]:
+        """Return when the server has said of each whether it takes it, however long that takes: None, or why it has not gone.
+
+        Raises:
+            AMQPError: one came back, because no queue takes it.
+            OSError: the connection is lost.
+        """
+        failed = self._written(out)
+        count = failed.count(None)
+        taken = iter(await self._confirms.all_of(count) if count else ())
+        return [why if why is not None or next(taken) else AMQPError("refused") for why in failed]
+
+    def pause(self) -> None:
+        """Nothing more is read, and so nothing delivered, until `go_on`; what is acknowledged meanwhile goes out."""
+        self._wire_in.pause()
+
+    def go_on(self) -> None:
+        """Read again."""
+        self._wire_in.go_on()
+
+    def leave(self) -> None:
+        """Ignore messages that are still delivered; they come again. They are read, since the connection's end is behind them."""
+        self._queues.clear()
+        self._wire_in.go_on()
+
+    async def is_blocked(self) -> bool:
+        """Whether the server has said that it takes nothing for now, because it is short of memory or disk."""
+        ready = asyncio.ensure_future(self._giving.connection.ready())
+        await asyncio.sleep(0)
+        if ready.done():
+            return False
+        ready.cancel()
+        return True
+
+    async def count(self, queue: str) -> int:
+        """How many messages wait in the queue."""
+        with ending_is_away():
+            return int((await self._taking.queue_declare(queue, passive=True)).message_count)
+
+    def end(self, why: str) -> None:
+        """This stay is over."""
+        if not self.lost.done():
+            self.lost.set_result(why)
+
+    def _written(self, out: Sequence[Outgoing]) -> list[Exception | None]:
+        """Of each, None when its frames are on their way, or why it has none."""
+        room = int(self._giving.connection.connection_tune.frame_max or LARGE_FRAME) - AROUND
+        packed = [one.packed(self._wire.channel, room=room) for one in out]
+        _write(self._giving, self._wire, [frame for one in packed if not isinstance(one, Exception) for frame in one])
+        return [one if isinstance(one, Exception) else None for one in packed]
+
+    def _delivered(self, found: Sequence[Delivery]) -> None:
+        now = datetime.now(UTC)
+        for one in found:
+            by = one.by
+            if (consumer := self._queues.get(by.consumer_tag)) is not None:
+                ways, take = consumer
+                if ways.is_own(by.exchange, by.routing_key) or ways.came(by.exchange, by.routing_key):
+                    take(_received(ways.queue, one, now, self.waited_s(ways.queue)))
+                else:
+                    self._wire_in.write([marshal(Basic.Ack(by.delivery_tag), self._wire_in.channel)])
+
+
+@asynccontextmanager
+async def open_session(url: str, settings: Settings) -> AsyncIterator[Session]:
+    """A stay, with the topology asserted, while the block runs.
+
+    Raises:
+        Permanent: an exchange or queue is there with other arguments.
+        AMQPError, OSError, TimeoutError: RabbitMQ is away, or refuses; the text has no password.
+    """
+    within_s, to = settings.signals_connect_ms / 1000, make_url(url, heartbeat=settings.signals_heartbeat_seconds)
+    read_any_properties()
+    async with contextlib.AsyncExitStack() as stack:
+        wires = {way: Wire() for way in ("in", "out")}
+        with ending_is_away():
+            of_in, of_out = [await _connected(stack, to, f"manifold signals {way}", wires[way], within_s) for way in wires]
+            await assert_topology(of_in, partitions=settings.signals_partitions)
+            taking = await (await of_in.channel(publisher_confirms=False)).get_underlay_channel()
+            giving = await (await of_out.channel(publisher_confirms=True)).get_underlay_channel()
+            await taking.basic_qos(prefetch_count=settings.signals_prefetch)
+        yield Session(taking, giving, wires["in"], wires["out"])
+
+
+@contextlib.contextmanager
+def ending_is_away() -> Iterator[None]:
+    """The library cancels whoever waits for a connection that ends. That is no reason for us to end: it is a server that is away.
+
+    Raises:
+        ConnectionError: instead of a cancellation that nobody has asked of this task.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as exc:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise ConnectionError("the connection has ended") from exc
+
+
+async def _connected(stack: contextlib.AsyncExitStack, to: Any, name: str, wire: Wire, within_s: float) -> Connection:
+    connection = Connection(to, client_properties={"connection_name": name})
+    connection.kwargs["transport_factory"] = wire
+    await connection.connect(timeout=within_s)
+    stack.push_async_callback(_close, connection)
+    return connection
+
+
+async def _close(connection: Connection) -> None:
+    with contextlib.suppress(*AWAY), ending_is_away():
+        async with asyncio.timeout(5):
+            await connection.close()
+
+
+def _write(channel: Any, wire: Wire, frames: Sequence[bytes]) -> None:
+    """The frames go out, unless the channel or its connection has ended.
+
+    Raises:
+        ConnectionError: it has.
+    """
+    if channel.is_closed:
+        raise ConnectionError("the channel was closed")
+    wire.write(frames)
+
+
+def _why(done: "asyncio.Future[Any]") -> str:
+    if done.cancelled():
+        return "the channel was closed"
+    error = done.exception()
+    return f"the channel was closed: {error}" if error else "the channel was closed"
+
+
+async def _nobody(_: Any) -> None:
+    """The library has a consumer that no message reaches."""
+
+
+def _received(queue: str, message: Delivery, at: datetime, waited_s: float) -> Received:
+    properties = message.properties
+    return Received(
+        queue=queue,
+        body=message.body,
+        headers=properties.headers or {},
+        at=at,
+        waited_s=waited_s,
+        content_type=properties.content_type,
+        content_encoding=properties.content_encoding,
+        reply_to=properties.reply_to,
+        correlation_property=properties.correlation_id,
+        tag=message.by.delivery_tag,
+        redelivered=message.by.redelivered,
+        properties=properties,
+    )

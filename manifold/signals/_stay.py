@@ -1,0 +1,206 @@
+"""Keeps the door connected to RabbitMQ: one session after the other, in which messages are settled in groups."""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import deque
+from urllib.parse import urlsplit
+
+import structlog
+
+from manifold.messaging.amqp import connection_url, shown_url
+from manifold.settings import Settings
+from manifold.contracts.signals import topology
+from manifold.contracts.signals.rights import DOOR
+from manifold.signals import _metrics
+from manifold.signals._fate import Fate, Key
+from manifold.signals._freshness import Backlogs
+from manifold.signals._processor import Processor
+from manifold.signals._received import Received
+from manifold.signals._session import AWAY, Session, open_session
+from manifold.signals._state import StateFile
+
+LOOK_S = 1.0  # between two looks at the queues
+SAVE_S = 10.0  # between two notes of when the raw queue was last empty
+AGAIN_MIN_S, AGAIN_MAX_S = 0.5, 15.0  # between two tries to reach RabbitMQ
+GROUP_BYTES = 4 << 20  # bodies that are settled together
+HELD_BYTES = 64 << 20  # bodies in hand, above which nothing more is read until half of them are settled
+WATCHED = (topology.RETRY, topology.DEAD, topology.STATUS, topology.PROCESSED, topology.DEAD_COPY)
+
+log = structlog.get_logger(__name__)
+
+
+class Stay:
+    """Takes messages and has them settled, for as long as `run` runs. `problem` says why nothing comes; None: it is consuming."""
+
+    def __init__(self, settings: Settings, processor: Processor, state: StateFile) -> None:
+        self.problem: str | None = "not connected yet"
+        self._of_signals = (topology.RAW, *(queue.name for queue in topology.partitions(settings.signals_partitions)))
+        self.backlog = Backlogs(self._of_signals, settings.signals_nonce_seconds, in_flight=settings.signals_prefetch)
+        self.in_hand = self._held = 0  # messages, and bytes of their bodies
+        self._settings, self._processor, self._state = settings, processor, state
+        self._waiting: deque[Received] = deque()
+        self._arrived = asyncio.Event()
+        self._settled = 0  # groups
+        self._session: Session | None = None
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Take nothing new, settle what came, and end."""
+        self._stopping.set()
+        if self._session is not None:
+            self._session.end("the door stops")
+
+    async def run(self) -> None:
+        """One session after the other, until `stop`.
+
+        Raises:
+            Permanent: RabbitMQ has another topology.
+        """
+        settings, tries = self._settings, 0
+        while not self._stopping.is_set():
+            before = self._settled
+            try:
+                async with open_session(connection_url(settings, as_user=DOOR), settings) as session:
+                    await self._serve(session)
+                    why = session.lost.result()
+            except AWAY as exc:
+                why = str(exc) or type(exc).__name__
+            if self._stopping.is_set():
+                return
+            if self._settled > before:  # a stay that settles nothing, and ends, does not begin again at once
+                tries = 0
+            self._say(f"not connected to RabbitMQ at {_without_password(settings)}: {why}")
+            pause = min(AGAIN_MAX_S, AGAIN_MIN_S * 2**tries)
+            tries = min(tries + 1, 10)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause * random.uniform(0.5, 1)):
+                    await self._stopping.wait()
+
+    async def _serve(self, session: Session) -> None:
+        """Consume until the session is lost, or the door stops; then settle what came before."""
+        self._waiting.clear()  # of a stay before: it comes again
+        self.backlog.connection_lost()
+        session.waited_s = lambda queue: self.backlog.age_s(time.time(), queue)
+        await self._look(session)
+        self._session = session
+        settling = asyncio.create_task(self._settle_all(session), name="signals.settle")
+        looking = asyncio.create_task(self._look_again_and_again(session), name="signals.look")
+        try:
+            await self._consume(session)
+            self._say(None)
+            await asyncio.wait((session.lost, settling, looking), return_when=asyncio.FIRST_COMPLETED)
+            if self._stopping.is_set():
+                await session.stop_consuming()
+        finally:
+            session.end("its work has ended")
+            self._arrived.set()
+            looking.cancel()
+            try:  # a group that is being written is never broken off: whoever consumes next writes to the same journal
+                await asyncio.wait((settling, looking))
+            finally:  # unless the process ends, and waits no longer
+                settling.cancel()
+                session.leave()
+                self._session, self.in_hand, self._held = None, 0, 0
+                _metrics.IN_HAND.set(0)
+                _metrics.CONNECTED.set(0)
+        if not looking.cancelled():
+            looking.result()
+        settling.result()
+
+    async def _consume(self, session: Session) -> None:
+        for queue in self._of_signals:
+            await session.consume(queue, self._take)
+        await session.consume(topology.DEAD_COPY, self._take)
+        if self._settings.signals_reads_status:
+            await session.consume(topology.STATUS, self._take)
+
+    def _take(self, received: Received) -> None:
+        self.backlog.took(received.queue)
+        self._waiting.append(received)
+        self.in_hand += 1
+        self._held += len(received.body)
+        if self._held > HELD_BYTES and self._session is not None:
+            self._session.pause()
+            self.backlog.paused()
+        _metrics.IN_HAND.set(self.in_hand)
+        self._arrived.set()
+
+    async def _settle_all(self, session: Session) -> None:
+        """Settle what comes, in groups: while one is published and acknowledged, the next is judged and recorded."""
+        finishing: asyncio.Task[None] | None = None
+        held: frozenset[Key] = frozenset()
+        try:
+            while not session.lost.done() or (self._stopping.is_set() and self._waiting):
+                if finishing is not None and finishing.done():
+                    finishing.result()
+                if not self._waiting:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+                    continue
+                group = self._next_group()
+                fate = await self._processor.begin(group, held)
+                held = fate.held
+                if finishing is not None:
+                    await finishing
+                finishing = asyncio.create_task(self._finish(fate, group, session), name="signals.finish")
+                finishing.add_done_callback(lambda _: self._arrived.set())
+            if finishing is not None:
+                await finishing
+        except asyncio.CancelledError:
+            if finishing is not None:
+                finishing.cancel()
+            raise
+        finally:
+            if finishing is not None:
+                await asyncio.wait((finishing,))
+
+    def _next_group(self) -> list[Received]:
+        """What waits, up to half of what may be in hand: the other half is being published meanwhile."""
+        group, size, most = list[Received](), 0, max(1, self._settings.signals_prefetch // 2)
+        while self._waiting and size < GROUP_BYTES and len(group) < most:
+            group.append(self._waiting.popleft())
+            size += len(group[-1].body)
+        return group
+
+    async def _finish(self, fate: Fate, group: list[Received], session: Session) -> None:
+        await self._processor.finish(fate, group, session)
+        self._settled += 1
+        self.in_hand -= len(group)
+        before, self._held = self._held, self._held - sum(len(received.body) for received in group)
+        if self._held <= HELD_BYTES // 2 < before:
+            session.go_on()
+        _metrics.IN_HAND.set(self.in_hand)
+
+    async def _look_again_and_again(self, session: Session) -> None:
+        saved = time.monotonic()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._look(session)
+            if time.monotonic() - saved > SAVE_S and self.backlog.empty_at > self._state.state.empty_at:
+                await asyncio.to_thread(self._state.remember_empty, self.backlog.empty_at)
+                saved = time.monotonic()
+
+    async def _look(self, session: Session) -> None:
+        """How much waits in each queue; and since when the raw queue was not empty."""
+        for queue in self._of_signals:
+            asked_at = time.time()  # the answer may be read much later, behind what is not read now
+            self.backlog.saw(queue, await session.count(queue), asked_at)
+        _metrics.DEPTH.labels(topology.RAW).set(self.backlog.count)  # with its partitions
+        for queue in WATCHED:
+            _metrics.DEPTH.labels(queue).set(await session.count(queue))
+        _metrics.BACKLOG_AGE_SECONDS.set(self.backlog.age_s(time.time()))
+
+    def _say(self, problem: str | None) -> None:
+        if problem is not None and problem != self.problem:
+            log.warning("away from RabbitMQ", reason=problem)
+        if problem is None:
+            log.info("consuming", queues=[*self._of_signals] + [topology.STATUS] * self._settings.signals_reads_status)
+        self.problem = problem
+        _metrics.CONNECTED.set(problem is None)
+
+
+def _without_password(settings: Settings) -> str:
+    parts = urlsplit(shown_url(settings))
+    return f"{parts.hostname}:{parts.port or ''}".rstrip(":")

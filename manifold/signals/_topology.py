@@ -1,0 +1,85 @@
+"""Declares the topology: that of the contract, and partitions of the raw queue if the settings ask for them."""
+
+import re
+from typing import Any
+
+from aio_pika.abc import AbstractConnection
+from aio_pika.exceptions import AMQPError, ChannelNotFoundEntity, ChannelPreconditionFailed
+
+from manifold.contracts.errors import Permanent
+from manifold.contracts.signals import topology
+
+PLUGIN = "rabbitmq_consistent_hash_exchange"
+# What RabbitMQ says where something is there with another argument: the one that we want, and the one that it has.
+_OTHER = re.compile(
+    r"inequivalent arg '(?P<argument>[^']*)' for (?P<what>(?:queue|exchange) '[^']*') in vhost '[^']*': "
+    r"received (?P<ours>.*) but current is (?P<theirs>.*)"
+)
+
+
+async def assert_topology(connection: AbstractConnection, *, partitions: int = 0) -> None:
+    """Declare what the contract has, and so many partitions.
+
+    Raises:
+        Permanent: there is one with other arguments; the message names the argument and both values. Or partitions are wanted
+            of a server that has no plug-in for them.
+    """
+    made = await connection.channel(publisher_confirms=False)
+    channel = await made.get_underlay_channel()
+    try:
+        for name, kind in topology.EXCHANGES.items():
+            await channel.exchange_declare(name, exchange_type=kind, durable=True)
+        for queue in topology.QUEUES:
+            await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+            if queue.name != topology.RAW:
+                await channel.queue_bind(queue.name, queue.exchange, queue.key)
+        if partitions:
+            await _declare_partitions(channel, partitions)
+        else:
+            await channel.queue_bind(topology.RAW, topology.EXCHANGE, topology.RAW)
+            await _without_partitions(connection)
+    except ChannelPreconditionFailed as exc:
+        raise Permanent(
+            f"RabbitMQ has another topology: {_text(exc)}; delete what is named there, once it is empty, or let the door use a "
+            "virtual host of its own (MANIFOLD_SIGNALS_AMQP_URL)"
+        ) from exc
+    await made.close()
+
+
+async def _declare_partitions(channel: Any, count: int) -> None:
+    """Route signals to the partitions instead of the raw queue. In between some go to both; the door processes one."""
+    by = dict(topology.PARTITIONS_BY)
+    try:
+        await channel.exchange_declare(topology.PARTITIONS, exchange_type=topology.PARTITIONS_TYPE, durable=True, arguments=by)
+    except AMQPError as exc:
+        if "unknown exchange type" in str(exc):
+            raise Permanent(
+                f"RabbitMQ has no plug-in for partitions; run: rabbitmq-plugins enable {PLUGIN}, or set signals_partitions=0"
+            ) from exc
+        raise
+    for queue in topology.partitions(count):
+        await channel.queue_declare(queue.name, durable=True, arguments=dict(queue.arguments))
+        await channel.queue_bind(queue.name, queue.exchange, queue.key)
+    await channel.exchange_bind(topology.PARTITIONS, topology.EXCHANGE, topology.RAW)
+    await channel.queue_unbind(topology.RAW, topology.EXCHANGE, topology.RAW)
+
+
+async def _without_partitions(connection: AbstractConnection) -> None:
+    """Nothing goes to partitions of an earlier time; a channel of its own, which ends where there never were any."""
+    made = await connection.channel(publisher_confirms=False)
+    channel = await made.get_underlay_channel()
+    try:
+        await channel.exchange_declare(topology.PARTITIONS, exchange_type=topology.PARTITIONS_TYPE, passive=True)
+        await channel.exchange_unbind(topology.PARTITIONS, topology.EXCHANGE, topology.RAW)
+    except ChannelNotFoundEntity:
+        return
+    await made.close()
+
+
+def _text(exc: BaseException) -> str:
+    """What is there, which argument of it is another one, and both values; else what the server said, without its code."""
+    said = str(exc.args[0]) if exc.args else type(exc).__name__
+    if (other := _OTHER.search(said)) is None:
+        return said.removeprefix("PRECONDITION_FAILED - ")
+    ours, theirs = (re.sub(r"^the value | of type '\w+'$", "", other[name]) for name in ("ours", "theirs"))
+    return f"{other['what']} has {other['argument']} = {theirs}, and the door needs {ours}"

@@ -1,0 +1,168 @@
+"""Dead letters for an operator: shows them, and sends them back to their queue after the cause is repaired.
+
+Showing takes the messages and gives them back when the block ends. Meanwhile no other client sees them.
+
+Signed times grow old. A message that is only too old, and was signed with an accepted secret, is signed anew when it is replayed,
+with the present time and a new nonce. It cannot be told from a message that was captured and sent again, so an operator has to
+vouch for it; anybody who has the secret could send it anyway.
+"""
+
+import asyncio
+import json
+import math
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import aio_pika
+from aio_pika.abc import AbstractIncomingMessage
+
+from manifold.messaging.amqp import connection_url, hmac_secrets
+from manifold.settings import Settings
+from manifold.contracts.signals import topology
+from manifold.contracts.signals.codes import Refusal
+from manifold.contracts.signals.rights import OPERATOR
+from manifold.contracts.signals.signing import signed_headers
+from manifold.signals._checks import Checks
+from manifold.signals._claims import claims_of, readable
+from manifold.signals._decoding import read_any_properties
+from manifold.signals._received import ERROR, OF_THE_WAY, QUEUE, Accepted, Judged, Received
+
+ACCEPTED = "accepted"
+EXPIRED = "EXPIRED"  # no door has seen it
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One dead letter. `place` counts from 1, the oldest first."""
+
+    place: int
+    error: dict[str, Any]
+    body: bytes
+    message: AbstractIncomingMessage
+
+    @property
+    def code(self) -> str:
+        """Why it lies here."""
+        return str(self.error.get("code", EXPIRED))
+
+    def to_json(self) -> dict[str, Any]:
+        """What the console prints of it."""
+        return {"place": self.place, "code": self.code, "error": self.error, "bytes": len(self.body), "headers": self._headers()}
+
+    def _headers(self) -> dict[str, str]:
+        return {name: str(value) for name, value in self.message.headers.items() if name != ERROR}
+
+
+class DeadLetters:
+    """The dead letters while the block of `open_dead_letters` runs."""
+
+    def __init__(self, channel: Any, checks: Checks) -> None:
+        self._channel, self._checks = channel, checks
+
+    async def oldest(self, count: int) -> list[DeadLetter]:
+        """So many of them."""
+        queue, found = await self._channel.get_queue(topology.DEAD, ensure=True), list[DeadLetter]()
+        while len(found) < count and (message := await queue.get(fail=False, no_ack=False)) is not None:
+            found.append(DeadLetter(len(found) + 1, _error_of(message), message.body, message))
+        return found
+
+    def would_be(self, letter: DeadLetter) -> str:
+        """What the checks that need no server would say now: a code, or `accepted`."""
+        judged = self._judged(letter, self._checks)
+        return judged.code.value if isinstance(judged, Refusal) else ACCEPTED
+
+    def is_only_old(self, letter: DeadLetter) -> bool:
+        """Whether the door would refuse it now, and only for the time at which it was signed."""
+        return self.would_be(letter) != ACCEPTED and isinstance(self._ageless(letter), Accepted)
+
+    async def erase(self, device_id: str, is_in: Callable[[bytes | str], bool]) -> int:
+        """Take those of a device away for good, one in memory at a time; how many.
+
+        They are those that name it as refused messages do, and those with headers or a body in which `is_in` finds it.
+        """
+        gone = 0
+        while found := await self.oldest(1):
+            received = _received(found[0])
+            texts: list[bytes | str] = [*(str(value) for value in received.headers.values()), received.body, readable(received)]
+            if device_id in claims_of(received).devices or any(is_in(text) for text in texts):
+                await found[0].message.ack()
+                gone += 1
+        return gone
+
+    async def replay(self, letter: DeadLetter) -> None:
+        """Send it to its queue again, signed anew where it is only too old, and take it from here once it is there."""
+        old, headers = letter.message, _own_headers(letter)
+        judged = self._ageless(letter)
+        if self.would_be(letter) != ACCEPTED and isinstance(judged, Accepted):
+            now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            about: dict[str, Any] = {"device_id": judged.said.device_id, "nonce": os.urandom(16).hex(), "timestamp": now}
+            headers |= signed_headers(letter.body, self._checks.secrets[0], **about)
+        again = aio_pika.Message(
+            letter.body,
+            headers=headers,
+            content_type=old.content_type,
+            content_encoding=old.content_encoding,
+            correlation_id=old.correlation_id,
+            reply_to=old.reply_to,
+            message_id=old.message_id,
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        )
+        exchange = await self._channel.get_exchange(topology.EXCHANGE, ensure=False)
+        await exchange.publish(again, _queue_of(letter), mandatory=True)
+        await old.ack()
+
+    def _ageless(self, letter: DeadLetter) -> Judged:
+        return self._judged(letter, replace(self._checks, tolerance_s=math.inf, nonce_s=math.inf))
+
+    def _judged(self, letter: DeadLetter, checks: Checks) -> Judged:
+        received = _received(letter)
+        return checks.judge(received, received.at)
+
+
+@asynccontextmanager
+async def open_dead_letters(settings: Settings) -> AsyncIterator[DeadLetters]:
+    """The dead letters of the RabbitMQ of the settings.
+
+    Raises:
+        AMQPError, OSError, TimeoutError: RabbitMQ is away, or has no such queue.
+    """
+    read_any_properties()
+    async with asyncio.timeout(settings.signals_connect_ms / 1000):
+        connection = await aio_pika.connect(connection_url(settings, as_user=OPERATOR))
+    async with connection, connection.channel(publisher_confirms=True, on_return_raises=True) as channel:
+        yield DeadLetters(channel, Checks.of(settings, hmac_secrets(settings)))
+
+
+def _received(letter: DeadLetter) -> Received:
+    """The message as a door would get it now."""
+    message = letter.message
+    return Received(
+        _queue_of(letter),
+        letter.body,
+        _own_headers(letter),
+        datetime.now(UTC),
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+    )
+
+
+def _own_headers(letter: DeadLetter) -> dict[str, Any]:
+    """The headers that it came with, without those of its way."""
+    return {name: value for name, value in letter.message.headers.items() if name not in OF_THE_WAY}
+
+
+def _queue_of(letter: DeadLetter) -> str:
+    """The queue that it came from."""
+    return topology.STATUS if letter.message.headers.get(QUEUE) == topology.STATUS else topology.RAW
+
+
+def _error_of(message: AbstractIncomingMessage) -> dict[str, Any]:
+    try:
+        error = json.loads(str(message.headers.get(ERROR, "{}")))
+    except ValueError:
+        return {}
+    return error if isinstance(error, dict) else {}

@@ -1,0 +1,14 @@
+"""One API for all tests that read."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.manifold.api.desk import Desk, desk_at
+
+
+@pytest.fixture(scope="session")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """For tests that isolate themselves by the names of vehicles and data."""
+    with desk_at(tmp_path_factory.mktemp("desk")) as found:
+        yield found

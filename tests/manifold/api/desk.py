@@ -1,0 +1,94 @@
+"""An API process over a Redis and a lake of its own, and what the tests ask of it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from pydantic import SecretStr
+from pyiceberg.catalog import Catalog
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
+
+from manifold.lake.catalog import open_catalog
+from manifold.settings import Settings
+from manifold.queues import Policy, Queues
+from manifold.sandbox.platform.programs import environment
+from tests.support.lake_rows import new_lake
+from tests.support.redis_users import RedisUsers, refused
+from tests.support.servers import Server, free_port, start_redis, start_service
+
+
+@dataclass(slots=True)
+class Desk:
+    """The servers, and the settings with which the API was started."""
+
+    settings: Settings
+    redis: Server
+    api: Server
+
+    def get(self, path: str, **query: object) -> httpx.Response:
+        """The answer of /api/v1."""
+        return self.ask(f"/api/v1{path}", params=query or None)
+
+    def ask(self, path: str, method: str = "GET", **how: Any) -> httpx.Response:
+        """The answer of any path."""
+        return httpx.request(method, f"{self.settings.api}{path}", timeout=30, trust_env=False, **how)
+
+    def use(self, body: Callable[[Queues], Awaitable[Any]]) -> Any:
+        """What `body` does with the queues."""
+
+        async def run() -> Any:
+            async with AsyncRedis.from_url(self.settings.redis) as client:
+                return await body(Queues(client, Policy.of(self.settings)))
+
+        return asyncio.run(run())
+
+    @property
+    def catalog(self) -> Catalog:
+        """The lake, opened anew."""
+        return open_catalog(self.settings)
+
+
+def settings_at(home: Path, redis_port: int, **more: Any) -> Settings:
+    """Settings of an API of its own; nobody else is there."""
+    ports = {name: free_port() for name in ("api_port", "recorder_port", "signals_port")}
+    return Settings(home=home, redis_port=redis_port, **(ports | {"api_timeout_seconds": 60.0} | more))
+
+
+@contextmanager
+def api_of(settings: Settings, log: Path, *, healthy: bool = True) -> Iterator[Server]:
+    """`python -m manifold.api`, from its first answer (from the first that says it is healthy) to the end of the block."""
+
+    def ready() -> bool:
+        with suppress(httpx.TransportError):
+            answer = httpx.get(f"{settings.api}/healthz", timeout=10, trust_env=False)
+            return answer.status_code == 200 or not healthy
+        return False
+
+    server = start_service("api", port=settings.api_port, log=log, env=environment(settings), ready=ready)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def desk_at(folder: Path, **more: Any) -> Iterator[Desk]:
+    """A Redis, an empty lake and an API, which has the rights in Redis that it has in an environment; no more is asked."""
+    users = RedisUsers(folder / "users")
+    redis = start_redis(folder / "redis", users=users.file)
+    try:
+        settings = settings_at(folder / "home", redis.port, **more)
+        new_lake(settings)
+        as_api = settings.model_copy(update={"redis_url": SecretStr(users.url("api", redis.port))})
+        with api_of(as_api, folder / "api.log") as api:
+            yield Desk(settings, redis, api)
+        if redis.process.poll() is None:
+            with Redis(port=redis.port) as asking:
+                assert refused(asking) == []
+    finally:
+        redis.stop()

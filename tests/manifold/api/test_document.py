@@ -1,0 +1,88 @@
+"""The OpenAPI document: what it says is so. Requests are made up from it, and every answer is compared with it."""
+
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+
+from manifold.queues import QueueStats
+from tests.manifold.api.desk import Desk
+
+EXAMPLES = 20
+ROUTES = (
+    "/vins/{vin}",
+    "/fleet",
+    "/queues",
+    "/quarantine",
+    "/lake/freshness",
+    "/vins/{vin}/history",
+    "/batches/{request_id}",
+    "/data/{data_id}",
+    "/data/{data_id}/payload",
+    "/lake/entries",
+    "/lake/triggers",
+    "/signals/{device_id}",
+    "/signal-keys",
+)
+OF_COMPACTED_QUEUES = ("/ecq/{client_id}", "/ecq/{client_id}/rewind")  # asked in test_ecq
+OF_DEAD_LETTERS = ("/dead-letters", "/dead-letters/{place}")  # which the AMQP door is asked for: in signals/test_dead_letter_api
+bounded = settings(
+    max_examples=EXAMPLES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def document(desk: Desk) -> Any:
+    """What the API says of itself, with queue statistics to be told."""
+
+    async def count(queues: Any) -> None:
+        await QueueStats(0).save(queues.redis, queues.policy)
+
+    desk.use(count)
+    return desk.get("/openapi.json").json()
+
+
+def test_every_route_is_described_with_an_example_of_its_answer_and_its_failures(document: Any) -> None:
+    assert set(document["paths"]) == {f"/api/v1{route}" for route in (*ROUTES, *OF_COMPACTED_QUEUES, *OF_DEAD_LETTERS)}
+    for path in document["paths"].values():
+        (operation,) = path.values()
+        assert operation["description"]
+        assert {"200", "401", "422", "500", "503"} <= set(operation["responses"])
+        ((kind, answer),) = operation["responses"]["200"]["content"].items()
+        if kind == "application/json":
+            assert document["components"]["schemas"][answer["schema"]["$ref"].rpartition("/")[2]]["example"]
+        assert all(parameter["description"] for parameter in operation.get("parameters", ()))
+
+
+def test_every_field_of_an_answer_says_what_it_is(document: Any) -> None:
+    fields = {
+        f"{name}.{field}": about
+        for name, schema in document["components"]["schemas"].items()
+        for field, about in schema.get("properties", {}).items()
+    }
+
+    assert len(fields) > 50
+    assert [name for name, about in fields.items() if "description" not in about and "$ref" not in str(about)] == []
+
+
+@pytest.mark.parametrize("kind", ["positive", "negative"])
+@pytest.mark.parametrize("route", ROUTES)
+def test_what_is_asked_by_the_document_is_answered_as_it_says(desk: Desk, document: Any, route: str, kind: str) -> None:
+    schema = schemathesis.openapi.from_dict(document)
+    operation = schema[f"/api/v1{route}"]["GET"]
+    mode = schemathesis.GenerationMode(kind)
+    if kind == "negative" and not list(operation.iter_parameters()):
+        return
+
+    @bounded
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def ask(case: Any) -> None:
+        case.call_and_validate(base_url=desk.settings.api, timeout=30)
+
+    ask()

@@ -1,0 +1,187 @@
+"""What the parsers make of messages: the same verdicts as at the door, and no exception for any bytes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from manifold.archive import parsing
+from manifold.archive.content import Unreadable
+from manifold.archive.formats import decode
+from manifold.archive.parsing import Limits, Parser, fanout
+from manifold.contracts.envelope import INLINE, Envelope, Stream, to_arrow
+from manifold.contracts.messages import sha1_hex
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.topics import FANOUT, TRIGGER
+from tests.pipelines.makers import NOON_MS, data, duplicate, envelope, inline, outcome, seq_at, trigger
+
+LIMITS = Limits(max_ids=25_000, max_data_bytes=8)
+
+
+def rows(parser: Parser, *envelopes: Envelope, limits: Limits = LIMITS) -> list[dict[str, Any]]:
+    return [row for batch in parser(to_arrow(envelopes), limits) for row in batch.to_pylist()]
+
+
+def test_a_trigger_names_each_of_its_vehicles_once() -> None:
+    (row,) = rows(parsing.triggers, trigger(1, ["V1", "V2", "V1"], applied=True))
+    assert (row["seq"], row["vins"], row["request_id"], row["data_id"]) == (seq_at(1), ["V1", "V2"], "task_a_1", "d1")
+    assert row["applied"] is True
+    assert row["reason"] is None
+
+
+def test_a_large_trigger_is_cut_into_rows_of_ten_thousand_vehicles() -> None:
+    found = rows(parsing.triggers, trigger(1, [f"V{n}" for n in range(25_000)]))
+    assert [len(row["vins"]) for row in found] == [10_000, 10_000, 5_000]
+    assert {row["seq"] for row in found} == {seq_at(1)}
+
+
+def test_each_row_says_how_many_of_its_vehicles_are_odd() -> None:
+    found = rows(parsing.triggers, trigger(1, ["1HGCM82633A004352", "V1"]), trigger(2, []), trigger(3, ["1HGCM82633A004352"]))
+    assert [row["odd_vins"] for row in found] == [1, 0, 0]
+
+
+def test_a_duplicate_brings_no_rows_but_is_not_refused() -> None:
+    assert rows(parsing.triggers, duplicate(2, 1, ["V1"])) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "word"),
+    [
+        pytest.param(envelope(1, Stream.TRIGGER, TRIGGER, b"no json"), "not JSON", id="not JSON"),
+        pytest.param(envelope(1, Stream.TRIGGER, TRIGGER, b"\xff\xfe"), "not JSON", id="not even text"),
+        pytest.param(trigger(1, ["V1", 7]), "ids[1]", id="one bad VIN refuses all"),
+        pytest.param(trigger(1, []), "ids is empty", id="empty ids"),
+        pytest.param(trigger(1, [f"V{n}" for n in range(25_001)]), "max_ids", id="too many ids"),
+        pytest.param(inline(1, ["V1"], b"123456789"), "max_data_bytes", id="inline data too large"),
+        pytest.param(envelope(1, Stream.TRIGGER, "$SDV-FANOUT/x", b"{}"), "unknown", id="unknown topic"),
+        pytest.param(trigger(1, ["V1"], refused_because="said the door"), "said the door", id="refused at the door"),
+    ],
+)
+def test_a_bad_trigger_is_refused_with_its_reason_and_bytes(message: Envelope, word: str) -> None:
+    for parser in (parsing.triggers, parsing.refused_triggers):
+        (row,) = rows(parser, message)
+        assert word in row["reason"]
+        assert row["message"] == message.payload
+        assert row["vins"] is None
+
+
+def test_inline_data_comes_with_its_sha1_as_data_id() -> None:
+    (row,) = rows(parsing.inline_data, trigger(1, ["V1"]), inline(2, ["V1"], b"hello"))
+    assert (row["seq"], row["data_id"], row["payload"]) == (seq_at(2), sha1_hex(b"hello"), b"hello")
+
+
+def test_a_key_spelled_with_escapes_is_found_too() -> None:
+    payload = json.dumps({"ids": ["V1"], "request_id": "r", "data": "aGk="}).replace('"data"', '"d\\u0061ta"').encode()
+    (row,) = rows(parsing.inline_data, envelope(1, Stream.TRIGGER, TRIGGER, payload))
+    assert row["payload"] == b"hi"
+
+
+@pytest.mark.parametrize(
+    ("headers", "setting", "bytes_of_maps"),
+    [
+        pytest.param({INLINE: "text", "sdv-digest": "x"}, "base64", b"maps", id="as the recorder took it: text"),
+        pytest.param({INLINE: "base64", "sdv-digest": "x"}, "text", b"\x99\xaa\x6c", id="as the recorder took it: base64"),
+        pytest.param({"sdv-digest": "x"}, "text", b"\x99\xaa\x6c", id="recorded before there was text"),
+        pytest.param({}, "text", b"maps", id="of others: as it is set"),
+    ],
+)
+def test_inline_data_is_what_it_was_when_it_came(headers: dict[str, str], setting: str, bytes_of_maps: bytes) -> None:
+    payload = b'{"ids": ["V1"], "request_id": "r", "data": "maps"}'
+    message = envelope(1, Stream.TRIGGER, FANOUT, payload, headers=headers)
+    (row,) = rows(parsing.inline_data, message, limits=Limits(max_ids=1, max_data_bytes=8, inline=setting))
+    assert row["payload"] == bytes_of_maps
+
+
+def test_data_is_accepted_or_refused_one_by_one() -> None:
+    good, large, nameless = data(1, "d1", b"x"), data(2, "d2", b"123456789"), data(3, "a b", b"x")
+    found = rows(parsing.data, good, large, nameless, envelope(4, Stream.DATA, "elsewhere", b"x"))
+    assert [(row["data_id"], row["sha1"], row["reason"] is None) for row in found] == [
+        ("d1", sha1_hex(b"x"), True),
+        (None, None, False),
+        (None, None, False),
+        (None, None, False),
+    ]
+
+
+def test_an_outcome_says_how_its_entry_ended() -> None:
+    (row,) = rows(parsing.outcomes, outcome(9, "V1", 1, Outcome.FAILED))
+    assert (row["vin"], row["entry_seq"], row["outcome"], row["ended_ms"]) == ("V1", seq_at(1), "failed", NOON_MS + 9)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"vin": "V/1"}, id="no VIN"),
+        pytest.param({"seq": 1 << 70}, id="a seq that no column holds"),
+        pytest.param({"seq": True}, id="a seq that is a boolean"),
+        pytest.param({"ended_ms": 1 << 60}, id="an instant after all calendars"),
+        pytest.param({"dispatched_ms": "soon"}, id="an instant in words"),
+        pytest.param({"attempts": -1}, id="fewer than no attempts"),
+        pytest.param({"reason": 7}, id="a reason that is a number"),
+        pytest.param({"outcome": "eaten"}, id="an unknown outcome"),
+    ],
+)
+def test_an_outcome_that_no_column_could_hold_is_refused(change: dict[str, object]) -> None:
+    good = outcome(9, "V1", 1)
+    fields = json.loads(good.payload) | change
+    (row,) = rows(parsing.outcomes, envelope(9, Stream.OUTCOME, good.topic, json.dumps(fields).encode()))
+    assert row["reason"].startswith("not an outcome record")
+    assert row["vin"] is None
+
+
+def test_half_a_character_in_a_reason_refuses_the_record() -> None:
+    fields = json.loads(outcome(9, "V1", 1).payload)
+    payload = json.dumps(fields | {"reason": "\ud800"}).encode()
+    (row,) = rows(parsing.outcomes, envelope(9, Stream.OUTCOME, "outcomes/V1", payload))
+    assert "not an outcome record" in row["reason"]
+
+
+HOSTILE = [
+    pytest.param('{"ids": [%s], "request_id": "r", "data_id": "d"}', id="ids"),
+    pytest.param('{"ids": ["V1"], "request_id": %s, "data_id": "d"}', id="request_id"),
+    pytest.param('{"ids": ["V1"], "request_id": "r", "data_id": %s}', id="data_id"),
+    pytest.param('{"ids": ["V1"], "request_id": "r", "data": %s}', id="data"),
+    pytest.param('{"ids": ["V1"], "request_id": "r", "data_id": "d", "else": %s}', id="another field"),
+    pytest.param('{"vin": "V1", "seq": 1, "ended_ms": 1, "outcome": "delivered", "attempts": %s}', id="attempts"),
+    pytest.param('{"vin": "V1", "seq": 1, "ended_ms": 1, "outcome": "delivered", "reason": %s}', id="reason"),
+    pytest.param('{"vin": "V1", "seq": 1, "ended_ms": 1, "outcome": %s}', id="outcome"),
+    pytest.param('{"vin": %s, "seq": 1, "ended_ms": 1, "outcome": "delivered"}', id="vin"),
+]
+
+
+@pytest.mark.parametrize("shape", HOSTILE)
+@pytest.mark.parametrize(
+    "value", [*("[" * n + "]" * n for n in range(970, 1000)), "9" * 4301, '"' + "x" * 100_000 + '"', "1e999"]
+)
+def test_no_depth_and_no_size_of_a_value_stops_the_others(shape: str, value: str) -> None:
+    bad = (shape % value).encode()
+    for parser, good in ((parsing.triggers, trigger(2, ["V2"])), (parsing.outcomes, outcome(2, "V2", 1))):
+        found = rows(parser, envelope(1, good.stream, TRIGGER, bad), good)
+        refused, accepted = found[0], found[-1]
+        assert accepted["reason"] is None
+        assert refused["reason"] is None or len(refused["reason"]) < 1000
+        assert refused["message"] in (None, bad)
+    rows(parsing.inline_data, envelope(1, Stream.TRIGGER, TRIGGER, bad))
+
+
+@pytest.mark.parametrize("name", ["triggers", "inline_data", "data", "outcomes"])
+def test_whatever_judging_raises_that_message_alone_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    for function in ("parse_trigger", "parse_data"):
+        monkeypatch.setattr(fanout, function, fail)
+    monkeypatch.setattr(OutcomeRecord, "from_wire", fail)
+    message = data(1, "d", b"x") if name == "data" else inline(1, ["V1"], b"x")
+    for row in rows(getattr(parsing, name), message):
+        assert "judging it failed (MemoryError)" in row["reason"]
+        assert row["message"] == message.payload
+
+
+def test_a_file_of_which_reading_raises_anything_is_no_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr("manifold.archive.formats.from_lines", fail)
+    with pytest.raises(Unreadable, match="RuntimeError"):
+        decode("trigger/depot.jsonl", b"{}")

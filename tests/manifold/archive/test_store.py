@@ -1,0 +1,141 @@
+"""The archive: which files are segments, when they began, and what is wrong with the others."""
+
+import io
+from datetime import timedelta, timezone
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from manifold.archive.content import Unreadable
+from manifold.archive.formats import decode
+from manifold.archive.probing import probe
+from manifold.archive.segment import Interval
+from manifold.archive.store import Archive
+from manifold.contracts.envelope import SEGMENT_SCHEMA, Envelope, Stream, segment_path, to_arrow
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.contracts.storage import S3
+from tests.pipelines.makers import at, seq_at, trigger
+
+
+def write(root: Path, *envelopes: Envelope, node: int = 0) -> str:
+    path = segment_path(Stream.TRIGGER, envelopes[0].seq, node)
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(to_arrow(envelopes), root / path)
+    return path
+
+
+def content_of(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+HOUR = int(timedelta(hours=1).total_seconds() * 1000)
+
+
+def test_an_archive_without_folders_has_no_segments(tmp_path: Path) -> None:
+    assert Archive(f"file://{tmp_path}/nowhere").segments() == []
+
+
+def test_a_file_in_the_place_of_a_folder_is_said_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / Stream.OUTCOME).write_bytes(b"x")
+    with pytest.raises(Permanent, match=r"move it away: .*outcome"):
+        Archive(f"file://{tmp_path}").segments()
+
+
+def test_a_store_that_is_away_is_said_with_its_address_and_the_settings() -> None:
+    away = S3("http://127.0.0.1:9", "us-east-1", "key", "secret")
+    with pytest.raises(Retryable, match=r"s3://lake/archive cannot be read: .*MANIFOLD_S3_"):
+        Archive("s3://lake/archive", away).segments()
+
+
+@pytest.mark.parametrize("folder", ["backfill.parquet", "2025", "dt=2026-03-01/hour=00/part.parquet"])
+def test_a_folder_may_have_any_name(tmp_path: Path, folder: str) -> None:
+    path = f"trigger/{folder}/part-0.parquet"
+    (tmp_path / path).parent.mkdir(parents=True)
+    pq.write_table(to_arrow([trigger(1, ["V1"])]), tmp_path / path)
+    archive = Archive(f"file://{tmp_path}")
+    assert [s.path for s in archive.segments()] == [path]
+    assert archive.present([path, f"trigger/{folder}"]) == {path}
+    assert [s.path for s in archive.find([path])] == [path]
+
+
+def test_a_long_interval_begins_with_the_day_of_its_instant_in_utc(tmp_path: Path) -> None:
+    before_midnight = write(tmp_path, trigger(-13 * HOUR, ["V1"]))  # 23:00 UTC
+    east = timezone(timedelta(hours=5))
+    start = at(-14 * HOUR).astimezone(east)
+    found = Archive(f"file://{tmp_path}").segments(Interval(start, start + timedelta(days=60)))
+    assert [s.path for s in found] == [before_midnight]
+
+
+def test_segments_are_listed_by_path_and_unfinished_files_are_not(tmp_path: Path) -> None:
+    late, early = write(tmp_path, trigger(HOUR, ["V1"])), write(tmp_path, trigger(0, ["V1"]))
+    folder = (tmp_path / early).parent
+    for name in (".hidden.parquet", "_part.parquet", "notes.txt", "1-0.parquet.tmp"):
+        (folder / name).write_bytes(b"x")
+    assert [s.path for s in Archive(f"file://{tmp_path}").segments()] == [early, late]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found"),
+    [
+        pytest.param(0, 1, [0], id="begins exactly at from"),
+        pytest.param(1, HOUR, [], id="to is not in the interval"),
+        pytest.param(1, HOUR + 1, [HOUR], id="the next hour's folder"),
+        pytest.param(-HOUR * 24 * 40, HOUR * 24, [0, HOUR], id="longer than a month"),
+    ],
+)
+def test_an_interval_takes_the_segments_that_began_in_it(tmp_path: Path, start: int, end: int, found: list[int]) -> None:
+    paths = {ms: write(tmp_path, trigger(ms, ["V1"])) for ms in (0, HOUR)}
+    listed = Archive(f"file://{tmp_path}").segments(Interval(at(start), at(end)))
+    assert [s.path for s in listed] == [paths[ms] for ms in found]
+
+
+def test_a_file_with_a_name_of_its_own_begins_with_its_hour(tmp_path: Path) -> None:
+    path = write(tmp_path, trigger(5, ["V1"]))
+    strange = (tmp_path / path).rename((tmp_path / path).with_name("from-elsewhere.parquet"))
+    (segment,) = Archive(f"file://{tmp_path}").segments(Interval(at(0), at(1)))
+    assert segment.path.endswith(strange.name)
+    assert segment.began_at == at(0)
+
+
+def test_a_probe_tells_how_much_a_segment_holds(tmp_path: Path) -> None:
+    write(tmp_path, trigger(1, ["V1"]), trigger(7, ["V1"]))
+    archive = Archive(f"file://{tmp_path}")
+    (probed,) = probe(archive, archive.segments())
+    assert (probed.messages, probed.first_seq, probed.last_seq, probed.problem) == (2, seq_at(1), seq_at(7), None)
+
+
+def test_a_probe_tells_what_is_wrong_with_a_torn_file(tmp_path: Path) -> None:
+    path = write(tmp_path, trigger(1, ["V1"]))
+    whole = (tmp_path / path).read_bytes()
+    (tmp_path / path).write_bytes(whole[: len(whole) // 2])
+    archive = Archive(f"file://{tmp_path}")
+    (probed,) = probe(archive, archive.segments())
+    assert probed.messages == 0
+    assert "not a whole Parquet file" in str(probed.problem)
+
+
+def test_columns_that_only_the_recorder_knows_may_be_missing() -> None:
+    table = to_arrow([trigger(1, ["V1"])]).drop_columns(["qos", "headers", "applied", "refused_because", "stream"])
+    assert decode("trigger/x.parquet", content_of(table)).messages.schema.names == SEGMENT_SCHEMA.names
+
+
+@pytest.mark.parametrize(
+    ("table", "word"),
+    [
+        pytest.param(pa.table({"a": [1]}), "missing", id="another schema"),
+        pytest.param(to_arrow([trigger(1, ["V1"])]).set_column(0, "seq", pa.array(["x"])), "types", id="a seq in words"),
+        pytest.param(
+            to_arrow([trigger(1, ["V1"])]).set_column(0, "seq", pa.array([None], pa.int64())), "without seq", id="no seq"
+        ),
+        pytest.param(
+            to_arrow([trigger(1, ["V1"])]).set_column(0, "seq", pa.array([-1], pa.int64())), "negative", id="negative seq"
+        ),
+    ],
+)
+def test_a_parquet_file_that_is_no_segment_is_unreadable(table: pa.Table, word: str) -> None:
+    with pytest.raises(Unreadable, match=word):
+        decode("trigger/x.parquet", content_of(table))

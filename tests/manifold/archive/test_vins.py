@@ -1,0 +1,32 @@
+"""VINs are judged many at once, by their bytes, as the contracts judge one."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from manifold.archive.vins import are_iso_3779
+from manifold.contracts.names import is_iso_3779_vin
+from tests.expectations.test_vin import FILLED, ODD, RIGHT
+
+ALL = [*FILLED, *RIGHT, *ODD, "ä" * 5, "x" * 64, "x" * 65, "a+b", "a b", "1HGCM82633A00435ä"]
+
+
+def agree(vins: list[str]) -> None:
+    found = pa.array(vins, pa.string())
+    assert are_iso_3779(found).tolist() == [is_iso_3779_vin(vin) for vin in vins]
+
+
+@pytest.mark.parametrize("vins", [ALL, FILLED, RIGHT, [], ["x"]], ids=["all", "of one length", "right", "none", "one"])
+def test_many_vins_at_once_are_judged_as_one_by_one(vins: list[str]) -> None:
+    agree(vins)
+
+
+@given(st.lists(st.one_of(st.sampled_from(ALL), st.text(max_size=20))))
+def test_whatever_stands_beside_a_vin_says_nothing_about_it(vins: list[str]) -> None:
+    agree([vin for vin in vins if vin.isprintable()])
+
+
+def test_a_part_of_an_array_is_judged_by_its_own_bytes() -> None:
+    part = pa.array(ALL)[3:-2]
+    assert are_iso_3779(part).tolist() == [is_iso_3779_vin(vin) for vin in ALL[3:-2]]

@@ -1,0 +1,106 @@
+"""`manifold batch`: a page of a request_id that was used again and again, and a huge batch taken back in slices."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.api._lake_half import MOST
+from manifold.contracts import keys
+from manifold.contracts.seq import datetime_of, seq_of
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS, OUTCOMES
+from manifold.sandbox.platform.programs import environment
+from tests.manifold.console.test_commands import ask, manifold
+from tests.support.lake_rows import append
+from tests.support.servers import ROOT
+
+MANY = MOST + 5000  # vehicles of one trigger: the API does not tell them one by one
+
+
+@pytest.fixture
+def redis(platform: Settings) -> Iterator[Redis]:
+    with Redis(port=platform.redis_port) as client:
+        yield client
+
+
+def in_lake(settings: Settings, request_id: str, vins: list[str], ago_s: int) -> int:
+    """A trigger of some time ago that only the lake knows, and no queue; its seq."""
+    seq = seq_of(time.time_ns() // 1_000_000 - ago_s * 1000, 1, 0)
+    row = {"ts": datetime_of(seq), "request_id": request_id, "seq": seq, "data_id": "d", "applied": False}
+    catalog = open_catalog(settings)
+    ensure_tables(catalog)
+    append(catalog, IDS, [{"vin": vin, **row} for vin in vins])
+    return seq
+
+
+@pytest.mark.slow
+def test_a_page_has_the_newest_triggers_of_lake_and_archive_and_says_how_to_go_on(platform: Settings) -> None:
+    run = uuid.uuid4().hex[:8]
+    request_id, vins = f"task_page_{run}", [f"P-{run}-{n}" for n in range(3)]
+    old = [in_lake(platform, request_id, vins, ago_s) for ago_s in (400 * 86400, 900, 600)]
+    ended = {"vin": vins[0], "seq": old[1], "outcome": "delivered", "accepted_at": datetime_of(old[1])}
+    append(open_catalog(platform), OUTCOMES, [ended | {"ended_at": datetime_of(old[2])}])
+    sent = [ask(platform, "send", *vins, "--data-id", f"d-{n}", "--request-id", request_id)[-1]["seq"] for n in range(2)]
+
+    page = ask(platform, "batch", "show", request_id, "--limit", "3")
+    rest = ask(platform, "batch", "show", request_id, "--limit", "3", "--before", str(page["before"]))
+    counted = ask(platform, "batch", "show", request_id, "--entries", "0")
+    said = manifold("batch", "show", request_id, "--limit", "3", env=environment(platform)).stdout
+
+    assert [(batch["seq"], batch["states"]) for batch in page["batches"]] == [
+        (old[2], {"pending": 3}),
+        (sent[0], {"pending": 3}),
+        (sent[1], {"pending": 3}),
+    ]
+    assert [(b["seq"], b["states"]) for b in rest["batches"]] == [
+        (old[0], {"expired": 3}),
+        (old[1], {"delivered": 1, "pending": 2}),
+    ]
+    assert (page["before"], rest["before"]) == (old[2], None)
+    assert [batch["states"] for batch in counted["batches"]][:2] == [{"open": 3}, {"delivered": 1, "open": 2}]
+    assert f"older triggers: manifold batch show {request_id} --before {old[2]}" in said
+
+
+@pytest.mark.slow
+def test_a_huge_batch_is_taken_back_in_slices_and_goes_on_where_it_was_broken_off(platform: Settings, redis: Redis) -> None:
+    run = uuid.uuid4().hex[:8]
+    request_id, vins = f"task_huge_{run}", [f"H-{run}-{n}" for n in range(MANY)]
+    older, newer = (in_lake(platform, request_id, vins, ago_s) for ago_s in (120, 60))
+    ended = {"vin": vins[0], "outcome": "delivered", "ended_at": datetime_of(newer)}
+    append(open_catalog(platform), OUTCOMES, [ended | {"seq": seq, "accepted_at": datetime_of(seq)} for seq in (older, newer)])
+
+    def is_cancelled(vin: str, seq: int) -> bool:
+        return redis.zscore(keys.done(vin), seq) is not None
+
+    command = [sys.executable, "-m", "manifold.console", "batch", "cancel", request_id]
+    env = {**os.environ, **environment(platform)}
+    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    while not is_cancelled(vins[1], newer):  # without a pause: there are some slices more, and none takes long
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130, said
+    assert f"to go on: manifold batch cancel {request_id}" in said
+    assert not is_cancelled(vins[-1], older), "broken off, it goes no further"
+
+    again: Any = json.loads(subprocess.check_output([*command, "--json"], env=env, cwd=ROOT))
+    assert again == {
+        "request_id": request_id,
+        "triggers": 2,
+        "entries": {"cancelled": 2 * (MANY - 1), "delivered": 2},
+        "before": None,
+    }
+    assert is_cancelled(vins[-1], older)
+    assert not is_cancelled(vins[0], older), "what had ended is left alone"
+    one = ask(platform, "batch", "cancel", request_id, "--limit", "1", "--vin", vins[0], "--vin", vins[1])
+    assert (one["entries"], one["before"]) == ({"cancelled": 1, "delivered": 1}, newer)

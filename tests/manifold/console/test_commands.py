@@ -1,0 +1,257 @@
+"""The `manifold` command as people and programs use it: output, JSON, errors on stderr, exit codes."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manifold.console._watch import RATES
+from manifold.settings import Settings
+from manifold.sandbox.fleet import Fleet, vins
+from manifold.sandbox.platform.programs import environment
+from tests.support.servers import ROOT, wait_until
+
+
+def manifold(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command with nothing of the developer's own settings."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("MANIFOLD_")}
+    command = [sys.executable, "-m", "manifold.console", *arguments]
+    return subprocess.run(
+        command, env=clean | {"COLUMNS": "200"} | (env or {}), capture_output=True, text=True, check=False, cwd=ROOT
+    )
+
+
+def ask(settings: Settings, *arguments: str) -> Any:
+    """The JSON that a command prints about a running platform."""
+    done = manifold(*arguments, "--json", env=environment(settings))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_settings_are_printed_with_value_default_source_and_meaning_and_secrets_masked() -> None:
+    done = manifold("settings", "--json", env={"MANIFOLD_NODE": "7", "MANIFOLD_MQTT_PASSWORD": "hunter2"})
+
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["node"] | {"meaning": ""} == {
+        "name": "node",
+        "variable": "MANIFOLD_NODE",
+        "value": 7,
+        "default": 0,
+        "source": "MANIFOLD_NODE",
+        "meaning": "",
+    }
+    assert rows["mqtt_password"]["value"] == "********"
+    assert "hunter2" not in done.stdout
+    assert all(row["meaning"] for row in rows.values())
+
+
+@pytest.mark.parametrize("module", ["console settings", "recorder", "dispatcher", "tap", "api", "pipelines populate"])
+def test_a_wrong_setting_stops_every_process_with_its_name_value_and_remedy(module: str) -> None:
+    command = [sys.executable, "-m", *module.split()]
+    done = subprocess.run(
+        command, env={**os.environ, "MANIFOLD_REDIS_PORT": "many"}, capture_output=True, text=True, check=False, cwd=ROOT
+    )
+
+    assert done.returncode != 0
+    assert "MANIFOLD_REDIS_PORT='many': input should be a valid integer" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_status_of_nothing_is_json_and_not_healthy(tmp_path: Path) -> None:
+    done = manifold(
+        "status", "--json", env={"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_AIRFLOW_PORT": "1", "MANIFOLD_REDIS_PORT": "2"}
+    )
+
+    status = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert status["healthy"] is False
+    of_signals = {"rabbitmq", "epmd", "signals"}
+    assert set(status["processes"]) == {"broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api"} | of_signals
+    assert status["amqp"] == "amqp://127.0.0.1:5680"
+    assert status["secrets"] == f"{tmp_path}/secrets"
+    assert not any(status["processes"].values())
+
+
+def test_status_names_no_address_of_what_is_not_part_of_the_platform(tmp_path: Path) -> None:
+    nowhere = {"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_AIRFLOW_PORT": "1", "MANIFOLD_REDIS_PORT": "2"}
+
+    whole = manifold("status", env=nowhere).stdout
+    bare = manifold("status", env=nowhere | {"MANIFOLD_WITH_AIRFLOW": "false", "MANIFOLD_WITH_SIGNALS": "false"}).stdout
+
+    assert "Airflow  " in whole
+    assert [word for word in ("Airflow", "log-in", "AMQP") if word in bare] == []
+    assert "Redis  " in bare
+
+
+@pytest.mark.slow
+def test_status_has_the_promised_keys(platform: Settings) -> None:
+    status = ask(platform, "status")
+
+    assert status["healthy"] is True
+    assert status["mqtt"] == f"mqtt://127.0.0.1:{platform.mqtt_port}"
+    assert status["redis"] == f"redis://127.0.0.1:{platform.redis_port}/0"
+    assert set(status["catalog"]) == {"name", "type", "uri", "warehouse"}
+    assert status["archive"] == f"file://{platform.home}/archive"
+    assert len(status["processes"]["recorder"]) == 1
+
+
+@pytest.mark.slow
+def test_what_was_sent_can_be_asked_for_before_any_ingest(platform: Settings, tmp_path: Path) -> None:
+    vin, request_id = f"ASK-{uuid.uuid4().hex[:8]}", f"task_ask_{uuid.uuid4().hex[:8]}"
+    payload = tmp_path / "payload"
+    payload.write_bytes(uuid.uuid4().bytes)
+
+    sent = ask(platform, "send", vin, "--data", str(payload), "--request-id", request_id)
+
+    assert [message["status"] for message in sent] == ["recorded", "recorded"]
+    shown = ask(platform, "vin", "show", vin)
+    (entry,) = shown["entries"]
+    assert shown["vin"] == vin
+    assert set(entry) >= {"seq", "request_id", "data_id", "state", "accepted_at", "dispatched_at", "acknowledged_at", "attempts"}
+    assert (entry["seq"], entry["request_id"], entry["state"]) == (sent[1]["seq"], request_id, "pending")
+    (batch,) = ask(platform, "batch", "show", request_id)["batches"]
+    assert (batch["seq"], batch["vehicles"], batch["states"]) == (entry["seq"], 1, {"pending": 1})
+
+
+@pytest.mark.slow
+def test_an_entry_without_its_data_is_parked_once_its_turn_has_come(platform: Settings) -> None:
+    vin = vins(1, seed=4711)[0]
+
+    async def go_online() -> None:
+        async with Fleet(platform, [vin]) as fleet:
+            await fleet.connect()
+            ask(platform, "send", vin, "--data-id", f"never-{uuid.uuid4().hex[:8]}")
+            wait_until(
+                lambda: ask(platform, "vin", "show", vin)["entries"][-1]["state"] == "parked", what="the entry to be parked"
+            )
+
+    asyncio.run(go_online())
+
+
+@pytest.mark.slow
+def test_a_batch_is_taken_back_from_some_of_its_vehicles_and_then_from_all(platform: Settings) -> None:
+    run = uuid.uuid4().hex[:8]
+    request_id, away = f"task_cancel_{run}", [f"AWAY-{run}-{n}" for n in range(3)]
+    ask(platform, "send", *away, "--data-id", f"never-{run}", "--request-id", request_id)
+
+    one = ask(platform, "batch", "cancel", request_id, "--vin", away[0])
+    rest = [ask(platform, "batch", "cancel", request_id) for _ in (1, 2)]
+    stranger = manifold("batch", "cancel", request_id, "--vin", "STRANGER", env=environment(platform))
+
+    assert one["entries"] == {"cancelled": 1}
+    assert [again["entries"] for again in rest] == [{"cancelled": 3}] * 2, "doing it again says the same"
+    assert [entry["state"] for entry in ask(platform, "vin", "show", away[1])["entries"]] == ["cancelled"]
+    (batch,) = ask(platform, "batch", "show", request_id)["batches"]
+    assert batch["states"] == {"cancelled": 3}
+    assert stranger.returncode == 1
+    assert "VIN 'STRANGER' is in no batch of" in stranger.stderr
+
+
+@pytest.mark.slow
+def test_queues_and_fleet_are_told_from_the_statistics_and_each_queue_as_it_is_now(platform: Settings) -> None:
+    run = uuid.uuid4().hex[:8]
+    vin, request_ids = f"LONG-{run}", [f"task_{run}_{n}" for n in range(3)]
+    seqs = [ask(platform, "send", vin, "--data-id", "d", "--request-id", request_id)[0]["seq"] for request_id in request_ids]
+
+    fleet = ask(platform, "fleet", "--fresh")
+    top = ask(platform, "queue", "top", "--count", "20")
+    peeked = ask(platform, "queue", "peek", vin, "--count", "2")
+    pending = ask(platform, "vin", "pending", vin)
+    history = ask(platform, "vin", "history", vin)
+
+    assert fleet["pending"] >= 3
+    assert fleet["oldest_at"] is not None
+    assert 0 <= top["queue_stats"]["age_seconds"] < 60
+    assert {"vin": vin, "entries": 3} in [{name: queue[name] for name in ("vin", "entries")} for queue in top["longest"]]
+    assert (peeked["length"], [entry["seq"] for entry in peeked["entries"]]) == (3, seqs[:2])
+    assert [(entry["request_id"], entry["state"]) for entry in pending["entries"]] == [(r, "pending") for r in request_ids]
+    assert history["entries"] == []
+
+
+@pytest.mark.slow
+def test_a_running_platform_can_be_watched(platform: Settings) -> None:
+    done = manifold("watch", "--count", "1", "--json", env=environment(platform))
+
+    (line,) = done.stdout.splitlines()
+    sample = json.loads(line)
+    assert set(sample) == {"at", "per_second", "waiting", "queue_stats"}
+    assert set(sample["per_second"]) == set(RATES)
+    assert "delivered a second" in manifold("watch", "--count", "1", env=environment(platform)).stdout
+
+
+@pytest.mark.parametrize(("rate", "counter"), [(what, name) for what, (name, _) in RATES.items()])
+def test_what_is_watched_is_a_counter_that_is_documented(rate: str, counter: str) -> None:
+    assert f"| `{counter}` | counter |" in (ROOT / "docs" / "operations.md").read_text(), rate
+
+
+@pytest.mark.slow
+def test_the_same_trigger_again_is_a_duplicate_and_a_bad_one_is_refused_with_a_reason(platform: Settings, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.write_text(json.dumps({"ids": ["TWICE"], "request_id": f"task_{uuid.uuid4().hex[:8]}", "data_id": "d"}))
+    bad.write_text('{"ids": ["A B"], "request_id": "r", "data_id": "d"}')
+
+    (first,) = ask(platform, "send", "--trigger", str(good))
+    (again,) = ask(platform, "send", "--trigger", str(good))
+    refused = manifold("send", "--trigger", str(bad), env=environment(platform))
+
+    assert (again["status"], again["duplicate_of"]) == ("duplicate", first["seq"])
+    assert refused.returncode == 1
+    assert 'ids[0] "A B" must be 1 to 64 printable ASCII characters' in " ".join(refused.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["send"], "there is nothing to send", id="nothing to send"),
+        pytest.param(["send", "V", "--data", "/no/such/file"], "cannot read /no/such/file", id="a file that is not there"),
+        pytest.param(["vin", "show", "A B"], "VIN 'A B' must be 1 to 64", id="no VIN"),
+        pytest.param(["batch", "show", "a/b"], "request_id 'a/b' must be 1 to 128", id="no request_id"),
+        pytest.param(["queue", "peek", "A B"], "VIN 'A B' must be 1 to 64", id="no VIN to peek at"),
+        pytest.param(["batch", "cancel", "a/b"], "request_id 'a/b' must be 1 to 128", id="no request_id to cancel"),
+        pytest.param(
+            ["ingest", "--from", "2026-01-02", "--to", "2026-01-01"], "is no interval", id="an interval that ends early"
+        ),
+        pytest.param(["report"], "there is no report in", id="no report"),
+    ],
+)
+def test_a_users_mistake_is_one_line_with_a_remedy(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = manifold(*arguments, env={"MANIFOLD_HOME": str(tmp_path)})
+
+    assert done.returncode != 0
+    assert message in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_platform_that_is_not_there_is_said_with_a_remedy(tmp_path: Path) -> None:
+    nowhere = {"MANIFOLD_HOME": str(tmp_path)} | {f"MANIFOLD_{name}_PORT": "2" for name in ("REDIS", "RECORDER", "API")}
+
+    done = manifold("vin", "show", "V", env=nowhere)
+
+    assert done.returncode == 1
+    assert "is the platform up? See `manifold status`" in done.stderr
+
+
+def test_the_doctor_says_a_remedy_for_all_that_is_missing(tmp_path: Path) -> None:
+    done = manifold("doctor", "--json", env={"MANIFOLD_HOME": str(tmp_path), "MANIFOLD_REDIS_PORT": "2"})
+
+    findings = {finding["check"]: finding for finding in json.loads(done.stdout)}
+    assert done.returncode == 1
+    assert findings["python"]["passed"]
+    assert not findings["redis"]["passed"]
+    assert all(finding["remedy"] for finding in findings.values() if not finding["passed"])
+
+
+def test_airflow_is_not_asked_where_the_platform_was_never_up(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "manifold.console", "airflow", "dags", "list"]
+    done = subprocess.run(
+        command, env={**os.environ, "MANIFOLD_HOME": str(tmp_path)}, capture_output=True, text=True, check=False, cwd=ROOT
+    )
+
+    assert (done.returncode, list(tmp_path.iterdir())) == (1, [])
+    assert "run `manifold up` first" in " ".join(done.stderr.split())

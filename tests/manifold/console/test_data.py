@@ -1,0 +1,79 @@
+"""`manifold data show` as people and programs use it; an entry past its retention is shown as expired."""
+
+import base64
+import json
+import os
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from manifold.runtime.redis import connect
+from manifold.contracts import keys
+from manifold.contracts.messages import sha1_hex
+from manifold.contracts.seq import datetime_of, seq_of
+from manifold.settings import Settings
+from manifold.sandbox.platform.programs import environment
+from tests.manifold.console.test_commands import manifold
+from tests.support.servers import Server, free_port
+
+PAYLOAD = b"\x00\xffbytes"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, redis_server: Server) -> Settings:
+    """An empty home over the Redis that all share; no recorder answers."""
+    return Settings(
+        home=tmp_path, redis_port=redis_server.port, recorder_port=free_port(), api_port=free_port(), retention_days=0.02
+    )
+
+
+def show(settings: Settings, *arguments: str) -> Any:
+    done = manifold("data", "show", *arguments, "--json", env=environment(settings) | {"MANIFOLD_RETENTION_DAYS": "0.02"})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_what_the_queues_alone_have_is_shown_and_its_bytes_go_into_a_file(settings: Settings, tmp_path: Path) -> None:
+    data_id = f"queued-{uuid.uuid4().hex}"
+    with connect(settings.redis) as redis:
+        redis.set(keys.data(data_id), PAYLOAD, ex=60)
+
+    shown = show(settings, data_id)
+    plain = manifold("data", "show", data_id, "--output", str(tmp_path / "out"), env=environment(settings))
+
+    assert (shown["sha1"], shown["first_seen_at"], shown["times_seen"]) == (sha1_hex(PAYLOAD), None, 0)
+    assert base64.b64decode(shown["data"]) == (tmp_path / "out").read_bytes() == PAYLOAD
+    assert sha1_hex(PAYLOAD) in plain.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        pytest.param(["x" * 129], "must be 1 to 128 printable", id="too long"),
+        pytest.param(["a/b"], "data_id 'a/b' must be 1 to 128 printable", id="no data_id"),
+        pytest.param(["x", "--output", "-", "--json"], "both write to stdout", id="two things on stdout"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_with_a_remedy(settings: Settings, arguments: list[str], says: str) -> None:
+    done = manifold("data", "show", *arguments, env=environment(settings))
+
+    assert done.returncode != 0
+    assert says in " ".join(done.stderr.split())
+    assert os.linesep not in done.stderr.strip()
+
+
+def test_an_entry_past_its_retention_is_shown_as_expired_and_one_in_flight_as_that(settings: Settings) -> None:
+    vin, now = f"OLD-{uuid.uuid4().hex[:8]}", datetime.now(UTC)
+    old, flying, young = (seq_of(int((now - timedelta(minutes=m)).timestamp() * 1000), 0, 0) for m in (90, 60, 1))
+    with connect(settings.redis) as redis:
+        redis.zadd(keys.pending(vin), {str(seq): seq for seq in (old, flying, young)})
+        redis.hset(keys.inflight(vin), mapping={"seq": flying, "published_at": 1, "attempts": 1, "deadline": 1})
+
+    env = environment(settings) | {"MANIFOLD_RETENTION_DAYS": "0.02"}
+    entries = json.loads(manifold("vin", "show", vin, "--json", env=env).stdout)["entries"]
+
+    assert [(entry["seq"], entry["state"]) for entry in entries] == [(old, "expired"), (flying, "in flight"), (young, "pending")]
+    assert datetime_of(old) < now - timedelta(days=0.02) < datetime_of(young)

@@ -1,0 +1,26 @@
+"""docs/operations.md lists every metric that the services expose, and no other."""
+
+import re
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from manifold.settings import Settings
+from tests.support.servers import ROOT
+
+ROW = re.compile(r"^\| `(manifold_\w+)` \| (\w+) \|", re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_the_page_lists_every_metric_that_is_exposed_with_its_type(platform: Settings) -> None:
+    exposed: dict[str, str] = {}
+    for port in (platform.recorder_port, platform.tap_port, platform.dispatcher_port, platform.api_port):
+        page = httpx.get(f"http://{platform.host}:{port}/metrics", timeout=10).text
+        for family in text_string_to_metric_families(page):
+            if family.name.startswith("manifold_") and not family.name.endswith("_created"):
+                exposed[family.name + "_total" if family.type == "counter" else family.name] = family.type
+
+    listed = dict(ROW.findall((ROOT / "docs" / "operations.md").read_text()))
+
+    assert listed == exposed

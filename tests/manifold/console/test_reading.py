@@ -1,0 +1,103 @@
+"""What people read: tables that keep together what identifies something, a version, completion."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from manifold.console._app import COMMANDS
+from manifold.console._demo import STEPS
+from manifold.console._output import err, out
+from manifold.console._table import Rows, table
+from tests.support.servers import ROOT
+
+SEQ, VIN, WHEN = "912216145379983360", "WBA00000000000017", "2026-11-22 05:41:16.123Z"
+WHY = "the vehicle said that it has no room left for what it was sent"
+COLUMNS = ("seq", "vin", "accepted at", "state", "why")
+
+
+def rows(count: int = 2) -> Rows:
+    return table("what happened", COLUMNS, [(int(SEQ) + n, VIN, WHEN, "failed", WHY) for n in range(count)])
+
+
+def printed(what: object, *, width: int, terminal: bool) -> list[str]:
+    file = io.StringIO()
+    Console(file=file, width=width, force_terminal=terminal, color_system=None, soft_wrap=True).print(what)
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 100, 120, 200])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_identifies_something_is_never_broken(width: int, terminal: bool) -> None:
+    text = "\n".join(printed(rows(), width=width, terminal=terminal))
+
+    assert all(text.count(word) == 2 for word in (SEQ[:-1], VIN, WHEN))
+
+
+def test_not_on_a_terminal_a_row_is_a_line() -> None:
+    lines = printed(rows(5), width=80, terminal=False)
+
+    assert len(lines) == 1 + 1 + 5
+    assert all(WHY in line for line in lines[2:])
+
+
+def test_on_a_terminal_words_give_way_before_anything_else() -> None:
+    lines = printed(rows(1), width=105, terminal=True)
+
+    assert max(map(len, lines)) <= 105
+    assert len(lines) > 3, "the words take more than one line"
+    assert " ".join(line[lines[1].index("why") :].strip() for line in lines[2:]) == WHY
+
+
+def test_a_terminal_that_is_too_narrow_gets_a_line_a_field() -> None:
+    lines = printed(rows(2), width=60, terminal=True)
+
+    assert lines[1:5] == [f"seq          {SEQ}", f"vin          {VIN}", f"accepted at  {WHEN}", "state        failed"]
+    assert lines.count("") == 1, "between the rows"
+
+
+def test_no_command_prints_a_table_of_another_kind() -> None:
+    made = re.compile(r"rich\.(table|columns|panel)\b")
+    others = [path.name for path in (ROOT / "console").glob("*.py") if made.search(path.read_text())]
+
+    assert sorted(others) == ["_demo.py", "_table.py"], "_demo has a column of its progress"
+
+
+def test_what_is_printed_beside_tables_is_not_broken_either() -> None:
+    assert (out.soft_wrap, err.soft_wrap) == (True, True)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_seconds_of_a_step_can_be_read_on_a_narrow_terminal(width: int) -> None:
+    progress = Progress(*STEPS)
+    progress.add_task("starting the platform: broker, tap, Redis, recorder, dispatcher, Airflow, and what else there is", total=1)
+
+    assert "0:00:00" in "\n".join(printed(progress.get_renderable(), width=width, terminal=True))
+
+
+def output_of(*arguments: str, **env: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "manifold.console", *arguments], env=os.environ | env, capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    return done.stdout
+
+
+def test_it_says_its_version() -> None:
+    assert output_of("--version").startswith("manifold ")
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"), [("manifold ", {c.name for c in COMMANDS}), ("manifold vi", {"vin"}), ("manifold vin sh", {"show"})]
+)
+def test_a_shell_completes_commands(line: str, completed: set[str]) -> None:
+    words = str(len(line.split(" ")) - 1)
+    bash = output_of(COMP_WORDS=line, COMP_CWORD=words, _MANIFOLD_COMPLETE="complete_bash")
+    zsh = output_of(_TYPER_COMPLETE_ARGS=line, _MANIFOLD_COMPLETE="complete_zsh")
+
+    assert set(bash.split()) == completed
+    assert all(f'"{name}"' in zsh for name in completed)

@@ -1,0 +1,118 @@
+"""The state of a compacted queue: the same from its rows in any order, repeated, and compacted."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from manifold.contracts.ecq_rows import RecordedState, StateRow, compact
+from manifold.contracts.ecq_state import fold
+from manifold.contracts.tables import StateKind
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SETTLED = NOON - timedelta(days=1)
+SEQS = [*range(1, 9), 150, 250, 350, 450]
+
+
+def acked(seq: int, epoch: int = 0, at: int = 0) -> StateRow:
+    return StateRow(seq, SETTLED - timedelta(seconds=100 - at), epoch, StateKind.ACKNOWLEDGED)
+
+
+def rewound(rewind: int, first: int) -> StateRow:
+    return StateRow(first - 1, SETTLED - timedelta(seconds=50), rewind, StateKind.REWOUND)
+
+
+def what(rows: list[StateRow]) -> tuple[object, ...]:
+    state = RecordedState(rows)
+    return state.epoch, state.acked_seq, state.acked_at, [seq for seq in SEQS if state.is_acknowledged(seq)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "position", "acknowledged"),
+    [
+        pytest.param([], None, [], id="nothing is recorded"),
+        pytest.param([acked(3), acked(2)], 3, [2, 3], id="the position does not go back"),
+        pytest.param([acked(3), rewound(10, 3)], 2, [], id="a rewind brings back its first seq"),
+        pytest.param([acked(3), acked(2), rewound(10, 3)], 2, [2], id="a rewind leaves what is before its first seq"),
+        pytest.param([acked(3), rewound(10, 0)], 0, [], id="to the earliest"),
+        pytest.param([acked(3), acked(4, 10), rewound(10, 0)], 4, [4], id="acknowledged after the rewind"),
+        pytest.param([acked(3), rewound(10, 0), acked(5)], 0, [], id="an acknowledgement of an earlier epoch comes late"),
+        pytest.param([rewound(10, 0), acked(150)], 150, [150], id="written after the rewind, its epoch forgotten"),
+        pytest.param([rewound(10, 3)], None, [], id="rewound before anything was acknowledged"),
+        pytest.param([acked(3), rewound(10, 2), rewound(20, 9)], 1, [], id="a later rewind brings nothing of it back"),
+    ],
+)
+def test_rows_come_to(rows: list[StateRow], position: int | None, acknowledged: list[int]) -> None:
+    assert what(rows)[1] == position
+    assert what(rows)[3] == acknowledged
+    assert what(rows[::-1] + rows) == what(rows)
+
+
+def rows_of(epochs: list[int], at: datetime) -> st.SearchStrategy[StateRow]:
+    times = st.integers(0, 9).map(lambda s: at + timedelta(seconds=s))
+    acks = st.builds(StateRow, st.sampled_from(SEQS), times, st.sampled_from(epochs), st.just(StateKind.ACKNOWLEDGED.value))
+    rewinds = st.builds(
+        StateRow, st.integers(-1, 11), times, st.sampled_from([e for e in epochs if e] or [1]), st.just(StateKind.REWOUND.value)
+    )
+    return acks | rewinds
+
+
+OLD = st.lists(rows_of([0, 100, 200, 300], SETTLED - timedelta(hours=1)), max_size=12)
+# What is recorded later: of the last epoch that is settled, or later ones.
+LATER = st.lists(rows_of([400, 500], NOON), max_size=8)
+LIVE = st.sets(st.sampled_from(SEQS))
+
+
+def what_lives(rows: list[StateRow], live: set[int]) -> tuple[object, ...]:
+    state = RecordedState(rows)
+    return (
+        state.epoch if live else 0,
+        state.acked_seq,
+        state.acked_at,
+        [seq for seq in sorted(live) if state.is_acknowledged(seq)],
+    )
+
+
+@given(OLD, st.randoms())
+def test_the_order_of_rows_and_their_repetition_change_nothing(rows: list[StateRow], random: object) -> None:
+    mixed = rows + rows[: len(rows) // 2]
+    random.shuffle(mixed)  # type: ignore[attr-defined]  # Random
+    assert what(mixed) == what(rows)
+
+
+@given(OLD, LIVE)
+def test_rows_come_to_what_the_rule_of_all_rooms_says(rows: list[StateRow], live: set[int]) -> None:
+    acks = [(row.acked_seq, row.epoch) for row in rows if row.kind == StateKind.ACKNOWLEDGED]
+    rewinds = [(row.epoch, row.acked_seq + 1) for row in rows if row.kind == StateKind.REWOUND]
+    rule, state = fold([(seq, str(seq)) for seq in live], acks, rewinds), RecordedState(rows)
+    assert (state.epoch, state.acked_seq) == (rule.epoch, rule.position)
+    assert {seq for seq in live if state.is_acknowledged(seq)} == rule.acknowledged
+
+
+@given(OLD, LATER, LIVE)
+@example([acked(450, 100), acked(450, 0, at=1)], [rewound(400, 1)], set())
+def test_compacted_rows_come_to_the_same_now_and_later(old: list[StateRow], later: list[StateRow], live: set[int]) -> None:
+    once = compacted(old, live)
+    assert what_lives(once, live) == what_lives(old, live)
+    assert what_lives(once + later, live) == what_lives(old + later, live)
+    assert compact(once, live, settled_before=SETTLED) == ([], [])
+    everything = compacted(old + later, live)
+    assert what_lives(everything, live) == what_lives(old + later, live)
+
+
+@given(OLD, LIVE)
+def test_what_a_compaction_adds_changes_nothing_before_rows_go(old: list[StateRow], live: set[int]) -> None:
+    done = compact(old, live, settled_before=SETTLED)
+    assert what(old + done.added) == what(old)
+
+
+@given(OLD, LIVE)
+def test_of_settled_rows_few_stay(old: list[StateRow], live: set[int]) -> None:
+    assert len(compacted(old, live)) <= len(live) + 2
+
+
+def compacted(rows: list[StateRow], live: set[int]) -> list[StateRow]:
+    done = compact(rows, live, settled_before=SETTLED)
+    gone = set(done.removed)
+    return [*dict.fromkeys(row for row in rows if row not in gone), *done.added]

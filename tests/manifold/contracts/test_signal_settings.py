@@ -1,0 +1,82 @@
+"""The settings of the AMQP door: the contract's names, no default secret, no placeholder, and nothing of a secret shown."""
+
+import pytest
+
+from manifold.messaging.amqp import connection_url, hmac_secrets, shown_url
+from manifold.contracts.errors import SettingsError
+from manifold.settings import Settings, load_settings, source_of
+from manifold.settings.signals import CONTRACT_NAMES, MAX_PAYLOAD
+
+SECRETS = ("signals_hmac_secret", "signals_hmac_accepted", "signals_amqp_url", "signals_redis_url", "signals_keys")
+
+
+def test_the_contracts_names_are_understood_and_the_settings_own_name_counts_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "RABBITMQ_URI": "amqp://gateway:x@rabbit:5672/",
+        "RABBITMQ_PREFETCH": "70",
+        "REDIS_URI": "redis://other:6379/3",
+        "IDEMP_TTL_SEC": "60",
+        "HMAC_SECRET_KEY": "as the contract names it",
+        "HMAC_TIMESTAMP_TOLERANCE": "30",
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings()
+
+    assert connection_url(settings) == given["RABBITMQ_URI"]
+    assert settings.signals_redis == given["REDIS_URI"]
+    assert (settings.signals_prefetch, settings.signals_idempotency_seconds, settings.signals_tolerance_seconds) == (70, 60, 30)
+    assert hmac_secrets(settings) == ("as the contract names it",)
+    assert source_of("signals_prefetch") == "RABBITMQ_PREFETCH"
+    assert settings.redis != settings.signals_redis  # what is not the door's keeps its own setting
+
+    monkeypatch.setenv("MANIFOLD_SIGNALS_PREFETCH", "5")
+    assert load_settings().signals_prefetch == 5
+    assert source_of("signals_prefetch") == "MANIFOLD_SIGNALS_PREFETCH"
+
+
+def test_every_name_of_the_contract_is_one_of_a_setting() -> None:
+    assert set(CONTRACT_NAMES.values()) <= set(Settings.model_fields)
+
+
+def test_there_is_no_default_secret() -> None:
+    assert [name for name in SECRETS if Settings.model_fields[name].default.get_secret_value()] == []
+
+
+@pytest.mark.parametrize("text", ["your-secret-key", "default-secret", "changeme", "CHANGE-ME-now", "<secret>", "secret"])
+@pytest.mark.parametrize("name", ["signals_hmac_secret", "HMAC_SECRET_KEY"])
+def test_a_placeholder_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
+    monkeypatch.setenv(name if name.isupper() else f"MANIFOLD_{name.upper()}", text)
+
+    with pytest.raises(SettingsError, match="placeholder") as refused:
+        load_settings()
+    assert f"={text}" not in str(refused.value)
+    assert repr(text) not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["no array", "[1]", '[""]', '{"a": 1}', '["your-secret"]'])
+def test_accepted_secrets_are_an_array_of_secrets(text: str) -> None:
+    with pytest.raises(SettingsError, match="SIGNALS_HMAC_ACCEPTED") as refused:
+        load_settings(signals_hmac_accepted=text)
+    assert text not in str(refused.value)
+
+
+def test_the_current_secret_comes_first_and_each_is_there_once() -> None:
+    settings = load_settings(signals_hmac_secret="new", signals_hmac_accepted='["old", "new"]')
+
+    assert hmac_secrets(settings) == ("new", "old")
+
+
+def test_no_secret_is_in_what_is_printed_of_settings() -> None:
+    given = {name: "hidden-text" for name in SECRETS if name not in ("signals_hmac_accepted", "signals_keys")}
+    settings = load_settings(**given, signals_hmac_accepted='["hidden-text"]')
+
+    assert "hidden-text" not in f"{settings!r} {settings.model_dump(mode='json')}"
+    assert shown_url(load_settings()) == "amqp://127.0.0.1:5680"
+
+
+def test_no_payload_may_be_larger_than_the_contract_has_it() -> None:
+    """The schema refuses it all the same: a greater number would promise what nobody keeps."""
+    assert load_settings(signals_max_payload=MAX_PAYLOAD).signals_max_payload == 1_048_576
+    with pytest.raises(SettingsError, match="MANIFOLD_SIGNALS_MAX_PAYLOAD"):
+        load_settings(signals_max_payload=MAX_PAYLOAD + 1)

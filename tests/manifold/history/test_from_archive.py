@@ -1,0 +1,145 @@
+"""What is recorded and not in the lake yet is found without parsing all of it; and no answer loads what it does not need."""
+
+import os
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pyarrow.parquet as pq
+import pytest
+from redis import Redis
+
+from manifold.contracts import keys
+from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream, segment_path, to_arrow
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.seq import datetime_of, seq_of
+from manifold.settings import Settings
+from manifold.contracts.topics import TRIGGER
+from manifold.history.entry import Bounds
+from manifold.history.from_archive import MOST_NAMES, read_recorded, triggers_recorded
+from manifold.sandbox.platform.programs import environment
+from tests.support.servers import ROOT, Server
+
+HOUR_AGO_MS = int((datetime.now(UTC) - timedelta(hours=1)).timestamp() * 1000)
+
+
+def seq(n: int) -> int:
+    return seq_of(HOUR_AGO_MS + n, 0, 0)
+
+
+def trigger(n: int, payload: str, **more: object) -> Envelope:
+    return Envelope(seq(n), datetime_of(seq(n)), Stream.TRIGGER, TRIGGER, payload.encode(), **more)  # type: ignore[arg-type]  # a field each
+
+
+def outcome(n: int, vin: str, of: int, how: Outcome) -> Envelope:
+    record = OutcomeRecord(vin, seq(of), how, HOUR_AGO_MS + n)
+    return Envelope(seq(n), datetime_of(seq(n)), Stream.OUTCOME, f"outcomes/{vin}", record.to_wire())
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """An archive of two segments of triggers and one of outcomes."""
+    settings = Settings(home=tmp_path_factory.mktemp("recorded"))
+    first = [
+        trigger(1, '{"ids": ["V1", "V2"], "request_id": "task_1", "data_id": "d"}'),
+        trigger(2, r'{"ids": ["\u0056\u0031"], "request_id": "\u0074ask_2", "data_id": "d"}'),  # V1 and task_2, spelled otherwise
+        trigger(3, '{"ids": ["V10"], "request_id": "task_10", "data_id": "d"}'),
+        trigger(4, '{"ids": ["V1"], "request_id": "task_1", "data_id": "d"}', headers={DUPLICATE_OF: str(seq(1))}),
+        trigger(5, '{"ids": ["V1", "A B"], "request_id": "task_1", "data_id": "d"}', refused_because="a bad VIN"),
+    ]
+    second = [trigger(6, '{"ids": ["V2"], "request_id": "task_1", "data_id": "d"}')]
+    ends = [
+        outcome(7, "V1", 1, Outcome.DELIVERED),
+        outcome(8, "V1", 1, Outcome.CANCELLED),  # the first word counts
+        outcome(9, "V10", 3, Outcome.DELIVERED),
+        outcome(10, "V2", 0, Outcome.EXPIRED),  # of a trigger that is in the lake
+    ]
+    for messages in (first, second, ends):
+        file = settings.home / "archive" / segment_path(messages[0].stream, messages[0].seq, 0)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(to_arrow(messages), file)
+    return settings
+
+
+def test_a_vehicle_is_found_however_its_name_is_spelled_and_no_other_one(settings: Settings) -> None:
+    found = read_recorded(settings, set(), vin="V1")
+
+    assert [n for n, _ in found.triggers] == [seq(1), seq(2)]
+    assert {key: record.outcome for key, record in found.outcomes.items() if key[0] == "V1"} == {
+        ("V1", seq(1)): Outcome.DELIVERED
+    }
+
+
+@pytest.mark.parametrize(
+    ("request_id", "triggers"),
+    [
+        pytest.param("task_1", [1, 6], id="one name is the beginning of another"),
+        pytest.param("task_2", [2], id="spelled otherwise"),
+        pytest.param("task_3", [], id="never sent"),
+    ],
+)
+def test_a_batch_is_found_by_its_name(settings: Settings, request_id: str, triggers: list[int]) -> None:
+    assert list(triggers_recorded(settings, set(), request_id, Bounds())) == [seq(n) for n in triggers]
+
+
+@pytest.mark.parametrize("others", [pytest.param(0, id="searched for"), pytest.param(MOST_NAMES, id="too many to search for")])
+def test_outcomes_of_a_batch_are_found_by_its_triggers_those_in_the_lake_among_them(settings: Settings, others: int) -> None:
+    seqs = {seq(0), seq(1), *range(others)}
+
+    found = read_recorded(settings, set(), seqs=seqs).outcomes
+
+    assert found.keys() == {("V1", seq(1)), ("V2", seq(0))}
+
+
+def test_a_segment_that_was_ingested_is_not_read(settings: Settings) -> None:
+    ingested = {segment_path(Stream.TRIGGER, seq(1), 0)}
+
+    assert list(triggers_recorded(settings, ingested, "task_1", Bounds())) == [seq(6)]
+
+
+def test_of_many_triggers_the_newest_are_kept_and_no_more_vehicles_than_were_asked_for(settings: Settings) -> None:
+    newest = triggers_recorded(settings, set(), "task_1", Bounds(limit=1, entries=1))
+    assert {n: (t.vehicles, t.vins) for n, t in newest.items()} == {seq(1): (2, ()), seq(6): (1, ("V2",))}
+    assert list(triggers_recorded(settings, set(), "task_1", Bounds(before=seq(6)))) == [seq(1)]
+
+
+@pytest.mark.parametrize("words", [("vin", "show", "V1"), ("batch", "show", "task_1")], ids=" ".join)
+def test_an_answer_loads_neither_pandas_nor_the_library_of_logs(
+    settings: Settings, own_redis: Server, words: tuple[str, ...]
+) -> None:
+    here = settings.model_copy(update={"redis_port": own_redis.port, "recorder_port": 1, "api_port": 1})
+
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "manifold.console", *words, "--json"],
+        env={**os.environ, **environment(here)},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    loaded = set(re.findall(r"\| +([\w.]+)$", done.stderr, re.MULTILINE))  # pandas is refused, and listed by its first name
+    assert "pyarrow.parquet" in loaded
+    assert not loaded & {"pandas.core", "pyspark", "structlog"}
+    assert str(seq(1)) in done.stdout
+
+
+def test_a_key_that_holds_something_else_is_said_with_its_remedy(settings: Settings, own_redis: Server) -> None:
+    with Redis(port=own_redis.port) as redis:
+        redis.set(keys.pending("V1"), "something else")
+    here = settings.model_copy(update={"redis_port": own_redis.port, "recorder_port": 1, "api_port": 1})
+
+    done = subprocess.run(
+        [sys.executable, "-m", "manifold.console", "vin", "show", "V1"],
+        env={**os.environ, **environment(here)},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+
+    assert done.returncode == 1
+    assert "holds what Manifold does not write there" in done.stderr
+    assert "delete it, then run `manifold rebuild`" in done.stderr

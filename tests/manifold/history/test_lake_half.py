@@ -1,0 +1,44 @@
+"""The service that is asked for the lake's half may be another program, at the address where the API should be."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from manifold.settings import Settings
+from manifold.history.from_service import ask_service
+
+
+@contextmanager
+def answering(body: bytes) -> Iterator[Settings]:
+    """Settings whose API answers everything so."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            """Nobody reads it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield Settings(api_port=server.server_port)
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b"null", b'"ingested"', b"<html>", b"\xff"])
+def test_whoever_answers_something_else_is_not_the_service(body: bytes) -> None:
+    with answering(body) as settings:
+        assert ask_service(settings, "lake/entries", {"vin": "V1"}, "ingested") is None
+
+
+def test_what_the_service_tells_is_told() -> None:
+    with answering(b'{"entries": [], "ingested": []}') as settings:
+        assert ask_service(settings, "lake/entries", {"vin": "V1"}, "ingested") == {"entries": [], "ingested": []}

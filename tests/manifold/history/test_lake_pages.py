@@ -1,0 +1,133 @@
+"""A page of a request_id costs what it shows, and the pages together show every trigger once."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import FileScanTask
+
+from manifold.lake.catalog import open_catalog
+from manifold.contracts.seq import datetime_of, first_seq_at
+from manifold.settings import Settings
+from manifold.contracts.tables import IDS, OUTCOMES
+from manifold.history.entry import BatchHistory, Bounds
+from manifold.history.from_lake import read_page
+from manifold.history.lake_pages import read_vehicles
+from tests.support.lake_rows import append, new_lake
+from tests.pipelines.makers import NOON
+
+DAYS = 5
+A_DAY = 3  # triggers
+
+
+def seq(day: int, n: int = 0) -> int:
+    return first_seq_at(NOON + timedelta(days=day, seconds=n))
+
+
+def entries(of: int, vins: Sequence[str], request_id: str = "task") -> list[dict[str, object]]:
+    common = {"ts": datetime_of(of), "request_id": request_id, "seq": of, "data_id": f"d{of}", "applied": True}
+    return [{"vin": vin, **common} for vin in vins]
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    """Days on which every trigger had the same request_id; a file a day, rows in the order of VINs."""
+    catalog = new_lake(Settings(home=tmp_path))
+    for day in range(DAYS):
+        rows = [row for n in range(A_DAY) for row in entries(seq(day, n), ["V1", "V2", "V3"])]
+        append(catalog, IDS, sorted([*rows, *entries(seq(day, 9), ["V1"], "another")], key=lambda row: str(row["vin"])))
+    ended = {"vin": "V2", "outcome": "delivered", "ended_at": NOON}
+    append(catalog, OUTCOMES, [ended | {"seq": of, "accepted_at": datetime_of(of)} for of in (seq(4, 2), seq(0))])
+    return catalog
+
+
+@pytest.fixture
+def read_files(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each file has that is read from here on."""
+    read: list[int] = []
+    to_table = ArrowScan.to_table
+
+    def counting(self: ArrowScan, tasks: list[FileScanTask]) -> pa.Table:
+        read.extend(task.file.record_count for task in tasks)
+        return to_table(self, tasks)
+
+    monkeypatch.setattr(ArrowScan, "to_table", counting)
+    return read
+
+
+def pages(catalog: Catalog, request_id: str = "task", **bounds: int) -> list[list[int]]:
+    found, before = [], Bounds().before
+    while True:
+        page = read_page(catalog, request_id, Bounds(before=before, **bounds))
+        found.append([batch.seq for batch in page.batches])
+        if page.before is None:
+            return found
+        assert page.before < before, "each page goes on"
+        before = page.before
+
+
+EVERY = sorted(seq(day, n) for day in range(DAYS) for n in range(A_DAY))
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 4, 15, 100])
+@pytest.mark.parametrize("rows", [1, 25, 10_000])
+def test_the_pages_together_have_every_trigger_once_newest_first(catalog: Catalog, limit: int, rows: int) -> None:
+    found = pages(catalog, limit=limit, rows=rows)
+
+    assert [one for page in reversed(found) for one in page] == EVERY
+    assert all(len(page) <= limit for page in found)
+
+
+def test_a_trigger_that_is_the_newest_of_its_file_is_not_lost_between_two_pages(catalog: Catalog) -> None:
+    found = pages(catalog, "another", limit=100, rows=1)
+
+    assert [one for page in reversed(found) for one in page] == [seq(day, 9) for day in range(DAYS)]
+
+
+def test_a_page_reads_no_file_behind_it(catalog: Catalog, read_files: list[int]) -> None:
+    page = read_page(catalog, "task", Bounds(limit=2, entries=0))
+
+    assert [batch.seq for batch in page.batches] == EVERY[-2:]
+    assert read_files == [10, 1], "the newest day's entries, and outcomes of the file that may have theirs"
+
+
+def test_where_nothing_is_found_the_answer_comes_after_so_many_rows_and_says_how_far_back_it_came(
+    catalog: Catalog, read_files: list[int]
+) -> None:
+    page = read_page(catalog, "zzz", Bounds(rows=20))
+    assert page.batches == []
+    assert page.before is None, "the files' own statistics know that there is no such request_id"
+
+    page = read_page(catalog, "bnother", Bounds(rows=20))
+    assert (page.batches, read_files) == ([], [10, 10])
+    assert page.before == seq(2, 9) + 1
+
+
+def test_entries_are_counted_by_how_they_ended_and_told_one_by_one_where_they_are_few(catalog: Catalog) -> None:
+    page = read_page(catalog, "task", Bounds(limit=3, entries=7))
+
+    assert page.batches[-1] == BatchHistory(seq(4, 2), f"d{seq(4, 2)}", 3, {"delivered": 1, "open": 2})
+    assert page.batches[0].states == {"open": 3}
+    assert page.told == {seq(4, 2), seq(4, 1)}
+    assert [(entry.seq, entry.vin, entry.state) for entry in page.entries] == [
+        (seq(4, 1), "V1", "pending"),
+        (seq(4, 1), "V2", "pending"),
+        (seq(4, 1), "V3", "pending"),
+        (seq(4, 2), "V1", "pending"),
+        (seq(4, 2), "V2", "delivered"),
+        (seq(4, 2), "V3", "pending"),
+    ]
+
+
+def test_the_vehicles_of_a_trigger_come_with_their_ends(catalog: Catalog) -> None:
+    assert sorted(read_vehicles(catalog, seq(0))) == [("V1", "pending"), ("V2", "delivered"), ("V3", "pending")]
+    assert list(read_vehicles(catalog, seq(0), {"V2", "V9"})) == [("V2", "delivered")]
+
+
+def test_a_lake_that_is_not_made_yet_has_no_trigger(tmp_path: Path) -> None:
+    page = read_page(open_catalog(Settings(home=tmp_path / "new")), "task", Bounds())
+    assert (page.batches, page.before) == ([], None)

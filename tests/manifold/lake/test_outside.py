@@ -1,0 +1,84 @@
+"""Alerts and lineage that go outside by HTTPS: whom the system trusts is believed, whatever the object store is verified by."""
+
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from manifold.runtime.alert import alert
+from manifold.lake.lineage import settle, tell
+from manifold.settings import Settings
+from tests.stores.identities import Identity, new_identity
+
+
+@pytest.fixture
+def identity() -> Identity:
+    return new_identity("outside")
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """Somebody who takes whatever is posted."""
+
+    url: str
+    taken: list[bytes]
+
+    def was_told(self, **more: str) -> tuple[bool, bool]:
+        """Whether an alert, and an event of lineage, were taken here."""
+        settings = Settings(alert_url=self.url, lineage_url=self.url, **more)  # type: ignore[arg-type]  # addresses may be secret
+        alerted = alert(settings, "held back", "a run")
+        before = len(self.taken)
+        assert tell(settings, [{"eventType": "START"}])
+        assert settle(60)
+        return alerted, len(self.taken) > before
+
+
+@pytest.fixture
+def outside(identity: Identity, tmp_path: Path) -> Iterator[Outside]:
+    identity.write(tmp_path / "tls.crt", tmp_path / "tls.key")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+
+    taken = list[bytes]()
+
+    class Taker(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            taken.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Taker)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield Outside(f"https://127.0.0.1:{server.server_port}/", taken)
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_authority_of_the_system_is_believed_beside_that_of_the_object_store(
+    outside: Outside, identity: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a pod: SSL_CERT_FILE names the store's authority, and the system has its own in a folder."""
+    store, system = new_identity("store").write_authority(tmp_path / "store.crt"), tmp_path / "system"
+    system.mkdir()
+    identity.write_authority(system / "outside.crt")
+    subprocess.run(["openssl", "rehash", system], check=True)
+    monkeypatch.setenv("SSL_CERT_FILE", str(store))
+    monkeypatch.setenv("SSL_CERT_DIR", str(system))
+    assert outside.was_told() == (True, True)
+
+
+def test_an_authority_of_the_settings_is_believed_and_a_strangers_is_not(
+    outside: Outside, identity: Identity, tmp_path: Path
+) -> None:
+    assert outside.was_told(tls_ca=str(identity.write_authority(tmp_path / "ca.crt"))) == (True, True)
+    assert outside.was_told() == (False, False)
+    assert outside.was_told(tls_ca=str(tmp_path / "gone.crt")) == (False, False)

@@ -1,0 +1,81 @@
+"""The newest rows of `quality_results`: as many judgements as asked for, whatever lies behind them."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import ArrowScan
+
+from manifold.lake.catalog import open_catalog
+from manifold.lake.quality import RULES, newest_results, version_of_results
+from manifold.settings import Settings
+from manifold.contracts.tables import QUALITY
+from tests.expectations.results import result
+from tests.expectations.rows import NOON
+from tests.support.lake_rows import append
+
+
+@pytest.fixture
+def files_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each file has that is read from here on."""
+    read: list[int] = []
+    to_table = ArrowScan.to_table
+
+    def counting(self, tasks):  # type: ignore[no-untyped-def]
+        read.extend(task.file.record_count for task in tasks)
+        return to_table(self, tasks)
+
+    monkeypatch.setattr(ArrowScan, "to_table", counting)
+    return read
+
+
+def runs_of(catalog: Catalog, judgements: int, now: datetime = NOON + timedelta(days=1)) -> list[str]:
+    return [row["run_id"] for row in newest_results(catalog, judgements, now=now)]
+
+
+def test_the_newest_judgements_are_read_and_no_file_behind_them(catalog: Catalog, files_read: list[int]) -> None:
+    for run in (3, 0, 5, 1, 4, 2):
+        append(catalog, QUALITY, [result(run, rule) for rule in ("a", "b")])
+
+    assert runs_of(catalog, 2) == ["run4", "run4", "run5", "run5"]
+    assert files_read == [2, 2]
+
+
+def test_a_file_with_many_judgements_is_enough(catalog: Catalog, files_read: list[int]) -> None:
+    """Compaction has put days together."""
+    for day in range(3):
+        append(catalog, QUALITY, [result(day * 24 + n % 8, f"rule{n:03}") for n in range(2 * RULES)])
+    append(catalog, QUALITY, [result(60)])
+
+    assert {*runs_of(catalog, 2, NOON + timedelta(days=4))} == {"run55", "run60"}
+    assert files_read == [1, 2 * RULES]
+
+
+def test_a_table_that_rested_for_long_still_has_its_newest_judgements(catalog: Catalog) -> None:
+    for run in range(3):
+        append(catalog, QUALITY, [result(run)])
+
+    for days in (30, 400):
+        assert runs_of(catalog, 2, NOON + timedelta(days=days)) == ["run1", "run2"]
+
+
+def test_a_run_judged_twice_counts_twice(catalog: Catalog) -> None:
+    append(catalog, QUALITY, [result(0)])
+    append(catalog, QUALITY, [result(1)])
+    append(catalog, QUALITY, [result(1, at=NOON + timedelta(hours=2))])
+
+    assert runs_of(catalog, 2) == ["run1", "run1"]
+
+
+def test_an_empty_table_has_none_and_so_has_a_lake_without_tables(catalog: Catalog, tmp_path: Path) -> None:
+    fresh = open_catalog(Settings(home=tmp_path / "fresh"))
+
+    assert (runs_of(catalog, 2), runs_of(fresh, 2), version_of_results(fresh)) == ([], [], "")
+
+
+def test_the_version_changes_with_each_row(catalog: Catalog) -> None:
+    before = version_of_results(catalog)
+    append(catalog, QUALITY, [result(0)])
+
+    assert version_of_results(catalog) not in {before, ""}

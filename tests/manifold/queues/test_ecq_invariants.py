@@ -1,0 +1,244 @@
+"""The invariants of compacted queues, as a state machine that runs every verb against a real Redis and against a simple model."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from redis import Redis
+
+from manifold.contracts import keys
+from manifold.contracts.ecq import EcqAck
+from manifold.contracts.ecq_state import fold
+from manifold.contracts.events import Connected, Disconnected, Heard
+from manifold.contracts.names import Owner
+from manifold.contracts.queue_names import ecq_queue, fanout_queue
+from manifold.contracts.seq import EPOCH_MS, seq_of
+from manifold.queues.verbs import ecq
+from manifold.queues.verbs.claims import Claim, ClaimWord, Release, ReleaseReason, UpdatePresence
+from manifold.queues.verbs.verb import Verb
+from tests.manifold.queues.clocked import ClockedBatch
+from tests.manifold.queues.conftest import POLICY, seqs_of
+
+ID = Owner("client-1")
+START_MS = EPOCH_MS + 200_000_000_000
+KEYS = st.sampled_from(["a", "b/c", "ü", "d"])
+SEQS = st.integers(0, 60).map(lambda n: seq_of(START_MS + n // 4, 0, n % 4))
+PENDING, INFLIGHT, _, LIVE, DELIVERED, MESSAGES, ATTEMPTS, STATE = keys.ecq_keys(ID)
+
+
+class CompactedQueueMachine(RuleBasedStateMachine):
+    """Runs verbs in any order; what is recorded comes to what Redis holds."""
+
+    redis: Redis
+
+    @initialize(connected=st.booleans())
+    def begin(self, connected: bool) -> None:
+        self.redis.flushall()
+        self.now, self.since = START_MS + 100_000, START_MS
+        self.appends: dict[int, str] = {}  # seq → key: a seq is given once
+        self.rewinds: set[tuple[int, int]] = set()
+        self.in_flight: int | None = None
+        self.superseded_in_flight = False
+        self.deadline, self.claimed_at = 0, 0
+        self.sent = (0, 0)  # what was let go while its publish may be under way, and when that is over: nothing overtakes it
+        self.connected, self.listens = False, True  # where nobody has said that it does not, it is tried
+        self.position: int | None = None
+        if connected:
+            self.connect(clean=True)
+            self.subscribe(qos=1)
+
+    def run(self, verb: Verb, queue: str = ecq_queue(ID)) -> Any:
+        batch = ClockedBatch(self.redis, POLICY)
+        batch.add(queue, verb, self.now)
+        (reply,) = batch.run()
+        return reply
+
+    @property
+    def here(self) -> bool:
+        return self.connected and self.listens
+
+    @property
+    def acks(self) -> list[tuple[int, int]]:
+        found: Any = self.redis.xrange(keys.OUTCOMES)
+        records = [EcqAck.from_wire(fields[b"o"]) for _, fields in found]
+        return [(record.seq, record.epoch) for record in records]
+
+    @property
+    def pending(self) -> set[int]:
+        state = fold([(seq, key) for seq, key in self.appends.items()], self.acks, self.rewinds)
+        return set(state.live.values()) - state.acknowledged
+
+    def check_claim(self, claim: Any) -> None:
+        if self.in_flight is not None:
+            assert (claim.word, claim.seq) == (ClaimWord.BUSY, self.in_flight)
+            return
+        pending = self.pending
+        if not pending:
+            assert claim.word is ClaimWord.IDLE
+        elif not self.here:
+            assert claim.word in (ClaimWord.ABSENT, ClaimWord.UNSUBSCRIBED)
+        else:
+            sent, until = self.sent
+            first = sent if sent in pending and until > self.now else min(pending)
+            assert (claim.word, claim.seq) == (ClaimWord.CLAIMED, first), "the oldest goes first"
+            self.in_flight, self.superseded_in_flight, self.deadline = claim.seq, False, claim.deadline_ms
+            self.claimed_at = self.now
+            key = self.appends[claim.seq].encode()
+            assert claim.message == key + b"\0" + b"payload of %d" % claim.seq
+
+    def let_go(self) -> None:
+        over = self.claimed_at + POLICY.ack_deadline_ms
+        if self.in_flight is not None and not self.superseded_in_flight and over > self.now:
+            self.sent = (self.in_flight, over)
+        self.in_flight = None
+
+    @rule(seq=SEQS, key=KEYS)
+    def append(self, seq: int, key: str) -> None:
+        """Also the second time, and late: behind a message that was acknowledged, or that is newer."""
+        key = self.appends.setdefault(seq, key)
+        rival = max((s for s, k in self.appends.items() if k == key and s != seq), default=0)
+        if self.in_flight is not None and self.appends[self.in_flight] == key and self.in_flight < seq:
+            self.superseded_in_flight = True
+        reply = self.run(ecq.Append(seq, key, b"payload of %d" % seq))
+        assert reply.queued == 0 or seq > rival
+        again = self.run(ecq.Append(seq, key, b"payload of %d" % seq))
+        assert again.queued == 0
+
+    @rule()
+    def claim(self) -> None:
+        self.check_claim(self.run(Claim()))
+
+    @precondition(lambda self: self.in_flight is not None)
+    @rule(claim_next=st.booleans(), again=st.booleans())
+    def acknowledge(self, claim_next: bool, again: bool) -> None:
+        seq, self.in_flight = self.in_flight, None
+        assert seq is not None
+        self.position = max(self.position or 0, seq)
+        reply = self.run(ecq.Acknowledge(EcqAck(ID, seq, self.now), claim=claim_next))
+        assert reply.word == "ended"
+        if claim_next:
+            self.check_claim(reply.next)
+        if again:
+            self.run(ecq.Acknowledge(EcqAck(ID, seq, self.now), claim=False))
+
+    @rule(data=st.data())
+    def acknowledge_late(self, data: st.DataObject) -> None:
+        """An acknowledgement that was long on its way: of any message that ever was, pending or not, in any order."""
+        assume(self.appends)
+        seq = data.draw(st.sampled_from(sorted(self.appends)))
+        assume(seq != self.in_flight)
+        before = self.acks
+        reply = self.run(ecq.Acknowledge(EcqAck(ID, seq, self.now), claim=False))
+        if len(self.acks) > len(before):
+            self.position = max(self.position or 0, seq)
+        assert (reply.word == "ended") == (seq in self.pending_before(before))
+
+    def pending_before(self, acks: list[tuple[int, int]]) -> set[int]:
+        state = fold([(seq, key) for seq, key in self.appends.items()], acks, self.rewinds)
+        return set(state.live.values()) - state.acknowledged
+
+    @rule(ms=st.integers(0, 5), first=st.one_of(st.just(0), SEQS))
+    def rewind(self, ms: int, first: int) -> None:
+        """Also one that is older than another one that was applied: it changes nothing."""
+        self.now += 1000
+        seq = seq_of(self.now - ms * 1000, 1, 0)
+        latest = max((rewind for rewind, _ in self.rewinds), default=0)
+        knows = self.redis.exists(LIVE, STATE)
+        self.run(ecq.Rewind(seq, first))
+        if seq <= latest or not knows:
+            return
+        self.rewinds.add((seq, first))
+        if self.position is not None:
+            self.position = max(0, min(self.position, first - 1))
+
+    @precondition(lambda self: self.in_flight is not None)
+    @rule(reason=st.sampled_from([ReleaseReason.LOST, ReleaseReason.CUT, ReleaseReason.UNSENT]))
+    def release(self, reason: ReleaseReason) -> None:
+        assert self.run(Release(self.in_flight or 0, reason)).word == "released"
+        assert self.run(Release(self.in_flight or 0, reason)).word == "stale"
+        if reason in (ReleaseReason.CUT, ReleaseReason.LOST):
+            self.let_go()
+        self.in_flight = None
+
+    @rule(clean=st.booleans())
+    def connect(self, clean: bool) -> None:
+        self.now += 10
+        self.since = self.now
+        reply = self.run(UpdatePresence(Connected(ID, self.now, clean, 3600), claim=False), fanout_queue(ID))
+        if clean:
+            assert reply.ecq_released == self.in_flight
+            self.let_go()
+            self.listens = True
+            assert not reply.ecq_wake, "a new session has no subscription yet"
+        else:
+            assert reply.ecq_released is None
+            assert reply.ecq_wake == (self.in_flight is not None or (self.listens and bool(self.pending)))
+        self.connected = True
+
+    @rule(qos=st.sampled_from([None, 0, 1, 2]))
+    def subscribe(self, qos: int | None) -> None:
+        self.listens = bool(qos)
+        if qos == 0:
+            self.let_go()  # what goes out beside it is not acknowledged
+        reply = self.run(ecq.Subscription(qos, claim=bool(qos)))
+        if qos:
+            self.check_claim(reply)
+
+    @rule()
+    def disconnect(self) -> None:
+        self.now += 10
+        self.run(UpdatePresence(Disconnected(ID, self.now, self.since, None, "closed"), claim=False), fanout_queue(ID))
+        self.connected = False
+
+    @precondition(lambda self: self.here)
+    @rule()
+    def heartbeat(self) -> None:
+        self.now += 10
+        overdue = self.in_flight is not None and self.deadline <= self.now
+        reply = self.run(UpdatePresence(Heard(), claim=True), fanout_queue(ID))
+        assert reply.next.word is ClaimWord.IDLE, "the fanout queue of the same vehicle does not wait for this one"
+        assert reply.ecq_released == (self.in_flight if overdue else None)
+        if overdue:
+            self.let_go()
+        assert reply.ecq_wake == (self.in_flight is None and bool(self.pending))
+
+    @invariant()
+    def what_is_recorded_is_what_redis_holds(self) -> None:
+        if not hasattr(self, "appends"):
+            return
+        state = fold([(seq, key) for seq, key in self.appends.items()], self.acks, self.rewinds)
+        live: Any = self.redis.hgetall(LIVE)
+        assert {key.decode(): int(seq) for key, seq in live.items()} == state.live
+        superseded = {self.in_flight} if self.superseded_in_flight and self.in_flight is not None else set()
+        assert set(seqs_of(self.redis, PENDING)) == (set(state.live.values()) - state.acknowledged) | superseded
+        assert set(seqs_of(self.redis, DELIVERED)) >= state.acknowledged
+        position = self.redis.hget(STATE, "acked_seq")
+        assert (None if position is None else int(position)) == state.position == self.position
+
+    @invariant()
+    def one_is_in_flight(self) -> None:
+        if hasattr(self, "appends"):
+            held = self.redis.hget(INFLIGHT, "seq")
+            assert (None if held is None else int(held)) == self.in_flight
+
+    @invariant()
+    def memory_is_bound_by_live_keys(self) -> None:
+        if hasattr(self, "appends"):
+            live = set(map(int, self.redis.hvals(LIVE)))
+            kept = set(map(int, self.redis.hkeys(MESSAGES)))
+            assert kept - live <= ({self.in_flight} if self.in_flight is not None else set())
+
+
+def test_the_verbs_of_compacted_queues_keep_their_promises_in_any_order(redis: Redis) -> None:
+    class OnThisRedis(CompactedQueueMachine):
+        pass
+
+    OnThisRedis.redis = redis
+    checks = settings(
+        max_examples=60,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+    run_state_machine_as_test(OnThisRedis, settings=checks)

@@ -1,0 +1,147 @@
+"""What the lake knows of a compacted queue, brought into a Redis that is empty, or knows some of it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from manifold.contracts import keys
+from manifold.contracts.ecq import EcqAck
+from manifold.contracts.queue_names import ecq_queue
+from manifold.contracts.seq import EPOCH_MS, seq_of
+from manifold.queues import EcqLoader, LakeQueue, _ecq_loader
+from manifold.queues._drivers import BlockingBatch
+from manifold.queues.verbs.ecq import Acknowledge, Append, LiveMessage, Load, Rewind
+from manifold.queues.verbs.ecq_reads import Read, ReadReply
+from manifold.queues.verbs.verb import Verb
+from tests.manifold.queues.conftest import POLICY
+
+ID = "client-1"
+NOW = EPOCH_MS + 200_000_000_000
+SEQS = [seq_of(NOW + n, 0, 0) for n in range(6)]
+REWIND, LATER_REWIND = seq_of(NOW + 100, 0, 0), seq_of(NOW + 200, 0, 0)
+
+
+def run(redis: Redis, *verbs: Verb) -> None:
+    batch = BlockingBatch(redis, POLICY)
+    for verb in verbs:
+        batch.add(ecq_queue(ID), verb, NOW + 1000)
+    batch.run()
+
+
+def appended(*places: int) -> list[Append]:
+    return [Append(SEQS[place], f"k{place}", b"x") for place in places]
+
+
+def acked(*places: int) -> list[Acknowledge]:
+    return [Acknowledge(EcqAck(ID, SEQS[place], NOW), claim=False) for place in places]
+
+
+def live(delivered: str) -> list[LiveMessage]:
+    """A message for each letter: `d` was acknowledged, `p` is pending."""
+    return [LiveMessage(SEQS[n], f"k{n}", how == "d") for n, how in enumerate(delivered)]
+
+
+def load(redis: Redis, delivered: str, *, epoch: int = 0) -> None:
+    position = max((m.seq for m in live(delivered) if m.is_delivered), default=None)
+    queue = LakeQueue(ID, Load(epoch, position, None if position is None else NOW, live(delivered)))
+    EcqLoader(redis, POLICY).load([queue], NOW + 1000)
+
+
+def held(redis: Redis) -> str:
+    """The live messages, oldest first, as `live` writes them."""
+    batch = BlockingBatch(redis, POLICY)
+    batch.add(ecq_queue(ID), Read(), NOW)
+    (found,) = batch.run()
+    assert isinstance(found, ReadReply)
+    return "".join("d" if message.is_delivered else "p" for message in found.messages)
+
+
+@pytest.fixture(params=[1, 2, 100], ids=["one a call", "two a call", "all at once"])
+def a_call(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many messages of a queue go in one call: what comes of it is the same."""
+    monkeypatch.setattr(_ecq_loader, "MESSAGES_A_CALL", request.param)
+    return int(request.param)
+
+
+@pytest.mark.usefixtures("a_call")
+@pytest.mark.parametrize(
+    ("before", "lake", "epoch", "after"),
+    [
+        pytest.param([], "dpdp", 0, "dpdp", id="an empty Redis holds what the lake knows"),
+        pytest.param(
+            [*appended(0, 1), *acked(0, 1)], "dp", 0, "dd", id="an acknowledgement that the lake does not know yet stands"
+        ),
+        pytest.param(appended(0, 1), "dp", 0, "dp", id="one that Redis has lost is known again"),
+        pytest.param(
+            [*appended(0, 1, 2), *acked(0, 1, 2)], "ppp", REWIND, "ppp", id="a rewind that Redis has lost brings all back"
+        ),
+        pytest.param([*appended(0, 1, 2), *acked(0, 1, 2)], "dpp", REWIND, "dpp", id="and leaves what is before its first seq"),
+        pytest.param(
+            [*appended(0, 1), *acked(0, 1), Rewind(REWIND, 0)],
+            "dd",
+            0,
+            "pp",
+            id="a rewind that the lake does not know yet stands",
+        ),
+        pytest.param([*appended(0, 1), *acked(0, 1), Rewind(REWIND, SEQS[1])], "dd", 0, "dp", id="from its first seq on"),
+    ],
+)
+def test_redis_and_lake_come_together(redis: Redis, before: list[Verb], lake: str, epoch: int, after: str) -> None:
+    run(redis, *before)
+    for _ in range(2):
+        load(redis, lake, epoch=epoch)
+        assert held(redis) == after
+
+
+def test_an_acknowledgement_takes_what_is_past_its_retention_out_of_its_queue_and_nothing_that_is_pending(redis: Redis) -> None:
+    """A day, in milliseconds: of what is older, the acknowledged one goes with its key and bytes, and the pending one stays."""
+    run(redis, *appended(0, 1), *acked(0))
+    later, fresh = NOW + 86_400_000 + 1, seq_of(NOW + 86_400_000, 0, 0)
+    batch = BlockingBatch(redis, replace(POLICY, ecq_retention_ms=86_400_000))
+    batch.add(ecq_queue(ID), Append(fresh, "fresh", b"x"), later)
+    batch.add(ecq_queue(ID), Acknowledge(EcqAck(ID, fresh, later), claim=False), later)
+    batch.run()
+
+    _, _, _, live_keys, delivered, messages, *_ = keys.ecq_keys(ID)
+    assert held(redis) == "pd"
+    assert set(redis.hkeys(live_keys)) == {b"k1", b"fresh"}
+    assert redis.zrange(delivered, 0, -1) == [b"%d" % fresh]
+    assert set(map(int, redis.hkeys(messages))) == {SEQS[1], fresh}
+
+
+def test_the_position_and_the_epoch_are_those_of_whoever_knows_more(redis: Redis) -> None:
+    run(redis, *appended(0, 1), *acked(0, 1), Rewind(REWIND, SEQS[1]))
+    state = keys.ecq_keys(ID)[7]
+    assert redis.hmget(state, "epoch", "acked_seq") == [str(REWIND).encode(), str(SEQS[1] - 1).encode()]
+    load(redis, "dd")
+    assert redis.hmget(state, "epoch", "acked_seq") == [str(REWIND).encode(), str(SEQS[1] - 1).encode()]
+    load(redis, "dp", epoch=LATER_REWIND)
+    assert redis.hmget(state, "epoch", "acked_seq") == [str(LATER_REWIND).encode(), str(SEQS[0]).encode()]
+
+
+def test_a_long_queue_is_read_in_several_calls_and_what_changes_between_them_stands_once(redis: Redis) -> None:
+    seqs = [seq_of(NOW, 0, 0) + n for n in range(3000)]
+    run(redis, *(Append(seq, f"k{n}", b"x") for n, seq in enumerate(seqs)))
+    newer = seq_of(NOW + 1, 0, 0)
+
+    class Meanwhile(EcqLoader):
+        """Before each further call, a key is written again."""
+
+        def _run(self, verbs: Iterable[tuple[str, Verb]], now_ms: int, *, tolerant: bool = True) -> list[Any]:
+            asked = list(verbs)
+            calls.append(asked[0][1])
+            if len(calls) > 1:
+                run(redis, Append(newer, "k7", b"newer"))
+            return super()._run(asked, now_ms, tolerant=tolerant)
+
+    calls: list[Verb] = []
+    found = Meanwhile(redis, POLICY).read_one(ID)
+
+    assert len(calls) > 1
+    assert len(found.messages) == len({message.key for message in found.messages}) == len(seqs)
+    assert {message.seq for message in found.messages if message.key != "k7"} == set(seqs) - {seqs[7]}
+    assert [message.seq for message in found.messages] == sorted(message.seq for message in found.messages)
+    assert found.cursor == 0

@@ -1,0 +1,36 @@
+"""A trigger in the queues, as the recorder brings one there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from manifold.queues import Queues
+from manifold.queues.verbs.fills import Enqueue
+
+
+@dataclass(slots=True)
+class Enqueued:
+    """What became of one trigger's entries."""
+
+    queued: int = 0  # new
+    known: int = 0  # had been queued, or had ended, before
+    ready: list[str] = field(default_factory=list)  # owners that a dispatcher was woken for
+    superseded: list[tuple[str, int]] = field(default_factory=list)  # owner and seq of entries that made place
+
+
+async def enqueue_trigger(
+    queues: Queues, seq: int, owners: Sequence[str], request_id: str, data_id: str, now_ms: int
+) -> Enqueued:
+    """Queue one trigger for all its owners and wake the dispatchers for those that can have it now."""
+    result = Enqueued()
+    await queues.store_trigger(seq, request_id, data_id)
+    batch = queues.batch()
+    for owner in owners:
+        batch.add(owner, Enqueue([(seq, request_id)]), now_ms)
+    for owner, reply in zip(owners, await batch.run(), strict=True):
+        result.queued += reply.queued
+        result.known += not reply.queued
+        result.superseded += [(owner, old) for old in reply.superseded]
+        if reply.word == "ready":
+            result.ready.append(owner)
+    await queues.wake(result.ready)
+    return result

@@ -1,0 +1,17 @@
+"""A recorder that comes to its broker through a careless cable, and a publisher that comes to it without."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.support.careless import Cable, careless
+from tests.manifold.recorder.harness import Harness
+from tests.manifold.recorder.publisher import Platform, platform
+
+
+@asynccontextmanager
+async def through_cable(home: Harness) -> AsyncIterator[tuple[Cable, Platform]]:
+    """Both, as soon as the recorder enqueues directly."""
+    async with careless(home.broker.port) as cable, platform(home.broker.port) as publisher:
+        home.env["MANIFOLD_MQTT_URL"] = f"mqtt://127.0.0.1:{cable.port}"
+        await home.start_enqueuing()
+        yield cable, publisher

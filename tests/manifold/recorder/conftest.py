@@ -1,0 +1,22 @@
+"""Recorders with a real broker and Redis: one for the tests of a file, or one for each test."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.manifold.recorder.harness import Harness, running_harness
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """For tests that end nothing and keep to their own names."""
+    with running_harness(tmp_path_factory.mktemp("recorder")) as it:
+        yield it
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Harness]:
+    """For tests that stop servers or count everything."""
+    with running_harness(tmp_path) as it:
+        yield it

@@ -1,0 +1,28 @@
+"""`python -m tests.manifold.recorder.dying_recorder`: the recorder, which dies of judging a message that names the request `fatal`.
+
+As of memory that runs out, or of a library that crashes. Nothing in the product. The processes that the recorder starts import
+this module, too.
+"""
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+_loads = json.loads
+
+
+def loads(text: Any, **more: Any) -> Any:
+    """What `json.loads` is here."""
+    if "fatal" in str(text):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _loads(text, **more)
+
+
+json.loads = loads  # type: ignore[assignment]
+
+if __name__ == "__main__":
+    from manifold.recorder.__main__ import main
+
+    sys.exit(main())

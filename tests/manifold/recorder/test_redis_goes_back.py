@@ -1,0 +1,186 @@
+"""Redis comes back as it was a while ago, mark and all: what it lost is offered again, and what had ended stays ended."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from manifold.contracts import keys, topics
+from manifold.contracts.envelope import Stream
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.seq import datetime_of, wall_clock_ms
+from manifold.settings import Settings
+from manifold.contracts.tables import OUTCOMES
+from manifold.queues import Loader, Policy
+from tests.faults.clocked_recorder import Clock
+from tests.support.lake_rows import new_lake
+from tests.manifold.recorder.harness import Harness, running_harness
+from tests.manifold.recorder.publisher import Platform, platform
+from tests.support.servers import wait_until
+from tests.support.wire import trigger
+
+MINUTE_S, HOUR_S = 60, 3600
+
+
+@pytest.fixture
+def clock(tmp_path: Path) -> Clock:
+    """The recorder's; its seqs say how long ago something was."""
+    return Clock(tmp_path / "clock")
+
+
+@pytest.fixture
+def home(tmp_path: Path, clock: Clock) -> Iterator[Harness]:
+    with running_harness(tmp_path, clock=clock.file) as it:
+        yield it
+
+
+def loader(home: Harness) -> Loader:
+    return Loader(home.redis, Policy.of(Settings(home=home.folder)))
+
+
+def acknowledge(home: Harness, vin: str, seq: int) -> None:
+    """As a dispatcher does; return when it is on the record."""
+    list(loader(home).end([(vin, [seq])], Outcome.DELIVERED, wall_clock_ms()))
+    loader(home).add_outcomes([OutcomeRecord(vin, seq, Outcome.DELIVERED, wall_clock_ms())])
+    wait_until(lambda: not home.redis.xlen(keys.OUTCOMES), what="the outcome to be recorded")
+
+
+def mark_of(home: Harness) -> int:
+    """Up to which seq all is in the queues, as they say."""
+    found = home.redis.get(keys.handed_marks(0, of_cluster=False)[0])
+    assert isinstance(found, bytes)
+    return int(found.split()[1])
+
+
+def wait_marked(home: Harness, seq: int) -> None:
+    wait_until(lambda: mark_of(home) >= seq, what="the mark to be moved")
+
+
+async def send(publisher: Platform, request_id: str, *vins: str) -> int:
+    return int((await publisher.trigger(list(vins) or ["V1"], request_id))["seq"])
+
+
+def test_what_was_lost_is_offered_again_and_what_had_ended_ends_again_however_the_clock_steps(
+    home: Harness, clock: Clock
+) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as publisher:
+            ended = await send(publisher, "r0", "V1", "V2")
+            await asyncio.to_thread(wait_marked, home, ended)
+            written = home.written()
+            await publisher.send(topics.data_topic("late"), b"payload")
+            lost = [await send(publisher, f"r{n}", "V1", "V2") for n in range(1, 4)]
+            for seq in (ended, lost[0]):
+                await asyncio.to_thread(acknowledge, home, "V1", seq)
+            clock.step(30 * MINUTE_S)  # what was lost is long ago, as the recorder sees it
+            lost.append(await send(publisher, "r4", "V1", "V2"))
+            await asyncio.to_thread(wait_marked, home, lost[-1])
+            await asyncio.to_thread(home.take_redis_back, written)
+            newest = await send(publisher, "r5", "V1", "V2")
+            await asyncio.to_thread(home.wait_direct_enqueue)
+            assert home.pending("V1") == [*lost[1:], newest]
+            assert home.pending("V2") == [ended, *lost, newest]
+            assert home.redis.get(keys.data("late")) == b"payload"
+
+    asyncio.run(scenario())
+
+
+def test_the_recorder_and_redis_may_both_have_been_away(home: Harness, clock: Clock) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as publisher:
+            await asyncio.to_thread(wait_until, lambda: home.redis.exists("handed:0"), what="the first mark")
+            written = home.written()
+            lost = [await send(publisher, f"r{n}") for n in range(3)]
+            await asyncio.to_thread(acknowledge, home, "V1", lost[1])
+            await asyncio.to_thread(wait_marked, home, lost[-1])
+            await asyncio.to_thread(home.flush)
+            home.running.kill()
+            await asyncio.to_thread(home.take_redis_back, written)
+            await asyncio.to_thread(home.start, clock=clock.file)
+            await asyncio.to_thread(home.wait_direct_enqueue)
+            assert home.pending("V1") == [lost[0], lost[2]]
+
+    asyncio.run(scenario())
+
+
+def test_what_lost_more_than_hours_counts_as_not_loaded_and_goes_on_after_a_rebuild(home: Harness, clock: Clock) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as publisher:
+            ended = await send(publisher, "r0")
+            await asyncio.to_thread(wait_marked, home, ended)
+            written = home.written()
+            lost = await send(publisher, "r1")
+            await asyncio.to_thread(acknowledge, home, "V1", ended)
+            clock.step(3 * HOUR_S)
+            young = await send(publisher, "r2")
+            await asyncio.to_thread(wait_marked, home, young)
+            await asyncio.to_thread(home.take_redis_back, written)
+            # So status, doctor and populate say that a rebuild is needed.
+            await asyncio.to_thread(wait_until, lambda: not home.redis.exists(keys.LOADED), what="the queues not to be loaded")
+            assert home.pending("V1") == []  # and what is served meanwhile is nothing that had ended
+            loader(home).enqueue([("V1", [(lost, "r1")])], wall_clock_ms())
+            loader(home).mark_loaded(wall_clock_ms(), {0: lost})  # the lake had the first of the two
+            await asyncio.to_thread(home.wait_direct_enqueue)
+            newest = await send(publisher, "r3")
+            assert home.pending("V1") == [lost, young, newest]
+
+    asyncio.run(scenario())
+
+
+def test_queues_that_were_wiped_and_loaded_anew_between_two_looks_get_what_the_rebuild_did_not_find(home: Harness) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as publisher:
+            first, *others = [await send(publisher, f"r{n}") for n in range(3)]
+            home.running.process.send_signal(signal.SIGSTOP)
+            home.redis.flushall()
+            loader(home).mark_loaded(wall_clock_ms(), {0: first})
+            receipt = await publisher.publish(topics.TRIGGER, trigger(["V1"], "r3"))
+            home.running.process.send_signal(signal.SIGCONT)
+            newest = (await receipt)["seq"]
+            await asyncio.to_thread(wait_until, lambda: len(home.pending("V1")) == 3, what="all to be there")
+            assert home.pending("V1") == [*others, newest]
+
+    asyncio.run(scenario())
+
+
+def test_what_has_ended_is_asked_of_the_lake_and_nothing_is_offered_while_it_cannot_tell(home: Harness) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as publisher:
+            await asyncio.to_thread(wait_until, lambda: home.redis.exists("handed:0"), what="the first mark")
+            written = home.written()
+            ended, lost = await send(publisher, "r0"), await send(publisher, "r1")
+            await asyncio.to_thread(wait_marked, home, lost)
+            warehouse = home.folder / "home" / "lake" / "warehouse"
+            catalog = new_lake(Settings(home=home.folder / "home"))
+            row = {
+                "vin": "V1",
+                "seq": ended,
+                "outcome": "delivered",
+                "accepted_at": datetime_of(ended),
+                "ended_at": datetime_of(lost),
+            }
+            catalog.load_table(OUTCOMES.identifier).append(pa.Table.from_pylist([row], schema=OUTCOMES.arrow_schema))
+            away = warehouse.rename(warehouse.with_name("away"))
+            await asyncio.to_thread(home.take_redis_back, written)
+            await asyncio.to_thread(home.wait_direct_enqueue, "suspended: what has ended meanwhile is not known")
+            assert home.pending("V1") == []
+            away.rename(warehouse)
+            await asyncio.to_thread(home.wait_direct_enqueue)
+            assert home.pending("V1") == [lost]
+
+    asyncio.run(scenario())
+
+
+def test_outcomes_move_the_mark_too_so_that_not_all_of_a_day_is_ended_again(home: Harness) -> None:
+    async def scenario() -> None:
+        async with platform(home.broker.port) as publisher:
+            seq = await send(publisher, "r0")
+            await asyncio.to_thread(acknowledge, home, "V1", seq)
+            await asyncio.to_thread(home.flush)
+            (outcome,) = home.archived(Stream.OUTCOME)
+            await asyncio.to_thread(wait_marked, home, outcome.seq)
+
+    asyncio.run(scenario())

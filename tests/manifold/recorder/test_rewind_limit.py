@@ -1,0 +1,148 @@
+"""What a client can send is recorded in bounded space: a few rewinds an hour, each a few bytes."""
+
+import asyncio
+
+import pytest
+
+from manifold.messaging.mqtt import Message, Mqtt
+from manifold.contracts import keys, topics
+from manifold.contracts.ecq import Rewind
+from manifold.contracts.envelope import Stream
+from manifold.contracts.messages import ReceiptStatus
+from manifold.settings import Settings
+from manifold.recorder import _rewind_limit
+from manifold.recorder._dedupe import DedupeWindow
+from manifold.recorder._parser import Incoming, Parser
+from manifold.recorder._resent import ResentMessages
+from manifold.recorder._rewind_limit import BURST, KEPT_BYTES, Admission, RewindLimit
+from tests.manifold.recorder.harness import Harness, metric
+from tests.support.servers import wait_until
+
+PER_HOUR = 60
+EACH_S = 3600 / PER_HOUR
+
+
+def rewind(client_id: str = "V1", payload: bytes = b"earliest", **more: object) -> Message:
+    return Message(f"{topics.ECQ_REWIND_PREFIX}{client_id}", payload, **more)  # type: ignore[arg-type]  # of any kind
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def limit(clock: Clock) -> RewindLimit:
+    return RewindLimit(PER_HOUR, clock)
+
+
+def admitted(limit: RewindLimit, count: int, client_id: str = "V1") -> int:
+    return sum(limit.judge(rewind(client_id)) is Admission.ADMITTED for _ in range(count))
+
+
+def test_a_burst_is_admitted_then_one_at_a_time(limit: RewindLimit, clock: Clock) -> None:
+    assert admitted(limit, 100) == BURST
+    clock.now += EACH_S
+    assert admitted(limit, 100) == 1
+    clock.now += 3 * EACH_S
+    assert admitted(limit, 100) == 3
+    clock.now += 24 * 3600
+    assert admitted(limit, 100) == BURST
+
+
+def test_each_client_has_its_own(limit: RewindLimit) -> None:
+    assert [admitted(limit, 100, client_id) for client_id in ("V1", "V2")] == [BURST, BURST]
+
+
+def test_of_a_flood_no_more_refusals_are_recorded_than_rewinds_would_be_admitted(limit: RewindLimit, clock: Clock) -> None:
+    hours, told = 5, 0
+    for _ in range(hours * 3600):
+        clock.now += 1
+        told += sum(limit.judge(rewind()) is Admission.REFUSED for _ in range(3))
+    assert 0 < told <= hours * PER_HOUR
+
+
+def test_without_a_limit_all_are_admitted() -> None:
+    assert admitted(RewindLimit(0), 1000) == 1000
+
+
+def test_other_messages_are_not_counted(limit: RewindLimit) -> None:
+    write = Message(f"{topics.ECQ_WRITE_PREFIX}V1/k", b"")
+    assert all(limit.judge(write) is Admission.ADMITTED for _ in range(100))
+
+
+def test_clients_beyond_counting_are_forgotten_oldest_first(limit: RewindLimit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_rewind_limit, "CLIENTS_KEPT", 2)
+    for client_id in ("V1", "V2", "V3"):
+        admitted(limit, 100, client_id)
+    assert [admitted(limit, 100, client_id) for client_id in ("V3", "V2", "V1")] == [0, 0, BURST]
+
+
+# At the door ----------------------------------------------------------------------------------------------------------
+
+
+def taken(parser: Parser, count: int, payload: bytes = b"earliest") -> list[Incoming]:
+    return [parser.take(rewind(payload=payload, mid=n + 1)) for n in range(count)]
+
+
+@pytest.mark.parametrize("payload", [b"earliest", b"nowhere"])
+def test_what_comes_too_often_is_refused_once_and_then_dropped(payload: bytes) -> None:
+    parser = Parser(Settings(), DedupeWindow(1))
+    *early, first, second = taken(parser, BURST + 2, payload)
+
+    assert [isinstance(each.ecq, Rewind) for each in early] == [payload == b"earliest"] * BURST
+    assert not any(each.is_dropped for each in (*early, first))
+    assert second.is_dropped
+    for each in (first, second):
+        assert each.receipt.status is ReceiptStatus.REFUSED
+        assert "ecq_rewinds_per_hour=60" in str(each.refused_because)
+        assert not each.offerable
+    assert second.receipt.seq == first.receipt.seq, "what is on record in its place"
+    assert "only the first is kept" in str(second.receipt.reason)
+
+
+def test_what_was_not_recorded_is_not_known_when_it_comes_again() -> None:
+    parser, resent = Parser(Settings(), DedupeWindow(1)), ResentMessages()
+    for incoming in taken(parser, BURST + 2):
+        resent.note(incoming)
+
+    known = [resent.find(rewind(dup=True, mid=n + 1)) is not None for n in range(BURST + 2)]
+    assert known == [True] * (BURST + 1) + [False]
+
+
+def test_of_what_is_no_rewind_only_the_beginning_is_kept() -> None:
+    parser = Parser(Settings(), DedupeWindow(1))
+    large = rewind(payload=b"x" * 1_000_000, user_properties=[("a", "b" * 60_000)])
+
+    kept = parser.take(large)
+    assert kept.envelope.payload == b"x" * KEPT_BYTES
+    assert "a" not in kept.envelope.headers
+    assert "1000000 bytes" in str(kept.refused_because)
+
+
+def test_a_client_that_rewinds_without_end_fills_no_journal(home: Harness) -> None:
+    """Through a real broker: all are acknowledged, few are recorded, and a write after them is taken."""
+    flood = 300
+
+    async def send() -> None:
+        async with Mqtt(f"mqtt://127.0.0.1:{home.broker.port}", "sdv-pub-flood") as mqtt:
+            await mqtt.wait_connected()
+            await asyncio.gather(*(mqtt.publish(f"{topics.ECQ_REWIND_PREFIX}V1", b"earliest") for _ in range(flood)))
+            await mqtt.publish(f"{topics.ECQ_WRITE_PREFIX}V1/k", b"newest")
+
+    dropped = 'manifold_recorder_messages_total{status="dropped",stream="ecq"}'
+    asyncio.run(send())
+    wait_until(lambda: metric(home, dropped) == flood - BURST - 1, what="all to be counted")
+    wait_until(lambda: len(home.keys(f"{keys.ecq_keys('V1')[0]}")) == 1, what="the write to be queued")
+    home.flush()
+    of_ecq = home.archived(Stream.ECQ)
+    assert [envelope.refused_because is None for envelope in of_ecq] == [True] * BURST + [False, True]
+    assert of_ecq[-1].payload == b"newest"

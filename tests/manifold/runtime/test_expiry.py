@@ -1,0 +1,59 @@
+"""What /metrics says of certificates: read from the files, whenever it is asked."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from manifold.runtime.expiry import EXPIRES, Kind, ends_at, tell_expiry
+from manifold.settings import Settings
+from manifold.contracts.tls import CA, REVOKED, SECRETS, SERVER
+from manifold.sandbox.platform import certificates
+
+BEGAN = datetime(2027, 1, 1, tzinfo=UTC)
+
+
+def days(home: Path, name: str, kind: Kind) -> float:
+    """How many days after the beginning."""
+    return (datetime.fromtimestamp(ends_at(str(home / SECRETS / name), kind), UTC) - BEGAN) / timedelta(days=1)
+
+
+@pytest.fixture(autouse=True)
+def nobody_else() -> None:
+    EXPIRES.clear()
+
+
+def test_of_several_cas_the_last_counts_and_of_a_list_when_it_is_to_be_signed_anew(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, tls=True)
+    certificates.make_up(settings, now=BEGAN)
+    of_each = [(SERVER, Kind.CERTIFICATE), (CA, Kind.CA), (REVOKED, Kind.REVOKED)]
+    assert [days(tmp_path, name, kind) for name, kind in of_each] == [30, 365, 7]
+    certificates.keep(settings, now=BEGAN + timedelta(days=250))
+    assert [days(tmp_path, name, kind) for name, kind in of_each] == [280, 615, 257]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_what_cannot_be_read_has_ended_long_ago(tmp_path: Path, kind: Kind) -> None:
+    file = tmp_path / "half.pem"
+    assert ends_at(str(file), kind) == 0
+    file.write_text("-----BEGIN CERTIFICATE-----\nhalf")
+    assert ends_at(str(file), kind) == 0
+
+
+def told() -> dict[str, str]:
+    """The files of which /metrics tells, and their kinds."""
+    (family,) = (
+        each
+        for each in text_string_to_metric_families(generate_latest().decode())
+        if each.name.startswith("manifold_certificate")
+    )
+    return {sample.labels["file"]: sample.labels["kind"] for sample in family.samples}
+
+
+def test_without_tls_nothing_is_told_and_elsewhere_the_files_of_the_settings(tmp_path: Path) -> None:
+    tell_expiry(Settings(home=tmp_path), "sdv-recorder")
+    assert told() == {}
+    tell_expiry(Settings(home=tmp_path, tls_ca="/etc/ca.pem", tls_certificate="/etc/own.pem"), "sdv-recorder")
+    assert told() == {"/etc/ca.pem": "ca", "/etc/own.pem": "certificate"}

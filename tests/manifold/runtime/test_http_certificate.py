@@ -1,0 +1,102 @@
+"""HTTP whose certificate and key are two files, as a Secret of Kubernetes has them; and who asks there."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+from aiohttp import web
+
+from manifold.runtime import renewal
+from manifold.runtime.http import Health, serve, tell_metrics
+from manifold.runtime.tls import verified
+from manifold.contracts.errors import Retryable
+from manifold.settings import Settings
+from dispatcher._broker_api import BrokerApi
+from tests.support.servers import free_port
+from tests.stores.identities import new_identity
+
+HEALTHY = partial(Health, healthy=True)
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Settings:
+    """A service whose certificate, key and CA are mounted."""
+    identity, port = new_identity("first"), free_port()
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    identity.write(certificate, key)
+    ca = str(identity.write_authority(tmp_path / "ca.crt"))
+    return Settings(home=tmp_path, http_certificate=str(certificate), http_key=str(key), tls_ca=ca, recorder_port=port)
+
+
+def test_it_speaks_https_alone_and_its_addresses_say_so(mounted: Settings) -> None:
+    port, url = mounted.recorder_port, mounted.recorders[0]
+
+    async def scenario() -> None:
+        async with serve("127.0.0.1", port, HEALTHY, shown=mounted.http_shows):
+            async with httpx.AsyncClient(verify=verified(mounted, url)) as client:
+                assert (await client.get(f"{url}/healthz")).json() == {"healthy": True}
+                with pytest.raises(httpx.RemoteProtocolError):
+                    await client.get(f"http://127.0.0.1:{port}/healthz")
+            async with httpx.AsyncClient() as stranger:  # who believes the system's authorities only
+                with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+                    await stranger.get(f"{url}/healthz")
+
+    asyncio.run(scenario())
+    assert url == f"https://127.0.0.1:{port}"
+    assert mounted.api.startswith("https://")
+
+
+def test_for_plain_http_no_authority_is_read() -> None:
+    assert verified(Settings(), "http://127.0.0.1:1").cert_store_stats() == {"x509": 0, "crl": 0, "x509_ca": 0}
+
+
+def test_metrics_alone_are_told_by_https_too(mounted: Settings) -> None:
+    port = mounted.recorder_port
+    with tell_metrics("127.0.0.1", port, shown=mounted.http_shows):
+        url = f"https://127.0.0.1:{port}/metrics"
+        assert "python_info" in httpx.get(url, verify=verified(mounted, url)).text
+
+
+def test_certificate_and_key_are_renewed_while_it_serves(
+    mounted: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "LOOK_S", 0.01)
+    url = mounted.recorders[0]
+
+    async def scenario() -> None:
+        async with serve("127.0.0.1", mounted.recorder_port, HEALTHY, shown=mounted.http_shows):
+            second = new_identity("second")
+            second.write(tmp_path / "tls.crt", tmp_path / "tls.key")
+            second.write_authority(tmp_path / "ca.crt")
+            renewed = False
+            while not renewed:
+                try:
+                    async with httpx.AsyncClient(verify=verified(mounted, url)) as client:
+                        renewed = (await client.get(f"{url}/livez")).is_success
+                except httpx.ConnectError:  # the first authority's is still shown
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+
+
+def test_emqx_is_asked_by_https_and_believed_if_the_settings_say_so(mounted: Settings) -> None:
+    port = mounted.recorder_port
+    known = mounted.model_copy(update={"emqx_api_url": f"https://127.0.0.1:{port}/api/v5"})
+
+    async def nobody(_: web.Request) -> web.Response:
+        return web.json_response({"code": "CLIENTID_NOT_FOUND"}, status=404)
+
+    async def ask(settings: Settings) -> object:
+        async with (
+            serve("127.0.0.1", port, HEALTHY, [web.get("/api/v5/clients/V", nobody)], shown=mounted.http_shows),
+            BrokerApi(settings) as api,
+        ):
+            return await api.session("V")
+
+    assert asyncio.run(ask(known)) is None
+    with pytest.raises(Retryable, match="CERTIFICATE_VERIFY_FAILED"):
+        asyncio.run(ask(known.model_copy(update={"tls_ca": ""})))
+    with pytest.raises(Retryable, match=r"tls_ca=.*cannot be read"):
+        asyncio.run(ask(known.model_copy(update={"tls_ca": f"{known.tls_ca}.gone"})))

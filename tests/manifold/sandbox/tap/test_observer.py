@@ -1,0 +1,380 @@
+"""What is told of a connection, from its bytes alone."""
+
+from collections.abc import Callable
+
+import orjson
+import pytest
+
+from manifold.contracts.events import Acked, Connected, Disconnected, Event, Subscribed, parse_event
+from manifold.contracts.topics import BrokerEvent
+from manifold.sandbox.tap.events import Fields
+from manifold.sandbox.tap.observer import SessionObserver
+from manifold.sandbox.tap.packets import packet
+from manifold.sandbox.tap.publication_store import PublicationStore
+from manifold.sandbox.tap.sessions import Sessions
+from tests.manifold.sandbox.tap.raw_connection import connect, puback, publish, subscribe, user_properties
+
+FILTER, TOPIC = "agent/V/proxy/request/+", "agent/V/proxy/request/r1"
+
+
+class Scene:
+    """Sessions whose events are kept, and whose broker answers as the test says."""
+
+    def __init__(self, store: PublicationStore | None = None) -> None:
+        self.told: list[tuple[BrokerEvent, str, Fields]] = []
+        self.waiting: list[Callable[[], None]] = []
+        self.now_ms = 1_800_000_000_000
+        self.sessions = Sessions("agent", PublicationStore() if store is None else store, self._emit, lambda: self.now_ms)
+        self.dispatcher = self.connected("sdv-dispatcher-1")
+
+    def _emit(self, event: BrokerEvent, client_id: str, fields: Fields, done: Callable[[], None] | None) -> None:
+        self.told.append((event, client_id, fields))
+        if done is not None:
+            self.waiting.append(done)
+
+    def asking(self, client_id: str, version: int = 5, *, clean: bool = True, expiry_s: int = 0) -> SessionObserver:
+        observer = SessionObserver(self.sessions, lambda: None)
+        observer.from_client(connect(client_id, version, clean=clean, expiry_s=expiry_s))
+        return observer
+
+    def accept(self, observer: SessionObserver, *, present: bool = False) -> SessionObserver:
+        version = observer.asked.version if observer.asked else 4
+        observer.from_broker(packet(0x20, bytes((present, 0)) + (b"\0" if version == 5 else b"")))
+        while self.waiting:
+            self.waiting.pop()()
+        return observer
+
+    def connected(
+        self, client_id: str, version: int = 5, *, present: bool = False, clean: bool = True, expiry_s: int = 0
+    ) -> SessionObserver:
+        return self.accept(self.asking(client_id, version, clean=clean, expiry_s=expiry_s), present=present)
+
+    def send(
+        self, vehicle: SessionObserver, seq: int, *, mid: int, payload: bytes = b"hello", dup: bool = False, again: bool = False
+    ) -> None:
+        """The dispatcher publishes, the broker confirms and delivers; `again`: it only delivers, from the session it kept."""
+        version = vehicle.asked.version if vehicle.asked else 4
+        properties = user_properties(seq=str(seq), data_id="d1")
+        if not again:
+            self.dispatcher.from_client(publish(TOPIC, payload, mid=seq, properties=properties))
+            self.dispatcher.from_broker(puback(seq, 0))
+        vehicle.from_broker(publish(TOPIC, payload, version, mid=mid, dup=dup, properties=properties))
+
+    @property
+    def events(self) -> list[Event]:
+        """As a dispatcher reads them."""
+        found = (parse_event(event, client_id, orjson.dumps(fields)) for event, client_id, fields in self.told)
+        return [event for event in found if event is not None]
+
+    @property
+    def acked(self) -> list[int | None]:
+        return [event.seq for event in self.events if isinstance(event, Acked)]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_acknowledgement_carries_seq_on_both_protocols(version: int) -> None:
+    scene = Scene()
+    vehicle = scene.connected("V", version)
+    scene.send(vehicle, 41, mid=1)
+
+    vehicle.from_client(puback(1))
+
+    (event,) = (event for event in scene.events if isinstance(event, Acked))
+    assert (event.owner, event.topic, event.seq, event.published_ms) == ("V", TOPIC, 41, scene.now_ms)
+    assert len(scene.sessions.store) == 0
+
+
+def test_a_negative_puback_is_an_acknowledgement_with_what_the_vehicle_said() -> None:
+    scene = Scene()
+    vehicle = scene.connected("V")
+    scene.send(vehicle, 41, mid=1)
+
+    vehicle.from_client(packet(0x40, b"\0\1\x97" + b"\x0a\x1f\0\7no room"))
+
+    (event,) = (event for event in scene.events if isinstance(event, Acked))
+    assert (event.seq, event.reason) == (41, "no room")
+
+
+def test_a_puback_for_an_unknown_packet_id_is_no_event() -> None:
+    scene = Scene()
+    vehicle = scene.connected("V")
+    scene.send(vehicle, 41, mid=1)
+
+    vehicle.from_client(puback(2) + puback(1) + puback(1))
+
+    assert scene.acked == [41]
+
+
+def test_the_connack_is_held_until_the_event_is_told() -> None:
+    scene = Scene()
+    vehicle = scene.asking("V", 4)
+
+    vehicle.from_broker(b"\x20\x02\0\0")
+    held = vehicle.held
+    scene.waiting.pop()()
+
+    assert (held, vehicle.held) == (True, False)
+
+
+def test_bytes_after_the_connack_are_left_for_later() -> None:
+    scene = Scene()
+    vehicle = scene.asking("V", 4)
+
+    assert vehicle.from_broker(b"\x20\x02\1\0" + publish(TOPIC, b"x", 4)) == 4
+
+
+def test_services_cause_no_events() -> None:
+    scene = Scene()
+    service = scene.connected("sdv-recorder-0")
+    service.from_client(subscribe("$SDV-FANOUT/#"))
+    service.from_broker(packet(0x90, b"\0\1\0\1"))
+    service.client_closed()
+
+    assert scene.told == []
+
+
+def test_a_refused_connection_is_not_told() -> None:
+    scene = Scene()
+    vehicle = scene.asking("V")
+    vehicle.from_broker(b"\x20\x03\0\x87\0")
+    vehicle.client_closed()
+
+    assert scene.told == []
+    assert scene.sessions.asking == {}
+
+
+@pytest.mark.parametrize(("clean", "reason"), [(False, "takenover"), (True, "discarded")])
+@pytest.mark.parametrize("old_closed_first", [False, True])
+def test_the_old_connection_ends_before_the_new_one_begins(clean: bool, reason: str, old_closed_first: bool) -> None:
+    scene = Scene()
+    old = scene.connected("V", expiry_s=300, clean=False)
+    new = scene.asking("V", expiry_s=300, clean=clean)
+    if old_closed_first:
+        old.broker_closed(0)
+    scene.accept(new, present=not clean)
+    if not old_closed_first:
+        old.broker_closed(0)
+    old.client_closed()
+
+    kinds = [(type(event), getattr(event, "reason", None)) for event in scene.events[1:]]
+    assert kinds == [(Disconnected, reason), (Connected, None)]
+
+
+def has_two_in_flight(scene: Scene, version: int) -> SessionObserver:
+    """A vehicle that resumes its sessions, and to which 1 and 2 have gone."""
+    vehicle = scene.connected("V", version, clean=False, expiry_s=300)
+    scene.send(vehicle, 1, mid=1)
+    scene.send(vehicle, 2, mid=2)
+    return vehicle
+
+
+def gets_both_again(scene: Scene, version: int) -> SessionObserver:
+    """The same vehicle, back in its session."""
+    vehicle = scene.connected("V", version, present=True, clean=False, expiry_s=300)
+    scene.send(vehicle, 1, mid=1, dup=True, again=True)
+    scene.send(vehicle, 2, mid=2, dup=True, again=True)
+    return vehicle
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_packet_ids_in_flight_outlive_the_connection(version: int) -> None:
+    scene = Scene()
+    has_two_in_flight(scene, version).client_closed()
+
+    gets_both_again(scene, version).from_client(puback(2) + puback(1))
+
+    assert scene.acked == [2, 1]
+
+
+def test_after_a_clean_start_a_late_puback_means_nothing_and_the_next_message_is_its_own() -> None:
+    scene = Scene()
+    vehicle = scene.connected("V", 4, clean=False)
+    scene.send(vehicle, 1, mid=1)
+    vehicle.client_closed()
+
+    again = scene.connected("V", 4, clean=True)
+    again.from_client(puback(1))
+    scene.send(again, 2, mid=1)
+    again.from_client(puback(1))
+
+    assert scene.acked == [2]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_tap_that_was_killed_knows_redelivered_messages_again(version: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("tap") / "publications.jsonl"
+    before = Scene(PublicationStore(path))
+    has_two_in_flight(before, version)
+    before.sessions.store.flush()
+
+    after = Scene(PublicationStore(path))
+    gets_both_again(after, version).from_client(puback(1) + puback(2))
+
+    assert after.acked == [1, 2]
+
+
+def test_a_foreign_message_on_the_vehicles_topic_acknowledges_nothing_of_ours() -> None:
+    scene = Scene()
+    vehicle = scene.connected("V", 4)
+    scene.dispatcher.from_client(publish(TOPIC, b"ours", mid=1, properties=user_properties(seq="41")))
+    vehicle.from_broker(publish(TOPIC, b"foreign", 4, mid=1))
+    vehicle.from_client(puback(1))
+
+    assert scene.acked == [None]
+
+
+def test_a_publish_that_nobody_wants_is_told_of_its_publisher_and_forgotten() -> None:
+    scene = Scene()
+    scene.dispatcher.from_client(publish(TOPIC, b"x", mid=5, properties=user_properties(seq="41")))
+    scene.dispatcher.from_broker(puback(5, 16))
+
+    ((event, client_id, fields),) = scene.told
+    assert (event, client_id, fields["reason"], fields["pub_props"]["User-Property"]) == (
+        BrokerEvent.DROPPED,
+        "sdv-dispatcher-1",
+        "no_subscribers",
+        {"seq": "41"},
+    )
+    assert len(scene.sessions.store) == 0
+
+
+def test_a_publisher_may_use_topic_aliases() -> None:
+    scene = Scene()
+    vehicle = scene.connected("V", 4)
+    alias = b"\x23\0\1"
+    scene.dispatcher.from_client(publish(TOPIC, b"a", mid=1, properties=alias + user_properties(seq="1")))
+    scene.dispatcher.from_client(publish("elsewhere", b"b", mid=2, properties=b"\x23\0\2"))
+    scene.dispatcher.from_client(publish("", b"c", mid=3, properties=alias + user_properties(seq="3")))
+    scene.dispatcher.from_client(publish("", b"d", mid=4, properties=b"\x23\0\2"))
+    for mid, payload in enumerate((b"a", b"c"), 1):
+        vehicle.from_broker(publish(TOPIC, payload, 4, mid=mid))
+        vehicle.from_client(puback(mid))
+
+    assert scene.acked == [1, 3]
+    assert len(scene.sessions.store) == 0
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("topic", ["$ECQ/w/V/a/b", "$ECQ/w", "$ECQ/r/V", "$ECQ/r"])
+def test_what_comes_in_for_compacted_queues_is_no_delivery_and_takes_no_memory(topic: str, version: int) -> None:
+    scene = Scene()
+    for client_id, no_subscribers in (("sdv-pub-1", 16), ("sdv-pub-2", 0), ("V", 0)):
+        publisher = scene.connected(client_id, version)
+        publisher.from_client(publish(topic, b"a", version, mid=1))
+        publisher.from_broker(puback(1, no_subscribers if version == 5 else None))
+
+    assert len(scene.sessions.store) == 0
+    assert not any(event in (BrokerEvent.DROPPED, BrokerEvent.ACKED) for event, _, _ in scene.told)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("key", ["a", "a/b", "/", "w/a", "r"])
+def test_an_acknowledgement_of_a_compacted_queue_carries_its_topic_and_seq(key: str, version: int) -> None:
+    scene = Scene()
+    vehicle = scene.connected("V", version)
+    scene.dispatcher.from_client(publish(f"$ECQ/V/{key}", b"a", mid=7, properties=user_properties(seq="7")))
+    vehicle.from_broker(publish(f"$ECQ/V/{key}", b"a", version, mid=1, properties=user_properties(seq="7")))
+    vehicle.from_client(puback(1))
+
+    (event,) = (event for event in scene.events if isinstance(event, Acked))
+    assert (event.owner, event.topic, event.seq) == ("V", f"$ECQ/V/{key}", 7)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_subscription_says_with_which_qos_the_broker_has_granted_it(qos: int, version: int) -> None:
+    scene = Scene()
+    vehicle = scene.connected("V", version)
+    vehicle.from_client(subscribe("$ECQ/V/#", version, qos=2))
+    vehicle.from_broker(packet(0x90, b"\0\1" + (b"\0" if version == 5 else b"") + bytes((qos,))))
+
+    assert [(event.topic_filter, event.qos) for event in scene.events if isinstance(event, Subscribed)] == [("$ECQ/V/#", qos)]
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "told"),
+    [
+        (FILTER, True),
+        (TOPIC, True),
+        ("agent/V/proxy/request/#", True),
+        ("$ECQ/V/#", True),
+        ("$ECQ/V/a/+", True),
+        ("$ECQ/W/#", False),
+        ("$ECQ/+/#", False),
+        ("$ECQ/#", False),
+        ("$ECQ/w/#", False),
+        ("$ECQ/r/V", False),
+        ("$share/g/$ECQ/V/#", False),
+        ("$exclusive/$ECQ/V/#", False),
+        ("agent/V/#", False),
+        ("agent/W/proxy/request/+", False),
+        ("agent/+/proxy/request/+", False),
+        ("$share/g/agent/V/proxy/request/+", False),
+        ("#", False),
+    ],
+)
+def test_only_what_emqx_would_grant_is_told_as_a_subscription(topic_filter: str, told: bool) -> None:
+    scene = Scene()
+    vehicle = scene.connected("V")
+    vehicle.from_client(subscribe(topic_filter))
+    vehicle.from_broker(packet(0x90, b"\0\1\0\1"))
+
+    assert [event.topic_filter for event in scene.events if isinstance(event, Subscribed)] == [topic_filter] * told
+
+
+@pytest.mark.parametrize(
+    ("packets", "reason"),
+    [
+        pytest.param(b"\xe0\0", "normal", id="plain"),
+        pytest.param(b"\xe0\x01\x04", "disconnect_with_will_message", id="with will"),
+        pytest.param(b"\xe0\x01\x80", "unspecified_error", id="an error"),
+        pytest.param(b"\xe0\x07\0\x05\x11\0\0\1\x2c", "protocol_error", id="session expiry from 0 to 300"),
+        pytest.param(b"", "tcp_closed", id="socket closed"),
+    ],
+)
+def test_a_client_that_leaves_says_why(packets: bytes, reason: str) -> None:
+    scene = Scene()
+    vehicle = scene.connected("V")
+    vehicle.from_client(packets)
+    vehicle.client_closed()
+
+    assert [event.reason for event in scene.events if isinstance(event, Disconnected)] == [reason]
+
+
+@pytest.mark.parametrize(("silent_s", "reason"), [(100, "keepalive_timeout"), (1, "internal_error")])
+def test_a_broker_that_closes_without_a_word_is_understood_by_the_silence_before(silent_s: float, reason: str) -> None:
+    scene = Scene()
+    scene.connected("V", 4).broker_closed(silent_s)
+
+    assert [event.reason for event in scene.events if isinstance(event, Disconnected)] == [reason]
+
+
+def test_noise_makes_blind_and_is_no_event() -> None:
+    scene = Scene()
+    vehicle = scene.connected("V")
+    vehicle.from_client(b"\x00\x00\x00")
+    vehicle.from_client(puback(1))
+    vehicle.broker_closed(0)
+
+    assert [event.reason for event in scene.events if isinstance(event, Disconnected)] == ["protocol_error"]
+
+
+def test_a_session_that_has_expired_is_forgotten() -> None:
+    scene = Scene()
+    vehicle = scene.connected("V", clean=False, expiry_s=10)
+    scene.send(vehicle, 1, mid=1)
+    vehicle.client_closed()
+    scene.now_ms += 100_000
+
+    scene.sessions.sweep()
+
+    assert (scene.sessions.by_id, len(scene.sessions.store)) == ({}, 0)
+
+
+def test_a_session_lives_no_longer_than_the_broker_keeps_it() -> None:
+    scene = Scene()
+    scene.connected("V", expiry_s=0xFFFFFFFF)
+
+    (event,) = scene.events
+    assert isinstance(event, Connected)
+    assert event.expiry_s == 7200

@@ -1,0 +1,405 @@
+"""The tap in front of a real Mosquitto: bytes, kills, take-overs, rights."""
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from manifold.settings import Settings
+from manifold.contracts.topics import RECORDER_FILTERS
+from manifold.sandbox.tap.properties import read_properties
+from tests.support.servers import answers, free_port, start_mosquitto, start_tap, stopping, wait_until
+from tests.manifold.sandbox.tap.conftest import TapServer
+from tests.manifold.sandbox.tap.raw_connection import CONNACK, PINGRESP, PUBACK, PUBLISH, SUBACK, Got, RawConnection, connect, puback, publish, subscribe, user_properties
+
+
+def topic_of(vin: str, request_id: str = "r1") -> str:
+    return f"agent/{vin}/proxy/request/{request_id}"
+
+
+class Platform:
+    """The dispatcher of a test, and what it hears of one vehicle."""
+
+    def __init__(self, port: int, vin: str) -> None:
+        self.vin, self.sent = vin, 0
+        self.listener = RawConnection(port)
+        self.listener.open(f"sdv-watch-{vin}", username="sdv-dispatcher")
+        self.listener.listen(f"$SDV-EVT/+/{vin}")
+        self.publisher = RawConnection(port)
+        self.publisher.open(f"sdv-mouth-{vin}", username="sdv-dispatcher")
+
+    def send(self, seq: int, payload: bytes = b"hello") -> Got:
+        """Publish as the dispatcher does; its PUBACK."""
+        self.sent += 1
+        properties = user_properties(seq=str(seq), data_id="d1")
+        self.publisher.send(publish(topic_of(self.vin), payload, mid=self.sent, properties=properties))
+        return self.publisher.expect(PUBACK)
+
+    def event(self) -> tuple[str, dict[str, object]]:
+        """The next event: its kind and its fields."""
+        got = self.listener.expect(PUBLISH)
+        self.listener.send(puback(got.mid))
+        return got.topic.split("/")[1], json.loads(got.payload)
+
+    def until(self, kind: str) -> dict[str, object]:
+        """The next event of this kind."""
+        while (event := self.event())[0] != kind:
+            pass
+        return event[1]
+
+    def acked_seq(self) -> str:
+        """The seq of the next acknowledgement."""
+        fields = self.until("acked")
+        props = fields["pub_props"]
+        assert isinstance(props, dict)
+        return str(props["User-Property"]["seq"])
+
+    def close(self) -> None:
+        self.listener.close()
+        self.publisher.close()
+
+
+@contextmanager
+def platform(port: int, vin: str) -> Iterator[Platform]:
+    it = Platform(port, vin)
+    try:
+        yield it
+    finally:
+        it.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 1 << 20, 9 << 20], ids=lambda size: f"{size} bytes")
+def test_payloads_of_any_size_pass_unchanged_in_any_split(tap_server: TapServer, vin: str, size: int) -> None:
+    chance = random.Random(size)
+    payload = chance.randbytes(size)
+    with platform(tap_server.port, vin) as dispatcher, RawConnection(tap_server.port, version=4) as vehicle:
+        vehicle.open(vin)
+        vehicle.listen(topic_of(vin, "+"))
+        data = publish(topic_of(vin), payload, properties=user_properties(seq="7"))
+
+        def send() -> None:
+            at = 0
+            while at < len(data):  # odd pieces at both ends, larger ones between
+                step = chance.choice((1, 2, 3, 7)) if at < 90 or at > len(data) - 20 else chance.randint(1, 1 << 18)
+                dispatcher.publisher.send(data[at : at + step])
+                at += step
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        got = vehicle.expect(PUBLISH)
+        sender.join()
+        vehicle.send(puback(got.mid))
+
+        assert got.payload == payload
+        assert dispatcher.acked_seq() == "7"
+
+
+def test_what_the_broker_says_is_what_the_client_gets_byte_for_byte(tap_server: TapServer, vin: str) -> None:
+    def talk(port: int) -> list[bytes]:
+        bodies: list[bytes] = []
+        with RawConnection(port) as wire:
+            bodies.append(wire.open(vin, username="sdv-dispatcher").body)
+            bodies.append(wire.listen(topic_of(vin, "+")).body)
+            for mid in range(1, 20):
+                properties = user_properties(n=str(mid))
+                wire.send(publish(topic_of(vin), b"p" * mid * 100, mid=mid, properties=properties), b"\xc0\0")
+                answers = sorted((got.first, got.body) for got in (wire.next() for _ in range(3)))  # in the order it chooses
+                bodies.extend(bytes((first,)) + body for first, body in answers)
+                wire.send(puback(mid))
+        return bodies
+
+    assert talk(tap_server.port) == talk(tap_server.settings.broker_port)
+
+
+def test_many_packets_in_one_write_are_all_seen(tap_server: TapServer, vin: str) -> None:
+    with platform(tap_server.port, vin) as dispatcher, RawConnection(tap_server.port, version=4) as vehicle:
+        vehicle.send(connect(vin, 4), subscribe(topic_of(vin, "+"), 4))
+        vehicle.expect(SUBACK)
+        for seq in range(1, 21):
+            dispatcher.send(seq)
+        mids = [vehicle.expect(PUBLISH).mid for _ in range(20)]
+        vehicle.send(*(puback(mid) for mid in mids))
+
+        assert [dispatcher.acked_seq() for _ in range(20)] == [str(seq) for seq in range(1, 21)]
+
+
+def test_the_connected_event_is_at_the_broker_before_the_vehicle_has_its_connack(tap_server: TapServer, vin: str) -> None:
+    with platform(tap_server.port, vin) as dispatcher:
+        dispatcher.listener.send(subscribe(f"ecp/{vin}/online", mid=2))
+        dispatcher.listener.expect(SUBACK)
+        for _ in range(30):
+            with RawConnection(tap_server.port, version=4) as vehicle:
+                vehicle.open(vin)
+                vehicle.send(publish(f"ecp/{vin}/online", b"", 4))
+                heard = [dispatcher.listener.expect(PUBLISH) for _ in range(2)]
+                dispatcher.listener.send(*(puback(got.mid) for got in heard))
+            dispatcher.until("disconnected")
+
+            assert [got.topic.split("/")[0] for got in heard] == ["$SDV-EVT", "ecp"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_killed_tap_matches_the_acknowledgements_of_what_is_redelivered(
+    own_tap_server: TapServer, vin: str, version: int
+) -> None:
+    server = own_tap_server
+    with platform(server.port, vin) as dispatcher:
+        vehicle = RawConnection(server.port, version=version)
+        vehicle.open(vin, clean=False, expiry_s=300)
+        vehicle.listen(topic_of(vin, "+"))
+        dispatcher.send(1)
+        dispatcher.send(2)
+        mids = [vehicle.expect(PUBLISH).mid for _ in range(2)]
+        server.tap.kill()
+    server.restart_tap()
+
+    with platform(server.port, vin) as dispatcher, RawConnection(server.port, version=version) as vehicle:
+        assert vehicle.open(vin, clean=False, expiry_s=300).body[0] == 1
+        again = [vehicle.expect(PUBLISH) for _ in range(2)]
+        vehicle.send(*(puback(got.mid) for got in again))
+
+        assert [(got.mid, got.dup) for got in again] == [(mid, True) for mid in mids]
+        first = dispatcher.until("acked")
+        assert (first["from_clientid"], isinstance(first["publish_received_at"], int)) == (
+            (f"sdv-mouth-{vin}", True) if version == 4 else ("undefined", False)
+        )
+        assert dispatcher.acked_seq() == "2"
+
+
+def test_a_message_queued_for_an_absent_vehicle_survives_the_taps_death(own_tap_server: TapServer, vin: str) -> None:
+    server = own_tap_server
+    with platform(server.port, vin) as dispatcher:
+        with RawConnection(server.port, version=4) as vehicle:
+            vehicle.open(vin, clean=False)
+            vehicle.listen(topic_of(vin, "+"))
+        dispatcher.until("disconnected")
+        assert dispatcher.send(41).reason == 0
+        server.tap.kill()
+    server.restart_tap()
+
+    with platform(server.port, vin) as dispatcher, RawConnection(server.port, version=4) as vehicle:
+        vehicle.open(vin, clean=False)
+        vehicle.send(puback(vehicle.expect(PUBLISH).mid))
+
+        assert dispatcher.acked_seq() == "41"
+
+
+def test_a_tap_that_loses_the_broker_finds_it_again(own_tap_server: TapServer, vin: str) -> None:
+    server = own_tap_server
+    with RawConnection(server.port) as vehicle:
+        vehicle.open(vin)
+        server.broker.kill()
+        with pytest.raises(EOFError):
+            vehicle.next()
+    server.restart_broker()
+    wait_until(lambda: answers(f"http://127.0.0.1:{server.settings.tap_port}/healthz"), what="the tap to be healthy again")
+
+    with platform(server.port, vin) as dispatcher, RawConnection(server.port) as vehicle:
+        vehicle.open(vin)
+
+        assert dispatcher.until("connected")["clientid"] == vin
+
+
+def test_a_tap_that_is_stopped_tells_who_was_cut_off(own_tap_server: TapServer, vin: str) -> None:
+    server = own_tap_server
+    with RawConnection(server.settings.broker_port) as listener:
+        listener.open("sdv-ears", username="sdv-dispatcher")
+        listener.listen("$SDV-EVT/disconnected/#")
+        with RawConnection(server.port) as vehicle:
+            vehicle.open(vin)
+            server.tap.stop()
+
+        assert json.loads(listener.expect(PUBLISH).payload)["reason"] == "server_shutting_down"
+
+
+def test_any_user_name_of_a_publisher_may_publish_batches_and_hear_its_receipts(tap_server: TapServer, vin: str) -> None:
+    name = f"sdv-pub-{vin}"[:40]
+    with RawConnection(tap_server.port) as publisher, RawConnection(tap_server.port) as recorder:
+        recorder.open(f"sdv-recorder-{vin}", username="sdv-recorder")
+        recorder.listen("$SDV-FANOUT/#")
+        publisher.open(f"sdv-platform-{vin}", username=name)
+        publisher.listen(f"sdv/receipt/{name}/1")
+        publisher.send(publish("$SDV-FANOUT/trigger", b"{}", properties=user_properties(seq="1")))
+        trigger = recorder.expect(PUBLISH)
+        recorder.send(publish(f"sdv/receipt/{name}/1", b"yes"))
+
+        assert (trigger.topic, trigger.payload) == ("$SDV-FANOUT/trigger", b"{}")
+        assert publisher.expect(PUBLISH).payload == b"yes"
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        *("$SDV-FANOUT/trigger", "$SDV-FANOUT/data/d1", "$SDV-EVT/acked/V"),
+        *("ecp/other/online", "agent/other/proxy/request/r1", "$ECQ/w/x/y", "$ECQ/r/other", "$ECQ/other/y"),
+    ],
+)
+@pytest.mark.parametrize("username", [None, "sdv-tap", "someone"])
+def test_a_vehicle_may_not_speak_for_others(tap_server: TapServer, topic: str, username: str | None) -> None:
+    with RawConnection(tap_server.port) as vehicle:
+        vehicle.open("vin-that-speaks-for-others", username=username)
+        vehicle.send(publish(topic, b"x"))
+
+        assert vehicle.expect(PUBACK).reason == 0x87
+
+
+def test_a_vehicle_hears_only_what_is_its_own(tap_server: TapServer, vin: str) -> None:
+    with (
+        platform(tap_server.port, vin) as dispatcher,
+        RawConnection(tap_server.port) as vehicle,
+        RawConnection(tap_server.port) as spy,
+    ):
+        vehicle.open(vin)
+        vehicle.listen(topic_of(vin, "+"))
+        spy.open(f"spy-{vin}"[:40])
+        spy.listen("#")
+        spy.send(subscribe("$SDV-EVT/#", mid=2), subscribe(topic_of(vin, "+"), mid=3))
+        dispatcher.send(1)
+        vehicle.expect(PUBLISH)
+        spy.send(b"\xc0\0")
+
+        while (got := spy.next()).kind != 13:
+            assert got.kind == SUBACK
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_writes_come_from_publishers_and_rewinds_from_the_consumer_too(tap_server: TapServer, vin: str, version: int) -> None:
+    with ExitStack() as stack:
+        recorder, publisher, vehicle, other, dispatcher = (
+            stack.enter_context(RawConnection(tap_server.port, version=v)) for v in (5, version, version, version, 5)
+        )
+        recorder.open(f"sdv-recorder-{vin}", username="sdv-recorder")
+        for topic_filter in RECORDER_FILTERS:
+            recorder.listen(topic_filter)
+        publisher.open(f"sdv-pub-{vin}", username="sdv-pub-a")
+        vehicle.open(vin[:60])
+        other.open(f"o{vin}"[:60])
+        dispatcher.open(f"sdv-dispatcher-{vin}", username="sdv-dispatcher")
+        own = vin[:60]
+        denied = [
+            (other, f"$ECQ/r/{own}"),
+            (other, f"$ECQ/w/{own}/a"),
+            (vehicle, f"$ECQ/w/{own}/a"),
+            (vehicle, f"$ECQ/r/{own}/a"),
+            (dispatcher, f"$ECQ/w/{own}/a"),
+            (dispatcher, f"$ECQ/r/{own}"),
+        ]
+        taken = [(publisher, f"$ECQ/w/{own}/a/b"), (publisher, f"$ECQ/r/{own}"), (vehicle, f"$ECQ/r/{own}")]
+        for wire, topic in denied + taken:
+            wire.send(publish(topic, b"x", wire.version))
+            wire.expect(PUBACK)
+
+        assert [recorder.expect(PUBLISH).topic for _ in taken] == [topic for _, topic in taken]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_nobody_but_the_client_itself_hears_its_compacted_queue(tap_server: TapServer, vin: str, version: int) -> None:
+    own = vin[:60]
+    filters = [f"$ECQ/{own}/#", "$ECQ/+/#", "$ECQ/#", "#", f"$share/g/$ECQ/{own}/#", f"$exclusive/$ECQ/{own}/#"]
+    with ExitStack() as stack:
+        vehicle, spy, odd, listener, publisher, dispatcher = (
+            stack.enter_context(RawConnection(tap_server.port, version=v))
+            for v in (version, version, version, version, version, 5)
+        )
+        spies = {spy: f"o{vin}"[:60], odd: "+", listener: f"sdv-listener-{vin}", publisher: f"sdv-pub-{vin}"}
+        names = {listener: "sdv-listener", publisher: "sdv-pub-a"}
+        for wire, client_id in spies.items():
+            wire.open(client_id, username=names.get(wire))
+            for mid, topic_filter in enumerate(filters, 1):
+                wire.send(subscribe(topic_filter, version, mid=mid))
+                wire.expect(SUBACK)
+        vehicle.open(own)
+        vehicle.listen(f"$ECQ/{own}/#")
+        dispatcher.open(f"sdv-dispatcher-{vin}", username="sdv-dispatcher")
+        for mid in (1, 2, 3):
+            dispatcher.send(publish(f"$ECQ/{own}/k{mid}", b"x", mid=mid, properties=user_properties(seq=str(mid))))
+            dispatcher.expect(PUBACK)
+
+        assert [vehicle.expect(PUBLISH).topic for _ in range(3)] == [f"$ECQ/{own}/k{mid}" for mid in (1, 2, 3)]
+        for wire in spies:
+            wire.send(b"\xc0\0")
+            assert wire.next().kind == PINGRESP
+
+
+def test_bytes_that_are_no_mqtt_are_the_brokers_to_refuse(tap_server: TapServer) -> None:
+    with RawConnection(tap_server.port) as wire:
+        wire.send(b"GET / HTTP/1.1\r\n\r\n")
+        with pytest.raises((EOFError, ConnectionError)):
+            wire.next()
+
+
+def test_a_nameless_vehicle_on_mqtt_5_is_told_by_the_name_that_the_broker_gives(tap_server: TapServer) -> None:
+    with RawConnection(tap_server.port) as listener, RawConnection(tap_server.port) as vehicle:
+        listener.open("sdv-ears-nameless", username="sdv-dispatcher")
+        listener.listen("$SDV-EVT/connected/#")
+        given = read_properties(vehicle.open("").body[3:])["Assigned-Client-Identifier"]
+
+        while (got := listener.expect(PUBLISH)).topic != f"$SDV-EVT/connected/{given}":
+            pass
+        assert json.loads(got.payload)["clientid"] == given
+
+
+def test_the_tap_stands_in_front_of_any_mosquitto(tmp_path_factory: pytest.TempPathFactory, vin: str) -> None:
+    home = tmp_path_factory.mktemp("plain")
+    with stopping(start_mosquitto(home / "broker")) as broker:
+        settings = Settings(home=home, mqtt_port=free_port(), broker_port=broker.port, tap_port=free_port())
+        with (
+            stopping(start_tap(settings)),
+            platform(settings.mqtt_port, vin) as dispatcher,
+            RawConnection(settings.mqtt_port) as vehicle,
+        ):
+            vehicle.open(vin)
+
+            assert dispatcher.until("connected")["clientid"] == vin
+
+
+def test_what_two_sides_send_before_the_connack_is_kept_in_order(tap_server: TapServer, vin: str) -> None:
+    with platform(tap_server.port, vin) as dispatcher:
+        with RawConnection(tap_server.port) as vehicle:
+            vehicle.open(vin, clean=False, expiry_s=300)
+            vehicle.listen(topic_of(vin, "+"))
+        dispatcher.until("disconnected")
+        for seq in range(1, 11):
+            dispatcher.send(seq)
+        with RawConnection(tap_server.port) as vehicle:
+            vehicle.send(connect(vin, clean=False, expiry_s=300), b"\xc0\0")
+            kinds = [vehicle.next().kind for _ in range(12)]
+
+            assert kinds[0] == CONNACK
+            assert sorted(kinds[1:]) == sorted([PUBLISH] * 10 + [13])
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("reserved", ["w", "r"])
+def test_a_client_id_that_is_a_word_of_the_compacted_queues_topics_is_refused(
+    tap_server: TapServer, reserved: str, version: int
+) -> None:
+    with RawConnection(tap_server.port, version=version) as wire:
+        wire.send(connect(reserved, version))
+        answer = wire.expect(CONNACK)
+
+        assert answer.body == (b"\0\x85\0" if version == 5 else b"\0\x02")
+        with pytest.raises(EOFError):
+            wire.next()
+
+
+def test_whoever_only_listens_hears_answers_and_signs_and_no_requests(tap_server: TapServer, vin: str) -> None:
+    with (
+        platform(tap_server.port, vin) as dispatcher,
+        RawConnection(tap_server.port) as listener,
+        RawConnection(tap_server.port, version=4) as vehicle,
+    ):
+        listener.open(f"sdv-listener-{vin}", username="sdv-listener")
+        for topic_filter in ("agent/+/proxy/response/#", "ecp/#", "agent/+/proxy/request/+"):
+            listener.listen(topic_filter)
+        vehicle.open(vin)
+        vehicle.listen(f"agent/{vin}/#")
+        dispatcher.send(1)
+        assert vehicle.expect(PUBLISH).topic == topic_of(vin)
+        for mid, topic in enumerate((f"agent/{vin}/proxy/response/r1/done", f"ecp/{vin}/online"), 1):
+            vehicle.send(publish(topic, version=4, mid=mid))
+
+        assert {listener.expect(PUBLISH).topic for _ in range(2)} == {f"agent/{vin}/proxy/response/r1/done", f"ecp/{vin}/online"}

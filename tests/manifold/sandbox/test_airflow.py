@@ -1,0 +1,62 @@
+"""The embedded Airflow as a program: what it reads, and that it leaves nothing behind."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from manifold.runtime.tls import web_context
+from manifold.settings import Settings
+from manifold.sandbox.platform import airflow, certificates
+from manifold.sandbox.platform.processes import Record, family, wait_gone
+from tests.support.servers import free_port, start_airflow, stopping, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def test_airflow_variables_of_the_caller_do_not_reach_it(tmp_path: Path) -> None:
+    caller = {"AIRFLOW_HOME": "/elsewhere", "AIRFLOW__CORE__LOAD_EXAMPLES": "True", "LANG": "C.UTF-8"}
+
+    env = airflow.environment(Settings(home=tmp_path, spark_master="spark://spark.example:7077"), caller)
+
+    assert env["AIRFLOW_HOME"] == str(tmp_path / "airflow")
+    assert env["AIRFLOW__CORE__LOAD_EXAMPLES"] == "False"
+    assert env["LANG"] == "C.UTF-8"
+    assert "spark://spark.example:7077" in env["AIRFLOW_CONN_SPARK_DEFAULT"]
+
+
+def shown(settings: Settings) -> bytes | None:
+    """The certificate that Airflow shows; None: it does not answer."""
+    context = web_context(settings, airflow.url(settings))
+    assert context is not None
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", settings.airflow_port), 5) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+        ):
+            return secured.getpeercert(binary_form=True)
+    except OSError:
+        return None
+
+
+def test_it_becomes_healthy_shows_a_renewed_certificate_and_ends_with_all_of_its_processes(tmp_path: Path) -> None:
+    """With TLS: without, many tests have it."""
+    settings = Settings(home=tmp_path, airflow_port=free_port(), ingest_schedule="", tls=True)
+    certificates.make_up(settings)
+    with stopping(start_airflow(settings)) as server:
+        before = shown(settings)
+        certificates.renew(settings, within_days=certificates.LEAF_DAYS + 1)
+        wait_until(lambda: shown(settings) not in (before, None), within_s=60, what="the renewed certificate")
+        wait_until(lambda: airflow.is_healthy(settings), within_s=60, what="Airflow")
+        record = Record.of(server.pid)
+        assert record is not None
+        running = family(record)
+        titles = {" ".join(process.cmdline()).strip() for process in running}
+
+        server.process.terminate()
+
+        assert server.process.wait(30) == 0
+        assert len(running) > len(airflow.COMPONENTS)
+        assert {"airflow dag-processor", "airflow scheduler --skip-serve-logs"} <= titles
+        assert wait_gone(running, 5) == []
+        assert not airflow.is_healthy(settings)

@@ -1,0 +1,43 @@
+"""Two of Airflow's processes on one SQLite file, as SQLAlchemy and Python's driver treat it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import Session
+
+from manifold.sandbox.platform.airflow_sqlite import CONNECT
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    made = create_engine(f"sqlite:///{tmp_path}/airflow.db", connect_args=CONNECT)
+    with made.begin() as connection:
+        connection.execute(text("PRAGMA journal_mode=WAL"))
+        connection.execute(text("CREATE TABLE run (id INTEGER)"))
+    yield made
+    made.dispose()
+
+
+def runs(session: Session) -> int:
+    return int(session.scalar(text("SELECT count(*) FROM run")) or 0)
+
+
+def test_what_was_written_after_a_savepoint_is_seen_once_all_is_committed_and_not_before(engine: Engine) -> None:
+    with Session(engine) as writer, Session(engine) as scheduler:
+        for run in (1, 2):
+            with writer.begin_nested():
+                assert runs(writer) == run - 1
+                writer.execute(text("INSERT INTO run VALUES (1)"))
+            assert runs(scheduler) == 0
+        writer.commit()
+        assert runs(scheduler) == 2
+
+
+def test_what_is_taken_back_was_never_seen(engine: Engine) -> None:
+    with Session(engine) as writer, Session(engine) as scheduler:
+        with writer.begin_nested():
+            writer.execute(text("INSERT INTO run VALUES (1)"))
+        writer.rollback()
+        assert runs(scheduler) == runs(writer) == 0

@@ -1,0 +1,232 @@
+"""The files for Mosquitto, and that EMQX and the sandbox say the same."""
+
+import re
+from pathlib import Path
+
+import pytest
+from paho.mqtt.client import topic_matches_sub
+
+from manifold.settings.embedded_broker import inner_socket
+from manifold.settings import Settings
+from manifold.contracts.topics import RECORDER_FILTERS, BrokerEvent, event_topic
+from manifold.sandbox.platform import broker
+from manifold.sandbox.tap import events
+from manifold.sandbox.tap.events import Delivery
+from manifold.sandbox.tap.packets import Connect
+from manifold.sandbox.tap.publication_store import Publication, Sent
+from tests.manifold.sandbox.access import Client, allows
+from tests.support.servers import ROOT
+
+EMQX = ROOT / "infra" / "emqx"
+
+
+def told(event: BrokerEvent) -> set[str]:
+    """The fields of an event as the tap tells it."""
+    publication = Publication(Sent(b"V", b"t", "sdv-d", {}, 0, 0), 1, 1, "ID")
+    it = Delivery("t", 1, False, {}, "ID", publication)
+    made = {
+        BrokerEvent.CONNECTED: lambda: events.connected(1, "V", Connect("V", 5, True, 60), 0, 32),
+        BrokerEvent.DISCONNECTED: lambda: events.disconnected(1, "V", 5, "normal", {}, 1),
+        BrokerEvent.SUBSCRIBED: lambda: events.subscription(BrokerEvent.SUBSCRIBED, 1, "V", "t", 1),
+        BrokerEvent.UNSUBSCRIBED: lambda: events.subscription(BrokerEvent.UNSUBSCRIBED, 1, "V", "t", 1),
+        BrokerEvent.DELIVERED: lambda: events.delivered(1, "V", it, False),
+        BrokerEvent.ACKED: lambda: events.acked(1, "V", it, {}),
+        BrokerEvent.DROPPED: lambda: events.dropped(1, publication, 1, False),
+    }
+    return set(made[event]())
+
+
+@pytest.mark.parametrize("event", [event for event in BrokerEvent if event is not BrokerEvent.DELIVERY_DROPPED])
+def test_the_tap_tells_exactly_the_fields_that_the_rule_on_emqx_selects(event: BrokerEvent) -> None:
+    rules = (EMQX / "manifold.conf").read_text()
+    rule = rules[rules.index(f"sdv_{event} {{") :]
+    selected = re.search(r"SELECT (.*?)\s+FROM", rule, re.DOTALL)
+
+    assert selected is not None
+    assert told(event) == set(selected[1].split(", "))
+    assert f'topic = "{event_topic(event, "${clientid}")}", qos = 1' in rule
+
+
+ANY = [BrokerEvent.DELIVERED, BrokerEvent.ACKED, BrokerEvent.DROPPED, BrokerEvent.DELIVERY_DROPPED]
+SUBSCRIPTIONS = [BrokerEvent.SUBSCRIBED, BrokerEvent.UNSUBSCRIBED]
+
+
+@pytest.mark.parametrize(
+    ("events", "topic", "is_told"),
+    [
+        (ANY, "agent/V1/proxy/request/r", True),
+        (ANY, "agent/V1/proxy/response/r", False),
+        (ANY, "$ECQ/V1/a", True),
+        (ANY, "$ECQ/V1/a/b/", True),
+        (ANY, "ecp/V1/online", False),
+        ([BrokerEvent.DROPPED], "$ECQ/w/V1/a", False),  # no vehicle gets it: the access list
+        ([BrokerEvent.DROPPED], "$ECQ/r/V1", False),
+        ([BrokerEvent.DROPPED], "$ECQ/water/a", True),
+        (SUBSCRIPTIONS, "$ECQ/V1/#", True),
+        (SUBSCRIPTIONS, "$ECQ/V1/+/b", True),
+        (SUBSCRIPTIONS, "agent/V1/#", True),
+        (SUBSCRIPTIONS, "sdv/receipt/V1", False),
+    ],
+)
+def test_the_rules_on_emqx_tell_of_both_kinds_of_queue_and_of_nothing_else(
+    events: list[BrokerEvent], topic: str, is_told: bool
+) -> None:
+    rules = (EMQX / "manifold.conf").read_text()
+    for event in events:
+        rule = rules[rules.index(f"sdv_{event} {{") :]
+        where = rule[rule.index("WHERE") : rule.index('"""', rule.index("WHERE"))]
+        chosen = any(topic_matches_sub(name, topic) for name in re.findall(r"topic =~ '([^']+)'", where))
+        left_out = any(re.search(pattern, topic) for pattern in re.findall(r"not regex_match\(topic, '([^']+)'\)", where))
+        assert (chosen and not left_out) == is_told, event
+
+
+def test_both_zones_on_emqx_take_what_the_settings_allow_a_publisher(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    rules = (EMQX / "manifold.conf").read_text()
+    vehicles, platform = (int(mib) << 20 for mib in re.findall(r"max_packet_size = (\d+)MB", rules))
+
+    assert rules.index("mqtt { max_packet_size") < rules.index("zones.platform {")  # the first is everybody's
+    assert vehicles > settings.max_data_bytes
+    assert platform >= settings.largest_packet
+    assert f"\nmax_packet_size {settings.largest_packet}\n" in broker.write_config(settings).read_text()
+
+
+def test_both_access_files_give_the_services_the_same_topics() -> None:
+    emqx = (EMQX / "acl.conf").read_text()
+    mosquitto = broker.outer_access(Settings()) + broker.inner_access(Settings())
+    rules = "\n".join(line for line in emqx.splitlines() if line.startswith("{allow"))
+    topics = set(re.findall(r'"([^"]*/[^"]*|\$[^"/]*)"', rules))
+
+    same_words = {topic.replace("${clientid}", "%c").replace("${username}", "%u") for topic in topics}
+    assert same_words == {line.split()[-1] for line in mosquitto.splitlines() if line.startswith(("topic", "pattern"))}
+
+
+VEHICLE, LISTENER, PUBLISHER = Client("V1"), Client("sdv-hears", "sdv-listener"), Client("sdv-pub-a-1", "sdv-pub-a")
+RECORDER, DISPATCHER = Client("sdv-recorder-0", "sdv-recorder"), Client("sdv-dispatcher-0", "sdv-dispatcher")
+FORMS = ("", "$share/g/", "$exclusive/")
+NOT_OF_V1 = ("$ECQ/V2/#", "$ECQ/V2/a", "$ECQ/+/#", "$ECQ/+/a", "$ECQ/#", "$ECQ/w/#", "$ECQ/w/V1/#", "$ECQ/r/#", "$ECQ/r/V1")
+MINTED = [Client(it.username, it.username, vehicle=it.username) for it in (LISTENER, PUBLISHER, RECORDER, DISPATCHER)]
+MAY = [
+    (Client("V1", "V1", vehicle="V1"), "subscribe", "agent/V1/#"),
+    (Client("sdv-pub-a:a-1", "sdv-pub-a"), "publish", "$SDV-FANOUT/trigger"),  # as tls.conf makes client ids
+    (Client("sdv-recorder:sdv-recorder-0", "sdv-recorder"), "subscribe", "$share/sdv-recorders/$SDV-FANOUT/#"),
+    (VEHICLE, "subscribe", "agent/V1/proxy/request/+"),
+    (VEHICLE, "subscribe", "agent/V1/proxy/request/#"),
+    (VEHICLE, "subscribe", "agent/V1/#"),
+    (VEHICLE, "subscribe", "agent/V1/proxy/request/task_1"),
+    (VEHICLE, "subscribe", "$ECQ/V1/#"),
+    (VEHICLE, "subscribe", "$ECQ/V1/a/+"),
+    (VEHICLE, "publish", "$ECQ/r/V1"),
+    (VEHICLE, "publish", "ecp/V1/online"),
+    (VEHICLE, "publish", "agent/V1/proxy/response/task_1"),
+    (LISTENER, "subscribe", "agent/+/proxy/response/#"),
+    (LISTENER, "subscribe", "$share/g/ecp/#"),
+    (PUBLISHER, "publish", "$SDV-FANOUT/trigger"),
+    (PUBLISHER, "publish", "$SDV-FANOUT"),
+    (PUBLISHER, "publish", "$ECQ/w/V1/a/b"),
+    (PUBLISHER, "publish", "$ECQ/r/V1"),
+    (PUBLISHER, "subscribe", "sdv/receipt/sdv-pub-a/1"),
+    *((RECORDER, "subscribe", f"{group}{name}") for group in ("", "$share/sdv-recorders/") for name in RECORDER_FILTERS),
+    (DISPATCHER, "publish", "agent/V1/proxy/request/task_1"),
+    (DISPATCHER, "publish", "$ECQ/V1/a/b"),
+]
+MAY_NOT = [
+    # A certificate of the vehicles' authority with the name of a service.
+    (MINTED[0], "subscribe", "ecp/#"),
+    (MINTED[1], "publish", "$SDV-FANOUT/trigger"),
+    (MINTED[1], "subscribe", "sdv/receipt/sdv-pub-a/1"),
+    *((MINTED[2], "subscribe", name) for name in RECORDER_FILTERS),
+    (MINTED[3], "publish", "agent/V1/proxy/request/task_1"),
+    (VEHICLE, "subscribe", "agent/V2/proxy/request/+"),
+    (VEHICLE, "subscribe", "agent/+/proxy/request/+"),
+    (VEHICLE, "subscribe", "agent/#"),
+    (VEHICLE, "subscribe", "#"),
+    (VEHICLE, "publish", "agent/V1/proxy/request/task_1"),
+    (VEHICLE, "publish", "ecp/V2/online"),
+    (VEHICLE, "publish", "$SDV-FANOUT/trigger"),
+    (VEHICLE, "publish", "$SDV-FANOUT"),
+    (VEHICLE, "publish", "$events/message_acked"),
+    (VEHICLE, "publish", "$ECQ/w/V1/a"),
+    (VEHICLE, "publish", "$ECQ/V1/a"),
+    (VEHICLE, "publish", "$ECQ/r/V2"),
+    (VEHICLE, "publish", "$ECQ/r/V1/a"),
+    (VEHICLE, "publish", "$ECQ/r"),
+    *((VEHICLE, "subscribe", f"{form}{name}") for form in FORMS for name in NOT_OF_V1),
+    (LISTENER, "subscribe", "$ECQ/#"),
+    (LISTENER, "publish", "$ECQ/r/V1"),
+    (PUBLISHER, "publish", "$ECQ/V1/a"),
+    (PUBLISHER, "publish", "$ECQ/r/V1/a"),
+    *((PUBLISHER, "subscribe", f"{form}$ECQ/V1/#") for form in FORMS),
+    *((RECORDER, "subscribe", name) for name in ("$ECQ/V1/#", "$ECQ/#", "$ECQ/+/#")),
+    (DISPATCHER, "publish", "$ECQ/w/V1/a"),
+    (DISPATCHER, "publish", "$ECQ/r/V1"),
+    (LISTENER, "subscribe", "agent/+/proxy/request/+"),  # it would hide that a vehicle is not subscribed
+    (LISTENER, "subscribe", "agent/#"),
+    (LISTENER, "publish", "ecp/V1/online"),
+    (LISTENER, "publish", "$SDV-FANOUT/trigger"),
+    (PUBLISHER, "subscribe", "sdv/receipt/sdv-pub-b/#"),
+    (PUBLISHER, "subscribe", "ecp/#"),
+    *((Client(odd), "subscribe", f"$ECQ/{odd}/#") for odd in ("w", "r", "+", "a/b", "sdv-x")),
+    *((Client(odd), "publish", f"ecp/{odd}/online") for odd in ("w", "r", "#")),
+    *((Client(odd), "publish", f"$ECQ/r/{odd}") for odd in ("w", "r", "+", "#", "a/b", "sdv-x")),
+    *((Client(odd), "subscribe", "$ECQ/V1/#") for odd in ("w", "r", "+", "#", "V1/#", "+/#", "sdv-x")),
+]
+
+
+@pytest.mark.parametrize(("client", "action", "topic"), MAY)
+def test_emqx_lets_everybody_do_what_is_theirs(client: Client, action: str, topic: str) -> None:
+    assert allows((EMQX / "acl.conf").read_text(), client, action, topic)
+
+
+@pytest.mark.parametrize(("client", "action", "topic"), MAY_NOT)
+def test_emqx_lets_nobody_do_what_is_anothers(client: Client, action: str, topic: str) -> None:
+    assert not allows((EMQX / "acl.conf").read_text(), client, action, topic)
+
+
+def test_emqx_takes_a_name_from_a_certificate_and_no_session_of_another_name() -> None:
+    """How EMQX makes client ids of these expressions was tried with its own code, by hand.
+
+    Of a certificate without a common name it takes the user name and the client id that CONNECT has.
+    """
+    text = (EMQX / "tls.conf").read_text()
+    vehicles, _, services = text.partition("zones.platform.mqtt {")
+    assert all(f"peer_cert_as_{name} = cn" in vehicles for name in ("clientid", "username"))
+    assert 'client_attrs_init = [{ expression = "username", set_as_attr = vehicle }]' in vehicles
+    assert "clientid_override = \"regex_replace(clientid, '^sdv-', 'vehicle:sdv-')\"" in vehicles
+    services = services.partition("}")[0]
+    assert "peer_cert_as_username = cn" in services
+    assert "client_attrs_init = []" in services
+    assert "clientid_override = \"concat([username, ':', clientid])\"" in services
+
+
+def test_emqx_does_not_remember_what_it_denied_while_it_was_starting() -> None:
+    assert "cache { enable = false }" in (EMQX / "manifold.conf").read_text()
+
+
+def test_user_names_and_prefixes_of_the_settings_are_in_the_access_file() -> None:
+    settings = Settings(mqtt_username_dispatcher="d", mqtt_username_publisher="p", topic_prefix="fleet/eu", receipt_prefix="r/")
+
+    access = broker.outer_access(settings)
+
+    assert "user d\n" in access
+    assert "topic write fleet/eu/+/proxy/request/+\n" in access
+    assert "topic read r/p/#\n" in access
+    assert "pattern read fleet/eu/%c/#\n" in access
+
+
+def test_the_configuration_lies_in_the_home_folder_and_names_the_ports(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, broker_port=12345)
+
+    text = broker.write_config(settings).read_text()
+
+    assert "listener 12345 127.0.0.1\n" in text
+    assert f"persistence_location {tmp_path}/mosquitto/\n" in text
+    assert "set_tcp_nodelay true\n" in text
+
+
+def test_a_socket_path_that_is_too_long_for_the_system_is_replaced(tmp_path: Path) -> None:
+    deep = Settings(home=tmp_path / ("x" * 120))
+
+    assert len(str(inner_socket(deep))) < 108
+    assert inner_socket(deep) == inner_socket(deep)
+    assert inner_socket(Settings(home=Path("/m"))) == Path("/m/mosquitto/inner.sock")

@@ -1,0 +1,51 @@
+"""The record of certificates: what ended long ago goes, and nobody's line is lost by it."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from manifold.runtime import secret_files
+from manifold.settings import Settings
+from manifold.sandbox.platform import certificates, issued
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """With CAs, and what they sign for tap and services."""
+    certificates.make_up(Settings(home=tmp_path, tls=True))
+    return tmp_path
+
+
+def names(home: Path, now: datetime | None = None) -> list[str]:
+    return [row.name for row in issued.of_home(home, now=now)]
+
+
+def test_what_ended_long_ago_goes_and_all_else_stays(home: Path) -> None:
+    known = names(home)
+    certificates.issue(home, "V1", days=400)
+    later = datetime.now(UTC) + timedelta(days=certificates.LEAF_DAYS) + issued.KEPT
+
+    assert issued.forget_ended(home) == 0
+    assert issued.forget_ended(home, now=later + timedelta(days=1)) == len(known)
+    assert names(home) == ["V1"]
+
+
+def test_who_issues_meanwhile_loses_no_line(home: Path) -> None:
+    known = len(names(home))
+    later = datetime.now(UTC) + timedelta(days=certificates.LEAF_DAYS) + issued.KEPT + timedelta(days=1)
+    with ThreadPoolExecutor(4) as pool:
+        forgetting = [pool.submit(issued.forget_ended, home, now=later) for _ in range(20)]
+        for number in range(20):
+            certificates.issue(home, f"V{number}", days=400)
+    assert sum(done.result() for done in forgetting) == known
+    assert names(home) == [f"V{number}" for number in range(20)]
+
+
+def test_a_line_that_was_torn_costs_no_other(home: Path) -> None:
+    known = names(home)
+    with (secret_files.folder(home) / issued.FILE).open("a") as out:
+        out.write('{"name": "V0", "ser')
+    certificates.issue(home, "V1")
+    assert names(home) == [*known, "V1"]

@@ -1,0 +1,325 @@
+"""The embedded platform, up and down, on free ports in a folder of its own; without Airflow, which has tests of its own."""
+
+import fcntl
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+import redis
+from pydantic import SecretStr
+
+from manifold.contracts import keys
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.settings import Settings
+from manifold.sandbox.platform import airflow
+from manifold.sandbox.platform.processes import Record
+from manifold.sandbox.platform.programs import command, environment, programs
+from manifold.sandbox.platform.supervise import Addresses, Status, down, status, up
+from manifold.sandbox.platform.supervisord import HomeLayout, configuration
+from tests.support.platforms import PORTS
+from tests.support.servers import free_port, listens, wait_until
+
+UP_S = 90.0
+ABSENT = ("airflow", "rabbitmq", "epmd", "signals")  # these platforms do without them
+KINDS = {"broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals"}
+# Longer than a socket's name may be: the supervisor and the broker must find other places for theirs.
+LONG = "a-home-with-a-name-that-is-quite-long-" * 3
+
+
+def settings_for(home: Path) -> Settings:
+    return Settings(
+        home=home,
+        with_airflow=False,
+        with_signals=False,
+        mqtt_port=free_port(),
+        broker_port=free_port(),
+        redis_port=free_port(),
+        recorder_port=free_port(),
+        tap_port=free_port(),
+        dispatcher_port=free_port(),
+        airflow_port=free_port(),
+        api_port=free_port(),
+    )
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Iterator[Settings]:
+    """Settings of a platform that does not run yet; whatever runs of it in the end is ended."""
+    made = settings_for(tmp_path / LONG)
+    yield made
+    down(made)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A platform that runs; whoever hurts it waits until it has healed."""
+    made = settings_for(tmp_path_factory.mktemp("platform"))
+    up(made, within_s=UP_S)
+    yield made
+    down(made)
+
+
+def pids(now: Status) -> dict[str, list[int]]:
+    return {kind: list(found) for kind, found in now.processes.items()}
+
+
+def all_pids(now: Status) -> list[int]:
+    return [pid for found in now.processes.values() for pid in found]
+
+
+def runs(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_where_nothing_runs_status_says_so(settings: Settings) -> None:
+    now = status(settings)
+
+    assert not now.healthy
+    assert not now.running
+    assert pids(now) == {kind: [] for kind in KINDS}
+    assert now.queues == "unknown"
+    assert not settings.home.exists()
+
+
+def test_down_where_nothing_runs_does_nothing(settings: Settings) -> None:
+    assert down(settings) is False
+    assert not settings.home.exists()
+
+
+def test_a_port_in_use_stops_up_before_anything_starts(settings: Settings) -> None:
+    named = rf"port {settings.redis_port} is in use by .*MANIFOLD_REDIS_PORT="
+    with socket.create_server(("127.0.0.1", settings.redis_port)), pytest.raises(Permanent, match=named):
+        up(settings)
+    assert not status(settings).running
+    assert not listens(settings.broker_port)
+
+
+def test_a_home_that_no_url_can_hold_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(Permanent, match=r"home='.*/my home' has ' ' in it.*MANIFOLD_HOME="):
+        up(settings_for(tmp_path / "my home"))
+
+
+def test_two_at_once_are_refused(settings: Settings) -> None:
+    place = HomeLayout(settings.home)
+    place.run.mkdir(parents=True)
+    with (place.run / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for verb in (up, down):
+            with pytest.raises(Retryable, match="is at work"):
+                verb(settings)
+
+
+def test_children_get_every_setting_and_no_other() -> None:
+    made = Settings(home=Path("/somewhere"), direct_enqueue=False, redis_url="redis://:secret@elsewhere:1/0")
+    handed = environment(made)
+
+    ours = {name.removeprefix("MANIFOLD_").lower() for name in handed if name.startswith("MANIFOLD_")}
+    assert ours == set(Settings.model_fields)
+    assert (handed["MANIFOLD_HOME"], handed["MANIFOLD_DIRECT_ENQUEUE"]) == ("/somewhere", "false")
+    assert handed["MANIFOLD_REDIS_URL"] == "redis://:secret@elsewhere:1/0"
+    assert "/usr/sbin" in handed["PATH"].split(os.pathsep)
+
+
+def test_servers_that_are_elsewhere_are_not_started_here() -> None:
+    made = Settings(
+        mqtt_url="mqtt://emqx:1883", redis_url="redis://redis:6379/0", dispatchers=2, with_airflow=False, with_signals=False
+    )
+
+    assert [program.name for program in programs(made)] == ["recorder", "dispatcher-0", "dispatcher-1", "api"]
+
+
+def test_no_secret_is_shown_or_written_down(tmp_path: Path) -> None:
+    made = Settings(home=tmp_path, redis_url="redis://:secret@elsewhere:1/0", mqtt_password="hidden")
+    place = HomeLayout(tmp_path)
+    place.run.mkdir()
+    place.remember(made)
+
+    assert Addresses.of(made).redis == "redis://:***@elsewhere:1/0"
+    written = configuration(place, made, programs(made)) + place.settings_file.read_text()
+    assert "secret@" not in written
+    assert "hidden" not in written
+
+
+def test_beyond_loopback_nothing_starts_without_a_token(settings: Settings) -> None:
+    with pytest.raises(Permanent, match=r"MANIFOLD_HOST='0\.0\.0\.0' is not loopback.*MANIFOLD_HTTP_TOKEN"):
+        up(settings.model_copy(update={"host": "0.0.0.0"}))
+    assert not HomeLayout(settings.home).run.exists()
+
+
+def test_what_asks_for_no_password_stays_on_loopback_wherever_the_others_listen(settings: Settings) -> None:
+    wide = settings.model_copy(update={"host": "192.0.2.1", "with_airflow": True})
+    by_kind = {program.kind: program for program in programs(wide)}
+    options = command(by_kind["redis"], wide)
+
+    assert options[options.index("--bind") + 1] == "127.0.0.1"
+    assert airflow.environment(wide, {})["AIRFLOW__API__HOST"] == "127.0.0.1"
+    assert (wide.redis, airflow.url(wide)) == (
+        f"redis://127.0.0.1:{wide.redis_port}/0",
+        f"http://127.0.0.1:{wide.airflow_port}",
+    )
+
+
+@pytest.mark.slow
+def test_with_a_token_vehicles_and_whoever_shows_it_come_from_beyond_loopback_and_nobody_to_redis(settings: Settings) -> None:
+    wide = settings.model_copy(update={"host": "0.0.0.0", "http_token": SecretStr("t0ken")})
+    up(wide, within_s=UP_S)
+    now = status(wide)
+    elsewhere = "127.0.0.2"  # an address of this machine other than the one that is loopback by default
+
+    assert now.healthy
+    assert now.checks["recorder"].details["direct_enqueue"] == "on"  # told to whoever shows the token
+    open_there = {name for name in PORTS if _accepts(elsewhere, getattr(wide, name))}
+    assert open_there == {"mqtt_port", "recorder_port", "tap_port", "dispatcher_port", "api_port"}
+    assert httpx.get(f"http://{elsewhere}:{wide.recorder_port}/metrics").status_code == 401
+
+
+def _accepts(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
+
+
+@pytest.mark.slow
+def test_a_fresh_home_comes_up_healthy_with_tables_and_loaded_queues(running: Settings) -> None:
+    printed = status(running).to_json()
+
+    assert printed["healthy"] is True
+    assert printed["mqtt"] == f"mqtt://127.0.0.1:{running.mqtt_port}"
+    assert printed["redis"] == f"redis://127.0.0.1:{running.redis_port}/0"
+    assert printed["catalog"] == {
+        "name": "manifold",
+        "type": "sql",
+        "uri": f"sqlite:///{running.home}/lake/catalog.db",
+        "warehouse": f"file://{running.home}/lake/warehouse",
+    }
+    assert printed["archive"] == f"file://{running.home}/archive"
+    assert printed["airflow"] == f"http://127.0.0.1:{running.airflow_port}"
+    assert printed["reports"] == f"{running.home}/reports"
+    assert printed["api"] == f"http://127.0.0.1:{running.api_port}"
+    assert {kind: len(found) for kind, found in printed["processes"].items()} == {kind: int(kind not in ABSENT) for kind in KINDS}
+    assert printed["queues"] == "loaded"
+    assert all(health["healthy"] and health["state"] == "RUNNING" for health in printed["health"].values())
+    assert (running.home / "lake" / "catalog.db").exists()
+    assert {file.name for file in (running.home / "logs").iterdir()} >= {
+        "recorder.log",
+        "dispatcher-0.log",
+        "redis.log",
+        "tap.log",
+    }
+
+
+@pytest.mark.slow
+def test_up_of_a_platform_that_is_up_says_so_and_starts_nothing(running: Settings) -> None:
+    before = pids(status(running))
+    told: list[tuple[str, str]] = []
+
+    addresses = up(running, progress=lambda name, word: told.append((name, word)), within_s=UP_S)
+
+    assert told[0] == ("platform", "is already up")
+    assert addresses == Addresses.of(running)
+    assert pids(status(running)) == before
+
+
+@pytest.mark.slow
+def test_up_returns_without_those_it_need_not_wait_for_which_it_starts_too(settings: Settings) -> None:
+    told: set[str] = set()
+
+    up(settings, not_waiting_for=("dispatcher",), progress=lambda name, _: told.add(name), within_s=UP_S)
+
+    assert told == {"platform", "broker", "tap", "redis", "recorder", "api"}
+    assert status(settings).processes["dispatcher"] != []
+    up(settings, progress=lambda name, _: told.add(name), within_s=UP_S)
+    assert "dispatcher-0" in told
+    assert status(settings).healthy
+
+
+@pytest.mark.slow
+def test_up_with_other_settings_than_those_of_the_running_platform_names_them(running: Settings) -> None:
+    other = running.model_copy(update={"tap_port": free_port()})
+
+    with pytest.raises(Permanent, match=rf"up with tap_port={running.tap_port}, not {other.tap_port}"):
+        up(other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["broker", "tap", "redis", "recorder", "dispatcher", "api"])
+def test_a_killed_process_comes_back_and_the_platform_heals(running: Settings, kind: str) -> None:
+    [before] = status(running).processes[kind]
+
+    os.kill(before, signal.SIGKILL)
+
+    wait_until(lambda: status(running).processes[kind] not in ([], [before]), within_s=UP_S, what=f"a new {kind}")
+    wait_until(lambda: status(running).healthy, within_s=UP_S, what=f"healthy after the death of the {kind}")
+
+
+@pytest.mark.slow
+def test_without_the_marker_status_asks_for_a_rebuild(running: Settings) -> None:
+    with redis.Redis.from_url(running.redis) as client:
+        marker = client.get(keys.LOADED)
+        client.delete(keys.LOADED)
+        try:
+            now = status(running)
+            assert (now.queues, now.healthy) == ("rebuild needed", False)
+        finally:
+            client.set(keys.LOADED, marker)
+    wait_until(lambda: status(running).healthy, within_s=UP_S)
+
+
+@pytest.mark.slow
+def test_down_ends_everything_and_what_was_there_is_there_again_after_up(settings: Settings) -> None:
+    up(settings, within_s=UP_S)
+    first = all_pids(status(settings))
+    with redis.Redis.from_url(settings.redis) as client:
+        client.set("kept", "yes")
+
+    assert down(settings) is True
+
+    assert not any(runs(pid) for pid in first)
+    assert not any(listens(port.number) for program in programs(settings) for port in program.ports)
+    assert not status(settings).running
+    up(settings, within_s=UP_S)
+    assert status(settings).healthy
+    with redis.Redis.from_url(settings.redis) as client:
+        assert client.get("kept") == b"yes"
+
+
+@pytest.mark.slow
+def test_down_also_finds_what_a_killed_supervisor_has_left_behind(settings: Settings) -> None:
+    up(settings, within_s=UP_S)
+    supervisor = HomeLayout(settings.home).supervisor()
+    assert supervisor is not None
+    os.kill(supervisor.pid, signal.SIGKILL)
+    wait_until(lambda: supervisor.process() is None)
+    orphans = all_pids(status(settings))
+    assert len(orphans) == 6
+
+    assert down(settings) is True
+
+    assert not any(runs(pid) for pid in orphans)
+    assert down(settings) is False
+
+
+def test_down_does_not_touch_a_process_that_only_has_the_number_of_ours(settings: Settings) -> None:
+    place = HomeLayout(settings.home)
+    place.run.mkdir(parents=True)
+    mine = Record.of_this_process()
+    Record(mine.pid, mine.born - 60).write(place.record("redis"))
+
+    assert down(settings) is False  # and this test goes on
+
+
+@pytest.mark.slow
+def test_a_server_that_cannot_start_is_named_with_the_end_of_its_log_and_nothing_is_left_running(settings: Settings) -> None:
+    damaged = settings.home / "redis" / "appendonlydir"
+    damaged.mkdir(parents=True)
+    (damaged / "appendonly.aof.manifest").write_text("this is no manifest\n")
+
+    with pytest.raises(Permanent, match=r"(?s)redis does not stay up.*redis\.log.*Invalid AOF manifest"):
+        up(settings, within_s=UP_S)
+
+    assert not status(settings).running
+    assert not any(listens(port.number) for program in programs(settings) for port in program.ports)

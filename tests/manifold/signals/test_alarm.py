@@ -1,0 +1,160 @@
+"""Doors of a test's own: RabbitMQ takes nothing, by its alarm of memory; what expires; what ends in the middle of something."""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from manifold.messaging.amqp import connection_url
+from manifold.lake.day_keys import DayKeys
+from manifold.settings import Settings
+from manifold.contracts.signals import topology
+from manifold.contracts.signals.records import DIGEST
+from manifold.contracts.signals.rights import DOOR
+from manifold.sandbox.platform import rabbitmq as embedded
+from manifold.signals._outgoing import Outgoing, without_headers
+from manifold.signals._session import open_session
+from tests.support.servers import wait_until
+from tests.manifold.signals.gateway import Door, Gateway, body_of, now_text, signed
+from tests.manifold.signals.test_dead_letters import refusals, replayed
+from tests.manifold.signals.test_faults import health
+
+pytestmark = pytest.mark.slow
+CONFIRM_S = 0.5
+
+
+def ctl(settings: Settings, *words: str) -> str:
+    """What `rabbitmqctl` says."""
+    script = embedded.server_script()
+    assert script is not None
+    command = [str(script.with_name("rabbitmqctl")), *words]
+    env = os.environ | embedded.environment(settings)
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@contextmanager
+def alarm(settings: Settings) -> Iterator[None]:
+    """The server has no memory left, as far as it knows."""
+    ctl(settings, "set_vm_memory_high_watermark", "0")
+    try:
+        yield
+    finally:
+        ctl(settings, "set_vm_memory_high_watermark", "absolute", str(embedded.MEMORY_BYTES))
+
+
+def slow_door(own_door: Door) -> Door:
+    """The door with a RabbitMQ that has half a second to confirm."""
+    return own_door.with_settings(signals_confirm_seconds=CONFIRM_S)
+
+
+def test_while_an_alarm_keeps_rabbitmq_from_taking_anything_nothing_is_recorded_again(
+    own_door: Door, rabbitmq: Settings, gateway: Gateway
+) -> None:
+    door = slow_door(own_door)
+    for number in range(5):
+        gateway.send_signed(body_of(f"device-{number}"), device=f"device-{number}")
+    gateway.send(b"no JSON", {})
+    with alarm(rabbitmq):
+        door.start(healthy=False)
+        wait_until(lambda: "by its alarm" in " ".join(health(door)["problems"]))
+        assert httpx.get(f"{door.settings.signals}/healthz").status_code == 503
+        ctl(rabbitmq, "close_all_connections", "the operator has closed them")
+        wait_until(lambda: door.log.count("away from RabbitMQ") >= 1)
+        wait_until(lambda: door.log.count("the door waits") >= 2, what="it waits again")
+    client = Gateway(rabbitmq)
+    wait_until(lambda: client.count(topology.PROCESSED) >= 5)
+    wait_until(lambda: health(door)["healthy"] and client.count(topology.RAW) == 0)
+    ids = {client.get(topology.PROCESSED)[0].message_id for _ in range(client.count(topology.PROCESSED))}
+
+    assert len(ids) == 5
+    assert len(door.recorded()) == 6
+
+
+def test_a_refused_message_whose_door_dies_before_it_acknowledges_has_one_digest(
+    own_door: Door, rabbitmq: Settings, gateway: Gateway
+) -> None:
+    """It lies in the journal twice; by its digest the lake takes one."""
+    status = json.dumps({"deviceId": "device-1", "status": "online", "lastSeen": now_text()}).encode()
+    gateway.send(b"no JSON", {"x-device-id": "device-1"})
+    gateway.send(status, signed(status), queue=topology.STATUS)
+    with alarm(rabbitmq):
+        server = own_door.start(healthy=False)
+        wait_until(lambda: own_door.recorded())
+        server.kill()
+    own_door.start()
+    wait_until(lambda: gateway.count(topology.DEAD) >= 1)  # two, where RabbitMQ reads what the first has sent when it has room
+    wait_until(lambda: gateway.count(topology.RAW) == 0 and health(own_door)["in_hand"] == 0)
+    found = [e.headers[DIGEST] for e in own_door.recorded()]
+
+    assert len(found) == 2
+    assert len(set(found)) == 1
+
+
+def test_what_expires_before_a_door_takes_it_is_on_record_and_a_dead_letter(own_door: Door, gateway: Gateway) -> None:
+    """An error that a client has written itself keeps nothing off the record."""
+    bodies = [body_of("device-1"), body_of("device-2")]
+    gateway.send(bodies[0], signed(bodies[0]), expiration="1")
+    gateway.send(bodies[1], signed(bodies[1], device="device-2") | {"x-error": "{}"}, expiration="1")
+    wait_until(lambda: gateway.count(topology.DEAD) == 2)
+    own_door.start()
+    wait_until(lambda: len(refusals(own_door)) == 2)
+    found = refusals(own_door)
+    wait_until(lambda: gateway.count(topology.DEAD_COPY) == 0)
+
+    assert [e.refused_because.partition(":")[0] for e in found] == ["PROCESSING_ERROR"] * 2  # type: ignore[union-attr]
+    assert [e.topic for e in found] == ["xray.raw.v1/device-1", "xray.raw.v1/device-2"]
+    assert [DayKeys.of(own_door.settings).open(e.payload, seq=e.seq) for e in found] == bodies
+    assert gateway.count(topology.DEAD) == 2
+    assert replayed(own_door, "--vouch") == [("EXPIRED", "accepted", False, True)] * 2
+    assert gateway.get(topology.PROCESSED)
+    assert gateway.get(topology.PROCESSED)
+
+
+def test_who_publishes_when_its_connection_ends_is_told_that_it_ended(
+    own_door: Door, rabbitmq: Settings, gateway: Gateway
+) -> None:
+    """The library cancels whoever waits; taken for its own end, that ended the door."""
+    gateway.purge()
+    one = without_headers(Outgoing(topology.EXCHANGE, topology.PROCESSED, b"{}", _Plain()))
+
+    async def scenario() -> BaseException | None:
+        url = connection_url(rabbitmq, as_user=DOOR)
+        async with open_session(url, own_door.settings) as session:
+            publishing = asyncio.create_task(session.publish([one]))
+            while not await session.is_blocked():  # noqa: ASYNC110  # asked of the library
+                await asyncio.sleep(0.01)
+        await asyncio.wait((publishing,))
+        assert not publishing.cancelled()
+        return publishing.exception()
+
+    with alarm(rabbitmq):
+        assert isinstance(asyncio.run(scenario()), ConnectionError)
+
+
+class _Plain:
+    headers: dict[str, object] = {}  # noqa: RUF012
+
+
+def test_a_door_that_may_not_read_one_queue_leaves_its_journal_whole(
+    own_door: Door, rabbitmq: Settings, gateway: Gateway
+) -> None:
+    """Another one reads the statuses alone. Each try is refused while signals are being written to the journal."""
+    other = Gateway(rabbitmq)
+    other.channel.basic_consume(topology.STATUS, lambda *_: None, exclusive=True)
+    names = [f"device-{number}" for number in range(300)]
+    for name in names:
+        gateway.send_signed(body_of(name, payload=b"x" * 100_000), device=name)
+    own_door.start(healthy=False)
+    wait_until(lambda: own_door.log.count("away from RabbitMQ") and len(own_door.recorded()) > 10)
+    wait_until(lambda: gateway.count(topology.PROCESSED) >= 20)
+    other.close()
+    wait_until(lambda: health(own_door)["healthy"], within_s=90)
+    wait_until(lambda: gateway.count(topology.PROCESSED) >= 300)
+    answer = httpx.post(f"{own_door.settings.signals}/flush", timeout=90)
+
+    assert (answer.status_code, answer.json()["left_in_journal"]) == (200, [])

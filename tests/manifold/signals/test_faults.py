@@ -1,0 +1,247 @@
+"""What dies, hangs or fills up: nothing that was confirmed to a publisher is lost, and nothing passes unproved or twice."""
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from manifold.runtime import secret_files
+from manifold.settings import Settings, load_settings
+from manifold.contracts.signals import topology
+from manifold.contracts.signals.records import read_raw
+from manifold.signals._stay import HELD_BYTES
+from tests.support.rabbitmq import DEFINITIONS, needs_rabbitmq, start_rabbitmq
+from tests.support.servers import Server, free_port, start_redis, wait_until
+from tests.manifold.signals.gateway import Door, Gateway, body_of, signed
+
+pytestmark = pytest.mark.slow
+
+
+def health(door: Door) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{door.settings.signals}/healthz", timeout=5).json()
+    return found
+
+
+def settled(door: Door) -> int:
+    """Messages that it has acknowledged, whatever became of them."""
+    families = text_string_to_metric_families(httpx.get(f"{door.settings.signals}/metrics").text)
+    return sum(int(one.value) for family in families for one in family.samples if one.name == "signals_messages_total")
+
+
+def devices_recorded(door: Door) -> list[str]:
+    return [read_raw(e.payload).device_id for e in door.recorded() if e.refused_because is None]
+
+
+def drain(gateway: Gateway, count: int, *, within_s: float = 120) -> dict[str, int]:
+    """The devices of the processed messages, until `count` of them came: how often each."""
+    seen: dict[str, int] = {}
+
+    def take() -> bool:
+        method, _, body = gateway.channel.basic_get(topology.PROCESSED, auto_ack=True)
+        if method is not None:
+            device = json.loads(body or b"")["deviceId"]
+            seen[device] = seen.get(device, 0) + 1
+        return len(seen) >= count
+
+    deadline = time.monotonic() + within_s
+    while not take():
+        assert time.monotonic() < deadline, f"{len(seen)} of {count}"
+    return seen
+
+
+def send_many(gateway: Gateway, count: int, prefix: str) -> set[str]:
+    names = {f"{prefix}-{number}" for number in range(count)}
+    for name in sorted(names):
+        body = body_of(name)
+        gateway.send(body, signed(body, device=name))
+    return names
+
+
+def _until_recorded(door: Door, count: int) -> None:
+    wait_until(lambda: len(door.recorded()) >= count, what=f"{count} recorded")
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process hangs while the block runs."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_door_that_is_killed_again_and_again_loses_nothing(own_door: Door, gateway: Gateway) -> None:
+    """Each is recorded and processed at least once; what is twice in the journal has one key, of which the lake takes one."""
+    chance = random.Random(7)
+    own_door.start()
+    names: set[str] = set()
+    for turn in range(5):
+        aim = len(own_door.recorded()) + chance.randrange(1, 100)
+        names |= send_many(gateway, 150, f"turn-{turn}")
+        _until_recorded(own_door, min(aim, len(names)))
+        assert own_door.server is not None
+        own_door.server.kill()
+        own_door.start()
+    seen = drain(gateway, len(names))
+
+    assert set(seen) == set(devices_recorded(own_door)) == names
+    wait_until(lambda: gateway.count(topology.RAW) == 0)
+    assert gateway.count(topology.DEAD) == 0
+    keys = {(r.device_id, r.content_digest) for r in (read_raw(e.payload) for e in own_door.recorded())}
+    assert len(keys) == len(names)
+
+
+def test_while_redis_is_away_nothing_passes_and_health_says_so(own_door: Door, own_redis: Server, gateway: Gateway) -> None:
+    own_door.start()
+    gateway.send_signed()
+    gateway.get(topology.PROCESSED)
+    own_redis.kill()
+    names = send_many(gateway, 20, "waiting")
+    wait_until(lambda: "Redis is away" in " ".join(health(own_door)["problems"]))
+
+    assert not health(own_door)["healthy"]
+    assert gateway.count(topology.PROCESSED) == 0
+    assert len(own_door.recorded()) == 1
+    again = start_redis(own_redis.log.parent, port=own_redis.port, append_only=True)
+    try:
+        assert set(drain(gateway, len(names))) == names
+        wait_until(lambda: health(own_door)["healthy"])
+        assert gateway.count(topology.DEAD) == 0
+    finally:
+        again.stop()
+
+
+def test_a_door_that_hangs_and_one_whose_redis_hangs_go_on(own_door: Door, own_redis: Server, gateway: Gateway) -> None:
+    server = own_door.start()
+    with stopped(server.pid):
+        names = send_many(gateway, 50, "hanging")
+    assert set(drain(gateway, 50)) == names
+    with stopped(own_redis.pid):
+        more = send_many(gateway, 50, "slow")
+        wait_until(lambda: "Redis is away" in " ".join(health(own_door)["problems"]))
+    assert set(drain(gateway, 50)) == more
+    assert gateway.count(topology.DEAD) == 0
+
+
+def test_where_the_disk_is_full_nothing_is_acknowledged_until_there_is_room(own_door: Door, gateway: Gateway) -> None:
+    """The folder of the journal is taken away: as on a full disk, no file can be written there."""
+    own_door.start()
+    journal = own_door.settings.signals_journal_folder
+    hidden = journal.with_name("hidden")
+    journal.rename(hidden)
+    names = send_many(gateway, 20, "full")
+    wait_until(lambda: "cannot be written" in " ".join(health(own_door)["problems"]))
+
+    assert not health(own_door)["healthy"]
+    assert gateway.count(topology.PROCESSED) == 0
+    hidden.rename(journal)
+    assert set(drain(gateway, 20)) == names
+    wait_until(lambda: health(own_door)["healthy"])
+
+
+def test_a_queue_that_is_deleted_under_a_door_is_made_again(own_door: Door, gateway: Gateway) -> None:
+    own_door.start()
+    gateway.channel.queue_delete(topology.STATUS)
+    wait_until(lambda: own_door.log.count("consuming") == 2)
+    gateway.channel.queue_delete(topology.PROCESSED)
+    wait_until(lambda: own_door.log.count("consuming") == 3)
+    gateway.send_signed()
+
+    assert gateway.get(topology.PROCESSED)
+
+
+def test_a_wrong_password_is_said_without_being_shown(tmp_path: Path, rabbitmq: Settings, redis_server: Server) -> None:
+    url = f"amqp://manifold:the-wrong-one@127.0.0.1:{rabbitmq.amqp_port}/"
+    door = Door(tmp_path / "home", rabbitmq, redis_server.port, signals_amqp_url=url)
+    try:
+        door.start(healthy=False)
+        wait_until(lambda: "ACCESS_REFUSED" in " ".join(health(door)["problems"]))
+        assert "the-wrong-one" not in door.log + str(health(door))
+    finally:
+        door.stop()
+
+
+def test_rabbitmq_is_killed_and_comes_back(tmp_path: Path, redis_server: Server) -> None:
+    needs_rabbitmq()
+    settings = load_settings(home=tmp_path / "rabbitmq", amqp_port=free_port())
+    servers = start_rabbitmq(settings, definitions=DEFINITIONS)
+    door = Door(tmp_path / "home", settings, redis_server.port)
+    try:
+        door.start()
+        names = send_many(Gateway(settings), 100, "before")  # confirmed: they are on RabbitMQ's disk
+        servers[1].kill()
+        wait_until(lambda: not health(door)["healthy"])
+        assert "not connected to RabbitMQ" in health(door)["problems"][0]
+        servers[0].stop()
+        servers = start_rabbitmq(settings)
+        wait_until(lambda: health(door)["healthy"], within_s=90)
+        names |= send_many(Gateway(settings), 20, "after")
+        wait_until(lambda: set(devices_recorded(door)) == names)
+        assert secret_files.read(settings.home, secret_files.AMQP_PASSWORD) not in door.log
+    finally:
+        door.stop()
+        for server in reversed(servers):
+            server.stop()
+
+
+def test_two_doors_share_the_queue_and_one_that_dies_leaves_its_part_to_the_other(
+    own_door: Door, own_redis: Server, rabbitmq: Settings, gateway: Gateway, tmp_path: Path
+) -> None:
+    other = Door(tmp_path / "other", rabbitmq, own_redis.port)
+    try:
+        first, second = own_door.start(), other.start()
+        names = send_many(gateway, 300, "shared")
+        _until_recorded(own_door, 20)
+        _until_recorded(other, 20)
+        os.kill(second.pid, signal.SIGSTOP)
+        names |= send_many(gateway, 100, "more")  # of which it has some in hand
+        second.kill()
+        seen = drain(gateway, len(names))
+        wait_until(lambda: gateway.count(topology.RAW) == gateway.count(topology.RETRY) == 0)
+    finally:
+        other.stop()
+
+    assert first.process.poll() is None
+    assert set(seen) == names
+    assert set(devices_recorded(own_door)) | set(devices_recorded(other)) == names
+    assert gateway.count(topology.DEAD) == 0
+
+
+def test_a_rabbitmq_that_hangs_keeps_nobody_for_good(own_door: Door, rabbitmq: Settings, gateway: Gateway) -> None:
+    own_door.start()
+    names = send_many(gateway, 50, "before")
+    pid = int((rabbitmq.home / "rabbitmq" / "rabbitmq.pid").read_text())
+    with stopped(pid):
+        wait_until(lambda: health(own_door)["node"] is not None)  # it answers all the same
+    names |= send_many(gateway, 50, "after")
+
+    assert set(drain(gateway, 100)) == names
+    assert gateway.count(topology.DEAD) == 0
+
+
+def test_what_is_in_hand_is_bounded_in_bytes_whatever_the_prefetch(own_door: Door, own_redis: Server, gateway: Gateway) -> None:
+    count, body = 90, body_of(payload=b"x" * 750_000)
+    for _ in range(count):
+        gateway.send_signed(body)
+    with stopped(own_redis.pid):
+        own_door.with_settings(signals_prefetch=1000).start(healthy=False)
+        looks = list[int]()
+
+        def comes_no_more() -> bool:
+            looks.append(health(own_door)["in_hand"])
+            return looks[-1] > 0 and looks[-20:] == looks[-1:] * 20
+
+        wait_until(comes_no_more, within_s=60)
+    wait_until(lambda: settled(own_door) == count, within_s=60)
+
+    assert looks[-1] * len(body) < HELD_BYTES + (2 << 20)

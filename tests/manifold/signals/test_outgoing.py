@@ -1,0 +1,113 @@
+"""What the door sends on and answers fits into a frame, and says from which queue it came."""
+
+import json
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from manifold.contracts.signals import topology
+from manifold.contracts.signals.codes import Code, ErrorReport, Refusal
+from manifold.contracts.signals.messages import parse_raw
+from manifold.signals._decoding import MOST_HEADERS
+from manifold.signals._outgoing import dead_letter, reply, retry, without_headers
+from manifold.signals._received import Received
+from manifold.signals._wire import AROUND
+from tests.manifold.signals.gateway import body_of
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+REFUSAL = Refusal(Code.SCHEMA_ERROR, "a field is not as the schema has it", "send another")
+
+
+def received(headers: dict[str, Any] | None = None, **more: Any) -> Received:
+    about: dict[str, Any] = {"queue": topology.RAW, "body": b"", "headers": headers or {}, "at": NOW}
+    properties = SimpleNamespace(content_type="application/json", content_encoding="gzip")
+    return Received(**(about | {"properties": properties} | more))
+
+
+def report(refusal: Refusal = REFUSAL, correlation_id: str | None = None) -> ErrorReport:
+    return ErrorReport.of(refusal, at=NOW, correlation_id=correlation_id, retry_count=0)
+
+
+def test_the_error_of_a_field_with_a_long_name_is_short() -> None:
+    refusal = parse_raw(body_of()[:-1] + b', "' + b"x" * 200_000 + b'": 1}')
+    assert isinstance(refusal, Refusal)
+    error = json.loads(dead_letter(received(), report(refusal)).properties.headers["x-error"])
+
+    assert len(error["message"]) <= 500
+    assert len(error["details"]) <= 500
+    assert len(refusal.reason) <= 500
+    assert len(report(Refusal(Code.SCHEMA_ERROR, "\x00" * 9999, "€" * 9999)).to_json()) < 10_000
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"a": "€" * 43_000}, id="three bytes a character"),
+        pytest.param({f"{n}€": "😀" * 9 for n in range(2500)}, id="many"),
+        pytest.param({"a": [0.5] * 9000, "b": "😀" * 20_000}, id="numbers"),
+        pytest.param({"x-retry-count": "9" * 120_000, "x-error": "9" * 120_000}, id="of the door's own names"),
+        pytest.param({"x-error": "😀" * 9999, "a": "b" * 30_000}, id="of the door's own names, in four bytes a character"),
+        pytest.param({"a": {1, 2}}, id="of a kind that cannot be sent"),
+    ],
+)
+def test_headers_that_are_too_large_to_be_read_again_are_left_out(headers: dict[str, Any]) -> None:
+    for one in (retry(received(headers), 1000), dead_letter(received(headers), report())):
+        assert len(one.properties.marshal()) < MOST_HEADERS  # or it is not read when it comes again
+        assert "x-left-out" in one.properties.headers
+        assert one.properties.content_encoding == "gzip"  # or its body would be read as plain
+
+
+@pytest.mark.parametrize(
+    ("of_property", "of_header", "sent"),
+    [
+        ("mine", "yours", "mine"),
+        ("", "yours", "yours"),
+        ("€" * 100, "yours", "yours"),
+        ("€" * 100, "€" * 100, None),
+        (None, "€" * 100, None),
+    ],
+    ids=["fits", "empty", "too long", "both too long", "none"],
+)
+def test_a_reply_has_a_correlation_id_that_can_be_sent(of_property: str | None, of_header: str, sent: str | None) -> None:
+    one = reply(received(reply_to="mine", correlation_property=of_property), report(correlation_id=of_header), NOW)
+
+    assert one is not None
+    assert one.properties.correlation_id == sent
+    assert one.properties.marshal()
+
+
+@pytest.mark.parametrize("queue", [topology.RAW, topology.STATUS])
+def test_what_was_sent_on_is_still_what_it_was(queue: str) -> None:
+    """A retried message comes back through the raw queue, whichever queue it was in; so does a dead letter that is replayed."""
+    first = received({"x-queue": "another"}, queue=queue)
+    large = received({"a": "€" * 43_000}, queue=queue)
+    sent_on = [retry(first, 1000), dead_letter(first, report()), retry(large, 1000)]
+    again = [received(dict(one.properties.headers)) for one in sent_on]
+    sent_on += [retry(one, 1000) for one in again]
+
+    assert [received(dict(one.properties.headers)).is_status for one in sent_on] == [queue == topology.STATUS] * 6
+
+
+@pytest.mark.parametrize("name", ["CC", "BCC"])
+def test_a_sender_brings_nothing_into_other_queues_by_what_the_door_sends_on(name: str) -> None:
+    """RabbitMQ routes by these headers, too, and the door may publish to queues of which its senders may not."""
+    first = received({name: [topology.PROCESSED], "mine": "a"})
+    again = received({"mine": "a"})
+
+    for one in (retry(first, 1000), dead_letter(first, report())):
+        assert name not in one.properties.headers
+        assert one.properties.headers["mine"] == "a"
+    assert first.digest == again.digest
+
+
+def test_properties_that_a_server_with_small_frames_does_not_take_are_left_out() -> None:
+    room = 8192 - AROUND
+    large = dead_letter(received({"a": "b" * 9000}, body=b"x" * 20_000), report())
+    frames = without_headers(large).packed(1, room=room)
+
+    assert isinstance(large.packed(1, room=room), ValueError)
+    assert isinstance(frames, list)
+    assert len(frames) == 2 + 3
+    assert max(map(len, frames)) == 8192

@@ -1,0 +1,110 @@
+"""Partitions of the raw queue: each device's signals in order, by one door at a time; back and forth, nothing is lost."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+
+from manifold.messaging.amqp import connection_url
+from manifold.settings import Settings
+from manifold.contracts.signals import topology
+from manifold.signals._freshness import Backlogs
+from tests.support.rabbitmq import running_rabbitmq
+from tests.support.servers import Server, wait_until
+from tests.manifold.signals.gateway import FOREIGN, Door, Gateway, body_of, signed
+
+COUNT, DEVICES, ROUNDS = 4, 12, 5
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def with_plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A RabbitMQ with the plug-in, as the sandbox starts it where partitions are wanted."""
+    with running_rabbitmq(tmp_path_factory.mktemp("partitions"), signals_partitions=COUNT) as settings:
+        yield settings
+
+
+def send_round(gateway: Gateway, number: int) -> list[tuple[str, int]]:
+    """One signal of each device, whose payload is `number`."""
+    sent = [(f"device-{n}", number) for n in range(DEVICES)]
+    for device, _ in sent:
+        body = body_of(device, str(number).encode())
+        gateway.send(body, signed(body, device=device) | {"x-device-id": device})
+    return sent
+
+
+def processed(gateway: Gateway, count: int) -> list[tuple[str, int]]:
+    """Device and payload of so many processed messages, in their order."""
+    said = [json.loads(gateway.get(topology.PROCESSED)[1]) for _ in range(count)]
+    return [(one["deviceId"], int(base64.b64decode(one["originalPayload"]))) for one in said]
+
+
+def test_each_device_is_one_doors_until_that_dies_and_without_partitions_all_is_as_before(
+    with_plugin: Settings, tmp_path: Path, redis_server: Server
+) -> None:
+    doors = [
+        Door(tmp_path / f"door-{n}", with_plugin, redis_server.port, signals_partitions=COUNT, signals_prefetch=5)
+        for n in range(2)
+    ]
+    gateway = Gateway(with_plugin)
+    try:
+        for door in doors:
+            door.start()
+        sent = [one for number in range(ROUNDS) for one in send_round(gateway, number)]
+        got = processed(gateway, len(sent))
+        of_device = {device: [value for name, value in got if name == device] for device, _ in sent}
+        assert of_device == {device: list(range(ROUNDS)) for device, _ in sent}
+        assert [len(door.recorded()) for door in doors] == [len(sent), 0], "who came first reads all partitions"
+
+        assert doors[0].server is not None
+        doors[0].server.kill()
+        later = send_round(gateway, ROUNDS)
+        assert sorted(processed(gateway, len(later))) == sorted(later)
+        assert [door.home for door in doors if FOREIGN in door.log] == []
+
+        doors[1].stop()
+        waiting = send_round(gateway, ROUNDS + 1)
+        spread = {queue.name: gateway.count(queue.name) for queue in topology.partitions(COUNT)}
+        assert sum(spread.values()) == len(waiting)
+        assert max(spread.values()) < len(waiting), f"devices are spread: {spread}"
+        assert gateway.count(topology.RAW) == 0
+        doors[1].start()
+        assert sorted(processed(gateway, len(waiting))) == sorted(waiting)
+
+        doors[1].stop()
+        doors[1].with_settings(signals_partitions=0).start()
+        last = send_round(gateway, ROUNDS + 2)
+        assert sorted(processed(gateway, len(last))) == sorted(last)
+        assert sum(gateway.count(queue.name) for queue in topology.partitions(COUNT)) == 0
+    finally:
+        gateway.close()
+        for door in doors:
+            door.stop()
+
+
+def test_a_server_without_the_plug_in_is_told_with_the_remedy(tmp_path: Path, rabbitmq: Settings, redis_server: Server) -> None:
+    door = Door(tmp_path / "home", rabbitmq, redis_server.port, signals_partitions=COUNT)
+    with pytest.raises(RuntimeError, match="ended with 2"):
+        door.start()
+    assert "run: rabbitmq-plugins enable rabbitmq_consistent_hash_exchange, or set signals_partitions=0" in door.log
+    with pika.BlockingConnection(pika.URLParameters(connection_url(rabbitmq))) as connection:
+        channel = connection.channel()
+        wait_until(lambda: channel.queue_declare(topology.RAW, passive=True), what="the raw queue")
+
+
+def test_what_waits_in_one_partition_makes_no_other_one_older() -> None:
+    backlogs = Backlogs(["raw", "p0", "p1"], 3600, in_flight=0)
+    backlogs.empty_at = 1000
+    backlogs.saw("raw", 0, 1010)
+    backlogs.saw("p0", 0, 1010)
+    backlogs.saw("p1", 3, 1010)
+
+    assert (backlogs.count, backlogs.empty_at) == (3, 1000)
+    assert [backlogs.age_s(1020, queue) for queue in ("raw", "p0", "p1", "a queue of statuses")] == [0, 0, 20, 20]
+    for _ in range(3):
+        backlogs.took("p1")
+    assert backlogs.age_s(1020, "p1") == 10, "the mark has passed: what comes now was published after it"

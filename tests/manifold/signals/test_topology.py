@@ -1,0 +1,160 @@
+"""The topology: what is declared, what is written down, and what a server says to another one."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from prometheus_client.parser import text_string_to_metric_families
+
+from manifold.messaging.amqp import connection_url
+from manifold.settings import Settings
+from manifold.contracts.signals import topology
+from manifold.sandbox.platform.rabbitmq import MESSAGE_BYTES
+from tests.support.rabbitmq import DEFINITIONS
+from tests.support.servers import ROOT, Server, wait_until
+from tests.manifold.signals.gateway import FOREIGN, Door, Gateway, body_of, signed
+
+
+def test_the_definitions_that_are_written_down_are_those_of_the_contract() -> None:
+    assert json.loads(DEFINITIONS.read_text()) == topology.definitions()
+
+
+@pytest.mark.parametrize("file", ["compose/etc/rabbitmq.conf", "terraform/modules/rabbitmq/manifests/rabbitmq.yaml.tftpl"])
+def test_every_server_takes_messages_of_the_same_size(file: str) -> None:
+    """Larger ones end their publisher's channel; without a limit, one of 128 MiB is held by the door before it is refused."""
+    assert f"max_message_size = {MESSAGE_BYTES}\n" in (ROOT / "infra" / file).read_text()
+
+
+def test_the_contract_word_for_word() -> None:
+    queues = {queue.name: (queue.exchange, dict(queue.arguments)) for queue in topology.QUEUES}
+
+    assert topology.EXCHANGES == {"iot.xray": "topic", "iot.xray.dlx": "direct"}
+    assert queues == {
+        "xray.raw.v1": (
+            "iot.xray",
+            {
+                "x-message-ttl": 3_600_000,
+                "x-dead-letter-exchange": "iot.xray.dlx",
+                "x-dead-letter-routing-key": "xray.raw.v1.dlq",
+            },
+        ),
+        "xray.raw.v1.retry": (
+            "iot.xray",
+            {"x-message-ttl": 60_000, "x-dead-letter-exchange": "iot.xray", "x-dead-letter-routing-key": "xray.raw.v1"},
+        ),
+        "xray.raw.v1.dlq": ("iot.xray.dlx", {"x-message-ttl": 604_800_000}),
+        "device.status.v1": ("iot.xray", {}),
+        "xray.processed.v1": ("iot.xray", {}),
+        "xray.raw.v1.dlq.copy": ("iot.xray.dlx", {"x-message-ttl": 604_800_000}),  # ours; the contract does not know it
+    }
+    assert {q.name: q.key for q in topology.QUEUES if q.key != q.name} == {"xray.raw.v1.dlq.copy": "xray.raw.v1.dlq"}
+
+
+def test_a_fresh_server_imports_the_definitions_and_the_door_takes_them(
+    tmp_path: Path, rabbitmq: Settings, redis_server: Server
+) -> None:
+    door, gateway = Door(tmp_path / "home", rabbitmq, redis_server.port), Gateway(rabbitmq)
+    try:
+        assert all(gateway.count(queue.name) == 0 for queue in topology.QUEUES)
+        door.start()  # it declares the same, and would be refused otherwise
+        gateway.send_signed()
+        assert gateway.get(topology.PROCESSED)
+    finally:
+        gateway.close()
+        door.stop()
+
+
+@pytest.mark.parametrize(
+    ("queue", "arguments", "said"),
+    [
+        (topology.RETRY, {"x-message-ttl": 1000}, "has x-message-ttl = '1000', and the door needs '60000'"),
+        (topology.DEAD, {}, "has x-message-ttl = none, and the door needs '604800000'"),
+        (topology.STATUS, {"x-max-length": 5}, "has x-max-length = '5', and the door needs none"),
+    ],
+)
+def test_a_queue_with_other_arguments_is_named_with_both_values(
+    tmp_path: Path, rabbitmq: Settings, redis_server: Server, queue: str, arguments: dict[str, int], said: str
+) -> None:
+    with another_topology(rabbitmq) as channel:
+        channel.queue_delete(queue)
+        channel.queue_declare(queue, durable=True, arguments=arguments)
+        try:
+            assert f"queue '{queue}' {said}; delete" in refusal_of_a_door(tmp_path, rabbitmq, redis_server)
+        finally:
+            channel.queue_delete(queue)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "other", "said"),
+    [
+        (topology.EXCHANGE, {"exchange_type": "fanout", "durable": True}, "has type = 'fanout', and the door needs 'topic'"),
+        (topology.DEAD_EXCHANGE, {"exchange_type": "direct"}, "has durable = 'false', and the door needs 'true'"),
+    ],
+)
+def test_an_exchange_of_another_kind_is_named_with_both_values(
+    tmp_path: Path, rabbitmq: Settings, redis_server: Server, exchange: str, other: dict[str, Any], said: str
+) -> None:
+    with another_topology(rabbitmq) as channel:
+        channel.exchange_delete(exchange)
+        channel.exchange_declare(exchange, **other)
+        try:
+            assert f"exchange '{exchange}' {said}; delete" in refusal_of_a_door(tmp_path, rabbitmq, redis_server)
+        finally:
+            channel.exchange_delete(exchange)
+
+
+@contextmanager
+def another_topology(rabbitmq: Settings) -> Iterator[BlockingChannel]:
+    """A channel by which another one is declared."""
+    connection = pika.BlockingConnection(pika.URLParameters(connection_url(rabbitmq)))
+    try:
+        yield connection.channel()
+    finally:
+        connection.close()
+
+
+def refusal_of_a_door(tmp_path: Path, rabbitmq: Settings, redis_server: Server) -> str:
+    """What a door said that did not start."""
+    door = Door(tmp_path / "home", rabbitmq, redis_server.port)
+    with pytest.raises(RuntimeError, match="ended with 2"):
+        door.start()
+    assert "Traceback" not in door.log
+    return door.log
+
+
+def test_what_comes_by_a_foreign_binding_is_judged_like_all_and_told(door: Door, gateway: Gateway) -> None:
+    """By a binding of the raw queue to an exchange of others', to all keys of ours, and to the dead letters."""
+    gateway.channel.exchange_declare("of.others", "fanout")
+    ways = [("of.others", "any"), (topology.EXCHANGE, "#"), (topology.DEAD_EXCHANGE, topology.DEAD)]
+    for exchange, key in ways:
+        gateway.channel.queue_bind(topology.RAW, exchange, key)
+    try:
+        body = body_of("device-7")
+        gateway.publish("of.others", "theirs", body, signed(body, device="device-7"))
+        assert b"device-7" in gateway.get(topology.PROCESSED)[1]
+        gateway.publish("of.others", "theirs", body, signed(body, device="device-7", secret="forged"))
+        # Two of others', the processed signal, and the dead letters of that and of what was forged, which are let be.
+        wait_until(lambda: foreign(door) == 5, what="what came by foreign bindings")
+    finally:
+        for exchange, key in ways:
+            gateway.channel.queue_unbind(topology.RAW, exchange, key)
+        gateway.channel.exchange_delete("of.others")
+    gateway.send_signed()
+    gateway.get(topology.PROCESSED)
+    assert (gateway.count(topology.DEAD), foreign(door)) == (2, 5)
+    assert FOREIGN in door.log
+    assert [exchange for exchange, _ in ways if f"exchange={exchange!r} " not in door.log] == []
+
+
+def foreign(door: Door) -> float:
+    """How many messages have come by a foreign binding."""
+    page = text_string_to_metric_families(httpx.get(f"{door.settings.signals}/metrics").text)
+    return sum(
+        s.value for family in page if family.name == "signals_foreign" for s in family.samples if s.name.endswith("_total")
+    )

@@ -1,5 +1,0 @@
-"""The broker and the tap in front of it, as the tests of the tap start them."""
-
-from tests.tap.conftest import own_tap_server, tap_server, vin
-
-__all__ = ["own_tap_server", "tap_server", "vin"]

@@ -1,0 +1,60 @@
+"""Rows as an ingest writes them, straight into the lake's main."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.contracts.messages import sha1_hex
+from manifold.settings import Settings
+from manifold.contracts.tables import DATA, META, Table
+
+
+def new_lake(settings: Settings) -> Catalog:
+    """The catalog of a lake with all its tables, which are empty."""
+    catalog = open_catalog(settings)
+    ensure_tables(catalog)
+    return catalog
+
+
+def append(catalog: Catalog, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append rows; what a row leaves out is null."""
+    complete = [{c.name: row.get(c.name) for c in table.columns} for row in rows]
+    catalog.load_table(table.identifier).append(pa.Table.from_pylist(complete, schema=table.arrow_schema))
+
+
+def append_payloads(catalog: Catalog, payloads: Mapping[str, bytes], *, at: datetime, seq: int = 1) -> None:
+    """Append payloads by data_id, each seen once, with seqs from `seq` on; and where each lies."""
+    named = [
+        {"data_id": data_id, "payload": payload, "sha1": sha1_hex(payload), "size_bytes": len(payload), "seq": seq + place}
+        for place, (data_id, payload) in enumerate(payloads.items())
+    ]
+    append(catalog, DATA, [row | {"first_seen_at": at} for row in named])
+    seen = {"first_seen_at": at, "last_seen_at": at, "stored_at": at, "times_seen": 1}
+    append(catalog, META, [{"data_id": row["data_id"], "sha1": row["sha1"], **seen} for row in named])
+
+
+def data_files(catalog: Catalog, table: Table) -> list[Path]:
+    """The files of a table on this machine, the oldest day first."""
+    paths = (task.file.file_path for task in catalog.load_table(table.identifier).scan().plan_files())
+    return sorted((Path(path.removeprefix("file://")) for path in paths), key=lambda path: path.parent.name)
+
+
+@contextmanager
+def hanging(file: Path) -> Iterator[None]:
+    """Whoever opens `file` waits, until this ends and the file is as it was."""
+    whole, pipe = file.with_name("whole"), file.with_name("pipe")
+    file.rename(whole)
+    os.mkfifo(file)
+    try:
+        yield
+    finally:
+        file.rename(pipe)
+        whole.rename(file)
+        os.close(os.open(pipe, os.O_RDWR))  # those who wait for it see that it is no file

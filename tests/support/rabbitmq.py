@@ -1,0 +1,49 @@
+"""RabbitMQ as the sandbox configures it. Tests that need one are skipped where it is not installed."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from manifold.settings import Settings, load_settings
+from manifold.sandbox.platform import rabbitmq
+from tests.support.servers import ROOT, Server, free_port, start
+
+DEFINITIONS = ROOT / "infra" / "rabbitmq" / "definitions.json"
+
+
+def needs_rabbitmq() -> None:
+    """Skip the test that asks, unless RabbitMQ is installed."""
+    if rabbitmq.server_script() is None:
+        pytest.skip("rabbitmq-server is not installed; make setup installs it")
+
+
+def start_rabbitmq(settings: Settings, *, definitions: Path | None = None) -> list[Server]:
+    """RabbitMQ as the sandbox configures it, on `settings.amqp_port`, and its epmd; the order is that of their starts.
+
+    `definitions` is a file that it imports, too.
+    """
+    logs = settings.home / "logs"
+    epmd = start(rabbitmq.epmd_command(settings), port=rabbitmq.epmd_port(settings), log=logs / "epmd.log")
+    try:
+        command = rabbitmq.command(settings)
+        if definitions is not None:
+            of_sandbox = rabbitmq.folder(settings) / "definitions.json"
+            of_sandbox.write_text(json.dumps(json.loads(of_sandbox.read_text()) | json.loads(definitions.read_text())))
+        return [epmd, start(command, port=settings.amqp_port, log=logs / "rabbitmq.log")]
+    except BaseException:
+        epmd.stop()
+        raise
+
+
+@contextmanager
+def running_rabbitmq(home: Path, **more: object) -> Iterator[Settings]:
+    """The settings of whoever uses it. It has imported the definitions of an environment."""
+    needs_rabbitmq()
+    settings = load_settings(home=home, amqp_port=free_port(), **more)
+    with ExitStack() as running:
+        for server in start_rabbitmq(settings, definitions=DEFINITIONS):
+            running.callback(server.stop)
+        yield settings

@@ -1,0 +1,146 @@
+"""Starts of Python services that do not import everything again: a process that has imported a service forks each start of it.
+
+What runs is what `python -m <module>` runs, in a process of its own with its own environment, log and arguments; the imports
+alone, most of the CPU of a start, are done once for each module and process of tests. What a supervisor starts, starts cold.
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, cast
+
+ROOT = Path(__file__).parent.parent
+LOOK_S = 0.005
+
+
+class Forked:
+    """A process that a parent of its own has forked, with the methods of `subprocess.Popen` that tests use."""
+
+    def __init__(self, parent: "Parent", pid: int) -> None:
+        self._parent, self.pid = parent, pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status, negative for a signal; None while it runs."""
+        if self.returncode is None:
+            self.returncode = self._parent.ask(poll=self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it had not ended after `timeout` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+            time.sleep(LOOK_S)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Nothing where it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+
+class Parent:
+    """The process that has imported one module and forks its starts; it ends with this one."""
+
+    def __init__(self, module: str) -> None:
+        command = [sys.executable, "-m", "tests.support.warm", module]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self._asking = threading.Lock()
+        atexit.register(self.end)
+
+    def start(self, arguments: list[str], log: Path, env: Mapping[str, str]) -> Forked:
+        """A process with the environment of this one and `env`; what it says is appended to `log`."""
+        pid = self.ask(arguments=arguments, log=str(log), env={**os.environ, **env})
+        assert pid is not None
+        return Forked(self, pid)
+
+    def ask(self, **question: Any) -> int | None:
+        """The answer to one question."""
+        pipe_in, pipe_out = cast("IO[str]", self._process.stdin), cast("IO[str]", self._process.stdout)
+        with self._asking:
+            pipe_in.write(json.dumps(question) + "\n")
+            pipe_in.flush()
+            answer: int | None = json.loads(pipe_out.readline())
+        return answer
+
+    def end(self) -> None:
+        """End it; what it has started goes on."""
+        self._process.kill()
+        self._process.wait()
+
+
+_parents: dict[str, Parent] = {}
+_making = threading.Lock()
+
+
+def fork_of(module: str, arguments: list[str], log: Path, env: Mapping[str, str]) -> Forked:
+    """What `python -m module` would start."""
+    with _making:
+        if module not in _parents:
+            _parents[module] = Parent(module)
+    return _parents[module].start(arguments, log, env)
+
+
+def _fork(module: str, question: dict[str, Any], answers: IO[str]) -> int:
+    """The child's process id; in the child, nothing is returned."""
+    answers.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    os.environ.clear()
+    os.environ.update(question["env"])
+    log = os.open(question["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for stream, number in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
+        os.dup2(stream, number)
+    os.closerange(3, 256)  # the pipes are its parent's
+    sys.argv = [module, *question["arguments"]]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    raise SystemExit(0)
+
+
+def _poll(pid: int) -> int | None:
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def main(module: str) -> None:
+    """Answer what is asked, a JSON object a line, until nobody asks any more."""
+    entry = f"{module}.__main__"
+    importlib.import_module(entry)
+    del sys.modules[entry]  # each child runs it
+    gc.freeze()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    while line := sys.stdin.readline():
+        question = json.loads(line)
+        answer = _poll(question["poll"]) if "poll" in question else _fork(module, question, answers)
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
