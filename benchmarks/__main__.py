@@ -1,6 +1,5 @@
 """`make bench`: every benchmark at the size of its aim, one after the other. Takes minutes, and wants the machine to itself."""
 
-from manifold.runtime.log import configure_logging
 from benchmarks import (
     api,
     asking,
@@ -21,6 +20,7 @@ from benchmarks import (
     wiped,
 )
 from benchmarks.machine import report
+from manifold.runtime.log import configure_logging
 
 if __name__ == "__main__":
     configure_logging("benchmark", level="warning")

@@ -12,12 +12,12 @@ import psutil
 
 from benchmarks.command import PREFIX
 from benchmarks.machine import free_ports
-from manifold.settings import Settings, load_settings
 from manifold.sandbox.platform import airflow, supervise
 from manifold.sandbox.platform.airflow_api import AirflowApi
 from manifold.sandbox.platform.airflow_users import logged_in
 from manifold.sandbox.platform.processes import family
 from manifold.sandbox.platform.supervisord import HomeLayout
+from manifold.settings import Settings, load_settings
 
 DAG = "ingest_archives"
 PAUSE_S = 2.3  # no multiple of the scheduler's turn

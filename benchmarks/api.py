@@ -16,13 +16,13 @@ from pathlib import Path
 import aiohttp
 import psutil
 
-from manifold.lake.catalog import open_catalog
-from manifold.runtime.log import configure_logging
 from benchmarks.machine import Row, free_ports, report
 from benchmarks.million import World, fill
-from manifold.settings import Settings, load_settings
 from manifold.history.from_lake import read_entries
+from manifold.lake.catalog import open_catalog
+from manifold.runtime.log import configure_logging
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings, load_settings
 from tests.support.servers import answers, start_python, start_redis, stopping
 
 VINS, RATE, SECONDS = 1_000_000, 200, 30.0
@@ -104,7 +104,7 @@ def measure(settings: Settings, world: World, rate: int, seconds: float) -> list
         return [world.vehicle(draw.randrange(queued)) for _ in range(count)]
 
     log, url = settings.home / "api.log", f"{settings.api}/healthz"
-    server = start_python("api", port=settings.api_port, log=log, env=environment(settings), ready=lambda: answers(url))
+    server = start_python("manifold.api", port=settings.api_port, log=log, env=environment(settings), ready=lambda: answers(url))
     with stopping(server):
         api = psutil.Process(server.pid)
         asyncio.run(load(settings.api, some(round(rate * WARM_UP_S)), rate))

@@ -21,11 +21,11 @@ from typing import Any
 
 import psutil
 
-from manifold.runtime.log import configure_logging
 from benchmarks.machine import Row, free_ports, report
 from benchmarks.million import VINS_A_TRIGGER, World, fill
-from manifold.settings import Settings, load_settings
+from manifold.runtime.log import configure_logging
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings, load_settings
 from tests.support.servers import answers, start_mosquitto, start_python, start_redis, stopping
 
 VINS, TIMES = 1_000_000, 5

@@ -15,8 +15,6 @@ from tempfile import TemporaryDirectory
 
 import pyarrow.parquet as pq
 
-from manifold.lake.catalog import open_catalog
-from manifold.runtime.log import configure_logging
 from benchmarks import capacity
 from benchmarks.dispatch import _memory, _rates
 from benchmarks.dispatch._fleet import fleet
@@ -25,8 +23,10 @@ from benchmarks.machine import Row, report
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import datetime_of, seq_of
-from manifold.settings import Settings
 from manifold.contracts.topics import TRIGGER, request_filter
+from manifold.lake.catalog import open_catalog
+from manifold.runtime.log import configure_logging
+from manifold.settings import Settings
 from pipelines.ingest.run import Run
 from pipelines.ingest.run_all import ingest_audit_publish
 

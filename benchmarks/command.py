@@ -8,9 +8,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from manifold.runtime.log import configure_logging
 from benchmarks.machine import Row, report
 from benchmarks.size import Scaled
+from manifold.runtime.log import configure_logging
 
 PREFIX = "manifold-bench-"
 Part = Annotated[float, typer.Option(min=0.001, max=1, help="of the full size")]

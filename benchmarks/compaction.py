@@ -11,14 +11,14 @@ from pyiceberg.expressions import EqualTo
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from manifold.lake.catalog import ensure_tables, open_catalog, where
 from benchmarks.command import count_of, in_a_folder
 from benchmarks.lakes import vin_of
 from benchmarks.machine import Cost, Row, cost_of, report
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS
 from manifold.history.from_lake import read_entries
+from manifold.lake.catalog import ensure_tables, open_catalog, where
+from manifold.settings import Settings
 from pipelines.maintenance.compact import Compacted, compact
 from pipelines.spark.session import session
 

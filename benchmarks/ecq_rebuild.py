@@ -8,14 +8,14 @@ from pathlib import Path
 
 from pyspark.sql import functions as sf
 
-from manifold.lake.catalog import ensure_tables, open_catalog
 from benchmarks.command import count_of, in_a_folder
 from benchmarks.lakes import empty_redis
 from benchmarks.machine import Cost, Row, cost_of, report
 from manifold.contracts import keys
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT, seq_of
-from manifold.settings import Settings
 from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.settings import Settings
 from pipelines.populate.load import Populated, populate
 from pipelines.spark.session import session
 

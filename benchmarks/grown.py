@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.envelope import Stream, segment_path
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT
-from manifold.settings import Settings
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
+from manifold.lake.catalog import open_catalog
+from manifold.settings import Settings
 from tests.pipelines.makers import NOON_MS
 
 DAY_MS, FIVE_MINUTES_MS = 86_400_000, 300_000

@@ -24,12 +24,12 @@ import psutil
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from manifold.lake.catalog import ensure_tables, open_catalog
 from benchmarks.grown import FIVE_MINUTES_MS, PAYLOAD, Size, grow, vin
 from benchmarks.machine import Cost, Row, cost_of, report
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.settings import Settings
 from pipelines.ingest.discover import discover
 from pipelines.ingest.run import Run as IngestRun
 from pipelines.ingest.run_all import ingest_audit_publish

@@ -15,13 +15,13 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from manifold.lake.catalog import open_catalog
-from manifold.archive.store import Archive
 from benchmarks.archives import Shape, bare_duckdb, bare_spark, write_archive
 from benchmarks.audit import PAYLOADS
 from benchmarks.machine import Cost, Row, cost_of, report
-from manifold.settings import Settings
+from manifold.archive.store import Archive
 from manifold.contracts.tables import IDS, SEGMENTS
+from manifold.lake.catalog import open_catalog
+from manifold.settings import Settings
 from pipelines.ingest.audit import audit_run
 from pipelines.ingest.planning import plan
 from pipelines.ingest.publish import publish

@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from redis import Redis
 
-from manifold.lake.catalog import ensure_tables, open_catalog
 from benchmarks.machine import Cost, cost_of
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT, seq_of
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.settings import Settings
 from pipelines.populate.load import Populated, populate
 from pipelines.spark.session import session
 from tests.support.servers import start_redis, stopping

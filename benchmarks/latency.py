@@ -16,12 +16,12 @@ from tempfile import TemporaryDirectory
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from manifold.runtime.log import configure_logging
-from manifold.messaging.mqtt import Message, Mqtt
 from benchmarks.machine import Row, free_ports, report
 from manifold.contracts import topics
-from manifold.settings import Settings, load_settings
+from manifold.messaging.mqtt import Message, Mqtt
+from manifold.runtime.log import configure_logging
 from manifold.sandbox.platform import supervise
+from manifold.settings import Settings, load_settings
 
 VEHICLES, ROUNDS, PAUSE_S = 20, 400, 0.02
 P50_AIM_MS, P99_AIM_MS = 5.0, 25.0

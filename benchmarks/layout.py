@@ -17,11 +17,11 @@ from pyiceberg.expressions import EqualTo
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from manifold.lake.catalog import open_catalog, where
 from benchmarks.command import count_of
 from benchmarks.lakes import vin_of
 from benchmarks.machine import Cost, Row, cost_of, report
 from manifold.contracts.seq import EPOCH_MS, TIME_SHIFT
+from manifold.lake.catalog import open_catalog, where
 from manifold.settings import Settings
 from pipelines.spark.session import session
 

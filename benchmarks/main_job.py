@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from manifold.runtime.log import configure_logging
 from benchmarks.command import PREFIX, count_of
 from benchmarks.machine import Cost, Row, report
+from manifold.runtime.log import configure_logging
 
 RUNS = 3
 AIM_S = 45.0

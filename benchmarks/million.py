@@ -17,19 +17,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.contracts import keys
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.events import Heard
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import datetime_of, seq_of, unix_ms_of, wall_clock_ms
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
 from manifold.contracts.topics import TRIGGER
+from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.queues import Policy, Queues, connect
 from manifold.queues.verbs.claims import UpdatePresence
 from manifold.queues.verbs.ends import Ack
 from manifold.queues.verbs.fills import Enqueue
+from manifold.settings import Settings
 
 VINS_A_TRIGGER = 1000
 HOUR_SEGMENTS = 120  # one in thirty seconds

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from manifold.runtime.log import configure_logging
 from benchmarks.airflow_runs import DAG, WITHIN_S, Load, measure, platform
 from benchmarks.command import count_of
 from benchmarks.machine import Row, report
+from manifold.runtime.log import configure_logging
 from manifold.sandbox.platform.airflow_api import AirflowApi
 
 RUNS = 10

@@ -5,17 +5,17 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from manifold.runtime.log import configure_logging
 from benchmarks.command import count_of
 from benchmarks.dispatch._memory import a_redis
 from benchmarks.machine import Row, report
 from manifold.contracts.events import Connected
 from manifold.contracts.names import Owner
 from manifold.contracts.seq import SeqSource, wall_clock_ms
-from manifold.settings import load_settings
 from manifold.queues import Policy, Queues, connect
 from manifold.queues.verbs.claims import Claim, Park, UpdatePresence
 from manifold.queues.verbs.fills import Enqueue
+from manifold.runtime.log import configure_logging
+from manifold.settings import load_settings
 
 ENTRIES = 5000
 FEW = 500  # for what an entry costs where there are few

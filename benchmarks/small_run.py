@@ -23,18 +23,18 @@ from typing import Any
 import pyarrow.parquet as pq
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from manifold.lake.catalog import open_catalog
-from manifold.runtime.log import configure_logging
-from manifold.runtime.redis import connect
 from benchmarks.airflow_runs import DAG, WITHIN_S, Load, measure, platform
 from benchmarks.machine import Cost, Row, cost_of, report
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import seq_of
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES
 from manifold.contracts.topics import TRIGGER, data_topic
+from manifold.lake.catalog import open_catalog
+from manifold.runtime.log import configure_logging
+from manifold.runtime.redis import connect
 from manifold.sandbox.platform.airflow_api import AirflowApi
+from manifold.settings import Settings
 
 TASKS = ("discover", "ingest", "audit", "publish", "populate")
 RUNS, IDLE_S = 5, 30

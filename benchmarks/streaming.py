@@ -27,12 +27,12 @@ import pyarrow as pa
 import structlog
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.commits import Change, append_rows
-from manifold.lake.catalog import ensure_tables, open_catalog
 from benchmarks.machine import Row, report
 from manifold.contracts.envelope import Stream, segment_path
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, SEGMENTS, Table
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.lake.commits import Change, append_rows
+from manifold.settings import Settings
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import ATTEMPT, COUNTED, RESULT, RUN_ID, branch_of, create_branch, open_run, properties_of
 from pipelines.ingest.ledger import ledger_of

@@ -18,18 +18,18 @@ import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from redis import Redis
 
-from manifold.lake.catalog import open_catalog
-from manifold.runtime.log import configure_logging
 from benchmarks.machine import Cost, Row, cost_of, report
-from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from manifold.contracts.seq import datetime_of, first_seq_at
-from manifold.settings import Settings
-from manifold.contracts.tables import DATA
-from manifold.contracts.topics import data_topic
 from dispatcher._lake import Lake
 from dispatcher._payloads import Payloads
-from pipelines.ingest.run_all import run_all
+from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from manifold.contracts.seq import datetime_of, first_seq_at
+from manifold.contracts.tables import DATA
+from manifold.contracts.topics import data_topic
+from manifold.lake.catalog import open_catalog
 from manifold.queues import Policy, Queues, connect
+from manifold.runtime.log import configure_logging
+from manifold.settings import Settings
+from pipelines.ingest.run_all import run_all
 from tests.support.servers import start_redis, stopping
 
 PAYLOADS, KIB, DAYS, TRIES = 10_000, 16, 10, 3

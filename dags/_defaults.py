@@ -10,10 +10,10 @@ from typing import Any
 
 from airflow.sdk import Asset, AssetOrTimeSchedule, CronTriggerTimetable
 
-from manifold.contracts import assets
-from manifold.settings import load_settings
 from dags._alerts import late, tell_failed
 from dags._jobs import PIPELINES, DiscoverOperator, SparkJob, SubprocessOperator
+from manifold.contracts import assets
+from manifold.settings import load_settings
 
 PROPERTIES = "SPARK_PROPERTIES_FILE"  # names Spark's defaults for spark-submit; unset: those of the Spark installation
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -29,9 +29,9 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.configuration import conf
 
-from manifold.settings import load_settings
 from dags._connections import settings_of, write_file
 from dags._lineage import lineage_parent
+from manifold.settings import load_settings
 
 if TYPE_CHECKING:
     from manifold.lake.files import Files

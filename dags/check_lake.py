@@ -17,8 +17,8 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Param
 
-from manifold.settings import load_settings
 from dags._defaults import DAG_DEFAULTS, JUDGED, PUBLISHED, by_cron, spark_job
+from manifold.settings import load_settings
 
 with DAG(
     "check_lake",

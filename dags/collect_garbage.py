@@ -26,8 +26,8 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Param
 
-from manifold.settings import load_settings
 from dags._defaults import DAG_DEFAULTS, JUDGED, PUBLISHED, QUEUES, by_cron, spark_job
+from manifold.settings import load_settings
 
 with DAG(
     "collect_garbage",

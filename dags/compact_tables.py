@@ -19,8 +19,8 @@ Owner: data-platform.
 
 from airflow.sdk import DAG
 
-from manifold.settings import load_settings
 from dags._defaults import DAG_DEFAULTS, by_cron, spark_job
+from manifold.settings import load_settings
 
 with DAG(
     "compact_tables",

@@ -32,9 +32,9 @@ from typing import Any
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 from airflow.utils.types import DagRunType
 
-from manifold.settings import load_settings
 from dags._defaults import DAG_DEFAULTS
 from dags._ingest import ingest_jobs
+from manifold.settings import load_settings
 
 schedule = load_settings().ingest_schedule
 

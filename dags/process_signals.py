@@ -20,9 +20,9 @@ Owner: data-platform.
 
 from airflow.sdk import DAG, Asset, Param
 
-from manifold.contracts import assets
 from dags._days import BackfillDays
 from dags._defaults import DAG_DEFAULTS, plain_job
+from manifold.contracts import assets
 
 # Where nobody has named a day, a run has no interval.
 END = "(dag_run.data_interval_end or dag_run.run_after).replace(hour=0, minute=0, second=0, microsecond=0)"

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 import uvloop
 
+from dispatcher._service import Dispatcher
+from manifold.contracts.errors import Permanent, SettingsError
 from manifold.runtime.gc_tuning import look_at_what_is_new
 from manifold.runtime.log import configure_logging
-from manifold.contracts.errors import Permanent, SettingsError
 from manifold.settings import load_settings
-from dispatcher._service import Dispatcher
 
 
 async def _serve(dispatcher: Dispatcher) -> None:

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 import aiohttp
 
-from manifold.runtime.tls import web_context
 from manifold.contracts.errors import Retryable
+from manifold.runtime.tls import web_context
 from manifold.settings import Settings
 
 PAGE = 1000  # sessions that one request asks for; the API allows 10,000

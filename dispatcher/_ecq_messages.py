@@ -3,14 +3,14 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from manifold.contracts import keys
-from manifold.contracts.queue_names import QueueName, owner_of_queue
-from manifold.contracts.seq import wall_clock_ms
 from dispatcher import _metrics
 from dispatcher._gathering import Gathering
 from dispatcher._lake import Lake
 from dispatcher._payloads import Answer, Found, MissingData, at_once
 from dispatcher._reader import when_redis_is_back, without_room
+from manifold.contracts import keys
+from manifold.contracts.queue_names import QueueName, owner_of_queue
+from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues
 from manifold.queues.verbs.ecq import Append
 

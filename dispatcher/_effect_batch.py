@@ -3,12 +3,12 @@
 import structlog
 from redis.exceptions import RedisError
 
-from manifold.contracts import keys
-from manifold.contracts.queue_names import QueueName
 from dispatcher import _metrics
 from dispatcher._effects import Effect, Watch
 from dispatcher._events import Answered, Verb
 from dispatcher._metrics_log import RequestIdOf, count_answers
+from manifold.contracts import keys
+from manifold.contracts.queue_names import QueueName
 from manifold.queues import Queues, is_spoilt
 from manifold.queues.verbs import verb
 

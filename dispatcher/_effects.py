@@ -2,8 +2,8 @@
 
 from msgspec import Struct
 
-from manifold.contracts.queue_names import QueueName
 from dispatcher._events import Loaded, Verb, Woken
+from manifold.contracts.queue_names import QueueName
 
 
 class Load(Struct, frozen=True):

@@ -6,14 +6,24 @@ from typing import Any
 
 import structlog
 
-from manifold.messaging.mqtt import Message, Mqtt
-from manifold.contracts.events import Acked, DeliveryDropped, Heard, Subscribed, parse_event
-from manifold.contracts.names import is_service, is_vin
-from manifold.contracts.queue_names import QueueName, fanout_queue
-from manifold.contracts.topics import DISPATCHER_GROUP, HEARTBEAT_FILTER, ONLINE_FILTER, BrokerEvent, Sign, event_filter, event_of, shared, sign_of
 from dispatcher import _metrics
 from dispatcher._events import Event
 from dispatcher._flavours import queue_of_topic
+from manifold.contracts.events import Acked, DeliveryDropped, Heard, Subscribed, parse_event
+from manifold.contracts.names import is_service, is_vin
+from manifold.contracts.queue_names import QueueName, fanout_queue
+from manifold.contracts.topics import (
+    DISPATCHER_GROUP,
+    HEARTBEAT_FILTER,
+    ONLINE_FILTER,
+    BrokerEvent,
+    Sign,
+    event_filter,
+    event_of,
+    shared,
+    sign_of,
+)
+from manifold.messaging.mqtt import Message, Mqtt
 
 NEEDED = (
     BrokerEvent.CONNECTED,

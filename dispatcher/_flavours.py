@@ -1,13 +1,13 @@
 """How the flavours of queue differ for a dispatcher: topics, acknowledgements, and what follows if an entry cannot be sent."""
 
+from dispatcher._effects import Effect, Ignore
+from dispatcher._events import Missing, Unsendable, Verb
+from dispatcher._policy import DispatchPolicy
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.events import Acked, Heard, Subscribed
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.queue_names import QueueName, ecq_queue, fanout_queue, is_ecq, owner_of_queue
 from manifold.contracts.topics import ECQ, ecq_of, ecq_topic, request_of, request_topic, without_group
-from dispatcher._effects import Effect, Ignore
-from dispatcher._events import Missing, Unsendable, Verb
-from dispatcher._policy import DispatchPolicy
 from manifold.queues.verbs.claims import Claim, Park, UpdatePresence
 from manifold.queues.verbs.ecq import Acknowledge, Subscription
 from manifold.queues.verbs.ends import Ack

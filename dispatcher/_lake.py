@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import structlog
 
-from manifold.lake.async_lake import AsyncLake
-from manifold.contracts.errors import ManifoldError
-from manifold.settings import Settings
-from manifold.contracts.tables import DATA, ECQ_PAYLOAD, IDS, Table
 from dispatcher._gathering import Gathering
+from manifold.contracts.errors import ManifoldError
+from manifold.contracts.tables import DATA, ECQ_PAYLOAD, IDS, Table
+from manifold.lake.async_lake import AsyncLake
+from manifold.settings import Settings
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

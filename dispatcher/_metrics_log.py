@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 
 import structlog
 
-from manifold.contracts.outcomes import Outcome, OutcomeRecord
-from manifold.contracts.queue_names import QueueName
 from dispatcher import _metrics
 from dispatcher._events import Answered
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.contracts.queue_names import QueueName
 from manifold.queues.verbs.claims import ClaimReply, ClaimWord, Park, Release, UpdatePresence
 from manifold.queues.verbs.ecq import Acknowledge
 from manifold.queues.verbs.ends import Ack, AckReply, End

@@ -4,9 +4,9 @@ import zlib
 from dataclasses import dataclass
 
 from manifold.contracts.queue_names import QueueName, is_ecq, owner_of_queue
-from manifold.settings import Settings
 from manifold.contracts.topics import ECQ, request_topic, without_group
 from manifold.queues import Policy
+from manifold.settings import Settings
 
 JITTER = 0.1  # of the time that the attempt had; a batch whose deadlines pass together is not published again together
 ANY_REQUEST = "\x00"  # stands for a request id in a comparison of filters; no name can hold it

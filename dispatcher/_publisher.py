@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import structlog
 
-from manifold.messaging.mqtt import FIRST_REFUSAL, Mqtt
-from manifold.contracts.errors import Permanent, Retryable
-from manifold.contracts.queue_names import QueueName
-from manifold.contracts.seq import wall_clock_ms
 from dispatcher import _metrics
 from dispatcher._effects import Publish
 from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost, Unsendable
 from dispatcher._steady import steady_ms
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.contracts.queue_names import QueueName
+from manifold.contracts.seq import wall_clock_ms
+from manifold.messaging.mqtt import FIRST_REFUSAL, Mqtt
 
 SUSPECT = 2  # losses of the connection that a publish was under way at
 SUSPECTS_KEPT = 10_000

@@ -11,9 +11,9 @@ from typing import Any
 import structlog
 from redis.exceptions import RedisError
 
+from dispatcher import _metrics, _outcomes
 from manifold.contracts import keys
 from manifold.contracts.seq import unix_ms_of, wall_clock_ms
-from dispatcher import _metrics, _outcomes
 from manifold.queues import Queues, QueueStats, is_spoilt, walk
 from manifold.queues.verbs.ends import End, ListMustEnd
 

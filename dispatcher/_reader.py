@@ -13,11 +13,11 @@ import structlog
 from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 from tenacity import retry, retry_if_exception_type, wait_exponential_jitter
 
-from manifold.contracts import keys
-from manifold.contracts.seq import wall_clock_ms
 from dispatcher import _metrics
 from dispatcher._gathering import Gathering
 from dispatcher._lake import READERS, Lake
+from manifold.contracts import keys
+from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues, is_spoilt
 
 FEW = 16  # payloads that are taken from Redis without a look at how large they are

@@ -12,17 +12,17 @@ from typing import Any
 import structlog
 from redis.exceptions import RedisError
 
+from dispatcher import _metrics
+from dispatcher._broker_api import BrokerApi, Session
+from dispatcher._sources import WOKEN, Offer, all_handled
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 from manifold.contracts.events import Connected, Disconnected
 from manifold.contracts.names import Owner, is_service, is_vin
 from manifold.contracts.queue_names import ecq_queue, fanout_queue
 from manifold.contracts.seq import wall_clock_ms
-from manifold.settings import Settings
-from dispatcher import _metrics
-from dispatcher._broker_api import BrokerApi, Session
-from dispatcher._sources import WOKEN, Offer, all_handled
 from manifold.queues import Queues
+from manifold.settings import Settings
 
 OWNERS_A_LOOK = 500
 GRACE_MS = 10_000  # what is younger, or by which the broker's clock may differ: its own event tells it

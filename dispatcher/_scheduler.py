@@ -11,10 +11,6 @@ import structlog
 from redis.exceptions import RedisError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
-from manifold.messaging.mqtt import Mqtt
-from manifold.contracts.events import Subscribed
-from manifold.contracts.queue_names import QueueName, is_ecq
-from manifold.contracts.seq import wall_clock_ms
 from dispatcher import _metrics
 from dispatcher._ecq_messages import EcqMessages
 from dispatcher._effect_batch import EffectBatch
@@ -27,6 +23,10 @@ from dispatcher._publisher import Publisher, Window
 from dispatcher._steady import steady_ms
 from dispatcher._step import OpenClaim, OwnerState, step
 from dispatcher._waiting import Done, Job, at_the_second_call, join
+from manifold.contracts.events import Subscribed
+from manifold.contracts.queue_names import QueueName, is_ecq
+from manifold.contracts.seq import wall_clock_ms
+from manifold.messaging.mqtt import Mqtt
 from manifold.queues import Queues
 from manifold.queues.verbs.claims import Park
 

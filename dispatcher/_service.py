@@ -9,12 +9,6 @@ import structlog
 from redis.exceptions import RedisError
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
-from manifold.runtime.expiry import tell_expiry
-from manifold.runtime.http import Health, serve
-from manifold.runtime.lag import watch_lag
-from manifold.messaging.mqtt import Mqtt
-from manifold.contracts.errors import Permanent
-from manifold.settings import Settings
 from dispatcher import _metrics
 from dispatcher._ecq_messages import EcqMessages
 from dispatcher._event_reader import EventReader, filters
@@ -26,7 +20,13 @@ from dispatcher._queue_stats import QueueStatsCollector
 from dispatcher._reconcile import Reconciler
 from dispatcher._scheduler import Scheduler
 from dispatcher._sources import Deadlines, ParkedEntries, Wakes
+from manifold.contracts.errors import Permanent
+from manifold.messaging.mqtt import Mqtt
 from manifold.queues import Policy, Queues, connect
+from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.http import Health, serve
+from manifold.runtime.lag import watch_lag
+from manifold.settings import Settings
 
 SETTLE_S = 5.0  # for what is in hand when the process is asked to end
 # A member of a shared subscription that is away keeps getting its share: after this the others get it. With nobody to share, all

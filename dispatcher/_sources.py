@@ -8,12 +8,12 @@ from typing import Any
 import structlog
 from redis.exceptions import RedisError
 
-from manifold.contracts import keys
-from manifold.contracts.queue_names import QueueName
-from manifold.contracts.seq import wall_clock_ms
 from dispatcher import _metrics
 from dispatcher._events import DeadlinePassed, Event, Woken
 from dispatcher._payloads import Payloads
+from manifold.contracts import keys
+from manifold.contracts.queue_names import QueueName
+from manifold.contracts.seq import wall_clock_ms
 from manifold.queues import Queues, Wake
 
 WAKES_A_READ = 4  # records, each with up to a thousand owners

@@ -10,8 +10,6 @@ other events of the same owner. Each effect therefore names its seq, and Redis d
 from msgspec import Struct
 from msgspec.structs import replace
 
-from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
-from manifold.contracts.queue_names import QueueName, ecq_queue
 from dispatcher import _flavours as flavours
 from dispatcher._effects import Effect, Forward, Ignore, Load, Publish, Watch
 from dispatcher._events import (
@@ -29,7 +27,19 @@ from dispatcher._events import (
 )
 from dispatcher._outcomes import forced
 from dispatcher._policy import DispatchPolicy
-from manifold.queues.verbs.claims import Claim, ClaimReply, ClaimWord, Park, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
+from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Heard, Subscribed
+from manifold.contracts.queue_names import QueueName, ecq_queue
+from manifold.queues.verbs.claims import (
+    Claim,
+    ClaimReply,
+    ClaimWord,
+    Park,
+    Release,
+    ReleaseReason,
+    ReleaseReply,
+    UpdatePresence,
+    UpdatePresenceReply,
+)
 from manifold.queues.verbs.ecq import Acknowledge, Subscription
 from manifold.queues.verbs.ecq import AckReply as EcqAckReply
 from manifold.queues.verbs.ends import Ack, AckReply, End, EndReply

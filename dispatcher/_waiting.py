@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
-from manifold.contracts.queue_names import QueueName
 from dispatcher import _metrics
 from dispatcher._events import Event
+from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.queue_names import QueueName
 
 CONNECTIONS_KEPT = 20  # that began or ended, of one queue; a vehicle that flaps every few seconds never has so many waiting
 _CONNECTION = (Connected, Disconnected)

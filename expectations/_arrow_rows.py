@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from manifold.lake.hashes import standing_twice
 from expectations._conditions import DUCKDB
 from expectations._findings import NotInArrow
+from manifold.lake.hashes import standing_twice
 
 if TYPE_CHECKING:
     import duckdb

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from manifold.lake.files import Files
-from manifold.lake.reports import run_page
-from manifold.contracts.errors import Permanent
-from manifold.contracts.tables import RUN_TABLES
 from expectations._findings import TRACED, Audit, Finding
 from expectations._pages import publish_pages
 from expectations._results import results_of
 from expectations._rows import Case
 from expectations._rules import NotNull, Severity
 from expectations._suites import load_suites
+from manifold.contracts.errors import Permanent
+from manifold.contracts.tables import RUN_TABLES
+from manifold.lake.files import Files
+from manifold.lake.reports import run_page
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from expectations._rules import Severity
 from manifold.contracts import tables
 from manifold.contracts.errors import Retryable
-from expectations._rules import Severity
 
 # By what a row of each table is traced to the message, or the file, that brought it.
 TRACED: Mapping[str, tuple[str, ...]] = {

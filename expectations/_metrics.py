@@ -23,11 +23,11 @@ from great_expectations.validator.metric_configuration import MetricConfiguratio
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from manifold.contracts.errors import ManifoldError
 from expectations._arrow_rows import ArrowRows, Lookup
 from expectations._conditions import DUCKDB
 from expectations._keys import absent, repeated, repeated_in, with_keys
 from expectations._spark_rows import SparkRows
+from manifold.contracts.errors import ManifoldError
 
 ROW_COUNT = "table.row_count"
 OF_ROWS, OF_REPEATED, OF_ABSENT = "rows.unexpected_count", "keys.repeated_count", "keys.absent_count"

@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader
 
-from manifold.lake.files import Files
-from manifold.lake.reports import INDEX, READS_AT_ONCE, RUNS, VALIDATIONS, kept_runs, run_page, run_verdict
 from expectations._findings import Audit
 from expectations._results import as_json
 from expectations._suites import load_suites
+from manifold.lake.files import Files
+from manifold.lake.reports import INDEX, READS_AT_ONCE, RUNS, VALIDATIONS, kept_runs, run_page, run_verdict
 
 PAGES = Environment(loader=PackageLoader("expectations", "pages"), autoescape=True, trim_blocks=True, lstrip_blocks=True)
 PAGES.filters["url"] = lambda text: quote(str(text))

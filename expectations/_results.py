@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from manifold.contracts.tables import QUALITY
 from expectations._findings import Audit
 from expectations._suites import load_suites
+from manifold.contracts.tables import QUALITY
 
 PASSED, BROKEN = "passed", "broken"
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from manifold.contracts.errors import Permanent
-from manifold.contracts.seq import EPOCH, EPOCH_MS, TIME_SHIFT
 from expectations._rules import (
     VOCABULARIES,
     AnyRule,
@@ -29,6 +27,8 @@ from expectations._rules import (
 )
 from expectations._suites import Suite
 from expectations._vin import iso_3779
+from manifold.contracts.errors import Permanent
+from manifold.contracts.seq import EPOCH, EPOCH_MS, TIME_SHIFT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

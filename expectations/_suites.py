@@ -9,10 +9,10 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
 
-from manifold.contracts.errors import Permanent
-from manifold.contracts.tables import EVERY_TABLE, Table
 from expectations._rules import AnyRule, Iso3779, Known, Matches, Rule, UniqueInTable, columns_of
 from expectations._vin import iso_3779
+from manifold.contracts.errors import Permanent
+from manifold.contracts.tables import EVERY_TABLE, Table
 
 FOLDER = files("expectations") / "suites"  # not by a path: on a cluster the code may be in an archive
 # What ingest counts of the rows of a table that it has written, and the condition whose breaking it counts. A rule with any

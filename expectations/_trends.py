@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from manifold.lake.files import Files
-from manifold.lake.reports import RUNS, TRENDS
 from expectations._charts import Chart, Judgement
 from expectations._pages import PAGES
 from expectations._rules import Severity
+from manifold.lake.files import Files
+from manifold.lake.reports import RUNS, TRENDS
 
 CHARTS = 60  # of rules; whoever breaks more has other worries, and the table names them all
 WORSE = (Severity.ERROR, Severity.WARNING)

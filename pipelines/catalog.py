@@ -14,8 +14,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from manifold.lake.catalog import LOGIN_REFUSED, ensure_tables, login_refused, open_catalog
 from manifold.contracts.errors import Retryable
+from manifold.lake.catalog import LOGIN_REFUSED, ensure_tables, login_refused, open_catalog
 from manifold.settings import Settings
 
 _REST_SAYS_LATER = (ServerError, ServiceUnavailableError, TooManyRequestsError)

@@ -20,12 +20,12 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from manifold.contracts.errors import ManifoldError, Permanent
+from manifold.contracts.storage import AWS
 from manifold.lake.files import Files
 from manifold.runtime.log import configure_logging
 from manifold.runtime.redis import advice
-from manifold.contracts.errors import ManifoldError, Permanent
 from manifold.settings import Settings, load_settings
-from manifold.contracts.storage import AWS
 from pipelines.catalog import naming_the_catalog
 from pipelines.spark.needed import NeedsSpark
 from pipelines.stages import STAGES, stage_of

@@ -11,9 +11,9 @@ import structlog
 from pyspark.sql import SparkSession
 from redis import Redis
 
+from manifold.sandbox.platform import supervise
 from manifold.settings import Settings
 from pipelines.spark.session import open_session
-from manifold.sandbox.platform import supervise
 from tests.support.platforms import platform_settings
 from tests.support.servers import SHORT_LIVED, Server, start_mosquitto, start_redis, stopping
 

@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 import typer
 
-from manifold.runtime.log import configure_logging
 from benchmarks.command import PREFIX
 from benchmarks.dashboards._draw import draw
 from benchmarks.dashboards._load import Load, run
 from benchmarks.machine import facts, free_ports
-from manifold.settings import load_settings
+from manifold.runtime.log import configure_logging
 from manifold.sandbox.platform import supervise
+from manifold.settings import load_settings
 from tests.infra.prometheus import ask, scraping
 from tests.infra.seen import dashboards
 from tests.support.servers import ROOT, Server, free_port

@@ -11,16 +11,16 @@ from datetime import UTC, datetime
 
 import httpx
 
-from manifold.messaging.amqp import hmac_secrets
-from manifold.messaging.publisher import Publisher
 from manifold.contracts import topics
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.names import Owner
-from manifold.settings import Settings
+from manifold.messaging.amqp import hmac_secrets
+from manifold.messaging.publisher import Publisher
 from manifold.sandbox.fleet import Fleet, vins
 from manifold.sandbox.fleet._behaviour_model import DRIVING
 from manifold.sandbox.fleet.gateways import SignalMix, publish
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
 
 ROADS = replace(DRIVING, compacted_queues=True, heartbeat_s=20.0)
 SEED = 1

@@ -13,8 +13,8 @@ from typing import Any
 import mqtt5
 import uvloop
 
-from manifold.messaging._connection import Connection, Endpoint, open_connection
 from manifold.contracts import topics
+from manifold.messaging._connection import Connection, Endpoint, open_connection
 
 AT_ONCE = 100  # connections under way: fewer than the broker's backlog
 KEEPALIVE_S = 600  # longer than any run: nobody pings

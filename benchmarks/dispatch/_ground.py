@@ -13,10 +13,10 @@ from redis import Redis
 from benchmarks.machine import free_ports
 from manifold.contracts import keys
 from manifold.contracts.seq import SeqSource, wall_clock_ms
-from manifold.settings import Settings, load_settings
 from manifold.queues import Loader, Policy
 from manifold.sandbox.platform import supervise
 from manifold.sandbox.platform.health import status
+from manifold.settings import Settings, load_settings
 
 REQUEST, DATA = "bench", "bench"
 PAYLOAD = b"x" * 200

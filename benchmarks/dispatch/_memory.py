@@ -15,9 +15,9 @@ from benchmarks.machine import free_ports
 from manifold.contracts.events import Connected
 from manifold.contracts.names import Owner
 from manifold.contracts.seq import SeqSource, wall_clock_ms
-from manifold.settings import load_settings
 from manifold.queues import AsyncBatch, Loader, Policy, connect
 from manifold.queues.verbs.claims import UpdatePresence
+from manifold.settings import load_settings
 
 MANY = 100  # entries of one owner
 A_FLUSH = 1000

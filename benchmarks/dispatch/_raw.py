@@ -9,10 +9,10 @@ from multiprocessing.connection import Connection
 
 import uvloop
 
-from manifold.messaging.mqtt import Mqtt
 from benchmarks.dispatch._fleet import Fleet
 from benchmarks.dispatch._ground import DATA, PAYLOAD, REQUEST, Ground, vin
 from manifold.contracts.topics import request_topic
+from manifold.messaging.mqtt import Mqtt
 
 WITHIN_S = 300.0
 

@@ -6,10 +6,10 @@ import time
 
 import msgspec
 
-from manifold.messaging.mqtt import Mqtt
 from benchmarks.dispatch._fleet import Fleet
 from benchmarks.dispatch._ground import DATA, PAYLOAD, Ground, vin
 from manifold.contracts import topics
+from manifold.messaging.mqtt import Mqtt
 
 WITHIN_S = 120.0
 ROUNDS = 5

@@ -6,9 +6,9 @@ from benchmarks.dispatch._ground import PAYLOAD, vin
 from benchmarks.dispatch._memory import a_redis
 from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.seq import SeqSource, wall_clock_ms
-from manifold.settings import load_settings
 from manifold.queues import AsyncBatch, Policy, connect
 from manifold.queues.verbs.ecq import Append
+from manifold.settings import load_settings
 
 
 def bytes_a_live_key(owners: int, each: int) -> float:

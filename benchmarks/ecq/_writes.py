@@ -9,12 +9,12 @@ from typing import Any
 
 import uvloop
 
-from manifold.messaging.mqtt import Message, Mqtt
-from manifold.messaging.publisher import Publisher
 from benchmarks.dispatch._fleet import Fleet
 from benchmarks.dispatch._ground import PAYLOAD, Ground, vin
 from manifold.contracts import keys
 from manifold.contracts.topics import ecq_filter, ecq_write_topic
+from manifold.messaging.mqtt import Message, Mqtt
+from manifold.messaging.publisher import Publisher
 
 KINDS = ("dispatcher", "recorder", "tap", "broker", "redis")
 PUBLISHER = "sdv-pub-bench"

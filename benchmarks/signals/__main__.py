@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from manifold.runtime.log import configure_logging
 from benchmarks.command import Part
 from benchmarks.machine import report
 from benchmarks.signals import SETTING, Size, run
+from manifold.runtime.log import configure_logging
 
 
 class Case(StrEnum):

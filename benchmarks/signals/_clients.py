@@ -19,8 +19,8 @@ from benchmarks.signals._groups import PREFETCH, Groups, Started, Taken, about
 from benchmarks.signals._load import load
 from benchmarks.signals._pika import by_pika
 from benchmarks.signals._process import in_a_process
-from manifold.settings import Settings
 from manifold.contracts.signals import topology
+from manifold.settings import Settings
 from manifold.signals._outgoing import Outgoing
 from manifold.signals._session import open_session
 

@@ -15,13 +15,13 @@ import pika
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from manifold.runtime import secret_files
-from manifold.messaging.amqp import connection_url, hmac_secrets
-from manifold.lake.key_ring import new_key_line
-from manifold.settings import Settings, load_settings
 from manifold.contracts.signals import topology
+from manifold.lake.key_ring import new_key_line
+from manifold.messaging.amqp import connection_url, hmac_secrets
+from manifold.runtime import secret_files
 from manifold.sandbox.platform import rabbitmq as embedded
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings, load_settings
 from tests.support.rabbitmq import DEFINITIONS, start_rabbitmq
 from tests.support.servers import Server, answers, free_port, start_python, start_redis
 
@@ -84,7 +84,7 @@ class Ground:
         health = f"{settings.signals}/healthz"
         log = settings.home / f"door-{number}.log"
         env = environment(settings)
-        server = start_python("signals", port=settings.signals_port, log=log, env=env, ready=lambda: answers(health))
+        server = start_python("manifold.signals", port=settings.signals_port, log=log, env=env, ready=lambda: answers(health))
         try:
             yield Door(settings, psutil.Process(server.pid))
         finally:

@@ -16,18 +16,18 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from manifold.runtime import secret_files
-from manifold.lake.day_keys import DayKeys
-from manifold.lake.key_ring import new_key_line
-from manifold.lake.catalog import open_catalog
-from manifold.archive.parsing import SIGNALS, Limits, signals
 from benchmarks.machine import Cost, Row, cost_of
+from manifold.archive.parsing import SIGNALS, Limits, signals
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.seq import datetime_of, seq_of
-from manifold.settings import Settings
 from manifold.contracts.signals.messages import RawSignal
 from manifold.contracts.signals.records import raw_envelope
 from manifold.contracts.tables import XRAY_PROCESSED, XRAY_RAW
+from manifold.lake.catalog import open_catalog
+from manifold.lake.day_keys import DayKeys
+from manifold.lake.key_ring import new_key_line
+from manifold.runtime import secret_files
+from manifold.settings import Settings
 from pipelines.ingest.publish import publish
 from pipelines.ingest.run import Run
 from pipelines.ingest.write import ingest

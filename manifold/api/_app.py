@@ -8,7 +8,6 @@ from fastapi import Depends, FastAPI, Header
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from manifold.runtime.http import shows
 from manifold.api._dead_letters import dead_letter_routes
 from manifold.api._document import describe
 from manifold.api._ecq import ecq_routes
@@ -22,6 +21,7 @@ from manifold.api._signals import signal_routes
 from manifold.api._sources import Sources
 from manifold.api._tables import table_routes
 from manifold.api._vins import vehicle_routes
+from manifold.runtime.http import shows
 from manifold.settings import Settings
 
 PREFIX = "/api/v1"

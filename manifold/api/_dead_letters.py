@@ -6,8 +6,6 @@ import httpx
 from fastapi import APIRouter, Path, Query
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.day_keys import DayKeys
-from manifold.runtime.tls import verified
 from manifold.api._document import FAILURES
 from manifold.api._parameters import Limit
 from manifold.api._problems import Missing
@@ -15,6 +13,8 @@ from manifold.api._sources import Sources
 from manifold.api.models.dead_letters import DeadLetter, DeadLetters, SignalKey, SignalKeys, WholeDeadLetter
 from manifold.contracts.errors import Retryable
 from manifold.contracts.signals.codes import Code
+from manifold.lake.day_keys import DayKeys
+from manifold.runtime.tls import verified
 
 PAGE = 100
 WAIT_S = 20.0  # longer than the door itself takes

@@ -9,8 +9,7 @@ from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-import manifold.history as history
-from manifold.messaging.publisher import Publisher
+from manifold import history
 from manifold.api._document import FAILURES
 from manifold.api._parameters import After, ClientId, Limit, only_json
 from manifold.api._problems import problem
@@ -21,6 +20,7 @@ from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.messages import ReceiptStatus
 from manifold.history.ecq_from_queues import ask_page, page_told
 from manifold.history.merge import History
+from manifold.messaging.publisher import Publisher
 from manifold.queues import AsyncBatch, is_cluster, is_spoilt
 
 PAGE = 100

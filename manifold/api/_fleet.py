@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-import manifold.queues as queues
+from manifold import queues
 from manifold.api._sources import Sources
 from manifold.api.models.fleet import Fleet, Queue, Queues, QueueStats
 from manifold.contracts import keys

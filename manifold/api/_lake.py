@@ -7,11 +7,11 @@ from typing import TypeVar
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from manifold.lake.async_lake import AsyncLake
 from manifold.api._metrics import LOOKUPS
 from manifold.contracts.errors import ManifoldError, Retryable
-from manifold.settings import Settings
 from manifold.contracts.tables import SEGMENTS
+from manifold.lake.async_lake import AsyncLake
+from manifold.settings import Settings
 
 THREADS = 4
 MOST = 64  # questions at once, those that wait for a thread among them

@@ -6,9 +6,9 @@ import structlog
 from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from manifold.runtime.http import REFUSED, shows
 from manifold.api._metrics import REQUESTS, SECONDS
 from manifold.api._problems import failed, problem
+from manifold.runtime.http import REFUSED, shows
 
 HEALTH, ALIVE = "/healthz", "/livez"  # the probes of an orchestrator have no token to show
 MOST_BODY_BYTES = 64 * 1024  # of a request

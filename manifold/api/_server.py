@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from manifold.runtime.expiry import tell_expiry
-from manifold.runtime.renewal import keep_renewed
 from manifold.api._app import application
 from manifold.contracts.errors import Permanent
 from manifold.contracts.faces import require_token
+from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.renewal import keep_renewed
 from manifold.settings import Settings
 
 SETTLE_S = 5  # for answers that are being given when the process is asked to end

@@ -10,11 +10,11 @@ from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from manifold.api._lake import Lake
+from manifold.queues import Policy, connect
 from manifold.runtime.http import Health
 from manifold.runtime.redis import connect as connect_blocking
-from manifold.api._lake import Lake
 from manifold.settings import Settings
-from manifold.queues import Policy, connect
 
 REDIS_S = 5.0  # that one answer of Redis may take
 

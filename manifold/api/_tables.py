@@ -9,13 +9,13 @@ from fastapi import APIRouter, Query
 from fastapi.exceptions import RequestValidationError
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.freshness import oldest_not_in_lake
 from manifold.api._parameters import Limit
 from manifold.api._sources import Sources
 from manifold.api.models.lake import Freshness
 from manifold.api.models.refusals import Quarantine, Refused
 from manifold.contracts.envelope import Stream
 from manifold.history.refused import Cursor, Refusal, RefusalFilter, page
+from manifold.lake.freshness import oldest_not_in_lake
 
 PAGE = 50
 Since = Annotated[datetime | None, Query(description="received then or later; ISO 8601, UTC where it names no zone")]

@@ -8,11 +8,11 @@ from pyarrow import fs as pafs
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from manifold.lake.storage import open_storage, write_bytes
 from manifold.archive.holders import FOLDER
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 from manifold.contracts.storage import S3
+from manifold.lake.storage import open_storage, write_bytes
 
 ANSWER_S = 5.0  # a store that takes longer counts as away
 

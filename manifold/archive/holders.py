@@ -1,6 +1,7 @@
 """The holders of recorder numbers, by the claims in the archive: a recorder that is not asked may hold accepted messages.
 
-The recorders write the claims (`manifold/archive/claims.py`); each says until when its number is held, and whether it was given back.
+The recorders write the claims (`manifold/archive/claims.py`); each says until when its number is held,
+and whether it was given back.
 """
 
 from collections.abc import Collection

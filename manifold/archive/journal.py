@@ -9,11 +9,11 @@ from pathlib import Path
 
 import structlog
 
-from manifold.lake.storage import sync_folder
 from manifold.archive import _metrics
 from manifold.archive.disk_thread import DiskThread
 from manifold.archive.records import Annotation, JournalContent, frame, frames, read_journal
 from manifold.contracts.envelope import Envelope
+from manifold.lake.storage import sync_folder
 
 SUFFIX = ".journal"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from manifold.lake.storage import sync_folder
 from manifold.contracts.errors import Permanent
+from manifold.lake.storage import sync_folder
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")  # Linux only
 _NAME_LENGTH = 16

@@ -12,9 +12,6 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.commits import append_rows
-from manifold.lake.catalog import ensure_tables
-from manifold.lake.payloads import read_payload
 from manifold.archive import parsing
 from manifold.archive.refusals import DROPPED, REPLAYED, open_among, refusal
 from manifold.archive.segment import replay_path
@@ -23,9 +20,12 @@ from manifold.contracts.envelope import Envelope, Stream, to_arrow
 from manifold.contracts.errors import Permanent
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.seq import datetime_of, node_of
-from manifold.settings import Settings
 from manifold.contracts.tables import ACTIONS, INSTANT
 from manifold.contracts.topics import data_id_of
+from manifold.lake.catalog import ensure_tables
+from manifold.lake.commits import append_rows
+from manifold.lake.payloads import read_payload
+from manifold.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)

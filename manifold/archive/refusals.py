@@ -17,10 +17,10 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThanOrEqual
 from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
 
-from manifold.lake.catalog import where
-from manifold.lake.reads import rows_of
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import ACTIONS, QUARANTINE, Table
+from manifold.lake.catalog import where
+from manifold.lake.reads import rows_of
 
 OPEN, REPLAYED, DROPPED = "open", "replayed", "dropped"
 BRIEF = ("seq", "received_at", "stream", "topic", "reason")

@@ -8,12 +8,12 @@ from datetime import UTC, timedelta
 import pyarrow as pa
 from pyarrow import fs
 
-from manifold.lake.storage import open_storage, write_bytes, write_parquet
 from manifold.archive.formats import SUFFIXES
 from manifold.archive.segment import DAY, Interval, Segment
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.storage import AWS, S3
+from manifold.lake.storage import open_storage, write_bytes, write_parquet
 
 AT_ONCE_READ = 16  # files
 MOST_DAYS = 31  # of a longer interval it is listed first which days there are

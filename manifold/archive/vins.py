@@ -17,7 +17,7 @@ Flags = NDArray[np.bool_]
 
 
 def are_iso_3779(vins: pa.StringArray) -> Flags:
-    """For each VIN, none null, whether it is one by ISO 3779 with its check digit, as `manifold.contracts.names.is_iso_3779_vin` says."""
+    """For each VIN, none null, whether it is valid by ISO 3779 (`manifold.contracts.names.is_iso_3779_vin`)."""
     starts, content = _parts(vins)
     flags: Flags = np.diff(starts) == LENGTH
     found = np.frombuffer(content, np.uint8)

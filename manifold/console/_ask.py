@@ -7,15 +7,26 @@ from typing import Annotated
 
 import typer
 
-from manifold.runtime.no_pandas import leave_pandas_out
 from manifold.console._erasing import WAIT_S, Wait, Why, Yes, erase
 from manifold.console._history import history_of, redis_of
-from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, require_vin, settings_or_fail, table, working
+from manifold.console._output import (
+    USAGE,
+    AsJson,
+    fail,
+    handle_errors,
+    out,
+    print_json,
+    require_vin,
+    settings_or_fail,
+    table,
+    working,
+)
 from manifold.contracts.names import is_id
 from manifold.contracts.seq import MAX_SEQ, datetime_of
-from manifold.settings import Settings
 from manifold.history import OPEN, BatchHistory, Bounds, EntryHistory, VehiclePage
 from manifold.history.from_service import batch_page, vehicle_page
+from manifold.runtime.no_pandas import leave_pandas_out
+from manifold.settings import Settings
 
 vin_app = typer.Typer(help="What happened to a vehicle.", no_args_is_help=True)
 batch_app = typer.Typer(help="What happened to a batch, and taking it back.", no_args_is_help=True)

@@ -12,12 +12,12 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
-from manifold.messaging.mqtt import Message, Mqtt
 from manifold.console._diagnostic import Diagnostic
 from manifold.contracts import topics
 from manifold.contracts.errors import Permanent, Retryable
-from manifold.settings import Settings
 from manifold.contracts.topics import BrokerEvent
+from manifold.messaging.mqtt import Message, Mqtt
+from manifold.settings import Settings
 
 WAIT_S = 5.0
 EVENTS = (BrokerEvent.CONNECTED, BrokerEvent.SUBSCRIBED, BrokerEvent.ACKED)  # without these nothing is delivered

@@ -12,10 +12,10 @@ from redis import Redis
 from manifold.contracts.errors import Permanent
 from manifold.contracts.outcomes import EntryState, Outcome, OutcomeRecord
 from manifold.contracts.seq import MAX_SEQ, first_seq_at
-from manifold.settings import Settings
 from manifold.history.entry import Bounds, EntryHistory
 from manifold.history.merge import History
 from manifold.queues import Loader, Policy
+from manifold.settings import Settings
 
 AT_ONCE = 5000  # entries that end before their outcomes are recorded
 A_PAGE = 1000  # triggers that are looked up at once

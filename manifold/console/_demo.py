@@ -10,8 +10,8 @@ from rich.table import Column
 from manifold.console._demo_job import Demo
 from manifold.console._output import FAILED, err, handle_errors, out, settings_or_fail, table
 from manifold.contracts.errors import ManifoldError, Permanent
-from manifold.settings import Settings
 from manifold.sandbox.platform import supervise
+from manifold.settings import Settings
 
 SCHEDULES = ("ingest_schedule", "compact_schedule", "garbage_schedule", "verify_schedule")
 WORDS = TextColumn("{task.description}", table_column=Column(no_wrap=False))  # they give way on a narrow terminal

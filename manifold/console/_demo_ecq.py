@@ -6,11 +6,11 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass
 
-from manifold.messaging.publisher import Publisher
 from manifold.contracts.messages import ReceiptStatus, sha1_hex
 from manifold.contracts.names import Owner
-from manifold.settings import Settings
+from manifold.messaging.publisher import Publisher
 from manifold.sandbox.fleet import Behaviour, Fleet
+from manifold.settings import Settings
 
 CLIENTS, WRITES, KEYS = 20, 1000, 10
 AT_ONCE = 500  # writes that wait for their receipts

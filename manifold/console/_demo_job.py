@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from manifold.messaging.publisher import Publisher
 from manifold.console import _demo_ecq, _demo_lake, _demo_signals
 from manifold.contracts import topics
 from manifold.contracts.messages import ReceiptStatus, sha1_hex
 from manifold.contracts.names import Owner
-from manifold.settings import Settings
+from manifold.messaging.publisher import Publisher
 from manifold.sandbox.fleet import Fleet, Received
 from manifold.sandbox.fleet import vins as make_vins
 from manifold.sandbox.fleet.gateways import Kind
 from manifold.sandbox.platform import supervise
+from manifold.settings import Settings
 
 VEHICLES, ONLINE = 200, 150
 FIRMWARE_BYTES = 64 * 1024

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pyiceberg.expressions import EqualTo, In
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from manifold.lake.catalog import open_catalog, where
-from manifold.runtime.redis import connect
-from manifold.lake.reports import open_reports, run_page, run_verdict
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import Outcome
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES, QUARANTINE, SEGMENTS
+from manifold.lake.catalog import open_catalog, where
+from manifold.lake.reports import open_reports, run_page, run_verdict
+from manifold.runtime.redis import connect
 from manifold.sandbox.platform.airflow import url
 from manifold.sandbox.platform.airflow_users import logged_in
+from manifold.settings import Settings
 
 DAG = "ingest_archives"
 DAG_WAIT_S = 150.0
@@ -107,7 +107,9 @@ def wipe_redis(settings: Settings) -> int:
 def rebuild() -> tuple[int, float]:
     """Run `manifold rebuild` as an operator would; how many entries it queued, and in how many seconds."""
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", "manifold.console", "rebuild", "--json"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "manifold.console", "rebuild", "--json"], capture_output=True, text=True, check=False
+    )
     seconds = time.monotonic() - began
     if done.returncode != 0:
         sys.stderr.write(done.stderr[-2000:])

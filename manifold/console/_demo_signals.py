@@ -13,16 +13,16 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import GreaterThanOrEqual
 
-from manifold.messaging.amqp import hmac_secrets
-from manifold.lake.catalog import open_catalog, where
-from manifold.runtime.tls import verified
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import first_seq_at
-from manifold.settings import Settings
 from manifold.contracts.signals.codes import Code
 from manifold.contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, Table
+from manifold.lake.catalog import open_catalog, where
+from manifold.messaging.amqp import hmac_secrets
+from manifold.runtime.tls import verified
 from manifold.sandbox.fleet.gateways import DUPLICATES, Kind, SignalMessage, SignalMix, publish
 from manifold.sandbox.platform.programs import programs
+from manifold.settings import Settings
 from manifold.signals.dead_letters import open_dead_letters
 
 DEVICES, MESSAGES = 20, 500

@@ -16,9 +16,6 @@ from pyiceberg.exceptions import NoSuchNamespaceError
 from redis.exceptions import RedisError
 from sqlalchemy.exc import DatabaseError
 
-from manifold.lake.catalog import SQLITE, open_catalog
-from manifold.runtime.redis import connect
-from manifold.runtime.tls import verified
 from manifold.console._broker_probe import probe
 from manifold.console._diagnostic import Diagnostic
 from manifold.console._doctor_certificates import certificates
@@ -27,11 +24,14 @@ from manifold.console._output import FAILED, AsJson, handle_errors, out, print_j
 from manifold.contracts import keys
 from manifold.contracts.errors import Permanent
 from manifold.contracts.redis_url import split_redis_url
-from manifold.settings import Settings
 from manifold.contracts.tables import NAMESPACE
-from pipelines.spark.conf import jars_for
+from manifold.lake.catalog import SQLITE, open_catalog
+from manifold.runtime.redis import connect
+from manifold.runtime.tls import verified
 from manifold.sandbox.platform import airflow
 from manifold.sandbox.platform.health import as_started
+from manifold.settings import Settings
+from pipelines.spark.conf import jars_for
 
 SPARE_BYTES = 2 << 30
 OLDEST_JAVA = 17
@@ -76,7 +76,7 @@ def examine(settings: Settings) -> Iterator[Diagnostic]:
     yield _attempt("queues", lambda: _loaded(settings), "manifold rebuild fills the queues from the lake")
     ports = {"recorder": settings.recorder_port}
     if settings.mqtt_url:
-        logging.getLogger("adapters").setLevel(logging.CRITICAL)  # a refusal is a finding here
+        logging.getLogger("manifold").setLevel(logging.CRITICAL)  # a refusal is a finding here
         yield from asyncio.run(probe(settings))
     else:
         ports["tap"] = settings.tap_port

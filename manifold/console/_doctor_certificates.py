@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 from socket import create_connection
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from manifold.runtime.expiry import ends_at, files_of
 from manifold.console._diagnostic import Diagnostic
-from manifold.contracts.in_the_clear import addresses
 from manifold.contracts.redis_url import split_redis_url
+from manifold.runtime.expiry import ends_at, files_of
 from manifold.settings import Settings
+from manifold.settings.plaintext_endpoints import addresses
 
 SPARE = timedelta(days=14)  # until one ends, as in the alert rules
 CHECK = "certificates"
@@ -26,7 +26,9 @@ def certificates(settings: Settings) -> Diagnostic | None:
 
 def _of_sandbox(settings: Settings) -> Diagnostic:
     """Whether CAs, certificates and the list of what is revoked are renewed in time."""
-    from manifold.sandbox.platform.certificates import overdue  # the library of certificates takes a while that others need not wait
+    from manifold.sandbox.platform.certificates import (
+        overdue,  # the library of certificates takes a while that others need not wait
+    )
 
     remedy = f"make up; why nobody renews them is in {settings.home}/logs/keeper.log"
     try:

@@ -2,12 +2,12 @@
 
 import httpx
 
-from manifold.lake.key_ring import require_ring
-from manifold.runtime.tls import verified
 from manifold.console._diagnostic import Diagnostic
 from manifold.contracts.errors import Permanent
-from manifold.settings import Settings
+from manifold.lake.key_ring import require_ring
+from manifold.runtime.tls import verified
 from manifold.sandbox.platform.rabbitmq import server_script
+from manifold.settings import Settings
 
 SIGNING_REMEDY = "set MANIFOLD_SIGNALS_HMAC_SECRET: without a secret whoever may publish to RabbitMQ is believed"
 RING_REMEDY = "manifold signals keys new > ring, and MANIFOLD_SIGNALS_KEYS_FILE=ring: nothing is taken that cannot be sealed"

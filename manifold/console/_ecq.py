@@ -14,8 +14,8 @@ from manifold.contracts import keys
 from manifold.contracts.ecq import parse_ecq, refused_client
 from manifold.contracts.messages import Receipt, ReceiptStatus, Refused
 from manifold.contracts.seq import datetime_of
-from manifold.settings import Settings
 from manifold.contracts.topics import ecq_rewind_topic, ecq_write_topic
+from manifold.settings import Settings
 
 app = typer.Typer(help="Exclusive compacted queues: the newest message of each key, for one client.", no_args_is_help=True)
 ClientId = Annotated[str, typer.Argument(metavar="CLIENTID", help="The client whose queue it is.")]

@@ -5,8 +5,8 @@ import sys
 
 import typer
 
-from manifold.runtime.log import configure_logging
 from manifold.console._output import FAILED, out, print_json, table, working
+from manifold.runtime.log import configure_logging
 from manifold.settings import Settings
 from pipelines.erasure.run import erase_vehicle
 

@@ -5,8 +5,8 @@ import asyncio
 from manifold.console._output import AsJson, handle_errors, out, print_json, settings_or_fail, table
 from manifold.console._queue_stats import Fresh, aged, print_age, queue_stats_of
 from manifold.contracts.seq import datetime_of
-from manifold.settings import Settings
 from manifold.queues import QueueStats, connect
+from manifold.settings import Settings
 
 
 @handle_errors

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from manifold.lake.reports import INDEX, kept_runs, open_reports
 from manifold.archive.segment import Interval
 from manifold.console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table, working
+from manifold.lake.reports import INDEX, kept_runs, open_reports
 
 Flush = Annotated[bool, typer.Option("--flush/--no-flush", help="First ask the recorder to close its open segments.")]
 FORMATS = ["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"]

@@ -3,10 +3,10 @@
 import typer
 
 from manifold.console._output import FAILED, AsJson, err, handle_errors, out, print_json, settings_or_fail, table, working
-from manifold.settings import Settings
 from manifold.sandbox.platform import supervise
 from manifold.sandbox.platform.health import as_started
 from manifold.sandbox.platform.programs import programs
+from manifold.settings import Settings
 
 
 @handle_errors

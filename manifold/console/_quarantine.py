@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.catalog import open_catalog
 from manifold.archive import quarantine
 from manifold.archive.quarantine import Replayed, readable
 from manifold.archive.refusals import Refusal, RefusalFilter, page, refusal
 from manifold.archive.refusals import seqs as seqs_of
 from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from manifold.contracts.errors import Permanent
+from manifold.lake.catalog import open_catalog
 
 app = typer.Typer(help="Refused messages: list them, look into one, replay after a fix, or drop.", no_args_is_help=True)
 NUMBERS = {"ignore_unknown_options": True}  # the seq of a refused file is negative, and must not look like an option

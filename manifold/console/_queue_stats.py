@@ -11,8 +11,8 @@ from redis.asyncio import Redis
 from manifold.console._output import err, out, print_json, settings_or_fail, table
 from manifold.contracts.errors import Retryable
 from manifold.contracts.seq import wall_clock_ms
-from manifold.settings import Settings
 from manifold.queues import NAMED_QUEUES, Policy, QueueStats, connect, walk
+from manifold.settings import Settings
 
 Named = list[tuple[str, int]]
 KEYS_A_SLICE = 1000  # Redis stands still for some 2 ms

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from manifold.messaging.publisher import Publisher
 from manifold.console._output import FAILED, USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from manifold.contracts import topics
 from manifold.contracts.messages import Receipt, ReceiptStatus, sha1_hex
+from manifold.messaging.publisher import Publisher
 from manifold.settings import Settings
 
 Sent = list[tuple[str, Receipt]]

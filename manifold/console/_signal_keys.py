@@ -49,8 +49,8 @@ def rotate(as_json: AsJson = False) -> None:
 @handle_errors
 def new(name: Name = None) -> None:
     """Print a new key, as a line of the ring's file. Put it first there, then `manifold signals keys rotate`."""
-    from manifold.lake.key_ring import new_key_line, read_keys
     from manifold.contracts.errors import SettingsError
+    from manifold.lake.key_ring import new_key_line, read_keys
 
     line = new_key_line(name)
     try:

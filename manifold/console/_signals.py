@@ -42,9 +42,9 @@ def device_erase(
 def show(device_id: Device, limit: Limit = 100, as_json: AsJson = False) -> None:
     """The newest signals of a device, oldest first: readings and anomalies, of what the lake has and of what is recorded."""
     settings = _checked(device_id)
-    from manifold.lake.catalog import open_catalog
     from manifold.contracts.seq import MAX_SEQ
     from manifold.history.signals import device_signals
+    from manifold.lake.catalog import open_catalog
 
     found = device_signals(settings, open_catalog(settings), device_id, limit=limit, before=MAX_SEQ)
     if as_json:

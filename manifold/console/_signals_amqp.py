@@ -13,15 +13,15 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from manifold.messaging.amqp import connection_url, hmac_secrets, shown_url
 from manifold.console._output import USAGE, AsJson, fail, handle_errors, out, print_json, settings_or_fail, table
 from manifold.contracts.errors import Permanent, Retryable
-from manifold.settings import Settings
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Code
 from manifold.contracts.signals.messages import DEVICE_ID
 from manifold.contracts.signals.rights import GATEWAY
 from manifold.contracts.signals.signing import signed_headers
+from manifold.messaging.amqp import connection_url, hmac_secrets, shown_url
+from manifold.settings import Settings
 
 dlq_app = typer.Typer(help="Dead letters: messages that the door has refused, the oldest first.", no_args_is_help=True)
 Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's id.")]
@@ -127,8 +127,8 @@ def erase_letters(settings: Settings, device_id: str) -> int:
 
 async def _erase_letters(settings: Settings, device_id: str) -> int:
     from manifold.contracts.seq import MAX_SEQ
-    from pipelines.erasure.names import Named
     from manifold.signals.dead_letters import open_dead_letters
+    from pipelines.erasure.names import Named
 
     named = Named(device_id, MAX_SEQ)
     async with open_dead_letters(settings) as letters:

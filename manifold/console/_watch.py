@@ -16,14 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis.asyncio import Redis
 from rich.live import Live
 
-from manifold.runtime.tls import web_context
 from manifold.console._output import AsJson, handle_errors, out, settings_or_fail, table
 from manifold.console._queue_stats import aged
 from manifold.contracts import keys
-from manifold.settings import Settings
 from manifold.contracts.signals import topology
 from manifold.queues import QueueStats, connect
+from manifold.runtime.tls import web_context
 from manifold.sandbox.platform.health import as_started
+from manifold.settings import Settings
 
 EVERY_S = 1.0
 SCRAPE_WAIT_S = 0.5

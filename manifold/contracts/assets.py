@@ -1,7 +1,7 @@
 """The assets that the DAGs produce: the names and addresses by which Airflow shows them and triggers other DAGs.
 
-One asset a table, emitted by every task that may have changed its rows; the names of the tables are those of `manifold.contracts.tables`,
-which DAG files do not import because it brings Arrow.
+One asset a table, emitted by every task that may have changed its rows; the names of the tables are those of
+`manifold.contracts.tables`, which DAG files do not import because it brings Arrow.
 """
 
 SCHEME = "manifold"

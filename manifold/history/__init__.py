@@ -7,7 +7,7 @@ Each source is one module (`from_queues`, `from_archive`, `from_lake`), and `mer
     history = History(settings, redis)                    # redis: `manifold.runtime.redis.connect(settings.redis)`
     history.vin("V1")                                     # list[EntryHistory]: every entry of a vehicle, oldest first
     history.vin_page("V1", Bounds(limit=100, before=seq)) # VehiclePage: its newest entries before this seq
-    manifold.history.batches("task_1", Bounds())                   # BatchPage: triggers of a request_id, and where their entries stand
+    history.batches("task_1", Bounds())                   # BatchPage: triggers of a request_id, and where their entries stand
     history.compacted_queue("V1")                         # CompactedQueue: what is live in the client's, and how it stands
     history.data("map_7")                                 # DataHistory | None: what was published under a data_id
     history.waiting("V1", 20)                             # what waits for a vehicle: how many, and the first; from Redis alone

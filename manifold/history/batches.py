@@ -10,11 +10,11 @@ from redis import Redis
 
 from manifold.archive.flush import close_segments
 from manifold.contracts.errors import Retryable
-from manifold.settings import Settings
 from manifold.history.entry import OPEN, BatchHistory, BatchPage, Bounds, EntryHistory
 from manifold.history.from_archive import BACK, RecordedInArchive, read_recorded, triggers_recorded
 from manifold.history.from_queues import stand_now
 from manifold.history.lake_half import LakeHalf
+from manifold.settings import Settings
 
 
 @dataclass(slots=True)

@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 from manifold.contracts.ecq import ACKNOWLEDGEMENTS, Append, EcqAck, Rewind, parse_ecq
 from manifold.contracts.ecq_rows import StateRow
 from manifold.contracts.envelope import Envelope, Stream
-from manifold.settings import Settings
 from manifold.contracts.tables import StateKind
 from manifold.contracts.topics import ecq_rewind_topic, ecq_write_topic
 from manifold.history.entry import instant_of
 from manifold.history.from_archive import not_ingested
+from manifold.settings import Settings
 
 
 @dataclass(slots=True)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo
 
-from manifold.lake.ecq_payloads import messages
-from manifold.lake.catalog import where
-from manifold.lake.reads import rows_of
 from manifold.contracts.ecq_rows import StateRow
 from manifold.contracts.tables import ECQ_INDEX, ECQ_SEQNO, ECQ_STATE
+from manifold.lake.catalog import where
+from manifold.lake.ecq_payloads import messages
+from manifold.lake.reads import rows_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """One answer about a compacted queue from Redis, the archive and the lake.
 
 If Redis is loaded, it decides which messages are live and their states; messages that it does not have yet are added from the
-records. If it is not loaded, or is away, the state is computed from the records (`manifold.contracts.ecq_rows`), as a rebuild does.
+records. If it is not loaded, or is away, the state is computed from the records, as a rebuild does
+(`manifold.contracts.ecq_rows`).
 """
 
 from dataclasses import replace
@@ -13,7 +14,6 @@ from redis import Redis
 from manifold.archive.flush import close_segments
 from manifold.contracts.ecq_rows import RecordedState
 from manifold.contracts.outcomes import EntryState, Outcome
-from manifold.settings import Settings
 from manifold.history.ecq import CompactedQueue, LiveMessage, Page
 from manifold.history.ecq_from_archive import RecordedQueue, read_recorded_queue
 from manifold.history.ecq_from_queues import Queued, read_page, read_queue
@@ -21,6 +21,7 @@ from manifold.history.entry import instant_of
 from manifold.history.from_archive import BACK
 from manifold.history.lake_half import LakeHalf
 from manifold.queues import Policy
+from manifold.settings import Settings
 
 if TYPE_CHECKING:
     from manifold.history.ecq_from_lake import QueueInLake

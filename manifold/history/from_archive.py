@@ -19,9 +19,9 @@ from manifold.archive.store import Archive
 from manifold.contracts.envelope import Envelope, Stream, from_arrow, inline_encoding
 from manifold.contracts.messages import Trigger, parse_trigger, sha1_hex
 from manifold.contracts.outcomes import OutcomeRecord
-from manifold.settings import Settings
 from manifold.contracts.topics import data_topic
 from manifold.history.entry import Bounds, EntryHistory
+from manifold.settings import Settings
 
 BACK = timedelta(days=1)  # how far back segments are looked for that no ingest has taken in
 READERS = 4  # segments that are read at once

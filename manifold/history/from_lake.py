@@ -7,13 +7,13 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo
 
-from manifold.lake.catalog import where
-from manifold.lake.reads import read_segments, rows_of, triggers_filter
 from manifold.contracts.outcomes import EntryState
 from manifold.contracts.tables import IDS, META, OUTCOMES
 from manifold.history.ecq_from_lake import QueueInLake, read_queue_in_lake, read_sizes
 from manifold.history.entry import BatchPage, Bounds, EntryHistory, VehiclePage
 from manifold.history.lake_pages import newest_entries, newest_triggers, read_vehicles
+from manifold.lake.catalog import where
+from manifold.lake.reads import read_segments, rows_of, triggers_filter
 
 ENTRY = ("vin", "seq", "request_id", "data_id")
 ENDED = ("dispatched_at", "acknowledged_at", "ended_at", "attempts", "reason")

@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
+from manifold.history.entry import BatchHistory, BatchPage, Bounds, EntryHistory, VehiclePage
 from manifold.runtime.tls import web_context
 from manifold.settings import Settings
-from manifold.history.entry import BatchHistory, BatchPage, Bounds, EntryHistory, VehiclePage
 
 WAIT_S = 30
 

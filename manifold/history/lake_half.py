@@ -8,9 +8,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from manifold.settings import Settings
 from manifold.history.entry import BatchHistory, BatchPage, Bounds, EntryHistory, VehiclePage
 from manifold.history.from_service import ask_service, entries_of
+from manifold.settings import Settings
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -27,8 +27,8 @@ class LakeHalf:
     @cached_property
     def here(self) -> "Lake":
         """The lake, opened in this process if it is not yet: that takes a second."""
-        from manifold.lake.catalog import open_catalog
         from manifold.history.from_lake import Lake
+        from manifold.lake.catalog import open_catalog
 
         return Lake(open_catalog(self._settings) if self._catalog is None else self._catalog)
 

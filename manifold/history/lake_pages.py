@@ -22,12 +22,12 @@ from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
 from pyiceberg.types import LongType
 
-from manifold.lake.catalog import where
-from manifold.lake.reads import triggers_filter
 from manifold.contracts.outcomes import EntryState
 from manifold.contracts.seq import MAX_SEQ, datetime_of
 from manifold.contracts.tables import IDS, OUTCOMES, Table
 from manifold.history.entry import OPEN, BatchHistory, Bounds
+from manifold.lake.catalog import where
+from manifold.lake.reads import triggers_filter
 
 FILES_AT_ONCE = 8  # of a vehicle: of each file it has a few rows, and what takes long is to ask for them
 

@@ -11,7 +11,6 @@ from redis import Redis
 from manifold.archive.flush import close_segments
 from manifold.contracts import keys
 from manifold.contracts.messages import sha1_hex
-from manifold.settings import Settings
 from manifold.history.batches import Batches
 from manifold.history.ecq import CompactedQueue, Page
 from manifold.history.ecq_merge import compacted_queue
@@ -19,6 +18,7 @@ from manifold.history.entry import BatchPage, Bounds, DataHistory, EntryHistory,
 from manifold.history.from_archive import BACK, RecordedInArchive, data_recorded, read_recorded
 from manifold.history.from_queues import done_seqs, named, stand_now, waiting_of, waiting_seqs
 from manifold.history.lake_half import LakeHalf
+from manifold.settings import Settings
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

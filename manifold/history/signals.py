@@ -12,16 +12,16 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import And, EqualTo, LessThan
 
-from manifold.lake.catalog import where
-from manifold.lake.reads import read_segments
 from manifold.archive.flush import close_signal_segments
 from manifold.archive.parsing import Limits, Processing
 from manifold.contracts.envelope import Stream, to_arrow
 from manifold.contracts.seq import datetime_of
-from manifold.settings import Settings
 from manifold.contracts.signals.records import topic_of
 from manifold.contracts.tables import XRAY_PROCESSED
 from manifold.history.from_archive import not_ingested
+from manifold.lake.catalog import where
+from manifold.lake.reads import read_segments
+from manifold.settings import Settings
 
 _COLUMNS = ("captured_at", "seq", "correlation_id", "content_digest", "readings", "anomalies", "rules", "problem")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

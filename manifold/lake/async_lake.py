@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 from redis.exceptions import RedisError
 
-from manifold.runtime.threads import Threads
 from manifold.contracts.errors import ManifoldError, Retryable
+from manifold.runtime.threads import Threads
 from manifold.settings import Settings
 
 if TYPE_CHECKING:

@@ -21,13 +21,12 @@ from pyiceberg.table import Table as IcebergTable
 from sqlalchemy.exc import DatabaseError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
-import manifold.lake.text_bounds
-from manifold.lake.schema import iceberg_schema, iceberg_type, partition_spec
-from manifold.lake.versions import properties_at_birth, require_known, version_of
 from manifold.contracts.catalog_properties import signs
 from manifold.contracts.errors import Permanent
-from manifold.settings import Settings
 from manifold.contracts.tables import EVERY_RUN_TABLE, EVERY_TABLE, NAMESPACE, RUN_TABLES, SIGNAL_TABLES, TABLES, Table
+from manifold.lake.schema import iceberg_schema, iceberg_type, partition_spec
+from manifold.lake.versions import properties_at_birth, require_known, version_of
+from manifold.settings import Settings
 
 # Spark writes the tables whose row groups are small; PyIceberg says at each of its own appends that it cannot.
 warnings.filterwarnings("ignore", message="Parquet writer option")

@@ -1,6 +1,6 @@
 """The commits of this process to the main branches of tables, kept for the lineage of the job that makes them.
 
-PyIceberg's commits are noted by the catalogs of `manifold.lake.catalog`; Spark's carry the id of the application that has made them.
+PyIceberg's commits are noted by the catalogs of `manifold.lake.catalog`; Spark's carry the id of their application.
 """
 
 from collections import defaultdict, deque

@@ -14,9 +14,9 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
 
-from manifold.lake.commits import MAIN, Change, patiently
 from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import Table
+from manifold.lake.commits import MAIN, Change, patiently
 
 GROUP_BYTES, GROUP_ROWS = "write.parquet.row-group-size-bytes", "write.parquet.row-group-limit"
 CODEC, LEVEL = "write.parquet.compression-codec", "write.parquet.compression-level"

@@ -15,12 +15,12 @@ import msgspec
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pyarrow import fs
 
+from manifold.contracts.seq import datetime_of
+from manifold.contracts.storage import AWS, S3
 from manifold.lake.key_ring import KeyIsGone, KeyRing, key_ring
 from manifold.lake.sealing import parts_of, seal, unseal
 from manifold.lake.storage import open_storage, write_bytes
-from manifold.contracts.seq import datetime_of
 from manifold.settings import Settings
-from manifold.contracts.storage import AWS, S3
 
 FOLDER = "keys"
 _KEY_ID = re.compile(r"(\d{4}-\d{2}-\d{2})\.[0-9a-f]{12}")

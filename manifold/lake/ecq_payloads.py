@@ -14,10 +14,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import FileScanTask
 
-from manifold.lake.retry_reads import look_again
-from manifold.lake.row_groups import Places
 from manifold.contracts.seq import unix_ms_of
 from manifold.contracts.tables import ECQ_PAYLOAD
+from manifold.lake.retry_reads import look_again
+from manifold.lake.row_groups import Places
 
 PIECE_BYTES = 4 << 20  # of rows that are decoded at once; a single group of them may be larger
 COLUMNS = ("client_id", "key", "seq", "ts", "payload")

@@ -6,8 +6,8 @@ from pathlib import PurePosixPath
 
 from pyarrow import fs
 
-from manifold.lake.storage import open_storage
 from manifold.contracts.storage import AWS, S3
+from manifold.lake.storage import open_storage
 
 
 class Files:

@@ -7,10 +7,10 @@ from pathlib import PurePosixPath
 
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.files import Files
-from manifold.lake.reads import read_segments
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import MAX_SEQ, datetime_of
+from manifold.lake.files import Files
+from manifold.lake.reads import read_segments
 from manifold.settings import Settings
 
 _SEGMENT = re.compile(r"(\d{1,19})-\d{1,4}(\.replay)?\.parquet")

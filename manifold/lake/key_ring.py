@@ -10,8 +10,8 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from manifold.runtime import secret_files
 from manifold.contracts.errors import SettingsError
+from manifold.runtime import secret_files
 from manifold.settings import Settings
 
 KEY_BYTES = 32

@@ -18,9 +18,9 @@ from pyiceberg.expressions import IsNull, Or
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 
+from manifold.contracts.tables import DATA, META, PAYLOAD_INDEX, Table
 from manifold.lake.retry_reads import look_again
 from manifold.lake.row_groups import OpenFile, Places, micros, places_of
-from manifold.contracts.tables import DATA, META, PAYLOAD_INDEX, Table
 
 PIECE_BYTES = 4 << 20  # of payloads that are given out together, and of what is decoded at once; a single one may be larger
 PIECE_S = 0.1  # what is found is not held back for longer, where payloads lie far apart

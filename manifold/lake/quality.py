@@ -14,8 +14,8 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import TimestamptzType
 from pyiceberg.utils.datetime import datetime_to_micros
 
-from manifold.lake.catalog import where
 from manifold.contracts.tables import QUALITY
+from manifold.lake.catalog import where
 
 COLUMNS = ("run_id", "suite", "rule", "severity", "outcome", "judged", "unexpected", "at")
 RULES = 64  # of one judgement, with room to spare

@@ -8,10 +8,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThan
 
-from manifold.lake.catalog import where
-from manifold.lake.versions import require_known
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import DATA, IDS, OUTCOMES, SEGMENTS, Table
+from manifold.lake.catalog import where
+from manifold.lake.versions import require_known
 
 
 def read_trigger(catalog: Catalog, vin: str, seq: int) -> tuple[str, str] | None:

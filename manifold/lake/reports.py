@@ -46,7 +46,7 @@ def kept_runs(reports: Files) -> list[dict[str, Any]]:
 
 
 def drawn_version(reports: Files) -> str | None:
-    """The state of `quality_results` that the charts show (`manifold.lake.quality.version_of_results`); None: there are no charts."""
+    """The state of `quality_results` that the charts show (`quality.version_of_results`); None: there are no charts."""
     try:
         found = json.loads(reports.read(TRENDS_OF) or b"{}")
     except ValueError:

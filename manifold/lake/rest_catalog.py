@@ -13,8 +13,8 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from requests import Session
 
-from manifold.lake.committed import note_commit
 from manifold.contracts.errors import Permanent
+from manifold.lake.committed import note_commit
 
 CONNECT, ANSWER = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"  # as Iceberg's Java side names them
 # A connection is made in a round trip or two. An answer takes milliseconds, and a commit to a busy catalog seconds; whoever is

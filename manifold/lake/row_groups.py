@@ -23,8 +23,8 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import PrimitiveType
 from pyiceberg.utils.datetime import datetime_to_micros, micros_to_timestamptz
 
-from manifold.lake.grouping import grouped
 from manifold.lake.catalog import where
+from manifold.lake.grouping import grouped
 
 SCANNED_AT_ONCE = 64  # values; where a file has to be left to PyIceberg's scan, which has all their rows in memory
 BUFFER_BYTES = 1 << 20

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import mqtt5
 import structlog
 
-from manifold.messaging import _raw
-from manifold.runtime.tls import client_context
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.tls import NO_FILES, TlsFiles
+from manifold.messaging import _raw
+from manifold.runtime.tls import client_context
 
 _TLS_SCHEMES = {"mqtt": False, "tcp": False, "mqtts": True, "ssl": True}
 _TLS_PORT, _PLAIN_PORT = 8883, 1883

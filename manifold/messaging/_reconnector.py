@@ -9,9 +9,9 @@ import mqtt5
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
+from manifold.contracts.errors import Retryable
 from manifold.messaging import _raw
 from manifold.messaging._connection import Connection, Endpoint, TakeRaw, open_connection
-from manifold.contracts.errors import Retryable
 
 _CONNACK_WAIT_S = 10.0
 _GOODBYE_WAIT_S = 2.0

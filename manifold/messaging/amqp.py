@@ -2,10 +2,10 @@
 
 from urllib.parse import urlencode
 
+from manifold.contracts.signals.rights import OPERATOR
 from manifold.runtime import secret_files
 from manifold.settings import Settings
 from manifold.settings.signals import accepted_of
-from manifold.contracts.signals.rights import OPERATOR
 
 USER = "manifold"  # the administrator of the embedded RabbitMQ; no service is this user
 

@@ -12,6 +12,8 @@ from typing import Self
 import mqtt5
 import structlog
 
+from manifold.contracts.errors import Permanent, Retryable
+from manifold.contracts.tls import NO_FILES, TlsFiles
 from manifold.messaging import _message, _raw
 from manifold.messaging._connection import Endpoint
 from manifold.messaging._message import Message as Message
@@ -19,8 +21,6 @@ from manifold.messaging._reconnector import LARGEST, ConnectOptions, Reconnector
 from manifold.messaging._subscriptions import FIRST_REFUSAL as FIRST_REFUSAL
 from manifold.messaging._subscriptions import QOS, Subscriptions
 from manifold.messaging._unconfirmed import Unconfirmed
-from manifold.contracts.errors import Permanent, Retryable
-from manifold.contracts.tls import NO_FILES, TlsFiles
 
 NO_SUBSCRIBERS = 16  # PUBACK reason code: the broker took the message and nobody wants it
 _LONGEST_PAYLOAD = LARGEST - (1 << 20)  # leaves more than enough for topic and properties

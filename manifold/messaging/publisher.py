@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from manifold.messaging.mqtt import Message, Mqtt
 from manifold.contracts import topics
 from manifold.contracts.errors import Retryable
 from manifold.contracts.messages import Receipt, ReceiptStatus
+from manifold.messaging.mqtt import Message, Mqtt
 from manifold.settings import Settings
 
 RECEIPT_WAIT_S = 30.0

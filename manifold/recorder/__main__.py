@@ -2,10 +2,10 @@
 
 import sys
 
+from manifold.recorder import Recorder
 from manifold.runtime.gc_tuning import look_at_what_is_new
 from manifold.runtime.service import run_service, stop_event
 from manifold.settings import Settings
-from manifold.recorder import Recorder
 
 
 async def serve(settings: Settings) -> None:

@@ -6,12 +6,12 @@ from functools import partial
 
 from pyiceberg.catalog import Catalog
 
-from manifold.runtime.alert import alert
 from manifold.lake.freshness import oldest_not_in_lake
 from manifold.lake.quality import newest_results
-from manifold.settings import Settings
 from manifold.recorder import _metrics
 from manifold.recorder._lake import Lake
+from manifold.runtime.alert import alert
+from manifold.settings import Settings
 
 LOOK_S = 300.0  # a look lists some days of the archive
 SEVERITIES = ("error", "warning")

@@ -1,7 +1,7 @@
 """Messages that may kill the process that parses them, by memory or in a library: the next recorder uses a child process.
 
-Exceptions of Python are no such danger (`manifold.recorder._parser` refuses messages that raise one). But a message that kills the
-recorder is not acknowledged, so the broker sends it again, and would kill every next recorder.
+Exceptions of Python are no such danger (`manifold.recorder._parser` refuses messages that raise one). But a message that kills
+the recorder is not acknowledged, so the broker sends it again, and would kill every next recorder.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from pathlib import Path
 
 import structlog
 
-from manifold.messaging.mqtt import Message
 from manifold.contracts.messages import Refused
-from manifold.settings import Settings
+from manifold.messaging.mqtt import Message
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._kinds import stream_of
 from manifold.recorder._parser import Parsed, Parser
+from manifold.settings import Settings
 
 DIGEST_BYTES = 16
 REMEMBERED = 64  # messages that have killed a process

@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from manifold.messaging.mqtt import Message
 from manifold.archive.journal import Journal, JournalFile
+from manifold.messaging.mqtt import Message
 from manifold.recorder import _metrics
 from manifold.recorder._hazards import Hazards
 from manifold.recorder._parser import Incoming, Parsed, Parser

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.async_lake import AsyncLake
-from manifold.lake.reads import read_data_ids, read_ended
-from manifold.lake.payloads import read_payload
 from manifold.contracts.errors import ManifoldError, Retryable
+from manifold.lake.async_lake import AsyncLake
+from manifold.lake.payloads import read_payload
+from manifold.lake.reads import read_data_ids, read_ended
 from manifold.settings import Settings
 
 REFRESH_S = 60.0

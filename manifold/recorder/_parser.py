@@ -5,21 +5,32 @@ from datetime import UTC, datetime
 
 import structlog
 
-from manifold.messaging.mqtt import Message
 from manifold.archive.records import Annotation
 from manifold.contracts import topics
 from manifold.contracts.ecq import ACKNOWLEDGEMENTS, Append, EcqAck, Rewind, parse_ecq
 from manifold.contracts.envelope import DUPLICATE_OF, INLINE, Envelope, Stream, inline_encoding
 from manifold.contracts.keys import OUTCOMES
-from manifold.contracts.messages import SHOWN, Data, Receipt, ReceiptStatus, Refused, Trigger, parse_data, parse_trigger, shown, trigger_digest
+from manifold.contracts.messages import (
+    SHOWN,
+    Data,
+    Receipt,
+    ReceiptStatus,
+    Refused,
+    Trigger,
+    parse_data,
+    parse_trigger,
+    shown,
+    trigger_digest,
+)
 from manifold.contracts.names import SERVICE_PREFIX
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.seq import SeqSource
-from manifold.settings import Settings
+from manifold.messaging.mqtt import Message
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._kinds import dispatchers_record, needs_handoff, stream_of
 from manifold.recorder._recorded import Recorded
 from manifold.recorder._rewind_limit import Admission, RewindLimit, bounded
+from manifold.settings import Settings
 
 DIGEST = "sdv-digest"  # header of an accepted trigger, so that a restart need not parse it to know it again
 PACKET_ID = "sdv-packet-id"  # header of a message of the stream ecq: what the broker sends again has the same

@@ -4,9 +4,9 @@ import asyncio
 
 import structlog
 
-from manifold.messaging.mqtt import Message, Mqtt
 from manifold.contracts.errors import Retryable
 from manifold.contracts.messages import Receipt
+from manifold.messaging.mqtt import Message, Mqtt
 from manifold.recorder import _metrics
 
 MAX_LEVELS, MAX_BYTES = 8, 512  # of a response topic, behind the prefix and as a whole; brokers cut who publishes to a longer one

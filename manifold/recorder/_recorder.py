@@ -7,10 +7,6 @@ from typing import Any
 import structlog
 from aiohttp import web
 
-from manifold.runtime.expiry import tell_expiry
-from manifold.runtime.http import Health, serve
-from manifold.runtime.lag import watch_lag
-from manifold.messaging.mqtt import Message, Mqtt
 from manifold.archive.claims import ArchiveClaims, RedisClaims
 from manifold.archive.flushing import flush_journal
 from manifold.archive.journal import Journal, JournalFile
@@ -24,7 +20,7 @@ from manifold.archive.store import Archive
 from manifold.contracts import topics
 from manifold.contracts.errors import Permanent
 from manifold.contracts.seq import wall_clock_ms
-from manifold.settings import Settings
+from manifold.messaging.mqtt import Message, Mqtt
 from manifold.queues import Policy, Queues
 from manifold.recorder import _metrics, _recovery
 from manifold.recorder._catch_up import CatchUp
@@ -43,6 +39,10 @@ from manifold.recorder._replay import ReplaySource
 from manifold.recorder._resent import ResentMessages
 from manifold.recorder._state import RecorderState
 from manifold.recorder._window import Window
+from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.http import Health, serve
+from manifold.runtime.lag import watch_lag
+from manifold.settings import Settings
 
 STOP_WAIT_S = 10.0  # what is not handed over or sealed by then stays in the journal
 STOP_LOOK_S = 0.01

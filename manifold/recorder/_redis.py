@@ -9,8 +9,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import OutOfMemoryError
 
-from manifold.settings import Settings
 from manifold.queues import connect, is_cluster
+from manifold.settings import Settings
 
 _CONNECT_S, _ANSWER_S = 2, 30
 _RUN_ID = re.compile(r"run_id:(\w+)")

@@ -10,8 +10,8 @@ import hashlib
 from array import array
 from collections.abc import Iterable
 
-from manifold.messaging.mqtt import Message
 from manifold.contracts.envelope import Envelope, Stream
+from manifold.messaging.mqtt import Message
 from manifold.recorder._parser import PACKET_ID, Incoming
 from manifold.recorder._recorded import Recorded
 from manifold.recorder._rewind_limit import bounded

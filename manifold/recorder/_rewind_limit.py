@@ -9,9 +9,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
-from manifold.messaging.mqtt import Message
 from manifold.contracts import topics
 from manifold.contracts.names import MAX_VIN
+from manifold.messaging.mqtt import Message
 
 BURST = 10  # rewinds that one who had not rewound for long may send together
 CLIENTS_KEPT = 100_000  # whose rewinds are counted; of more, those who have not sent any for longest are forgotten

@@ -17,11 +17,11 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest, make_wsgi_app
 
-from manifold.runtime.renewal import keep_renewed
-from manifold.runtime.tls import web_server_context
 from manifold.contracts.errors import Permanent
 from manifold.contracts.faces import require_token
 from manifold.contracts.tls import NO_FILES, TlsFiles
+from manifold.runtime.renewal import keep_renewed
+from manifold.runtime.tls import web_server_context
 
 REFUSED = {"WWW-Authenticate": "Bearer"}
 

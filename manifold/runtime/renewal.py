@@ -6,8 +6,8 @@ from pathlib import Path
 
 import structlog
 
-from manifold.runtime.tls import web_server_context
 from manifold.contracts.tls import TlsFiles
+from manifold.runtime.tls import web_server_context
 
 LOOK_S = 1.0  # between two looks at a certificate that may have been renewed
 

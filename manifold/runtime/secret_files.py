@@ -5,8 +5,8 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from manifold.settings.secret_file import read_secret
 from manifold.contracts.tls import SECRETS
+from manifold.settings.secret_file import read_secret
 
 FOLDER = SECRETS
 HMAC, AMQP_PASSWORD, KEYS = "hmac", "amqp_password", "signals_keys"  # names of files

@@ -9,9 +9,9 @@ from typing import Any
 import structlog
 import uvloop
 
+from manifold.contracts.errors import Permanent
 from manifold.runtime.gc_tuning import look_not_at_the_end
 from manifold.runtime.log import configure_logging
-from manifold.contracts.errors import Permanent
 from manifold.settings import Settings, load_settings
 
 

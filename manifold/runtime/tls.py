@@ -3,8 +3,8 @@
 import ssl
 from pathlib import Path
 
-from manifold.settings import Settings
 from manifold.contracts.tls import NO_FILES, TlsFiles
+from manifold.settings import Settings
 
 _BELIEVES_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 

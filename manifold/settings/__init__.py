@@ -16,12 +16,12 @@ from pydantic_settings import (
 )
 
 from manifold.contracts import catalog_properties
-from manifold.settings.derived import DerivedSettings
 from manifold.contracts.errors import SettingsError
-from manifold.contracts.in_the_clear import in_the_clear
 from manifold.contracts.lineage import RunName
-from manifold.settings.signals import CONTRACT_NAMES
 from manifold.contracts.signals.bounds import read_bounds
+from manifold.settings.derived import DerivedSettings
+from manifold.settings.plaintext_endpoints import in_the_clear
+from manifold.settings.signals import CONTRACT_NAMES
 
 PREFIX = "MANIFOLD_"
 FILE_VARIABLE = "MANIFOLD_FILE"

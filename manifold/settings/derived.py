@@ -5,13 +5,13 @@ from urllib.parse import urlencode
 
 from manifold.contracts import catalog_properties
 from manifold.contracts.faces import LOOPBACK, is_loopback
-from manifold.settings.lake import HousekeepingSettings, LakeSettings, StorageSettings
-from manifold.settings.secret_file import read_secret
-from manifold.settings.groups import DispatchSettings, EndpointSettings, MqttSettings, QueueSettings, RecorderSettings
-from manifold.settings.signals import SignalSettings
 from manifold.contracts.signals.settings import SignalStorageSettings
 from manifold.contracts.storage import S3
 from manifold.contracts.tls import CA, NO_FILES, OF_INNER, OF_REDIS, SECRETS, SERVER, TlsFiles, TlsSettings
+from manifold.settings.groups import DispatchSettings, EndpointSettings, MqttSettings, QueueSettings, RecorderSettings
+from manifold.settings.lake import HousekeepingSettings, LakeSettings, StorageSettings
+from manifold.settings.secret_file import read_secret
+from manifold.settings.signals import SignalSettings
 
 SERVICES_PORT = ":1884"  # of the listener for services in infra/emqx
 TOPIC_AND_PROPERTIES = 1 << 20  # bytes: more than any publisher needs for them

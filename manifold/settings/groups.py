@@ -6,9 +6,9 @@ from typing import Annotated
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings
 
+from manifold.contracts.topics import RECEIPT_PREFIX
 from manifold.settings.field import NodeNumber, Port, Positive, Seconds
 from manifold.settings.field import setting as _s
-from manifold.contracts.topics import RECEIPT_PREFIX
 
 
 class EndpointSettings(BaseSettings):

@@ -7,10 +7,10 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings
 
 from manifold.contracts.seq import MAX_NODE
-from manifold.settings.field import setting as _s
+from manifold.contracts.signals.messages import MAX_PAYLOAD
 from manifold.contracts.signals.topology import MAX_PARTITIONS
+from manifold.settings.field import setting as _s
 
-MAX_PAYLOAD = 1_048_576  # characters of base64, as the schema of raw signals has it
 PLACEHOLDERS = ("your-", "your_", "default-", "default_", "change-me", "changeme", "change_me", "placeholder", "<")
 
 # Names of the contract, understood where the setting itself is not in the environment.

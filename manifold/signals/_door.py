@@ -6,11 +6,6 @@ import time
 import structlog
 from aiohttp import web
 
-from manifold.messaging.amqp import hmac_secrets
-from manifold.lake.day_keys import DayKeys
-from manifold.runtime.expiry import tell_expiry
-from manifold.runtime.http import Health, serve
-from manifold.runtime.lag import watch_lag
 from manifold.archive.claims import ArchiveClaims, RedisClaims
 from manifold.archive.flushing import flush_journal
 from manifold.archive.journal import Journal
@@ -21,9 +16,14 @@ from manifold.archive.recovery import last_seq
 from manifold.archive.segment_writer import SegmentWriter
 from manifold.archive.store import Archive
 from manifold.contracts.errors import Permanent
-from manifold.settings import Settings
 from manifold.contracts.signals.bounds import read_bounds
+from manifold.lake.day_keys import DayKeys
+from manifold.messaging.amqp import hmac_secrets
 from manifold.queues import connect
+from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.http import Health, serve
+from manifold.runtime.lag import watch_lag
+from manifold.settings import Settings
 from manifold.signals import _metrics
 from manifold.signals._checks import Checks
 from manifold.signals._dead_letter_pages import dead_letter_routes

@@ -9,9 +9,9 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from manifold.settings import Settings
 from manifold.contracts.signals import keys
 from manifold.queues import NOBODYS, Script, execute
+from manifold.settings import Settings
 from manifold.signals._received import Accepted
 
 

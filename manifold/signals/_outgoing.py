@@ -18,7 +18,20 @@ from manifold.contracts.signals.codes import ErrorReport
 from manifold.contracts.signals.messages import RawSignal, processed_message
 from manifold.contracts.signals.processing import ProcessedData
 from manifold.signals._decoding import MOST_HEADERS
-from manifold.signals._received import CORRELATION, DEVICE, ERROR, KEPT, LEFT_OUT, OWN_ID, QUEUE, RETRY_COUNT, ROUTES, VERSION, Accepted, Received
+from manifold.signals._received import (
+    CORRELATION,
+    DEVICE,
+    ERROR,
+    KEPT,
+    LEFT_OUT,
+    OWN_ID,
+    QUEUE,
+    RETRY_COUNT,
+    ROUTES,
+    VERSION,
+    Accepted,
+    Received,
+)
 from manifold.signals._wire import AROUND
 
 JSON, PERSISTENT = "application/json", 2

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, date, datetime
 
-from manifold.lake.day_keys import DayKeys
 from manifold.archive.journal import Journal
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.seq import SeqSource
 from manifold.contracts.signals.messages import RawSignal
 from manifold.contracts.signals.records import raw_envelope, refused_envelope, status_envelope
+from manifold.lake.day_keys import DayKeys
 from manifold.signals._fate import Fate, Refused
 from manifold.signals._patience import Patience
 from manifold.signals._received import Accepted

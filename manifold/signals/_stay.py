@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from manifold.messaging.amqp import connection_url, shown_url
-from manifold.settings import Settings
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.rights import DOOR
+from manifold.messaging.amqp import connection_url, shown_url
+from manifold.settings import Settings
 from manifold.signals import _metrics
 from manifold.signals._fate import Fate, Key
 from manifold.signals._freshness import Backlogs

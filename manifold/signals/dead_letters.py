@@ -20,12 +20,12 @@ from typing import Any
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
-from manifold.messaging.amqp import connection_url, hmac_secrets
-from manifold.settings import Settings
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Refusal
 from manifold.contracts.signals.rights import OPERATOR
 from manifold.contracts.signals.signing import signed_headers
+from manifold.messaging.amqp import connection_url, hmac_secrets
+from manifold.settings import Settings
 from manifold.signals._checks import Checks
 from manifold.signals._claims import claims_of, readable
 from manifold.signals._decoding import read_any_properties

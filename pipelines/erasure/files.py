@@ -15,11 +15,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 
-from manifold.lake.commits import MAIN, patiently
+from manifold.contracts.tables import DATA, ECQ_PAYLOAD, SEGMENTS, XRAY_RAW, Table
 from manifold.lake.catalog import run_tables_of, tables_of
+from manifold.lake.commits import MAIN, patiently
 from manifold.lake.storage import open_storage
 from manifold.settings import Settings
-from manifold.contracts.tables import DATA, ECQ_PAYLOAD, SEGMENTS, XRAY_RAW, Table
 from pipelines.erasure.names import OF_QUEUES, Named
 from pipelines.erasure.search import matches
 from pipelines.ingest.branches import REPEAT, close_run, drop_branch

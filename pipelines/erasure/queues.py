@@ -11,10 +11,10 @@ from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.queue_names import ecq_queue, owner_of_queue
+from manifold.queues import EcqLoader, Loader, Policy
 from manifold.settings import Settings
 from pipelines.erasure.files import Found
 from pipelines.erasure.names import Named
-from manifold.queues import EcqLoader, Loader, Policy
 
 RECORDS_A_PAGE = 5000
 MEMBERS_A_PAGE = 1000

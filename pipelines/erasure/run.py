@@ -26,15 +26,15 @@ import structlog
 from pyiceberg.catalog import Catalog
 from redis import Redis
 
-from manifold.lake.commits import append_nothing, append_rows
-from manifold.lake.catalog import ensure_tables
-from manifold.runtime.redis import connect
 from manifold.archive.flush import flush
 from manifold.archive.store import Archive
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.seq import first_seq_at
-from manifold.settings import Settings
 from manifold.contracts.tables import ERASURES, SEGMENTS
+from manifold.lake.catalog import ensure_tables
+from manifold.lake.commits import append_nothing, append_rows
+from manifold.runtime.redis import connect
+from manifold.settings import Settings
 from pipelines.catalog import await_catalog
 from pipelines.erasure.archive import Rewritten, erase_from_archive
 from pipelines.erasure.files import Found, expire, prove, remove_unknown

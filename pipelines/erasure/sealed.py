@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import structlog
 
+from manifold.contracts.envelope import Stream
+from manifold.contracts.errors import SettingsError
 from manifold.lake.day_keys import DayKeys
 from manifold.lake.key_ring import KeyIsGone, require_ring
 from manifold.lake.sealing import Broken
-from manifold.contracts.envelope import Stream
-from manifold.contracts.errors import SettingsError
 from manifold.settings import Settings
 
 STREAMS = (Stream.XRAY_RAW, Stream.XRAY_STATUS)

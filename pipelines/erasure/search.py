@@ -9,9 +9,23 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, EqualTo, In, LessThan
 from pyiceberg.manifest import DataFile
 
-from manifold.lake.commits import MAIN, patiently
+from manifold.contracts.tables import (
+    ACTIONS,
+    DATA,
+    ECQ_INDEX,
+    ECQ_PAYLOAD,
+    ECQ_SEQNO,
+    ECQ_STATE,
+    IDS,
+    META,
+    OUTCOMES,
+    QUALITY,
+    QUARANTINE,
+    SIGNAL_TABLES,
+    Table,
+)
 from manifold.lake.catalog import where
-from manifold.contracts.tables import ACTIONS, DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, IDS, META, OUTCOMES, QUALITY, QUARANTINE, SIGNAL_TABLES, Table
+from manifold.lake.commits import MAIN, patiently
 from pipelines.erasure.names import Named
 from pipelines.erasure.sealed import STREAMS
 from pipelines.ingest.erasing import changed, put, read

@@ -11,9 +11,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, IsNull
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from manifold.lake.hashes import AT_ONCE
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import DATA, ECQ_PAYLOAD, ECQ_SEQNO, IDS, META, SEGMENTS, XRAY_RAW, Table
+from manifold.lake.hashes import AT_ONCE
 from pipelines.ingest.arrow_commits import ALL, MOST_MERGED, MOST_READ, between, changed_rows, matching
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.payload_days import DAY_OF, is_index_whole, rows_near, spans_of

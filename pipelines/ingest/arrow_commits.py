@@ -11,9 +11,9 @@ from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 
-from manifold.lake.commits import patiently
-from manifold.lake.catalog import where
 from manifold.contracts.tables import DATA, META, Table
+from manifold.lake.catalog import where
+from manifold.lake.commits import patiently
 from pipelines.ingest.arrow_rows import Rows, merged_meta
 from pipelines.spark.needed import NeedsSpark
 

@@ -1,6 +1,6 @@
 """Makes the rows of the tables from parsed messages in memory: Arrow in, Arrow out. `transforms` is the same for Spark.
 
-The input has the columns of `manifold.archive.parsing`. Each function returns the same rows as the function of that name in `transforms`.
+The input has the columns of `manifold.archive.parsing`. Each function returns the rows of its namesake in `transforms`.
 """
 
 from collections.abc import Mapping, Sequence

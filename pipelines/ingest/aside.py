@@ -15,15 +15,15 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo
 
-from manifold.runtime.alert import alert
-from manifold.lake.catalog import where
+from expectations import Audit, Finding
 from manifold.archive import parsing
 from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
 from manifold.contracts.envelope import Stream
-from manifold.settings import Settings
 from manifold.contracts.tables import ECQ_STATE, META, OUTCOMES, SEGMENTS
-from expectations import Audit, Finding
+from manifold.lake.catalog import where
+from manifold.runtime.alert import alert
+from manifold.settings import Settings
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import head_of
 from pipelines.ingest.lineage import tell_held_back

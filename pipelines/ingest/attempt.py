@@ -8,10 +8,10 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyspark.sql import DataFrame, SparkSession
 
-from manifold.lake.commits import append_rows
-from manifold.lake.data_files import append_files
 from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import SEGMENTS, Table
+from manifold.lake.commits import append_rows
+from manifold.lake.data_files import append_files
 from pipelines.ingest.branches import (
     ATTEMPT,
     COUNTED,

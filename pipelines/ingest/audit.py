@@ -8,10 +8,10 @@ from functools import partial
 import pyarrow as pa
 import structlog
 
-from manifold.lake.reports import open_reports
+from expectations import Audit, NotInArrow, audit
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import DATA, META, SEGMENTS
-from expectations import Audit, NotInArrow, audit
+from manifold.lake.reports import open_reports
 from pipelines.ingest.arrow_audit import ALONE, BESIDE_SPARK, NOTHING, Bounds, files_of, lookups, rows_of
 from pipelines.ingest.branches import COUNTED, RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import PinnedSnapshot, counts, pins_in

@@ -5,12 +5,12 @@ from datetime import datetime, timedelta
 
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.payloads import is_filled
 from manifold.archive.parsing import Limits
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import DATA, META, PAYLOAD_INDEX, Table
+from manifold.lake.payloads import is_filled
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.planning import Plan
 from pipelines.ingest.reading import Source

@@ -11,9 +11,9 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import ManageSnapshots
 
-from manifold.lake.commits import Change, patiently
-from manifold.lake.catalog import run_tables_of
 from manifold.contracts.tables import SEGMENTS, Table
+from manifold.lake.catalog import run_tables_of
+from manifold.lake.commits import Change, patiently
 
 PREFIX = "run_"
 REPEAT = "repeat_"  # branches on which a run's change is made once more, for a moment

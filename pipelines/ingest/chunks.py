@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from manifold.lake.grouping import grouped
 from manifold.archive.segment import Segment
+from manifold.lake.grouping import grouped
 
 OPENING = 64 << 10  # bytes that a segment counts for at least: to open it costs as much as to read so much
 

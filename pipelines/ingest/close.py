@@ -6,11 +6,11 @@ import pyarrow as pa
 import structlog
 from pyiceberg.expressions import LessThan
 
-from manifold.lake.catalog import where
 from manifold.archive.probing import Probe
 from manifold.archive.segment import Segment
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import QUARANTINE, SEGMENTS
+from manifold.lake.catalog import where
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.planning import SIGNALS, Plan
 from pipelines.ingest.run import Ingested

@@ -7,8 +7,8 @@ from pyiceberg.manifest import write_manifest_list
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 
-from manifold.lake.commits import patiently
 from manifold.contracts.tables import Table
+from manifold.lake.commits import patiently
 from pipelines.ingest.branches import commit, properties_of
 
 REPLACES = "manifold.replaces"  # property of such a snapshot: whose files it has, by snapshot; 0: none

@@ -8,9 +8,9 @@ import structlog
 from pyiceberg.catalog import Catalog
 from redis.exceptions import RedisError
 
-from manifold.runtime.redis import connect
 from manifold.archive.segment import Interval
 from manifold.archive.store import Archive
+from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.ledger import new_segments
 from pipelines.ingest.publish import finish

@@ -26,9 +26,9 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, AssertTableUUID, SetSnapshotRefUpdate
 
-from manifold.lake.commits import patiently
-from manifold.lake.catalog import where
 from manifold.contracts.tables import Table
+from manifold.lake.catalog import where
+from manifold.lake.commits import patiently
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.contents import TOTALS
 from pipelines.ingest.removal import removed

@@ -21,11 +21,11 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.table import Table as IcebergTable
 
-from manifold.lake.catalog import where
 from manifold.archive.segment import Interval, Segment, Selection, began_at
 from manifold.archive.store import AT_ONCE, Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import SEGMENTS
+from manifold.lake.catalog import where
 from pipelines.ingest.day_spans import A_DAY, day_spans
 
 PRUNED_BEFORE = "manifold.pruned-before"  # table property: rows of what began before this instant may have gone with their files

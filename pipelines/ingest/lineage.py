@@ -16,12 +16,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table.snapshots import Snapshot
 
+from manifold.contracts.lineage import RunName, run_uuid
+from manifold.contracts.tables import SEGMENTS
 from manifold.lake.catalog import where
 from manifold.lake.lineage import tell
 from manifold.lake.reports import open_reports, run_page
-from manifold.contracts.lineage import RunName, run_uuid
 from manifold.settings import Settings
-from manifold.contracts.tables import SEGMENTS
 from pipelines.ingest.branches import PINS, RUN_ID, head_of, properties_of
 from pipelines.ingest.publish import PinnedSnapshot, counting, pins_in
 from pipelines.lineage.datasets import dataset, written

@@ -8,7 +8,6 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual
 
-from manifold.lake.catalog import make_signal_tables, where
 from manifold.archive.content import Unreadable
 from manifold.archive.probing import Probe, probe, seqs_of
 from manifold.archive.segment import Interval, Segment, Selection, claimed_node, is_replay
@@ -16,6 +15,7 @@ from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import datetime_of, first_seq_at
 from manifold.contracts.tables import ECQ_INDEX, IDS, QUARANTINE, SEGMENTS, XRAY_RAW, XRAY_STATUS, Table
+from manifold.lake.catalog import make_signal_tables, where
 from pipelines.ingest.ledger import Ledger, pruned_before
 from pipelines.ingest.publish import current_snapshots, main_snapshots
 from pipelines.ingest.refused_bytes import still_refused

@@ -27,11 +27,11 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
-from manifold.lake.commits import MAIN
-from manifold.lake.catalog import run_tables_of, where
-from manifold.lake.versions import require_not_newer
 from manifold.contracts.errors import OutcomeUnknown, Retryable
 from manifold.contracts.tables import EVERY_RUN_TABLE, SEGMENTS, Table
+from manifold.lake.catalog import run_tables_of, where
+from manifold.lake.commits import MAIN
+from manifold.lake.versions import require_not_newer
 from pipelines.ingest.branches import (
     EVERYTHING,
     PINS,

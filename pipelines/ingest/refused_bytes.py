@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThanOrEqual, StartsWith
 
-from manifold.lake.catalog import where
 from manifold.archive.content import Unreadable
 from manifold.archive.parsing import OTHER_BYTES
 from manifold.archive.probing import seqs_of
 from manifold.archive.store import Archive
 from manifold.contracts.tables import QUARANTINE
+from manifold.lake.catalog import where
 from pipelines.ingest.branches import properties_of
 
 BEFORE, BETWEEN, AFTER = OTHER_BYTES.split("%s")

@@ -10,8 +10,8 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.table.snapshots import Snapshot
 
-from manifold.lake.commits import patiently
 from manifold.contracts.tables import Table
+from manifold.lake.commits import patiently
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.removal import days_of
 

@@ -15,8 +15,8 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform
 
-from manifold.lake.commits import patiently
 from manifold.contracts.tables import Table
+from manifold.lake.commits import patiently
 from pipelines.ingest.branches import properties_of
 
 REMOVES = "manifold.removes"  # property of such a snapshot: the columns by which rows were named, with commas

@@ -9,8 +9,8 @@ from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 
-from manifold.lake.commits import patiently
 from manifold.contracts.tables import META, Table
+from manifold.lake.commits import patiently
 from pipelines.ingest.branches import ATTEMPT, REPEAT, REPEATS, RUN_ID, drop_branch, properties_of
 from pipelines.ingest.contents import replace_content, replaces
 from pipelines.ingest.erasing import erases, repeat_erasure

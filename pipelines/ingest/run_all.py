@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import structlog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
-from manifold.runtime.alert import alert
-from manifold.lake.catalog import ensure_tables
 from manifold.archive.flush import flush
 from manifold.archive.segment import Interval
+from manifold.lake.catalog import ensure_tables
+from manifold.runtime.alert import alert
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog, naming_the_catalog
 from pipelines.ingest.aside import ingest_and_judge

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import structlog
 
+from manifold.contracts.errors import Permanent
 from manifold.lake.catalog import open_catalog
 from manifold.lake.quality import newest_results, version_of_results
 from manifold.lake.reports import drawn_version, note_drawn, open_reports
-from manifold.contracts.errors import Permanent
 from manifold.settings import Settings
 
 JUDGEMENTS = 100  # at most so many in a chart: each is a file to be read, and more bars would be a grey field

@@ -14,11 +14,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, EqualTo
 from pyiceberg.table.snapshots import Snapshot
 
-from manifold.lake.commits import append_rows
+from manifold.contracts.tables import QUALITY, SEGMENTS
 from manifold.lake.catalog import where
+from manifold.lake.commits import append_rows
 from manifold.lake.reports import open_reports, run_page
 from manifold.settings import Settings
-from manifold.contracts.tables import QUALITY, SEGMENTS
 from pipelines.ingest.branches import ATTEMPT, BEGAN, RUN_ID, ancestors, branch_of, head_of, properties_of
 from pipelines.ingest.publish import counts
 

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile
 from pyspark.core.broadcast import Broadcast
 
-from manifold.lake.data_files import DataFiles
 from manifold.archive.parsing import Parser
 from manifold.contracts.tables import Table
+from manifold.lake.data_files import DataFiles
 from pipelines.ingest.arrow_rows import parted
 from pipelines.ingest.attempt import LEVEL, Attempt
 from pipelines.ingest.frames import Reader, spread

@@ -10,11 +10,11 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from manifold.lake.catalog import ensure_tables
 from manifold.archive import parsing
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
+from manifold.lake.catalog import ensure_tables
 from pipelines.ingest import arrow_rows, transforms
 from pipelines.ingest.arrow_path import write_by_arrow
 from pipelines.ingest.attempt import Attempt

@@ -15,10 +15,10 @@ import structlog
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from manifold.lake.hashes import AT_ONCE, standing_in_both, standing_twice
 from manifold.archive import parsing
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+from manifold.lake.hashes import AT_ONCE, standing_in_both, standing_twice
 from pipelines.ingest import arrow_rows, signal_rows, transforms
 from pipelines.ingest.arrow_commits import between, matching
 from pipelines.ingest.attempt import Attempt

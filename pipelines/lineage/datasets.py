@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 
-from manifold.settings import Settings
 from manifold.contracts.tables import NAMESPACE
+from manifold.settings import Settings
 from pipelines.lineage._place import Place
 from pipelines.lineage.events import Json, facet
 

@@ -15,12 +15,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 
-from manifold.lake.committed import Committed, watching
-from manifold.lake.catalog import open_catalog, tables_of
-from manifold.lake.lineage import tell
 from manifold.contracts.lineage import RunName, run_uuid
-from manifold.settings import Settings
 from manifold.contracts.tables import Table
+from manifold.lake.catalog import open_catalog, tables_of
+from manifold.lake.committed import Committed, watching
+from manifold.lake.lineage import tell
+from manifold.settings import Settings
 from pipelines.ingest.branches import ancestors, properties_of
 from pipelines.lineage._place import Place
 from pipelines.lineage.datasets import place, table, written

@@ -18,16 +18,30 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThanOrEqual
 
-from manifold.lake.grouping import grouped
-from manifold.lake.catalog import ensure_tables, where
 from manifold.archive import parsing
 from manifold.archive.content import Unreadable
 from manifold.archive.formats import decode
 from manifold.archive.segment import Interval, Segment
 from manifold.archive.store import Archive
 from manifold.contracts.seq import EPOCH, datetime_of
+from manifold.contracts.tables import (
+    DATA,
+    ECQ_INDEX,
+    ECQ_PAYLOAD,
+    ECQ_STATE,
+    IDS,
+    META,
+    OUTCOMES,
+    QUARANTINE,
+    SEGMENTS,
+    XRAY_PROCESSED,
+    XRAY_RAW,
+    XRAY_STATUS,
+    Table,
+)
+from manifold.lake.catalog import ensure_tables, where
+from manifold.lake.grouping import grouped
 from manifold.settings import Settings
-from manifold.contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS, Table
 from pipelines.ingest.ledger import Ledger, missing_segments
 from pipelines.ingest.publish import main_snapshots
 from pipelines.maintenance.check_plan import Brought, Finding, Found, Trouble, brought, judge

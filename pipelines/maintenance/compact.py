@@ -17,9 +17,20 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyspark.sql import Row, SparkSession
 
+from manifold.contracts.tables import (
+    ECQ_INDEX,
+    ECQ_STATE,
+    IDS,
+    META,
+    OUTCOMES,
+    SEGMENTS,
+    XRAY_PROCESSED,
+    XRAY_RAW,
+    XRAY_STATUS,
+    Table,
+)
 from manifold.lake.catalog import ensure_tables, tables_of
 from manifold.settings import Settings
-from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE, IDS, META, OUTCOMES, SEGMENTS, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS, Table
 from pipelines.ingest.branches import BEGAN
 from pipelines.maintenance.compact_discover import Shape, discover
 from pipelines.maintenance.compact_plan import CompactionPolicy, Group, Work, work_of

@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS
 from manifold.lake.commits import patiently
 from manifold.settings import Settings
-from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS
 from pipelines.ingest.amending import until_not_overtaken
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, close_run, open_run

@@ -9,9 +9,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, SEGMENTS
+from manifold.queues import EcqLoader, Policy
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
-from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, SEGMENTS
 from pipelines.ingest.amending import until_not_overtaken
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, close_run, open_run
@@ -23,7 +24,6 @@ from pipelines.maintenance.garbage_run import SAMPLE, Removal
 from pipelines.maintenance.removing import remove
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.workers import counted
-from manifold.queues import EcqLoader, Policy
 
 Batches = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 

@@ -1,6 +1,6 @@
 """Decides which rows of compacted queues are unneeded, over all rows of each client. Pure; Spark's workers run it.
 
-Compaction removes rows that change no answer: superseded messages, and the rows of the state that `manifold.contracts.ecq_rows` names.
+Compaction removes rows that change no answer: superseded messages, and rows of the state (`manifold.contracts.ecq_rows`).
 Garbage collection removes acknowledged messages past their retention; a pending message stays, however old.
 """
 

@@ -9,9 +9,9 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
+from manifold.archive.flush import flush
 from manifold.lake.catalog import ensure_tables
 from manifold.runtime.redis import connect
-from manifold.archive.flush import flush
 from manifold.settings import Settings
 from pipelines.ingest.amending import until_not_overtaken
 from pipelines.ingest.attempt import Attempt

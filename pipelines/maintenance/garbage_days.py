@@ -19,8 +19,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 
-from manifold.lake.commits import patiently
 from manifold.contracts.tables import IDS, OUTCOMES
+from manifold.lake.commits import patiently
 from pipelines.ingest.branches import properties_of
 from pipelines.ingest.removal import REMOVES_DAYS
 

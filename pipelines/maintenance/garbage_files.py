@@ -12,11 +12,11 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 
-from manifold.lake.catalog import tables_of
 from manifold.archive.segment import Segment
 from manifold.archive.store import Archive
-from manifold.settings import Settings
 from manifold.contracts.tables import QUARANTINE, SEGMENTS, Table
+from manifold.lake.catalog import tables_of
+from manifold.settings import Settings
 from pipelines.ingest.ledger import ledger_of
 from pipelines.maintenance.garbage_days import carry_over
 from pipelines.maintenance.garbage_plan import ArchivedSegment, old_segments

@@ -10,9 +10,9 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan
 
+from manifold.contracts.tables import IDS, OUTCOMES, Table
 from manifold.lake.catalog import where
 from manifold.settings import Settings
-from manifold.contracts.tables import IDS, OUTCOMES, Table
 from pipelines.maintenance.garbage_run import Removal
 from pipelines.maintenance.old_days import OldDays, midnight
 

@@ -18,12 +18,12 @@ from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.table import FileScanTask
 from pyiceberg.table import Table as IcebergTable
 
-from manifold.lake.commits import patiently
-from manifold.lake.catalog import where
 from manifold.archive.store import Archive
 from manifold.contracts.seq import first_seq_at
-from manifold.settings import Settings
 from manifold.contracts.tables import SEGMENTS
+from manifold.lake.catalog import where
+from manifold.lake.commits import patiently
+from manifold.settings import Settings
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.ledger import PRUNED_BEFORE, pruned_before
 from pipelines.ingest.publish import main_snapshots

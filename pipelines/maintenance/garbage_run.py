@@ -13,9 +13,10 @@ import structlog
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from manifold.runtime.redis import connect
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.tables import DATA, META, OUTCOMES, SEGMENTS
+from manifold.queues import Loader, Policy
+from manifold.runtime.redis import connect
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import branch_of, close_run, open_run
 from pipelines.ingest.publish import finish, publish
@@ -24,7 +25,6 @@ from pipelines.ingest.transforms import instant_of
 from pipelines.maintenance.garbage_rows import Rows
 from pipelines.maintenance.removing import remove
 from pipelines.populate.pending import KEYS
-from manifold.queues import Loader, Policy
 
 SAMPLE = 20
 

@@ -4,9 +4,9 @@ from datetime import datetime
 
 from pyiceberg.catalog import Catalog
 
+from manifold.contracts.tables import SIGNAL_TABLES
 from manifold.lake.catalog import has_signals
 from manifold.settings import Settings
-from manifold.contracts.tables import SIGNAL_TABLES
 from pipelines.maintenance.garbage_run import Removal
 from pipelines.maintenance.old_days import OldDays, midnight
 

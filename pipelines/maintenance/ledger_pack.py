@@ -10,8 +10,8 @@ from pyiceberg.expressions import AlwaysTrue, GreaterThanOrEqual
 from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.table import FileScanTask
 
-from manifold.lake.catalog import where
 from manifold.contracts.tables import SEGMENTS
+from manifold.lake.catalog import where
 from pipelines.ingest.amending import Amendment
 from pipelines.ingest.publish import ConcurrentPublish, main_snapshots
 

@@ -10,9 +10,9 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import LessThan
 
-from manifold.lake.commits import append_nothing
-from manifold.lake.catalog import where
 from manifold.contracts.tables import SEGMENTS, Table
+from manifold.lake.catalog import where
+from manifold.lake.commits import append_nothing
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.removal import days_of, remove_days

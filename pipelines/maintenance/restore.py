@@ -12,13 +12,13 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyspark.sql import SparkSession
 
-from manifold.lake.catalog import ensure_tables, run_tables_of
-from manifold.runtime.redis import connect
 from manifold.archive.flush import flush
 from manifold.archive.store import Archive
 from manifold.contracts.errors import OutcomeUnknown, Permanent
-from manifold.settings import Settings
 from manifold.contracts.tables import EVERY_RUN_TABLE, SEGMENTS, Table
+from manifold.lake.catalog import ensure_tables, run_tables_of
+from manifold.runtime.redis import connect
+from manifold.settings import Settings
 from pipelines.catalog import await_catalog
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import EVERYTHING, UNDOES

@@ -17,11 +17,11 @@ from pyiceberg.expressions import In
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.snapshots import Snapshot
 
-from manifold.lake.catalog import ensure_tables
 from manifold.archive.store import Archive
 from manifold.contracts.errors import Permanent
-from manifold.settings import Settings
 from manifold.contracts.tables import EVERY_RUN_TABLE, SEGMENTS
+from manifold.lake.catalog import ensure_tables
+from manifold.settings import Settings
 from pipelines.catalog import await_catalog
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.branches import RUN_ID, UNDOES, ancestors, properties_of

@@ -11,10 +11,10 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 
-from manifold.lake.commits import patiently
-from manifold.lake.catalog import tables_of
-from manifold.settings import Settings
 from manifold.contracts.tables import SEGMENTS, Table
+from manifold.lake.catalog import tables_of
+from manifold.lake.commits import patiently
+from manifold.settings import Settings
 from pipelines.ingest.branches import RUN_ID, ancestors, properties_of
 from pipelines.ingest.publish import unfinished
 from pipelines.maintenance.garbage_days import carry_over

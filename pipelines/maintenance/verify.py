@@ -15,8 +15,9 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 
 from manifold.lake.catalog import ensure_tables
-from manifold.runtime.redis import connect
 from manifold.lake.reports import QUEUES, open_reports
+from manifold.queues import Loader, Policy
+from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.maintenance.verify_digest import compare_digests
 from pipelines.maintenance.verify_ecq import compare_queues
@@ -24,7 +25,6 @@ from pipelines.maintenance.verify_entries import differences
 from pipelines.maintenance.verify_lake import PinnedLake
 from pipelines.maintenance.verify_redis import Difference
 from pipelines.maintenance.verify_repair import repair_queues
-from manifold.queues import Loader, Policy
 
 MOST_REPORTED = 1_000_000  # differences that the report lists one by one; all are counted
 

@@ -17,9 +17,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from redis import Redis
 
-from manifold.runtime.redis import connect
 from manifold.contracts import keys
 from manifold.contracts.seq import COUNTER_BITS, MAX_NODE
+from manifold.runtime.redis import connect
 from pipelines.maintenance.seen_keys import Hashes, Seen
 from pipelines.maintenance.verify_lake import PinnedLake
 from pipelines.maintenance.verify_redis import (

@@ -13,15 +13,15 @@ from itertools import islice
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE
+from manifold.queues import EcqLoader, Policy
+from manifold.queues.verbs.ecq_reads import ReadReply
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
-from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE
 from pipelines.populate.ecq import as_loaded
 from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united
 from pipelines.populate.worker_errors import Batches
 from pipelines.populate.workers import counted
-from manifold.queues import EcqLoader, Policy
-from manifold.queues.verbs.ecq_reads import ReadReply
 
 CLIENTS_AT_ONCE = 1000
 ON_ITS_WAY = timedelta(hours=1)  # an acknowledgement is in the lake by then

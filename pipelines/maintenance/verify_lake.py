@@ -6,8 +6,8 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
+from manifold.settings import Settings
 from pipelines.ingest.publish import main_snapshots
 from pipelines.populate.snapshot_range import newest_seqs
 

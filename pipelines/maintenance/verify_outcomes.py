@@ -12,13 +12,13 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 from redis import Redis
 
-from manifold.runtime.redis import connect
 from manifold.archive import parsing
 from manifold.archive.flush import flush
 from manifold.archive.store import Archive
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.contracts.outcomes import OutcomeRecord
+from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.ingest.frames import parsed
 from pipelines.ingest.ledger import new_segments

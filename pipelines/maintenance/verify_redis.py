@@ -13,9 +13,9 @@ import structlog
 from redis import Redis
 from redis.exceptions import RedisError
 
-from manifold.runtime.redis import connect
 from manifold.contracts import keys
 from manifold.queues import is_spoilt
+from manifold.runtime.redis import connect
 
 KEYS_A_PAGE = 2000
 ENTRIES_A_FLUSH = 5000

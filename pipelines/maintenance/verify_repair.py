@@ -7,14 +7,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from redis import Redis
 
-from manifold.runtime.redis import connect
 from manifold.contracts import keys
 from manifold.contracts.outcomes import OF_CODE, Outcome, OutcomeRecord
+from manifold.queues import Loader, Policy
+from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.maintenance.verify_redis import Difference
 from pipelines.populate.lock import populate_lock
 from pipelines.populate.workers import SUPERSEDED_BY
-from manifold.queues import Loader, Policy
 
 FOUND = "remembered by the queues alone: recorded when they were compared with the lake, not when it ended"
 COUNTS = pa.schema([("difference", pa.string()), ("repaired", pa.int64())])

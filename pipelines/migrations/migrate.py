@@ -19,10 +19,10 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.update import AssertRefSnapshotId
 
-from manifold.lake.commits import MAIN, append_nothing, patiently
-from manifold.lake.catalog import make_missing_tables, tables_of
-from manifold.lake.versions import FIRST, require_not_newer, version_of
 from manifold.contracts.tables import EVERY_RUN_TABLE, MIGRATING, SCHEMA_VERSION, SEGMENTS, Table
+from manifold.lake.catalog import make_missing_tables, tables_of
+from manifold.lake.commits import MAIN, append_nothing, patiently
+from manifold.lake.versions import FIRST, require_not_newer, version_of
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.publish import finish, main_snapshots
 from pipelines.migrations.of_tables import STEPS

@@ -2,7 +2,22 @@
 
 import pyarrow as pa
 
-from manifold.contracts.tables import ACTIONS, DATA, ECQ_TABLES, ERASURES, IDS, INSTANT, META, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS, SIGNAL_TABLES, XRAY_STATUS, Column
+from manifold.contracts.tables import (
+    ACTIONS,
+    DATA,
+    ECQ_TABLES,
+    ERASURES,
+    IDS,
+    INSTANT,
+    META,
+    OUTCOMES,
+    QUALITY,
+    QUARANTINE,
+    SEGMENTS,
+    SIGNAL_TABLES,
+    XRAY_STATUS,
+    Column,
+)
 from pipelines.migrations.ledger_days import LedgerDays
 from pipelines.migrations.payload_index import PayloadIndex
 from pipelines.migrations.steps import AddColumns, SetProperties, Step

@@ -10,8 +10,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table as IcebergTable
 
-from manifold.lake.payloads import is_filled
 from manifold.contracts.tables import Table
+from manifold.lake.payloads import is_filled
 from pipelines.ingest.contents import REPLACES
 from pipelines.migrations.steps import Step
 

@@ -8,9 +8,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
 
+from manifold.contracts.tables import Column, Table
 from manifold.lake.commits import append_nothing
 from manifold.lake.schema import ICEBERG_TYPES
-from manifold.contracts.tables import Column, Table
 
 
 @dataclass(frozen=True, slots=True)

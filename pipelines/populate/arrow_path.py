@@ -7,15 +7,15 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In, LessThanOrEqual
 from redis import Redis
 
-from manifold.lake.catalog import where
 from manifold.contracts import keys
 from manifold.contracts.seq import datetime_of
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES
+from manifold.lake.catalog import where
+from manifold.queues import Loader, Policy
+from manifold.settings import Settings
 from pipelines.populate import ecq_news
 from pipelines.populate.snapshot_range import ALL_ROWS, SnapshotRange, range_since
 from pipelines.spark.needed import NeedsSpark
-from manifold.queues import Loader, Policy
 
 FEW = 100_000  # rows that are read here; more are Spark's
 FEW_TRIGGERS = 1000  # seqs that a filter can name one by one

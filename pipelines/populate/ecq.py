@@ -13,17 +13,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from redis import Redis
 
+from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE, StateKind
+from manifold.queues import EcqLoader, LakeQueue, LoadResult, Policy
+from manifold.queues.verbs.ecq import LiveMessage, Load
 from manifold.runtime.redis import connect
 from manifold.settings import Settings
-from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE, StateKind
 from pipelines.populate.ecq_fold import UNITED, FoldedQueue, folded, united, united_table
 from pipelines.populate.ecq_news import AROUND_LOADING, REWOUND, Added, has_rows, left_over, loaded_at, unpopulated
 from pipelines.populate.snapshot_range import ALL_ROWS, SnapshotRange
 from pipelines.populate.worker_errors import SPOILT, Batches
 from pipelines.populate.workers import counted
 from pipelines.spark.needed import NeedsSpark
-from manifold.queues import EcqLoader, LakeQueue, LoadResult, Policy
-from manifold.queues.verbs.ecq import LiveMessage, Load
 
 FEW = 100_000  # rows that are read here; more are Spark's
 FEW_CLIENTS = 1000  # that a filter can name one by one

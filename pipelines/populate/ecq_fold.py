@@ -1,7 +1,7 @@
 """Folds index and state of compacted queues, client by client, over Arrow tables, in this process or in Spark's workers.
 
-It finds the newest message of each key, and applies acknowledgements and rewinds by `manifold.contracts.ecq_rows`. Rows of both tables are
-brought into one form first, so that Spark groups those of a client in one shuffle.
+It finds the newest message of each key, and applies acknowledgements and rewinds by `manifold.contracts.ecq_rows`. Rows of both
+tables are brought into one form first, so that Spark groups those of a client in one shuffle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -7,9 +7,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import BooleanExpression, EqualTo, LessThanOrEqual, Or
 from redis import Redis
 
-from manifold.lake.catalog import where
 from manifold.contracts import keys
 from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE, StateKind, Table
+from manifold.lake.catalog import where
 from pipelines.populate.snapshot_range import SnapshotRange, newest_before, range_since
 
 TABLES_READ = (ECQ_INDEX, ECQ_STATE)

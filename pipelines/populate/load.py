@@ -13,12 +13,13 @@ from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from manifold.runtime.redis import connect
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.contracts.queue_names import ecq_queue
-from manifold.settings import Settings
 from manifold.contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE, IDS, META, OUTCOMES
+from manifold.queues import Loader, LoadResult, Policy
+from manifold.runtime.redis import connect
+from manifold.settings import Settings
 from pipelines.ingest.publish import finish
 from pipelines.lineage import told
 from pipelines.populate import ecq, ecq_news
@@ -28,7 +29,6 @@ from pipelines.populate.pending import candidates, pending
 from pipelines.populate.snapshot_range import SnapshotRange, newest_before, newest_seqs
 from pipelines.populate.worker_errors import SPOILT, TRIGGERS
 from pipelines.populate.workers import counted, forget_ended, loading
-from manifold.queues import Loader, LoadResult, Policy
 
 FEW = 200_000  # entries whose keys are sent to where the outcomes are, rather than the outcomes shuffled
 ROWS_A_PART = 400_000  # entries of one partition: a worker groups them in memory

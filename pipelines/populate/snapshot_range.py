@@ -11,10 +11,10 @@ from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression, Eq
 from pyiceberg.table import DataScan, FileScanTask, IncrementalAppendScan
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from manifold.lake.catalog import where
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import COUNTER_BITS, MAX_NODE
 from manifold.contracts.tables import SEGMENTS, Table
+from manifold.lake.catalog import where
 from pipelines.ingest.branches import ancestors, properties_of
 
 ALL_ROWS = AlwaysTrue()

@@ -7,11 +7,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from manifold.runtime.redis import connect
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.queues import Forgotten, Loader, Policy
+from manifold.runtime.redis import connect
 from manifold.settings import Settings
 from pipelines.populate.worker_errors import SPOILT, TRIGGERS, WORDS, Batches, error_of, reporting_errors
-from manifold.queues import Forgotten, Loader, Policy
 
 MOST_ROWS = 2_000_000  # entries that a worker holds at once, if one partition has many more
 VEHICLES_AT_ONCE = 500

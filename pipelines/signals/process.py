@@ -15,13 +15,13 @@ import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan, NotEqualTo, NotNull, Or
 
-from manifold.lake.commits import append_nothing
-from manifold.lake.key_ring import require_ring
-from manifold.lake.catalog import has_signals, where
 from manifold.archive.parsing import Processing
-from manifold.settings import Settings
 from manifold.contracts.signals.processing import RULES
 from manifold.contracts.tables import SEGMENTS, XRAY_PROCESSED, XRAY_RAW
+from manifold.lake.catalog import has_signals, where
+from manifold.lake.commits import append_nothing
+from manifold.lake.key_ring import require_ring
+from manifold.settings import Settings
 from pipelines.ingest.amending import Amendment, until_not_overtaken
 from pipelines.ingest.publish import main_snapshots
 from pipelines.ingest.remaking import remake_days

@@ -17,12 +17,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pyspark
 
-from manifold.runtime.command import run_command
 from manifold.contracts import topics
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.errors import Retryable
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import datetime_of, first_seq_at
+from manifold.runtime.command import run_command
 from manifold.settings import Settings, load_settings
 from pipelines.spark.conf import CLASS_ARCHIVE, jars_for, write_defaults
 

@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from manifold.runtime.command import run_command
 from manifold.contracts.errors import Permanent, Retryable
+from manifold.runtime.command import run_command
 from manifold.settings import load_settings
 from pipelines.spark.conf import ICEBERG_JAR, POSTGRESQL_JAR, S3_JAR, SQLITE_JAR, jars_for
 

@@ -10,8 +10,8 @@ from importlib import import_module
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from manifold.lake.committed import note_application
 from manifold.contracts.errors import Permanent
+from manifold.lake.committed import note_application
 from manifold.settings import Settings
 from pipelines.spark.conf import (
     EXTENSIONS,

@@ -25,7 +25,8 @@ from manifold.settings import Settings
 from pipelines.spark.conf import jars_for, launch_conf
 
 CODE, ENVIRONMENT, DEFAULTS = "manifold.zip", "environment.tar.gz", "spark-defaults.conf"
-PACKAGES = ("adapters", "archive", "contracts", "expectations", "pipelines", "queues")
+ROOMS = ("archive", "contracts", "lake", "messaging", "queues", "runtime", "settings")
+PACKAGES = ("expectations", "pipelines", *(f"manifold/{room}" for room in ROOMS))
 # Distributions that workers import, with what those need. Pyspark is Spark's own, in each node's installation.
 FOR_WORKERS = (
     *("cryptography", "hiredis", "httpx", "msgspec", "orjson", "pandas", "pyarrow", "pydantic-settings", "pyiceberg"),

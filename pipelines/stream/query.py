@@ -21,11 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from redis.exceptions import RedisError
 
-from manifold.runtime.expiry import tell_expiry
-from manifold.runtime.http import tell_metrics
-from manifold.lake.catalog import ensure_tables
 from manifold.archive.segment import Segment
 from manifold.contracts.errors import ManifoldError, Retryable
+from manifold.lake.catalog import ensure_tables
+from manifold.runtime.expiry import tell_expiry
+from manifold.runtime.http import tell_metrics
 from manifold.settings import Settings
 from pipelines.catalog import await_catalog
 from pipelines.ingest.run import Ingested, Run

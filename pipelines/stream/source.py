@@ -9,10 +9,10 @@ import orjson
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from manifold.lake.catalog import open_catalog
 from manifold.archive.segment import Interval, Segment
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
+from manifold.lake.catalog import open_catalog
 from manifold.settings import Settings
 from pipelines.ingest.chunks import in_chunks
 from pipelines.ingest.ledger import new_segments

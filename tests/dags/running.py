@@ -13,10 +13,6 @@ from typing import Any
 import pyarrow.parquet as pq
 from redis import Redis
 
-from manifold.runtime import secret_files
-from manifold.lake.day_keys import DayKeys
-from manifold.lake.key_ring import new_key_line
-from manifold.lake.catalog import open_catalog
 from manifold.archive.recorded import RecordedSegments
 from manifold.archive.store import Archive
 from manifold.contracts import keys, topics
@@ -25,12 +21,16 @@ from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.names import Owner
 from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.seq import datetime_of, first_seq_at
-from manifold.settings import Settings
 from manifold.contracts.tables import Table
+from manifold.lake.catalog import open_catalog
+from manifold.lake.day_keys import DayKeys
+from manifold.lake.key_ring import new_key_line
+from manifold.runtime import secret_files
 from manifold.sandbox.platform import airflow
 from manifold.sandbox.platform.airflow_api import AirflowApi
 from manifold.sandbox.platform.airflow_users import logged_in
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
 from tests.pipelines.signal_makers import Sealing
 from tests.support.servers import Server, free_port, start_airflow, start_redis, stopping, wait_until
 from tests.support.wire import trigger

@@ -23,13 +23,13 @@ from airflow.sdk import DAG
 from pydantic import SecretStr
 from redis import Redis
 
+from manifold.contracts import keys
+from manifold.contracts.tables import IDS, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS, SIGNAL_TABLES, TABLES, XRAY_PROCESSED
 from manifold.lake.day_keys import DayKeys
 from manifold.lake.key_ring import key_ring, new_key_line, read_keys
-from manifold.contracts import keys
-from manifold.settings import Settings
-from manifold.contracts.tables import IDS, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS, SIGNAL_TABLES, TABLES, XRAY_PROCESSED
-from pipelines.spark.ship import CODE, ENVIRONMENT, Shipped, ship
 from manifold.queues import EcqLoader, Policy
+from manifold.settings import Settings
+from pipelines.spark.ship import CODE, ENVIRONMENT, Shipped, ship
 from tests.dags.cluster import PATH, SPARK, WORKERS, Cluster, spark_cluster
 from tests.dags.running import VINS, Platform
 from tests.dags.watching import Watched, watching
@@ -47,7 +47,7 @@ READABLE = {"spark.eventLog.enabled": "true"} | dict.fromkeys(
 WORDS = b"the words of a patient"
 SAID = json.dumps({"readings": [{"type": "humidity", "value": 4, "unit": "%"}], "words": WORDS.decode()}).encode()
 RUN = "manual__2026-11-22T03:00:00+00:00"
-WHERE = "import adapters, pyarrow, redis, sys; print(adapters.__file__, pyarrow.__file__, redis.__file__, *sys.path, sep='\\n')"
+WHERE = "import manifold, pyarrow, redis, sys; print(manifold.__file__, pyarrow.__file__, redis.__file__, *sys.path, sep='\\n')"
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +238,7 @@ def test_without_what_is_shipped_the_nodes_cannot_do_it(site: Site, cluster: Clu
 
     places = on_a_node(cluster, shipped, tmp_path).splitlines()
     assert [place for place in places if str(ROOT) in place and "site-packages/pyspark/" not in place] == []
-    assert f"/{CODE}/adapters/__init__.py" in places[0]
+    assert f"/{CODE}/manifold/__init__.py" in places[0]
     assert all("/environment/lib/python" in place for place in places[1:3])
 
 
@@ -270,7 +270,7 @@ def test_what_is_shipped_is_the_code_and_no_more_than_jobs_need(shipped: Shipped
     with zipfile.ZipFile(shipped.code) as code:
         names = set(code.namelist())
     assert {"manifold/queues/lua/enqueue.lua", "pipelines/stages/discover.py", "manifold/settings/__init__.py"} <= names
-    assert not any(name.startswith(("tests/", "sandbox/", "dags/")) or "__pycache__" in name for name in names)
+    assert not any(name.startswith(("tests/", "manifold/sandbox/", "dags/")) or "__pycache__" in name for name in names)
     assert Path(shipped.environment).name == ENVIRONMENT
     with tarfile.open(shipped.environment) as environment:
         top = {name.split("/")[3] for name in environment.getnames() if name.count("/") >= 3}
@@ -288,7 +288,11 @@ def test_a_driver_on_the_cluster_finds_all_that_jobs_import(tmp_path: Path) -> N
     with zipfile.ZipFile(made.code) as code:
         files = [name for name in code.namelist() if name.endswith(".py") and not name.endswith("__main__.py")]
     modules = [name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in files]
-    jobs = [name for name in modules if not name.startswith(("adapters.", "archive."))]  # which have what services need, too
+    jobs = [
+        name
+        for name in modules
+        if not name.startswith(("manifold.archive.", "manifold.lake.", "manifold.messaging.", "manifold.runtime."))
+    ]  # which have what services need, too
 
     each = f"for name in {jobs}: importlib.import_module(name)"
     imports = f"import importlib, expectations\n{each}\nprint(len(expectations.load_suites()))"

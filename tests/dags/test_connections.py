@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from manifold.settings import load_settings
 from dags._connections import CONNECTIONS, settings_of
+from manifold.settings import load_settings
 
 AWS = {"endpoint_url": "http://s3.example:7070", "region_name": "eu-west-1", "reports": "s3://lake/reports"}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {

@@ -15,11 +15,11 @@ from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronDataIntervalTimetable, CronTriggerTimetable
 
-from manifold.contracts import assets
-from manifold.settings import Settings
-from manifold.contracts.tables import EVERY_RUN_TABLE, NAMESPACE, QUALITY, XRAY_PROCESSED
 from dags._defaults import REBUILT
 from dags._jobs import DiscoverOperator, SparkJob, SubprocessOperator
+from manifold.contracts import assets
+from manifold.contracts.tables import EVERY_RUN_TABLE, NAMESPACE, QUALITY, XRAY_PROCESSED
+from manifold.settings import Settings
 from tests.support.servers import ROOT
 
 FOLDER = ROOT / "dags"

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from manifold.contracts.lineage import RunName, task_run
 from dags._jobs import JOBS, PIPELINES, SparkJob, SubprocessOperator
+from manifold.contracts.lineage import RunName, task_run
 from tests.support.lineage import told_in
 from tests.support.servers import free_port
 

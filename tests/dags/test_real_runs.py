@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from manifold.runtime import secret_files
-from manifold.lake.day_keys import DayKeys
-from manifold.lake.key_ring import new_key_line
 from manifold.contracts import keys
 from manifold.contracts.errors import Permanent
 from manifold.contracts.lineage import task_run
 from manifold.contracts.tables import DATA, IDS, SEGMENTS, XRAY_PROCESSED, XRAY_RAW
+from manifold.lake.day_keys import DayKeys
+from manifold.lake.key_ring import new_key_line
 from manifold.queues import Loader, Policy
+from manifold.runtime import secret_files
 from tests.dags.running import RUN_S, VINS, Ingested, Platform
-from tests.support.lineage import names, runs_of, told_in
 from tests.pipelines.makers import NOON_MS
 from tests.pipelines.signal_makers import readings
+from tests.support.lineage import names, runs_of, told_in
 
 INGEST = ("discover", "ingest", "audit", "publish", "populate")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

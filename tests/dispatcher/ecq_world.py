@@ -2,13 +2,13 @@
 
 from typing import Any
 
+from dispatcher._events import Woken
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.ecq_state import fold
 from manifold.contracts.names import Owner
 from manifold.contracts.queue_names import ecq_queue, owner_of_queue
 from manifold.contracts.topics import ecq_filter, ecq_topic
-from dispatcher._events import Woken
 from manifold.queues.verbs import ecq
 from manifold.queues.verbs.ecq_reads import Read
 from manifold.queues.verbs.verb import Verb
@@ -101,7 +101,7 @@ class EcqWorld(World):
             await self._bring_in_again(vehicle.vin)
 
     async def _bring_in_again(self, vin: Owner) -> None:
-        """As manifold/recorder/_catch_up.py: what is recorded of acknowledgements and rewinds, epoch by epoch, then the writes."""
+        """As the recorder's catch-up: recorded acknowledgements and rewinds, epoch by epoch, then the writes."""
         changes: list[tuple[int, int, Verb]] = [(seq, 0, ecq.Rewind(seq, first)) for seq, first in self.rewinds[vin]]
         changes += [(ack.epoch, 1, ecq.Acknowledge(ack, claim=False, recorded=True)) for ack in self.acks[vin]]
         for _, _, verb in sorted(changes, key=lambda change: change[:2]):

@@ -12,17 +12,17 @@ from urllib.error import HTTPError, URLError
 
 from redis import Redis as BlockingRedis
 
-from manifold.runtime.redis import connect as connect_blocking
 from manifold.archive.records import read_journal
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.seq import SeqSource, wall_clock_ms
-from manifold.settings import Settings
 from manifold.queues import Loader, Policy, Queues, connect
+from manifold.runtime.redis import connect as connect_blocking
 from manifold.sandbox.platform import broker as mosquitto
-from tests.support.platforms import variables
+from manifold.settings import Settings
 from tests.manifold.queues.triggers import enqueue_trigger
+from tests.support.platforms import variables
 from tests.support.redis_users import RedisUsers
 from tests.support.servers import Server, free_port, listens, start, start_redis, start_service
 
@@ -54,7 +54,11 @@ class Platform:
             Loader(redis, Policy.of(self.settings)).mark_loaded(1)
         port, log = self.settings.recorder_port, self.home / "logs" / "recorder.log"
         self.recorder = start_service(
-            "recorder", port=port, log=log, env=self.env_of("recorder"), ready=lambda: health(port).get("direct_enqueue") == "on"
+            "manifold.recorder",
+            port=port,
+            log=log,
+            env=self.env_of("recorder"),
+            ready=lambda: health(port).get("direct_enqueue") == "on",
         )
         return self.recorder
 
@@ -187,7 +191,7 @@ def a_platform(home: Path, users: RedisUsers | None = None, /, **overrides: Any)
         command, log = mosquitto.command(settings), home / "logs" / "broker.log"
         started.append(broker := start(command, port=settings.broker_port, log=log))
         tap = start_service(
-            "tap",
+            "manifold.sandbox.tap",
             port=settings.mqtt_port,
             log=home / "logs" / "tap.log",
             env=env,

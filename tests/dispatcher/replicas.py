@@ -8,10 +8,6 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 
-from manifold.contracts import keys
-from manifold.contracts.names import Owner
-from manifold.contracts.outcomes import Outcome, OutcomeRecord
-from manifold.settings import Settings
 from dispatcher._effect_batch import EffectBatch
 from dispatcher._effects import Effect, Forward, Ignore, Load, Publish
 from dispatcher._events import (
@@ -28,8 +24,12 @@ from dispatcher._events import (
 )
 from dispatcher._policy import DispatchPolicy
 from dispatcher._step import OpenClaim, OwnerState, step
+from manifold.contracts import keys
+from manifold.contracts.names import Owner
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.queues import Policy, Queues
 from manifold.queues.verbs.claims import Park
+from manifold.settings import Settings
 from tests.dispatcher.lockstep import Asking
 from tests.dispatcher.roads import Roads
 from tests.faults.history import Line, What

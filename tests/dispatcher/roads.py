@@ -4,11 +4,11 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
+from dispatcher._events import Event
 from manifold.contracts.events import Acked, Connected, Disconnected, Heard, Subscribed
 from manifold.contracts.names import Owner
 from manifold.contracts.queue_names import owner_of_queue
 from manifold.contracts.topics import request_filter, request_topic
-from dispatcher._events import Event
 from tests.faults.history import History, Line, What
 
 START_MS = 1_800_000_000_000

@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed
-from manifold.contracts.names import Owner
-from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._effects import Effect, Watch
 from dispatcher._events import Answered, Event, Loaded, Verb
 from dispatcher._policy import DispatchPolicy
 from dispatcher._step import OpenClaim, OwnerState
+from manifold.contracts.events import Acked, Connected, DeliveryDropped, Disconnected, Subscribed
+from manifold.contracts.names import Owner
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.queues.verbs.claims import ClaimReply, ClaimWord, MustEnd
 from manifold.queues.verbs.ends import Ack
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from manifold.contracts import keys
-from manifold.contracts.queue_names import ecq_queue
-from manifold.contracts.seq import datetime_of, seq_of, wall_clock_ms
-from manifold.settings import Settings
-from manifold.contracts.tables import ECQ_PAYLOAD
 from dispatcher._ecq_messages import EcqMessages
 from dispatcher._lake import Lake
 from dispatcher._payloads import Found, MissingData
+from manifold.contracts import keys
+from manifold.contracts.queue_names import ecq_queue
+from manifold.contracts.seq import datetime_of, seq_of, wall_clock_ms
+from manifold.contracts.tables import ECQ_PAYLOAD
 from manifold.queues import Policy, Queues, connect
 from manifold.queues.verbs.ecq import Append, LiveMessage, Load
+from manifold.settings import Settings
 from tests.support.lake_rows import append, new_lake
 from tests.support.servers import Server
 

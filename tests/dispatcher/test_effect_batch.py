@@ -7,15 +7,15 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
+from dispatcher._effect_batch import EffectBatch
 from manifold.contracts import keys
 from manifold.contracts.events import Heard
 from manifold.contracts.names import Owner
 from manifold.contracts.seq import EPOCH_MS, seq_of
-from manifold.settings import Settings
-from dispatcher._effect_batch import EffectBatch
 from manifold.queues import Policy, Queues
 from manifold.queues.verbs.claims import Claim, ClaimWord, Park, UpdatePresence
 from manifold.queues.verbs.fills import Enqueue
+from manifold.settings import Settings
 from tests.support.servers import Server
 
 NOW = EPOCH_MS + 200_000_000_000

@@ -7,12 +7,12 @@ import structlog
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from manifold.contracts.ecq import EcqAck
-from manifold.contracts.events import Heard
-from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher import _metrics_log
 from dispatcher._events import Verb
 from dispatcher._metrics_log import count_answers
+from manifold.contracts.ecq import EcqAck
+from manifold.contracts.events import Heard
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.queues.verbs.claims import Claim, Park, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
 from manifold.queues.verbs.ecq import Acknowledge
 from manifold.queues.verbs.ecq import AckReply as EcqAckReply

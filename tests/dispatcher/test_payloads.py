@@ -13,20 +13,20 @@ from pyiceberg.catalog import Catalog
 from redis import Redis
 from structlog.testing import capture_logs
 
-from manifold.lake.payloads import PIECE_BYTES
+from dispatcher._lake import READERS, Lake
+from dispatcher._payloads import Found, MissingData, Payloads
+from dispatcher._reader import LOOKED_FOR_IN_REDIS, TAKEN_BYTES
 from manifold.contracts import keys
 from manifold.contracts.events import Connected
 from manifold.contracts.names import Owner
 from manifold.contracts.seq import seq_of, wall_clock_ms
-from manifold.settings import Settings
 from manifold.contracts.tables import DATA, IDS, Table
-from dispatcher._lake import READERS, Lake
-from dispatcher._payloads import Found, MissingData, Payloads
-from dispatcher._reader import LOOKED_FOR_IN_REDIS, TAKEN_BYTES
+from manifold.lake.payloads import PIECE_BYTES
 from manifold.queues import Policy, Queues, connect
 from manifold.queues.verbs.claims import Claim, Park, UpdatePresence
-from tests.support.lake_rows import append, append_payloads, data_files, hanging, new_lake
+from manifold.settings import Settings
 from tests.manifold.queues.triggers import enqueue_trigger
+from tests.support.lake_rows import append, append_payloads, data_files, hanging, new_lake
 from tests.support.servers import Server, start_redis
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from manifold.settings import Settings
 from dispatcher._service import ALONE_S, SHARING_S, session_expiry_s
+from manifold.settings import Settings
 from tests.dispatcher.steps import NOW, RULES, SEQ, VIN
 
 

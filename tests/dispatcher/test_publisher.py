@@ -2,12 +2,12 @@
 
 import asyncio
 
-from manifold.messaging.mqtt import Mqtt
-from manifold.contracts.names import Owner
 from dispatcher._effects import Publish
 from dispatcher._events import Loaded, NotPublished, OfClaim, Published, PublishLost
 from dispatcher._publisher import Publisher, Window
 from dispatcher._steady import steady_ms
+from manifold.contracts.names import Owner
+from manifold.messaging.mqtt import Mqtt
 from tests.manifold.messaging.test_mqtt import cuttable, run, until, url
 from tests.support.servers import Server
 

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 from structlog.testing import capture_logs
 
+from dispatcher._queue_stats import GRACE_MS, QueueStatsCollector
 from manifold.contracts import keys
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import seq_of, wall_clock_ms
-from manifold.settings import Settings
-from dispatcher._queue_stats import GRACE_MS, QueueStatsCollector
 from manifold.queues import Policy, Queues, QueueStats, connect
 from manifold.queues.verbs.fills import Enqueue
+from manifold.settings import Settings
 from tests.support.servers import Server
 
 POLICY = Policy.of(Settings())

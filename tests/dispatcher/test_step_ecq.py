@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from manifold.contracts.ecq import EcqAck
-from manifold.contracts.events import Acked, Heard, Subscribed
-from manifold.contracts.queue_names import ecq_queue
 from dispatcher._effects import Effect, Forward, Ignore, Load, Publish, Watch
 from dispatcher._events import DeadlinePassed, Event, Loaded, Missing, Published, Unsendable, Woken
 from dispatcher._step import OpenClaim, OwnerState, step
+from manifold.contracts.ecq import EcqAck
+from manifold.contracts.events import Acked, Heard, Subscribed
+from manifold.contracts.queue_names import ecq_queue
 from manifold.queues.verbs.claims import Claim, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
 from manifold.queues.verbs.ecq import Acknowledge, AckReply, Subscription
 from tests.dispatcher.steps import (

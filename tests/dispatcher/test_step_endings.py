@@ -2,11 +2,11 @@
 
 from msgspec.structs import replace
 
-from manifold.contracts.events import Heard
-from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from dispatcher._effects import Effect, Ignore, Load, Watch
 from dispatcher._events import Event
 from dispatcher._step import OwnerState, step
+from manifold.contracts.events import Heard
+from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.queues.verbs.claims import Claim, Release, ReleaseReason, ReleaseReply, UpdatePresence, UpdatePresenceReply
 from manifold.queues.verbs.ends import Ack, AckReply, End, EndReply
 from tests.dispatcher.steps import (

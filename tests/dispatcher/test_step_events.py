@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
-from manifold.contracts.events import Heard
 from dispatcher._effects import Effect, Ignore, Watch
 from dispatcher._events import DeadlinePassed, Event, Woken
 from dispatcher._step import OwnerState, step
+from manifold.contracts.events import Heard
 from manifold.queues.verbs.claims import Claim, Release, ReleaseReason, UpdatePresence, UpdatePresenceReply
 from tests.dispatcher.steps import (
     BUSY,

@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 from redis import Redis
 
-from manifold.messaging.mqtt import Mqtt
 from manifold.contracts import keys
 from manifold.contracts.topics import Sign, sign_topic
+from manifold.messaging.mqtt import Mqtt
 from tests.support.careless import GOOD, careless
 from tests.support.servers import Server, answers, free_port, start_python, wait_until
 

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from manifold.messaging.mqtt import Message, Mqtt
-from manifold.contracts import keys
-from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
-from manifold.contracts.names import Owner
-from manifold.settings import Settings
-from manifold.contracts.topics import Sign, sign_topic
 from dispatcher._effect_batch import EffectBatch
 from dispatcher._event_reader import CROWD, HEARD, EventReader
 from dispatcher._events import Event
 from dispatcher._waiting import CONNECTIONS_KEPT, Job, join
+from manifold.contracts import keys
+from manifold.contracts.events import Connected, Disconnected, Heard, Subscribed
+from manifold.contracts.names import Owner
+from manifold.contracts.topics import Sign, sign_topic
+from manifold.messaging.mqtt import Message, Mqtt
 from manifold.queues import Policy, Queues, connect
 from manifold.queues.verbs.claims import UpdatePresence
+from manifold.settings import Settings
 from tests.dispatcher.steps import ACKED, LISTENS, NOW, VIN
 from tests.support.servers import Server, start_redis, stopping
 

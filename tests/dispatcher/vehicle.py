@@ -12,9 +12,9 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from manifold.settings import Settings
 from manifold.contracts.topics import Sign, request_filter, sign_topic
 from manifold.sandbox.tap.packets import packet, string, variable
+from manifold.settings import Settings
 from tests.support.servers import wait_until
 
 BOUND_S = 60

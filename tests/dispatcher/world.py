@@ -8,11 +8,11 @@ late, when Redis forgets its last second, and who dies. Nothing here sleeps. Eve
 import random
 from collections.abc import Callable
 
+from dispatcher._events import Woken
 from manifold.contracts import keys
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import OF_CODE, Outcome, OutcomeRecord
 from manifold.contracts.seq import SeqSource
-from dispatcher._events import Woken
 from manifold.queues.verbs.ends import End
 from manifold.queues.verbs.fills import Enqueue, Unpark
 from tests.dispatcher.replicas import DEADLINE_S, SKEWS_MS, Replica, Replicas, settings_of

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.servers import ROOT
 from tests.stores.servers import REMEDY, require
+from tests.support.servers import ROOT
 
 SETUP, STORES = "infra/setup.sh", "infra/stores/setup.sh"
 

@@ -5,8 +5,8 @@ from datetime import timedelta
 from math import nan
 from typing import Any
 
-from manifold.lake.sealing import MAGIC
 from manifold.contracts.seq import EPOCH, datetime_of, first_seq_at
+from manifold.lake.sealing import MAGIC
 from tests.expectations.rows import NOON, SEQ, Row
 
 MS, MINUTE = timedelta(milliseconds=1), timedelta(minutes=1)

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from manifold.lake.files import Files
+from expectations import Audit, audit
+from expectations._arrow_rows import Lookup, ask
 from manifold.contracts import tables
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.seq import datetime_of, first_seq_at
-from expectations import Audit, audit
-from expectations._arrow_rows import Lookup, ask
+from manifold.lake.files import Files
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SEQ = first_seq_at(NOON - timedelta(minutes=2))

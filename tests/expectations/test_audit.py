@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from manifold.lake.files import Files
-from manifold.contracts.errors import Permanent
 from expectations import Severity, load_suites, publish_trends, results_of
 from expectations._judge import references_of
 from expectations._metrics import view_of
 from expectations._rows import Case
 from expectations._spark_rows import SparkRows
+from manifold.contracts.errors import Permanent
+from manifold.lake.files import Files
 from tests.expectations.broken import FOUND, broken
 from tests.expectations.rows import NOON, SEQ, VIN, Engine, data, entry, frame, good, judged, meta, outcome, refused, segment
 

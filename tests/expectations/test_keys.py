@@ -7,8 +7,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from manifold.lake.hashes import standing_twice
 from expectations import _keys
+from manifold.lake.hashes import standing_twice
 
 pytestmark = pytest.mark.slow
 

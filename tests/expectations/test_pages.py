@@ -3,10 +3,10 @@
 from datetime import timedelta
 from pathlib import Path
 
-from manifold.lake.files import Files
-from manifold.contracts.tables import RUN_TABLES
 from expectations import Audit
 from expectations._pages import publish_pages
+from manifold.contracts.tables import RUN_TABLES
+from manifold.lake.files import Files
 from tests.expectations.rows import NOON, RUN
 
 TABLE = "sdv_fanout_ids"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from manifold.contracts.errors import Permanent
-from manifold.contracts.tables import EVERY_TABLE
 from expectations import Severity, Suite, load_suites
 from expectations._rules import AnyUnique, Known, NotNull
 from expectations._suites import COUNTED
+from manifold.contracts.errors import Permanent
+from manifold.contracts.tables import EVERY_TABLE
 from pipelines.ingest import both_ways
 from tests.expectations.broken import FOUND
 
@@ -121,7 +121,9 @@ def test_a_number_of_the_parsers_is_refused_for_any_other_condition(tmp_path: Pa
             "rule r: before a last line feed $ fits for one engine",
             id="a pattern that the engines read in two ways",
         ),
-        pytest.param("table: quarantine", "table: quarantines", "no table of manifold.contracts.tables", id="a table that is none"),
+        pytest.param(
+            "table: quarantine", "table: quarantines", "no table of manifold.contracts.tables", id="a table that is none"
+        ),
         pytest.param("table: quarantine", "table: sdv_fanout_ids", "rename it to sdv_fanout_ids.yaml", id="another table's name"),
     ],
 )

@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from expectations._trends import CHARTS, publish_trends, trends_of
 from manifold.lake.files import Files
 from manifold.lake.reports import TRENDS, run_page
-from expectations._trends import CHARTS, publish_trends, trends_of
 from tests.expectations.results import Row, result
 
 INLINE = "data:image/svg+xml;base64,"

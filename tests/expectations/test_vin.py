@@ -5,9 +5,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from manifold.contracts.names import is_iso_3779_vin, vin_check_digit
 from expectations._arrow_rows import ask
 from expectations._vin import iso_3779
+from manifold.contracts.names import is_iso_3779_vin, vin_check_digit
 
 pytestmark = pytest.mark.slow
 

@@ -44,7 +44,7 @@ def deceive(file: Path) -> None:
     time.time_ns = lambda: true_ns() + offset_ns()
     time.time = lambda: time.time_ns() / 1e9
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in ("recorder", "contracts", "queues", "adapters") and vars(module).get("datetime") is datetime:
+        if name.startswith("manifold.") and vars(module).get("datetime") is datetime:
             vars(module)["datetime"] = Moved
 
 

@@ -14,15 +14,15 @@ from random import Random
 
 import redis.asyncio as redis
 
-from manifold.runtime import secret_files
-from manifold.messaging.mqtt import Mqtt
 from manifold.contracts import keys
-from manifold.settings import Settings
 from manifold.contracts.topics import Sign, sign_topic
+from manifold.messaging.mqtt import Mqtt
+from manifold.runtime import secret_files
 from manifold.sandbox.platform import certificates, supervise
 from manifold.sandbox.platform.health import pids
 from manifold.sandbox.platform.programs import environment
 from manifold.sandbox.platform.supervisord import HomeLayout
+from manifold.settings import Settings
 from tests.faults.checker import WENT_BACK, WIPED
 from tests.faults.clocked_recorder import Clock
 from tests.faults.cutter import Cutter
@@ -207,7 +207,7 @@ class Injector:
         output = await self._job("pipelines", "populate", "--without-spark", fails=True)
         if "rebuild needed" not in output:
             raise RuntimeError(f"populate did not leave the wiped queues alone: {output}")
-        await self._job("console", "rebuild", "--json")
+        await self._job("manifold.console", "rebuild", "--json")
 
     async def _job(self, module: str, *arguments: str, fails: bool = False) -> str:
         """What a job said on standard error."""

@@ -17,10 +17,10 @@ import typer
 from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
 
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.envelope import Stream
-from manifold.settings import Settings
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, RUN_TABLES
+from manifold.lake.catalog import open_catalog
+from manifold.settings import Settings
 from pipelines.ingest.branches import PREFIX
 from pipelines.maintenance.check import disagreements
 from tests.pipelines.lakes import Lake, new_lake

@@ -17,16 +17,16 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from manifold.messaging.publisher import Publisher
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 from manifold.contracts.messages import Receipt, ReceiptStatus, sha1_hex
 from manifold.contracts.queue_names import ecq_queue
-from manifold.settings import Settings
+from manifold.messaging.publisher import Publisher
 from manifold.sandbox.fleet import Behaviour, Fleet, vins
 from manifold.sandbox.platform import supervise, supervisord
 from manifold.sandbox.platform.programs import Program
 from manifold.sandbox.platform.programs import command as plain_command
+from manifold.settings import Settings
 from tests.faults.checker import check
 from tests.faults.clocked_recorder import Clock
 from tests.faults.cutter import Cutter

@@ -22,14 +22,14 @@ import pika
 import typer
 from rich.console import Console
 
-from manifold.messaging.amqp import connection_url, hmac_secrets
-from manifold.lake.catalog import open_catalog
-from manifold.settings import Settings
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.rights import GATEWAY
 from manifold.contracts.tables import QUARANTINE, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS, Table
+from manifold.lake.catalog import open_catalog
+from manifold.messaging.amqp import connection_url, hmac_secrets
 from manifold.sandbox.platform import supervise
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
 from tests.faults.clocked_recorder import Clock
 from tests.faults.cutter import Cutter
 from tests.faults.gateways import MARK, Gateways, Sent, twice_or_never

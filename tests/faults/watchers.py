@@ -11,16 +11,16 @@ from urllib.parse import urlsplit
 import httpx
 import pyarrow.parquet as pq
 
-from manifold.runtime.tls import client_context, verified
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.envelope import Stream
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.queue_names import ecq_queue
-from manifold.settings import Settings
 from manifold.contracts.tls import TlsFiles
 from manifold.contracts.topics import ecq_of
+from manifold.runtime.tls import client_context, verified
 from manifold.sandbox.fleet import Received
+from manifold.settings import Settings
 from tests.faults.history import History, Line, What
 
 _LINE_BYTES = 1 << 24  # an enqueue of very many vehicles is one line of MONITOR

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from manifold.settings import Settings
 from manifold.sandbox.platform import rabbitmq
+from manifold.settings import Settings
 from tests.support.servers import free_port, start, stopping
 
 COOKIE = "of-tests"

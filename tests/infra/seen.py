@@ -53,13 +53,13 @@ def expressions() -> dict[str, str]:
 
 
 def listed() -> dict[str, str]:
-    """The type of each metric that docs/operations.md lists: those that are exposed, as tests/manifold/console/test_metrics.py says."""
+    """The type of each metric that docs/operations.md lists: those that are exposed (tests/manifold/console/test_metrics.py)."""
     return dict(ROW.findall((ROOT / "docs" / "operations.md").read_text()))
 
 
 def of_signals() -> dict[str, str]:
     """The type of each metric of the AMQP door, by its source."""
-    found = re.findall(r'(Counter|Gauge|Histogram)\("(signals_\w+)"', (ROOT / "signals" / "_metrics.py").read_text())
+    found = re.findall(r'(Counter|Gauge|Histogram)\("(signals_\w+)"', (ROOT / "manifold" / "signals" / "_metrics.py").read_text())
     return {name + "_total" * (kind == "Counter"): kind.lower() for kind, name in found}
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from manifold.settings import Settings, load_settings
 from manifold.contracts.signals import rights
+from manifold.settings import Settings, load_settings
 from tests.infra.seen import promtool
 from tests.support.servers import ROOT
 

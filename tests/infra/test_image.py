@@ -12,21 +12,21 @@ from typing import Any
 import httpx
 import pytest
 
-from manifold.lake.key_ring import new_key_line
-from manifold.messaging.publisher import Publisher
 from manifold.contracts.messages import ReceiptStatus, sha1_hex
 from manifold.contracts.names import Owner
-from manifold.settings import Settings, load_settings
 from manifold.contracts.signals import topology
+from manifold.lake.key_ring import new_key_line
+from manifold.messaging.publisher import Publisher
 from manifold.sandbox.fleet import Fleet
 from manifold.sandbox.platform import rabbitmq
+from manifold.settings import Settings, load_settings
 from tests.infra.containers import IMAGE as NAME
 from tests.infra.containers import USER, Container, container, folder_of, missing, podman, run_once
 from tests.infra.test_dockerfile import HERE, loaded
+from tests.manifold.signals.gateway import SECRET, Gateway
 from tests.support.platforms import PORTS, variables
 from tests.support.rabbitmq import needs_rabbitmq, start_rabbitmq
 from tests.support.servers import ROOT, answers, free_port, start_embedded_broker, start_redis, start_tap, wait_until
-from tests.manifold.signals.gateway import SECRET, Gateway
 
 HOME = "/var/lib/manifold"
 SERVICES = {"recorder": (), "dispatcher": ("--replica", "0"), "api": (), "signals": ()}

@@ -13,8 +13,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.retry import Retry
 
-from manifold.settings import Settings, load_settings
 from manifold.contracts.signals import rights
+from manifold.settings import Settings, load_settings
 from tests.infra.environments import TERRAFORM
 from tests.infra.made import made_up
 from tests.support.redis_users import SERVICES

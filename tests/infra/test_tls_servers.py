@@ -19,18 +19,18 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from sqlalchemy.engine import make_url
 
+from manifold.contracts.tls import TlsFiles
 from manifold.messaging.mqtt import Mqtt
 from manifold.runtime.redis import connect
 from manifold.runtime.tls import client_context
-from manifold.contracts.tls import TlsFiles
 from manifold.sandbox.platform.rabbitmq import server_script
 from tests.infra.environments import offline_copy, planned
 from tests.infra.erlang import erlang
 from tests.infra.made import made_up
 from tests.infra.tls_site import FACES, Site, servers
+from tests.stores.servers import VERSITYGW, postgresql_programs, require
 from tests.support.redis_users import SERVICES
 from tests.support.servers import ROOT, start, stopping, wait_until
-from tests.stores.servers import VERSITYGW, postgresql_programs, require
 
 pytestmark = [
     pytest.mark.slow,

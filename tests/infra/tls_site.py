@@ -19,12 +19,12 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from manifold.settings import Settings
 from manifold.sandbox.platform import rabbitmq
+from manifold.settings import Settings
 from tests.infra.environments import Environment, Json
 from tests.infra.made import Made
-from tests.support.servers import ROOT, Server, free_port, start, stopping, wait_until
 from tests.stores.servers import VERSITYGW, postgresql_programs, unprivileged
+from tests.support.servers import ROOT, Server, free_port, start, stopping, wait_until
 
 SERVERS = {"redis": 6379, "postgres": 5432, "rabbitmq": 5671, "object-store": 7070, "emqx": 8884}
 FACES = {"recorder": 9101, "dispatcher": 9110, "signals": 9105, "api": 9104}

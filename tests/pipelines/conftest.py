@@ -12,11 +12,11 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
-from manifold.lake.catalog import open_catalog
 from manifold.archive.segment import Interval, Selection
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from manifold.settings import Settings
 from manifold.contracts.tables import Table
+from manifold.lake.catalog import open_catalog
+from manifold.settings import Settings
 from pipelines.ingest import audit
 from pipelines.ingest.arrow_audit import BESIDE_SPARK
 from pipelines.ingest.publish import publish

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 
-from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings
 from tests.pipelines.makers import at
 from tests.pipelines.plain import ingest

@@ -15,14 +15,26 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyspark.sql import SparkSession
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt
 
-from manifold.lake.commits import append_rows, patiently
 from manifold.archive import parsing
 from manifold.archive.formats import decode
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.seq import datetime_of
+from manifold.contracts.tables import (
+    DATA,
+    ECQ_INDEX,
+    ECQ_PAYLOAD,
+    ECQ_SEQNO,
+    ECQ_STATE,
+    IDS,
+    META,
+    OUTCOMES,
+    QUARANTINE,
+    SEGMENTS,
+    Table,
+)
+from manifold.lake.commits import append_rows, patiently
 from manifold.settings import Settings
-from manifold.contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.begin import begin
 from pipelines.ingest.both_ways import table_of_known_data

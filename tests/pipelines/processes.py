@@ -18,8 +18,8 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from manifold.settings import Settings
 from manifold.contracts.tables import Table
+from manifold.settings import Settings
 from tests.support.platforms import variables
 from tests.support.servers import ROOT, wait_until
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from manifold.lake.day_keys import DayKeys
-from manifold.lake.key_ring import new_key_line
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.signals.codes import Code, Refusal
 from manifold.contracts.signals.messages import DeviceStatus, RawSignal, parse_raw, parse_status
 from manifold.contracts.signals.records import raw_envelope, refused_envelope, status_envelope
+from manifold.lake.day_keys import DayKeys
+from manifold.lake.key_ring import new_key_line
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, seq_at
 

@@ -15,9 +15,9 @@ from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import RemovePropertiesUpdate, SetPropertiesUpdate, SetSnapshotRefUpdate
 
+from manifold.contracts.tables import IDS, SEGMENTS
 from manifold.lake.sql_catalog import RememberingSqlCatalog
 from manifold.settings import Settings
-from manifold.contracts.tables import IDS, SEGMENTS
 
 WAIT_S = 60
 SEEN = (SEGMENTS.identifier, IDS.identifier)  # whoever reads these reads all

@@ -8,20 +8,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from manifold.lake.catalog import open_catalog
-from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
-from manifold.settings import Settings
-from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
 from expectations import Audit, Finding, Severity
+from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
+from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, SEGMENTS, Table
+from manifold.lake.catalog import open_catalog
+from manifold.settings import Settings
 from pipelines.ingest import aside
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.branches import branch_of, open_run
 from pipelines.ingest.planning import Aside
 from pipelines.ingest.reading import set_aside
 from pipelines.ingest.run import Ingested, Run
-from tests.support.lake_rows import new_lake
 from tests.pipelines.makers import at, data, inline, outcome, seq_at, trigger
 from tests.pipelines.plain import without_spark
+from tests.support.lake_rows import new_lake
 
 RUN = "run+00:00"
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from manifold.lake.catalog import ensure_tables
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.tables import META, QUALITY, RUN_TABLES, SEGMENTS, Table
+from manifold.lake.catalog import ensure_tables
 from pipelines.ingest import arrow_path, audit
 from pipelines.ingest.arrow_audit import ALONE, BESIDE_SPARK
 from pipelines.ingest.branches import COUNTED, properties_of

@@ -9,13 +9,26 @@ import pytest
 from pyiceberg.catalog import Catalog
 from redis import Redis
 
-from manifold.lake.catalog import open_catalog
-from manifold.lake.payloads import read_payloads
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.messages import sha1_hex
-from manifold.contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, EVERY_RUN_TABLE, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
+from manifold.contracts.tables import (
+    DATA,
+    ECQ_INDEX,
+    ECQ_PAYLOAD,
+    ECQ_SEQNO,
+    ECQ_STATE,
+    EVERY_RUN_TABLE,
+    IDS,
+    META,
+    OUTCOMES,
+    QUARANTINE,
+    SEGMENTS,
+    Table,
+)
+from manifold.lake.catalog import open_catalog
+from manifold.lake.payloads import read_payloads
 from pipelines.ingest.chunks import OPENING
 from pipelines.maintenance.check import check, disagreements
 from pipelines.maintenance.repair import forget, repair

@@ -5,19 +5,19 @@ from datetime import date, timedelta
 
 import pytest
 
+from manifold.contracts.envelope import Stream
+from manifold.contracts.tables import DATA, IDS, META, SEGMENTS
 from manifold.lake.catalog import ensure_tables
 from manifold.lake.payloads import read_payloads
-from manifold.contracts.envelope import Stream
 from manifold.settings import Settings
-from manifold.contracts.tables import DATA, IDS, META, SEGMENTS
 from pipelines.ingest.branches import branch_of
 from pipelines.ingest.publish import publish
 from pipelines.ingest.write import ingest
 from pipelines.maintenance.compact import Compacted, compact
 from pipelines.maintenance.compact_plan import CompactionPolicy, Group, Work, work_of
-from tests.support.lake_rows import append_payloads
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON, at, data, seq_at, trigger
+from tests.support.lake_rows import append_payloads
 
 TODAY = date(2026, 3, 10)
 SETTLED, OPEN = TODAY - timedelta(days=5), TODAY

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from redis import Redis
 
-from manifold.lake.catalog import ensure_tables
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
+from manifold.lake.catalog import ensure_tables
 from manifold.settings import Settings
 from pipelines.ingest.audit import audit_run
 from pipelines.ingest.discover import discover

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.catalog import open_catalog
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_STATE
+from manifold.lake.catalog import open_catalog
 from pipelines.maintenance.check import disagreements
 from pipelines.maintenance.repair import forget
 from tests.pipelines.lakes import Lake

@@ -6,10 +6,13 @@ from datetime import timedelta
 import pytest
 from redis import Redis
 
-from manifold.lake.catalog import ensure_tables
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS
+from manifold.lake.catalog import ensure_tables
+from manifold.queues import EcqLoader, Policy
+from manifold.queues._drivers import BlockingBatch
+from manifold.queues.verbs.ecq import Acknowledge, Append
 from pipelines.ingest import publish as publication
 from pipelines.ingest.publish import finish, main_snapshots
 from pipelines.maintenance import ecq_compact
@@ -18,9 +21,6 @@ from pipelines.maintenance.ecq_compact import QueuesCompacted, compact_queues
 from pipelines.maintenance.ecq_garbage import drop_messages
 from pipelines.populate.ecq import rows_of
 from pipelines.populate.ecq_fold import FoldedQueue, folded
-from manifold.queues import EcqLoader, Policy
-from manifold.queues._drivers import BlockingBatch
-from manifold.queues.verbs.ecq import Acknowledge, Append
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, seq_at
 from tests.support.servers import Server

@@ -2,19 +2,19 @@
 
 from redis import Redis
 
-from manifold.lake.catalog import open_catalog
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.envelope import Stream
 from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE
+from manifold.lake.catalog import open_catalog
+from manifold.queues import Policy
+from manifold.queues._drivers import BlockingBatch
+from manifold.queues.verbs.ecq import Acknowledge, Append
 from pipelines.erasure.names import Named
 from pipelines.erasure.queues import prove_queues
 from pipelines.erasure.run import erase, search_all
 from pipelines.maintenance.check import check
-from manifold.queues import Policy
-from manifold.queues._drivers import BlockingBatch
-from manifold.queues.verbs.ecq import Acknowledge, Append
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON_MS, at, ecq_ack, ecq_rewind, ecq_write, seq_at
 from tests.pipelines.plain import ingest, read

@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from manifold.lake.catalog import ensure_tables
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.queue_names import ecq_queue
-from manifold.settings import Settings
 from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE
-from pipelines.populate import ecq, ecq_news
-from pipelines.populate.arrow_path import is_behind
-from pipelines.populate.load import Populated, populate
-from pipelines.spark.needed import NeedsSpark
+from manifold.lake.catalog import ensure_tables
 from manifold.queues import EcqLoader, Policy
 from manifold.queues._drivers import BlockingBatch
 from manifold.queues.verbs.ecq import Acknowledge, Append, Rewind
 from manifold.queues.verbs.ecq_reads import ReadReply
 from manifold.queues.verbs.verb import Verb
+from manifold.settings import Settings
+from pipelines.populate import ecq, ecq_news
+from pipelines.populate.arrow_path import is_behind
+from pipelines.populate.load import Populated, populate
+from pipelines.spark.needed import NeedsSpark
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, ecq_rewind, ecq_write, envelope, seq_at
 from tests.support.servers import Server

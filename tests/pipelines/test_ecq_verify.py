@@ -2,16 +2,16 @@
 
 from redis import Redis
 
-from manifold.lake.catalog import ensure_tables
 from manifold.contracts import keys
 from manifold.contracts.ecq import EcqAck
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import ECQ_INDEX, ECQ_STATE
-from pipelines.maintenance.verify import verify
+from manifold.lake.catalog import ensure_tables
 from manifold.queues import Policy
 from manifold.queues._drivers import BlockingBatch
 from manifold.queues.verbs.ecq import Acknowledge, Append, Rewind
 from manifold.queues.verbs.verb import Verb
+from pipelines.maintenance.verify import verify
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, seq_at
 from tests.support.servers import Server

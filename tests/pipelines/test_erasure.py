@@ -18,15 +18,16 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from redis import Redis
 
-from manifold.lake.catalog import open_catalog
 from manifold.archive.formats import decode
 from manifold.contracts import keys
 from manifold.contracts.envelope import Envelope, Stream, to_arrow
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
-from manifold.settings import Settings
 from manifold.contracts.tables import ACTIONS, DATA, ERASURES, IDS, META, OUTCOMES, QUALITY, QUARANTINE, SEGMENTS
 from manifold.contracts.topics import TRIGGER
+from manifold.lake.catalog import open_catalog
+from manifold.queues import Loader, Policy
+from manifold.settings import Settings
 from pipelines.erasure.files import Found, search
 from pipelines.erasure.names import Named
 from pipelines.erasure.queues import prove_queues
@@ -37,7 +38,6 @@ from pipelines.maintenance.check import check
 from pipelines.maintenance.garbage_files import expire_snapshots
 from pipelines.maintenance.restore import empty
 from pipelines.maintenance.rollback import rollback
-from manifold.queues import Loader, Policy
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import NOON_MS, at, data, duplicate, outcome, seq_at, trigger

@@ -9,10 +9,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from manifold.lake.catalog import open_catalog
 from manifold.archive.segment import Interval
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, META, QUARANTINE, RUN_TABLES, SEGMENTS, TABLES, Table
+from manifold.lake.catalog import open_catalog
 from pipelines.ingest import aside, run_all, write
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt

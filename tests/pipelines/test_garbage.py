@@ -10,10 +10,11 @@ import pytest
 from pyiceberg.transforms import BucketTransform
 from redis import Redis
 
-from manifold.lake.catalog import ensure_tables
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
+from manifold.lake.catalog import ensure_tables
+from manifold.queues import Loader, Policy
 from pipelines.ingest import publish as publication
 from pipelines.ingest.attempt import Attempt
 from pipelines.ingest.branches import open_run
@@ -25,7 +26,6 @@ from pipelines.maintenance.garbage_days import days_over
 from pipelines.maintenance.garbage_files import expire_snapshots
 from pipelines.maintenance.garbage_rows import Rows
 from pipelines.maintenance.garbage_run import Removal
-from manifold.queues import Loader, Policy
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.garbage_oracle import Entry, overdue, unneeded_data
 from tests.pipelines.makers import at, data, outcome, seq_at, trigger

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS, Table
+from manifold.lake.catalog import open_catalog
 from pipelines.ingest.contents import replace_content
 from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.publish import current_snapshots

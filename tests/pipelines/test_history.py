@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.envelope import Stream
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES
+from manifold.lake.catalog import open_catalog
+from manifold.settings import Settings
 from pipelines.ingest.publish import finish
 from pipelines.maintenance.check import check
 from pipelines.maintenance.garbage_history import drop_history

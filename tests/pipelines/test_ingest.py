@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pyarrow.parquet as pq
 import pytest
 
-from manifold.lake.payloads import read_payloads
 from manifold.archive.segment import Interval
 from manifold.contracts.envelope import Stream
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.outcomes import Outcome
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, TABLES
+from manifold.lake.payloads import read_payloads
 from pipelines.ingest.branches import COUNTED, properties_of
 from tests.pipelines.conftest import SparkLake, both
 from tests.pipelines.makers import at, data, duplicate, inline, outcome, seq_at, trigger

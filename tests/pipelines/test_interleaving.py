@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, META, RUN_TABLES, SEGMENTS
+from manifold.lake.catalog import open_catalog
 from pipelines.ingest import publish as publication
 from pipelines.ingest.branches import RUN_ID, properties_of
 from tests.pipelines.lakes import Lake

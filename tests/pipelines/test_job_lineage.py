@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from redis import Redis
 
-from manifold.runtime import secret_files
-from manifold.lake.commits import append_rows
-from manifold.lake.key_ring import new_key_line
-from manifold.lake.catalog import make_signal_tables, open_catalog
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent, Retryable
-from manifold.settings import Settings
 from manifold.contracts.tables import ERASURES, IDS, SEGMENTS, XRAY_RAW
+from manifold.lake.catalog import make_signal_tables, open_catalog
+from manifold.lake.commits import append_rows
+from manifold.lake.key_ring import new_key_line
+from manifold.runtime import secret_files
+from manifold.settings import Settings
 from pipelines.erasure.run import erase_vehicle
 from pipelines.ingest.run_all import ingest_audit_publish, rebuild
 from pipelines.lineage import jobs, told
@@ -30,11 +30,11 @@ from pipelines.signals.process import process_again
 from pipelines.spark.needed import NeedsSpark
 from pipelines.stages.migrate import migrate_lake
 from pipelines.stages.rotate_keys import rotate_keys
-from tests.support.lineage import names, runs_of, telling, told_in
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.lakes import Lake
 from tests.pipelines.makers import at, data, seq_at, trigger
 from tests.pipelines.processes import a_stage
+from tests.support.lineage import names, runs_of, telling, told_in
 from tests.support.servers import ROOT, Server
 
 VIN = "1M8GDM9AXKP042788"

@@ -6,12 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from manifold.lake.catalog import open_catalog
 from manifold.archive import store
 from manifold.archive.segment import Interval, began_at
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import SEGMENTS
+from manifold.lake.catalog import open_catalog
 from pipelines.ingest import ledger
 from pipelines.ingest.ledger import ledger_of, new_segments
 from tests.pipelines.lakes import Lake

@@ -7,18 +7,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from manifold.lake.lineage import settle
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import SettingsError
-from manifold.settings import load_settings
 from manifold.contracts.tables import IDS, SEGMENTS
+from manifold.lake.lineage import settle
+from manifold.settings import load_settings
 from pipelines.ingest import arrow_rows, lineage
 from pipelines.ingest.audit import AuditFailed
 from pipelines.ingest.lineage import tell_held_back, tell_lineage
 from pipelines.ingest.run_all import ingest_audit_publish
-from tests.support.lineage import backend, says, telling, told_in
 from tests.pipelines.conftest import SparkLake, both
 from tests.pipelines.makers import data, outcome, trigger
+from tests.support.lineage import backend, says, telling, told_in
 from tests.support.servers import free_port
 
 VIN = "1M8GDM9AXKP042788"

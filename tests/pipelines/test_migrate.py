@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog
 
+from manifold.contracts.seq import EPOCH, datetime_of
+from manifold.contracts.tables import DATA, EVERY_TABLE, META, SCHEMA_VERSION, SEGMENTS, TABLES, Table
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.lake.payloads import read_payloads
-from manifold.contracts.seq import EPOCH, datetime_of
 from manifold.settings import Settings
-from manifold.contracts.tables import DATA, EVERY_TABLE, META, SCHEMA_VERSION, SEGMENTS, TABLES, Table
 from pipelines.migrations.migrate import migrate, plan
 from pipelines.migrations.of_tables import STEPS
 from tests.pipelines.makers import at

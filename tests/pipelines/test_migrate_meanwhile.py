@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 
+from manifold.contracts.envelope import Stream
+from manifold.contracts.tables import DATA, META, TABLES
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.lake.payloads import is_filled, read_payloads
-from manifold.contracts.envelope import Stream
 from manifold.settings import Settings
-from manifold.contracts.tables import DATA, META, TABLES
 from pipelines.migrations import migrate as migration
 from pipelines.migrations.migrate import migrate, plan
 from pipelines.migrations.of_tables import STEPS

@@ -12,11 +12,11 @@ from pyiceberg.expressions import EqualTo, GreaterThanOrEqual
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import LongType
 
-from manifold.lake.catalog import ensure_tables, open_catalog, where
-from manifold.lake.reads import read_trigger
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, MIGRATING, OUTCOMES, QUALITY, SCHEMA_VERSION, SEGMENTS, Column, Table
+from manifold.lake.catalog import ensure_tables, open_catalog, where
+from manifold.lake.reads import read_trigger
 from pipelines.ingest.publish import ConcurrentPublish, finish, publish
 from pipelines.maintenance.compact_discover import discover
 from pipelines.maintenance.compact_plan import CompactionPolicy

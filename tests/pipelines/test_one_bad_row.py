@@ -8,21 +8,21 @@ import pytest
 from pydantic import SecretStr
 from redis import Redis
 
-from manifold.lake.catalog import ensure_tables
+from expectations import Severity, load_suites
+from expectations._rules import Holds
+from expectations._suites import Suite
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.contracts.names import Owner
 from manifold.contracts.seq import first_seq_at
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS
-from expectations import Severity, load_suites
-from expectations._rules import Holds
-from expectations._suites import Suite
+from manifold.lake.catalog import ensure_tables
 from pipelines.ingest import run_all
 from pipelines.ingest.audit import AuditFailed
 from pipelines.maintenance.garbage import HELD_BACK, collect_garbage
-from tests.support.hook import hook
 from tests.pipelines.conftest import SparkLake, both
 from tests.pipelines.makers import data, envelope, outcome, seq_at, trigger
+from tests.support.hook import hook
 
 pytestmark = [pytest.mark.slow, both]
 

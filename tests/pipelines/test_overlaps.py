@@ -5,11 +5,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from manifold.lake.catalog import open_catalog
 from manifold.archive.probing import seqs_of
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Envelope, Stream, to_arrow
 from manifold.contracts.tables import IDS, QUARANTINE, SEGMENTS
+from manifold.lake.catalog import open_catalog
 from pipelines.ingest import planning
 from pipelines.ingest.planning import Plan, plan
 from tests.pipelines.conftest import SparkLake

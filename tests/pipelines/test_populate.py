@@ -8,13 +8,13 @@ import pytest
 from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
-from manifold.lake.catalog import ensure_tables
-from manifold.runtime.redis import advice
 from manifold.contracts import keys
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import seq_of, unix_ms_of
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS
+from manifold.lake.catalog import ensure_tables
+from manifold.runtime.redis import advice
+from manifold.settings import Settings
 from pipelines.cli import PERMANENT, main
 from pipelines.populate import arrow_path
 from pipelines.populate import load as population

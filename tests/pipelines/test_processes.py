@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from structlog.testing import capture_logs
 
-from manifold.lake.catalog import ensure_tables
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, META, QUARANTINE, SEGMENTS
+from manifold.lake.catalog import ensure_tables
 from pipelines.ingest.branches import head_of
 from pipelines.ingest.publish import publish
 from pipelines.maintenance import garbage_files

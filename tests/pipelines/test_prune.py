@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from manifold.lake.catalog import open_catalog
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, SEGMENTS
+from manifold.lake.catalog import open_catalog
 from pipelines.ingest.ledger import pruned_before
 from pipelines.maintenance.check import disagreements
 from pipelines.maintenance.garbage_files import drop_segments

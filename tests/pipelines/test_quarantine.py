@@ -12,16 +12,16 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from typer.testing import CliRunner, Result
 
-from manifold.lake.catalog import ensure_tables
 from manifold.archive.quarantine import drop, replay
 from manifold.archive.refusals import Cursor, RefusalFilter, page, refusal, seqs
 from manifold.console._app import make_app
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import ACTIONS, IDS, META, QUARANTINE
-from tests.support.lake_rows import append_payloads
+from manifold.lake.catalog import ensure_tables
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, data, seq_at, trigger
+from tests.support.lake_rows import append_payloads
 
 LATER = at(3_600_000)
 

@@ -10,12 +10,12 @@ from redis import Redis
 
 from manifold.contracts import keys
 from manifold.contracts.outcomes import Outcome
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES
-from pipelines.populate.load import populate
 from manifold.queues import Loader, Policy, _loader
-from tests.support.lake_rows import new_lake
+from manifold.settings import Settings
+from pipelines.populate.load import populate
 from tests.pipelines.makers import at, seq_at
+from tests.support.lake_rows import new_lake
 from tests.support.servers import Server
 
 VEHICLES, A_FLUSH = 10, 2

@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.tables import OUTCOMES, SEGMENTS
+from manifold.lake.catalog import open_catalog
 from pipelines.ingest.branches import branch_of, create_branch, open_run
 from pipelines.ingest.erasing import erase_rows
 from pipelines.ingest.publish import finish, main_snapshots, publish

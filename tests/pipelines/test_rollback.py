@@ -2,10 +2,10 @@
 
 import pytest
 
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, IDS, META, QUARANTINE, SEGMENTS
+from manifold.lake.catalog import open_catalog
 from pipelines.ingest.branches import RUN_ID, properties_of
 from pipelines.ingest.publish import counting, finish, is_published
 from pipelines.maintenance.rollback import rollback

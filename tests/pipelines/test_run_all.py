@@ -5,8 +5,8 @@ import pytest
 
 from manifold.archive.flush import flush
 from manifold.contracts.envelope import Stream
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, SEGMENTS
+from manifold.settings import Settings
 from pipelines.ingest import arrow_rows
 from pipelines.ingest.audit import AuditFailed, audit_run
 from pipelines.ingest.branches import branch_of

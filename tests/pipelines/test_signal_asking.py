@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from manifold.lake.key_ring import new_key_line
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.seq import MAX_SEQ, datetime_of, wall_clock_ms
 from manifold.history.signals import DeviceSignals, device_signals
+from manifold.lake.key_ring import new_key_line
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at
 from tests.pipelines.signal_makers import Door, readings

@@ -8,8 +8,8 @@ import pytest
 from redis import Redis
 
 from manifold.contracts.envelope import Stream
-from manifold.settings import Settings
 from manifold.contracts.tables import QUARANTINE, SIGNAL_TABLES, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+from manifold.settings import Settings
 from pipelines.erasure.run import erase
 from pipelines.maintenance.check import check
 from tests.pipelines.conftest import SparkLake

@@ -9,12 +9,12 @@ import pytest
 from pydantic import SecretStr
 from pyiceberg.expressions import EqualTo
 
-from manifold.lake.key_ring import new_key_line
-from manifold.lake.catalog import where
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import SettingsError
 from manifold.contracts.tables import SIGNAL_TABLES, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+from manifold.lake.catalog import where
+from manifold.lake.key_ring import new_key_line
 from pipelines.ingest.amending import Amendment
 from pipelines.maintenance.check import check
 from pipelines.maintenance.compact import compact

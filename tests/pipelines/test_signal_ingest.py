@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from manifold.lake.catalog import ensure_tables, make_signal_tables
-from manifold.lake.sealing import MAGIC
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.signals.codes import Code, Refusal
 from manifold.contracts.signals.records import refused_envelope
 from manifold.contracts.tables import QUARANTINE, SEGMENTS, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
+from manifold.lake.catalog import ensure_tables, make_signal_tables
+from manifold.lake.sealing import MAGIC
 from pipelines.ingest.aside import ingest_and_judge
 from pipelines.ingest.publish import publish
 from pipelines.maintenance.check import check

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import DATA, IDS, META, OUTCOMES, QUARANTINE, SEGMENTS, Table
+from manifold.lake.catalog import open_catalog
 from pipelines.ingest.publish import is_published
 from pipelines.maintenance.check import disagreements
 from tests.pipelines.lakes import Lake, new_lake

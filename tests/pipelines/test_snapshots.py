@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.commits import MAIN
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import IDS, SEGMENTS, Table
+from manifold.lake.catalog import open_catalog
+from manifold.lake.commits import MAIN
 from pipelines.maintenance.ledger_pack import pack_ledger
 from pipelines.maintenance.snapshots import READING, cut_of, expire_by_count
 from tests.pipelines.lakes import Lake

@@ -10,10 +10,10 @@ import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.contracts.errors import Permanent
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.settings import Settings
 from pipelines.spark.conf import ICEBERG_EXTENSIONS, REDACTED, S3_JAR, extensions_with, jars_for, session_conf, write_defaults
 from pipelines.spark.session import configure
 from pipelines.spark.ship import libraries_for

@@ -14,12 +14,12 @@ from redis.exceptions import RedisError
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, IDS, SEGMENTS, XRAY_PROCESSED, XRAY_RAW
+from manifold.queues import Policy
+from manifold.queues._ecq_loader import EcqLoader
 from pipelines.ingest.run_all import ingest_audit_publish
 from pipelines.maintenance.compact import compact
 from pipelines.maintenance.ledger_pack import MIN_FILES
 from pipelines.stream.query import Streamed, Streaming, checkpoint_of
-from manifold.queues import Policy
-from manifold.queues._ecq_loader import EcqLoader
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import NOON_MS, at, ecq_ack, ecq_write, seq_at, trigger
 from tests.pipelines.signal_makers import Door, readings

@@ -8,10 +8,10 @@ import pytest
 import structlog
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.reports import TRENDS, TRENDS_OF, open_reports
 from manifold.contracts.errors import Permanent, Retryable
-from manifold.settings import Settings
 from manifold.contracts.tables import QUALITY
+from manifold.lake.reports import TRENDS, TRENDS_OF, open_reports
+from manifold.settings import Settings
 from pipelines.ingest.trends import draw_trends, trends_afterwards, trends_if_held_back
 from tests.expectations.results import result
 from tests.expectations.rows import NOON

@@ -7,11 +7,11 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table.snapshots import Snapshot
 
-from manifold.lake.catalog import ensure_tables, open_catalog
+from expectations import Audit, Finding, Severity, results_of
 from manifold.contracts.envelope import Stream
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, QUALITY, SEGMENTS
-from expectations import Audit, Finding, Severity, results_of
+from manifold.lake.catalog import ensure_tables, open_catalog
 from pipelines.ingest import run_all
 from pipelines.ingest.begin import begin
 from pipelines.ingest.branches import head_of

@@ -9,9 +9,9 @@ from pyiceberg.catalog import Catalog
 from redis import Redis
 from structlog.testing import capture_logs
 
-from manifold.lake.payloads import read_payloads
 from manifold.contracts.envelope import Stream, to_arrow
 from manifold.contracts.tables import DATA, IDS, META, SEGMENTS, TABLES
+from manifold.lake.payloads import read_payloads
 from pipelines.maintenance.rollback import rollback
 from pipelines.migrations.migrate import migrate, plan
 from pipelines.populate.load import populate

@@ -10,16 +10,16 @@ from msgspec import structs
 from pyspark.sql import functions as sf
 from redis import Redis
 
-from manifold.lake.catalog import ensure_tables
 from manifold.contracts import keys
 from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS
+from manifold.lake.catalog import ensure_tables
+from manifold.queues import Loader, Policy
+from manifold.settings import Settings
 from pipelines.maintenance.verify import Verified, verify
 from pipelines.maintenance.verify_digest import SEED, hash_long
 from pipelines.maintenance.verify_redis import Batches, recheck
-from manifold.queues import Loader, Policy
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import at, seq_at
 from tests.support.servers import Server, free_port

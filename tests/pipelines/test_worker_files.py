@@ -10,16 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.data_files import DataFiles
 from manifold.archive import parsing
 from manifold.contracts.envelope import Stream, to_arrow
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS
+from manifold.lake.data_files import DataFiles
+from manifold.settings import Settings
 from pipelines.ingest import arrow_rows, worker_files
 from pipelines.ingest.worker_files import Rows, Work, Written
-from tests.support.lake_rows import new_lake
 from tests.pipelines.conftest import SparkLake
 from tests.pipelines.makers import seq_at, trigger
+from tests.support.lake_rows import new_lake
 
 LIMITS = parsing.Limits(max_ids=10, max_data_bytes=10)
 A_DAY_MS = 86_400_000

@@ -8,13 +8,13 @@ from itertools import pairwise
 import pytest
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from manifold.messaging.publisher import Publisher
 from manifold.contracts.errors import Retryable
 from manifold.contracts.messages import Receipt, ReceiptStatus
 from manifold.contracts.names import Owner
-from manifold.settings import Settings
+from manifold.messaging.publisher import Publisher
 from manifold.sandbox.fleet import Fleet, vins
 from manifold.sandbox.platform import supervise
+from manifold.settings import Settings
 
 VEHICLES, BATCHES = 20, 12
 RECOVERY_S = 120.0

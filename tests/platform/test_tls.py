@@ -20,19 +20,19 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 from redis.retry import Retry
 from typer.testing import CliRunner
 
-from manifold.messaging.publisher import Publisher
-from manifold.runtime.redis import connect
-from manifold.runtime.tls import client_context, verified, web_context
 from manifold.archive.flush import close_segments
 from manifold.console import _watch
 from manifold.console._app import make_app
 from manifold.contracts import keys
 from manifold.contracts.messages import ReceiptStatus, sha1_hex
-from manifold.settings import Settings
 from manifold.contracts.tls import OF_INNER, OPERATOR, SECRETS, SERVER, Service, TlsFiles
+from manifold.messaging.publisher import Publisher
+from manifold.runtime.redis import connect
+from manifold.runtime.tls import client_context, verified, web_context
 from manifold.sandbox.fleet import Fleet, vins
 from manifold.sandbox.platform import certificates, rabbitmq, supervise
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
 from tests.support.platforms import platform_settings
 from tests.support.rabbitmq import needs_rabbitmq
 from tests.support.redis_users import refused

@@ -6,8 +6,8 @@ import pytest
 from redis import Redis
 
 from manifold.runtime.redis import connect as connect_blocking
-from tests.support.redis_users import RedisUsers, refused
 from tests.replicas.cluster import LocalCluster, a_cluster
+from tests.support.redis_users import RedisUsers, refused
 
 
 @pytest.fixture(scope="session")

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.console._doctor import examine
 from manifold.contracts import topics
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import IDS
 from manifold.contracts.topics import Sign
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.queues import Loader, LoadResult, Policy, _loader
 from pipelines.cli import TRY_AGAIN
 from pipelines.populate.load import populate
-from manifold.queues import Loader, LoadResult, Policy, _loader
 from tests.dispatcher.platform import Platform, a_platform, health, healthy
 from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Vehicle

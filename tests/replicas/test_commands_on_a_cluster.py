@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from manifold.runtime.redis import connect as connect_blocking
 from manifold.console._doctor import examine
 from manifold.contracts import keys
 from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.seq import seq_of, wall_clock_ms
-from manifold.settings import Settings
 from manifold.contracts.signals import keys as of_door
 from manifold.history.merge import History
-from pipelines.populate.lock import populate_lock
 from manifold.queues import BlockingBatch, Loader, Policy, connect
 from manifold.queues.verbs.ecq import Append
+from manifold.runtime.redis import connect as connect_blocking
+from manifold.settings import Settings
+from pipelines.populate.lock import populate_lock
 from tests.replicas.cluster import LocalCluster
 
 

@@ -8,16 +8,16 @@ import pytest
 from prometheus_client import REGISTRY
 from redis.asyncio import Redis
 
+from dispatcher._broker_api import BrokerApi, Session, session_of
+from dispatcher._reconcile import OWNERS_A_LOOK, UNKNOWN, Known, Reconciler, missed, what_is_known
 from manifold.contracts.errors import Retryable
 from manifold.contracts.events import Connected, Disconnected
 from manifold.contracts.names import Owner
 from manifold.contracts.seq import seq_of
-from manifold.settings import Settings
-from dispatcher._broker_api import BrokerApi, Session, session_of
-from dispatcher._reconcile import OWNERS_A_LOOK, UNKNOWN, Known, Reconciler, missed, what_is_known
 from manifold.queues import Policy, Queues, connect
 from manifold.queues.verbs.claims import Claim, UpdatePresence
 from manifold.queues.verbs.fills import Enqueue
+from manifold.settings import Settings
 from tests.support.servers import Server, free_port, wait_until
 
 V = Owner("V")

@@ -18,10 +18,10 @@ import httpx
 
 from manifold.settings import Settings
 from pipelines.spark.conf import S3_JAR
-from tests.support.servers import Server
 from tests.stores.places import WAREHOUSE as ROOT_OF_TABLES
 from tests.stores.places import Deployed, settings_of, variables_of
 from tests.stores.servers import REST_JARS, VERSITYGW, object_storage, require, rest_catalog
+from tests.support.servers import Server
 
 CLIENT_ID, CLIENT_SECRET, WAREHOUSE = "manifold", "client:secret", "fleet"
 TOKENS, CONFIG, PREFIX = "/v1/oauth/tokens", "/v1/config", f"/v1/{WAREHOUSE}/"

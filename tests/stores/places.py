@@ -15,10 +15,10 @@ from manifold.archive.store import Archive
 from manifold.contracts.envelope import Envelope
 from manifold.settings import PREFIX, Settings
 from pipelines.spark.conf import S3_JAR
-from tests.support.platforms import variables
-from tests.support.servers import ROOT, Server, free_port
 from tests.stores.servers import BUCKET, REST_JARS, VERSITYGW, object_storage, require, rest_catalog
 from tests.stores.stages import Stages, stages_with
+from tests.support.platforms import variables
+from tests.support.servers import ROOT, Server, free_port
 
 JOB_S = 240
 WAREHOUSE = f"s3://{BUCKET}/warehouse"
@@ -47,7 +47,7 @@ class Deployed:
 
     def manifold(self, *arguments: str) -> Any:
         """What `manifold … --json` prints."""
-        return json.loads(self._run("console", *arguments, "--json"))
+        return json.loads(self._run("manifold.console", *arguments, "--json"))
 
     def environment(self) -> dict[str, str]:
         """That of a job with these settings."""

@@ -14,8 +14,8 @@ import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from manifold.contracts.storage import S3
-from tests.support.servers import ROOT, Server, free_port, start, stopping, wait_until
 from tests.stores.identities import Identity
+from tests.support.servers import ROOT, Server, free_port, start, stopping, wait_until
 
 TOOLS = ROOT / ".tools" / "stores"
 VERSITYGW, REST_JARS, BOTO3 = TOOLS / "versitygw", TOOLS / "rest", TOOLS / "boto3"

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from manifold.contracts.tables import IDS, SEGMENTS
+from manifold.history.from_lake import read_entries
 from manifold.lake.catalog import open_catalog
 from manifold.lake.payloads import read_payload
 from manifold.settings import Settings
-from manifold.contracts.tables import IDS, SEGMENTS
-from manifold.history.from_lake import read_entries
 from pipelines.spark.conf import POSTGRESQL_JAR
 from tests.pipelines.makers import data, trigger
-from tests.support.servers import Server
 from tests.stores.places import Deployed, on_object_storage, settings_of, variables_of
 from tests.stores.servers import postgresql, require
+from tests.support.servers import Server
 
 VINS = [f"V{n}" for n in range(50)]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from manifold.contracts.tables import NAMESPACE
 from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.settings import Settings
-from manifold.contracts.tables import NAMESPACE
 from pipelines.catalog import CatalogAway, naming_the_catalog
 from pipelines.spark.conf import POSTGRESQL_JAR
 from pipelines.spark.session import session

@@ -7,20 +7,20 @@ import pytest
 from pyiceberg.catalog import Catalog
 from redis import Redis
 
-from manifold.lake.catalog import ensure_tables, open_catalog
-from manifold.runtime.redis import connect
 from manifold.contracts import keys
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.tables import DATA, IDS, OUTCOMES, QUARANTINE, SEGMENTS
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.queues import Loader, Policy
+from manifold.runtime.redis import connect
 from pipelines.erasure.run import Erased, erase
 from pipelines.maintenance.check import check
-from manifold.queues import Loader, Policy
 from tests.pipelines.makers import NOON_MS, at, data, outcome, seq_at, trigger
 from tests.pipelines.plain import ingest, read
 from tests.pipelines.test_erasure import GONE, NOW, STAYS, named_in
 from tests.replicas.cluster import LocalCluster, a_cluster
-from tests.support.servers import Server
 from tests.stores.places import Deployed, on_object_storage
+from tests.support.servers import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from manifold.lake.catalog import ensure_tables, open_catalog
-from manifold.lake.payloads import read_payload
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import IDS, NAMESPACE
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.lake.payloads import read_payload
 from tests.pipelines.makers import data, trigger
-from tests.support.servers import Server
 from tests.stores.auth_proxy import CLIENT_ID, CLIENT_SECRET, AuthProxy, before_a_catalog, behind
 from tests.stores.stages import Stages
+from tests.support.servers import Server
 
 CREDENTIAL = f"{CLIENT_ID}:{CLIENT_SECRET}"
 
@@ -89,9 +89,9 @@ def test_no_command_prints_a_property(proxy: AuthProxy, tmp_path: Path, redis_se
     lake = behind(proxy, tmp_path, redis_server, credential=CREDENTIAL)
     ensure_tables(open_catalog(lake.settings))
 
-    _, output = lake.command("console", "settings", "--json")
+    _, output = lake.command("manifold.console", "settings", "--json")
     assert next(s for s in json.loads(output) if s["name"] == "catalog_properties")["value"] == "********"
     for command in (["settings"], ["status", "--json"], ["doctor"]):
-        _, output = lake.command("console", *command)
+        _, output = lake.command("manifold.console", *command)
         assert CLIENT_SECRET not in output
     assert re.search(r"\d tables", output), output  # of the doctor, who has been there

@@ -5,16 +5,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from manifold.lake.commits import append_rows
-from manifold.lake.catalog import open_catalog
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS
+from manifold.lake.catalog import open_catalog
+from manifold.lake.commits import append_rows
+from manifold.settings import Settings
 from pipelines.lineage import told
+from tests.pipelines.makers import at, seq_at
+from tests.stores.places import WAREHOUSE, on_object_storage
 from tests.support.lake_rows import new_lake
 from tests.support.lineage import runs_of, told_in
-from tests.pipelines.makers import at, seq_at
 from tests.support.servers import Server
-from tests.stores.places import WAREHOUSE, on_object_storage
 
 ROW = {"vin": "V", "ts": at(1), "request_id": "r", "seq": seq_at(1), "data_id": "d", "applied": False}
 

@@ -14,21 +14,34 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from manifold.lake.day_keys import DayKeys
-from manifold.lake.key_ring import new_key_line
-from manifold.lake.catalog import has_signals, open_catalog
 from manifold.contracts import keys
 from manifold.contracts.names import Owner
-from manifold.contracts.tables import DATA, ECQ_INDEX, ECQ_PAYLOAD, IDS, OUTCOMES, QUARANTINE, SEGMENTS, SIGNAL_TABLES, XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS, Table
-from pipelines.erasure.run import erase
+from manifold.contracts.tables import (
+    DATA,
+    ECQ_INDEX,
+    ECQ_PAYLOAD,
+    IDS,
+    OUTCOMES,
+    QUARANTINE,
+    SEGMENTS,
+    SIGNAL_TABLES,
+    XRAY_PROCESSED,
+    XRAY_RAW,
+    XRAY_STATUS,
+    Table,
+)
+from manifold.lake.catalog import has_signals, open_catalog
+from manifold.lake.day_keys import DayKeys
+from manifold.lake.key_ring import new_key_line
 from manifold.queues import EcqLoader, Loader, Policy
+from pipelines.erasure.run import erase
 from tests.pipelines.makers import NOON_MS, data, ecq_ack, ecq_write, outcome, seq_at, trigger
 from tests.pipelines.plain import read
 from tests.pipelines.signal_makers import Sealing, readings
 from tests.pipelines.test_erasure import named_in
-from tests.support.servers import Server, start_redis, stopping
 from tests.stores.places import Deployed, on_object_storage
 from tests.stores.stages import Stages
+from tests.support.servers import Server, start_redis, stopping
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 VINS = [Owner(f"V{n}") for n in range(10)]

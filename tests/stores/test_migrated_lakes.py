@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from manifold.contracts.tables import META, TABLES
 from manifold.lake.catalog import open_catalog
 from manifold.lake.payloads import is_filled, read_payloads
 from manifold.settings import Settings
-from manifold.contracts.tables import META, TABLES
 from pipelines.migrations.migrate import Migrated, migrate, plan
 from tests.pipelines.old_lakes import SECOND, fill, make_old
-from tests.support.servers import Server
 from tests.stores import places
 from tests.stores.servers import postgresql
+from tests.support.servers import Server
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
+from expectations import Audit, publish_trends
+from expectations._pages import publish_pages
+from manifold.contracts.storage import S3
+from manifold.contracts.tables import RUN_TABLES
 from manifold.lake.files import Files
 from manifold.lake.reports import INDEX, TRENDS, kept_runs, run_page
 from manifold.settings import Settings
-from manifold.contracts.storage import S3
-from manifold.contracts.tables import RUN_TABLES
-from expectations import Audit, publish_trends
-from expectations._pages import publish_pages
 from tests.expectations.results import result
-from tests.support.servers import ROOT
 from tests.stores.servers import BUCKET, object_storage
+from tests.support.servers import ROOT
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

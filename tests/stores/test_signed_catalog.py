@@ -9,11 +9,11 @@ import pytest
 
 from manifold.contracts.tables import IDS
 from tests.pipelines.makers import data, trigger
-from tests.support.servers import Server
 from tests.stores.auth_proxy import before_a_catalog, behind
 from tests.stores.places import Deployed
 from tests.stores.servers import BOTO3, require
 from tests.stores.signatures import KEY, REGION, SECRET, SERVICE, SigningProxy, refusal, signature_of
+from tests.support.servers import Server
 
 NOW = datetime(2026, 11, 22, 9, 30, tzinfo=UTC)
 SCOPE = f"20261122/{REGION}/{SERVICE}/aws4_request"

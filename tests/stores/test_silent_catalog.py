@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.contracts.errors import Permanent
-from manifold.settings import Settings
 from manifold.contracts.tables import NAMESPACE
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.settings import Settings
 from pipelines.catalog import AWAY, CatalogAway, naming_the_catalog
 from pipelines.spark.conf import POSTGRESQL_JAR
 from pipelines.spark.session import session

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from manifold.contracts.tables import META
 from manifold.lake.catalog import open_catalog
 from manifold.settings import Settings
-from manifold.contracts.tables import META
-from tests.support.lake_rows import new_lake
 from tests.pipelines.conftest import new_session
 from tests.pipelines.makers import at
+from tests.support.lake_rows import new_lake
 
 COMMITS = 8
 

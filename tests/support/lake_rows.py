@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.contracts.messages import sha1_hex
-from manifold.settings import Settings
 from manifold.contracts.tables import DATA, META, Table
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.settings import Settings
 
 
 def new_lake(settings: Settings) -> Catalog:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from manifold.settings import Settings, load_settings
 from manifold.sandbox.platform import rabbitmq
+from manifold.settings import Settings, load_settings
 from tests.support.servers import ROOT, Server, free_port, start
 
 DEFINITIONS = ROOT / "infra" / "rabbitmq" / "definitions.json"

@@ -18,14 +18,14 @@ from typing import TypeVar
 import httpx
 
 from manifold.runtime.tls import verified
-from manifold.settings.embedded_broker import outer_socket
-from manifold.settings import Settings
-from pipelines.spark.conf import SHORT_JVM
 from manifold.sandbox.platform import airflow, broker
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
+from manifold.settings.embedded_broker import outer_socket
+from pipelines.spark.conf import SHORT_JVM
 from tests.support.warm import Forked, fork_of
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 START_S = 60
 END_S = 30  # longer than any gives those that it has started itself, which a kill would leave behind
 # Of a JVM that ends soon. The table of names begins as large as Spark's classes make it: to grow there takes a tenth of a start.
@@ -203,7 +203,7 @@ def start_tap(settings: Settings, *, delivered: bool = False) -> Server:
     health = f"{settings.http(settings.tap_port)}/healthz"
     trust = verified(settings, health)
     return start_service(
-        "tap",
+        "manifold.sandbox.tap",
         *(["--delivered"] if delivered else []),
         port=settings.mqtt_port,
         log=settings.home / "tap.log",

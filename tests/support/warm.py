@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LOOK_S = 0.005
 
 

@@ -7,7 +7,18 @@ from collections.abc import Mapping
 
 from manifold.archive.parsing.common import BLANK, Limits, Parser
 from manifold.archive.parsing.ecq import ECQ, ECQ_BRIEF, EcqKind, ecq, ecq_brief
-from manifold.archive.parsing.fanout import DATA, IDS_A_ROW, OTHER_BYTES, OUTCOMES, TRIGGERS, data, inline_data, outcomes, refused_triggers, triggers
+from manifold.archive.parsing.fanout import (
+    DATA,
+    IDS_A_ROW,
+    OTHER_BYTES,
+    OUTCOMES,
+    TRIGGERS,
+    data,
+    inline_data,
+    outcomes,
+    refused_triggers,
+    triggers,
+)
 from manifold.archive.parsing.processing import PROCESSED, Processing
 from manifold.archive.parsing.signals import SIGNALS, STATUSES, signals, statuses
 from manifold.contracts.envelope import Stream

@@ -5,18 +5,18 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from manifold.lake.day_keys import DayKeys
-from manifold.lake.key_ring import KeyIsGone
-from manifold.lake.sealing import Broken
 from manifold.archive.parsing.columns import batch, lists_of
 from manifold.archive.parsing.common import Limits, batches
 from manifold.archive.parsing.signals import SIGNALS, raw_records, signal_rows
 from manifold.contracts.errors import SettingsError
-from manifold.settings import Settings
 from manifold.contracts.signals.bounds import Bounds, read_bounds
 from manifold.contracts.signals.processing import NOTHING, RULES, Anomaly, ProcessedData, Reading, process
 from manifold.contracts.signals.records import RawRecord
 from manifold.contracts.tables import XRAY_PROCESSED
+from manifold.lake.day_keys import DayKeys
+from manifold.lake.key_ring import KeyIsGone
+from manifold.lake.sealing import Broken
+from manifold.settings import Settings
 
 _LISTS = [XRAY_PROCESSED.arrow_schema.field(name).remove_metadata() for name in ("readings", "anomalies")]
 MADE = pa.schema(

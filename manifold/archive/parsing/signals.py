@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import pyarrow as pa
 
-from manifold.lake.sealing import Broken, key_id_of
 from manifold.archive.parsing.columns import fields_of, judged_all, rows_of
 from manifold.archive.parsing.common import COMMON, LATEST_MS, Limits, Row, batches, refused
 from manifold.contracts.messages import Refused
 from manifold.contracts.signals.messages import DEVICE_ID, Status
 from manifold.contracts.signals.records import DIGEST, RawRecord, StatusRecord, read_raw, read_status, status_digest
+from manifold.lake.sealing import Broken, key_id_of
 
 _HEX_256 = re.compile(r"[0-9a-f]{64}")
 _EARLIEST_US = -62_135_596_800_000_000  # the first microsecond of the year 1

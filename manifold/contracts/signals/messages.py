@@ -14,9 +14,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from manifold.settings.signals import MAX_PAYLOAD
 from manifold.contracts.signals.codes import Code, Refusal
 
+MAX_PAYLOAD = 1_048_576  # characters of base64, as the schema of raw signals has it
 MAX_DEVICE_ID = 100
 DEVICE_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_DEVICE_ID}}}")
 UUID_4 = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}")

@@ -1,4 +1,4 @@
-"""The records that the door writes into journal and archive: metadata in the clear, the payload sealed (`manifold.lake.sealing`)."""
+"""Journal and archive records of the door: metadata in the clear, the payload sealed (`manifold.lake.sealing`)."""
 
 import hashlib
 from collections.abc import Sequence

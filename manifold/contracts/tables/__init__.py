@@ -3,7 +3,18 @@
 from manifold.contracts.tables.ecq import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, StateKind
 from manifold.contracts.tables.fanout import DATA, IDS, META, OUTCOMES
 from manifold.contracts.tables.runs import ACTIONS, ERASURES, QUALITY, QUARANTINE, SEGMENTS
-from manifold.contracts.tables.table import COMMON_PROPERTIES, FEW_MANIFESTS, INSTANT, MIGRATING, NAMESPACE, PAYLOAD_INDEX, SCHEMA_VERSION, SMALL_ROW_GROUPS, Column, Table
+from manifold.contracts.tables.table import (
+    COMMON_PROPERTIES,
+    FEW_MANIFESTS,
+    INSTANT,
+    MIGRATING,
+    NAMESPACE,
+    PAYLOAD_INDEX,
+    SCHEMA_VERSION,
+    SMALL_ROW_GROUPS,
+    Column,
+    Table,
+)
 from manifold.contracts.tables.xray import XRAY_PROCESSED, XRAY_RAW, XRAY_STATUS
 
 ECQ_TABLES = (ECQ_PAYLOAD, ECQ_INDEX, ECQ_STATE, ECQ_SEQNO)

@@ -11,9 +11,9 @@ from rich.live import Live
 from rich.text import Text
 
 from manifold.contracts.errors import ManifoldError
-from manifold.settings import Settings, load_settings
 from manifold.sandbox.fleet import Fleet, vins
 from manifold.sandbox.fleet._behaviour_model import DRIVING
+from manifold.settings import Settings, load_settings
 
 _LINE_S = 0.5
 _EVENTS = ("online", "left", "crashed", "cut off")

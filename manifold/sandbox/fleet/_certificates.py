@@ -4,10 +4,10 @@ import ssl
 import tempfile
 from pathlib import Path
 
-from manifold.runtime.tls import client_context
-from manifold.settings import Settings
 from manifold.contracts.tls import TlsFiles
+from manifold.runtime.tls import client_context
 from manifold.sandbox.platform import certificates
+from manifold.settings import Settings
 
 
 class VehicleCertificates:

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.names import Owner
-from manifold.settings import Settings
 from manifold.contracts.topics import Sign
 from manifold.sandbox.fleet._behaviour_model import Behaviour, BehaviourModel
 from manifold.sandbox.fleet._connection import FleetEndpoint
 from manifold.sandbox.fleet._vehicle import ConnectionState, FleetListener, Received, Vehicle
+from manifold.settings import Settings
 
 CONNECT_S = 60.0
 _AT_ONCE = 100  # connections under way: fewer than the broker's backlog

@@ -18,12 +18,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from manifold.messaging.amqp import connection_url, hmac_secrets
 from manifold.contracts.errors import ManifoldError, Permanent
-from manifold.settings import Settings, load_settings
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.rights import GATEWAY
+from manifold.messaging.amqp import connection_url, hmac_secrets
 from manifold.sandbox.fleet._signal_mix import CODES, DUPLICATES, MIX, ONLY_GOOD, REFERRING, Kind, SignalMessage, SignalMix
+from manifold.settings import Settings, load_settings
 
 __all__ = ["CODES", "DUPLICATES", "MIX", "ONLY_GOOD", "REFERRING", "Kind", "SignalMessage", "SignalMix", "publish"]
 

@@ -1,4 +1,4 @@
-"""`python -m manifold.sandbox.platform.airflow`: the embedded Airflow in the foreground, in one process group, lean enough for two cores.
+"""`python -m manifold.sandbox.platform.airflow`: the embedded Airflow in one process group, lean enough for two cores.
 
 Its state is under <home>/airflow: SQLite, its own configuration file with generated keys, task logs. It listens on loopback only,
 and every user must log in (`airflow_users`).
@@ -18,15 +18,15 @@ from types import FrameType
 import httpx
 import psutil
 
+from manifold.contracts.errors import ManifoldError, Permanent
 from manifold.runtime.renewal import written_at
 from manifold.runtime.tls import verified
-from manifold.contracts.errors import ManifoldError, Permanent
-from manifold.settings import Settings, load_settings
 from manifold.sandbox.platform import airflow_users
 from manifold.sandbox.platform.airflow_commands import load, start, status_of
 from manifold.sandbox.platform.processes import Record, end, family
+from manifold.settings import Settings, load_settings
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 HEALTH = "/api/v2/monitor/health"
 # No triggerer: no DAG here defers, and it would cost 150 MB. Logs are read from the folder, not over HTTP.
 API_SERVER = "api-server"

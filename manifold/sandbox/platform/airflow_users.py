@@ -7,11 +7,11 @@ import json
 import secrets
 from pathlib import Path
 
+from manifold.contracts.errors import Permanent
 from manifold.runtime import secret_files
 from manifold.runtime.tls import verified
-from manifold.contracts.errors import Permanent
-from manifold.settings import Settings
 from manifold.sandbox.platform.airflow_api import AirflowApi
+from manifold.settings import Settings
 
 ADMIN, OPERATOR, VIEWER = "admin", "operator", "viewer"
 ROLES = {ADMIN: "admin", OPERATOR: "op", VIEWER: "viewer"}  # by user, in the words of Airflow's setting

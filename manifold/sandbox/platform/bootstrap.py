@@ -7,14 +7,14 @@ import redis
 from pyiceberg.catalog import Catalog
 from tenacity import Retrying, retry_if_exception_type, stop_when_event_set, wait_fixed
 
-from manifold.lake.catalog import ensure_tables, open_catalog
-from manifold.runtime.redis import connect
 from manifold.contracts import keys
 from manifold.contracts.envelope import Stream
 from manifold.contracts.redis_url import split_redis_url
 from manifold.contracts.seq import wall_clock_ms
-from manifold.settings import Settings
 from manifold.contracts.tables import TABLES
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.runtime.redis import connect
+from manifold.settings import Settings
 
 
 def nothing_recorded(settings: Settings) -> bool:

@@ -12,9 +12,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from manifold.contracts import topics
-from manifold.settings.embedded_broker import MAX_INFLIGHT, PUBLISHER_PREFIX, SESSION_MAX_S, TAP_USERNAME, config_file, folder, inner_socket, outer_socket
-from manifold.settings import Settings
 from manifold.sandbox.platform.installed import path_of
+from manifold.settings import Settings
+from manifold.settings.embedded_broker import (
+    MAX_INFLIGHT,
+    PUBLISHER_PREFIX,
+    SESSION_MAX_S,
+    TAP_USERNAME,
+    config_file,
+    folder,
+    inner_socket,
+    outer_socket,
+)
 
 LISTENER = "sdv-listener"  # user name of the platform's systems that only listen
 QUEUED_MAX = 1_000_000  # one limit for all: a vehicle needs few, a service that was away for a minute a hundred thousand

@@ -18,16 +18,27 @@ from typing import get_args
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from manifold.contracts.errors import Permanent
+from manifold.contracts.tls import OF_INNER, REVOKED, SERVER, Service
 from manifold.runtime import secret_files
 from manifold.runtime.redis import connect
 from manifold.runtime.renewal import written_at
 from manifold.runtime.secret_files import write
-from manifold.contracts.errors import Permanent
-from manifold.settings import Settings
-from manifold.contracts.tls import OF_INNER, REVOKED, SERVER, Service
 from manifold.sandbox.platform import issued, revocations, succession
-from manifold.sandbox.platform.authority import FRONT_DOOR, INNER, LISTED_DAYS, Authority, ca_certificate, ca_key, certificate, new_key_pem, pem_of, signer
+from manifold.sandbox.platform.authority import (
+    FRONT_DOOR,
+    INNER,
+    LISTED_DAYS,
+    Authority,
+    ca_certificate,
+    ca_key,
+    certificate,
+    new_key_pem,
+    pem_of,
+    signer,
+)
 from manifold.sandbox.platform.succession import CA_DAYS, Step
+from manifold.settings import Settings
 
 LEAF_DAYS = 30.0
 RENEWED_DAYS = LEAF_DAYS / 3  # before its end

@@ -1,4 +1,4 @@
-"""`python -m manifold.sandbox.platform.exec_with_record <record> <command …>`: records the pid and start time, then executes the command.
+"""`python -m manifold.sandbox.platform.exec_with_record <record> <command …>`: records pid and start time, then executes it.
 
 The record is written before the program runs, so that processes left behind by a killed supervisor can be found.
 """

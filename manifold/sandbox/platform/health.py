@@ -10,17 +10,17 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 import redis
 
-from manifold.runtime import secret_files
+from manifold.contracts import keys
+from manifold.contracts.redis_url import split_redis_url
 from manifold.messaging.amqp import shown_url
+from manifold.runtime import secret_files
 from manifold.runtime.redis import connect
 from manifold.runtime.tls import verified
-from manifold.contracts import keys
-from manifold.settings.embedded_broker import outer_socket
-from manifold.contracts.redis_url import split_redis_url
-from manifold.settings import Settings
 from manifold.sandbox.platform import airflow
 from manifold.sandbox.platform.programs import Program, programs
 from manifold.sandbox.platform.supervisord import HomeLayout, ProgramState, states
+from manifold.settings import Settings
+from manifold.settings.embedded_broker import outer_socket
 
 REBUILD_NEEDED = "rebuild needed"
 KINDS = ("broker", "tap", "redis", "recorder", "dispatcher", "airflow", "api", "rabbitmq", "epmd", "signals")

@@ -7,10 +7,10 @@ from threading import Event
 import structlog
 from redis.exceptions import RedisError
 
-from manifold.runtime.log import configure_logging
 from manifold.contracts.errors import ManifoldError
-from manifold.settings import Settings, load_settings
+from manifold.runtime.log import configure_logging
 from manifold.sandbox.platform import certificates
+from manifold.settings import Settings, load_settings
 
 LOOK_S = 600.0  # what is due is due for days
 AGAIN_S = 5.0  # Redis does not answer, or the disk is full

@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 from pydantic import SecretStr
 
-from manifold.runtime import secret_files
-from manifold.settings import PREFIX, Settings
 from manifold.contracts.tls import INNER_CA, OPERATOR, SERVER, Service
+from manifold.runtime import secret_files
 from manifold.sandbox.platform import airflow, broker, rabbitmq, redis_users
 from manifold.sandbox.platform.installed import path_of
 from manifold.sandbox.platform.ports import Port
+from manifold.settings import PREFIX, Settings
 
 SERVERS, SERVICES = "servers", "services"  # services are stopped first: their last words need the servers
 
@@ -78,6 +78,9 @@ def _signals(settings: Settings) -> list[Program]:
     return [*found, Program("signals", "signals", SERVICES, (port,), 30, _healthz(settings, port.number))]
 
 
+MODULES = {"tap": "manifold.sandbox.tap"} | {name: f"manifold.{name}" for name in ("recorder", "signals", "api")}
+
+
 def command(program: Program, settings: Settings) -> list[str]:
     """What to run for it, in the foreground. Writes the configuration that the program reads.
 
@@ -100,7 +103,7 @@ def command(program: Program, settings: Settings) -> list[str]:
         case "dispatcher":
             return [sys.executable, "-m", "dispatcher", "--replica", program.name.rpartition("-")[2]]
         case _:
-            return [sys.executable, "-m", program.kind]
+            return [sys.executable, "-m", MODULES[program.kind]]
 
 
 def identity_of(program: Program) -> Service:

@@ -16,14 +16,14 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from manifold.runtime import secret_files
-from manifold.messaging.amqp import USER, password_file
-from manifold.runtime.secret_files import made_up
 from manifold.contracts.errors import Permanent
-from manifold.settings import Settings
 from manifold.contracts.signals import rights
 from manifold.contracts.tls import INNER_CA, SERVER
+from manifold.messaging.amqp import USER, password_file
+from manifold.runtime import secret_files
+from manifold.runtime.secret_files import made_up
 from manifold.sandbox.platform.installed import path_of
+from manifold.settings import Settings
 
 DEBIAN = Path("/usr/lib/rabbitmq/lib")
 NODE = "manifold@localhost"
@@ -82,7 +82,7 @@ def command(settings: Settings) -> list[str]:
     _write_files(settings)
     spelled = [f"{name}={value}" for name, value in environment(settings).items()]
     wait = [sys.executable, "-m", "manifold.sandbox.platform.rabbitmq", settings.loopback, str(epmd_port(settings))]
-    return ["/usr/bin/env", f"PYTHONPATH={Path(__file__).parents[2]}", *spelled, *wait, str(script)]
+    return ["/usr/bin/env", f"PYTHONPATH={Path(__file__).parents[3]}", *spelled, *wait, str(script)]
 
 
 def environment(settings: Settings) -> dict[str, str]:

@@ -3,11 +3,11 @@
 import runpy
 from pathlib import Path
 
+from manifold.contracts.tls import OF_REDIS, OPERATOR
 from manifold.runtime import secret_files
 from manifold.settings import Settings
-from manifold.contracts.tls import OF_REDIS, OPERATOR
 
-PROGRAM = Path(__file__).parents[2] / "infra" / "redis" / "users.py"
+PROGRAM = Path(__file__).parents[3] / "infra" / "redis" / "users.py"
 OPERATORS = f"user {OPERATOR} on >{{}} ~* &* +@all"
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from cryptography import x509
 
-from manifold.runtime import secret_files
 from manifold.contracts.tls import REVOKED
+from manifold.runtime import secret_files
 from manifold.sandbox.platform import issued
 from manifold.sandbox.platform.authority import FRONT_DOOR, LISTED_DAYS, revocation_list, signer
 

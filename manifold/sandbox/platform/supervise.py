@@ -8,12 +8,11 @@ from pathlib import Path
 from threading import Event
 from urllib.parse import quote
 
-from manifold.runtime import secret_files
-from manifold.messaging.amqp import USER, password_file
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.faces import require_token
-from manifold.settings import Settings
 from manifold.contracts.signals.rights import RIGHTS
+from manifold.messaging.amqp import USER, password_file
+from manifold.runtime import secret_files
 from manifold.sandbox.platform import supervisord
 from manifold.sandbox.platform.health import Addresses, Check, Status, status
 from manifold.sandbox.platform.ports import require_free
@@ -21,6 +20,7 @@ from manifold.sandbox.platform.processes import end, family, runs, wait_gone
 from manifold.sandbox.platform.programs import Program, programs
 from manifold.sandbox.platform.supervisord import HomeLayout
 from manifold.sandbox.platform.waiting import Progress, wait_healthy
+from manifold.settings import Settings
 
 START_S = 180.0  # a first start of Airflow makes its database
 STOP_S = 90.0

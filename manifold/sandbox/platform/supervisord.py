@@ -18,9 +18,9 @@ from typing import Any
 from supervisor.xmlrpc import SupervisorTransport
 
 from manifold.contracts.errors import Permanent
-from manifold.settings import PREFIX, Settings
 from manifold.sandbox.platform.processes import Record
 from manifold.sandbox.platform.programs import SERVERS, Program, command, environment, identity_of
+from manifold.settings import PREFIX, Settings
 
 SUPERVISORD = "supervisord"
 _SOCKET_PATH_MAX = 90  # bytes; the system's limit is 103 to 107, and supervisord first binds a longer name

@@ -5,11 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 
 from manifold.contracts.errors import Permanent, Retryable
-from manifold.settings import Settings
 from manifold.sandbox.platform import supervisord
 from manifold.sandbox.platform.health import Check, check
 from manifold.sandbox.platform.programs import Program
 from manifold.sandbox.platform.supervisord import HomeLayout
+from manifold.settings import Settings
 
 Progress = Callable[[str, str], None]  # a program's name (or `platform`) and what it is doing now; told at each change
 

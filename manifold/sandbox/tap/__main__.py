@@ -13,15 +13,15 @@ import typer
 import uvloop
 from prometheus_client import REGISTRY
 
+from manifold.contracts.errors import ManifoldError
+from manifold.contracts.tls import INNER_CA, OF_INNER, REVOKED, SECRETS
 from manifold.runtime.expiry import Kind, tell_expiry
 from manifold.runtime.http import serve
 from manifold.runtime.log import configure_logging
 from manifold.runtime.service import stop_event
-from manifold.contracts.errors import ManifoldError
-from manifold.settings import Settings, load_settings
-from manifold.contracts.tls import INNER_CA, OF_INNER, REVOKED, SECRETS
 from manifold.sandbox.tap._metrics import TapMetrics
 from manifold.sandbox.tap.service import Tap
+from manifold.settings import Settings, load_settings
 
 
 async def _main(settings: Settings, tell_delivered: bool) -> None:

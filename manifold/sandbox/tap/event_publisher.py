@@ -1,7 +1,7 @@
 """The tap's own connection to Mosquitto, on which it publishes events.
 
-Not `manifold.messaging.mqtt`: an event has to be on its socket before the packet that caused it goes on, in the same turn of the loop, and
-it costs the latency path some microseconds instead of some fifty. It publishes with QoS 1 over MQTT 3.1.1 and does nothing else.
+Not `manifold.messaging.mqtt`: an event has to be on its socket before the packet that caused it goes on, in the same turn
+of the loop, and it costs the latency path some microseconds instead of some fifty. It publishes with QoS 1 over MQTT 3.1.1 and does nothing else.
 
 No event is lost while the process lives: what the broker has not confirmed is sent again, in order, on the next connection.
 """
@@ -14,9 +14,9 @@ from typing import cast
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential_jitter
 
-from manifold.settings.embedded_broker import TAP_USERNAME
 from manifold.sandbox.tap.packets import packet, string
 from manifold.sandbox.tap.scanner import CONNACK, PUBACK, Malformed, PublishHead, Scanner
+from manifold.settings.embedded_broker import TAP_USERNAME
 
 CLIENT_ID, USERNAME = b"sdv-tap", TAP_USERNAME.encode()
 WINDOW = 4096  # events on their way to the broker at once

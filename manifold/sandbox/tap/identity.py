@@ -13,9 +13,9 @@ from pathlib import Path
 
 import structlog
 
-from manifold.runtime.tls import revoked_serials, server_context
 from manifold.contracts.names import SERVICE_PREFIX, is_service
 from manifold.contracts.tls import CA, REVOKED, SERVER
+from manifold.runtime.tls import revoked_serials, server_context
 from manifold.sandbox.tap.packets import Connect
 
 log = structlog.get_logger(__name__)

@@ -8,15 +8,27 @@ import secrets
 from collections.abc import Callable
 from enum import Enum, auto
 
-from manifold.settings.embedded_broker import MAX_INFLIGHT, SESSION_MAX_S
 from manifold.contracts.names import is_service
 from manifold.contracts.topics import BrokerEvent
 from manifold.sandbox.tap import events
 from manifold.sandbox.tap.message_tracker import NOTHING, MessageTracker
 from manifold.sandbox.tap.packets import Connect, read_connack, read_connect, read_disconnect
 from manifold.sandbox.tap.properties import Properties
-from manifold.sandbox.tap.scanner import CONNACK, CONNECT, DISCONNECT, PUBACK, PUBREC, SUBACK, SUBSCRIBE, UNSUBACK, UNSUBSCRIBE, Malformed, Scanner
+from manifold.sandbox.tap.scanner import (
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    PUBACK,
+    PUBREC,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+    Malformed,
+    Scanner,
+)
 from manifold.sandbox.tap.sessions import Sessions
+from manifold.settings.embedded_broker import MAX_INFLIGHT, SESSION_MAX_S
 
 KEEPALIVE_SHARE = 1.5  # of the keep-alive: after that much silence the broker closes
 _LEVELS_MAX = 190  # `/` in a topic; Mosquitto cuts a publisher off that goes beyond 200

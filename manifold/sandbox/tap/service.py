@@ -9,18 +9,18 @@ from collections.abc import Callable
 import orjson
 import structlog
 
-from manifold.runtime.http import Health
-from manifold.settings.embedded_broker import PUBLISHER_PREFIX, config_file, inner_socket, outer_socket
 from manifold.contracts.errors import Permanent
-from manifold.settings import Settings
 from manifold.contracts.tls import SECRETS
 from manifold.contracts.topics import BrokerEvent, event_topic
+from manifold.runtime.http import Health
 from manifold.sandbox.tap.event_publisher import EventPublisher
 from manifold.sandbox.tap.events import Fields
 from manifold.sandbox.tap.identity import Certificates, is_platform, is_vehicle
 from manifold.sandbox.tap.proxy import Proxy
 from manifold.sandbox.tap.publication_store import PublicationStore
 from manifold.sandbox.tap.sessions import Sessions
+from manifold.settings import Settings
+from manifold.settings.embedded_broker import PUBLISHER_PREFIX, config_file, inner_socket, outer_socket
 
 SWEEP_S = 30.0
 LOOK_S = 1.0  # between two looks at the files of certificates

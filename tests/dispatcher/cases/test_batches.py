@@ -16,8 +16,8 @@ from manifold.queues import Queues
 from manifold.queues.verbs.fills import Enqueue
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
-from tests.support.servers import wait_until
 from tests.manifold.sandbox.tap import raw_connection
+from tests.support.servers import wait_until
 from tests.support.wire import trigger
 
 MANY_VINS, MANY_ENTRIES, A_PART = 100_000, 10_000, 1_000

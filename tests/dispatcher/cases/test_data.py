@@ -1,10 +1,10 @@
 """Data that comes late, or is to be found in the lake alone."""
 
-from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.contracts import keys
 from manifold.contracts.seq import datetime_of
 from manifold.contracts.tables import IDS
 from manifold.contracts.topics import Sign
+from manifold.lake.catalog import ensure_tables, open_catalog
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.vehicle import Vehicle
 from tests.support.lake_rows import append, append_payloads

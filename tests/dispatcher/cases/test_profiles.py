@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from manifold.contracts.topics import FANOUT, TRIGGER
-from tests.manifold.contracts.test_profiles import profile
 from tests.dispatcher.cases.ground import Ground, a_ground
 from tests.dispatcher.vehicle import Vehicle
+from tests.manifold.settings.test_profiles import profile
 from tests.support.wire import trigger
 
 TEXT = 'transparent, not base64: "ä" \u0000'

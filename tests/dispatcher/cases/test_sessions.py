@@ -3,9 +3,9 @@
 import pytest
 
 from manifold.contracts import keys
-from manifold.settings.embedded_broker import SESSION_MAX_S
 from manifold.contracts.outcomes import OutcomeRecord
 from manifold.contracts.topics import Sign, request_topic
+from manifold.settings.embedded_broker import SESSION_MAX_S
 from tests.dispatcher.cases.ground import Ground
 from tests.dispatcher.platform_client import PlatformClient
 from tests.dispatcher.vehicle import Vehicle

@@ -14,9 +14,9 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 from manifold.lake.catalog import open_catalog
-from manifold.settings import Settings
 from manifold.queues import Policy, Queues
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
 from tests.support.lake_rows import new_lake
 from tests.support.redis_users import RedisUsers, refused
 from tests.support.servers import Server, free_port, start_redis, start_service
@@ -69,7 +69,7 @@ def api_of(settings: Settings, log: Path, *, healthy: bool = True) -> Iterator[S
             return answer.status_code == 200 or not healthy
         return False
 
-    server = start_service("api", port=settings.api_port, log=log, env=environment(settings), ready=ready)
+    server = start_service("manifold.api", port=settings.api_port, log=log, env=environment(settings), ready=ready)
     try:
         yield server
     finally:

@@ -15,8 +15,8 @@ from manifold.contracts.tables import IDS, OUTCOMES
 from manifold.queues import Queues
 from manifold.sandbox.platform.programs import environment
 from tests.manifold.api.desk import Desk
-from tests.support.lake_rows import append, append_payloads
 from tests.manifold.queues.triggers import enqueue_trigger
+from tests.support.lake_rows import append, append_payloads
 from tests.support.servers import ROOT
 
 NOW = time.time_ns() // 1_000_000

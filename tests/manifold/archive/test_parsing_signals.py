@@ -6,12 +6,12 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from manifold.lake.day_keys import DayKeys
-from manifold.lake.key_ring import KeyRing, new_key_line, read_keys
 from manifold.archive import parsing
 from manifold.archive.parsing import Limits, Parser
 from manifold.contracts.envelope import Envelope, Stream, to_arrow
 from manifold.contracts.signals.bounds import DEFAULT_BOUNDS, read_bounds
+from manifold.lake.day_keys import DayKeys
+from manifold.lake.key_ring import KeyRing, new_key_line, read_keys
 from tests.pipelines.makers import envelope
 from tests.pipelines.signal_makers import Sealing, readings
 

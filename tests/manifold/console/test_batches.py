@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.api._lake_half import MOST
 from manifold.contracts import keys
 from manifold.contracts.seq import datetime_of, seq_of
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES
+from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
 from tests.manifold.console.test_commands import ask, manifold
 from tests.support.lake_rows import append
 from tests.support.servers import ROOT

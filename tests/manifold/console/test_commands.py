@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from manifold.console._watch import RATES
-from manifold.settings import Settings
 from manifold.sandbox.fleet import Fleet, vins
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
 from tests.support.servers import ROOT, wait_until
 
 
@@ -51,7 +51,17 @@ def test_settings_are_printed_with_value_default_source_and_meaning_and_secrets_
     assert all(row["meaning"] for row in rows.values())
 
 
-@pytest.mark.parametrize("module", ["console settings", "recorder", "dispatcher", "tap", "api", "pipelines populate"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "manifold.console settings",
+        "manifold.recorder",
+        "dispatcher",
+        "manifold.sandbox.tap",
+        "manifold.api",
+        "pipelines populate",
+    ],
+)
 def test_a_wrong_setting_stops_every_process_with_its_name_value_and_remedy(module: str) -> None:
     command = [sys.executable, "-m", *module.split()]
     done = subprocess.run(

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from manifold.runtime.redis import connect
 from manifold.contracts import keys
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.seq import datetime_of, seq_of
-from manifold.settings import Settings
+from manifold.runtime.redis import connect
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
 from tests.manifold.console.test_commands import manifold
 from tests.support.servers import Server, free_port
 

@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 
-from manifold.messaging.publisher import Publisher
 from manifold.console import _demo_ecq
 from manifold.console._ecq import printable
 from manifold.contracts.names import Owner
-from manifold.settings import Settings
+from manifold.messaging.publisher import Publisher
 from manifold.sandbox.fleet import Behaviour, Fleet
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
 from tests.manifold.console.test_commands import ask, manifold
 from tests.support.servers import ROOT, wait_until
 

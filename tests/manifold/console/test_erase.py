@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from manifold.lake.catalog import open_catalog
-from manifold.settings import Settings
 from manifold.contracts.tables import ERASURES
+from manifold.lake.catalog import open_catalog
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
 from tests.manifold.console.test_commands import ask, manifold
 
 

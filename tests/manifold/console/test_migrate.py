@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from manifold.lake.catalog import open_catalog
 from manifold.console._app import make_app
 from manifold.console._doctor import examine
-from manifold.settings import Settings
 from manifold.contracts.tables import META, SCHEMA_VERSION, TABLES
-from tests.support.lake_rows import new_lake
+from manifold.lake.catalog import open_catalog
+from manifold.settings import Settings
 from tests.pipelines.old_lakes import SECOND, fill, make_old
+from tests.support.lake_rows import new_lake
 
 
 @pytest.fixture

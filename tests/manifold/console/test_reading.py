@@ -63,7 +63,7 @@ def test_a_terminal_that_is_too_narrow_gets_a_line_a_field() -> None:
 
 def test_no_command_prints_a_table_of_another_kind() -> None:
     made = re.compile(r"rich\.(table|columns|panel)\b")
-    others = [path.name for path in (ROOT / "console").glob("*.py") if made.search(path.read_text())]
+    others = [path.name for path in (ROOT / "manifold" / "console").glob("*.py") if made.search(path.read_text())]
 
     assert sorted(others) == ["_demo.py", "_table.py"], "_demo has a column of its progress"
 
@@ -82,7 +82,12 @@ def test_the_seconds_of_a_step_can_be_read_on_a_narrow_terminal(width: int) -> N
 
 def output_of(*arguments: str, **env: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "manifold.console", *arguments], env=os.environ | env, capture_output=True, text=True, check=True, cwd=ROOT
+        [sys.executable, "-m", "manifold.console", *arguments],
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
     )
     return done.stdout
 

@@ -17,9 +17,9 @@ from manifold.contracts.messages import Receipt, ReceiptStatus
 from manifold.contracts.names import is_iso_3779_vin, is_vin
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import seq_of
-from manifold.settings import load_settings, source_of
 from manifold.contracts.tables import EVERY_TABLE
 from manifold.contracts.topics import BrokerEvent, Sign
+from manifold.settings import load_settings, source_of
 
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126, blacklist_characters="+#/"), min_size=1, max_size=64)
 

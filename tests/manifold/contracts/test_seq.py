@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifold.contracts.seq import EPOCH_MS, MAX_SEQ, SKIPPED_MS, SeqSource, datetime_of, first_seq_at, node_of, seq_of, unix_ms_of
+from manifold.contracts.seq import (
+    EPOCH_MS,
+    MAX_SEQ,
+    SKIPPED_MS,
+    SeqSource,
+    datetime_of,
+    first_seq_at,
+    node_of,
+    seq_of,
+    unix_ms_of,
+)
 
 STEPS = st.lists(st.integers(-600_000, 600_000), min_size=1, max_size=200)
 

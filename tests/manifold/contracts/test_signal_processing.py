@@ -176,9 +176,9 @@ def test_bounds_are_a_table_by_type() -> None:
 def test_the_suite_of_the_table_knows_every_anomaly() -> None:
     import re
 
-    from manifold.contracts.tables import XRAY_PROCESSED
     from expectations import load_suites
     from expectations._rules import Holds
+    from manifold.contracts.tables import XRAY_PROCESSED
 
     (rule,) = (r for r in load_suites()[XRAY_PROCESSED.name].rules if r.name == "anomalies_are_known")
     assert isinstance(rule, Holds)

@@ -8,15 +8,15 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from manifold.runtime.redis import connect
 from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.seq import seq_of
-from manifold.settings import Settings
 from manifold.contracts.tables import DATA, META, SEGMENTS
 from manifold.contracts.topics import TRIGGER, data_topic
 from manifold.history import DataHistory
 from manifold.history.merge import History
+from manifold.runtime.redis import connect
+from manifold.settings import Settings
 from tests.support.lake_rows import append, new_lake
 from tests.support.servers import Server, free_port
 

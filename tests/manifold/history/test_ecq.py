@@ -12,8 +12,6 @@ import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError
 
-from manifold.lake.catalog import ensure_tables, open_catalog
-from manifold.runtime.redis import connect
 from manifold.contracts import keys
 from manifold.contracts.ecq import ACKNOWLEDGEMENTS, EcqAck
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
@@ -21,16 +19,18 @@ from manifold.contracts.events import Connected
 from manifold.contracts.names import Owner
 from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.seq import datetime_of, seq_of
-from manifold.settings import Settings
 from manifold.contracts.tables import ECQ_INDEX, ECQ_PAYLOAD, ECQ_SEQNO, ECQ_STATE, SEGMENTS, StateKind
 from manifold.contracts.topics import ecq_rewind_topic, ecq_write_topic
 from manifold.history.ecq import CompactedQueue, LiveMessage, Page
 from manifold.history.merge import ALL, History
+from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.queues import BlockingBatch, Policy
 from manifold.queues.verbs.claims import Release, ReleaseReason, UpdatePresence
 from manifold.queues.verbs.ecq import Acknowledge, Append, Load, Rewind, Subscription
 from manifold.queues.verbs.ecq import LiveMessage as Loaded
 from manifold.queues.verbs.verb import Verb
+from manifold.runtime.redis import connect
+from manifold.settings import Settings
 from tests.support.lake_rows import append
 from tests.support.servers import Server, free_port, start_redis, stopping
 

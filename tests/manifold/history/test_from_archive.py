@@ -14,11 +14,11 @@ from manifold.contracts import keys
 from manifold.contracts.envelope import DUPLICATE_OF, Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import datetime_of, seq_of
-from manifold.settings import Settings
 from manifold.contracts.topics import TRIGGER
 from manifold.history.entry import Bounds
 from manifold.history.from_archive import MOST_NAMES, read_recorded, triggers_recorded
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
 from tests.support.servers import ROOT, Server
 
 HOUR_AGO_MS = int((datetime.now(UTC) - timedelta(hours=1)).timestamp() * 1000)

@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from manifold.settings import Settings
 from manifold.history.from_service import ask_service
+from manifold.settings import Settings
 
 
 @contextmanager

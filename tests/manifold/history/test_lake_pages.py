@@ -10,15 +10,15 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask
 
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.seq import datetime_of, first_seq_at
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES
 from manifold.history.entry import BatchHistory, Bounds
 from manifold.history.from_lake import read_page
 from manifold.history.lake_pages import read_vehicles
-from tests.support.lake_rows import append, new_lake
+from manifold.lake.catalog import open_catalog
+from manifold.settings import Settings
 from tests.pipelines.makers import NOON
+from tests.support.lake_rows import append, new_lake
 
 DAYS = 5
 A_DAY = 3  # triggers

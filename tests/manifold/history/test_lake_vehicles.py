@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.seq import datetime_of, first_seq_at
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES
 from manifold.history.entry import Bounds
 from manifold.history.from_lake import read_entries, read_vehicle_page
-from tests.support.lake_rows import append, new_lake
+from manifold.lake.catalog import open_catalog
+from manifold.settings import Settings
 from tests.pipelines.makers import NOON
+from tests.support.lake_rows import append, new_lake
 
 FILES, A_FILE = 12, 3  # a file every day, and so many entries of each vehicle in it
 

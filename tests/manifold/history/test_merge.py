@@ -14,12 +14,12 @@ from manifold.contracts import keys
 from manifold.contracts.envelope import Envelope, Stream, segment_path, to_arrow
 from manifold.contracts.outcomes import CODES, Outcome, OutcomeRecord
 from manifold.contracts.seq import datetime_of, seq_of
-from manifold.settings import Settings
 from manifold.contracts.tables import IDS, OUTCOMES, SEGMENTS
 from manifold.contracts.topics import TRIGGER
 from manifold.history.entry import Bounds, EntryHistory
 from manifold.history.from_queues import ROUNDED
 from manifold.history.merge import History
+from manifold.settings import Settings
 from tests.support.lake_rows import append, new_lake
 from tests.support.servers import Server, free_port
 

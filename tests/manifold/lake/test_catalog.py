@@ -10,11 +10,11 @@ from threading import Barrier
 import pytest
 from pyiceberg.catalog import Catalog
 
+from manifold.contracts.seq import datetime_of, seq_of
+from manifold.contracts.tables import IDS, TABLES
 from manifold.lake.catalog import _prepare_sqlite, ensure_tables, open_catalog
 from manifold.lake.reads import read_trigger
-from manifold.contracts.seq import datetime_of, seq_of
 from manifold.settings import Settings
-from manifold.contracts.tables import IDS, TABLES
 from tests.support.lake_rows import append, new_lake
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

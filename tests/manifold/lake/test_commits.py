@@ -10,8 +10,8 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Transaction
 
-from manifold.lake.commits import Change, append_rows
 from manifold.contracts.tables import SEGMENTS
+from manifold.lake.commits import Change, append_rows
 
 MADE_BY = (pyiceberg.catalog, pyiceberg.table)
 

@@ -11,10 +11,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import EqualTo
 from pyiceberg.manifest import DataFile
 
-from manifold.lake.commits import append_nothing, append_rows
-from manifold.lake.data_files import CODEC, GROUP_BYTES, DataFiles, append_files
 from manifold.contracts.errors import Retryable
 from manifold.contracts.tables import IDS, Table
+from manifold.lake.commits import append_nothing, append_rows
+from manifold.lake.data_files import CODEC, GROUP_BYTES, DataFiles, append_files
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 A_DAY = timedelta(days=1)

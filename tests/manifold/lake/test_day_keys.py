@@ -8,11 +8,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 
+from manifold.contracts.errors import SettingsError
+from manifold.contracts.seq import first_seq_at
 from manifold.lake.day_keys import DayKeys
 from manifold.lake.key_ring import KeyIsGone, KeyRing, key_ring, new_key_line, read_keys
 from manifold.lake.sealing import MAGIC, Broken, key_id_of, parts_of
-from manifold.contracts.errors import SettingsError
-from manifold.contracts.seq import first_seq_at
 from manifold.settings import load_settings
 
 DAYS = [first_seq_at(datetime(2026, 3, day, 12, tzinfo=UTC)) for day in (1, 2, 3)]

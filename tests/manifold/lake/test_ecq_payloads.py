@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.ecq_payloads import StoredMessage, messages, read_messages
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.seq import datetime_of, first_seq_at
-from manifold.settings import Settings
 from manifold.contracts.tables import ECQ_PAYLOAD
+from manifold.lake.catalog import open_catalog
+from manifold.lake.ecq_payloads import StoredMessage, messages, read_messages
+from manifold.settings import Settings
 from tests.manifold.lake.test_payloads import NOON, bytes_read
 
 KIB = 1024

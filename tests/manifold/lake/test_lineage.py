@@ -114,7 +114,7 @@ def test_a_process_ends_though_the_catalog_hangs_and_has_told_a_file_before_it_e
     script = """
 import sys
 from pydantic import SecretStr
-from adapters import lineage
+from manifold.lake import lineage
 from manifold.settings import Settings
 lineage.TIMEOUT_S = 0.2
 for url in sys.argv[2:]:

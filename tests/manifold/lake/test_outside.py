@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from manifold.runtime.alert import alert
 from manifold.lake.lineage import settle, tell
+from manifold.runtime.alert import alert
 from manifold.settings import Settings
 from tests.stores.identities import Identity, new_identity
 

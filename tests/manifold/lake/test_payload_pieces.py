@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import Catalog
 
-from manifold.lake.payloads import PIECE_BYTES, StoredPayloads, read_payloads
 from manifold.contracts.tables import DATA, INSTANT, META
+from manifold.lake.payloads import PIECE_BYTES, StoredPayloads, read_payloads
 from tests.support.lake_rows import append_payloads
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

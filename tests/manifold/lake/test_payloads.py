@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 
+from manifold.contracts.tables import DATA, META, PAYLOAD_INDEX
 from manifold.lake.catalog import open_catalog
 from manifold.lake.payloads import read_payload, read_payloads
 from manifold.settings import Settings
-from manifold.contracts.tables import DATA, META, PAYLOAD_INDEX
 from tests.support.lake_rows import append_payloads
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -7,10 +7,10 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import ArrowScan
 
+from manifold.contracts.tables import QUALITY
 from manifold.lake.catalog import open_catalog
 from manifold.lake.quality import RULES, newest_results, version_of_results
 from manifold.settings import Settings
-from manifold.contracts.tables import QUALITY
 from tests.expectations.results import result
 from tests.expectations.rows import NOON
 from tests.support.lake_rows import append

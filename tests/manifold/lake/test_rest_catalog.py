@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from requests.exceptions import Timeout
 
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.errors import Permanent
+from manifold.lake.catalog import open_catalog
 from manifold.settings import Settings
 
 ANSWER = "rest.client.socket-timeout-ms"

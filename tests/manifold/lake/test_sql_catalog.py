@@ -12,12 +12,12 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import StringType
 
-from manifold.lake.commits import append_rows
-from manifold.lake.catalog import ensure_tables, open_catalog
-from manifold.lake.sql_catalog import RememberingSqlCatalog
 from manifold.contracts.seq import EPOCH
-from manifold.settings import Settings
 from manifold.contracts.tables import ERASURES, IDS, SEGMENTS
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.lake.commits import append_rows
+from manifold.lake.sql_catalog import RememberingSqlCatalog
+from manifold.settings import Settings
 
 
 def row(number: int) -> pa.Table:

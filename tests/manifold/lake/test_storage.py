@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from manifold.lake.storage import open_storage, write_parquet
 from manifold.contracts.storage import AWS
+from manifold.lake.storage import open_storage, write_parquet
 
 PATH = "trigger/dt=2026-08-01/hour=12/1-3.parquet"
 

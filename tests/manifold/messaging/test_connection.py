@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manifold.messaging._connection import Connection
-from manifold.messaging._raw import LONGEST_PROPERTIES, length_of, publish_of, reason_of_disconnect, reason_of_puback, reasons_of_suback
+from manifold.messaging._raw import (
+    LONGEST_PROPERTIES,
+    length_of,
+    publish_of,
+    reason_of_disconnect,
+    reason_of_puback,
+    reasons_of_suback,
+)
 
 QOS_1 = mqtt5.QoS.AT_LEAST_ONCE
 SMALL = mqtt5.PublishPacket("a/b", b"1", qos=QOS_1, packet_id=1, user_properties=[("seq", "7")]).write()

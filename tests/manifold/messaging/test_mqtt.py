@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from manifold.contracts.errors import Permanent, Retryable
 from manifold.messaging._reconnector import pause_after_loss
 from manifold.messaging.mqtt import NO_SUBSCRIBERS, Message, Mqtt
-from manifold.contracts.errors import Permanent, Retryable
 from tests.support.servers import Server, free_port, start_mosquitto, stopping
 
 BOUND_S = 60

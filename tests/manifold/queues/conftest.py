@@ -8,8 +8,8 @@ import pytest
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
-from manifold.settings import Settings
 from manifold.queues import Policy, Queues
+from manifold.settings import Settings
 from tests.support.servers import Server
 
 Use = Callable[[Queues], Awaitable[Any]]

@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.support.careless import Cable, careless
 from tests.manifold.recorder.harness import Harness
 from tests.manifold.recorder.publisher import Platform, platform
+from tests.support.careless import Cable, careless
 
 
 @asynccontextmanager

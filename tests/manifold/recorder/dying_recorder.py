@@ -1,4 +1,4 @@
-"""`python -m tests.manifold.recorder.dying_recorder`: the recorder, which dies of judging a message that names the request `fatal`.
+"""`python -m tests.manifold.recorder.dying_recorder`: a recorder that dies of judging the request `fatal`.
 
 As of memory that runs out, or of a library that crashes. Nothing in the product. The processes that the recorder starts import
 this module, too.

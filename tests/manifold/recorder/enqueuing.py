@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from manifold.contracts import keys
-from manifold.settings import Settings
 from manifold.queues import Policy, Queues, connect, is_cluster
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._direct_enqueuer import DirectEnqueuer
 from manifold.recorder._lake import Lake
+from manifold.settings import Settings
 
 WINDOW_MS = 900_000
 Scenario = Callable[[DirectEnqueuer, Queues], Awaitable[None]]

@@ -33,7 +33,7 @@ class Harness:
     redis_server: Server
     env: dict[str, str] = field(default_factory=dict)
     recorder: Server | None = None
-    module: str = "recorder"  # what `python -m` runs
+    module: str = "manifold.recorder"  # what `python -m` runs
     users: RedisUsers | None = None  # of an environment: the recorder has the rights that it has there; None: it may do all
 
     def start(self, *, clock: Path | None = None, **settings: object) -> Server:
@@ -51,7 +51,9 @@ class Harness:
         }
         log = self.folder / "recorder.log"
         module = [self.module] if clock is None else ["tests.faults.clocked_recorder", str(clock)]
-        start = start_service if module == ["recorder"] else start_python  # others change something before all else is imported
+        start = (
+            start_service if module == ["manifold.recorder"] else start_python
+        )  # others change something before all else is imported
         self.recorder = start(*module, port=port, log=log, env=env, ready=lambda: self.is_healthy(port))
         return self.recorder
 

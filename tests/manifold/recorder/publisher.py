@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from manifold.messaging.mqtt import Message, Mqtt
 from manifold.contracts import topics
+from manifold.messaging.mqtt import Message, Mqtt
 from tests.support.wire import trigger
 
 BOUND_S = 60

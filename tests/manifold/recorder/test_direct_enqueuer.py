@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from manifold.messaging.mqtt import Message
 from manifold.contracts import keys
 from manifold.contracts.errors import Retryable
 from manifold.contracts.events import Connected
 from manifold.contracts.names import Owner
 from manifold.contracts.seq import wall_clock_ms
-from manifold.settings import Settings
 from manifold.contracts.topics import TRIGGER
+from manifold.messaging.mqtt import Message
 from manifold.queues import Queues
 from manifold.queues.verbs.claims import UpdatePresence
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._direct_enqueuer import OWNERS_ALONE, DirectEnqueuer
 from manifold.recorder._parser import Incoming, Parser
+from manifold.settings import Settings
 from tests.manifold.recorder.enqueuing import WINDOW_MS, is_named_until_mended, load, run
 from tests.support.wire import trigger
 

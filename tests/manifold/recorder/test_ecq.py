@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from manifold.messaging.mqtt import Mqtt
 from manifold.contracts import keys
 from manifold.contracts.ecq import MAX_KEY_BYTES, EcqAck
 from manifold.contracts.envelope import Envelope, Stream
-from manifold.settings import Settings
 from manifold.contracts.topics import ecq_rewind_topic, ecq_write_topic
+from manifold.messaging.mqtt import Mqtt
 from manifold.queues import Loader, Policy
 from manifold.recorder._rewind_limit import BURST
-from tests.support.careless import GOOD
+from manifold.settings import Settings
 from tests.manifold.recorder.cabled import through_cable
 from tests.manifold.recorder.harness import Harness, harness, metric
 from tests.manifold.recorder.publisher import Platform, platform
 from tests.manifold.recorder.test_redis_goes_back import mark_of
-from tests.support.servers import wait_until
 from tests.manifold.sandbox.tap.raw_connection import PUBACK, RawConnection, publish
+from tests.support.careless import GOOD
+from tests.support.servers import wait_until
 
 RECEIVE_MAXIMUM = 20
 

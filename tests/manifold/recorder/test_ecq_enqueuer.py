@@ -9,7 +9,6 @@ import pytest
 from prometheus_client import REGISTRY
 from redis import Redis
 
-from manifold.messaging.mqtt import Message
 from manifold.contracts import keys
 from manifold.contracts.ecq import Append, EcqAck, Rewind
 from manifold.contracts.ecq_state import fold
@@ -18,7 +17,7 @@ from manifold.contracts.events import Connected
 from manifold.contracts.names import Owner
 from manifold.contracts.queue_names import ecq_queue
 from manifold.contracts.seq import wall_clock_ms
-from manifold.settings import Settings
+from manifold.messaging.mqtt import Message
 from manifold.queues import Queues, is_cluster
 from manifold.queues.verbs.claims import UpdatePresence
 from manifold.queues.verbs.ecq import Subscription
@@ -27,6 +26,7 @@ from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._direct_enqueuer import DirectEnqueuer
 from manifold.recorder._ecq_enqueuer import Known
 from manifold.recorder._parser import Incoming, Parser
+from manifold.settings import Settings
 from tests.manifold.recorder.enqueuing import WINDOW_MS, Scenario, is_named_until_mended, load, run
 from tests.support.servers import Server
 

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
-from manifold.lake.freshness import oldest_not_in_lake
-from manifold.lake.catalog import open_catalog
 from manifold.contracts.envelope import Stream, segment_path
 from manifold.contracts.seq import first_seq_at
-from manifold.settings import Settings
 from manifold.contracts.tables import QUALITY, SEGMENTS
+from manifold.lake.catalog import open_catalog
+from manifold.lake.freshness import oldest_not_in_lake
 from manifold.recorder import _metrics
 from manifold.recorder._freshness import Freshness
 from manifold.recorder._lake import Lake
+from manifold.settings import Settings
 from tests.expectations.results import result
 from tests.support.hook import hook
 from tests.support.lake_rows import append, new_lake

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from manifold.messaging.mqtt import Message
 from manifold.contracts import topics
 from manifold.contracts.ecq import Append
 from manifold.contracts.envelope import Stream
 from manifold.contracts.messages import Trigger
-from manifold.settings import Settings
+from manifold.messaging.mqtt import Message
 from manifold.recorder._hazards import Hazards
 from manifold.recorder._receipts import MAX_BYTES, MAX_LEVELS
-from tests.support.careless import BAD, GOOD
+from manifold.settings import Settings
 from tests.manifold.recorder.cabled import through_cable
 from tests.manifold.recorder.harness import Harness, harness, metric, running_harness
 from tests.manifold.recorder.publisher import platform
+from tests.support.careless import BAD, GOOD
 from tests.support.servers import wait_until
 from tests.support.wire import trigger
 

@@ -4,9 +4,9 @@ import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
-from manifold.settings import Settings
 from manifold.contracts.tables import DATA
 from manifold.recorder._lake import THREADS, Lake
+from manifold.settings import Settings
 from tests.support.lake_rows import append_payloads, data_files, hanging, new_lake
 
 

@@ -17,8 +17,8 @@ from manifold.contracts.seq import node_of, unix_ms_of, wall_clock_ms
 from manifold.contracts.storage import S3
 from tests.manifold.recorder.harness import Harness, put_back, running_harness, take_away
 from tests.manifold.recorder.publisher import platform
-from tests.support.servers import wait_until
 from tests.stores.servers import BUCKET, object_storage
+from tests.support.servers import wait_until
 from tests.support.wire import trigger
 
 LEASE_S = 10.0  # three renewals fit into it on a busy machine, too

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from redis.asyncio import Redis
 
 from manifold.contracts import keys
-from manifold.settings import Settings
 from manifold.queues import Policy, Queues
 from manifold.recorder import _metrics
 from manifold.recorder._outcomes import Outcomes
+from manifold.settings import Settings
 from tests.support.servers import Server
 
 HELD_S = 0.2

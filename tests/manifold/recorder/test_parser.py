@@ -9,7 +9,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from manifold.messaging.mqtt import Message
 from manifold.archive.records import frames, scan
 from manifold.contracts import topics
 from manifold.contracts.ecq import Append, EcqAck, Rewind
@@ -18,10 +17,11 @@ from manifold.contracts.messages import ReceiptStatus, sha1_hex
 from manifold.contracts.names import Owner
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import seq_of
-from manifold.settings import Settings
+from manifold.messaging.mqtt import Message
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import DIGEST, PACKET_ID, Parser
 from manifold.recorder._rewind_limit import KEPT_BYTES
+from manifold.settings import Settings
 from tests.support.wire import trigger
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from manifold.messaging.mqtt import Mqtt
 from manifold.archive.flush import flush
 from manifold.contracts import keys, topics
 from manifold.contracts.envelope import Stream
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
+from manifold.messaging.mqtt import Mqtt
 from manifold.settings import Settings
-from tests.support.lake_rows import append_payloads, new_lake
 from tests.manifold.recorder.harness import Harness, running_harness
 from tests.manifold.recorder.publisher import platform
+from tests.support.lake_rows import append_payloads, new_lake
 from tests.support.servers import free_port, wait_until
 from tests.support.wire import trigger
 

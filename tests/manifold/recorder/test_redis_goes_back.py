@@ -12,13 +12,13 @@ from manifold.contracts import keys, topics
 from manifold.contracts.envelope import Stream
 from manifold.contracts.outcomes import Outcome, OutcomeRecord
 from manifold.contracts.seq import datetime_of, wall_clock_ms
-from manifold.settings import Settings
 from manifold.contracts.tables import OUTCOMES
 from manifold.queues import Loader, Policy
+from manifold.settings import Settings
 from tests.faults.clocked_recorder import Clock
-from tests.support.lake_rows import new_lake
 from tests.manifold.recorder.harness import Harness, running_harness
 from tests.manifold.recorder.publisher import Platform, platform
+from tests.support.lake_rows import new_lake
 from tests.support.servers import wait_until
 from tests.support.wire import trigger
 

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifold.messaging.mqtt import Message
 from manifold.archive.recorded import RecordedSegments
 from manifold.archive.records import frames, scan
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Stream
 from manifold.contracts.messages import ReceiptStatus
-from manifold.settings import Settings
+from manifold.messaging.mqtt import Message
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import Parser
 from manifold.recorder._recorded import Recorded
 from manifold.recorder._resent import REMEMBERED, ResentMessages
 from manifold.recorder._rewind_limit import BURST
+from manifold.settings import Settings
 
 TOPIC = "$ECQ/w/V1/a"
 

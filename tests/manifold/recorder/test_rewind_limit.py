@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 
-from manifold.messaging.mqtt import Message, Mqtt
 from manifold.contracts import keys, topics
 from manifold.contracts.ecq import Rewind
 from manifold.contracts.envelope import Stream
 from manifold.contracts.messages import ReceiptStatus
-from manifold.settings import Settings
+from manifold.messaging.mqtt import Message, Mqtt
 from manifold.recorder import _rewind_limit
 from manifold.recorder._dedupe import DedupeWindow
 from manifold.recorder._parser import Incoming, Parser
 from manifold.recorder._resent import ResentMessages
 from manifold.recorder._rewind_limit import BURST, KEPT_BYTES, Admission, RewindLimit
+from manifold.settings import Settings
 from tests.manifold.recorder.harness import Harness, metric
 from tests.support.servers import wait_until
 

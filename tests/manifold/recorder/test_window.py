@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from manifold.messaging.mqtt import Message, Mqtt
 from manifold.contracts import topics
 from manifold.contracts.envelope import Stream
+from manifold.messaging.mqtt import Message, Mqtt
 from manifold.recorder._window import OF_EACH, Window, weight
-from tests.support.careless import careless
 from tests.manifold.recorder.harness import Harness, harness, metric
 from tests.manifold.recorder.publisher import platform
+from tests.support.careless import careless
 from tests.support.servers import wait_until
 from tests.support.wire import trigger
 

@@ -7,10 +7,10 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from manifold.runtime.expiry import EXPIRES, Kind, ends_at, tell_expiry
-from manifold.settings import Settings
 from manifold.contracts.tls import CA, REVOKED, SECRETS, SERVER
+from manifold.runtime.expiry import EXPIRES, Kind, ends_at, tell_expiry
 from manifold.sandbox.platform import certificates
+from manifold.settings import Settings
 
 BEGAN = datetime(2027, 1, 1, tzinfo=UTC)
 

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 from prometheus_client import Counter
 
-from manifold.runtime.http import Health, serve, tell_metrics
 from manifold.contracts.errors import Permanent
+from manifold.runtime.http import Health, serve, tell_metrics
 from tests.support.servers import free_port
 
 VISITS = Counter("sdv_test_visits", "visits of the test of the HTTP face")

@@ -8,14 +8,14 @@ import httpx
 import pytest
 from aiohttp import web
 
+from dispatcher._broker_api import BrokerApi
+from manifold.contracts.errors import Retryable
 from manifold.runtime import renewal
 from manifold.runtime.http import Health, serve, tell_metrics
 from manifold.runtime.tls import verified
-from manifold.contracts.errors import Retryable
 from manifold.settings import Settings
-from dispatcher._broker_api import BrokerApi
-from tests.support.servers import free_port
 from tests.stores.identities import new_identity
+from tests.support.servers import free_port
 
 HEALTHY = partial(Health, healthy=True)
 

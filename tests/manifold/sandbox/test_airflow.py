@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from manifold.runtime.tls import web_context
-from manifold.settings import Settings
 from manifold.sandbox.platform import airflow, certificates
 from manifold.sandbox.platform.processes import Record, family, wait_gone
+from manifold.settings import Settings
 from tests.support.servers import free_port, start_airflow, stopping, wait_until
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from manifold.settings import Settings
 from manifold.sandbox.platform import airflow
+from manifold.settings import Settings
 
 pytestmark = pytest.mark.slow
 

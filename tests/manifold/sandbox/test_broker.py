@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from paho.mqtt.client import topic_matches_sub
 
-from manifold.settings.embedded_broker import inner_socket
-from manifold.settings import Settings
 from manifold.contracts.topics import RECORDER_FILTERS, BrokerEvent, event_topic
 from manifold.sandbox.platform import broker
 from manifold.sandbox.tap import events
 from manifold.sandbox.tap.events import Delivery
 from manifold.sandbox.tap.packets import Connect
 from manifold.sandbox.tap.publication_store import Publication, Sent
+from manifold.settings import Settings
+from manifold.settings.embedded_broker import inner_socket
 from tests.manifold.sandbox.access import Client, allows
 from tests.support.servers import ROOT
 

@@ -11,9 +11,9 @@ import pytest
 from manifold.contracts import topics
 from manifold.contracts.messages import Trigger, parse_trigger
 from manifold.settings import Settings
-from tests.support.servers import ROOT
 from tests.manifold.sandbox.tap.conftest import TapServer
 from tests.manifold.sandbox.tap.raw_connection import PUBLISH, RawConnection, puback
+from tests.support.servers import ROOT
 
 pytestmark = pytest.mark.skipif(
     shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed: apt-get install mosquitto-clients"

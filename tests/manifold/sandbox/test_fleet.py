@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from manifold.messaging.mqtt import Message, Mqtt
 from manifold.contracts.errors import Permanent, Retryable
 from manifold.contracts.messages import sha1_hex
 from manifold.contracts.names import Owner, is_iso_3779_vin
-from manifold.settings import Settings
 from manifold.contracts.topics import request_topic
+from manifold.messaging.mqtt import Message, Mqtt
 from manifold.sandbox.fleet import Behaviour, BehaviourModel, Fleet, vins
+from manifold.settings import Settings
 from tests.support.servers import Server, free_port, start_mosquitto, stopping
 
 BOUND_S = 60

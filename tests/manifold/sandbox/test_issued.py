@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from manifold.runtime import secret_files
-from manifold.settings import Settings
 from manifold.sandbox.platform import certificates, issued
+from manifold.settings import Settings
 
 
 @pytest.fixture

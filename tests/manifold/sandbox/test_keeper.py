@@ -19,14 +19,14 @@ import pytest
 from cryptography import x509
 from structlog.testing import capture_logs
 
+from manifold.contracts.tls import CA, OF_INNER, OPERATOR, REVOKED, SECRETS, SERVER, TlsFiles
 from manifold.runtime import renewal
 from manifold.runtime.redis import connect
 from manifold.runtime.tls import client_context, revoked_serials, server_context, web_server_context
-from manifold.settings import Settings
-from manifold.contracts.tls import CA, OF_INNER, OPERATOR, REVOKED, SECRETS, SERVER, TlsFiles
 from manifold.sandbox.platform import authority, certificates, issued, keeper, succession
 from manifold.sandbox.platform.authority import FRONT_DOOR, INNER, Authority, believed, signer
 from manifold.sandbox.platform.programs import command, programs
+from manifold.settings import Settings
 from tests.support.servers import free_port, start, stopping, wait_until
 
 NOW = datetime.now(UTC)

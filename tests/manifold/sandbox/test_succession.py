@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from manifold.runtime.tls import revoked_serials
 from manifold.contracts.errors import Permanent
-from manifold.settings import Settings
 from manifold.contracts.tls import CA, REVOKED, SECRETS, SERVER
+from manifold.runtime.tls import revoked_serials
 from manifold.sandbox.platform import certificates, issued, revocations
 from manifold.sandbox.platform.authority import FRONT_DOOR, believed, signer
 from manifold.sandbox.platform.succession import Standing, Step, next_step
+from manifold.settings import Settings
 
 BEGAN = datetime(2027, 1, 1, tzinfo=UTC)
 

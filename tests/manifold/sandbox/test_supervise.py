@@ -15,12 +15,12 @@ from pydantic import SecretStr
 
 from manifold.contracts import keys
 from manifold.contracts.errors import Permanent, Retryable
-from manifold.settings import Settings
 from manifold.sandbox.platform import airflow
 from manifold.sandbox.platform.processes import Record
 from manifold.sandbox.platform.programs import command, environment, programs
 from manifold.sandbox.platform.supervise import Addresses, Status, down, status, up
 from manifold.sandbox.platform.supervisord import HomeLayout, configuration
+from manifold.settings import Settings
 from tests.support.platforms import PORTS
 from tests.support.servers import free_port, listens, wait_until
 

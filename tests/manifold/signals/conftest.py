@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from manifold.settings import Settings
+from tests.manifold.signals.gateway import Door, Gateway
 from tests.support.rabbitmq import running_rabbitmq
 from tests.support.servers import Server
-from tests.manifold.signals.gateway import Door, Gateway
 
 
 @pytest.fixture(scope="module")

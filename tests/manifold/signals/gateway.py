@@ -16,17 +16,17 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPConnectionError
 
-from manifold.runtime import secret_files
-from manifold.messaging.amqp import USER, connection_url, password_file
-from manifold.lake.key_ring import new_key_line
 from manifold.archive.journal import SUFFIX
 from manifold.archive.recorded import RecordedSegments
 from manifold.archive.records import read_journal
 from manifold.archive.store import Archive
 from manifold.contracts.envelope import Envelope, Stream
-from manifold.settings import Settings, load_settings
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.rights import RIGHTS
+from manifold.lake.key_ring import new_key_line
+from manifold.messaging.amqp import USER, connection_url, password_file
+from manifold.runtime import secret_files
+from manifold.settings import Settings, load_settings
 from tests.support.platforms import variables
 from tests.support.servers import Server, answers, free_port, start_service, wait_until
 
@@ -140,7 +140,7 @@ class Door:
     def start(self, *, healthy: bool = True) -> Server:
         url = f"{self.settings.signals}/healthz"
         self.server = start_service(
-            "signals",
+            "manifold.signals",
             port=self.settings.signals_port,
             log=self.home / "door.log",
             env=self.environment,

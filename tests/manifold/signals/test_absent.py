@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from manifold.settings import Settings
 from manifold.sandbox.platform import rabbitmq
 from manifold.sandbox.platform.programs import programs
+from manifold.settings import Settings
 from tests.support.servers import ROOT
 
 OF_SIGNALS = {"rabbitmq", "epmd", "signals"}

@@ -10,19 +10,19 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from manifold.messaging.amqp import connection_url
-from manifold.lake.day_keys import DayKeys
-from manifold.settings import Settings
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.records import DIGEST
 from manifold.contracts.signals.rights import DOOR
+from manifold.lake.day_keys import DayKeys
+from manifold.messaging.amqp import connection_url
 from manifold.sandbox.platform import rabbitmq as embedded
+from manifold.settings import Settings
 from manifold.signals._outgoing import Outgoing, without_headers
 from manifold.signals._session import open_session
-from tests.support.servers import wait_until
 from tests.manifold.signals.gateway import Door, Gateway, body_of, now_text, signed
 from tests.manifold.signals.test_dead_letters import refusals, replayed
 from tests.manifold.signals.test_faults import health
+from tests.support.servers import wait_until
 
 pytestmark = pytest.mark.slow
 CONFIRM_S = 0.5

@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 from manifold.console._watch import OF_SIGNALS, WAITING
-from manifold.settings import Settings
 from manifold.contracts.signals import topology
 from manifold.sandbox.platform.programs import environment
+from manifold.settings import Settings
 from tests.manifold.console.test_commands import manifold
-from tests.support.servers import ROOT, free_port, wait_until
 from tests.manifold.signals.gateway import Door, Gateway, body_of, now_text, signed
+from tests.support.servers import ROOT, free_port, wait_until
 
 
 def sample(settings: Settings) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from hypothesis import given
 from manifold.contracts.signals import topology
 from tests.manifold.api.desk import Desk, api_of, settings_at
 from tests.manifold.api.test_document import bounded
-from tests.support.servers import Server, free_port, wait_until
 from tests.manifold.signals.gateway import Door, Gateway, body_of, now_text, signed
+from tests.support.servers import Server, free_port, wait_until
 
 PROBLEM = "application/problem+json"
 

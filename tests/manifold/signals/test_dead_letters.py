@@ -10,9 +10,9 @@ from manifold.contracts.envelope import Envelope, Stream
 from manifold.contracts.errors import Retryable
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.records import DIGEST
-from tests.support.servers import free_port, wait_until
 from tests.manifold.signals.gateway import Door, Gateway, body_of, now_text, signed
 from tests.manifold.signals.test_messages import manifold
+from tests.support.servers import free_port, wait_until
 
 
 def replayed(door: Door, *words: str) -> list[tuple[str, str, bool, bool]]:

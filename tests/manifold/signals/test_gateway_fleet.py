@@ -6,10 +6,21 @@ from datetime import UTC, datetime, timedelta
 
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.records import RawRecord, read_raw
-from manifold.sandbox.fleet.gateways import CODES, DUPLICATES, MIX, ONLY_GOOD, REFERRING, Kind, SignalMessage, SignalMix, bursts, publish
+from manifold.sandbox.fleet.gateways import (
+    CODES,
+    DUPLICATES,
+    MIX,
+    ONLY_GOOD,
+    REFERRING,
+    Kind,
+    SignalMessage,
+    SignalMix,
+    bursts,
+    publish,
+)
 from manifold.signals.dead_letters import open_dead_letters
-from tests.support.servers import wait_until
 from tests.manifold.signals.gateway import SECRET, Door, Gateway
+from tests.support.servers import wait_until
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

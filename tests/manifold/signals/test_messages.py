@@ -22,8 +22,6 @@ import pytest
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
-from manifold.lake.day_keys import DayKeys
-from manifold.lake.catalog import ensure_tables, open_catalog
 from manifold.archive.flush import close_segments
 from manifold.archive.recorded import RecordedSegments
 from manifold.archive.store import Archive
@@ -35,8 +33,10 @@ from manifold.contracts.signals.codes import Code
 from manifold.contracts.signals.messages import RawSignal, parse_raw
 from manifold.contracts.signals.records import read_raw
 from manifold.history.signals import device_signals
-from tests.support.servers import ROOT, wait_until
+from manifold.lake.catalog import ensure_tables, open_catalog
+from manifold.lake.day_keys import DayKeys
 from tests.manifold.signals.gateway import FOREIGN, SECRET, Door, Gateway, body_of, now_text, signed
+from tests.support.servers import ROOT, wait_until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Send = Callable[[Gateway], bytes]

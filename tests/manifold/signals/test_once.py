@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from manifold.settings import Settings
 from manifold.contracts.signals import keys, topology
 from manifold.contracts.signals.messages import RawSignal, parse_raw
 from manifold.queues import connect
+from manifold.settings import Settings
 from manifold.signals import _once
 from manifold.signals._once import Claim, Once
 from manifold.signals._received import Accepted, Received
-from tests.support.servers import Server
 from tests.manifold.signals.gateway import body_of
+from tests.support.servers import Server
 
 NEW, AGAIN, DUPLICATE, BUSY, REPLAY, CONFLICT = Claim
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pika
 import pytest
 
+from manifold.contracts.signals import topology
 from manifold.messaging.amqp import connection_url
 from manifold.settings import Settings
-from manifold.contracts.signals import topology
 from manifold.signals._freshness import Backlogs
+from tests.manifold.signals.gateway import FOREIGN, Door, Gateway, body_of, signed
 from tests.support.rabbitmq import running_rabbitmq
 from tests.support.servers import Server, wait_until
-from tests.manifold.signals.gateway import FOREIGN, Door, Gateway, body_of, signed
 
 COUNT, DEVICES, ROUNDS = 4, 12, 5
 

@@ -7,12 +7,12 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
-from manifold.messaging.amqp import USER
-from manifold.settings import Settings
 from manifold.contracts.signals import rights, topology
 from manifold.contracts.signals.rights import DOOR, GATEWAY, OPERATOR, READER
-from tests.support.servers import ROOT
+from manifold.messaging.amqp import USER
+from manifold.settings import Settings
 from tests.manifold.signals.gateway import Door, Gateway, body_of, signed
+from tests.support.servers import ROOT
 
 Act = Callable[[Gateway], object]
 

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from pamqp.commands import Basic
 
-from manifold.messaging.amqp import connection_url
-from manifold.settings import Settings
 from manifold.contracts.signals import topology
 from manifold.contracts.signals.codes import Code, ErrorReport, Refusal
 from manifold.contracts.signals.rights import DOOR
+from manifold.messaging.amqp import connection_url
+from manifold.settings import Settings
 from manifold.signals._outgoing import dead_letter, retry
 from manifold.signals._received import Received
 from manifold.signals._session import Session, open_session
 from manifold.signals._wire import Frames, Wire
-from tests.support.servers import wait_until
 from tests.manifold.signals.gateway import Door, Gateway
 from tests.manifold.signals.test_alarm import ctl
 from tests.manifold.signals.test_wire import delivered
+from tests.support.servers import wait_until
 
 
 def channel(number: int) -> Any:

@@ -12,13 +12,13 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from prometheus_client.parser import text_string_to_metric_families
 
-from manifold.messaging.amqp import connection_url
-from manifold.settings import Settings
 from manifold.contracts.signals import topology
+from manifold.messaging.amqp import connection_url
 from manifold.sandbox.platform.rabbitmq import MESSAGE_BYTES
+from manifold.settings import Settings
+from tests.manifold.signals.gateway import FOREIGN, Door, Gateway, body_of, signed
 from tests.support.rabbitmq import DEFINITIONS
 from tests.support.servers import ROOT, Server, wait_until
-from tests.manifold.signals.gateway import FOREIGN, Door, Gateway, body_of, signed
 
 
 def test_the_definitions_that_are_written_down_are_those_of_the_contract() -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from manifold.settings import Settings
 from manifold.contracts.signals import topology
-from tests.support.servers import ROOT, Server, free_port, wait_until
+from manifold.settings import Settings
 from tests.manifold.signals.gateway import Door, Gateway, body_of, now_text, signed
+from tests.support.servers import ROOT, Server, free_port, wait_until
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

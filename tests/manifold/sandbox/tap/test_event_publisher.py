@@ -5,8 +5,8 @@ from pathlib import Path
 
 from manifold.sandbox.tap import event_publisher
 from manifold.sandbox.tap.event_publisher import EventPublisher
-from tests.support.servers import Server, free_port, start_mosquitto, stopping
 from tests.manifold.sandbox.tap.raw_connection import PUBLISH, RawConnection
+from tests.support.servers import Server, free_port, start_mosquitto, stopping
 
 WITHIN_S = 60
 

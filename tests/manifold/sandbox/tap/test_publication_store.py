@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import manifold.sandbox.tap.publication_store
+from manifold.sandbox.tap import publication_store
 from manifold.sandbox.tap.properties import read_properties
 from manifold.sandbox.tap.publication_store import Publication, PublicationStore, Sent
 from tests.manifold.sandbox.tap.raw_connection import user_properties
@@ -110,7 +110,7 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
 
 
 def test_the_file_is_written_anew_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tap.publication_store, "REWRITE_BYTES", 2000)
+    monkeypatch.setattr(publication_store, "REWRITE_BYTES", 2000)
     path = tmp_path / "publications.jsonl"
     store = PublicationStore(path)
 
@@ -125,7 +125,7 @@ def test_the_file_is_written_anew_when_it_has_grown(tmp_path: Path, monkeypatch:
 
 
 def test_the_oldest_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tap.publication_store, "REMEMBERED", 2)
+    monkeypatch.setattr(publication_store, "REMEMBERED", 2)
     store = remembering(sent(1, crc=1), sent(2, crc=2), sent(3, crc=3))
 
     assert (len(store), store.forgotten_early) == (2, 1)

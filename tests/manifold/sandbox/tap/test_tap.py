@@ -8,12 +8,25 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from manifold.settings import Settings
 from manifold.contracts.topics import RECORDER_FILTERS
 from manifold.sandbox.tap.properties import read_properties
-from tests.support.servers import answers, free_port, start_mosquitto, start_tap, stopping, wait_until
+from manifold.settings import Settings
 from tests.manifold.sandbox.tap.conftest import TapServer
-from tests.manifold.sandbox.tap.raw_connection import CONNACK, PINGRESP, PUBACK, PUBLISH, SUBACK, Got, RawConnection, connect, puback, publish, subscribe, user_properties
+from tests.manifold.sandbox.tap.raw_connection import (
+    CONNACK,
+    PINGRESP,
+    PUBACK,
+    PUBLISH,
+    SUBACK,
+    Got,
+    RawConnection,
+    connect,
+    puback,
+    publish,
+    subscribe,
+    user_properties,
+)
+from tests.support.servers import answers, free_port, start_mosquitto, start_tap, stopping, wait_until
 
 
 def topic_of(vin: str, request_id: str = "r1") -> str:

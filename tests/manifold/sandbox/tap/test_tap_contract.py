@@ -15,8 +15,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from tests.support.servers import ROOT
 from tests.manifold.sandbox.tap.conftest import TapServer, open_tap_server
+from tests.support.servers import ROOT
 
 EMQX = ROOT.parent / "shared" / "emqx"
 RECORDER, TRACES = EMQX / "record.py", EMQX / "traces"

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from manifold.runtime.tls import client_context, revoked_serials
-from manifold.settings import Settings
 from manifold.contracts.tls import CA, OF_INNER, OPERATOR, REVOKED, SECRETS, SERVER, TlsFiles
 from manifold.contracts.topics import TRIGGER, request_filter
+from manifold.runtime.tls import client_context, revoked_serials
 from manifold.sandbox.platform import certificates, issued
 from manifold.sandbox.platform.authority import FRONT_DOOR, certificate, pem_of
 from manifold.sandbox.platform.programs import environment
 from manifold.sandbox.tap.identity import Identity, is_platform, is_vehicle
 from manifold.sandbox.tap.packets import Connect, packet, string
+from manifold.settings import Settings
 from tests.manifold.console.test_commands import ask, manifold
-from tests.support.servers import Server, free_port, start_embedded_broker, start_tap, wait_until
 from tests.manifold.sandbox.tap.raw_connection import CONNACK, PUBACK, RawConnection, publish
+from tests.support.servers import Server, free_port, start_embedded_broker, start_tap, wait_until
 
 NOT_VALID, NOT_VALID_3_1_1 = 0x85, 2
 TODAY = datetime.now(UTC)

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
 from manifold.contracts import catalog_properties
-from manifold.settings.derived import DerivedSettings
 from manifold.contracts.faces import is_loopback
 from manifold.contracts.redis_url import split_redis_url
+from manifold.settings.derived import DerivedSettings
 
 SAFE = {"mqtt": "mqtts", "tcp": "mqtts", "redis": "rediss", "amqp": "amqps", "http": "https"}  # by what is in the clear
 VERIFIED = {"verify-ca", "verify-full"}  # modes in which PostgreSQL's client knows whom it talks to

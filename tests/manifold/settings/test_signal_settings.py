@@ -2,10 +2,11 @@
 
 import pytest
 
-from manifold.messaging.amqp import connection_url, hmac_secrets, shown_url
 from manifold.contracts.errors import SettingsError
+from manifold.contracts.signals.messages import MAX_PAYLOAD
+from manifold.messaging.amqp import connection_url, hmac_secrets, shown_url
 from manifold.settings import Settings, load_settings, source_of
-from manifold.settings.signals import CONTRACT_NAMES, MAX_PAYLOAD
+from manifold.settings.signals import CONTRACT_NAMES
 
 SECRETS = ("signals_hmac_secret", "signals_hmac_accepted", "signals_amqp_url", "signals_redis_url", "signals_keys")
 
