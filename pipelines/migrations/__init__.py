@@ -1,8 +1,8 @@
 """Bringing the tables of an earlier release to their present definitions: `manifold lake migrate`.
 
-Every table has a version (`Table.version` in `manifold.contracts.tables`; the table property `manifold.schema-version` in the lake),
-and `pipelines.migrations.of_tables.STEPS` has the steps that lead from each version to the next. A new table is made as it is
-defined, with the newest version, and needs none of them.
+Every table has a version (`Table.version` in `manifold.contracts.tables`; the table property `manifold.schema-version` in the
+lake), and `pipelines.migrations.of_tables.STEPS` has the steps that lead from each version to the next.
+A new table is made as it is defined, with the newest version, and needs none of them.
 
 **Adding a step**
 

@@ -1,7 +1,8 @@
 """The tap's own connection to Mosquitto, on which it publishes events.
 
-Not `manifold.messaging.mqtt`: an event has to be on its socket before the packet that caused it goes on, in the same turn
-of the loop, and it costs the latency path some microseconds instead of some fifty. It publishes with QoS 1 over MQTT 3.1.1 and does nothing else.
+Not `manifold.messaging.mqtt`: an event has to be on its socket before the packet that caused it goes on, in the same turn of
+the loop, and it costs the latency path some microseconds instead of some fifty. It publishes with QoS 1 over MQTT 3.1.1 and
+does nothing else.
 
 No event is lost while the process lives: what the broker has not confirmed is sent again, in order, on the next connection.
 """
