@@ -29,7 +29,7 @@ class Command:
 
     def join(self, app: typer.Typer) -> None:
         """Load it, and make it part of `app`."""
-        found = getattr(import_module(f"console.{self.module or f'_{self.name}'}"), self.what or self.name)
+        found = getattr(import_module(f"manifold.console.{self.module or f'_{self.name}'}"), self.what or self.name)
         if isinstance(found, typer.Typer):
             app.add_typer(found, name=self.name, rich_help_panel=self.panel)
         else:

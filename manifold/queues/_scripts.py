@@ -25,14 +25,14 @@ class Script:
         adds: bool = False,
         calls: str = "",
         before: str = "",
-        room: str = "queues",
+        package: str = "manifold.queues",
     ) -> None:
         head = ("" if adds else "#!lua flags=allow-oom\n") + "".join(map(_text, shares)) if shares else ""
         if calls:
             head += f"local function {calls}(ARGV)\n{_text(calls)}end\n"
         if before:
             head = _text(before) + head
-        text = head + _text(name, room)
+        text = head + _text(name, package)
         self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
         LOADS.append(("SCRIPT", "LOAD", text))
 
@@ -41,5 +41,5 @@ NOBODYS: tuple[str, ...] = ()  # shares nothing: its keys are no owner's
 OF_ECQ = ("_owner", "_ecq")
 
 
-def _text(name: str, room: str = "queues") -> str:
-    return (files(room) / "lua" / f"{name}.lua").read_text()  # not by a path: on a cluster the code is in an archive
+def _text(name: str, package: str = "manifold.queues") -> str:
+    return (files(package) / "lua" / f"{name}.lua").read_text()  # not by a path: on a cluster the code is in an archive

@@ -26,7 +26,7 @@ class Claim(StrEnum):
     CONFLICT = "conflict"  # the key is that of another content
 
 
-CLAIM, RELEASE = (Script(name, shares=NOBODYS, room="signals") for name in ("claim", "release"))
+CLAIM, RELEASE = (Script(name, shares=NOBODYS, package="manifold.signals") for name in ("claim", "release"))
 
 
 class Once:
