@@ -21,6 +21,7 @@ from pyiceberg.table import Table as IcebergTable
 from sqlalchemy.exc import DatabaseError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
+import manifold.lake.text_bounds  # noqa: F401  # what is written into the lake may hold any text
 from manifold.contracts.catalog_properties import signs
 from manifold.contracts.errors import Permanent
 from manifold.contracts.tables import EVERY_RUN_TABLE, EVERY_TABLE, NAMESPACE, RUN_TABLES, SIGNAL_TABLES, TABLES, Table

@@ -11,6 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import TableUpdate, _apply_table_update, _TableMetadataUpdateContext
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random
 
+import manifold.lake.text_bounds  # noqa: F401  # what is appended may hold any text
 from manifold.contracts.tables import Table
 
 MAIN = "main"

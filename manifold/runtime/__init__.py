@@ -1,5 +1,4 @@
-"""Shared clients and adapters: MQTT, Redis connections, HTTP faces, logs, alerts, storage, the lake without Spark.
+"""What every process shares: logging, HTTP, TLS, the Redis client, alerts, secret files.
 
-It promises that a server that is away is a `Retryable` with a remedy, and that no adapter decides what a message means. It knows
-contracts, and no room above.
+It promises that a server that is away is a `Retryable` with a remedy. It knows contracts and settings, and no room above.
 """
